@@ -1,0 +1,2 @@
+//! The upshift command.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Setup, tests and benchmarks.
+fn main() {}
