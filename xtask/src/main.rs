@@ -1,2 +1,70 @@
-//! Setup, tests and benchmarks.
-fn main() {}
+//! `cargo xtask`: set the machine up, run the test suite, run the benchmarks.
+//!
+//! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
+//! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed, `host` asks the
+//! kernel what it can do, `steps` is the list of what is tested, `suite` runs that list and counts, `bench` calls the
+//! benchmark driver.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod host;
+mod run;
+mod setup;
+mod steps;
+mod suite;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Set the machine up, test the project, measure it.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what is missing, or print the command that does
+    ///
+    /// Rust components and targets come by rustup, Debian packages by apt-get when the user is root. What is already
+    /// there is left alone and nothing is downloaded for it. Fails when something the tests need is still missing.
+    Setup,
+
+    /// Run the test suite
+    ///
+    /// Installs what the tests need first (nightly Rust only with CI=true), then runs every step, also after one has
+    /// failed. The output of each step goes to target/xtask/STEP.log; that of a failed step is printed too. A skipped
+    /// step is no pass: it is listed with its reason. The last line is `N passed, N failed, N skipped`; the exit
+    /// status is 0 when no step failed.
+    Test(suite::Options),
+
+    /// Build everything with --release and run the benchmarks against other runtimes
+    ///
+    /// Calls the driver of bench/, which builds the peers, checks that all answer with the same bytes and measures
+    /// them in turn. `cargo xtask bench -- --help` shows its own options.
+    Bench {
+        /// Arguments for the driver's `run`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let root = root();
+    match Cli::parse().task {
+        Task::Setup => setup::command(&root),
+        Task::Test(options) => suite::command(&root, &options),
+        Task::Bench { args } => bench::command(&root, &args),
+    }
+}
+
+/// The root of the repository: the folder above this crate.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}

@@ -1,0 +1,59 @@
+//! `cargo xtask bench`: builds the command, names the peers that cannot be built here, calls the driver.
+//!
+//! Terminal, signals and exit status are the driver's; nothing here is timed out, since only the user knows how long a
+//! measurement may take.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::{run, setup};
+
+/// Runs the benchmarks; the exit status is that of the first command that fails.
+pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
+    if !root.join("bench/Cargo.toml").exists() {
+        eprintln!("error: bench/Cargo.toml is missing: run this in a full checkout");
+        return ExitCode::FAILURE;
+    }
+    for package in setup::missing_packages() {
+        eprintln!("note: {}", package.absence());
+    }
+    let mut build = setup::cargo(root);
+    build.args(["build", "--release"]);
+    let mut driver = setup::cargo(root);
+    driver
+        .args([
+            "run",
+            "--release",
+            "--manifest-path",
+            "bench/Cargo.toml",
+            "-p",
+            "upshift-bench",
+            "--",
+            "run",
+        ])
+        .args(args);
+    for mut step in [build, driver] {
+        if let Err(code) = foreground(&mut step) {
+            return code;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn foreground(command: &mut Command) -> Result<(), ExitCode> {
+    eprintln!("$ {}", run::shown(command));
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(status
+            .code()
+            .and_then(|code| u8::try_from(code).ok())
+            .map_or(ExitCode::FAILURE, ExitCode::from)),
+        Err(error) => {
+            eprintln!(
+                "error: cannot start {}: {error}",
+                command.get_program().display()
+            );
+            Err(ExitCode::FAILURE)
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What the machine can do, asked of the kernel rather than guessed from versions.
+
+use std::fs;
+
+/// `Ok` when this process may create an io_uring.
+///
+/// # Errors
+/// A sentence that says why not and what to change. Costs two system calls.
+pub(crate) fn io_uring() -> Result<(), String> {
+    let Err(error) = io_uring::IoUring::new(2) else {
+        return Ok(());
+    };
+    let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    let advice = match disabled.trim() {
+        "1" | "2" => "`sysctl kernel.io_uring_disabled=0` allows it",
+        "0" => "a container's seccomp profile or a low RLIMIT_MEMLOCK forbids it",
+        _ => "it needs Linux 6.1 or later",
+    };
+    Err(format!("no io_uring here ({error}; {advice})"))
+}
+
+/// Whether a program of this name is on the PATH.
+pub(crate) fn has_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}
+
+/// Whether this is a continuous-integration run: `CI` is `true` or `1`.
+pub(crate) fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
+}

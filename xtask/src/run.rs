@@ -1,0 +1,302 @@
+//! Starts a process, waits for it no longer than it may take, and leaves nothing of it behind.
+//!
+//! Every process gets a process group of its own. Whatever way the wait ends (exit, time-out, Ctrl-C), the whole group
+//! is killed before the leader is reaped, so a test that hangs, or that leaves a server running, cannot outlive its
+//! step. Because the leader is still a zombie at that moment, its group id cannot belong to anybody else. A process that
+//! moves to another group (`setsid`) escapes.
+//!
+//! The wait polls every 10 ms: steps take seconds, and one loop then serves exit, time-out and signal alike.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// Time between SIGTERM and SIGKILL for a group that must end.
+const GRACE: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(10);
+
+/// Set by SIGINT, SIGTERM or SIGHUP: whoever waits stops waiting. Clones share the flag.
+#[derive(Clone, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Takes the three signals over for the rest of the program.
+    ///
+    /// # Errors
+    /// When the handlers cannot be installed.
+    pub(crate) fn on_signals() -> io::Result<Self> {
+        let stop = Self::default();
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&stop.0))?;
+        }
+        Ok(stop)
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How a process ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    Exited(ExitStatus),
+    /// It ran longer than it may and was killed.
+    TimedOut(Duration),
+    /// The user stopped the run and it was killed.
+    Interrupted,
+}
+
+impl Ending {
+    /// `Ok` for exit status 0, otherwise words for the user.
+    pub(crate) fn success(&self) -> Result<(), String> {
+        match self {
+            Self::Exited(status) if status.success() => Ok(()),
+            Self::Exited(status) => Err(match (status.code(), status.signal()) {
+                (Some(code), _) => format!("exit status {code}"),
+                (None, Some(signal)) => format!("killed by signal {signal}"),
+                (None, None) => status.to_string(),
+            }),
+            Self::TimedOut(limit) => {
+                Err(format!("no end after {:.0} s, killed", limit.as_secs_f64()))
+            }
+            Self::Interrupted => Err("interrupted".to_owned()),
+        }
+    }
+}
+
+/// Runs `command` without standard input; its output goes to `log`, or to ours when there is none.
+///
+/// # Errors
+/// When it cannot be started (the message names the program) or waited for.
+pub(crate) fn run(
+    command: &mut Command,
+    limit: Duration,
+    log: Option<&File>,
+    stop: &Stop,
+) -> io::Result<Ending> {
+    command.stdin(Stdio::null()).process_group(0);
+    if let Some(log) = log {
+        command.stdout(log.try_clone()?).stderr(log.try_clone()?);
+    }
+    let started = Instant::now();
+    let mut child = command.spawn().map_err(|error| {
+        let program = command.get_program().display();
+        io::Error::new(error.kind(), format!("cannot start {program}: {error}"))
+    })?;
+    let leader = Pid::from_child(&child);
+    let cut = loop {
+        if has_exited(leader)? {
+            break None;
+        }
+        if stop.is_set() {
+            break Some(Ending::Interrupted);
+        }
+        if started.elapsed() >= limit {
+            break Some(Ending::TimedOut(limit));
+        }
+        sleep(POLL);
+    };
+    if cut.is_some() {
+        kill(leader, Signal::TERM);
+        let asked = Instant::now();
+        while asked.elapsed() < GRACE && !has_exited(leader)? {
+            sleep(POLL);
+        }
+    }
+    kill(leader, Signal::KILL);
+    let status = child.wait()?;
+    Ok(cut.unwrap_or(Ending::Exited(status)))
+}
+
+/// Whether the leader is a zombie; it stays one, so that its process group keeps its id.
+fn has_exited(leader: Pid) -> io::Result<bool> {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    Ok(waitid(WaitId::Pid(leader), look)?.is_some())
+}
+
+/// An empty group is no error: it has ended by itself.
+fn kill(leader: Pid, signal: Signal) {
+    let _ = kill_process_group(leader, signal);
+}
+
+/// The command as one would type it, with the variables it sets.
+pub(crate) fn shown(command: &Command) -> String {
+    let mut words = Vec::new();
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            words.push(format!(
+                "{}={}",
+                name.display(),
+                quoted(&value.to_string_lossy())
+            ));
+        }
+    }
+    words.push(quoted(&command.get_program().to_string_lossy()));
+    words.extend(
+        command
+            .get_args()
+            .map(|word| quoted(&word.to_string_lossy())),
+    );
+    words.join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=+:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::PathBuf;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("xtask-{}-{name}", std::process::id()))
+    }
+
+    /// Whether the process is gone or a zombie that its new parent has not reaped yet, now or soon.
+    fn ends(pid: &str) -> bool {
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(10) {
+            if fs::read(format!("/proc/{pid}/cmdline"))
+                .unwrap_or_default()
+                .is_empty()
+            {
+                return true;
+            }
+            sleep(POLL);
+        }
+        false
+    }
+
+    #[test]
+    fn exit_status_is_reported() {
+        let good = run(&mut shell("exit 0"), LONG, None, &Stop::default()).unwrap();
+        assert_eq!(good.success(), Ok(()));
+        let bad = run(&mut shell("exit 3"), LONG, None, &Stop::default()).unwrap();
+        assert_eq!(bad.success(), Err("exit status 3".to_owned()));
+        let killed = run(&mut shell("kill -9 $$"), LONG, None, &Stop::default()).unwrap();
+        assert_eq!(killed.success(), Err("killed by signal 9".to_owned()));
+    }
+
+    #[test]
+    fn missing_program_is_named() {
+        let error = run(
+            &mut Command::new("/no/such/program"),
+            LONG,
+            None,
+            &Stop::default(),
+        )
+        .unwrap_err();
+        assert!(error.to_string().contains("/no/such/program"));
+    }
+
+    #[test]
+    fn time_out_kills_the_whole_group() {
+        let file = scratch("time-out");
+        let script = format!("sleep 600 & echo $! > {}; wait", file.display());
+        let ending = run(
+            &mut shell(&script),
+            Duration::from_millis(500),
+            None,
+            &Stop::default(),
+        )
+        .unwrap();
+        assert!(matches!(ending, Ending::TimedOut(_)), "{ending:?}");
+        let pid = fs::read_to_string(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert!(ends(pid.trim()));
+    }
+
+    #[test]
+    fn time_out_kills_what_ignores_sigterm() {
+        let mut deaf = shell("trap '' TERM; while :; do sleep 0.1; done");
+        let ending = run(
+            &mut deaf,
+            Duration::from_millis(200),
+            None,
+            &Stop::default(),
+        )
+        .unwrap();
+        assert!(matches!(ending, Ending::TimedOut(_)), "{ending:?}");
+    }
+
+    #[test]
+    fn exit_leaves_no_child_behind() {
+        let file = scratch("left-behind");
+        let script = format!("sleep 600 & echo $! > {}", file.display());
+        let ending = run(&mut shell(&script), LONG, None, &Stop::default()).unwrap();
+        assert_eq!(ending.success(), Ok(()));
+        let pid = fs::read_to_string(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert!(ends(pid.trim()));
+    }
+
+    #[test]
+    fn stop_ends_the_wait() {
+        let stop = Stop::default();
+        let setter = stop.clone();
+        let thread = std::thread::spawn(move || {
+            sleep(Duration::from_millis(100));
+            setter.0.store(true, Ordering::Relaxed);
+        });
+        let ending = run(
+            &mut shell("sleep 600"),
+            Duration::from_secs(300),
+            None,
+            &stop,
+        )
+        .unwrap();
+        assert!(matches!(ending, Ending::Interrupted), "{ending:?}");
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn output_goes_to_the_log() {
+        let path = scratch("log");
+        let log = File::create(&path).unwrap();
+        run(
+            &mut shell("echo out; echo err >&2"),
+            LONG,
+            Some(&log),
+            &Stop::default(),
+        )
+        .unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "out\nerr\n");
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn shown_command_can_be_typed() {
+        let mut command = Command::new("cargo");
+        command
+            .env("RUSTFLAGS", "--cfg loom")
+            .args(["test", "--test", "loom*"]);
+        assert_eq!(
+            shown(&command),
+            "RUSTFLAGS='--cfg loom' cargo test --test 'loom*'"
+        );
+    }
+}

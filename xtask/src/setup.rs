@@ -1,0 +1,319 @@
+//! `cargo xtask setup`: what the project needs beyond cargo itself, how to see that it is there, how to get it.
+//!
+//! Presence is read from the file system (a toolchain's sysroot, the PATH, /usr/include), so a machine that has all of
+//! it pays for two `rustc --print sysroot` and no download. Installing is tried twice, then the rest is named. Tools are
+//! what the tests need; packages serve only the benchmarks, so a missing one is never an error.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use crate::host;
+use crate::run::{Ending, Stop, run, shown};
+
+/// The target that stands for "no operating system".
+pub(crate) const BARE_TARGET: &str = "riscv64gc-unknown-none-elf";
+
+const INSTALL_LIMIT: Duration = Duration::from_secs(300);
+
+/// A part of a Rust toolchain that the tests use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tool {
+    Rustfmt,
+    Clippy,
+    BareTarget,
+    Nightly,
+    Miri,
+    RustSrc,
+}
+
+impl Tool {
+    const ALL: [Self; 6] = [
+        Self::Rustfmt,
+        Self::Clippy,
+        Self::BareTarget,
+        Self::Nightly,
+        Self::Miri,
+        Self::RustSrc,
+    ];
+
+    fn is_nightly(self) -> bool {
+        matches!(self, Self::Nightly | Self::Miri | Self::RustSrc)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Rustfmt => "rustfmt",
+            Self::Clippy => "clippy",
+            Self::BareTarget => "the target riscv64gc-unknown-none-elf",
+            Self::Nightly => "nightly Rust",
+            Self::Miri => "miri",
+            Self::RustSrc => "rust-src of nightly",
+        }
+    }
+
+    fn install_args(self) -> &'static [&'static str] {
+        match self {
+            Self::Rustfmt => &["component", "add", "rustfmt"],
+            Self::Clippy => &["component", "add", "clippy"],
+            Self::BareTarget => &["target", "add", BARE_TARGET],
+            // Components named here make rustup choose the latest nightly that has them.
+            Self::Nightly => &[
+                "toolchain",
+                "install",
+                "nightly",
+                "--no-self-update",
+                "--profile",
+                "minimal",
+                "--component",
+                "miri",
+                "--component",
+                "rust-src",
+            ],
+            Self::Miri => &["component", "add", "miri", "--toolchain", "nightly"],
+            Self::RustSrc => &["component", "add", "rust-src", "--toolchain", "nightly"],
+        }
+    }
+
+    fn installer(self) -> Command {
+        let mut command = Command::new("rustup");
+        command.args(self.install_args());
+        command
+    }
+
+    /// "… is not installed: type …"
+    pub(crate) fn absence(self) -> String {
+        format!(
+            "{} is not installed: `{}`",
+            self.name(),
+            shown(&self.installer())
+        )
+    }
+}
+
+/// The toolchains found: the one that runs this program, and nightly.
+pub(crate) struct Tools {
+    current: Option<PathBuf>,
+    nightly: Option<PathBuf>,
+}
+
+impl Tools {
+    /// Looks for both; starts one process for each.
+    pub(crate) fn find() -> Self {
+        Self {
+            current: sysroot(Command::new("rustc")),
+            nightly: sysroot({
+                // Unlike `rustc +nightly`, this never downloads a toolchain.
+                let mut command = Command::new("rustup");
+                command.args(["run", "nightly", "rustc"]);
+                command
+            }),
+        }
+    }
+
+    pub(crate) fn has(&self, tool: Tool) -> bool {
+        let path = match tool {
+            Tool::Rustfmt => "bin/cargo-fmt",
+            Tool::Clippy => "bin/cargo-clippy",
+            Tool::BareTarget => "lib/rustlib/riscv64gc-unknown-none-elf/lib",
+            Tool::Nightly => "bin/rustc",
+            Tool::Miri => "bin/cargo-miri",
+            Tool::RustSrc => "lib/rustlib/src/rust/library",
+        };
+        let root = if tool.is_nightly() {
+            &self.nightly
+        } else {
+            &self.current
+        };
+        root.as_ref().is_some_and(|root| root.join(path).exists())
+    }
+
+    /// Whether nightly can build for `target`.
+    pub(crate) fn nightly_has_target(&self, target: &str) -> bool {
+        self.nightly
+            .as_ref()
+            .is_some_and(|root| root.join("lib/rustlib").join(target).join("lib").exists())
+    }
+
+    /// Installs each tool of `wanted` that is missing and says so; what cannot be had stays missing.
+    pub(crate) fn install(&mut self, wanted: impl Fn(Tool) -> bool, stop: &Stop) {
+        for tool in Tool::ALL {
+            if !wanted(tool) || self.has(tool) || stop.is_set() {
+                continue;
+            }
+            if !host::has_program("rustup") {
+                println!(
+                    "setup: {} is missing and so is rustup (https://rustup.rs)",
+                    tool.name()
+                );
+                continue;
+            }
+            if twice(|| install(&mut tool.installer(), stop)) {
+                *self = Self::find();
+            }
+        }
+    }
+}
+
+/// Which tools the test suite may install without being asked: nightly is a large download, so only on a CI machine.
+pub(crate) fn wanted_by_tests(tool: Tool) -> bool {
+    host::is_ci() || !tool.is_nightly()
+}
+
+fn sysroot(mut rustc: Command) -> Option<PathBuf> {
+    let output = rustc
+        .args(["--print", "sysroot"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let path = String::from_utf8(output.stdout).ok()?;
+    (output.status.success() && !path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
+}
+
+/// A Debian package that the benchmarks can use.
+pub(crate) struct Package {
+    name: &'static str,
+    purpose: &'static str,
+    /// Whether `setup` installs it; otherwise it is only named.
+    install: bool,
+    is_there: fn() -> bool,
+}
+
+impl Package {
+    /// "wrk is not installed (what it is for): type …"
+    pub(crate) fn absence(&self) -> String {
+        format!(
+            "{} is not installed ({}): `sudo apt-get install {0}`",
+            self.name, self.purpose
+        )
+    }
+}
+
+const PACKAGES: [Package; 3] = [
+    Package {
+        name: "liburing-dev",
+        purpose: "the benchmarks' peer in C",
+        install: true,
+        is_there: || Path::new("/usr/include/liburing.h").exists(),
+    },
+    Package {
+        name: "wrk",
+        purpose: "optional load generator of the benchmarks",
+        install: true,
+        is_there: || host::has_program("wrk"),
+    },
+    Package {
+        name: "golang-go",
+        // Some 300 MB, and many machines have a newer Go from elsewhere.
+        purpose: "optional, the benchmarks' peer in Go",
+        install: false,
+        is_there: || host::has_program("go"),
+    },
+];
+
+/// The packages that this machine lacks.
+pub(crate) fn missing_packages() -> impl Iterator<Item = &'static Package> {
+    PACKAGES.iter().filter(|package| !(package.is_there)())
+}
+
+/// `cargo xtask setup`.
+pub(crate) fn command(root: &Path) -> ExitCode {
+    let stop = match Stop::on_signals() {
+        Ok(stop) => stop,
+        Err(error) => {
+            eprintln!("error: cannot handle signals: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    install_packages(&stop);
+    let mut tools = Tools::find();
+    tools.install(|_| true, &stop);
+
+    for package in missing_packages() {
+        println!("missing: {}", package.absence());
+    }
+    let missing: Vec<_> = Tool::ALL
+        .into_iter()
+        .filter(|tool| !tools.has(*tool))
+        .collect();
+    for tool in &missing {
+        println!("missing: {}", tool.absence());
+    }
+    if let Err(reason) = host::io_uring() {
+        println!("missing: {reason}");
+    }
+    if missing.is_empty() {
+        println!(
+            "setup: ready; `cargo xtask test` runs the tests in {}",
+            root.display()
+        );
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn install_packages(stop: &Stop) {
+    let names: Vec<_> = missing_packages()
+        .filter(|package| package.install)
+        .map(|package| package.name)
+        .collect();
+    let may = rustix::process::geteuid().is_root() && host::has_program("apt-get");
+    if names.is_empty() || !may {
+        return;
+    }
+    let apt = |args: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(["-q", "-o", "DPkg::Lock::Timeout=60"])
+            .args(args);
+        install(&mut command, stop)
+    };
+    let get = [
+        &["install", "-y", "--no-install-recommends"],
+        names.as_slice(),
+    ]
+    .concat();
+    if !apt(&get) && apt(&["update"]) {
+        apt(&get);
+    }
+}
+
+fn twice(mut attempt: impl FnMut() -> bool) -> bool {
+    attempt() || attempt()
+}
+
+fn install(command: &mut Command, stop: &Stop) -> bool {
+    println!("setup: {}", shown(command));
+    match run(command, INSTALL_LIMIT, None, stop).map(|ending: Ending| ending.success()) {
+        Ok(Ok(())) => true,
+        Ok(Err(reason)) => {
+            println!("setup: {reason}");
+            false
+        }
+        Err(error) => {
+            println!("setup: {error}");
+            false
+        }
+    }
+}
+
+/// A cargo command in `root`, free of the variables that the outer `cargo run` has set about this crate.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(root);
+    without_cargo_run(&mut command);
+    command
+}
+
+/// Removes what `cargo run` tells a program about its own crate: a child must not take it for its own.
+pub(crate) fn without_cargo_run(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&*name);
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! What `cargo xtask test` tests: one entry and one function per step, in the order in which they run.
+//!
+//! A step says what is absent by `Done::Skipped`; it fails by `Err`. Limits are several times what a machine with two
+//! CPUs needs from nothing; they exist so that a hang is a failure. Builds with other compiler flags have target
+//! directories of their own, so that they do not throw each other's work away.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::setup::{self, BARE_TARGET, Tool};
+use crate::suite::{Context, Done, Verdict};
+
+/// One line of the report.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    /// Left out by `--quick`.
+    pub(crate) slow: bool,
+    pub(crate) run: fn(&Context<'_>) -> Verdict,
+}
+
+const fn step(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> Verdict) -> Step {
+    Step {
+        name,
+        what,
+        slow: false,
+        run,
+    }
+}
+
+const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> Verdict) -> Step {
+    Step {
+        name,
+        what,
+        slow: true,
+        run,
+    }
+}
+
+pub(crate) static STEPS: [Step; 12] = [
+    step("fmt", "formatting, bench/ too", fmt),
+    step("clippy", "lints, warnings are errors", clippy),
+    step("unit", "unit and integration tests", unit),
+    step("doc", "examples in the documentation", doc_tests),
+    step("no_std", "core builds without an operating system", no_std),
+    slow("loom", "concurrency models, all interleavings", loom),
+    slow("miri", "core under Miri, strict provenance", miri),
+    slow("asan", "ring and runtime under AddressSanitizer", asan),
+    step("examples", "every example runs to its end", examples),
+    step("docs", "documentation builds without warnings", docs),
+    slow("demo", "upshift demo --quick writes its report", demo),
+    slow("bench", "the benchmark driver compiles", bench),
+];
+
+/// Crates whose tests open an io_uring.
+const RING_CRATES: [&str; 3] = ["upshift-ring", "upshift", "upshift-cli"];
+const SANITIZED: [&str; 2] = ["upshift-ring", "upshift"];
+
+const EXAMPLE_LIMIT: Duration = Duration::from_secs(20);
+const DEMO_LIMIT: Duration = Duration::from_secs(120);
+
+const fn minutes(n: u64) -> Duration {
+    Duration::from_secs(60 * n)
+}
+
+/// Ends the step as skipped when a tool is missing.
+macro_rules! need {
+    ($context:expr, $($tool:expr),+) => {
+        $(if !$context.tools.has($tool) {
+            return Ok(Done::Skipped($tool.absence()));
+        })+
+    };
+}
+
+fn cargo<'a>(context: &Context<'_>, args: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = setup::cargo(context.root);
+    command.args(args);
+    command
+}
+
+fn passed() -> Verdict {
+    Ok(Done::Passed(String::new()))
+}
+
+/// Joins what several commands of one step have found wrong.
+fn all(results: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {
+    let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors.join("; "))
+    }
+}
+
+fn has_bench(context: &Context<'_>) -> bool {
+    context.root.join("bench/Cargo.toml").exists()
+}
+
+fn fmt(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::Rustfmt);
+    let own = context.run(cargo(context, ["fmt", "--all", "--check"]), minutes(1));
+    let bench = if has_bench(context) {
+        context.run(
+            cargo(
+                context,
+                [
+                    "fmt",
+                    "--all",
+                    "--check",
+                    "--manifest-path",
+                    "bench/Cargo.toml",
+                ],
+            ),
+            minutes(1),
+        )
+    } else {
+        Ok(())
+    };
+    all([own, bench])?;
+    passed()
+}
+
+fn clippy(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::Clippy);
+    context.run(
+        cargo(
+            context,
+            [
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        ),
+        minutes(6),
+    )?;
+    passed()
+}
+
+fn unit(context: &Context<'_>) -> Verdict {
+    tests(context, &["--lib", "--bins", "--tests"], minutes(8))
+}
+
+fn doc_tests(context: &Context<'_>) -> Verdict {
+    tests(context, &["--doc"], minutes(5))
+}
+
+/// `cargo test` over the workspace; without io_uring over the crates that can do without, which is then no pass.
+fn tests(context: &Context<'_>, which: &[&str], limit: Duration) -> Verdict {
+    let mut command = cargo(context, ["test", "--workspace", "--no-fail-fast"]);
+    command.args(which);
+    if context.io_uring.is_err() {
+        command.args(RING_CRATES.iter().flat_map(|name| ["--exclude", name]));
+    }
+    context.run(command, limit)?;
+    match context.io_uring {
+        Ok(()) => Ok(Done::Passed(context.test_count())),
+        Err(reason) => Ok(Done::Skipped(format!(
+            "{reason}: {} not tested, the other crates passed",
+            RING_CRATES.join(", ")
+        ))),
+    }
+}
+
+fn no_std(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::BareTarget);
+    context.run(
+        cargo(
+            context,
+            ["build", "-p", "upshift-core", "--target", BARE_TARGET],
+        ),
+        minutes(3),
+    )?;
+    passed()
+}
+
+/// Optimized, because the checker runs each model thousands of times; with assertions, because they are what it checks.
+fn loom(context: &Context<'_>) -> Verdict {
+    let crates =
+        crates_with_loom_tests(&context.root.join("crates")).map_err(|error| error.to_string())?;
+    if crates.is_empty() {
+        return Ok(Done::Skipped("no crates/*/tests/loom*.rs".to_owned()));
+    }
+    all(crates.iter().map(|path| {
+        let manifest = path.join("Cargo.toml");
+        let mut command = cargo(
+            context,
+            [
+                "test",
+                "--release",
+                "--no-fail-fast",
+                "--test",
+                "loom*",
+                "--manifest-path",
+            ],
+        );
+        command
+            .arg(manifest.strip_prefix(context.root).unwrap_or(&manifest))
+            .env("RUSTFLAGS", "--cfg loom")
+            .env("CARGO_TARGET_DIR", context.target.join("loom"))
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+            .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+        default_env(&mut command, "LOOM_MAX_PREEMPTIONS", "3");
+        context.run(command, minutes(6))
+    }))?;
+    Ok(Done::Passed(context.test_count()))
+}
+
+/// Folders of crates that have a file tests/loom*.rs, sorted.
+fn crates_with_loom_tests(crates: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(crates)? {
+        let path = entry?.path();
+        let is_loom = |path: &PathBuf| stem(path).starts_with("loom");
+        if rust_files(&path.join("tests"))?.iter().any(is_loom) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Miri hides the environment from the tests; the two variables that proptest reads are let through.
+fn miri(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::Nightly, Tool::Miri, Tool::RustSrc);
+    let mut command = cargo(
+        context,
+        [
+            "+nightly",
+            "miri",
+            "test",
+            "--no-fail-fast",
+            "-p",
+            "upshift-core",
+        ],
+    );
+    command.env("CARGO_TARGET_DIR", context.target.join("miri"));
+    default_env(
+        &mut command,
+        "MIRIFLAGS",
+        "-Zmiri-strict-provenance -Zmiri-symbolic-alignment-check -Zmiri-env-forward=PROPTEST_CASES \
+         -Zmiri-env-forward=PROPTEST_DISABLE_FAILURE_PERSISTENCE",
+    );
+    default_env(&mut command, "PROPTEST_CASES", "8");
+    // Saving a failing case reads the working directory, which Miri refuses.
+    default_env(&mut command, "PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
+    context.run(command, minutes(8))?;
+    Ok(Done::Passed(context.test_count()))
+}
+
+fn asan(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::Nightly);
+    if let Err(reason) = context.io_uring {
+        return Ok(Done::Skipped(reason.clone()));
+    }
+    // With a target named, procedural macros and build scripts are built without the sanitizer.
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    if !context.tools.nightly_has_target(&target) {
+        return Ok(Done::Skipped(format!("nightly cannot build for {target}")));
+    }
+    let mut command = cargo(
+        context,
+        [
+            "+nightly",
+            "test",
+            "--no-fail-fast",
+            "--lib",
+            "--tests",
+            "--target",
+            &target,
+        ],
+    );
+    command
+        .args(SANITIZED.iter().flat_map(|name| ["-p", name]))
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .env("CARGO_TARGET_DIR", context.target.join("asan"));
+    default_env(&mut command, "ASAN_OPTIONS", "detect_leaks=0");
+    context.run(command, minutes(7))?;
+    Ok(Done::Passed(context.test_count()))
+}
+
+fn examples(context: &Context<'_>) -> Verdict {
+    context.run(
+        cargo(context, ["build", "--workspace", "--examples"]),
+        minutes(5),
+    )?;
+    if let Err(reason) = context.io_uring {
+        return Ok(Done::Skipped(format!("{reason}: built, not run")));
+    }
+    let mut ran = 0;
+    let files = rust_files(&context.root.join("crates/runtime/examples"))
+        .map_err(|error| error.to_string())?;
+    all(files.iter().map(|file| {
+        let text = fs::read_to_string(file)
+            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        if !text.starts_with("//!") {
+            return Err(format!(
+                "{} does not begin with a //! line that says what it shows",
+                file.display()
+            ));
+        }
+        let mut command = Command::new(context.target.join("debug/examples").join(stem(file)));
+        command.current_dir(context.root);
+        setup::without_cargo_run(&mut command);
+        ran += 1;
+        context.run(command, EXAMPLE_LIMIT)
+    }))?;
+    if ran == 0 {
+        return Ok(Done::Skipped(
+            "no example in crates/runtime/examples".to_owned(),
+        ));
+    }
+    Ok(Done::Passed(format!("{ran} examples")))
+}
+
+fn docs(context: &Context<'_>) -> Verdict {
+    let mut command = cargo(context, ["doc", "--workspace", "--no-deps"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    context.run(command, minutes(5))?;
+    passed()
+}
+
+fn demo(context: &Context<'_>) -> Verdict {
+    if let Err(reason) = context.io_uring {
+        return Ok(Done::Skipped(reason.clone()));
+    }
+    // Built first, so that the limit of the demo is not spent on the compiler.
+    context.run(cargo(context, ["build", "--release"]), minutes(6))?;
+    let report = context.target.join("demo-report.html");
+    match fs::remove_file(&report) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(format!("cannot remove {}: {error}", report.display()));
+        }
+        _ => {}
+    }
+    let mut command = cargo(
+        context,
+        ["run", "--release", "--", "demo", "--quick", "--report"],
+    );
+    command.arg(&report);
+    context.run(command, DEMO_LIMIT)?;
+    let length = fs::metadata(&report).map(|found| found.len()).unwrap_or(0);
+    if length == 0 {
+        return Err(format!(
+            "the demo ended well but {} is empty or missing",
+            report.display()
+        ));
+    }
+    Ok(Done::Passed(format!(
+        "report of {} KiB",
+        length.div_ceil(1024)
+    )))
+}
+
+fn bench(context: &Context<'_>) -> Verdict {
+    if !has_bench(context) {
+        return Ok(Done::Skipped("no bench/Cargo.toml".to_owned()));
+    }
+    let driver = ["--manifest-path", "bench/Cargo.toml", "-p", "upshift-bench"];
+    context.run(
+        cargo(
+            context,
+            ["check", "--all-targets"].into_iter().chain(driver),
+        ),
+        minutes(5),
+    )?;
+    passed()
+}
+
+/// Sets a variable for the command unless the user has set it.
+fn default_env(command: &mut Command, name: &str, value: &str) {
+    if std::env::var_os(name).is_none() {
+        command.env(name, value);
+    }
+}
+
+/// The files *.rs of a folder, sorted; none when it does not exist.
+fn rust_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<io::Result<Vec<_>>>()?;
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    files.sort();
+    Ok(files)
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}

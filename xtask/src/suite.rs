@@ -1,0 +1,341 @@
+//! `cargo xtask test`: runs the steps one after another, each within its time, and counts.
+//!
+//! Invariants: a step that fails does not keep the next from running; a step that was not run in full is *skipped* and
+//! listed, never passed; the last line of standard output is `N passed, N failed, N skipped`; the whole run ends within
+//! its minutes, since every process gets at most what is left of them.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::host;
+use crate::run::{Ending, Stop, run, shown};
+use crate::setup::{Tools, wanted_by_tests};
+use crate::steps::{STEPS, Step};
+
+/// Lines of a failed step's log that are printed.
+const SHOWN_LINES: usize = 150;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Run only these steps (names or numbers of --list)
+    #[arg(long, value_name = "STEP", value_delimiter = ',', value_parser = find_step)]
+    only: Vec<&'static Step>,
+
+    /// List the steps and end
+    #[arg(long)]
+    list: bool,
+
+    /// Skip the steps that take minutes
+    #[arg(long)]
+    quick: bool,
+
+    /// Print the output of the steps as it comes
+    #[arg(long, short)]
+    verbose: bool,
+
+    /// End after this long; what has not run by then has failed
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    minutes: u64,
+}
+
+fn find_step(word: &str) -> Result<&'static Step, String> {
+    let number = word
+        .parse::<usize>()
+        .ok()
+        .and_then(|number| number.checked_sub(1));
+    let found = STEPS
+        .iter()
+        .enumerate()
+        .find(|(index, step)| step.name == word || number == Some(*index));
+    found.map(|(_, step)| step).ok_or_else(|| {
+        let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+        format!("no such step; the steps are {}", names.join(", "))
+    })
+}
+
+/// What a step that did not fail has to say.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// Everything ran and was right; the words are a detail such as a count, or empty.
+    Passed(String),
+    /// Not run, or not in full, for this reason.
+    Skipped(String),
+}
+
+/// A step's end; the error says what went wrong.
+pub(crate) type Verdict = Result<Done, String>;
+
+/// What a step works with.
+pub(crate) struct Context<'a> {
+    pub(crate) root: &'a Path,
+    /// The target directory of the build; some steps use one of their own below it.
+    pub(crate) target: &'a Path,
+    pub(crate) tools: &'a Tools,
+    /// Why there is no io_uring, if there is none.
+    pub(crate) io_uring: &'a Result<(), String>,
+    log: PathBuf,
+    verbose: bool,
+    deadline: Instant,
+    stop: &'a Stop,
+}
+
+impl Context<'_> {
+    /// Runs one command of the step, at most for `limit` and for what is left of the suite's time.
+    ///
+    /// # Errors
+    /// Says how the command ended, and the command as one would type it.
+    pub(crate) fn run(&self, mut command: Command, limit: Duration) -> Result<(), String> {
+        let failed = |reason: String| Err(format!("{reason}: `{}`", shown(&command)));
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return failed("not started, the suite's time is used up (--minutes)".to_owned());
+        }
+        let log = File::options().create(true).append(true).open(&self.log);
+        let mut log =
+            log.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
+        let headline = format!("$ {}\n", shown(&command));
+        let written = if self.verbose {
+            io::stdout().write_all(headline.as_bytes())
+        } else {
+            log.write_all(headline.as_bytes())
+        };
+        written.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
+        let output = (!self.verbose).then_some(&log);
+        let ending = run(&mut command, limit.min(left), output, self.stop)
+            .map_err(|error| error.to_string())?;
+        match ending.success() {
+            Ok(()) => Ok(()),
+            Err(reason) if matches!(ending, Ending::TimedOut(_)) && left < limit => Err(format!(
+                "{reason}, the suite's time is used up (--minutes): `{}`",
+                shown(&command)
+            )),
+            Err(reason) => Err(format!("{reason}: `{}`", shown(&command))),
+        }
+    }
+
+    /// How many tests the step's commands have run, as their harnesses report; empty when the output was not kept.
+    pub(crate) fn test_count(&self) -> String {
+        count_tests(&fs::read_to_string(&self.log).unwrap_or_default())
+    }
+}
+
+/// Adds up the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+fn count_tests(log: &str) -> String {
+    let (mut passed, mut ignored) = (0_u64, 0_u64);
+    for line in log
+        .lines()
+        .filter_map(|line| line.strip_prefix("test result: "))
+    {
+        for part in line.split([';', '.']) {
+            let mut words = part.split_whitespace();
+            let number = words
+                .next()
+                .and_then(|word| word.parse::<u64>().ok())
+                .unwrap_or(0);
+            match words.next() {
+                Some("passed") => passed += number,
+                Some("ignored") => ignored += number,
+                _ => {}
+            }
+        }
+    }
+    match (passed, ignored) {
+        (0, 0) => String::new(),
+        (_, 0) => format!("{passed} tests"),
+        _ => format!("{passed} tests, {ignored} ignored"),
+    }
+}
+
+/// The verdicts so far, in the order of the steps.
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: Vec<String>,
+}
+
+impl Tally {
+    fn add(&mut self, name: &str, verdict: &Verdict) {
+        match verdict {
+            Ok(Done::Passed(_)) => self.passed += 1,
+            Ok(Done::Skipped(reason)) => self.skipped.push(format!("{name}: {reason}")),
+            Err(reason) => self.failed.push(format!("{name}: {reason}")),
+        }
+    }
+
+    /// The end of the report; its last line is the count.
+    fn summary(&self) -> String {
+        let mut text = String::new();
+        for (title, lines) in [
+            ("failed", &self.failed),
+            ("skipped (not run in full, so no pass)", &self.skipped),
+        ] {
+            if !lines.is_empty() {
+                text += &format!("{title}:\n  {}\n", lines.join("\n  "));
+            }
+        }
+        text + &format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed,
+            self.failed.len(),
+            self.skipped.len()
+        )
+    }
+}
+
+/// `cargo xtask test`.
+pub(crate) fn command(root: &Path, options: &Options) -> ExitCode {
+    if options.list {
+        for (index, step) in STEPS.iter().enumerate() {
+            let slow = if step.slow { " (not with --quick)" } else { "" };
+            println!("{:2} {:8} {}{slow}", index + 1, step.name, step.what);
+        }
+        return ExitCode::SUCCESS;
+    }
+    match test(root, options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the chosen steps; whether none failed.
+fn test(root: &Path, options: &Options) -> io::Result<bool> {
+    let started = Instant::now();
+    let deadline = started + Duration::from_secs(60 * options.minutes.min(24 * 60));
+    let stop = Stop::on_signals()?;
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), |path| root.join(path));
+    let logs = target.join("xtask");
+    fs::create_dir_all(&logs)?;
+
+    let mut tools = Tools::find();
+    tools.install(wanted_by_tests, &stop);
+    let io_uring = host::io_uring();
+
+    let mut tally = Tally::default();
+    for (index, step) in STEPS.iter().enumerate() {
+        if !options.only.is_empty() && !options.only.iter().any(|chosen| chosen.name == step.name) {
+            continue;
+        }
+        print!(
+            "[{:2}/{}] {:8} {:<44} ",
+            index + 1,
+            STEPS.len(),
+            step.name,
+            step.what
+        );
+        if options.verbose || io::stdout().is_terminal() {
+            println!();
+        }
+        io::stdout().flush()?;
+        let log = logs.join(format!("{}.log", step.name));
+        File::create(&log)?;
+        let context = Context {
+            root,
+            target: &target,
+            tools: &tools,
+            io_uring: &io_uring,
+            log: log.clone(),
+            verbose: options.verbose,
+            deadline,
+            stop: &stop,
+        };
+        let begun = Instant::now();
+        let verdict = if stop.is_set() {
+            Err("not run: interrupted".to_owned())
+        } else if options.quick && step.slow {
+            Ok(Done::Skipped("takes minutes (--quick)".to_owned()))
+        } else {
+            (step.run)(&context)
+        };
+        report(&verdict, begun.elapsed(), &log, options.verbose);
+        tally.add(step.name, &verdict);
+    }
+    println!(
+        "{:.0} s in all, logs in {}",
+        started.elapsed().as_secs_f64(),
+        logs.display()
+    );
+    println!("{}", tally.summary());
+    Ok(tally.failed.is_empty())
+}
+
+fn report(verdict: &Verdict, took: Duration, log: &Path, verbose: bool) {
+    let took = took.as_secs_f64();
+    match verdict {
+        Ok(Done::Passed(detail)) if detail.is_empty() => println!("ok {took:.1} s"),
+        Ok(Done::Passed(detail)) => println!("ok {took:.1} s ({detail})"),
+        Ok(Done::Skipped(reason)) => println!("SKIPPED {took:.1} s: {reason}"),
+        Err(reason) => {
+            println!("FAILED {took:.1} s: {reason}");
+            if !verbose {
+                print_end_of(log);
+            }
+        }
+    }
+}
+
+fn print_end_of(log: &Path) {
+    let bytes = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<_> = text.lines().collect();
+    let hidden = lines.len().saturating_sub(SHOWN_LINES);
+    if hidden > 0 {
+        println!("    | ({hidden} lines more in {})", log.display());
+    }
+    for line in &lines[hidden..] {
+        println!("    | {line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_ends_with_the_count() {
+        let mut tally = Tally::default();
+        tally.add("fmt", &Ok(Done::Passed(String::new())));
+        tally.add("unit", &Ok(Done::Passed("3 tests".to_owned())));
+        assert_eq!(tally.summary(), "2 passed, 0 failed, 0 skipped");
+        tally.add("loom", &Err("exit status 101".to_owned()));
+        tally.add("miri", &Ok(Done::Skipped("no nightly".to_owned())));
+        let summary = tally.summary();
+        assert!(
+            summary.contains("failed:\n  loom: exit status 101\n"),
+            "{summary}"
+        );
+        assert!(summary.contains("\n  miri: no nightly\n"), "{summary}");
+        assert_eq!(
+            summary.lines().last(),
+            Some("2 passed, 1 failed, 1 skipped")
+        );
+    }
+
+    #[test]
+    fn tests_of_all_harnesses_are_added_up() {
+        let log = "running 2 tests\n\
+            test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s\n";
+        assert_eq!(count_tests(log), "5 tests, 1 ignored");
+        assert_eq!(count_tests("nothing here"), "");
+    }
+
+    #[test]
+    fn steps_are_found_by_name_and_number() {
+        assert_eq!(find_step("1").map(|step| step.name), Ok(STEPS[0].name));
+        assert_eq!(find_step("no_std").map(|step| step.name), Ok("no_std"));
+        for wrong in ["", "0", "99", "nonsense"] {
+            assert!(find_step(wrong).is_err(), "{wrong}");
+        }
+    }
+}
