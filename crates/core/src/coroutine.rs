@@ -1,0 +1,404 @@
+//! The control block of a coroutine, in one allocation with its future.
+//!
+//! ```text
+//!  Slot (in the domain's table)        Cell (one allocation)
+//!  ┌────────────────────────┐  header  ┌──────────────────────────────────┐
+//!  │ state word │ header ───┼─────────►│ Header: links, vtable, levels, … │
+//!  └────────────────────────┘◄─────────┤ future, later its output         │
+//!                               slot   └──────────────────────────────────┘
+//! ```
+//!
+//! A [`Header`] is 64 bytes, a slot 16. Who may touch what:
+//!
+//! * links, `queued`: the holder of the lock of the vCPU in whose queues it is;
+//!   `next` also the inbox it is in;
+//! * `vcpu`: whoever owns the coroutine (`OWNED` in the state word), under the
+//!   lock of the vCPU it leaves;
+//! * `level`: under the lock of `vcpu`; everybody may read it;
+//! * the future: whoever owns the coroutine and has begun a poll;
+//! * the output and the waiter: as the state word says.
+
+use alloc::alloc::{alloc, dealloc};
+use alloc::boxed::Box;
+use core::alloc::Layout;
+use core::cell::UnsafeCell;
+use core::future::Future;
+use core::mem::ManuallyDrop;
+use core::pin::Pin;
+use core::ptr::{NonNull, null_mut};
+use core::task::{Context, Poll};
+
+use crate::host::{Host, Panic};
+use crate::inbox::Linked;
+use crate::join::JoinError;
+use crate::level::Level;
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU64};
+use crate::table::Slot;
+use crate::vcpu::Vcpu;
+
+/// What a coroutine is for. It decides what happens after a poll that returned
+/// `Pending`, and shows in inspection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Kind {
+    /// Ordinary work: blocked until it is woken.
+    #[default]
+    Task = 0,
+    /// The completion side of an I/O operation or a system call: scheduled like
+    /// a task, accounted as I/O.
+    Completion = 1,
+    /// Never done: ready again after every poll, like the coroutine whose poll
+    /// is "run the most urgent user process until it traps" (SharedScheduler,
+    /// "switching coroutine").
+    Switching = 2,
+}
+
+/// The six states of a coroutine, for inspection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// It exists and has not been started.
+    Created = 0,
+    /// It waits for a vCPU.
+    Ready = 1,
+    /// It is being polled.
+    Running = 2,
+    /// It waits for a wake.
+    Blocked = 3,
+    /// It was interrupted in the middle of a poll and keeps its stack.
+    Suspended = 4,
+    /// It is done; its id is dead or about to be.
+    Exited = 5,
+}
+
+impl State {
+    fn from_stored(n: u8) -> State {
+        match n {
+            0 => State::Created,
+            1 => State::Ready,
+            2 => State::Running,
+            3 => State::Blocked,
+            4 => State::Suspended,
+            _ => State::Exited,
+        }
+    }
+}
+
+const KIND: u8 = 0b0011;
+const PINNED: u8 = 0b0100;
+const LENDS: u8 = 0b1000;
+
+/// The type-erased part of a control block.
+#[repr(C)]
+pub(crate) struct Header<H: Host> {
+    /// Towards the tail of a ready queue, or the next in an inbox.
+    pub(crate) next: AtomicPtr<Header<H>>,
+    /// Towards the head of a ready queue.
+    pub(crate) prev: AtomicPtr<Header<H>>,
+    vtable: &'static VTable<H>,
+    slot: NonNull<Slot<H>>,
+    /// Where it is queued, runs, or ran last.
+    pub(crate) vcpu: AtomicPtr<Vcpu<H>>,
+    /// See [`crate::join`].
+    pub(crate) waiter: AtomicPtr<()>,
+    /// When it became ready, in the host's ticks.
+    pub(crate) ready_at: AtomicU64,
+    /// The level it was given.
+    pub(crate) base: AtomicU8,
+    /// The level lent by whoever awaits its join handle.
+    pub(crate) join_boost: AtomicU8,
+    /// The level lent by whoever awaits a lock it holds.
+    pub(crate) lock_boost: AtomicU8,
+    /// How many lending locks it holds.
+    pub(crate) locks: AtomicU8,
+    /// The effective level: the most urgent of the three.
+    level: AtomicU8,
+    /// The level in whose list it is, or `NOT_QUEUED`.
+    pub(crate) queued: AtomicU8,
+    state: AtomicU8,
+    traits: AtomicU8,
+}
+
+// SAFETY: `link` is `next`, which a queued coroutine uses for nothing else.
+unsafe impl<H: Host> Linked for Header<H> {
+    fn link(&self) -> &AtomicPtr<Header<H>> {
+        &self.next
+    }
+}
+
+impl<H: Host> Header<H> {
+    pub(crate) const NOT_QUEUED: u8 = u8::MAX;
+    /// No level lent: less urgent than any.
+    pub(crate) const NO_BOOST: u8 = u8::MAX;
+
+    pub(crate) fn slot(&self) -> &Slot<H> {
+        // SAFETY: slots outlive every coroutine that lives in them.
+        unsafe { self.slot.as_ref() }
+    }
+
+    pub(crate) fn vcpu(&self) -> &Vcpu<H> {
+        // SAFETY: vCPUs live as long as their domain, and so longer than any
+        // coroutine; the pointer is never null.
+        unsafe { &*self.vcpu.load(Relaxed) }
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        Level::from_stored(self.level.load(Relaxed))
+    }
+
+    /// Recomputes and returns the effective level. Under the lock of `vcpu`.
+    pub(crate) fn update_level(&self) -> Level {
+        let level = self
+            .base
+            .load(Relaxed)
+            .min(self.join_boost.load(Relaxed))
+            .min(self.lock_boost.load(Relaxed));
+        self.level.store(level, Relaxed);
+        Level::from_stored(level)
+    }
+
+    pub(crate) fn state(&self) -> State {
+        State::from_stored(self.state.load(Relaxed))
+    }
+
+    pub(crate) fn set_state(&self, state: State) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self.traits.load(Relaxed) & KIND {
+            0 => Kind::Task,
+            1 => Kind::Completion,
+            _ => Kind::Switching,
+        }
+    }
+
+    /// Must it stay on its vCPU? A suspended one must: its stack is on a thread
+    /// of that vCPU.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.traits.load(Relaxed) & PINNED != 0 || self.state() == State::Suspended
+    }
+
+    /// Does it lend its level to what it waits for?
+    pub(crate) fn lends(&self) -> bool {
+        self.traits.load(Relaxed) & LENDS != 0
+    }
+
+    pub(crate) fn set_lends(&self) {
+        if !self.lends() {
+            self.traits.fetch_or(LENDS, Relaxed);
+        }
+    }
+}
+
+/// What the type of the future decides.
+pub(crate) struct VTable<H: Host> {
+    /// Polls; true when the output is in place.
+    poll: unsafe fn(NonNull<Header<H>>, &mut Context<'_>) -> bool,
+    /// Drops the future and puts `JoinError::Cancelled` in place.
+    cancel: unsafe fn(NonNull<Header<H>>),
+    /// Moves the output to the address given.
+    take_output: unsafe fn(NonNull<Header<H>>, *mut ()),
+    /// Drops the output.
+    drop_output: unsafe fn(NonNull<Header<H>>),
+    /// Frees the memory.
+    free: unsafe fn(NonNull<Header<H>>),
+}
+
+#[repr(C)]
+struct Cell<F: Future, H: Host> {
+    header: Header<H>,
+    body: UnsafeCell<Body<F>>,
+}
+
+union Body<F: Future> {
+    future: ManuallyDrop<F>,
+    output: ManuallyDrop<Result<F::Output, JoinError>>,
+}
+
+impl<F: Future + 'static, H: Host> Cell<F, H> {
+    const VTABLE: VTable<H> = VTable {
+        poll: Self::poll,
+        cancel: Self::cancel,
+        take_output: Self::take_output,
+        drop_output: Self::drop_output,
+        free: Self::free,
+    };
+
+    fn body(header: NonNull<Header<H>>) -> *mut Body<F> {
+        let cell = header.cast::<Cell<F, H>>().as_ptr();
+        // SAFETY: the header is the first field of a cell of this type, as the
+        // vtable it carries says.
+        unsafe { (*cell).body.get() }
+    }
+
+    unsafe fn poll(header: NonNull<Header<H>>, cx: &mut Context<'_>) -> bool {
+        let body = Self::body(header);
+        let polled = H::catch(|| {
+            // SAFETY: the caller is the only poller, and the future is there
+            // until this function has returned true. It never moves.
+            let future = unsafe { Pin::new_unchecked(&mut *(*body).future) };
+            future.poll(cx)
+        });
+        let output = match polled {
+            Ok(Poll::Pending) => return false,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(panic) => Err(JoinError::Panicked(panic)),
+        };
+        // SAFETY: as above; after this nobody uses the future any more.
+        unsafe { Self::finish(body, output) };
+        true
+    }
+
+    unsafe fn cancel(header: NonNull<Header<H>>) {
+        // SAFETY: the caller owns the coroutine and has not polled it to its end.
+        unsafe { Self::finish(Self::body(header), Err(JoinError::Cancelled)) };
+    }
+
+    /// Drops the future and stores the output. A destructor that panics
+    /// replaces the output.
+    ///
+    /// # Safety
+    /// The body holds the future, and the caller owns it.
+    unsafe fn finish(body: *mut Body<F>, output: Result<F::Output, JoinError>) {
+        // SAFETY: the future is dropped once, in place.
+        let dropped = H::catch(|| unsafe { ManuallyDrop::drop(&mut (*body).future) });
+        let output = match dropped {
+            Ok(()) => output,
+            Err(panic) => {
+                quietly::<H>(|| drop(output));
+                Err(JoinError::Panicked(panic))
+            }
+        };
+        // SAFETY: the body is the caller's, and empty now.
+        unsafe { (*body).output = ManuallyDrop::new(output) };
+    }
+
+    unsafe fn take_output(header: NonNull<Header<H>>, to: *mut ()) {
+        let to = to.cast::<Result<F::Output, JoinError>>();
+        // SAFETY: the output is in place, taken once, and `to` has its type.
+        unsafe { to.write(ManuallyDrop::take(&mut (*Self::body(header)).output)) };
+    }
+
+    unsafe fn drop_output(header: NonNull<Header<H>>) {
+        let body = Self::body(header);
+        // SAFETY: the output is in place and nobody else will touch it.
+        quietly::<H>(|| unsafe { ManuallyDrop::drop(&mut (*body).output) });
+    }
+
+    unsafe fn free(header: NonNull<Header<H>>) {
+        // SAFETY: allocated by `new` with this layout; header and body have
+        // nothing left that needs dropping.
+        unsafe { dealloc(header.as_ptr().cast(), Layout::new::<Self>()) };
+    }
+}
+
+/// Runs a destructor whose panic nobody is there to see.
+fn quietly<H: Host>(f: impl FnOnce()) {
+    if let Err(panic) = H::catch(f) {
+        // The payload's own destructor is somebody's code too.
+        let _ = H::catch(|| drop::<Panic>(panic));
+    }
+}
+
+/// How a new coroutine starts.
+pub(crate) struct Birth<H: Host> {
+    pub(crate) level: Level,
+    pub(crate) kind: Kind,
+    pub(crate) pinned: bool,
+    pub(crate) vcpu: NonNull<Vcpu<H>>,
+}
+
+/// Allocates a control block around `future`, or gives the future back.
+pub(crate) fn allocate<F: Future + 'static, H: Host>(
+    future: F,
+    slot: NonNull<Slot<H>>,
+    birth: &Birth<H>,
+) -> Result<NonNull<Header<H>>, F> {
+    // SAFETY: the layout is not empty.
+    let memory = unsafe { alloc(Layout::new::<Cell<F, H>>()) }.cast::<Cell<F, H>>();
+    let Some(cell) = NonNull::new(memory) else {
+        return Err(future);
+    };
+    let header = Header {
+        next: AtomicPtr::new(null_mut()),
+        prev: AtomicPtr::new(null_mut()),
+        vtable: const { &Cell::<F, H>::VTABLE },
+        slot,
+        vcpu: AtomicPtr::new(birth.vcpu.as_ptr()),
+        waiter: AtomicPtr::new(null_mut()),
+        ready_at: AtomicU64::new(0),
+        base: AtomicU8::new(birth.level.get()),
+        join_boost: AtomicU8::new(Header::<H>::NO_BOOST),
+        lock_boost: AtomicU8::new(Header::<H>::NO_BOOST),
+        locks: AtomicU8::new(0),
+        level: AtomicU8::new(birth.level.get()),
+        queued: AtomicU8::new(Header::<H>::NOT_QUEUED),
+        state: AtomicU8::new(State::Created as u8),
+        traits: AtomicU8::new(birth.kind as u8 | if birth.pinned { PINNED } else { 0 }),
+    };
+    // SAFETY: freshly allocated for this type.
+    unsafe {
+        cell.write(Cell {
+            header,
+            body: UnsafeCell::new(Body {
+                future: ManuallyDrop::new(future),
+            }),
+        });
+    }
+    Ok(cell.cast())
+}
+
+/// The calls through the vtable.
+///
+/// # Safety
+/// Of each: as the field of the vtable says.
+impl<H: Host> Header<H> {
+    pub(crate) unsafe fn poll(this: NonNull<Self>, cx: &mut Context<'_>) -> bool {
+        // SAFETY: passed on.
+        unsafe { (this.as_ref().vtable.poll)(this, cx) }
+    }
+
+    pub(crate) unsafe fn cancel(this: NonNull<Self>) {
+        // SAFETY: passed on.
+        unsafe { (this.as_ref().vtable.cancel)(this) }
+    }
+
+    pub(crate) unsafe fn take_output(this: NonNull<Self>, to: *mut ()) {
+        // SAFETY: passed on.
+        unsafe { (this.as_ref().vtable.take_output)(this, to) }
+    }
+
+    pub(crate) unsafe fn drop_output(this: NonNull<Self>) {
+        // SAFETY: passed on.
+        unsafe { (this.as_ref().vtable.drop_output)(this) }
+    }
+
+    pub(crate) unsafe fn free(this: NonNull<Self>) {
+        // SAFETY: passed on.
+        unsafe { (this.as_ref().vtable.free)(this) }
+    }
+}
+
+/// Bytes of a control block without its future and of its slot in the table.
+pub const CONTROL_BLOCK_BYTES: usize = size_of::<Header<Probe>>() + size_of::<Slot<Probe>>();
+
+/// A host nobody runs, to have a concrete type to measure.
+pub(crate) struct Probe;
+
+// SAFETY: no thread serves a vCPU of this host.
+unsafe impl Host for Probe {
+    fn now(&self) -> u64 {
+        0
+    }
+    fn current(&self) -> Option<NonNull<Vcpu<Probe>>> {
+        None
+    }
+    fn pend(&self, _: usize) {}
+}
+
+const _: () = assert!(size_of::<*const ()>() != 8 || CONTROL_BLOCK_BYTES == 80);
+
+/// A box for a waker that is not ours; see [`crate::join`].
+pub(crate) type BoxedWaker = Box<core::task::Waker>;

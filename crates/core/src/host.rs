@@ -1,0 +1,53 @@
+//! What the scheduler asks of the place it runs in.
+//!
+//! A Linux process, a kernel and a test are different hosts of the same source.
+//! The trait is the whole difference between them.
+
+use alloc::boxed::Box;
+use core::any::Any;
+use core::ptr::NonNull;
+
+use crate::vcpu::Vcpu;
+
+/// What a panicking coroutine threw.
+pub type Panic = Box<dyn Any + Send + 'static>;
+
+/// The upcalls of the scheduler.
+///
+/// None of them may call back into the domain, except [`Host::catch`] through
+/// the closure it is given.
+///
+/// # Safety
+/// [`Host::current`] names a vCPU only to a thread that has its
+/// [`Executor`](crate::Executor), and no other.
+pub unsafe trait Host: Sized + Send + Sync + 'static {
+    /// Monotonic time in ticks of the host's choice, comparable across vCPUs.
+    /// Called at most once per poll; nanoseconds of cost matter.
+    fn now(&self) -> u64;
+
+    /// The vCPU that the calling thread is serving, if any. An interrupt
+    /// handler answers `None`: its wakes then go through the inbox.
+    fn current(&self) -> Option<NonNull<Vcpu<Self>>>;
+
+    /// The parked vCPU `index` has work: make it come back from its wait.
+    ///
+    /// Called once per park at most, from any thread.
+    fn pend(&self, index: usize);
+
+    /// Called in a spin loop. Nobody holds a lock of this crate for longer than
+    /// a few instructions, but a hypervisor or an oversubscribed kernel may
+    /// stop the holder: after many `spins` give the CPU away.
+    fn relax(&self, spins: u32) {
+        let _ = spins;
+        core::hint::spin_loop();
+    }
+
+    /// Runs `f` and returns what it returned, or what it threw. A host whose
+    /// panics abort just calls it.
+    ///
+    /// # Errors
+    /// The payload of a panic that unwound out of `f`.
+    fn catch<R>(f: impl FnOnce() -> R) -> Result<R, Panic> {
+        Ok(f())
+    }
+}

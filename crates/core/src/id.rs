@@ -1,0 +1,68 @@
+//! Names of coroutines: a slot of the table and its generation.
+
+use core::fmt;
+
+/// Names one coroutine of a domain, for ever: a later coroutine in the same
+/// slot has another generation, so an old id is dead, never somebody else.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CoroutineId {
+    generation: u32,
+    index: u32,
+}
+
+impl CoroutineId {
+    pub(crate) const fn new(index: u32, generation: u32) -> CoroutineId {
+        CoroutineId { generation, index }
+    }
+
+    /// The slot in the domain's table.
+    #[must_use]
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+
+    /// How many coroutines had the slot before.
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        self.generation
+    }
+
+    /// The id as one word, to pass through a system call or a completion.
+    #[must_use]
+    pub const fn to_u64(self) -> u64 {
+        ((self.generation as u64) << 32) | self.index as u64
+    }
+
+    /// The id in a word. Any word is allowed: one that names nobody is dead.
+    #[must_use]
+    pub const fn from_u64(word: u64) -> CoroutineId {
+        CoroutineId {
+            generation: (word >> 32) as u32,
+            index: word as u32,
+        }
+    }
+}
+
+impl fmt::Debug for CoroutineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CoroutineId({}.{})", self.index, self.generation)
+    }
+}
+
+impl fmt::Display for CoroutineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+/// The id names no living coroutine: it has exited, or never was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dead;
+
+impl fmt::Display for Dead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no such coroutine: it has exited")
+    }
+}
+
+impl core::error::Error for Dead {}

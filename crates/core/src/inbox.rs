@@ -1,0 +1,98 @@
+//! The inbox of a vCPU: an intrusive, lock-free list of coroutines that others
+//! have woken.
+//!
+//! Any thread pushes; the holder of the vCPU lock takes everything at once and
+//! gets it in the order of the pushes. A push is one compare-exchange and never
+//! fails; the inbox cannot overflow, because a coroutine is in at most one queue
+//! (`OWNED` in the state word) and brings its own link. Taking costs one swap
+//! plus one step per element, amortised O(1).
+//!
+//! No ABA: nobody pops single elements.
+
+use core::ptr::{NonNull, null_mut};
+
+use crate::sync::{AtomicPtr, Ordering};
+
+/// Something with a link of its own.
+///
+/// # Safety
+/// `link` always returns the same field, and nothing else uses it while the
+/// element is in an inbox.
+pub(crate) unsafe trait Linked: Sized {
+    fn link(&self) -> &AtomicPtr<Self>;
+}
+
+/// The list head.
+pub(crate) struct Inbox<T> {
+    head: AtomicPtr<T>,
+}
+
+impl<T: Linked> Inbox<T> {
+    pub(crate) fn new() -> Inbox<T> {
+        Inbox {
+            head: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    /// Loads only: is there anything?
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Adds an element.
+    ///
+    /// # Safety
+    /// `element` is valid until it has been taken, and in no other list.
+    pub(crate) unsafe fn push(&self, element: NonNull<T>) {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: valid, says the caller.
+            unsafe { element.as_ref() }
+                .link()
+                .store(head, Ordering::Relaxed);
+            // SeqCst: the pusher then reads the `parked` flag of the vCPU, and
+            // the parking vCPU reads this head after it has set the flag.
+            match self.head.compare_exchange_weak(
+                head,
+                element.as_ptr(),
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes everything, oldest push first.
+    pub(crate) fn take(&self) -> Taken<T> {
+        let mut newest = self.head.swap(null_mut(), Ordering::Acquire);
+        let mut oldest = null_mut();
+        while let Some(element) = NonNull::new(newest) {
+            // SAFETY: pushed elements are valid until taken, which is now; the
+            // acquire above orders their links before this.
+            let link = unsafe { element.as_ref() }.link();
+            newest = link.load(Ordering::Relaxed);
+            link.store(oldest, Ordering::Relaxed);
+            oldest = element.as_ptr();
+        }
+        Taken { next: oldest }
+    }
+}
+
+/// What was in an inbox, in order.
+pub(crate) struct Taken<T> {
+    next: *mut T,
+}
+
+impl<T: Linked> Iterator for Taken<T> {
+    type Item = NonNull<T>;
+    fn next(&mut self) -> Option<NonNull<T>> {
+        let element = NonNull::new(self.next)?;
+        // SAFETY: the iterator owns the rest of the list; the link is read
+        // before the element is handed out.
+        self.next = unsafe { element.as_ref() }.link().load(Ordering::Relaxed);
+        Some(element)
+    }
+}

@@ -1,0 +1,226 @@
+//! The ready queues of one vCPU: 64 levels, a bitmap, O(1) everything.
+//!
+//! Per level two doubly linked FIFO lists, one of coroutines that may move to
+//! another vCPU and one of those that may not, and one bit that is set iff either
+//! has an element. The two are served as one FIFO: every element carries the
+//! strictly increasing stamp of its enqueueing. Push, pop, unlink and finding the
+//! most urgent level touch a constant number of words, whatever is queued.
+//!
+//! Everything here happens under the lock of the vCPU that owns the queues.
+
+use core::ptr::{NonNull, null_mut};
+
+use crate::coroutine::Header;
+use crate::host::Host;
+use crate::level::{LEVELS, Level};
+use crate::sync::Ordering::Relaxed;
+
+struct List<H: Host> {
+    head: *mut Header<H>,
+    tail: *mut Header<H>,
+    len: usize,
+}
+
+impl<H: Host> List<H> {
+    const EMPTY: List<H> = List {
+        head: null_mut(),
+        tail: null_mut(),
+        len: 0,
+    };
+}
+
+/// A level's two lists.
+struct Pair<H: Host> {
+    movable: List<H>,
+    pinned: List<H>,
+}
+
+/// The queues of one vCPU.
+pub(crate) struct ReadyQueues<H: Host> {
+    /// Bit L set: level L has an element.
+    ready: u64,
+    /// Bit L set: level L has an element that may move.
+    movable: u64,
+    levels: [Pair<H>; LEVELS],
+    stamp: u64,
+}
+
+impl<H: Host> ReadyQueues<H> {
+    pub(crate) const fn new() -> ReadyQueues<H> {
+        ReadyQueues {
+            ready: 0,
+            movable: 0,
+            levels: [const {
+                Pair {
+                    movable: List::EMPTY,
+                    pinned: List::EMPTY,
+                }
+            }; LEVELS],
+            stamp: 0,
+        }
+    }
+
+    /// The bitmap of levels with a ready coroutine.
+    pub(crate) fn ready(&self) -> u64 {
+        self.ready
+    }
+
+    /// The bitmap of levels with a ready coroutine that may move.
+    pub(crate) fn movable(&self) -> u64 {
+        self.movable
+    }
+
+    /// How many of a level may move.
+    pub(crate) fn movable_len(&self, level: Level) -> usize {
+        self.levels[level.get() as usize].movable.len
+    }
+
+    /// How many are ready on a level.
+    pub(crate) fn len(&self, level: Level) -> usize {
+        let pair = &self.levels[level.get() as usize];
+        pair.movable.len + pair.pinned.len
+    }
+
+    fn list(&mut self, level: Level, pinned: bool) -> &mut List<H> {
+        let pair = &mut self.levels[level.get() as usize];
+        if pinned {
+            &mut pair.pinned
+        } else {
+            &mut pair.movable
+        }
+    }
+
+    fn update_bits(&mut self, level: Level) {
+        let pair = &self.levels[level.get() as usize];
+        let movable = u64::from(pair.movable.len != 0) << level.get();
+        let ready = u64::from(pair.movable.len + pair.pinned.len != 0) << level.get();
+        self.ready = (self.ready & !level.bit()) | ready;
+        self.movable = (self.movable & !level.bit()) | movable;
+    }
+
+    /// Puts a coroutine at the tail of its level, at time `now` or just after
+    /// whatever was queued last.
+    ///
+    /// # Safety
+    /// The caller owns the coroutine (`OWNED`), which is in no queue, and holds
+    /// the lock of these queues.
+    pub(crate) unsafe fn push(&mut self, coroutine: NonNull<Header<H>>, now: u64) {
+        // SAFETY: owned by the caller, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        self.stamp = now.max(self.stamp + 1);
+        header.ready_at.store(self.stamp, Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.link(coroutine) };
+    }
+
+    /// Puts a coroutine at the tail of its level, keeping its stamp's time.
+    ///
+    /// # Safety
+    /// As [`ReadyQueues::push`].
+    unsafe fn link(&mut self, coroutine: NonNull<Header<H>>) {
+        // SAFETY: owned by the caller, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        let level = header.level();
+        let list = self.list(level, header.is_pinned());
+        header.next.store(null_mut(), Relaxed);
+        header.prev.store(list.tail, Relaxed);
+        match NonNull::new(list.tail) {
+            // SAFETY: elements of a list are alive while they are in it.
+            Some(tail) => unsafe { tail.as_ref() }
+                .next
+                .store(coroutine.as_ptr(), Relaxed),
+            None => list.head = coroutine.as_ptr(),
+        }
+        list.tail = coroutine.as_ptr();
+        list.len += 1;
+        header.queued.store(level.get(), Relaxed);
+        self.update_bits(level);
+    }
+
+    /// Takes a coroutine out of the middle of its level.
+    ///
+    /// # Safety
+    /// It is in these queues, whose lock the caller holds.
+    pub(crate) unsafe fn unlink(&mut self, coroutine: NonNull<Header<H>>) {
+        // SAFETY: queued, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        let level = Level::from_stored(header.queued.load(Relaxed));
+        let next = header.next.load(Relaxed);
+        let prev = header.prev.load(Relaxed);
+        let list = self.list(level, header.is_pinned());
+        match NonNull::new(prev) {
+            // SAFETY: neighbours in a list are alive.
+            Some(prev) => unsafe { prev.as_ref() }.next.store(next, Relaxed),
+            None => list.head = next,
+        }
+        match NonNull::new(next) {
+            // SAFETY: as above.
+            Some(next) => unsafe { next.as_ref() }.prev.store(prev, Relaxed),
+            None => list.tail = prev,
+        }
+        list.len -= 1;
+        header.queued.store(Header::<H>::NOT_QUEUED, Relaxed);
+        self.update_bits(level);
+    }
+
+    /// Moves a queued coroutine to the tail of the level it has now.
+    ///
+    /// # Safety
+    /// As [`ReadyQueues::unlink`].
+    pub(crate) unsafe fn relink(&mut self, coroutine: NonNull<Header<H>>) {
+        // SAFETY: the caller's promise; after `unlink` it is in no queue.
+        unsafe {
+            self.unlink(coroutine);
+            // A new place in the order, but the time it has waited stays.
+            let waited_since = coroutine.as_ref().ready_at.load(Relaxed);
+            self.stamp = waited_since.max(self.stamp + 1);
+            coroutine.as_ref().ready_at.store(self.stamp, Relaxed);
+            self.link(coroutine);
+        }
+    }
+
+    /// Takes the oldest coroutine of a level, or with `newest` the other end.
+    pub(crate) fn pop(&mut self, level: Level, newest: bool) -> Option<NonNull<Header<H>>> {
+        let pair = &self.levels[level.get() as usize];
+        let (movable, pinned) = if newest {
+            (pair.movable.tail, pair.pinned.tail)
+        } else {
+            (pair.movable.head, pair.pinned.head)
+        };
+        let chosen = match (NonNull::new(movable), NonNull::new(pinned)) {
+            (Some(a), Some(b)) => {
+                // SAFETY: both are queued here, hence alive.
+                let (at, bt) = unsafe {
+                    (
+                        a.as_ref().ready_at.load(Relaxed),
+                        b.as_ref().ready_at.load(Relaxed),
+                    )
+                };
+                if (at < bt) != newest { a } else { b }
+            }
+            (a, b) => a.or(b)?,
+        };
+        // SAFETY: it is the head or tail of one of these lists.
+        unsafe { self.unlink(chosen) };
+        Some(chosen)
+    }
+
+    /// Takes the oldest coroutine of a level that may move.
+    pub(crate) fn pop_movable(&mut self, level: Level) -> Option<NonNull<Header<H>>> {
+        let head = NonNull::new(self.levels[level.get() as usize].movable.head)?;
+        // SAFETY: it is the head of one of these lists.
+        unsafe { self.unlink(head) };
+        Some(head)
+    }
+
+    /// Takes a coroutine that may not move, of the most urgent level with one.
+    pub(crate) fn pop_pinned(&mut self) -> Option<NonNull<Header<H>>> {
+        let head = self
+            .levels
+            .iter()
+            .find_map(|pair| NonNull::new(pair.pinned.head))?;
+        // SAFETY: it is the head of one of these lists.
+        unsafe { self.unlink(head) };
+        Some(head)
+    }
+}

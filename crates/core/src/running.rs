@@ -1,0 +1,178 @@
+//! A coroutine that has been picked, and what becomes of it.
+//!
+//! [`Running`] is the ownership of a coroutine between its queue and the end of
+//! its poll. It cannot be cloned or kept: it is polled, or dropped (then the
+//! coroutine goes back to the tail of its level).
+
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use core::task::Context;
+
+use crate::coroutine::{Header, Kind, State};
+use crate::host::Host;
+use crate::id::CoroutineId;
+use crate::join;
+use crate::level::Level;
+use crate::state::{Begin, End, Exit};
+use crate::sync::Ordering::Relaxed;
+use crate::vcpu::{Vcpu, id_of};
+use crate::waker;
+
+/// What [`Vcpu::pick`] found.
+#[must_use]
+pub enum Picked<'a, H: Host> {
+    /// A coroutine to poll.
+    Poll(Running<'a, H>),
+    /// A suspended coroutine: let the thread that holds its stack go on. Its
+    /// poll ends there.
+    Resume(CoroutineId),
+}
+
+/// What a poll came to.
+#[must_use]
+pub enum Polled<'a, H: Host> {
+    /// It wants to go on: give it to the next [`Vcpu::pick`].
+    Yielded(Yielded<'a, H>),
+    /// It waits for a wake.
+    Blocked,
+    /// It is done, or was cancelled, or has panicked.
+    Exited,
+}
+
+/// A coroutine to be polled now. `!Send`: it is polled where it was picked.
+pub struct Running<'a, H: Host> {
+    vcpu: &'a Vcpu<H>,
+    coroutine: NonNull<Header<H>>,
+    not_send: PhantomData<*const ()>,
+}
+
+impl<'a, H: Host> Running<'a, H> {
+    pub(crate) fn new(vcpu: &'a Vcpu<H>, coroutine: NonNull<Header<H>>) -> Running<'a, H> {
+        Running {
+            vcpu,
+            coroutine,
+            not_send: PhantomData,
+        }
+    }
+
+    fn header(&self) -> &Header<H> {
+        // SAFETY: owned by `self`, hence alive.
+        unsafe { self.coroutine.as_ref() }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> CoroutineId {
+        id_of(self.coroutine)
+    }
+
+    /// Its effective level.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.header().level()
+    }
+
+    /// What it is for.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.header().kind()
+    }
+
+    /// Polls it once. A panic in it ends it and is reported by its join handle.
+    #[inline]
+    pub fn poll(self) -> Polled<'a, H> {
+        let this = ManuallyDrop::new(self);
+        let (vcpu, coroutine) = (this.vcpu, this.coroutine);
+        let header = this.header();
+        let slot = NonNull::from(header.slot());
+        match header.slot().word.begin_poll() {
+            Begin::Poll => {
+                // SAFETY: the coroutine's own reference outlives the poll.
+                let waker = unsafe { waker::borrowed(slot) };
+                let mut cx = Context::from_waker(&waker);
+                // SAFETY: we own it and have begun its poll.
+                if unsafe { Header::poll(coroutine, &mut cx) } {
+                    vcpu.stop();
+                    // SAFETY: it is finished and ours.
+                    unsafe { exit(vcpu, coroutine) };
+                    return Polled::Exited;
+                }
+            }
+            Begin::Cancel => {
+                // SAFETY: we own it, and it has not finished.
+                unsafe {
+                    Header::cancel(coroutine);
+                    vcpu.stop();
+                    exit(vcpu, coroutine);
+                }
+                return Polled::Exited;
+            }
+        }
+        vcpu.stop();
+        let again = header.kind() == Kind::Switching || {
+            // Before the coroutine is given away.
+            header.set_state(State::Blocked);
+            header.slot().word.end_poll() == End::Again
+        };
+        if again {
+            Polled::Yielded(Yielded {
+                coroutine,
+                vcpu,
+                not_send: PhantomData,
+            })
+        } else {
+            Polled::Blocked
+        }
+    }
+}
+
+impl<H: Host> Drop for Running<'_, H> {
+    fn drop(&mut self) {
+        self.vcpu.stop();
+        // SAFETY: ours, and in no queue.
+        unsafe { self.vcpu.locked().enqueue(self.coroutine) };
+    }
+}
+
+/// A coroutine on its way back to its queue.
+pub struct Yielded<'a, H: Host> {
+    coroutine: NonNull<Header<H>>,
+    vcpu: &'a Vcpu<H>,
+    not_send: PhantomData<*const ()>,
+}
+
+impl<H: Host> Yielded<'_, H> {
+    pub(crate) fn into_owned(self) -> NonNull<Header<H>> {
+        ManuallyDrop::new(self).coroutine
+    }
+}
+
+impl<H: Host> Drop for Yielded<'_, H> {
+    fn drop(&mut self) {
+        // SAFETY: ours, and in no queue.
+        unsafe { self.vcpu.locked().enqueue(self.coroutine) };
+    }
+}
+
+/// Exits a coroutine whose future is gone and whose output is in place.
+///
+/// # Safety
+/// The caller owns it.
+pub(crate) unsafe fn exit<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Header<H>>) {
+    // SAFETY: owned, hence alive until our reference is given back below.
+    let header = unsafe { coroutine.as_ref() };
+    header.set_state(State::Exited);
+    vcpu.counters
+        .exited
+        .store(vcpu.counters.exited.load(Relaxed) + 1, Relaxed);
+    match header.slot().word.exit() {
+        // SAFETY: no handle is left, so the output is ours.
+        Exit::Detached => unsafe { Header::drop_output(coroutine) },
+        Exit::Handle => {}
+        // SAFETY: the published waiter is ours after an exit.
+        Exit::Waiter => unsafe { join::wake_waiter(header) },
+    }
+    // SAFETY: the coroutine's own reference.
+    unsafe { waker::release(NonNull::from(header.slot())) };
+}

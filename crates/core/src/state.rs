@@ -1,0 +1,332 @@
+//! The state word of a coroutine: the only file that knows its bits.
+//!
+//! One atomic word per slot of the table holds the generation of the slot, the
+//! number of references to the coroutine in it, and seven flags. Every
+//! transition is one atomic step and returns a `#[must_use]` enum that tells the
+//! caller what it has become responsible for.
+//!
+//! ```text
+//!            1 init                 3 begin_poll
+//!  (free) ─────────► Created/Ready ─────────────► Running ──6 exit──► Exited
+//!                        ▲   ▲                     │   │                 │
+//!                        │   └──── 5 end_poll: ────┘   │ 4 end_poll:     │ 7 last
+//!                        │           Again             ▼   Blocked       ▼ release
+//!                        └────────── 2 wake: Enqueue ─ Blocked         (free)
+//! ```
+//!
+//! `OWNED` is the heart: it is set while *somebody* is bound to poll the
+//! coroutine (it is in a ready queue or an inbox, or it runs, or it is
+//! suspended). Whoever turns it on must enqueue; whoever holds it alone may
+//! touch the future. Hence one poller at a time, and one queue entry at a time.
+//!
+//! Why no wake is lost: a wake finds `OWNED` clear and enqueues (2), or finds it
+//! set and sets `NOTIFIED` in the same atomic step. `NOTIFIED` is cleared only
+//! by `begin_poll` (3), an acquire that precedes the poll, so a wake absorbed
+//! before it is seen by that poll; and `end_poll` gives `OWNED` back (4) only in
+//! one step with seeing `NOTIFIED` clear, so a wake during the poll makes it
+//! answer `Again` (5). A wake never skips its write because the bit is set
+//! already: the write is what orders the waker's data before the next poll.
+//!
+//! Why none is doubled: between two polls at most one `Enqueue` is answered.
+//!
+//! References: one for the coroutine itself until it has exited, one for the
+//! join handle, one per waker. The slot is free when they are gone (7).
+
+use crate::sync::{AtomicU64, Ordering};
+
+const OWNED: u64 = 1 << 0;
+const NOTIFIED: u64 = 1 << 1;
+const EXITED: u64 = 1 << 2;
+const CANCELLED: u64 = 1 << 3;
+const HANDLE: u64 = 1 << 4;
+const WAITER: u64 = 1 << 5;
+const ORPHAN: u64 = 1 << 6;
+
+const REF: u64 = 1 << 8;
+const REFS: u64 = 0xff_ffff << 8;
+/// Half of what fits: far above any use, far enough from overflow.
+const REFS_LIMIT: u64 = 1 << 31;
+const GENERATION: u32 = 32;
+
+/// What a wake asks of its caller.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[must_use]
+pub(crate) enum Wake {
+    /// The caller now owns the coroutine and must put it into a queue.
+    Enqueue,
+    /// It will be polled anyway, after this wake.
+    Absorbed,
+    /// It has exited.
+    Exited,
+}
+
+/// What a poller that took the coroutine from its queue must do.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[must_use]
+pub(crate) enum Begin {
+    /// Poll it.
+    Poll,
+    /// Drop its future and exit it.
+    Cancel,
+}
+
+/// What is due after a poll that returned `Pending`.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[must_use]
+pub(crate) enum End {
+    /// It is blocked and no longer the caller's.
+    Blocked,
+    /// It was woken or cancelled meanwhile: enqueue it again.
+    Again,
+}
+
+/// Who wants to know of an exit.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[must_use]
+pub(crate) enum Exit {
+    /// Nobody holds the handle: the caller drops the output.
+    Detached,
+    /// The handle will fetch the output.
+    Handle,
+    /// So it will, and its waker is in place: the caller owns it, and wakes it.
+    Waiter,
+}
+
+/// What is due after a reference was given back.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[must_use]
+pub(crate) enum Release {
+    /// Others remain.
+    Alive,
+    /// It was the last: the caller frees the memory, then the slot.
+    Free,
+    /// So it was, and the domain is gone but for this slot.
+    FreeOrphan,
+}
+
+/// What the join handle may do with its waker or the output.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[must_use]
+pub(crate) enum Join {
+    /// The transition took place.
+    Done,
+    /// The coroutine has exited: the output is there.
+    Exited,
+}
+
+/// The word itself.
+pub(crate) struct StateWord(AtomicU64);
+
+impl StateWord {
+    /// The word of a slot that was never used.
+    pub(crate) fn free() -> StateWord {
+        StateWord(AtomicU64::new(0))
+    }
+
+    fn update(&self, mut f: impl FnMut(u64) -> Option<u64>) -> Result<u64, u64> {
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, &mut f)
+    }
+
+    /// The generation of the slot, as it is now.
+    pub(crate) fn generation(&self) -> u32 {
+        (self.0.load(Ordering::Acquire) >> GENERATION) as u32
+    }
+
+    /// 1: the caller, who took the slot from the free list, makes it the home
+    /// of a new coroutine. `owned` if the caller enqueues it at once.
+    pub(crate) fn init(&self, handle: bool, owned: bool) -> u32 {
+        let generation = self.0.load(Ordering::Relaxed) >> GENERATION;
+        let refs_and_handle = if handle { 2 * REF | HANDLE } else { REF };
+        let owned = if owned { OWNED } else { 0 };
+        self.0.store(
+            (generation << GENERATION) | refs_and_handle | owned,
+            Ordering::Release,
+        );
+        generation as u32
+    }
+
+    /// 2: a wake through a reference.
+    #[inline]
+    pub(crate) fn wake(&self) -> Wake {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            if seen & EXITED != 0 {
+                return Wake::Exited;
+            }
+            let (next, wake) = if seen & OWNED != 0 {
+                (seen | NOTIFIED, Wake::Absorbed)
+            } else {
+                (seen | OWNED, Wake::Enqueue)
+            };
+            match self
+                .0
+                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => return wake,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// 2: a wake or, with `cancel`, a cancellation by somebody who has only an
+    /// id. `Wake::Exited` also for a slot that has another tenant or none.
+    pub(crate) fn wake_by_id(&self, generation: u32, cancel: bool) -> Wake {
+        let mut wake = Wake::Exited;
+        let cancel = if cancel { CANCELLED } else { 0 };
+        let _ = self.update(|word| {
+            if !lives(word, generation) {
+                wake = Wake::Exited;
+                None
+            } else if word & OWNED != 0 {
+                wake = Wake::Absorbed;
+                Some(word | NOTIFIED | cancel)
+            } else {
+                wake = Wake::Enqueue;
+                Some(word | OWNED | cancel)
+            }
+        });
+        wake
+    }
+
+    /// 3: by the one who took the coroutine from its queue.
+    #[inline]
+    pub(crate) fn begin_poll(&self) -> Begin {
+        let mut word = self.0.load(Ordering::Acquire);
+        debug_assert!(word & OWNED != 0 && word & EXITED == 0);
+        if word & NOTIFIED != 0 {
+            word = self.0.fetch_and(!NOTIFIED, Ordering::AcqRel);
+        }
+        if word & CANCELLED != 0 {
+            Begin::Cancel
+        } else {
+            Begin::Poll
+        }
+    }
+
+    /// 4, 5: after a poll that returned `Pending`.
+    #[inline]
+    pub(crate) fn end_poll(&self) -> End {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            if seen & (NOTIFIED | CANCELLED) != 0 {
+                return End::Again;
+            }
+            match self.0.compare_exchange_weak(
+                seen,
+                seen & !OWNED,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return End::Blocked,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// 6: the future is gone and the output in place. The caller still holds
+    /// the coroutine's own reference and gives it back afterwards.
+    #[inline]
+    pub(crate) fn exit(&self) -> Exit {
+        let word = self.0.fetch_or(EXITED, Ordering::AcqRel);
+        debug_assert!(word & EXITED == 0 && word & OWNED != 0);
+        if word & HANDLE == 0 {
+            Exit::Detached
+        } else if word & WAITER == 0 {
+            Exit::Handle
+        } else {
+            Exit::Waiter
+        }
+    }
+
+    /// One more reference, by somebody who has one.
+    ///
+    /// # Panics
+    /// With over eight million references: wakers are being leaked.
+    pub(crate) fn retain(&self) {
+        let word = self.0.fetch_add(REF, Ordering::Relaxed);
+        if word & REFS >= REFS_LIMIT {
+            self.0.fetch_sub(REF, Ordering::Relaxed);
+            panic!("over eight million wakers of one coroutine: they are being leaked");
+        }
+    }
+
+    /// One reference for somebody who has only an id.
+    pub(crate) fn retain_by_id(&self, generation: u32) -> bool {
+        self.update(|word| lives(word, generation).then_some(word + REF))
+            .is_ok()
+    }
+
+    /// 7: gives a reference back.
+    #[inline]
+    pub(crate) fn release(&self) -> Release {
+        let word = self.0.fetch_sub(REF, Ordering::AcqRel);
+        debug_assert!(word & REFS != 0);
+        if word & REFS != REF {
+            Release::Alive
+        } else if word & ORPHAN == 0 {
+            Release::Free
+        } else {
+            Release::FreeOrphan
+        }
+    }
+
+    /// After 7: the memory is freed, the slot gets its next generation.
+    pub(crate) fn retire(&self) {
+        let generation = ((self.0.load(Ordering::Relaxed) >> GENERATION) as u32).wrapping_add(1);
+        self.0
+            .store((generation as u64) << GENERATION, Ordering::Release);
+    }
+
+    /// The handle has put a waker in place and publishes it.
+    pub(crate) fn set_waiter(&self) -> Join {
+        match self.update(|word| (word & EXITED == 0).then_some(word | WAITER)) {
+            Ok(_) => Join::Done,
+            Err(_) => Join::Exited,
+        }
+    }
+
+    /// The handle takes its waker back, if it had published one.
+    pub(crate) fn clear_waiter(&self) -> Join {
+        match self.update(|word| (word & EXITED == 0).then_some(word & !WAITER)) {
+            Ok(_) => Join::Done,
+            Err(_) => Join::Exited,
+        }
+    }
+
+    /// The handle goes away. After `Join::Done` its reference is still to be
+    /// released; after `Join::Exited` the output is to be dropped as well.
+    pub(crate) fn drop_handle(&self) -> Join {
+        match self.update(|word| (word & EXITED == 0).then_some(word & !HANDLE)) {
+            Ok(_) => Join::Done,
+            Err(_) => Join::Exited,
+        }
+    }
+
+    /// Has the handle published a waker? Only the handle asks.
+    pub(crate) fn has_waiter(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & WAITER != 0
+    }
+
+    /// Marks a slot that is still referenced as the last remains of its domain.
+    pub(crate) fn mark_orphan(&self) -> bool {
+        self.update(|word| (word & REFS != 0).then_some(word | ORPHAN))
+            .is_ok()
+    }
+
+    pub(crate) fn is_exited(&self) -> bool {
+        self.0.load(Ordering::Acquire) & EXITED != 0
+    }
+
+    /// Does the slot have a living tenant, of whatever generation?
+    pub(crate) fn tenant(&self) -> Option<u32> {
+        let word = self.0.load(Ordering::Acquire);
+        let generation = (word >> GENERATION) as u32;
+        lives(word, generation).then_some(generation)
+    }
+}
+
+/// A living coroutine of this generation: referenced, not exited.
+fn lives(word: u64, generation: u32) -> bool {
+    (word >> GENERATION) as u32 == generation && word & REFS != 0 && word & EXITED == 0
+}

@@ -1,0 +1,179 @@
+//! Counters per level, and the wait-time histogram.
+//!
+//! Written by the vCPU that runs, under its lock, as plain loads and stores;
+//! read by anybody at any time. Times are in the host's ticks.
+
+use alloc::boxed::Box;
+
+use crate::level::{LEVELS, Level};
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::Relaxed;
+
+const SUB: u32 = 2;
+/// Buckets of a histogram: four per power of two, up to 2³³ ticks.
+pub const BUCKETS: usize = 128;
+
+/// The bucket of a duration.
+fn bucket(ticks: u64) -> usize {
+    if ticks < 1 << SUB {
+        return ticks as usize;
+    }
+    let octave = ticks.ilog2() - SUB;
+    let sub = (ticks >> octave) & ((1 << SUB) - 1);
+    ((((octave + 1) << SUB) as u64 + sub) as usize).min(BUCKETS - 1)
+}
+
+/// The smallest duration of a bucket.
+fn lower_bound(bucket: usize) -> u64 {
+    if bucket < 1 << SUB {
+        return bucket as u64;
+    }
+    let octave = (bucket >> SUB) as u32 - 1;
+    ((1 << SUB) + (bucket as u64 & ((1 << SUB) - 1))) << octave
+}
+
+struct LevelCounters {
+    polls: AtomicU64,
+    run: AtomicU64,
+    starve: AtomicU64,
+    wait: [AtomicU64; BUCKETS],
+}
+
+/// The counters of one vCPU.
+pub(crate) struct Counters {
+    levels: Box<[LevelCounters]>,
+    pub(crate) exited: AtomicU64,
+    pub(crate) panicked: AtomicU64,
+    pub(crate) stolen: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    // One writer: no read-modify-write needed.
+    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+impl Counters {
+    pub(crate) fn new() -> Counters {
+        Counters {
+            levels: (0..LEVELS)
+                .map(|_| LevelCounters {
+                    polls: AtomicU64::new(0),
+                    run: AtomicU64::new(0),
+                    starve: AtomicU64::new(0),
+                    wait: core::array::from_fn(|_| AtomicU64::new(0)),
+                })
+                .collect(),
+            exited: AtomicU64::new(0),
+            panicked: AtomicU64::new(0),
+            stolen: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn started(&self, level: Level, waited: u64, starved: u64) {
+        let counters = &self.levels[level.get() as usize];
+        add(&counters.polls, 1);
+        add(&counters.starve, starved);
+        add(&counters.wait[bucket(waited)], 1);
+    }
+
+    #[inline]
+    pub(crate) fn ran(&self, level: Level, ticks: u64) {
+        add(&self.levels[level.get() as usize].run, ticks);
+    }
+
+    pub(crate) fn snapshot(&self, level: Level) -> LevelStats {
+        let counters = &self.levels[level.get() as usize];
+        LevelStats {
+            polls: counters.polls.load(Relaxed),
+            run_ticks: counters.run.load(Relaxed),
+            starve_ticks: counters.starve.load(Relaxed),
+            wait: WaitHistogram {
+                counts: core::array::from_fn(|i| counters.wait[i].load(Relaxed)),
+            },
+        }
+    }
+}
+
+/// What happened on one level so far.
+#[derive(Clone, Debug)]
+pub struct LevelStats {
+    /// Polls begun.
+    pub polls: u64,
+    /// Ticks spent in polls.
+    pub run_ticks: u64,
+    /// Ticks during which the level had a ready coroutine and none of it was
+    /// picked, counted when one is picked.
+    pub starve_ticks: u64,
+    /// How long coroutines were ready before they were polled.
+    pub wait: WaitHistogram,
+}
+
+impl LevelStats {
+    /// Adds another vCPU's figures of the same level.
+    pub fn merge(&mut self, other: &LevelStats) {
+        self.polls += other.polls;
+        self.run_ticks += other.run_ticks;
+        self.starve_ticks += other.starve_ticks;
+        for (mine, theirs) in self.wait.counts.iter_mut().zip(&other.wait.counts) {
+            *mine += theirs;
+        }
+    }
+}
+
+/// A histogram of ticks with four buckets per power of two: a reading is at most
+/// a fifth too small.
+#[derive(Clone, Debug)]
+pub struct WaitHistogram {
+    counts: [u64; BUCKETS],
+}
+
+impl WaitHistogram {
+    /// How many waits were recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The wait, in ticks, that a share `q` (0.0 to 1.0) of all did not exceed,
+    /// rounded down to its bucket; 0 of an empty histogram.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> u64 {
+        let rank = (q.clamp(0.0, 1.0) * self.count() as f64) as u64;
+        let mut seen = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen > 0 && seen >= rank {
+                return lower_bound(bucket);
+            }
+        }
+        0
+    }
+
+    /// The buckets that have counts: smallest ticks of the bucket, count.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count != 0)
+            .map(|(bucket, count)| (lower_bound(bucket), *count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_contiguous_and_within_a_fifth() {
+        let mut last = 0;
+        for ticks in 0..100_000u64 {
+            let b = bucket(ticks);
+            assert!(b == last || b == last + 1);
+            last = b;
+            let low = lower_bound(b);
+            assert!(low <= ticks && (ticks - low) * 5 <= ticks, "{ticks} {low}");
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+}

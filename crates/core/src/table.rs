@@ -1,0 +1,224 @@
+//! The table of a domain's coroutines: slots that never move.
+//!
+//! An id is an index into the table and a generation. Slots live in chunks of 1,
+//! 2, 4, … pages that are allocated as needed and freed with the domain, so a
+//! slot may be looked at at any time, by any thread, whatever became of its
+//! tenant: the state word in it says. The first slot of each 4 KiB page holds the
+//! page's number, so that the way back from a slot to its index is two loads.
+//!
+//! Taking and giving back a slot is one compare-exchange on a tagged free list
+//! (the tag makes a stale head fail); no lock, O(1). At most 2³² slots.
+
+use alloc::alloc::{alloc_zeroed, dealloc};
+use core::alloc::Layout;
+use core::ptr::{NonNull, null_mut, without_provenance_mut};
+
+use crate::coroutine::Header;
+use crate::host::Host;
+use crate::state::StateWord;
+use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+
+/// A coroutine's entry in the table.
+#[repr(C)]
+pub(crate) struct Slot<H: Host> {
+    pub(crate) word: StateWord,
+    /// The control block; in a free slot the index of the next free one.
+    header: AtomicPtr<Header<H>>,
+}
+
+impl<H: Host> Slot<H> {
+    /// The control block. The caller holds a reference or owns the coroutine.
+    pub(crate) fn header(&self) -> NonNull<Header<H>> {
+        let header = self.header.load(Ordering::Relaxed);
+        debug_assert!(!header.is_null());
+        // SAFETY: set before the first reference was handed out and kept until
+        // the last is gone.
+        unsafe { NonNull::new_unchecked(header) }
+    }
+
+    pub(crate) fn set_header(&self, header: NonNull<Header<H>>) {
+        self.header.store(header.as_ptr(), Ordering::Relaxed);
+    }
+}
+
+const PAGE: usize = 4096;
+const PER_PAGE: u32 = 256;
+const CHUNKS: usize = 24;
+
+/// The chunks and the free list.
+pub(crate) struct Table<H: Host> {
+    chunks: [AtomicPtr<Slot<H>>; CHUNKS],
+    /// Slots below this index have been in use.
+    used: AtomicU64,
+    /// Tag in the high half, index of the first free slot in the low; 0: none,
+    /// for slot 0 is a page header.
+    free: AtomicU64,
+}
+
+fn chunk_layout(chunk: usize) -> Layout {
+    // PAGE << 23 is 32 GiB: far from overflow on 64-bit; where it does not fit,
+    // the allocation fails and the table is full.
+    let bytes = PAGE.checked_shl(chunk as u32).unwrap_or(0).max(PAGE);
+    Layout::from_size_align(bytes, PAGE).unwrap_or(Layout::new::<()>())
+}
+
+impl<H: Host> Table<H> {
+    pub(crate) fn new() -> Table<H> {
+        const {
+            assert!(size_of::<Slot<H>>() * PER_PAGE as usize <= PAGE);
+        }
+        Table {
+            chunks: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
+            used: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+        }
+    }
+
+    /// The slot at an index that is in use or has been.
+    pub(crate) fn slot(&self, index: u32) -> Option<&Slot<H>> {
+        if index.is_multiple_of(PER_PAGE) || u64::from(index) >= self.used.load(Ordering::Acquire) {
+            return None;
+        }
+        self.place(index)
+    }
+
+    fn place(&self, index: u32) -> Option<&Slot<H>> {
+        let page = index / PER_PAGE;
+        let chunk = (page + 1).ilog2() as usize;
+        let base = self.chunks.get(chunk)?.load(Ordering::Acquire);
+        if base.is_null() {
+            return None;
+        }
+        let offset = (page + 1 - (1 << chunk)) * PER_PAGE + index % PER_PAGE;
+        // SAFETY: within the chunk, which lives as long as the table; all-zero
+        // memory is a valid slot.
+        Some(unsafe { &*base.add(offset as usize) })
+    }
+
+    /// The index of a slot of this table.
+    pub(crate) fn index(slot: NonNull<Slot<H>>) -> u32 {
+        let page = slot
+            .as_ptr()
+            .map_addr(|address| address & !(PAGE - 1))
+            .cast::<Slot<H>>();
+        let within = (slot.addr().get() % PAGE) / size_of::<Slot<H>>();
+        // SAFETY: chunks are page-aligned, and the first slot of a page is its
+        // header, written before any other slot of it was handed out.
+        let number = unsafe { (*page).header.load(Ordering::Relaxed) }.addr();
+        number as u32 * PER_PAGE + within as u32
+    }
+
+    /// Takes a free slot. `None`: the table is full, or memory is.
+    pub(crate) fn take(&self) -> Option<NonNull<Slot<H>>> {
+        let mut head = self.free.load(Ordering::Acquire);
+        while head as u32 != 0 {
+            let slot = self.place(head as u32)?;
+            let next = slot.header.load(Ordering::Relaxed).addr() as u32;
+            match self.free.compare_exchange_weak(
+                head,
+                tagged(head, next),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(NonNull::from(slot)),
+                Err(now) => head = now,
+            }
+        }
+        self.take_fresh()
+    }
+
+    #[cold]
+    fn take_fresh(&self) -> Option<NonNull<Slot<H>>> {
+        loop {
+            let index = self.used.load(Ordering::Acquire);
+            let index32 = u32::try_from(index).ok()?;
+            let page = index32 / PER_PAGE;
+            let chunk = (page + 1).ilog2() as usize;
+            if chunk >= CHUNKS
+                || (self.chunks[chunk].load(Ordering::Acquire).is_null() && !self.grow(chunk))
+            {
+                return None;
+            }
+            let slot = self.place(index32)?;
+            if index32.is_multiple_of(PER_PAGE) {
+                let number = without_provenance_mut(page as usize);
+                slot.header.store(number, Ordering::Relaxed);
+            }
+            if self
+                .used
+                .compare_exchange(index, index + 1, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+                && !index32.is_multiple_of(PER_PAGE)
+            {
+                return Some(NonNull::from(slot));
+            }
+        }
+    }
+
+    fn grow(&self, chunk: usize) -> bool {
+        let layout = chunk_layout(chunk);
+        if layout.size() == 0 {
+            return false;
+        }
+        // SAFETY: the layout is not empty.
+        let memory = unsafe { alloc_zeroed(layout) }.cast::<Slot<H>>();
+        if memory.is_null() {
+            return false;
+        }
+        let other = self.chunks[chunk].compare_exchange(
+            null_mut(),
+            memory,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        if other.is_err() {
+            // SAFETY: just allocated with this layout, and nobody has seen it.
+            unsafe { dealloc(memory.cast(), layout) };
+        }
+        true
+    }
+
+    /// Gives back a slot whose tenant's memory is freed.
+    pub(crate) fn give_back(&self, slot: NonNull<Slot<H>>) {
+        let index = Self::index(slot);
+        // SAFETY: a slot of this table.
+        let slot = unsafe { slot.as_ref() };
+        slot.word.retire();
+        let mut head = self.free.load(Ordering::Relaxed);
+        loop {
+            let next = without_provenance_mut(head as u32 as usize);
+            slot.header.store(next, Ordering::Relaxed);
+            match self.free.compare_exchange_weak(
+                head,
+                tagged(head, index),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// All slots that are in use or have been.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot<H>> {
+        let used = self.used.load(Ordering::Acquire) as u32;
+        (0..used).filter_map(|index| self.slot(index))
+    }
+}
+
+fn tagged(head: u64, index: u32) -> u64 {
+    ((head >> 32).wrapping_add(1) << 32) | u64::from(index)
+}
+
+impl<H: Host> Drop for Table<H> {
+    fn drop(&mut self) {
+        for (chunk, base) in self.chunks.iter().enumerate() {
+            let base = base.load(Ordering::Relaxed);
+            if !base.is_null() {
+                // SAFETY: allocated by `grow` with this layout.
+                unsafe { dealloc(base.cast(), chunk_layout(chunk)) };
+            }
+        }
+    }
+}

@@ -1,0 +1,738 @@
+//! A vCPU: the right to run on one CPU, and the loop body that uses it.
+//!
+//! One thread (or hart) at a time *serves* a vCPU: it calls [`Vcpu::pick`], polls
+//! what it gets, and hands a coroutine that wants to go on back to the next
+//! `pick`. So a turn takes the lock once. Other threads reach a vCPU by its
+//! inbox (wakes), by its lock (`reprio`, thieves), and by loads of its published
+//! words.
+//!
+//! Order: `pick` returns the oldest coroutine of the most urgent level that has
+//! one, here or, if more urgent and free to move, on another vCPU of the domain.
+//!
+//! Cost of a turn: one atomic exchange, a clock reading (or a quarter of one,
+//! see [`Config::coarse_below`](crate::Config)), a constant number of plain loads and stores, and with more
+//! than one vCPU one load per other vCPU. No allocation, no upcall but
+//! [`Host::now`].
+//!
+//! Parking: see [`Vcpu::prepare_park`].
+
+use core::cell::UnsafeCell;
+use core::ptr::{NonNull, null_mut};
+
+use crate::coroutine::{Header, State};
+use crate::domain::Inner;
+use crate::host::Host;
+use crate::id::CoroutineId;
+use crate::inbox::Inbox;
+use crate::level::{LEVELS, Level};
+use crate::lock::{Guard, Lock};
+use crate::queue::ReadyQueues;
+use crate::running::{Picked, Running, Yielded};
+use crate::stats::{Counters, LevelStats};
+use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, fence};
+use crate::table::Table;
+
+/// `running`: nobody.
+const NOBODY: u8 = LEVELS as u8;
+/// `preempt`: something more urgent than what runs became ready here.
+const PREEMPT_WAKE: u32 = 1;
+/// `preempt`: the host asked.
+const PREEMPT_HOST: u32 = 2;
+/// Polls between two readings of the clock while polls are short.
+const COARSE_POLLS: u32 = 4;
+/// The most that a thief takes at once.
+const STEAL_MAX: usize = 16;
+
+/// What the lock guards.
+struct Guarded<H: Host> {
+    queues: ReadyQueues<H>,
+    /// The last reading of the clock.
+    now: u64,
+    /// The levels polled since.
+    batch: [u8; COARSE_POLLS as usize],
+    polls: u32,
+    /// Polls are short: the clock is read at every fourth.
+    coarse: bool,
+    /// A running mean of the ticks of a poll.
+    mean: u64,
+    picks: u64,
+    /// Aging: the level after which the next turn of the others goes on.
+    cursor: u8,
+    random: u64,
+    /// When a level that waits was served last, or began to wait.
+    waiting_since: [u64; LEVELS],
+}
+
+/// The state of one vCPU. See the module.
+#[repr(align(128))]
+pub struct Vcpu<H: Host> {
+    /// The local bitmap: bit L set iff level L has a ready coroutine here.
+    ready: AtomicU64,
+    /// The same for those that may move to another vCPU.
+    movable: AtomicU64,
+    /// Levels of coroutines in the inbox; may lag behind it.
+    arriving: AtomicU64,
+    preempt: AtomicU32,
+    running: AtomicU8,
+    parked: AtomicBool,
+    pub(crate) retired: AtomicBool,
+    lock: Lock,
+    inbox: Inbox<Header<H>>,
+    current: AtomicPtr<Header<H>>,
+    index: usize,
+    domain: NonNull<Inner<H>>,
+    guarded: UnsafeCell<Guarded<H>>,
+    pub(crate) counters: Counters,
+}
+
+// SAFETY: `guarded` is touched only under `lock`; coroutines behind the pointers
+// are owned as their state words say; futures that are not `Send` are only in
+// coroutines that are pinned, whose vCPU is served by their own thread.
+unsafe impl<H: Host> Send for Vcpu<H> {}
+// SAFETY: as above.
+unsafe impl<H: Host> Sync for Vcpu<H> {}
+
+impl<H: Host> Vcpu<H> {
+    pub(crate) fn new(domain: NonNull<Inner<H>>, index: usize, seed: u64) -> Vcpu<H> {
+        Vcpu {
+            ready: AtomicU64::new(0),
+            movable: AtomicU64::new(0),
+            arriving: AtomicU64::new(0),
+            preempt: AtomicU32::new(0),
+            running: AtomicU8::new(NOBODY),
+            parked: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+            lock: Lock::new(),
+            inbox: Inbox::new(),
+            current: AtomicPtr::new(null_mut()),
+            index,
+            domain,
+            guarded: UnsafeCell::new(Guarded {
+                queues: ReadyQueues::new(),
+                now: 0,
+                batch: [0; COARSE_POLLS as usize],
+                polls: 0,
+                coarse: false,
+                mean: 0,
+                picks: 0,
+                cursor: 0,
+                random: seed | 1,
+                waiting_since: [0; LEVELS],
+            }),
+            counters: Counters::new(),
+        }
+    }
+
+    pub(crate) fn domain(&self) -> NonNull<Inner<H>> {
+        self.domain
+    }
+
+    pub(crate) fn inner(&self) -> &Inner<H> {
+        // SAFETY: a domain outlives its vCPUs.
+        unsafe { self.domain.as_ref() }
+    }
+
+    /// The number of the vCPU in its domain.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The local bitmap: bit L set iff level L has a ready coroutine here,
+    /// counting those that are still in the inbox.
+    #[must_use]
+    pub fn bitmap(&self) -> u64 {
+        self.ready.load(Relaxed) | self.arriving.load(Relaxed)
+    }
+
+    /// Is something more urgent ready here than what runs? Two loads at most;
+    /// no system call, no atomic step.
+    #[inline]
+    #[must_use]
+    pub fn need_preempt(&self) -> bool {
+        self.preempt.load(Relaxed) != 0
+    }
+
+    /// The host's reason to preempt what runs: a tick, a deadline, the board.
+    /// Any thread; stays set until the next pick.
+    pub fn request_preempt(&self) {
+        self.preempt.fetch_or(PREEMPT_HOST, Release);
+    }
+
+    /// The level of the coroutine that is being polled here.
+    #[must_use]
+    pub fn running_level(&self) -> Option<Level> {
+        Level::new(self.running.load(Relaxed)).ok()
+    }
+
+    /// The id of the coroutine that is being polled here (`get_cid` of the
+    /// papers). Only for the thread that serves this vCPU.
+    #[must_use]
+    pub fn current_id(&self) -> Option<CoroutineId> {
+        self.current().map(|header| id_of(header))
+    }
+
+    pub(crate) fn current(&self) -> Option<NonNull<Header<H>>> {
+        NonNull::new(self.current.load(Relaxed))
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.load(Relaxed)
+    }
+
+    pub(crate) fn may_give(&self) -> u64 {
+        self.movable.load(Relaxed) | self.arriving.load(Relaxed)
+    }
+
+    /// The counters of a level.
+    #[must_use]
+    pub fn level_stats(&self, level: Level) -> LevelStats {
+        self.counters.snapshot(level)
+    }
+
+    /// How many coroutines exited here, and how many of them panicked.
+    #[must_use]
+    pub fn exits(&self) -> (u64, u64) {
+        (
+            self.counters.exited.load(Relaxed),
+            self.counters.panicked.load(Relaxed),
+        )
+    }
+
+    /// How many coroutines were taken over from other vCPUs.
+    #[must_use]
+    pub fn stolen(&self) -> u64 {
+        self.counters.stolen.load(Relaxed)
+    }
+
+    /// How many coroutines of a level are ready here.
+    #[must_use]
+    pub fn ready_len(&self, level: Level) -> usize {
+        self.locked().queues().len(level)
+    }
+
+    pub(crate) fn locked(&self) -> Locked<'_, H> {
+        Locked {
+            guard: self.lock.lock(&self.inner().host),
+            vcpu: self,
+        }
+    }
+
+    /// Takes the next coroutine, after putting `back` into its queue. `None`:
+    /// nothing is ready here or to be had elsewhere.
+    ///
+    /// Only one thread at a time serves a vCPU.
+    pub(crate) fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
+        let domain = self.inner();
+        let mut locked = self.locked();
+        locked.read_clock();
+        if self.preempt.load(Relaxed) != 0 {
+            // Before the inbox is drained: a pusher sets the flag after its push.
+            self.preempt.swap(0, SeqCst);
+        }
+        locked.drain_inbox();
+        if let Some(back) = back {
+            // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
+            unsafe { locked.enqueue(back.into_owned()) };
+        }
+        if domain.active.load(Relaxed) > 1 {
+            let mine = locked.queues().ready();
+            // All levels more urgent than the best here; all levels if none is.
+            let wanted = (mine & mine.wrapping_neg()).wrapping_sub(1);
+            if wanted != 0
+                && let Some(victim) = domain.victim(self, wanted)
+            {
+                drop(locked);
+                self.steal(victim, wanted, mine == 0);
+                locked = self.locked();
+            }
+        }
+        let picked = locked.next();
+        match picked {
+            None => {
+                self.running.store(NOBODY, Relaxed);
+                self.current.store(null_mut(), Relaxed);
+                None
+            }
+            Some(header) => {
+                let notify = domain.idle.load(Relaxed) != 0 && locked.has_surplus();
+                drop(locked);
+                if notify {
+                    domain.notify_idle(self);
+                }
+                // SAFETY: it came out of a queue, so it is owned by us.
+                Some(unsafe { self.start(header) })
+            }
+        }
+    }
+
+    /// # Safety
+    /// The caller took the coroutine out of a queue.
+    unsafe fn start(&self, coroutine: NonNull<Header<H>>) -> Picked<'_, H> {
+        // SAFETY: owned, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        let suspended = header.state() == State::Suspended;
+        header.set_state(State::Running);
+        self.running.store(header.level().get(), Relaxed);
+        self.current.store(coroutine.as_ptr(), Relaxed);
+        if suspended {
+            Picked::Resume(id_of(coroutine))
+        } else {
+            Picked::Poll(Running::new(self, coroutine))
+        }
+    }
+
+    /// The poll of the current coroutine is over.
+    #[inline]
+    pub(crate) fn stop(&self) {
+        self.current.store(null_mut(), Relaxed);
+    }
+
+    /// Suspends the coroutine that is being polled here: it joins the tail of its
+    /// level as [`State::Suspended`], and when `pick` comes to it again it answers
+    /// [`Picked::Resume`]. `None` if nothing is being polled.
+    ///
+    /// # Safety
+    /// The thread that polls it is stopped, outside this crate, and goes on only
+    /// when the coroutine has been picked again, which happens before the vCPU
+    /// is retired.
+    pub unsafe fn suspend_current(&self) -> Option<CoroutineId> {
+        let mut locked = self.locked();
+        let coroutine = self.current()?;
+        self.stop();
+        let id = id_of(coroutine);
+        // SAFETY: it is being polled, so it is alive and in no queue; its poller
+        // is stopped and has handed the ownership to us.
+        unsafe {
+            coroutine.as_ref().set_state(State::Suspended);
+            locked.enqueue(coroutine);
+        }
+        self.running.store(NOBODY, Relaxed);
+        Some(id)
+    }
+
+    /// Closes the account of the last poll and reads the clock afresh. A host
+    /// calls it when it turns from polling to something else (reaping its
+    /// completions, say), so that this time is nobody's.
+    pub fn refresh_clock(&self) {
+        let mut locked = self.locked();
+        locked.read_clock_now();
+    }
+
+    /// Puts a coroutine that the caller owns into a queue, wherever it belongs.
+    ///
+    /// # Safety
+    /// The caller owns the coroutine (`OWNED`), which is in no queue.
+    pub(crate) unsafe fn admit(coroutine: NonNull<Header<H>>) {
+        // SAFETY: owned, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        let home = header.vcpu();
+        let domain = home.inner();
+        let here = domain.here();
+        if let Some(here) = here {
+            let adopt = !core::ptr::eq(here, home)
+                && !header.is_pinned()
+                && (home.is_parked() || home.retired.load(Relaxed));
+            if core::ptr::eq(here, home) || adopt {
+                let mut locked = here.locked();
+                // SAFETY: the caller's promise.
+                let urgent = unsafe { locked.enqueue(coroutine) };
+                drop(locked);
+                if urgent && domain.idle.load(Relaxed) != 0 {
+                    domain.notify_idle(here);
+                }
+                return;
+            }
+        }
+        header.ready_at.store(domain.host.now(), Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { home.deliver(coroutine) };
+    }
+
+    /// Puts a coroutine into the inbox, from any thread.
+    ///
+    /// # Safety
+    /// As [`Vcpu::admit`].
+    pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Header<H>>) {
+        // SAFETY: owned, hence alive; read before it is given away.
+        let (level, pinned) = unsafe {
+            let header = coroutine.as_ref();
+            header
+                .vcpu
+                .store(core::ptr::from_ref(self).cast_mut(), Relaxed);
+            (header.level(), header.is_pinned())
+        };
+        // SAFETY: owned and in no other list; valid until somebody takes it.
+        unsafe { self.inbox.push(coroutine) };
+        self.arriving.fetch_or(level.bit(), SeqCst);
+        if level.get() < self.running.load(Relaxed) {
+            self.preempt.fetch_or(PREEMPT_WAKE, Release);
+        }
+        fence(SeqCst);
+        if self.retired.load(SeqCst) {
+            self.forward();
+        } else if self.is_parked() {
+            self.kick();
+        } else if !pinned && self.inner().idle.load(Relaxed) != 0 {
+            self.inner().notify_idle(self);
+        }
+    }
+
+    /// Announces that the vCPU is about to wait. True: go and wait, every wake
+    /// from now on ends in [`Host::pend`]. False: there is work; do not wait.
+    ///
+    /// No wake is lost between the two: the flag is set, then the queues are
+    /// looked at; a waker fills a queue, then looks at the flag; both with
+    /// sequentially consistent steps, so one of them sees the other.
+    pub fn prepare_park(&self) -> bool {
+        let domain = self.inner();
+        self.parked.store(true, SeqCst);
+        domain.idle.fetch_add(1, SeqCst);
+        fence(SeqCst);
+        let work = !self.inbox.is_empty()
+            || self.ready.load(Relaxed) != 0
+            || (domain.active.load(Relaxed) > 1 && domain.victim(self, u64::MAX).is_some());
+        if work {
+            self.unpark();
+        }
+        !work
+    }
+
+    /// The wait is over, for whatever reason.
+    pub fn unpark(&self) {
+        if self.parked.swap(false, SeqCst) {
+            self.inner().idle.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Has something come in since the last pick? Loads only; for a host that
+    /// spins a little before it parks.
+    #[must_use]
+    pub fn has_arrivals(&self) -> bool {
+        !self.inbox.is_empty() || self.ready.load(Relaxed) != 0
+    }
+
+    /// Ends the vCPU's wait, if it waits.
+    pub(crate) fn kick(&self) -> bool {
+        let was_parked = self.parked.swap(false, SeqCst);
+        if was_parked {
+            self.inner().idle.fetch_sub(1, SeqCst);
+            self.inner().host.pend(self.index);
+        }
+        was_parked
+    }
+
+    /// Takes work from `victim`: the oldest of its most urgent wanted level, and
+    /// with `idle` up to half of that level.
+    fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) {
+        let mut loot = [None; STEAL_MAX];
+        {
+            let mut theirs = victim.locked();
+            theirs.drain_inbox();
+            let bits = theirs.queues().movable() & wanted;
+            if bits == 0 {
+                return;
+            }
+            let level = Level::from_stored(bits.trailing_zeros() as u8);
+            let share = if idle {
+                theirs
+                    .queues()
+                    .movable_len(level)
+                    .div_ceil(2)
+                    .min(STEAL_MAX)
+            } else {
+                1
+            };
+            for place in loot.iter_mut().take(share) {
+                *place = theirs.queues().pop_movable(level);
+                if let Some(coroutine) = place {
+                    // SAFETY: out of the queue, so owned by us.
+                    let header = unsafe { coroutine.as_ref() };
+                    header
+                        .vcpu
+                        .store(core::ptr::from_ref(self).cast_mut(), Relaxed);
+                }
+            }
+            theirs.publish();
+        }
+        let mut mine = self.locked();
+        for coroutine in loot.into_iter().flatten() {
+            // SAFETY: owned and in no queue.
+            unsafe { mine.enqueue_arrived(coroutine) };
+            let stolen = &self.counters.stolen;
+            stolen.store(stolen.load(Relaxed) + 1, Relaxed);
+        }
+        mine.publish();
+    }
+
+    /// A retired vCPU passes on what still comes in.
+    pub(crate) fn forward(&self) {
+        loop {
+            let next = {
+                let mut locked = self.locked();
+                locked.drain_inbox();
+                let movable = locked.queues().movable();
+                let next = (movable != 0)
+                    .then(|| Level::from_stored(movable.trailing_zeros() as u8))
+                    .and_then(|level| locked.queues().pop_movable(level));
+                locked.publish();
+                next
+            };
+            let (Some(coroutine), Some(heir)) = (next, self.inner().any_vcpu(self)) else {
+                if let Some(coroutine) = next {
+                    // Nobody left: it stays until the domain shuts down.
+                    // SAFETY: popped just now, owned by us.
+                    unsafe { self.locked().enqueue_arrived(coroutine) };
+                }
+                return;
+            };
+            // SAFETY: popped just now, owned by us.
+            unsafe { heir.deliver(coroutine) };
+        }
+    }
+}
+
+/// The id of a coroutine whose control block is alive.
+pub(crate) fn id_of<H: Host>(coroutine: NonNull<Header<H>>) -> CoroutineId {
+    // SAFETY: alive, says the caller's possession of the pointer.
+    let slot = unsafe { coroutine.as_ref() }.slot();
+    CoroutineId::new(Table::index(NonNull::from(slot)), slot.word.generation())
+}
+
+/// A vCPU whose lock is held.
+pub(crate) struct Locked<'a, H: Host> {
+    vcpu: &'a Vcpu<H>,
+    #[expect(dead_code, reason = "held for its drop")]
+    guard: Guard<'a>,
+}
+
+impl<'a, H: Host> Locked<'a, H> {
+    fn guarded(&mut self) -> &mut Guarded<H> {
+        // SAFETY: the lock is held, and the borrow is of this guard.
+        unsafe { &mut *self.vcpu.guarded.get() }
+    }
+
+    pub(crate) fn queues(&mut self) -> &mut ReadyQueues<H> {
+        &mut self.guarded().queues
+    }
+
+    /// Writes the bitmaps where others read them, if they have changed.
+    pub(crate) fn publish(&mut self) {
+        let vcpu = self.vcpu;
+        let queues = self.queues();
+        let (ready, movable) = (queues.ready(), queues.movable());
+        if vcpu.ready.load(Relaxed) != ready {
+            vcpu.ready.store(ready, Release);
+        }
+        if vcpu.movable.load(Relaxed) != movable {
+            vcpu.movable.store(movable, Release);
+        }
+    }
+
+    /// Reads the clock, unless polls are so short that every fourth reading is
+    /// exact enough.
+    #[inline]
+    fn read_clock(&mut self) {
+        let guarded = self.guarded();
+        if !guarded.coarse || guarded.polls == 0 || guarded.polls >= COARSE_POLLS {
+            self.read_clock_now();
+        }
+    }
+
+    fn read_clock_now(&mut self) {
+        let vcpu = self.vcpu;
+        let domain = vcpu.inner();
+        let now = domain.host.now();
+        let guarded = self.guarded();
+        let polls = guarded.polls;
+        if polls != 0 {
+            let each = now.saturating_sub(guarded.now) / u64::from(polls);
+            for &level in &guarded.batch[..polls as usize] {
+                vcpu.counters.ran(Level::from_stored(level), each);
+            }
+            guarded.mean = (guarded.mean * 7 + each) / 8;
+            guarded.coarse = each < domain.config.coarse_below;
+        }
+        guarded.polls = 0;
+        guarded.now = now.max(guarded.now);
+    }
+
+    /// Moves the inbox into the ready queues.
+    #[inline]
+    fn drain_inbox(&mut self) {
+        let vcpu = self.vcpu;
+        if vcpu.inbox.is_empty() && vcpu.arriving.load(Relaxed) == 0 {
+            return;
+        }
+        // Before taking: a pusher sets its bit after its push, so a bit may
+        // outlive its coroutine here, but no coroutine lacks one for long.
+        vcpu.arriving.store(0, SeqCst);
+        for coroutine in vcpu.inbox.take() {
+            // SAFETY: an inbox holds owned coroutines.
+            unsafe { self.enqueue_arrived(coroutine) };
+        }
+        self.publish();
+    }
+
+    /// # Safety
+    /// The caller owns the coroutine, which is in no queue, and which says itself
+    /// since when it has been ready.
+    unsafe fn enqueue_arrived(&mut self, coroutine: NonNull<Header<H>>) {
+        // SAFETY: passed on.
+        unsafe {
+            let since = coroutine.as_ref().ready_at.load(Relaxed);
+            self.push(coroutine, since);
+        }
+    }
+
+    /// Enqueues at the tail, now. True if it is more urgent than what runs.
+    ///
+    /// # Safety
+    /// The caller owns the coroutine, which is in no queue.
+    pub(crate) unsafe fn enqueue(&mut self, coroutine: NonNull<Header<H>>) -> bool {
+        let vcpu = self.vcpu;
+        let now = self.guarded().now;
+        // SAFETY: passed on.
+        let level = unsafe { self.push(coroutine, now) };
+        self.publish();
+        let urgent = level.get() < vcpu.running.load(Relaxed) && vcpu.current().is_some();
+        if urgent {
+            vcpu.preempt
+                .store(vcpu.preempt.load(Relaxed) | PREEMPT_WAKE, Relaxed);
+        }
+        urgent
+    }
+
+    /// # Safety
+    /// As [`Locked::enqueue`].
+    unsafe fn push(&mut self, coroutine: NonNull<Header<H>>, since: u64) -> Level {
+        // SAFETY: owned, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        header
+            .vcpu
+            .store(core::ptr::from_ref(self.vcpu).cast_mut(), Relaxed);
+        if header.state() != State::Suspended {
+            header.set_state(State::Ready);
+        }
+        let level = header.level();
+        let guarded = self.guarded();
+        if guarded.queues.ready() & level.bit() == 0 {
+            guarded.waiting_since[level.get() as usize] = since;
+        }
+        // SAFETY: passed on.
+        unsafe { guarded.queues.push(coroutine, since) };
+        level
+    }
+
+    /// Is what is left worth waking another vCPU?
+    fn has_surplus(&mut self) -> bool {
+        let threshold = self.vcpu.inner().config.notify_above;
+        let guarded = self.guarded();
+        let movable = guarded.queues.movable();
+        if movable == 0 {
+            return false;
+        }
+        let level = Level::from_stored(movable.trailing_zeros() as u8);
+        guarded.mean * guarded.queues.movable_len(level) as u64 >= threshold
+    }
+
+    /// Takes the next coroutine out of the queues and accounts for it.
+    fn next(&mut self) -> Option<NonNull<Header<H>>> {
+        let vcpu = self.vcpu;
+        let config = &vcpu.inner().config;
+        let guarded = self.guarded();
+        let ready = guarded.queues.ready();
+        if ready == 0 {
+            return None;
+        }
+        guarded.picks += 1;
+        let mut level = ready.trailing_zeros() as u8;
+        if let Some(every) = config.aging
+            && guarded.picks.is_multiple_of(u64::from(every.get()))
+        {
+            // The next level after the one that had the last such turn.
+            let after = ready & !((2u64 << (guarded.cursor & 63)).wrapping_sub(1));
+            level = if after == 0 { ready } else { after }.trailing_zeros() as u8;
+            guarded.cursor = level;
+        }
+        let newest = config.chaos.is_some() && {
+            guarded.random ^= guarded.random << 13;
+            guarded.random ^= guarded.random >> 7;
+            guarded.random ^= guarded.random << 17;
+            guarded.random & 1 == 0
+        };
+        let level = Level::from_stored(level);
+        let coroutine = guarded.queues.pop(level, newest)?;
+        // SAFETY: just out of the queue, owned by us.
+        let ready_at = unsafe { coroutine.as_ref() }.ready_at.load(Relaxed);
+        let since = &mut guarded.waiting_since[level.get() as usize];
+        let starved = guarded.now.saturating_sub(*since);
+        *since = guarded.now;
+        vcpu.counters
+            .started(level, guarded.now.saturating_sub(ready_at), starved);
+        guarded.batch[guarded.polls as usize % COARSE_POLLS as usize] = level.get();
+        guarded.polls += 1;
+        if config.chaos.is_some() {
+            vcpu.preempt.store(PREEMPT_HOST, Relaxed);
+        }
+        self.publish();
+        Some(coroutine)
+    }
+
+    /// The coroutine's levels have changed: gives it its place. False if it has
+    /// gone to another vCPU.
+    ///
+    /// # Safety
+    /// The caller holds a reference to the coroutine.
+    pub(crate) unsafe fn settle(&mut self, coroutine: NonNull<Header<H>>) -> bool {
+        let vcpu = self.vcpu;
+        // SAFETY: referenced, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        self.drain_inbox();
+        let new = header.update_level();
+        // It may be on its way to another vCPU, which reads the level when it
+        // arrives: then either it sees the new one, or we see where it went.
+        fence(SeqCst);
+        if !core::ptr::eq(header.vcpu.load(Acquire), vcpu) {
+            return false;
+        }
+        let queued = header.queued.load(Relaxed);
+        if queued == new.get() {
+            return true;
+        }
+        if queued != Header::<H>::NOT_QUEUED {
+            // SAFETY: queued, and on this vCPU, whose lock is held.
+            unsafe { self.queues().relink(coroutine) };
+            self.publish();
+            if new.get() < vcpu.running.load(Relaxed) && vcpu.current().is_some() {
+                vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
+            }
+        } else if vcpu.current() == Some(coroutine) {
+            vcpu.running.store(new.get(), Relaxed);
+            if self.queues().ready() & new.more_urgent_bits() != 0 {
+                vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
+            }
+        }
+        true
+    }
+
+    /// Takes something that may not move, of whatever level.
+    pub(crate) fn take_pinned(&mut self) -> Option<NonNull<Header<H>>> {
+        self.drain_inbox();
+        let coroutine = self.queues().pop_pinned();
+        self.publish();
+        coroutine
+    }
+
+    /// Empties the queues: for a domain that shuts down.
+    pub(crate) fn take_any(&mut self) -> Option<NonNull<Header<H>>> {
+        self.drain_inbox();
+        let ready = self.queues().ready();
+        let coroutine = (ready != 0)
+            .then(|| Level::from_stored(ready.trailing_zeros() as u8))
+            .and_then(|level| self.queues().pop(level, false));
+        self.publish();
+        coroutine
+    }
+}

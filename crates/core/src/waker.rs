@@ -1,0 +1,120 @@
+//! The waker of a coroutine: a counted reference to its slot.
+//!
+//! It is an ordinary [`core::task::Waker`]; any future of the ecosystem may hold
+//! it, on any thread, for as long as it likes, also when the domain is gone.
+//! Clone and drop are one atomic step, a wake is one plus an enqueue.
+
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use core::task::{RawWaker, RawWakerVTable, Waker};
+
+use crate::coroutine::Header;
+use crate::domain::Inner;
+use crate::host::Host;
+use crate::state::{Release, Wake};
+use crate::table::{Slot, Table};
+use crate::vcpu::Vcpu;
+
+struct Vtable<H: Host>(core::marker::PhantomData<H>);
+
+impl<H: Host> Vtable<H> {
+    const TABLE: RawWakerVTable =
+        RawWakerVTable::new(clone::<H>, wake::<H>, wake_by_ref::<H>, drop_waker::<H>);
+}
+
+/// The waker of a coroutine, without a reference of its own.
+///
+/// # Safety
+/// The caller holds a reference for as long as the result is used.
+pub(crate) unsafe fn borrowed<H: Host>(slot: NonNull<Slot<H>>) -> ManuallyDrop<Waker> {
+    let raw = RawWaker::new(slot.as_ptr().cast(), const { &Vtable::<H>::TABLE });
+    // SAFETY: the vtable below keeps the contract; the reference is the caller's.
+    ManuallyDrop::new(unsafe { Waker::from_raw(raw) })
+}
+
+/// The slot behind a waker that [`borrowed`] made.
+pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
+    core::ptr::eq(waker.vtable(), const { &Vtable::<H>::TABLE })
+        .then(|| NonNull::new(waker.data().cast_mut().cast()))
+        .flatten()
+}
+
+/// Wakes the coroutine in a slot.
+///
+/// # Safety
+/// The caller holds a reference.
+pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
+    // SAFETY: slots with references are alive.
+    let slot = unsafe { slot.as_ref() };
+    match slot.word.wake() {
+        // SAFETY: `Enqueue` makes the coroutine ours.
+        Wake::Enqueue => unsafe { Vcpu::admit(slot.header()) },
+        Wake::Absorbed | Wake::Exited => {}
+    }
+}
+
+/// Gives a reference back, and frees what is no longer referenced.
+///
+/// # Safety
+/// The caller has a reference, and has none afterwards.
+pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
+    // SAFETY: slots with references are alive, and so are their headers; the
+    // header is read before the reference goes.
+    let (word, header) = unsafe { (&slot.as_ref().word, slot.as_ref().header()) };
+    // SAFETY: as above: the control block is there while we hold a reference.
+    let domain = unsafe { header.as_ref().vcpu().domain() };
+    match word.release() {
+        Release::Alive => {}
+        // SAFETY: nobody else is left; the coroutine has exited, for its own
+        // reference is given back only then.
+        Release::Free => unsafe { free(header, slot, domain) },
+        Release::FreeOrphan => {
+            // SAFETY: as above; and the mark came with a count on the domain.
+            unsafe {
+                free(header, slot, domain);
+                Inner::release_orphan(domain);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The coroutine has exited and the caller had the last reference.
+#[inline]
+unsafe fn free<H: Host>(
+    header: NonNull<Header<H>>,
+    slot: NonNull<Slot<H>>,
+    domain: NonNull<Inner<H>>,
+) {
+    // SAFETY: says the caller; the domain outlives its slots.
+    unsafe {
+        Header::free(header);
+        let table: &Table<H> = &domain.as_ref().table;
+        table.give_back(slot);
+    }
+}
+
+unsafe fn clone<H: Host>(data: *const ()) -> RawWaker {
+    // SAFETY: the waker that is being cloned holds a reference.
+    unsafe { &*data.cast::<Slot<H>>() }.word.retain();
+    RawWaker::new(data, const { &Vtable::<H>::TABLE })
+}
+
+unsafe fn wake<H: Host>(data: *const ()) {
+    // SAFETY: the waker's reference is used, then given back.
+    unsafe {
+        let slot = NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>());
+        wake_slot(slot);
+        release(slot);
+    }
+}
+
+unsafe fn wake_by_ref<H: Host>(data: *const ()) {
+    // SAFETY: the waker holds a reference.
+    unsafe { wake_slot(NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>())) }
+}
+
+unsafe fn drop_waker<H: Host>(data: *const ()) {
+    // SAFETY: the waker's reference is given back.
+    unsafe { release(NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>())) }
+}
