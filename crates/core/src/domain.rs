@@ -587,6 +587,28 @@ impl<H: Host> Domain<H> {
         });
     }
 
+    /// From now on nothing can be spawned; what lives goes on.
+    pub fn close(&self) {
+        self.inner.closed.store(true, SeqCst);
+    }
+
+    /// Cancels every living coroutine and returns how many there were. A host
+    /// that shuts down closes the domain and calls this until it answers 0, with
+    /// its vCPUs still in service. O(slots in use so far).
+    pub fn cancel_all(&self) -> usize {
+        let mut living = 0;
+        for slot in self.inner.table.slots() {
+            if let Some(generation) = slot.word.tenant() {
+                living += 1;
+                if slot.word.wake_by_id(generation, true) == Wake::Enqueue {
+                    // SAFETY: `Enqueue` makes the coroutine ours.
+                    unsafe { Vcpu::admit(slot.header()) };
+                }
+            }
+        }
+        living
+    }
+
     /// The vCPUs, retired ones included.
     pub fn vcpus(&self) -> impl Iterator<Item = &Vcpu<H>> {
         self.inner.vcpus()

@@ -75,6 +75,8 @@ pub struct Vcpu<H: Host> {
     arriving: AtomicU64,
     preempt: AtomicU32,
     running: AtomicU8,
+    /// The last reading of the clock.
+    clock: AtomicU64,
     parked: AtomicBool,
     pub(crate) retired: AtomicBool,
     lock: Lock,
@@ -101,6 +103,7 @@ impl<H: Host> Vcpu<H> {
             arriving: AtomicU64::new(0),
             preempt: AtomicU32::new(0),
             running: AtomicU8::new(NOBODY),
+            clock: AtomicU64::new(0),
             parked: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             lock: Lock::new(),
@@ -158,6 +161,13 @@ impl<H: Host> Vcpu<H> {
     /// Any thread; stays set until the next pick.
     pub fn request_preempt(&self) {
         self.preempt.fetch_or(PREEMPT_HOST, Release);
+    }
+
+    /// The last reading of the clock: about when the current poll began.
+    #[inline]
+    #[must_use]
+    pub fn clock(&self) -> u64 {
+        self.clock.load(Relaxed)
     }
 
     /// The level of the coroutine that is being polled here.
@@ -556,6 +566,7 @@ impl<'a, H: Host> Locked<'a, H> {
         }
         guarded.polls = 0;
         guarded.now = now.max(guarded.now);
+        vcpu.clock.store(guarded.now, Relaxed);
     }
 
     /// Moves the inbox into the ready queues.
