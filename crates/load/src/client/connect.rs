@@ -1,0 +1,129 @@
+//! Establishing the connections of a plan, a few at a time so that no listen queue overflows.
+//!
+//! Bounded: it gives up when nothing has succeeded or failed for [`Plan::patience`], and within 20 ms when stopped.
+//! This phase is not measured and allocates as it likes.
+
+use super::outcome::GroupOutcome;
+use super::plan::{Phase, Plan, Progress};
+use crate::os::{self, Epoll};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How many connections are being established at a time.
+const AT_A_TIME: usize = 64;
+
+/// The streams of `plan`, group by group, non-blocking; none in the places of those that failed.
+///
+/// Failures are counted in `outcomes`, and so are the connections made.
+pub(crate) fn establish(
+    plan: &Plan,
+    outcomes: &mut [GroupOutcome],
+) -> io::Result<Vec<Option<TcpStream>>> {
+    let places: Vec<(usize, SocketAddr)> = plan
+        .groups
+        .iter()
+        .enumerate()
+        .flat_map(|(i, group)| std::iter::repeat_n((i, group.target), group.connections))
+        .collect();
+    // Some descriptors belong to the rest of the process.
+    os::raise_open_files(places.len() as u64 + 128)?;
+
+    let mut epoll = Epoll::new(AT_A_TIME)?;
+    let mut streams: Vec<Option<TcpStream>> = places.iter().map(|_| None).collect();
+    let mut pending: BTreeMap<usize, Socket> = BTreeMap::new();
+    let (mut next, mut made) = (0, 0);
+    let begin = Instant::now();
+    let (mut moved, mut reported) = (begin, begin);
+    while next < places.len() || !pending.is_empty() {
+        if plan
+            .stop
+            .as_ref()
+            .is_some_and(|s| s.load(Ordering::Relaxed))
+        {
+            return Ok(streams);
+        }
+        while next < places.len() && pending.len() < AT_A_TIME {
+            let (group, target) = places[next];
+            match begin_connect(target) {
+                Ok(socket) => {
+                    epoll.add(&socket, next as u64, os::EDGE)?;
+                    pending.insert(next, socket);
+                }
+                Err(error) => outcomes[group].error(|| explain(target, &error)),
+            }
+            next += 1;
+        }
+        let n = epoll.wait(Duration::from_millis(20))?;
+        for i in 0..n {
+            let place = epoll.ready(i).token as usize;
+            let Some(socket) = pending.remove(&place) else {
+                continue;
+            };
+            moved = Instant::now();
+            let (group, target) = places[place];
+            let failed = match socket.take_error() {
+                Ok(error) => error,
+                Err(error) => Some(error),
+            };
+            match failed {
+                None => {
+                    streams[place] = Some(socket.into());
+                    outcomes[group].connections += 1;
+                    made += 1;
+                }
+                Some(error) => outcomes[group].error(|| explain(target, &error)),
+            }
+        }
+        if moved.elapsed() > plan.patience {
+            let rest = pending.keys().copied().chain(next..places.len());
+            for (group, target) in rest.map(|place| places[place]) {
+                outcomes[group].error(|| {
+                    let seconds = plan.patience.as_secs_f64();
+                    format!("cannot connect to {target}: no answer for {seconds} s")
+                });
+            }
+            break;
+        }
+        if let Some(progress) = &plan.progress
+            && reported.elapsed() >= Duration::from_millis(100)
+        {
+            reported = Instant::now();
+            progress(&Progress {
+                phase: Phase::Connect,
+                elapsed: begin.elapsed(),
+                length: Duration::ZERO,
+                connections: made,
+                requests: 0,
+            });
+        }
+    }
+    Ok(streams)
+}
+
+fn begin_connect(target: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(target),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    match socket.connect(&target.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+fn explain(target: SocketAddr, error: &io::Error) -> String {
+    let advice = match error.raw_os_error() {
+        Some(libc::ECONNREFUSED) => ": is the server running there?",
+        Some(libc::EMFILE) => ": raise the limit on open files (ulimit -n)",
+        Some(libc::EADDRNOTAVAIL) => ": out of local ports, wait a minute or use fewer connections",
+        _ => "",
+    };
+    format!("cannot connect to {target}: {error}{advice}")
+}

@@ -1,0 +1,75 @@
+//! The client: one thread that drives any number of connections over epoll.
+//!
+//! [`run`] executes a [`Plan`]: connect, warm up, measure, drain. The parts:
+//!
+//! | file | concern |
+//! |---|---|
+//! | `plan` | what to do: groups, work, pace; checked before anything starts |
+//! | `outcome` | what came of it |
+//! | `schedule` | send times of the open loop, by arithmetic |
+//! | `reply` | cutting and checking replies |
+//! | `connection` | one connection: bytes owed, replies due |
+//! | `connect` | establishing connections, a few at a time |
+//! | `engine` | the loop |
+//!
+//! # What a latency is
+//!
+//! *Closed loop*: from the write of a request to the read that completes its reply; the next request leaves at once.
+//! *Open loop*: from the time at which the request was **meant** to leave, whether or not the connection was free then,
+//! so a server that stalls cannot slow down its own examination (no co-ordinated omission). Requests that had no reply
+//! by the end are in no histogram; they are counted as `unanswered`, with the age of the oldest.
+//!
+//! # What it costs
+//!
+//! A closed-loop request is one `write`, one `read` and a share of one `epoll_wait`; no allocation. The thread sleeps
+//! when nothing is due. In an open loop it sleeps until 60 µs before the next send time and polls without sleeping for
+//! the rest, because a timer of a virtual machine arrives 10–45 µs late: with send times closer together than that it
+//! keeps a CPU busy, so give it one of its own (`pin`) where latency matters.
+
+mod connect;
+mod connection;
+mod engine;
+mod outcome;
+mod plan;
+mod reply;
+mod schedule;
+
+pub use outcome::{GroupOutcome, Outcome};
+pub use plan::{Group, Pace, Phase, Plan, Progress, ProgressFn, Work};
+
+use crate::os;
+use std::io;
+
+/// The most requests of a connection that await their replies in an open loop of matrices.
+///
+/// Requests beyond it wait in the client, with their intended send times; see [`GroupOutcome::delayed`].
+pub const OPEN_DEPTH: usize = 16;
+
+/// Executes `plan` on a thread of its own and returns what was measured.
+///
+/// It takes at most the time to connect (bounded by [`Plan::patience`] without progress), warm-up, duration, and
+/// 250 ms to let the last replies arrive; less if [`Plan::stop`] is raised or no connection is left. Failures of
+/// connections are counted in the [`Outcome`], not returned.
+///
+/// The soft limit on open files of the process is raised if the connections need it.
+///
+/// # Errors
+///
+/// The plan makes no sense (`InvalidInput`), the CPU to pin to or the server process does not exist, or epoll fails.
+pub fn run(plan: &Plan) -> io::Result<Outcome> {
+    plan.check()?;
+    std::thread::scope(|scope| {
+        let engine = std::thread::Builder::new()
+            .name("upshift-load".into())
+            .spawn_scoped(scope, || {
+                if let Some(cpu) = plan.pin {
+                    os::pin(cpu)?;
+                }
+                os::no_timer_slack();
+                engine::Engine::new(plan)?.run()
+            })?;
+        engine
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

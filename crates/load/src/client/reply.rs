@@ -1,0 +1,284 @@
+//! Cutting the byte stream of a connection into replies and checking them.
+//!
+//! Replies are checked as they arrive, in the buffer they arrive in: nothing is copied but a reply head of HTTP that is
+//! cut by the end of a read. Every byte of every matrix reply is compared with the product computed beforehand.
+
+use super::plan::Work;
+use crate::matrix;
+use httparse::Status;
+
+/// The longest reply head of HTTP that is accepted, in bytes.
+const MAX_HEAD: usize = 64 * 1024;
+
+/// What a connection sends and what it must get back. Shared by connections.
+pub(crate) struct Template {
+    /// One or more copies of the request, so that several leave in one write.
+    pub(crate) bytes: Vec<u8>,
+    /// Bytes of one request.
+    pub(crate) len: usize,
+    /// The whole reply to a matrix; empty for HTTP.
+    expected: Vec<u8>,
+}
+
+impl Template {
+    /// The request of variant `variant` of `work` to `host`, with copies for up to `depth` requests in flight.
+    pub(crate) fn new(work: &Work, variant: u64, host: &str, depth: usize) -> Template {
+        let (one, expected) = match work {
+            Work::Matrix { n } => {
+                let request = matrix::frame(*n, variant);
+                let mut expected = Vec::new();
+                matrix::square(&request[matrix::HEADER..], *n, &mut expected);
+                (request, expected)
+            }
+            Work::Http { path, .. } => (
+                format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes(),
+                Vec::new(),
+            ),
+        };
+        // One copy more than the depth: a partial write leaves the stream in the middle of the first one.
+        let copies = (256 * 1024 / one.len()).clamp(1, depth + 1);
+        Template {
+            len: one.len(),
+            bytes: one.repeat(copies),
+            expected,
+        }
+    }
+}
+
+/// How far the replies of one connection have been read.
+#[derive(Default)]
+pub(crate) struct Cursor {
+    /// Matrix: bytes of the current reply that matched. HTTP: bytes of the current body still to come.
+    position: usize,
+    /// HTTP: the beginning of a head whose end has not arrived.
+    head: Vec<u8>,
+    /// HTTP: the current reply has a status other than 2xx.
+    bad: bool,
+}
+
+/// Replies found in a piece of the stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Replies that ended in it.
+    pub(crate) complete: u64,
+    /// How many of these have a status other than 2xx.
+    pub(crate) bad: u64,
+}
+
+/// The last reply head of HTTP that was parsed.
+///
+/// A head ends at its own empty line, so bytes that begin with a head already parsed begin with that very head; it
+/// need not be parsed again. Correct whatever the server sends, and fast if it sends the same head twice.
+#[derive(Default)]
+pub(crate) struct HeadMemo {
+    bytes: Vec<u8>,
+    head: Head,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Head {
+    len: usize,
+    body: usize,
+    status: u16,
+}
+
+/// Takes the next piece of the stream of a connection that speaks the matrix protocol.
+pub(crate) fn matrix(
+    template: &Template,
+    cursor: &mut Cursor,
+    mut data: &[u8],
+) -> Result<Found, String> {
+    let expected = &template.expected[..];
+    let mut found = Found::default();
+    while !data.is_empty() {
+        let rest = &expected[cursor.position..];
+        let (now, later) = data.split_at(rest.len().min(data.len()));
+        if now != &rest[..now.len()] {
+            let at = now.iter().zip(rest).take_while(|(a, b)| a == b).count() + cursor.position;
+            return Err(if at < matrix::HEADER {
+                format!(
+                    "wrong reply: byte {at} of its length differs from that of {} bytes",
+                    expected.len() - matrix::HEADER
+                )
+            } else {
+                let at = at - matrix::HEADER;
+                format!("wrong reply: number {} of the product differs", at / 8)
+            });
+        }
+        cursor.position += now.len();
+        if cursor.position == expected.len() {
+            cursor.position = 0;
+            found.complete += 1;
+        }
+        data = later;
+    }
+    Ok(found)
+}
+
+/// Takes the next piece of the stream of a connection that speaks HTTP.
+pub(crate) fn http(
+    memo: &mut HeadMemo,
+    cursor: &mut Cursor,
+    mut data: &[u8],
+) -> Result<Found, String> {
+    let mut found = Found::default();
+    loop {
+        let body = cursor.position.min(data.len());
+        data = &data[body..];
+        if body > 0 {
+            cursor.position -= body;
+            if cursor.position == 0 {
+                found.end(cursor);
+            }
+        }
+        if data.is_empty() {
+            return Ok(found);
+        }
+        let head = if cursor.head.is_empty() {
+            let Some(head) = memo.parse(data)? else {
+                cursor.head.extend_from_slice(data);
+                return Ok(found);
+            };
+            data = &data[head.len..];
+            head
+        } else {
+            let before = cursor.head.len();
+            cursor.head.extend_from_slice(data);
+            let Some(head) = memo.parse(&cursor.head)? else {
+                return Ok(found);
+            };
+            cursor.head.clear();
+            // The head did not end in the part that was kept, so it ends behind it.
+            data = &data[head.len - before..];
+            head
+        };
+        cursor.bad = !(200..300).contains(&head.status);
+        cursor.position = head.body;
+        if head.body == 0 {
+            found.end(cursor);
+        }
+    }
+}
+
+impl Found {
+    fn end(&mut self, cursor: &Cursor) {
+        self.complete += 1;
+        self.bad += u64::from(cursor.bad);
+    }
+}
+
+impl HeadMemo {
+    /// The status of the last head, for messages.
+    pub(crate) fn status(&self) -> u16 {
+        self.head.status
+    }
+
+    fn parse(&mut self, data: &[u8]) -> Result<Option<Head>, String> {
+        if !self.bytes.is_empty() && data.starts_with(&self.bytes) {
+            return Ok(Some(self.head));
+        }
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut response = httparse::Response::new(&mut headers);
+        let len = match response.parse(data) {
+            Ok(Status::Complete(len)) => len,
+            Ok(Status::Partial) if data.len() > MAX_HEAD => {
+                return Err(format!(
+                    "wrong reply: its head is longer than {MAX_HEAD} bytes"
+                ));
+            }
+            Ok(Status::Partial) => return Ok(None),
+            Err(error) => return Err(format!("wrong reply: not HTTP/1.x ({error})")),
+        };
+        let status = response.code.unwrap_or_default();
+        let body = response
+            .headers
+            .iter()
+            .find(|header| header.name.eq_ignore_ascii_case("content-length"))
+            .map(|header| std::str::from_utf8(header.value).ok()?.trim().parse().ok());
+        let body = match body {
+            Some(Some(body)) => body,
+            None if matches!(status, 204 | 304) => 0,
+            _ => {
+                return Err(format!(
+                    "reply of status {status} has no usable Content-Length: ask for a path that has one"
+                ));
+            }
+        };
+        self.head = Head { len, body, status };
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&data[..len]);
+        Ok(Some(self.head))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http as service;
+
+    fn pieces(stream: &[u8], size: usize) -> impl Iterator<Item = &[u8]> {
+        stream.chunks(size)
+    }
+
+    fn template(n: usize) -> Template {
+        Template::new(&Work::Matrix { n }, 1, "", 1)
+    }
+
+    #[test]
+    fn matrix_replies_are_counted_however_they_are_cut() {
+        let template = template(3);
+        let stream = template.expected.repeat(5);
+        for size in 1..=stream.len() {
+            let mut cursor = Cursor::default();
+            let complete: u64 = pieces(&stream, size)
+                .map(|piece| matrix(&template, &mut cursor, piece).unwrap().complete)
+                .sum();
+            assert_eq!(complete, 5);
+        }
+    }
+
+    #[test]
+    fn every_wrong_byte_of_a_matrix_reply_is_found() {
+        let template = template(2);
+        for at in 0..template.expected.len() {
+            let mut stream = template.expected.repeat(2);
+            stream[template.expected.len() + at] ^= 1;
+            let error = matrix(&template, &mut Cursor::default(), &stream).unwrap_err();
+            let what = if at < 4 { "length" } else { "product" };
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn http_replies_are_counted_however_they_are_cut() {
+        let mut stream = service::REPLY.repeat(2);
+        stream.extend_from_slice(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
+        stream.extend_from_slice(service::REPLY_KEEP_ALIVE);
+        stream.extend_from_slice(b"HTTP/1.1 204 No Content\r\n\r\n");
+        for size in 1..=stream.len() {
+            let (mut cursor, mut memo) = (Cursor::default(), HeadMemo::default());
+            let mut sum = Found::default();
+            for piece in pieces(&stream, size) {
+                let found = http(&mut memo, &mut cursor, piece).unwrap();
+                sum.complete += found.complete;
+                sum.bad += found.bad;
+            }
+            assert_eq!((sum.complete, sum.bad), (5, 1), "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_reply_with_a_length_is_an_error() {
+        for (stream, what) in [
+            (&b"SSH-2.0-OpenSSH\r\n"[..], "not HTTP"),
+            (b"HTTP/1.1 200 OK\r\n\r\n", "Content-Length"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "usable"),
+        ] {
+            let error = http(&mut HeadMemo::default(), &mut Cursor::default(), stream);
+            assert!(error.unwrap_err().contains(what));
+        }
+        let endless = [&b"HTTP/1.1 200 OK\r\nA: "[..], &[b'a'; MAX_HEAD]].concat();
+        let error = http(&mut HeadMemo::default(), &mut Cursor::default(), &endless);
+        assert!(error.unwrap_err().contains("longer"));
+    }
+}

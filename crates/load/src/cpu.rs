@@ -1,0 +1,137 @@
+//! CPU time of a process over a window, split into user and system time.
+//!
+//! The total is exact: it is the scheduler's own runtime of all threads of the process, ended ones included, read from
+//! the CPU clock of the process in one system call. The kernel samples the split of user and system time at ticks, so
+//! the split is an estimate that needs a second or so of busy time to be good to a few per cent.
+//!
+//! A reading costs one system call and one small file, whatever the number of threads. The per-thread files
+//! (`task/*/schedstat`) hold the same total but lose ended threads and take milliseconds for a thousand threads.
+
+use crate::os;
+use std::io;
+use std::time::Duration;
+
+/// CPU time used over a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuUse {
+    /// Time in user mode.
+    pub user: Duration,
+    /// Time in the kernel on behalf of the process.
+    pub sys: Duration,
+}
+
+impl CpuUse {
+    /// User and system time together.
+    pub fn total(&self) -> Duration {
+        self.user + self.sys
+    }
+}
+
+/// A reading of the CPU time of a process; two readings make a [`CpuUse`].
+///
+/// ```
+/// use upshift_load::cpu::Reading;
+/// let before = Reading::of(std::process::id())?;
+/// let used = before.until(&Reading::of(std::process::id())?);
+/// println!("{:?} user, {:?} system", used.user, used.sys);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    total: Duration,
+    user_ticks: u64,
+    sys_ticks: u64,
+}
+
+impl Reading {
+    /// Reads the CPU time of process `pid`.
+    ///
+    /// # Errors
+    ///
+    /// There is no such process, or `/proc` is not mounted.
+    pub fn of(pid: u32) -> io::Result<Reading> {
+        let explain = |error: io::Error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot read the CPU time of process {pid} ({error}): is it running?"),
+            )
+        };
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(explain)?;
+        let (user_ticks, sys_ticks) =
+            ticks(&stat).ok_or_else(|| explain(io::ErrorKind::InvalidData.into()))?;
+        Ok(Reading {
+            total: os::process_cpu(pid).map_err(explain)?,
+            user_ticks,
+            sys_ticks,
+        })
+    }
+
+    /// The CPU time used from this reading to a `later` one of the same process.
+    pub fn until(&self, later: &Reading) -> CpuUse {
+        let total = later.total.saturating_sub(self.total);
+        let user = later.user_ticks.saturating_sub(self.user_ticks);
+        let sys = later.sys_ticks.saturating_sub(self.sys_ticks);
+        if user + sys == 0 {
+            // Less than a tick: nothing is known of the split.
+            return CpuUse {
+                user: total / 2,
+                sys: total - total / 2,
+            };
+        }
+        let user = total.mul_f64(user as f64 / (user + sys) as f64).min(total);
+        CpuUse {
+            user,
+            sys: total - user,
+        }
+    }
+}
+
+/// `utime` and `stime` of a `/proc/PID/stat` line; the name in parentheses may itself hold spaces and parentheses.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_is_read_behind_the_last_parenthesis() {
+        let stat = "7 (a) b (c) R 1 2 3 4 5 6 7 8 9 10 111 222 0 0 20 0 1";
+        assert_eq!(ticks(stat), Some((111, 222)));
+        assert_eq!(ticks("7 a"), None);
+    }
+
+    #[test]
+    fn the_parts_make_the_exact_total() {
+        let at = |ms, user_ticks, sys_ticks| Reading {
+            total: Duration::from_millis(ms),
+            user_ticks,
+            sys_ticks,
+        };
+        let used = at(1000, 10, 10).until(&at(1403, 40, 20));
+        assert_eq!(used.total(), Duration::from_millis(403));
+        assert!(used.user > used.sys * 2);
+        let short = at(1000, 10, 10).until(&at(1003, 10, 10));
+        assert_eq!(short.total(), Duration::from_millis(3));
+    }
+
+    #[test]
+    fn work_of_this_process_is_seen() {
+        let before = Reading::of(std::process::id()).unwrap();
+        let mut x = 1u64;
+        while Reading::of(std::process::id()).unwrap().total - before.total
+            < Duration::from_millis(2)
+        {
+            x = std::hint::black_box(x.wrapping_mul(3));
+        }
+    }
+
+    #[test]
+    fn a_missing_process_is_an_error_that_names_it() {
+        let error = Reading::of(u32::MAX / 2).unwrap_err();
+        assert!(error.to_string().contains("is it running"));
+    }
+}

@@ -1,0 +1,198 @@
+//! The system calls that std does not offer: epoll with nanosecond time-outs, affinity, timer slack, CPU clocks.
+//!
+//! This is the only module of the crate with `unsafe`. Each function is one system call, or two on old kernels.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;
+/// Edge-triggered, for everything a connection can report.
+pub(crate) const EDGE: u32 =
+    (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+/// The peer has sent its last byte, or the connection has failed.
+pub(crate) const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+
+/// One readiness report.
+#[derive(Clone, Copy)]
+pub(crate) struct Ready {
+    pub(crate) token: u64,
+    pub(crate) flags: u32,
+}
+
+/// An epoll instance and room for its reports.
+pub(crate) struct Epoll {
+    fd: OwnedFd,
+    events: Vec<libc::epoll_event>,
+    nanoseconds: bool,
+}
+
+impl Epoll {
+    /// Takes at most `batch` reports from the kernel at a time.
+    pub(crate) fn new(batch: usize) -> io::Result<Epoll> {
+        // SAFETY: no pointers; the result is checked before it is owned.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Epoll {
+            // SAFETY: `fd` is a fresh descriptor that nothing else owns.
+            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; batch.max(1)],
+            nanoseconds: true,
+        })
+    }
+
+    /// Reports `flags` of `source` under `token`, until `source` is closed.
+    pub(crate) fn add(&self, source: &impl AsFd, token: u64, flags: u32) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: flags,
+            u64: token,
+        };
+        let source = source.as_fd().as_raw_fd();
+        // SAFETY: both descriptors are open for the call, `event` is a live local.
+        check(unsafe {
+            libc::epoll_ctl(
+                self.fd.as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                source,
+                &raw mut event,
+            )
+        })
+    }
+
+    /// Waits for at most `timeout` and returns the number of reports; a signal counts as none.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
+        let fd = self.fd.as_raw_fd();
+        let room = self.events.len() as libc::c_int;
+        let events = self.events.as_mut_ptr();
+        // Without a time-out the old call does the same and has one argument less to copy.
+        if self.nanoseconds && !timeout.is_zero() {
+            let limit = libc::timespec {
+                tv_sec: timeout.as_secs() as libc::time_t,
+                tv_nsec: timeout.subsec_nanos() as libc::c_long,
+            };
+            // SAFETY: `events` has room for `room` entries and lives in `self`, `limit` is a live local, and no
+            // signal mask is given.
+            let n = unsafe {
+                libc::syscall(
+                    libc::SYS_epoll_pwait2,
+                    fd,
+                    events,
+                    room,
+                    &raw const limit,
+                    std::ptr::null::<libc::sigset_t>(),
+                    0usize,
+                )
+            };
+            match count(n) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                    self.nanoseconds = false;
+                }
+                result => return result,
+            }
+        }
+        // Rounded down: an early return only costs another turn, a late one misses a send time.
+        let millis = timeout.as_millis().min(1000) as libc::c_int;
+        // SAFETY: `events` has room for `room` entries and lives in `self`.
+        let n = unsafe { libc::epoll_wait(fd, events, room, millis) };
+        count(n.into())
+    }
+
+    /// Report `i` of the last wait; `i` must be below its count.
+    pub(crate) fn ready(&self, i: usize) -> Ready {
+        let event = self.events[i];
+        Ready {
+            token: event.u64,
+            flags: event.events,
+        }
+    }
+}
+
+fn count(n: libc::c_long) -> io::Result<usize> {
+    if n >= 0 {
+        return Ok(n as usize);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted {
+        return Ok(0);
+    }
+    Err(error)
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Binds the calling thread to CPU `cpu`.
+pub(crate) fn pin(cpu: usize) -> io::Result<()> {
+    let invalid = |error: io::Error| {
+        io::Error::new(
+            error.kind(),
+            format!("cannot pin to CPU {cpu} ({error}): name one that `taskset -p $$` allows"),
+        )
+    };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(invalid(io::ErrorKind::InvalidInput.into()));
+    }
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `cpu` is below CPU_SETSIZE, so the bit lies inside the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: `set` is a live local of the size given; 0 means the calling thread.
+    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }).map_err(invalid)
+}
+
+/// Lets the timers of the calling thread expire on time; by default the kernel may add 50 µs.
+pub(crate) fn no_timer_slack() {
+    // SAFETY: no pointers. Failure only costs precision.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+}
+
+/// Raises the soft limit on open files to at least `needed`, as far as the hard limit allows.
+///
+/// Returns the limit that now holds.
+pub(crate) fn raise_open_files(needed: u64) -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a live local.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    if limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = needed.min(limit.rlim_max);
+        // SAFETY: `limit` is a live local.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// Exact CPU time of all threads of process `pid`, ended ones included.
+pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: `clock` is a live local.
+    let error = unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a live local.
+    check(unsafe { libc::clock_gettime(clock, &raw mut time) })?;
+    Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+/// User and system time of the calling thread.
+pub(crate) fn thread_cpu() -> io::Result<(Duration, Duration)> {
+    // SAFETY: an all-zero rusage is valid, it holds integers only.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a live local.
+    check(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) })?;
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    Ok((time(usage.ru_utime), time(usage.ru_stime)))
+}
