@@ -1,1 +1,102 @@
-//! ring
+//! The io_uring driver of Upshift: one ring per vCPU thread, speaking [`std::task::Waker`] and nothing else.
+//!
+//! It knows no coroutines and no scheduler. It has no globals and no thread-locals: whoever owns the thread owns the
+//! [`Ring`]. One system call per turn of the owner's loop, [`Ring::wait`] or [`Ring::submit`], hands over everything that was
+//! started and fetches everything that has completed.
+//!
+//! # How an operation travels
+//!
+//! ```text
+//!          1 start, room              4 terminal completion         6 poll: output taken
+//!   Free ─────────────────▶ Flying ─────────────────────────▶ Done ──────────────────────▶ Free
+//!     │                     ▲   │                               │
+//!     │ 2 start, no room    │   │ 5 handle dropped: cancel      │ 8 handle dropped: output disposed of
+//!     └──────────▶ Backlog ─┘   ▼                               └──────────────────────────▶ Free
+//!                   3 submit  Flying, orphan ───────────────────────────────────────────────▶ Free
+//!                                             7 terminal completion: output disposed of
+//! ```
+//!
+//! 1. [`Ring::start`] takes a slot, moves the operation into it and writes its entry into the submission queue.
+//! 2. With the queue full the slot waits in the backlog of its level instead.
+//! 3. The next [`submit`](Ring::submit) or [`wait`](Ring::wait) drains the backlog, most urgent level first.
+//! 4. [`reap`](Ring::reap) reads the completion, stores the result in the slot, and wakes the handle's waker.
+//! 5. A handle dropped too early cancels; the slot, and with it every buffer, stays until the kernel is done.
+//! 6. The [`Submission`] takes the operation out of the slot and turns it into its output, on the thread that polls.
+//! 7. What completes for nobody is disposed of: buffers are freed, descriptors closed.
+//! 8. So is what nobody took.
+//!
+//! Streams ([`AcceptMulti`], [`RecvMulti`]) occupy a slot for as long as they live and get each completion as an event in
+//! another; how they are stopped, starved and armed again is drawn in `stream.rs`. Completions carry generation and index of
+//! their slot, so one that comes late never hits the slot's next occupant.
+//!
+//! # Who owns what
+//!
+//! * The ring and everything marked "owner" belong to the ring's thread; handles may be polled and dropped on any.
+//! * A handle and the ring meet in one word of the slot (`inbox.rs`, model-checked) and in the mailbox (`mailbox.rs`), which
+//!   handles on other threads use to cancel, to ask for more, and to give slots and buffers back.
+//! * A buffer belongs to its operation, the operation to its slot, until the terminal completion. A descriptor is kept open by
+//!   the operations on it ([`Fd`]).
+//! * A received buffer ([`RecvBuf`]) belongs to its holder, and to the kernel again once dropped.
+//! * Memory is freed when the ring and its last handle are gone; [`Ring::shutdown`] first drains the kernel.
+//!
+//! # What it costs
+//!
+//! Per operation, on the ring's thread: no system call, no lock, no allocation up to 64 bytes of operation, one atomic
+//! read-modify-write to deliver the result, two to clone and drop the [`Fd`], and whatever the waker costs. A request of a
+//! server (an event of a [`RecvMulti`] and a [`op::Send`]) comes to two of these. On another thread, polling adds a
+//! read-modify-write and giving back a lock. `examples/nop_cost.rs` measures it.
+//!
+//! # Faults
+//!
+//! | fault | what happens |
+//! |---|---|
+//! | no io_uring, or not enough of something | [`Ring::new`] says what to change ([`SetupError`]) |
+//! | submission queue full | the backlog, by level |
+//! | completion queue full | the kernel keeps the rest; the next submit or wait fetches it |
+//! | too many operations | EBUSY from the operation |
+//! | no receive buffer | the stream waits for one |
+//! | slow consumer of a stream | the stream stops and goes on later |
+//! | EMFILE while accepting | an error from [`AcceptMulti`], which goes on at the next poll |
+//! | handle dropped with I/O in flight | cancelled; memory stays until the kernel is done |
+//! | ring dropped with I/O in flight | cancelled, drained, closed, freed, in this order |
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod accept;
+mod address;
+mod backlog;
+mod buffer;
+mod config;
+mod consumer;
+mod driver;
+mod fd;
+mod inbox;
+mod mailbox;
+pub mod op;
+mod operation;
+mod pool;
+mod recv;
+mod remote;
+mod ring;
+mod setup;
+mod shared;
+mod slab;
+mod slot;
+mod stream;
+mod submission;
+mod sync;
+mod uring;
+
+pub use accept::AcceptMulti;
+pub use address::Address;
+pub use buffer::{IoBuf, IoBufMut, Slice};
+pub use config::{Config, Mode, Stats};
+pub use fd::Fd;
+/// The submission queue entry that an [`Operation`] describes itself by.
+pub use io_uring::squeue::Entry;
+pub use operation::Operation;
+pub use recv::{RecvBuf, RecvMulti};
+pub use remote::Remote;
+pub use ring::Ring;
+pub use setup::SetupError;
+pub use submission::Submission;

@@ -1,0 +1,159 @@
+//! Socket addresses as the kernel wants them: owned storage of 128 bytes.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::{fmt, io, mem};
+
+/// The address of a socket, IPv4, IPv6 or Unix.
+///
+/// ```
+/// # use upshift_ring::Address;
+/// let ip: std::net::SocketAddr = "[::1]:80".parse()?;
+/// assert_eq!(Address::from(ip).ip(), Some(ip));
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Address {
+    storage: libc::sockaddr_storage,
+    length: libc::socklen_t,
+}
+
+impl Address {
+    /// Room for an address that the kernel fills in.
+    pub(crate) fn unset() -> Self {
+        Self {
+            // SAFETY: all zeroes is a valid value: family AF_UNSPEC.
+            storage: unsafe { mem::zeroed() },
+            length: size_of::<libc::sockaddr_storage>() as libc::socklen_t,
+        }
+    }
+
+    fn with<T>(value: T) -> Self {
+        const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
+        let mut address = Self::unset();
+        // SAFETY: the storage is large enough (checked above) and aligned for every kind of address.
+        unsafe { (&raw mut address.storage).cast::<T>().write(value) };
+        address.length = size_of::<T>() as libc::socklen_t;
+        address
+    }
+
+    /// The address of a Unix socket in the file system.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the path has 108 bytes or more, or a NUL byte.
+    pub fn unix(path: &Path) -> io::Result<Self> {
+        // SAFETY: all zeroes is a valid value.
+        let mut raw: libc::sockaddr_un = unsafe { mem::zeroed() };
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.len() >= raw.sun_path.len() || bytes.contains(&0) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the path of a Unix socket must have less than 108 bytes and no NUL",
+            ));
+        }
+        raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, from) in raw.sun_path.iter_mut().zip(bytes) {
+            *to = *from as libc::c_char;
+        }
+        let mut address = Self::with(raw);
+        let head = mem::offset_of!(libc::sockaddr_un, sun_path);
+        address.length = (head + bytes.len() + 1) as libc::socklen_t;
+        Ok(address)
+    }
+
+    /// The address, if it is an Internet one.
+    pub fn ip(&self) -> Option<SocketAddr> {
+        let base = &raw const self.storage;
+        match i32::from(self.storage.ss_family) {
+            libc::AF_INET => {
+                // SAFETY: the family says so, and the storage is large enough and aligned.
+                let raw = unsafe { base.cast::<libc::sockaddr_in>().read() };
+                let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+                Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above.
+                let raw = unsafe { base.cast::<libc::sockaddr_in6>().read() };
+                let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+                let port = u16::from_be(raw.sin6_port);
+                Some(SocketAddrV6::new(ip, port, raw.sin6_flowinfo, raw.sin6_scope_id).into())
+            }
+            _ => None,
+        }
+    }
+
+    /// `AF_INET`, `AF_INET6`, `AF_UNIX`, …
+    pub fn family(&self) -> i32 {
+        i32::from(self.storage.ss_family)
+    }
+
+    /// For system calls; as long as [`len`](Self::len) says.
+    pub fn as_ptr(&self) -> *const libc::sockaddr {
+        (&raw const self.storage).cast()
+    }
+
+    /// Bytes in use.
+    #[expect(clippy::len_without_is_empty, reason = "an address is never empty")]
+    pub fn len(&self) -> libc::socklen_t {
+        self.length
+    }
+
+    /// For the kernel to fill in.
+    pub(crate) fn parts_mut(&mut self) -> (*mut libc::sockaddr, *mut libc::socklen_t) {
+        ((&raw mut self.storage).cast(), &raw mut self.length)
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(v4) => Self::with(libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from(*v4.ip()).to_be(),
+                },
+                sin_zero: [0; 8],
+            }),
+            SocketAddr::V6(v6) => Self::with(libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr {
+                    s6_addr: v6.ip().octets(),
+                },
+                sin6_scope_id: v6.scope_id(),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ip() {
+            Some(ip) => ip.fmt(f),
+            None => write!(f, "Address(family {})", self.family()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn internet_addresses_survive_the_round_trip() {
+        for text in ["127.0.0.1:80", "[::1]:443", "[fe80::1%3]:9"] {
+            let ip: SocketAddr = text.parse().unwrap();
+            assert_eq!(Address::from(ip).ip(), Some(ip), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_unix_path_that_is_too_long_is_an_error() {
+        assert!(Address::unix(Path::new("/tmp/x")).is_ok());
+        assert!(Address::unix(Path::new(&"x".repeat(108))).is_err());
+    }
+}

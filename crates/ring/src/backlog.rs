@@ -1,0 +1,145 @@
+//! Operations that found the submission queue full, most urgent level first, FIFO within a level. Owner only.
+//!
+//! Slots are linked through themselves, so the backlog never allocates and is bounded by the number of slots. Every
+//! operation is O(1): a bit per non-empty level says where to look.
+
+use crate::slot::Slot;
+use std::cell::Cell;
+use std::ptr;
+
+/// Levels 0 (most urgent) to 63.
+pub(crate) const LEVELS: usize = 64;
+
+/// A FIFO of slots linked by `next`.
+pub(crate) struct SlotQueue {
+    head: Cell<*const Slot>,
+    tail: Cell<*const Slot>,
+}
+
+impl SlotQueue {
+    pub(crate) const fn new() -> Self {
+        Self {
+            head: Cell::new(ptr::null()),
+            tail: Cell::new(ptr::null()),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.get().is_null()
+    }
+
+    pub(crate) fn push(&self, slot: &Slot) {
+        slot.next.set(ptr::null());
+        if self.head.get().is_null() {
+            self.head.set(slot);
+        } else {
+            // SAFETY: a queue that is not empty has a tail, and slots outlive the queues they are in.
+            unsafe { &*self.tail.get() }.next.set(slot);
+        }
+        self.tail.set(slot);
+    }
+
+    pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
+        // SAFETY: null or a queued slot; slots live as long as the ring and its handles, longer than any use of this.
+        let slot = unsafe { self.head.get().as_ref() }?;
+        self.head.set(slot.next.get());
+        Some(slot)
+    }
+}
+
+impl SlotQueue {
+    /// Takes `slot` out of the middle; O(n).
+    pub(crate) fn remove(&self, slot: &Slot) {
+        let rest = SlotQueue::new();
+        while let Some(other) = self.pop() {
+            if !ptr::eq(other, slot) {
+                rest.push(other);
+            }
+        }
+        self.head.set(rest.head.get());
+        self.tail.set(rest.tail.get());
+    }
+}
+
+pub(crate) struct Backlog {
+    occupied: Cell<u64>,
+    len: Cell<usize>,
+    levels: [SlotQueue; LEVELS],
+}
+
+impl Backlog {
+    pub(crate) fn new() -> Self {
+        Self {
+            occupied: Cell::new(0),
+            len: Cell::new(0),
+            levels: [const { SlotQueue::new() }; LEVELS],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.occupied.get() == 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.get()
+    }
+
+    pub(crate) fn push(&self, slot: &Slot) {
+        let level = usize::from(slot.level.get()) % LEVELS;
+        self.levels[level].push(slot);
+        self.occupied.set(self.occupied.get() | 1 << level);
+        self.len.set(self.len.get() + 1);
+    }
+
+    pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
+        if self.is_empty() {
+            return None;
+        }
+        let level = self.occupied.get().trailing_zeros() as usize;
+        let slot = self.levels[level].pop();
+        if self.levels[level].is_empty() {
+            self.occupied.set(self.occupied.get() & !(1 << level));
+        }
+        self.len.set(self.len.get() - 1);
+        slot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_loses_exactly_what_is_removed() {
+        let slots: Vec<Slot> = (0..4).map(Slot::new).collect();
+        let queue = SlotQueue::new();
+        for slot in &slots {
+            queue.push(slot);
+        }
+        queue.remove(&slots[3]);
+        queue.remove(&slots[1]);
+        queue.push(&slots[1]);
+        let order: Vec<u64> = std::iter::from_fn(|| queue.pop())
+            .map(Slot::user_data)
+            .collect();
+        assert_eq!(order, [0, 2, 1]);
+    }
+
+    #[test]
+    fn the_most_urgent_leaves_first_and_equals_leave_in_order() {
+        let slots: Vec<Slot> = (0..6).map(Slot::new).collect();
+        let backlog = Backlog::new();
+        for (slot, level) in slots.iter().zip([63, 5, 0, 5, 63, 0]) {
+            slot.level.set(level);
+            backlog.push(slot);
+        }
+        assert_eq!(backlog.len(), 6);
+        let order: Vec<u64> = std::iter::from_fn(|| backlog.pop())
+            .map(Slot::user_data)
+            .collect();
+        assert_eq!(order, [2, 5, 1, 3, 0, 4]);
+        assert!(backlog.is_empty());
+        assert_eq!(backlog.len(), 0);
+    }
+}

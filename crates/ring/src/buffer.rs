@@ -1,0 +1,182 @@
+//! Owned buffers that operations can carry.
+//!
+//! A buffer moves into the operation and comes back with the result. While the operation is in flight the buffer stays where
+//! it is, inside the operation, so even inline arrays will do.
+
+use crate::recv::RecvBuf;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes to be written or sent.
+///
+/// # Safety
+///
+/// While `self` is neither moved nor changed, [`io_ptr`](Self::io_ptr) returns the same pointer, good for reading
+/// [`io_len`](Self::io_len) initialised bytes from any thread.
+pub unsafe trait IoBuf: 'static {
+    /// The first byte.
+    fn io_ptr(&self) -> *const u8;
+
+    /// Initialised bytes.
+    fn io_len(&self) -> usize;
+
+    /// A part of the buffer, for what a short write left over.
+    ///
+    /// ```
+    /// # use upshift_ring::IoBuf;
+    /// let rest = "hello".slice(2..5);
+    /// assert_eq!(rest.io_len(), 3);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the range is not within the initialised bytes.
+    fn slice(self, range: Range<usize>) -> Slice<Self>
+    where
+        Self: Sized,
+    {
+        assert!(
+            range.start <= range.end && range.end <= self.io_len(),
+            "the range must lie within the buffer's initialised bytes"
+        );
+        Slice {
+            buffer: self,
+            start: range.start,
+            end: range.end,
+        }
+    }
+}
+
+/// Room for bytes to be read or received.
+///
+/// # Safety
+///
+/// While `self` is not moved, [`io_mut_ptr`](Self::io_mut_ptr) returns the same pointer, good for writing
+/// [`io_capacity`](Self::io_capacity) bytes from any thread.
+pub unsafe trait IoBufMut: 'static {
+    /// The first byte.
+    fn io_mut_ptr(&mut self) -> *mut u8;
+
+    /// Bytes of room, whether initialised or not. Reading overwrites from the first one on.
+    fn io_capacity(&self) -> usize;
+
+    /// `count` bytes have been read. A `Vec` becomes that long; a boxed slice keeps its length.
+    ///
+    /// # Safety
+    ///
+    /// The first `count` bytes are initialised, and there is room for so many.
+    unsafe fn set_filled(&mut self, count: usize);
+}
+
+// SAFETY: the heap memory of a vector stays where it is.
+unsafe impl IoBuf for Vec<u8> {
+    fn io_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+    fn io_len(&self) -> usize {
+        self.len()
+    }
+}
+
+// SAFETY: as above, up to the capacity.
+unsafe impl IoBufMut for Vec<u8> {
+    fn io_mut_ptr(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+    fn io_capacity(&self) -> usize {
+        self.capacity()
+    }
+    unsafe fn set_filled(&mut self, count: usize) {
+        // SAFETY: forwarded.
+        unsafe { self.set_len(count) };
+    }
+}
+
+// SAFETY: the heap memory of a box stays where it is.
+unsafe impl IoBufMut for Box<[u8]> {
+    fn io_mut_ptr(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+    fn io_capacity(&self) -> usize {
+        self.len()
+    }
+    unsafe fn set_filled(&mut self, _count: usize) {}
+}
+
+macro_rules! bytes {
+    ($($type:ty),*) => { $(
+        // SAFETY: immutable bytes that stay where they are while the owner does.
+        unsafe impl IoBuf for $type {
+            fn io_ptr(&self) -> *const u8 {
+                self.as_ptr()
+            }
+            fn io_len(&self) -> usize {
+                self.len()
+            }
+        }
+    )* };
+}
+
+bytes!(
+    Box<[u8]>,
+    &'static [u8],
+    &'static str,
+    String,
+    Arc<[u8]>,
+    RecvBuf
+);
+
+// SAFETY: inline bytes; operations do not move while in flight.
+unsafe impl<const N: usize> IoBuf for [u8; N] {
+    fn io_ptr(&self) -> *const u8 {
+        self.as_ptr()
+    }
+    fn io_len(&self) -> usize {
+        N
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<const N: usize> IoBufMut for [u8; N] {
+    fn io_mut_ptr(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+    fn io_capacity(&self) -> usize {
+        N
+    }
+    unsafe fn set_filled(&mut self, _count: usize) {}
+}
+
+/// A part of a buffer; made by [`IoBuf::slice`].
+#[derive(Clone, Copy, Debug)]
+pub struct Slice<B> {
+    buffer: B,
+    start: usize,
+    end: usize,
+}
+
+impl<B> Slice<B> {
+    /// The whole buffer.
+    pub fn into_inner(self) -> B {
+        self.buffer
+    }
+}
+
+// SAFETY: a part of memory that `B` vouches for.
+unsafe impl<B: IoBuf> IoBuf for Slice<B> {
+    fn io_ptr(&self) -> *const u8 {
+        // SAFETY: `start` is within the initialised bytes.
+        unsafe { self.buffer.io_ptr().add(self.start) }
+    }
+    fn io_len(&self) -> usize {
+        self.end - self.start
+    }
+}
+
+/// What the kernel accepts at once (MAX_RW_COUNT); longer buffers are read and written in part.
+const LARGEST: usize = 0x7fff_f000;
+
+/// The length of a buffer as an entry states it.
+pub(crate) fn clamp(length: usize) -> u32 {
+    length.min(LARGEST) as u32
+}

@@ -1,0 +1,129 @@
+//! What a ring is made of and what it has done.
+
+use std::fmt;
+
+/// How the kernel hands completions over, from the best rung of the ladder to the worst.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Mode {
+    /// Completions are made on the ring's thread, when it enters the kernel for them (Linux 6.1).
+    #[default]
+    DeferTaskrun,
+    /// Completions are made on the ring's thread, at its next system call of any kind (Linux 5.19).
+    CoopTaskrun,
+    /// The kernel interrupts the ring's thread for completions.
+    Plain,
+}
+
+impl Mode {
+    /// The next rung down.
+    pub(crate) fn lower(self) -> Option<Mode> {
+        match self {
+            Mode::DeferTaskrun => Some(Mode::CoopTaskrun),
+            Mode::CoopTaskrun => Some(Mode::Plain),
+            Mode::Plain => None,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::DeferTaskrun => "single issuer, deferred task work",
+            Mode::CoopTaskrun => "cooperative task work",
+            Mode::Plain => "plain",
+        })
+    }
+}
+
+/// How to build a ring. The default takes about 2.2 MiB of virtual memory, of which the 2 MiB of buffers become resident only
+/// as they are used.
+///
+/// ```
+/// # use upshift_ring::{Config, Mode, Ring};
+/// let ring = Ring::new(Config { entries: 64, buffers: 128, ..Config::default() })?;
+/// assert!(ring.mode() >= Mode::DeferTaskrun);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Submission queue entries: operations per system call. 1 to 32768, rounded up to a power of two.
+    pub entries: u32,
+    /// Completion queue entries, at least `entries`. What does not fit is kept by the kernel, at a cost, and not lost.
+    pub cq_entries: u32,
+    /// Buffers for [`Ring::recv_multi`](crate::Ring::recv_multi): a power of two up to 32768, or 0 for none.
+    pub buffers: u16,
+    /// Bytes per buffer: the most one event of a stream can carry. 1 to 16 MiB.
+    pub buffer_size: u32,
+    /// Unread buffers at which a receiving stream is stopped until its consumer has caught up. Never more than half of
+    /// `buffers`, so that one slow consumer cannot take them all.
+    pub recv_window: u16,
+    /// Unread connections at which an accepting stream is stopped until its consumer has caught up.
+    pub accept_window: u16,
+    /// Operations and streams alive at once (128 bytes each, allocated 256 at a time as needed). Up to 2²⁴.
+    pub max_operations: u32,
+    /// The highest rung to try.
+    pub mode: Mode,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            entries: 256,
+            cq_entries: 4096,
+            buffers: 1024,
+            buffer_size: 2048,
+            recv_window: 16,
+            accept_window: 128,
+            max_operations: 1 << 18,
+            mode: Mode::DeferTaskrun,
+        }
+    }
+}
+
+impl Config {
+    /// What is wrong with the figures, if anything.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        if !(1..=32768).contains(&self.entries) {
+            Some("Config::entries must be 1 to 32768")
+        } else if self.cq_entries < self.entries || self.cq_entries > 65536 {
+            Some("Config::cq_entries must be at least Config::entries and at most 65536")
+        } else if self.buffers != 0 && (!self.buffers.is_power_of_two() || self.buffers > 32768) {
+            Some("Config::buffers must be 0 or a power of two up to 32768")
+        } else if self.buffers != 0 && !(1..=1 << 24).contains(&self.buffer_size) {
+            Some("Config::buffer_size must be 1 byte to 16 MiB")
+        } else if self.recv_window == 0 || self.accept_window == 0 {
+            Some("Config::recv_window and Config::accept_window must be at least 1")
+        } else if !(1..=1 << 24).contains(&self.max_operations) {
+            Some("Config::max_operations must be 1 to 16777216")
+        } else {
+            None
+        }
+    }
+}
+
+/// What a ring has done so far. Counters wrap after 2⁶⁴.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// `io_uring_enter` calls.
+    pub enters: u64,
+    /// Entries handed to the kernel.
+    pub submitted: u64,
+    /// Completion entries read.
+    pub completed: u64,
+    /// Completions of operations that no longer existed; ignored.
+    pub stale: u64,
+    /// The longest the backlog ever was.
+    pub backlog_max: u64,
+    /// Times a stream found no buffer and had to wait for one.
+    pub enobufs: u64,
+    /// Times a stream was stopped because its consumer was behind.
+    pub stalled: u64,
+    /// Times the completion queue was found overflown.
+    pub overflows: u64,
+    /// Kicks that reached the ring through its eventfd.
+    pub kicks: u64,
+    /// Messages from handles on other threads.
+    pub messages: u64,
+    /// Operations refused because [`Config::max_operations`] were alive.
+    pub refused: u64,
+}

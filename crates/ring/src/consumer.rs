@@ -1,0 +1,159 @@
+//! The handle's half of a stream: takes events out of the inbox in order, asks for more, and tidies up.
+//!
+//! May be used on any thread, by one at a time. Taking an event on the ring's thread costs no read-modify-write.
+
+use crate::mailbox::Message;
+use crate::operation::{Operation, Stored};
+use crate::shared::Shared;
+use crate::slot::{Kind, Slot};
+use crate::stream::{STALLED, StreamOp, discard_connection, stream_of};
+use io_uring::cqueue;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+pub(crate) struct Consumer {
+    slot: NonNull<Slot>,
+    pub(crate) shared: NonNull<Shared>,
+    /// Events taken out of the inbox, oldest first.
+    unread: *const Slot,
+}
+
+// SAFETY: what a stream owns is `Send`; slot and shared memory may be reached from any thread under the rules of `slot.rs`
+// and `shared.rs`, which the methods below follow.
+unsafe impl Send for Consumer {}
+// SAFETY: there is nothing to do with a shared reference.
+unsafe impl Sync for Consumer {}
+
+impl Consumer {
+    /// `slot` is a stream, started for this handle.
+    pub(crate) fn new(slot: &Slot, shared: NonNull<Shared>) -> Self {
+        Self {
+            slot: NonNull::from(slot),
+            shared,
+            unread: ptr::null(),
+        }
+    }
+
+    fn slot(&self) -> &Slot {
+        // SAFETY: this handle keeps it alive.
+        unsafe { self.slot.as_ref() }
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: this handle keeps it alive.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// The next event that is not `STALLED`, or an errno if the ring is gone. The event belongs to the caller.
+    #[inline]
+    pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<NonNull<Slot>, i32>> {
+        let here = self.shared().is_here();
+        loop {
+            if let Some(event) = self.next_unread(here) {
+                // SAFETY: taken out of the inbox, so it is ours.
+                if unsafe { event.as_ref() }.result.get() != STALLED {
+                    return Poll::Ready(Ok(event));
+                }
+                self.free(event);
+                if let Err(errno) = self.request() {
+                    return Poll::Ready(Err(errno));
+                }
+            } else if self.slot().wait(cx.waker(), here) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    #[inline]
+    fn next_unread(&mut self, here: bool) -> Option<NonNull<Slot>> {
+        if self.unread.is_null() {
+            // Newest first: turn it round.
+            let mut event = self.slot().inbox.take(here).cast_const();
+            // SAFETY: what has been taken out of the inbox is ours.
+            while let Some(at) = unsafe { event.as_ref() } {
+                let next = at.next.replace(self.unread);
+                self.unread = event;
+                event = next;
+            }
+        }
+        let event = NonNull::new(self.unread.cast_mut())?;
+        // SAFETY: as above.
+        self.unread = unsafe { event.as_ref() }.next.get();
+        // SAFETY: the stream lives as long as its handle. Only the consumer writes `taken`, so no read-modify-write.
+        let taken = &unsafe { stream_of(self.slot()) }.taken;
+        taken.store(
+            taken.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
+        Some(event)
+    }
+
+    /// Asks for the stream to be armed again.
+    pub(crate) fn request(&self) -> Result<(), i32> {
+        let (slot, shared) = (self.slot(), self.shared());
+        if shared.is_here() {
+            shared.driver.arm(slot);
+            return Ok(());
+        }
+        shared
+            .post(Message::Arm(self.slot, slot.generation.get()))
+            .map_err(|_| libc::ECANCELED)
+    }
+
+    /// Gives an event without a buffer back.
+    #[inline]
+    pub(crate) fn free(&self, event: NonNull<Slot>) {
+        let shared = self.shared();
+        if shared.is_here() {
+            // SAFETY: slots live as long as `shared`.
+            shared.driver.slab.give_back(unsafe { event.as_ref() });
+        } else {
+            // After the ring's end the slab is only memory.
+            let _ = shared.post(Message::Free(event, false));
+        }
+    }
+
+    /// Tidies up after the ring's end; the handle itself is released by the caller.
+    ///
+    /// # Safety
+    /// The mailbox has closed; called once.
+    unsafe fn discard_all(slot: NonNull<Slot>, shared: NonNull<Shared>) {
+        // SAFETY: the handle being released keeps slot and stream alive; nobody else uses them any more.
+        let (slot, stream) = unsafe { (slot.as_ref(), stream_of(slot.as_ref())) };
+        for mut event in [stream.unread.get(), slot.inbox.take(false).cast_const()] {
+            // SAFETY: as above.
+            while let Some(at) = unsafe { event.as_ref() } {
+                event = at.next.get();
+                if cqueue::buffer_select(at.flags.get()).is_some() {
+                    // SAFETY: an event with a buffer is a handle of its own; it ends here.
+                    unsafe { Shared::leave(shared) };
+                } else if slot.kind.get() == Kind::Accept {
+                    discard_connection(at.result.get());
+                }
+            }
+        }
+        // SAFETY: the stream ends here.
+        unsafe { Stored::<StreamOp>::take(slot.payload()) }.complete(0, 0);
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        let slot = self.slot;
+        // SAFETY: this handle keeps slot and stream alive until it is released, which is its last act. Until then only
+        // the consumer touches `unread`.
+        unsafe {
+            stream_of(slot.as_ref()).unread.set(self.unread);
+            if !self.shared().is_here() {
+                slot.as_ref().forget_waker(false);
+            }
+            Shared::release(
+                self.shared,
+                |driver| driver.abandon_stream(slot.as_ref()),
+                Message::AbandonStream(slot),
+                || Self::discard_all(slot, self.shared),
+            );
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! The owner's half of the ring: slots, queues, completions. Everything here runs on the thread of the ring.
+//!
+//! Re-entrancy: wakers and destructors of operations are foreign code and may call back into the ring. So state is in cells,
+//! no borrow lives across foreign code, and every function finishes its own bookkeeping before it runs any.
+//! What streams do with their completions is in `stream.rs`.
+
+use crate::backlog::{Backlog, SlotQueue};
+use crate::config::{Config, Stats};
+use crate::mailbox::Mailbox;
+use crate::operation::{Operation, Stored};
+use crate::pool::Pool;
+use crate::slab::Slab;
+use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
+use crate::uring::Uring;
+use io_uring::squeue::Flags;
+use io_uring::{cqueue, opcode, types};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `user_data` of the watch on the eventfd. Reserved, as is the next: no slot has so high an index.
+const KICK: u64 = u64::MAX - 1;
+/// `user_data` of cancellations, whose results do not matter.
+const CANCEL: u64 = u64::MAX;
+
+/// Enters per [`Driver::submit`] at most, so that a flood of completions cannot keep the owner from reaping.
+const ENTERS: usize = 64;
+
+/// Counters that are not kept elsewhere.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) completed: Cell<u64>,
+    pub(crate) stale: Cell<u64>,
+    pub(crate) backlog_max: Cell<u64>,
+    pub(crate) enobufs: Cell<u64>,
+    pub(crate) stalled: Cell<u64>,
+    pub(crate) overflows: Cell<u64>,
+    pub(crate) kicks: Cell<u64>,
+    pub(crate) messages: Cell<u64>,
+    pub(crate) refused: Cell<u64>,
+}
+
+/// Adds one.
+#[inline]
+pub(crate) fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+pub(crate) struct Driver {
+    pub(crate) uring: Uring,
+    pub(crate) slab: Slab,
+    pub(crate) pool: Option<Pool>,
+    pub(crate) mail: Arc<Mailbox>,
+    pub(crate) starved: SlotQueue,
+    pub(crate) starved_len: Cell<usize>,
+    backlog: Backlog,
+    /// Operations to cancel that found the submission queue full.
+    cancels: RefCell<Vec<u64>>,
+    /// Operations and armed streams: in the backlog, in the queue or in the kernel.
+    pub(crate) flying: Cell<usize>,
+    /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
+    pub(crate) handles: Cell<usize>,
+    pub(crate) closing: Cell<bool>,
+    watching: Cell<bool>,
+    pub(crate) recv_window: u32,
+    pub(crate) accept_window: u32,
+    pub(crate) counters: Counters,
+}
+
+impl Driver {
+    pub(crate) fn new(config: &Config, mail: Arc<Mailbox>) -> io::Result<Self> {
+        let uring = Uring::new(config)?;
+        let pool = match Self::make_pool(config, &uring) {
+            Ok(pool) => pool,
+            Err(error) => {
+                // SAFETY: nothing is in flight, and `uring` is not used again.
+                unsafe { uring.close() };
+                return Err(error);
+            }
+        };
+        Ok(Self {
+            uring,
+            slab: Slab::new(config.max_operations),
+            pool,
+            mail,
+            starved: SlotQueue::new(),
+            starved_len: Cell::new(0),
+            backlog: Backlog::new(),
+            cancels: RefCell::new(Vec::new()),
+            flying: Cell::new(0),
+            handles: Cell::new(1),
+            closing: Cell::new(false),
+            watching: Cell::new(false),
+            recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),
+            accept_window: u32::from(config.accept_window),
+            counters: Counters::default(),
+        })
+    }
+
+    fn make_pool(config: &Config, uring: &Uring) -> io::Result<Option<Pool>> {
+        if config.buffers == 0 {
+            return Ok(None);
+        }
+        let pool = Pool::new(config.buffers, config.buffer_size)?;
+        // SAFETY: the pool is part of the driver, which unregisters it before it goes.
+        unsafe { uring.register_buffers(pool.address(), pool.entries())? };
+        Ok(Some(pool))
+    }
+
+    /// Takes a slot, stores the operation, queues its entry. On refusal the operation comes back with an errno.
+    #[inline]
+    pub(crate) fn start<T: Operation>(&self, op: T, level: u8) -> Result<&Slot, (T, i32)> {
+        if self.closing.get() {
+            return Err((op, libc::ECANCELED));
+        }
+        let Some(slot) = self.slab.take() else {
+            count(&self.counters.refused);
+            return Err((op, libc::EBUSY));
+        };
+        // SAFETY: a slot fresh from the slab has a free payload.
+        unsafe { Stored::put(slot.payload(), op) };
+        slot.table.set(Stored::<T>::TABLE);
+        slot.kind.set(Kind::Once);
+        slot.level.set(level);
+        self.handles.set(self.handles.get() + 1);
+        self.flying.set(self.flying.get() + 1);
+        if self.backlog.is_empty() && !self.uring.is_full() {
+            // SAFETY: just stored.
+            let entry = unsafe { (*Stored::<T>::place(slot.payload())).entry() };
+            self.push(slot, entry);
+        } else {
+            self.postpone(slot);
+        }
+        Ok(slot)
+    }
+
+    /// Queues the entry of a slot that is not flying.
+    pub(crate) fn launch(&self, slot: &Slot) {
+        self.flying.set(self.flying.get() + 1);
+        if self.backlog.is_empty() && !self.uring.is_full() {
+            self.push_slot(slot);
+        } else {
+            self.postpone(slot);
+        }
+    }
+
+    #[cold]
+    fn postpone(&self, slot: &Slot) {
+        slot.place.set(Place::Backlog);
+        self.backlog.push(slot);
+        let max = &self.counters.backlog_max;
+        max.set(max.get().max(self.backlog.len() as u64));
+    }
+
+    fn push_slot(&self, slot: &Slot) {
+        // SAFETY: a slot that is launched holds an operation of the type of its table.
+        let entry = unsafe { (slot.table.get().entry)(slot.payload()) };
+        self.push(slot, entry);
+    }
+
+    /// The queue has room.
+    #[inline]
+    fn push(&self, slot: &Slot, mut entry: io_uring::squeue::Entry) {
+        entry.set_user_data(slot.user_data());
+        slot.place.set(Place::Flying);
+        // SAFETY: the contract of `Operation`: the entry's pointers are good while the operation lies in its slot, and it
+        // does until its terminal completion.
+        let pushed = unsafe { self.uring.push(&entry) };
+        debug_assert!(pushed, "callers check for room");
+    }
+
+    /// Asks for the end of a slot's operation; its terminal completion still comes.
+    pub(crate) fn cancel(&self, slot: &Slot) {
+        if slot.has_mark(CANCELLED) {
+            return;
+        }
+        match slot.place.get() {
+            Place::Backlog => slot.mark(CANCELLED),
+            Place::Flying => {
+                slot.mark(CANCELLED);
+                if !self.push_cancel(slot.user_data()) {
+                    self.cancels.borrow_mut().push(slot.user_data());
+                }
+            }
+            Place::Free | Place::Starved | Place::Idle | Place::Done => {}
+        }
+    }
+
+    fn push_cancel(&self, user_data: u64) -> bool {
+        let mut entry = opcode::AsyncCancel::new(user_data)
+            .build()
+            .user_data(CANCEL);
+        if self.uring.skips_success() {
+            entry = entry.flags(Flags::SKIP_SUCCESS);
+        }
+        // SAFETY: points to nothing.
+        unsafe { self.uring.push(&entry) }
+    }
+
+    /// The handle of a one-shot is gone.
+    pub(crate) fn abandon(&self, slot: &Slot) {
+        if slot.place.get() == Place::Done {
+            self.dispose(slot);
+        } else {
+            slot.mark(ORPHAN);
+            self.cancel(slot);
+            slot.forget_waker(true);
+        }
+    }
+
+    /// Completes the operation of a slot into nothing, and frees the slot.
+    pub(crate) fn dispose(&self, slot: &Slot) {
+        slot.place.set(Place::Done);
+        // SAFETY: the operation is complete, nobody else has taken it, and it is not touched again.
+        unsafe { (slot.table.get().dispose)(slot.payload(), slot.result.get(), slot.flags.get()) };
+        self.slab.give_back(slot);
+    }
+
+    /// Fills the submission queue: the watch on the eventfd, cancellations, streams that can have a buffer, the backlog.
+    /// True: operations cancelled in the backlog have completed, and whoever was woken may have work.
+    fn flush(&self) -> bool {
+        let mut completed = false;
+        if !self.watching.get() {
+            self.watch();
+        }
+        while !self.uring.is_full() {
+            let Some(user_data) = self.cancels.borrow_mut().pop() else {
+                break;
+            };
+            let pushed = self.push_cancel(user_data);
+            debug_assert!(pushed, "there is room");
+        }
+        self.feed();
+        while !self.uring.is_full() {
+            let Some(slot) = self.backlog.pop() else {
+                break;
+            };
+            if slot.has_mark(CANCELLED) {
+                self.finished(slot, -libc::ECANCELED, 0);
+                completed = true;
+            } else {
+                self.push_slot(slot);
+            }
+        }
+        completed
+    }
+
+    #[cold]
+    fn watch(&self) {
+        if self.closing.get() || self.uring.is_full() {
+            return;
+        }
+        let fd = types::Fd(self.mail.kick.raw_fd());
+        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32)
+            .multi(true)
+            .build()
+            .user_data(KICK);
+        // SAFETY: points to nothing, and the eventfd lives as long as the mailbox.
+        self.watching.set(unsafe { self.uring.push(&entry) });
+    }
+
+    /// Entries that a submit would hand over.
+    #[inline]
+    pub(crate) fn pending(&self) -> usize {
+        let fed = match &self.pool {
+            Some(pool) if !self.starved.is_empty() => {
+                self.starved_len.get().min(pool.available() as usize)
+            }
+            _ => 0,
+        };
+        self.uring.pending() + self.backlog.len() + self.cancels.borrow().len() + fed
+    }
+
+    /// Hands everything over and fetches what the kernel holds back, without waiting.
+    pub(crate) fn submit(&self) -> io::Result<()> {
+        for _ in 0..ENTERS {
+            self.flush();
+            let fetch = self.uring.owes_completions();
+            if self.uring.pending() == 0 && !fetch {
+                return Ok(());
+            }
+            if fetch && self.uring.is_overflown() {
+                count(&self.counters.overflows);
+                if self.uring.completions_full() && self.uring.pending() == 0 {
+                    return Ok(());
+                }
+            }
+            match self.uring.enter(fetch) {
+                Ok(_) => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // The kernel wants its completions reaped, or memory: the entries stay queued for the next turn.
+                    Some(libc::EBUSY | libc::EAGAIN) => return Ok(()),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// One enter that hands everything over and waits; see [`crate::Ring::wait`].
+    pub(crate) fn wait(&self, block: bool, timeout: Option<Duration>) -> io::Result<()> {
+        let mut completed = self.flush();
+        while !self.backlog.is_empty() {
+            let before = self.backlog.len();
+            match self.uring.enter(self.uring.owes_completions()) {
+                Ok(_) => completed |= self.flush(),
+                Err(error) => return Self::interrupted(error),
+            }
+            if self.backlog.len() == before {
+                // The kernel takes nothing: the caller must reap first.
+                return Ok(());
+            }
+        }
+        if self.uring.is_overflown() {
+            count(&self.counters.overflows);
+        }
+        let hungry = self
+            .pool
+            .as_ref()
+            .is_some_and(|pool| !self.starved.is_empty() && pool.available() > 0);
+        let want = u32::from(block && !hungry && !completed);
+        match self.uring.enter_and_wait(want, timeout) {
+            Ok(_) => Ok(()),
+            Err(error) => Self::interrupted(error),
+        }
+    }
+
+    /// The errors after which the caller simply reaps and goes on.
+    fn interrupted(error: io::Error) -> io::Result<()> {
+        match error.raw_os_error() {
+            Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
+            _ => Err(error),
+        }
+    }
+
+    /// Reads all completions; returns how many.
+    pub(crate) fn reap(&self) -> usize {
+        let mut read = 0;
+        loop {
+            while let Some(completion) = self.uring.next_completion() {
+                read += 1;
+                self.dispatch(&completion);
+            }
+            if !self.uring.refill() {
+                break;
+            }
+        }
+        let completed = &self.counters.completed;
+        completed.set(completed.get() + read as u64);
+        read
+    }
+
+    #[inline]
+    fn dispatch(&self, completion: &cqueue::Entry) {
+        let user_data = completion.user_data();
+        let (result, flags) = (completion.result(), completion.flags());
+        match self.slab.get(user_data as u32) {
+            Some(slot)
+                if slot.generation.get() == (user_data >> 32) as u32
+                    && slot.place.get() == Place::Flying =>
+            {
+                self.finished(slot, result, flags);
+            }
+            _ => self.unmatched(user_data, flags),
+        }
+    }
+
+    #[cold]
+    fn unmatched(&self, user_data: u64, flags: u32) {
+        match user_data {
+            CANCEL => {}
+            KICK => {
+                count(&self.counters.kicks);
+                if !cqueue::more(flags) {
+                    self.watching.set(false);
+                }
+            }
+            _ => {
+                count(&self.counters.stale);
+                if let (Some(pool), Some(id)) = (&self.pool, cqueue::buffer_select(flags)) {
+                    pool.taken();
+                    pool.publish(id);
+                }
+            }
+        }
+    }
+
+    /// A completion of a flying slot, or the end of one that never left the backlog.
+    #[inline]
+    fn finished(&self, slot: &Slot, mut result: i32, flags: u32) {
+        if slot.kind.get() != Kind::Once {
+            self.stream_event(slot, result, flags);
+            return;
+        }
+        if cqueue::more(flags) {
+            // Zero copy: the result comes first, the release of the buffer is the terminal completion.
+            slot.result.set(result);
+            return;
+        }
+        if cqueue::notif(flags) {
+            result = slot.result.get();
+        }
+        slot.result.set(result);
+        slot.flags.set(flags);
+        slot.place.set(Place::Done);
+        self.flying.set(self.flying.get() - 1);
+        if slot.has_mark(ORPHAN) {
+            self.dispose(slot);
+        } else if let Some(waker) = slot.deliver(slot) {
+            waker.wake();
+        }
+    }
+
+    /// Refuses new work, ends what has not reached the kernel, and asks the kernel to end the rest. True the first time.
+    pub(crate) fn begin_shutdown(&self) -> bool {
+        if self.closing.replace(true) {
+            return false;
+        }
+        self.cancels.borrow_mut().clear();
+        self.end_starved();
+        while let Some(slot) = self.backlog.pop() {
+            self.finished(slot, -libc::ECANCELED, 0);
+        }
+        true
+    }
+
+    /// Nothing is in flight any more.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flying.get() == 0 && !self.watching.get()
+    }
+
+    /// One round of ending what is in flight: cancel all in even rounds, wait in odd ones.
+    pub(crate) fn drain(&self, round: usize) -> io::Result<()> {
+        if round.is_multiple_of(2) {
+            let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any().all())
+                .build()
+                .user_data(CANCEL);
+            // A full queue is emptied by the enter below; a later round has room.
+            // SAFETY: points to nothing.
+            let _ = unsafe { self.uring.push(&entry) };
+        }
+        // Most operations end within the first enter; the time is for those in the kernel's worker threads.
+        let result = self
+            .uring
+            .enter_and_wait(1, Some(Duration::from_millis(10)));
+        self.reap();
+        result.map(drop).or_else(Self::interrupted)
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let counters = &self.counters;
+        Stats {
+            enters: self.uring.enters.get(),
+            submitted: self.uring.submitted.get(),
+            completed: counters.completed.get(),
+            stale: counters.stale.get(),
+            backlog_max: counters.backlog_max.get(),
+            enobufs: counters.enobufs.get(),
+            stalled: counters.stalled.get(),
+            overflows: counters.overflows.get(),
+            kicks: counters.kicks.get(),
+            messages: counters.messages.get(),
+            refused: counters.refused.get(),
+        }
+    }
+}

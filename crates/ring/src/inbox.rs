@@ -1,0 +1,320 @@
+//! The state word of a slot: which completions wait to be read, and whether somebody waits for one.
+//!
+//! ```text
+//!                1 register              3 claim              4 deliver
+//!   EMPTY ────────────────────▶ WAITING ─────────▶ CLAIMED ─────────────▶ list of nodes
+//!    ▲ ▲  ◀────────────────────                                              │    ▲
+//!    │ │        2 withdraw                                                   │    │ 5 append
+//!    │ └───────────────────────────────── 6 take ────────────────────────────┤    │
+//!    └─────────── 5 append (nobody waits: straight to the list) ─────────────┴────┘
+//! ```
+//!
+//! One pointer-sized word. **One producer**: the thread of the ring (3, 4, 5). **One consumer**: whoever holds the handle
+//! by `&mut`, on any thread (1, 2, 6). A one-shot operation is a list of one node, the slot itself.
+//!
+//! The word also says who may touch the *waker cell* beside it: in `EMPTY` and *list* the consumer, in `CLAIMED` the
+//! producer, in `WAITING` nobody before having left it by 2 or 3. A consumer that meets `CLAIMED` must not wait for the
+//! producer (it may outrank it under `SCHED_FIFO`): it wakes itself and comes back.
+//!
+//! Cost: delivering is one read-modify-write. On the thread of the ring the consumer's transitions are plain loads and
+//! stores, because its only rival is itself (`here` is true); elsewhere each is one read-modify-write.
+
+use crate::sync::{AtomicPtr, Ordering};
+use std::ptr;
+use std::task::Waker;
+
+/// The state word. `N` is the node type; the caller links the nodes.
+pub(crate) struct Inbox<N> {
+    word: AtomicPtr<N>,
+}
+
+/// What [`Inbox::withdraw`] found.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Withdrawn {
+    /// The waker cell belongs to the consumer; nothing has arrived.
+    Empty,
+    /// Something arrived: take it.
+    Ready,
+    /// Something is arriving this very moment: wake yourself and come back.
+    Busy,
+}
+
+/// What [`Inbox::register`] did.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Registered {
+    /// The next delivery takes the waker.
+    Waiting,
+    /// Something arrived in between: take it. The waker cell still belongs to the consumer.
+    Ready,
+}
+
+fn empty<N>() -> *mut N {
+    ptr::null_mut()
+}
+
+fn waiting<N>() -> *mut N {
+    ptr::without_provenance_mut(1)
+}
+
+fn claimed<N>() -> *mut N {
+    ptr::without_provenance_mut(2)
+}
+
+impl<N> Inbox<N> {
+    pub(crate) fn new() -> Self {
+        Self {
+            word: AtomicPtr::new(empty()),
+        }
+    }
+
+    /// Back to `EMPTY`, for a slot that nobody shares at the moment.
+    #[inline]
+    pub(crate) fn reset(&self) {
+        self.word.store(empty(), Ordering::Relaxed);
+    }
+
+    /// Producer, 3–5. `link(next)` sets the successor of `node`; `take_waker` empties the waker cell and is called only while
+    /// the cell belongs to the producer. The caller wakes what it gets.
+    #[inline]
+    pub(crate) fn push(
+        &self,
+        node: *mut N,
+        link: impl Fn(*mut N),
+        take_waker: impl FnOnce() -> Option<Waker>,
+    ) -> Option<Waker> {
+        let mut seen = self.word.load(Ordering::Relaxed);
+        loop {
+            let claim = seen == waiting();
+            let next = if claim {
+                claimed()
+            } else {
+                link(seen);
+                node
+            };
+            // AcqRel: acquires the waker cell written before WAITING, releases the node.
+            match self
+                .word
+                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) if claim => {
+                    let waker = take_waker();
+                    link(empty());
+                    // Nobody leaves CLAIMED but us, so a store will do.
+                    self.word.store(node, Ordering::Release);
+                    return waker;
+                }
+                Ok(_) => return None,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Consumer: has anything arrived?
+    #[inline]
+    pub(crate) fn has_arrived(&self) -> bool {
+        let seen = self.word.load(Ordering::Acquire);
+        seen != empty() && seen != waiting() && seen != claimed()
+    }
+
+    /// Consumer, 6: the list, newest first, or null.
+    #[inline]
+    pub(crate) fn take(&self, here: bool) -> *mut N {
+        if !self.has_arrived() {
+            return empty();
+        }
+        if here {
+            let list = self.word.load(Ordering::Relaxed);
+            self.word.store(empty(), Ordering::Relaxed);
+            list
+        } else {
+            // A list only ever grows behind our back.
+            self.word.swap(empty(), Ordering::AcqRel)
+        }
+    }
+
+    /// Consumer, 2: get the waker cell (back).
+    #[inline]
+    pub(crate) fn withdraw(&self, here: bool) -> Withdrawn {
+        let mut seen = self.word.load(Ordering::Acquire);
+        if seen == waiting() {
+            if here {
+                self.word.store(empty(), Ordering::Relaxed);
+                return Withdrawn::Empty;
+            }
+            match self
+                .word
+                .compare_exchange(seen, empty(), Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Withdrawn::Empty,
+                Err(now) => seen = now,
+            }
+        }
+        if seen == empty() {
+            Withdrawn::Empty
+        } else if seen == claimed() {
+            Withdrawn::Busy
+        } else {
+            Withdrawn::Ready
+        }
+    }
+
+    /// Consumer, 1: after [`Withdrawn::Empty`] and with the waker in its cell.
+    #[inline]
+    pub(crate) fn register(&self, here: bool) -> Registered {
+        if here {
+            self.word.store(waiting(), Ordering::Release);
+            return Registered::Waiting;
+        }
+        match self
+            .word
+            .compare_exchange(empty(), waiting(), Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => Registered::Waiting,
+            Err(_) => Registered::Ready,
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::cell::{Cell, UnsafeCell};
+    use loom::future::block_on;
+    use loom::sync::Arc;
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    struct Node {
+        next: Cell<*mut Node>,
+        value: Cell<u32>,
+    }
+
+    struct Shared {
+        inbox: Inbox<Node>,
+        waker: UnsafeCell<Option<Waker>>,
+        nodes: [Node; 2],
+    }
+
+    // SAFETY: loom checks every access to the cells.
+    unsafe impl Sync for Shared {}
+    // SAFETY: as above.
+    unsafe impl Send for Shared {}
+
+    impl Shared {
+        fn new() -> Arc<Self> {
+            let node = || Node {
+                next: Cell::new(ptr::null_mut()),
+                value: Cell::new(0),
+            };
+            Arc::new(Shared {
+                inbox: Inbox::new(),
+                waker: UnsafeCell::new(None),
+                nodes: [node(), node()],
+            })
+        }
+
+        fn produce(&self, index: usize, value: u32) {
+            let node = &self.nodes[index];
+            node.value.set(value);
+            let woken = self.inbox.push(
+                ptr::from_ref(node).cast_mut(),
+                |next| node.next.set(next),
+                // SAFETY: CLAIMED: the cell is the producer's.
+                || self.waker.with_mut(|cell| unsafe { (*cell).take() }),
+            );
+            if let Some(waker) = woken {
+                waker.wake();
+            }
+        }
+
+        fn poll(&self, cx: &mut std::task::Context<'_>) -> Poll<u32> {
+            loop {
+                let mut list = self.inbox.take(false);
+                if !list.is_null() {
+                    let mut sum = 0;
+                    while !list.is_null() {
+                        // SAFETY: nodes live as long as `self`, and what was taken is ours.
+                        let node = unsafe { &*list };
+                        sum += node.value.get();
+                        list = node.next.get();
+                    }
+                    return Poll::Ready(sum);
+                }
+                match self.inbox.withdraw(false) {
+                    Withdrawn::Ready => continue,
+                    Withdrawn::Busy => {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    Withdrawn::Empty => {}
+                }
+                // SAFETY: EMPTY: the cell is the consumer's.
+                self.waker
+                    .with_mut(|cell| unsafe { *cell = Some(cx.waker().clone()) });
+                match self.inbox.register(false) {
+                    Registered::Waiting => return Poll::Pending,
+                    Registered::Ready => continue,
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_completion_is_seen_whenever_it_arrives() {
+        loom::model(|| {
+            let shared = Shared::new();
+            let producer = shared.clone();
+            let thread = loom::thread::spawn(move || producer.produce(0, 7));
+            assert_eq!(block_on(poll_fn(|cx| shared.poll(cx))), 7);
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn two_completions_of_a_stream_are_both_seen() {
+        loom::model(|| {
+            let shared = Shared::new();
+            let producer = shared.clone();
+            let thread = loom::thread::spawn(move || {
+                producer.produce(0, 1);
+                producer.produce(1, 2);
+            });
+            let mut sum = 0;
+            while sum < 3 {
+                sum += block_on(poll_fn(|cx| shared.poll(cx)));
+            }
+            assert_eq!(sum, 3);
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_waker_is_taken_back_or_taken_never_both() {
+        loom::model(|| {
+            let shared = Shared::new();
+            // SAFETY: nobody else has the cell yet.
+            shared
+                .waker
+                .with_mut(|cell| unsafe { *cell = Some(Waker::noop().clone()) });
+            assert_eq!(shared.inbox.register(false), Registered::Waiting);
+            let producer = shared.clone();
+            let thread = loom::thread::spawn(move || producer.produce(0, 1));
+            match shared.inbox.withdraw(false) {
+                // SAFETY: EMPTY: the cell is the consumer's.
+                Withdrawn::Empty => {
+                    assert!(
+                        shared
+                            .waker
+                            .with_mut(|cell| unsafe { (*cell).take() })
+                            .is_some()
+                    );
+                }
+                Withdrawn::Ready | Withdrawn::Busy => {}
+            }
+            thread.join().unwrap();
+            assert!(shared.inbox.has_arrived());
+        });
+    }
+}

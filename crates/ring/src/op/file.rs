@@ -1,0 +1,208 @@
+//! Opening, inspecting, syncing and closing files.
+
+use super::outcome;
+use crate::fd::Fd;
+use crate::operation::Operation;
+use io_uring::{opcode, squeue::Entry, types};
+use std::ffi::CString;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::{fmt, io, mem};
+
+fn path_to_c(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a path must not contain a NUL byte",
+        )
+    })
+}
+
+/// Opens a file; resolves to its descriptor, which is close-on-exec.
+#[derive(Debug)]
+pub struct OpenAt {
+    directory: Option<Fd>,
+    path: CString,
+    flags: i32,
+    mode: libc::mode_t,
+}
+
+impl OpenAt {
+    /// Relative to `directory` or, if `None`, to the working directory. `flags` and `mode` as for `openat(2)`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the path contains a NUL byte.
+    pub fn new(
+        directory: Option<Fd>,
+        path: impl AsRef<Path>,
+        flags: i32,
+        mode: u32,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            directory,
+            path: path_to_c(path.as_ref())?,
+            flags: flags | libc::O_CLOEXEC,
+            mode,
+        })
+    }
+}
+
+// SAFETY: the path is owned heap memory.
+unsafe impl Operation for OpenAt {
+    type Output = io::Result<OwnedFd>;
+
+    fn entry(&mut self) -> Entry {
+        let directory = self
+            .directory
+            .as_ref()
+            .map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
+        opcode::OpenAt::new(types::Fd(directory), self.path.as_ptr())
+            .flags(self.flags)
+            .mode(self.mode)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        outcome(result)?;
+        // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(result) })
+    }
+}
+
+/// Asks for the attributes of a file.
+pub struct Statx {
+    directory: Option<Fd>,
+    path: CString,
+    flags: i32,
+    answer: Box<libc::statx>,
+}
+
+impl Statx {
+    /// Of a path, relative to `directory` or to the working directory. `flags` as for `statx(2)`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the path contains a NUL byte.
+    pub fn new(directory: Option<Fd>, path: impl AsRef<Path>, flags: i32) -> io::Result<Self> {
+        Ok(Self {
+            directory,
+            path: path_to_c(path.as_ref())?,
+            flags,
+            // SAFETY: all zeroes is a valid value.
+            answer: Box::new(unsafe { mem::zeroed() }),
+        })
+    }
+
+    /// Of an open file.
+    pub fn of(fd: Fd) -> Self {
+        Self {
+            directory: Some(fd),
+            path: CString::default(),
+            flags: libc::AT_EMPTY_PATH,
+            // SAFETY: all zeroes is a valid value.
+            answer: Box::new(unsafe { mem::zeroed() }),
+        }
+    }
+}
+
+// SAFETY: path and answer are owned heap memory.
+unsafe impl Operation for Statx {
+    type Output = io::Result<Box<libc::statx>>;
+
+    fn entry(&mut self) -> Entry {
+        let directory = self
+            .directory
+            .as_ref()
+            .map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
+        let answer: *mut libc::statx = &raw mut *self.answer;
+        opcode::Statx::new(types::Fd(directory), self.path.as_ptr(), answer.cast())
+            .flags(self.flags)
+            .mask(libc::STATX_BASIC_STATS | libc::STATX_BTIME)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        outcome(result).map(|_| self.answer)
+    }
+}
+
+impl fmt::Debug for Statx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Statx")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes a file's data, and its attributes unless told otherwise, to the device.
+#[derive(Debug)]
+pub struct Fsync {
+    fd: Fd,
+    flags: types::FsyncFlags,
+}
+
+impl Fsync {
+    /// Data and attributes.
+    pub fn new(fd: Fd) -> Self {
+        Self {
+            fd,
+            flags: types::FsyncFlags::empty(),
+        }
+    }
+
+    /// Data only (`fdatasync`).
+    pub fn data(fd: Fd) -> Self {
+        Self {
+            fd,
+            flags: types::FsyncFlags::DATASYNC,
+        }
+    }
+}
+
+// SAFETY: the entry points to nothing.
+unsafe impl Operation for Fsync {
+    type Output = io::Result<()>;
+
+    fn entry(&mut self) -> Entry {
+        opcode::Fsync::new(self.fd.target())
+            .flags(self.flags)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        outcome(result).map(drop)
+    }
+}
+
+/// Closes a descriptor that nobody shares, without blocking this thread.
+#[derive(Debug)]
+pub struct Close(ManuallyDrop<OwnedFd>);
+
+impl Close {
+    /// Takes the descriptor.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self(ManuallyDrop::new(fd))
+    }
+}
+
+// SAFETY: the entry points to nothing; the descriptor is owned until the kernel has it.
+unsafe impl Operation for Close {
+    type Output = io::Result<()>;
+
+    fn entry(&mut self) -> Entry {
+        opcode::Close::new(types::Fd(self.0.as_raw_fd())).build()
+    }
+
+    fn complete(mut self, result: i32, _flags: u32) -> Self::Output {
+        if result == -libc::ECANCELED || result == -libc::EBUSY {
+            // It never got to the kernel: close it here.
+            // SAFETY: not dropped before, and `self` is not used again.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+            return Ok(());
+        }
+        outcome(result).map(drop)
+    }
+}

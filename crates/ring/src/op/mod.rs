@@ -1,0 +1,34 @@
+//! The operations. Each owns what it points to and resolves to the result together with the buffers it was given.
+//!
+//! | group | operations |
+//! |---|---|
+//! | [`Nop`] | nothing, for tests and measurements |
+//! | files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`], [`Fsync`], [`OpenAt`], [`Statx`], [`Close`] |
+//! | sockets | [`Recv`], [`Send`], [`SendZc`], [`SendVectored`], [`Connect`], [`Accept`], [`Shutdown`] |
+//! | readiness | [`PollAdd`] |
+//!
+//! To cancel, drop the [`Submission`](crate::Submission) or call its [`cancel`](crate::Submission::cancel).
+
+mod file;
+mod misc;
+mod socket;
+mod transfer;
+mod vectored;
+
+pub use file::{Close, Fsync, OpenAt, Statx};
+pub use misc::{Nop, PollAdd};
+pub use socket::{Accept, Connect, Shutdown};
+pub use transfer::{ReadAt, Recv, Send, SendZc, WriteAt};
+pub use vectored::{ReadVectored, SendVectored, WriteVectored};
+
+use std::io;
+
+/// A result of the kernel: a count, or a negative errno.
+#[inline]
+pub(crate) fn outcome(result: i32) -> io::Result<usize> {
+    if result >= 0 {
+        Ok(result as usize)
+    } else {
+        Err(io::Error::from_raw_os_error(-result))
+    }
+}

@@ -1,0 +1,229 @@
+//! Moving bytes between a descriptor and one buffer.
+
+use super::outcome;
+use crate::buffer::{IoBuf, IoBufMut, clamp};
+use crate::fd::Fd;
+use crate::operation::Operation;
+use io_uring::{opcode, squeue::Entry};
+use std::io;
+
+/// Result and buffer of a transfer that fills the buffer.
+fn filled<B: IoBufMut>(result: i32, mut buffer: B) -> (io::Result<usize>, B) {
+    let result = outcome(result);
+    if let Ok(count) = result {
+        // SAFETY: the kernel has written so many bytes from the first one on, and never more than there was room for.
+        unsafe { buffer.set_filled(count) };
+    }
+    (result, buffer)
+}
+
+/// Reads from a file at a position, into a buffer from its first byte on. 0 bytes: end of file.
+#[derive(Debug)]
+pub struct ReadAt<B> {
+    fd: Fd,
+    buffer: B,
+    offset: u64,
+    ioprio: u16,
+}
+
+impl<B: IoBufMut> ReadAt<B> {
+    /// `offset` in bytes; `u64::MAX` means the file's own position, and is right for pipes and the like.
+    pub fn new(fd: Fd, buffer: B, offset: u64) -> Self {
+        Self {
+            fd,
+            buffer,
+            offset,
+            ioprio: 0,
+        }
+    }
+
+    /// Sets the I/O priority, as `ioprio_set(2)` encodes it; 0 is the thread's own.
+    #[must_use]
+    pub fn ioprio(mut self, ioprio: u16) -> Self {
+        self.ioprio = ioprio;
+        self
+    }
+}
+
+// SAFETY: the buffer vouches for its memory and lies in the operation.
+unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
+    type Output = (io::Result<usize>, B);
+
+    fn entry(&mut self) -> Entry {
+        let length = clamp(self.buffer.io_capacity());
+        opcode::Read::new(self.fd.target(), self.buffer.io_mut_ptr(), length)
+            .offset(self.offset)
+            .ioprio(self.ioprio)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        filled(result, self.buffer)
+    }
+}
+
+/// Writes a buffer to a file at a position. May write less than all of it.
+#[derive(Debug)]
+pub struct WriteAt<B> {
+    fd: Fd,
+    buffer: B,
+    offset: u64,
+    ioprio: u16,
+}
+
+impl<B: IoBuf> WriteAt<B> {
+    /// `offset` in bytes; `u64::MAX` means the file's own position, and is right for pipes and the like.
+    pub fn new(fd: Fd, buffer: B, offset: u64) -> Self {
+        Self {
+            fd,
+            buffer,
+            offset,
+            ioprio: 0,
+        }
+    }
+
+    /// Sets the I/O priority, as `ioprio_set(2)` encodes it; 0 is the thread's own.
+    #[must_use]
+    pub fn ioprio(mut self, ioprio: u16) -> Self {
+        self.ioprio = ioprio;
+        self
+    }
+}
+
+// SAFETY: the buffer vouches for its memory and lies in the operation.
+unsafe impl<B: IoBuf> Operation for WriteAt<B> {
+    type Output = (io::Result<usize>, B);
+
+    fn entry(&mut self) -> Entry {
+        let length = clamp(self.buffer.io_len());
+        opcode::Write::new(self.fd.target(), self.buffer.io_ptr(), length)
+            .offset(self.offset)
+            .ioprio(self.ioprio)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        (outcome(result), self.buffer)
+    }
+}
+
+/// Receives once from a connected socket, into a buffer from its first byte on. 0 bytes: the peer has finished.
+#[derive(Debug)]
+pub struct Recv<B> {
+    fd: Fd,
+    buffer: B,
+    flags: i32,
+}
+
+impl<B: IoBufMut> Recv<B> {
+    /// As much as there is and as fits.
+    pub fn new(fd: Fd, buffer: B) -> Self {
+        Self {
+            fd,
+            buffer,
+            flags: 0,
+        }
+    }
+
+    /// Waits until the buffer is full, the peer has finished, or an error.
+    #[must_use]
+    pub fn all(mut self) -> Self {
+        self.flags |= libc::MSG_WAITALL;
+        self
+    }
+}
+
+// SAFETY: the buffer vouches for its memory and lies in the operation.
+unsafe impl<B: IoBufMut> Operation for Recv<B> {
+    type Output = (io::Result<usize>, B);
+
+    fn entry(&mut self) -> Entry {
+        let length = clamp(self.buffer.io_capacity());
+        opcode::Recv::new(self.fd.target(), self.buffer.io_mut_ptr(), length)
+            .flags(self.flags)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        filled(result, self.buffer)
+    }
+}
+
+/// Sends a buffer on a connected socket. A peer that has gone is the error EPIPE, never a signal.
+#[derive(Debug)]
+pub struct Send<B> {
+    fd: Fd,
+    buffer: B,
+    flags: i32,
+}
+
+impl<B: IoBuf> Send<B> {
+    /// As much as the socket takes at once.
+    pub fn new(fd: Fd, buffer: B) -> Self {
+        Self {
+            fd,
+            buffer,
+            flags: libc::MSG_NOSIGNAL,
+        }
+    }
+
+    /// Waits until everything is sent: one completion however slow the peer is.
+    #[must_use]
+    pub fn all(mut self) -> Self {
+        self.flags |= libc::MSG_WAITALL;
+        self
+    }
+
+    /// Says that more follows soon (`MSG_MORE`).
+    #[must_use]
+    pub fn more(mut self) -> Self {
+        self.flags |= libc::MSG_MORE;
+        self
+    }
+}
+
+// SAFETY: the buffer vouches for its memory and lies in the operation.
+unsafe impl<B: IoBuf> Operation for Send<B> {
+    type Output = (io::Result<usize>, B);
+
+    #[inline]
+    fn entry(&mut self) -> Entry {
+        let length = clamp(self.buffer.io_len());
+        opcode::Send::new(self.fd.target(), self.buffer.io_ptr(), length)
+            .flags(self.flags)
+            .build()
+    }
+
+    #[inline]
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        (outcome(result), self.buffer)
+    }
+}
+
+/// Sends a buffer without copying it (Linux 6.0). Pays for large buffers on real network cards; it completes when the
+/// network no longer needs the buffer, which may be long after the peer has the data.
+#[derive(Debug)]
+pub struct SendZc<B>(Send<B>);
+
+impl<B: IoBuf> SendZc<B> {
+    /// As much as the socket takes at once.
+    pub fn new(fd: Fd, buffer: B) -> Self {
+        Self(Send::new(fd, buffer))
+    }
+}
+
+// SAFETY: as for `Send`; the terminal completion is the notification, after which the buffer is no longer read.
+unsafe impl<B: IoBuf> Operation for SendZc<B> {
+    type Output = (io::Result<usize>, B);
+
+    fn entry(&mut self) -> Entry {
+        let length = clamp(self.0.buffer.io_len());
+        opcode::SendZc::new(self.0.fd.target(), self.0.buffer.io_ptr(), length)
+            .flags(self.0.flags)
+            .build()
+    }
+
+    fn complete(self, result: i32, flags: u32) -> Self::Output {
+        self.0.complete(result, flags)
+    }
+}

@@ -1,0 +1,205 @@
+//! Moving bytes between a descriptor and several buffers.
+
+use super::outcome;
+use crate::buffer::{IoBuf, IoBufMut};
+use crate::fd::Fd;
+use crate::operation::Operation;
+use io_uring::{opcode, squeue::Entry};
+use std::{fmt, io, ptr};
+
+/// The descriptors of some buffers; made when the operation has reached its place.
+struct Vectors(Vec<libc::iovec>);
+
+// SAFETY: only numbers for the kernel; the buffers they mean move along in the same operation.
+unsafe impl std::marker::Send for Vectors {}
+
+impl Vectors {
+    fn reading<B: IoBuf>(buffers: &[B]) -> Self {
+        let vector = |buffer: &B| libc::iovec {
+            iov_base: buffer.io_ptr().cast_mut().cast(),
+            iov_len: buffer.io_len(),
+        };
+        Self(buffers.iter().map(vector).collect())
+    }
+
+    fn writing<B: IoBufMut>(buffers: &mut [B]) -> Self {
+        let vector = |buffer: &mut B| libc::iovec {
+            iov_base: buffer.io_mut_ptr().cast(),
+            iov_len: buffer.io_capacity(),
+        };
+        Self(buffers.iter_mut().map(vector).collect())
+    }
+}
+
+macro_rules! debug {
+    ($($type:ident),*) => { $(
+        impl<B> fmt::Debug for $type<B> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($type))
+                    .field("fd", &self.fd)
+                    .field("buffers", &self.buffers.len())
+                    .finish_non_exhaustive()
+            }
+        }
+    )* };
+}
+
+debug!(ReadVectored, WriteVectored, SendVectored);
+
+/// Reads from a file at a position into several buffers, one after the other. At most 1024 buffers.
+pub struct ReadVectored<B> {
+    fd: Fd,
+    buffers: Vec<B>,
+    vectors: Vectors,
+    offset: u64,
+    ioprio: u16,
+}
+
+impl<B: IoBufMut> ReadVectored<B> {
+    /// `offset` in bytes; `u64::MAX` means the file's own position.
+    pub fn new(fd: Fd, buffers: Vec<B>, offset: u64) -> Self {
+        Self {
+            fd,
+            buffers,
+            vectors: Vectors(Vec::new()),
+            offset,
+            ioprio: 0,
+        }
+    }
+
+    /// Sets the I/O priority, as `ioprio_set(2)` encodes it; 0 is the thread's own.
+    #[must_use]
+    pub fn ioprio(mut self, ioprio: u16) -> Self {
+        self.ioprio = ioprio;
+        self
+    }
+}
+
+// SAFETY: the buffers vouch for their memory; they and the vectors lie in the operation's own heap memory.
+unsafe impl<B: IoBufMut> Operation for ReadVectored<B> {
+    type Output = (io::Result<usize>, Vec<B>);
+
+    fn entry(&mut self) -> Entry {
+        self.vectors = Vectors::writing(&mut self.buffers);
+        let vectors = &self.vectors.0;
+        opcode::Readv::new(self.fd.target(), vectors.as_ptr(), vectors.len() as u32)
+            .offset(self.offset)
+            .ioprio(self.ioprio)
+            .build()
+    }
+
+    fn complete(mut self, result: i32, _flags: u32) -> Self::Output {
+        let result = outcome(result);
+        let mut left = *result.as_ref().unwrap_or(&0);
+        if result.is_ok() {
+            for buffer in &mut self.buffers {
+                let count = left.min(buffer.io_capacity());
+                // SAFETY: the kernel fills the buffers in order.
+                unsafe { buffer.set_filled(count) };
+                left -= count;
+            }
+        }
+        (result, self.buffers)
+    }
+}
+
+/// Writes several buffers to a file at a position, one after the other. At most 1024 buffers.
+pub struct WriteVectored<B> {
+    fd: Fd,
+    buffers: Vec<B>,
+    vectors: Vectors,
+    offset: u64,
+    ioprio: u16,
+}
+
+impl<B: IoBuf> WriteVectored<B> {
+    /// `offset` in bytes; `u64::MAX` means the file's own position.
+    pub fn new(fd: Fd, buffers: Vec<B>, offset: u64) -> Self {
+        Self {
+            fd,
+            buffers,
+            vectors: Vectors(Vec::new()),
+            offset,
+            ioprio: 0,
+        }
+    }
+
+    /// Sets the I/O priority, as `ioprio_set(2)` encodes it; 0 is the thread's own.
+    #[must_use]
+    pub fn ioprio(mut self, ioprio: u16) -> Self {
+        self.ioprio = ioprio;
+        self
+    }
+}
+
+// SAFETY: as for `ReadVectored`.
+unsafe impl<B: IoBuf> Operation for WriteVectored<B> {
+    type Output = (io::Result<usize>, Vec<B>);
+
+    fn entry(&mut self) -> Entry {
+        self.vectors = Vectors::reading(&self.buffers);
+        let vectors = &self.vectors.0;
+        opcode::Writev::new(self.fd.target(), vectors.as_ptr(), vectors.len() as u32)
+            .offset(self.offset)
+            .ioprio(self.ioprio)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        (outcome(result), self.buffers)
+    }
+}
+
+/// Sends several buffers on a connected socket, one after the other. At most 1024 buffers. A peer that has gone is the error
+/// EPIPE, never a signal.
+pub struct SendVectored<B> {
+    fd: Fd,
+    buffers: Vec<B>,
+    vectors: Vectors,
+    message: Message,
+    flags: u32,
+}
+
+struct Message(libc::msghdr);
+
+// SAFETY: only numbers for the kernel; what they mean moves along in the same operation.
+unsafe impl std::marker::Send for Message {}
+
+impl<B: IoBuf> SendVectored<B> {
+    /// As much as the socket takes at once.
+    pub fn new(fd: Fd, buffers: Vec<B>) -> Self {
+        Self {
+            fd,
+            buffers,
+            vectors: Vectors(Vec::new()),
+            // SAFETY: all zeroes is an empty message.
+            message: Message(unsafe { std::mem::zeroed() }),
+            flags: libc::MSG_NOSIGNAL as u32,
+        }
+    }
+
+    /// Waits until everything is sent.
+    #[must_use]
+    pub fn all(mut self) -> Self {
+        self.flags |= libc::MSG_WAITALL as u32;
+        self
+    }
+}
+
+// SAFETY: as for `ReadVectored`; the header lies in the operation, which does not move.
+unsafe impl<B: IoBuf> Operation for SendVectored<B> {
+    type Output = (io::Result<usize>, Vec<B>);
+
+    fn entry(&mut self) -> Entry {
+        self.vectors = Vectors::reading(&self.buffers);
+        self.message.0.msg_iov = self.vectors.0.as_mut_ptr();
+        self.message.0.msg_iovlen = self.vectors.0.len() as _;
+        opcode::SendMsg::new(self.fd.target(), ptr::from_ref(&self.message.0))
+            .flags(self.flags)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        (outcome(result), self.buffers)
+    }
+}

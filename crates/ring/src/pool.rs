@@ -1,0 +1,158 @@
+//! The receive buffers and the ring through which the kernel takes them. Owner only, but for reading a buffer that a
+//! [`RecvBuf`](crate::RecvBuf) holds.
+//!
+//! All buffers belong to the kernel at first. A completion takes one out; [`publish`](Pool::publish) gives it back with
+//! three stores and one release of the tail, no system call. `available` counts what the kernel still has; it is exact when
+//! all completions have been read and an overestimate before, which costs at most one futile attempt to receive.
+
+use std::cell::Cell;
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// The buffer group of the ring's only pool.
+pub(crate) const GROUP: u16 = 0;
+
+/// One entry of the buffer ring, as the kernel lays it out. The last field of entry 0 is the tail of the ring.
+#[repr(C)]
+struct Descriptor {
+    address: u64,
+    length: u32,
+    id: u16,
+    tail: AtomicU16,
+}
+
+/// A private anonymous mapping, page-aligned and zeroed.
+struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+impl Mapping {
+    fn new(length: usize) -> io::Result<Self> {
+        // SAFETY: a fresh mapping.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(base.cast())
+            .map(|base| Self { base, length })
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length; nobody points into it any more.
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.length);
+        }
+    }
+}
+
+pub(crate) struct Pool {
+    ring: Mapping,
+    memory: Mapping,
+    entries: u16,
+    size: u32,
+    tail: Cell<u16>,
+    available: Cell<u32>,
+}
+
+impl Pool {
+    /// `entries` buffers of `size` bytes, all published. `entries` is a power of two.
+    pub(crate) fn new(entries: u16, size: u32) -> io::Result<Self> {
+        let pool = Self {
+            ring: Mapping::new(usize::from(entries) * size_of::<Descriptor>())?,
+            memory: Mapping::new(usize::from(entries) * size as usize)?,
+            entries,
+            size,
+            tail: Cell::new(0),
+            available: Cell::new(0),
+        };
+        for id in 0..entries {
+            pool.publish(id);
+        }
+        Ok(pool)
+    }
+
+    /// Where the kernel finds the buffer ring.
+    pub(crate) fn address(&self) -> u64 {
+        self.ring.base.as_ptr().addr() as u64
+    }
+
+    pub(crate) fn entries(&self) -> u16 {
+        self.entries
+    }
+
+    /// Buffers that the kernel has, as far as the completions read so far tell.
+    #[inline]
+    pub(crate) fn available(&self) -> u32 {
+        self.available.get()
+    }
+
+    /// A completion has brought a buffer.
+    #[inline]
+    pub(crate) fn taken(&self) {
+        self.available.set(self.available.get().saturating_sub(1));
+    }
+
+    /// The memory of a buffer.
+    #[inline]
+    pub(crate) fn buffer(&self, id: u16) -> NonNull<u8> {
+        let id = usize::from(id) & (usize::from(self.entries) - 1);
+        // SAFETY: within the mapping, because `id` is less than `entries`.
+        unsafe { self.memory.base.add(id * self.size as usize) }
+    }
+
+    /// Gives a buffer (back) to the kernel.
+    #[inline]
+    pub(crate) fn publish(&self, id: u16) {
+        let ring = self.ring.base.cast::<Descriptor>().as_ptr();
+        let tail = self.tail.get();
+        let index = usize::from(tail & (self.entries - 1));
+        // SAFETY: within the mapping. The kernel does not read entries from the tail on, and there are as many entries as
+        // buffers, so this one is free. The fields are written one by one because the last one of entry 0 is the tail.
+        unsafe {
+            let entry = ring.add(index);
+            (&raw mut (*entry).address).write(self.buffer(id).as_ptr().addr() as u64);
+            (&raw mut (*entry).length).write(self.size);
+            (&raw mut (*entry).id).write(id);
+            (*ring).tail.store(tail.wrapping_add(1), Ordering::Release);
+        }
+        self.tail.set(tail.wrapping_add(1));
+        self.available.set(self.available.get() + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_descriptor_is_laid_out_as_the_kernel_expects() {
+        assert_eq!(size_of::<Descriptor>(), 16);
+        assert_eq!(std::mem::offset_of!(Descriptor, tail), 14);
+    }
+
+    #[test]
+    fn buffers_are_counted_and_distinct() {
+        let pool = Pool::new(8, 100).unwrap();
+        assert_eq!(pool.available(), 8);
+        pool.taken();
+        assert_eq!(pool.available(), 7);
+        pool.publish(3);
+        assert_eq!(pool.available(), 8);
+        let gap = pool.buffer(4).as_ptr().addr() - pool.buffer(3).as_ptr().addr();
+        assert_eq!(gap, 100);
+    }
+}

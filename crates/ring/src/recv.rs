@@ -1,0 +1,170 @@
+//! Receiving without end: one operation, many buffers.
+
+use crate::consumer::Consumer;
+use crate::mailbox::Message;
+use crate::shared::Shared;
+use crate::slot::Slot;
+use io_uring::cqueue;
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::task::{Context, Poll};
+use std::{fmt, io, slice};
+
+/// What a socket receives, in the ring's buffers, until its end; made by [`Ring::recv_multi`](crate::Ring::recv_multi).
+///
+/// An empty buffer is the end of the stream, and so is everything after an error. A stream whose consumer is behind by
+/// [`Config::recv_window`](crate::Config::recv_window) buffers is stopped and goes on when it has caught up; one that finds no
+/// free buffer waits for one. Neither is visible here.
+///
+/// May be polled and dropped on any thread. Dropping cancels; unread buffers go back to the pool.
+pub struct RecvMulti {
+    state: State,
+}
+
+enum State {
+    Open(Consumer),
+    Failed(i32),
+    Ended,
+}
+
+impl RecvMulti {
+    #[inline]
+    pub(crate) fn new(started: Result<&Slot, i32>, shared: NonNull<Shared>) -> Self {
+        let state = match started {
+            Ok(slot) => State::Open(Consumer::new(slot, shared)),
+            Err(errno) => State::Failed(errno),
+        };
+        Self { state }
+    }
+
+    /// The next buffer; empty at the end of the stream. Leaves the waker of `cx` if there is none yet.
+    #[inline]
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
+        let State::Open(consumer) = &mut self.state else {
+            return Poll::Ready(self.closed());
+        };
+        let event = match consumer.poll_event(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Err(errno)) => {
+                self.state = State::Failed(errno);
+                return Poll::Ready(self.closed());
+            }
+            Poll::Ready(Ok(event)) => event,
+        };
+        // SAFETY: the event is ours; the pool lives as long as the shared memory.
+        let (at, shared) = unsafe { (event.as_ref(), consumer.shared.as_ref()) };
+        let buffer = cqueue::buffer_select(at.flags.get());
+        if let (Some(id), Some(pool)) = (buffer, &shared.driver.pool) {
+            return Poll::Ready(Ok(RecvBuf {
+                handle: Some((event, consumer.shared)),
+                data: pool.buffer(id),
+                length: at.result.get().max(0) as usize,
+            }));
+        }
+        let result = at.result.get();
+        consumer.free(event);
+        self.state = if result < 0 {
+            State::Failed(-result)
+        } else {
+            State::Ended
+        };
+        Poll::Ready(self.closed())
+    }
+
+    /// The next buffer; empty at the end of the stream.
+    pub async fn next(&mut self) -> io::Result<RecvBuf> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    #[cold]
+    fn closed(&mut self) -> io::Result<RecvBuf> {
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
+            State::Open(_) | State::Ended => Ok(RecvBuf::empty()),
+        }
+    }
+}
+
+impl fmt::Debug for RecvMulti {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvMulti")
+            .field("open", &matches!(self.state, State::Open(_)))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Received bytes in one of the ring's buffers, which goes back to the ring when this is dropped, on whatever thread.
+///
+/// Outlives the ring if need be. Do not hoard these: while all are held, nobody on this ring receives anything.
+pub struct RecvBuf {
+    handle: Option<(NonNull<Slot>, NonNull<Shared>)>,
+    data: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: exclusive access to `length` bytes at `data`, plus a handle that may end on any thread.
+unsafe impl Send for RecvBuf {}
+// SAFETY: shared references only read the bytes.
+unsafe impl Sync for RecvBuf {}
+
+impl RecvBuf {
+    /// No bytes and no buffer.
+    pub fn empty() -> Self {
+        Self {
+            handle: None,
+            data: NonNull::dangling(),
+            length: 0,
+        }
+    }
+
+    /// Forgets the first `count` bytes, or all if there are fewer.
+    #[inline]
+    pub fn advance(&mut self, count: usize) {
+        let count = count.min(self.length);
+        // SAFETY: stays within the buffer.
+        self.data = unsafe { self.data.add(count) };
+        self.length -= count;
+    }
+}
+
+impl Deref for RecvBuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the kernel has filled this many bytes and does not touch the buffer until it is given back.
+        unsafe { slice::from_raw_parts(self.data.as_ptr(), self.length) }
+    }
+}
+
+impl AsRef<[u8]> for RecvBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for RecvBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvBuf")
+            .field("len", &self.length)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for RecvBuf {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some((event, shared)) = self.handle {
+            // SAFETY: the buffer's own handle, and its last act.
+            unsafe {
+                Shared::release(
+                    shared,
+                    |driver| driver.recycle_event(event.as_ref()),
+                    Message::Recycle(event),
+                    || {},
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Waking the thread of the ring out of [`Ring::wait`](crate::Ring::wait) from elsewhere.
+//!
+//! ```text
+//!             sleep                     kick (one eventfd write)
+//!   AWAKE ──────────────▶ SLEEPING ──────────────────────────────▶ KICKED
+//!     ▲ ▲                    │ awake                                 │ ▲
+//!     │ └────────────────────┘                                       │ │ kick (no system call)
+//!     └───────────── sleep (refused) or awake ───────────────────────┘─┘ also from AWAKE
+//! ```
+//!
+//! Any number of kicks cost one `write` per sleep and none while the ring's thread is awake. None is lost: both sides
+//! change the same word by read-modify-write, so either the kick sees `SLEEPING` and writes, or the sleeper sees `KICKED`
+//! and does not sleep. The word is back at `AWAKE` before `wait` returns, that is, before its caller looks for work.
+//!
+//! The eventfd is watched by a multishot poll and never read: each write is an edge, and 2⁶⁴ of them do not happen.
+//! After the ring is gone nobody is ever `SLEEPING`, so a kick is one atomic swap.
+
+use crate::sync::{AtomicU32, Ordering};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::{fmt, io};
+
+const AWAKE: u32 = 0;
+const SLEEPING: u32 = 1;
+const KICKED: u32 = 2;
+
+/// The state word of the sleeper.
+pub(crate) struct Doze(AtomicU32);
+
+/// What [`Doze::sleep`] decided.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sleep {
+    /// Nothing happened since the last look: block.
+    Block,
+    /// There was a kick: do not block; the caller looks for work.
+    Kicked,
+}
+
+impl Doze {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(AWAKE))
+    }
+
+    /// Owner, before it blocks.
+    pub(crate) fn sleep(&self) -> Sleep {
+        match self
+            .0
+            .compare_exchange(AWAKE, SLEEPING, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => Sleep::Block,
+            Err(_) => {
+                self.awake();
+                Sleep::Kicked
+            }
+        }
+    }
+
+    /// Owner, after it blocked.
+    pub(crate) fn awake(&self) {
+        self.0.swap(AWAKE, Ordering::AcqRel);
+    }
+
+    /// Anybody. True: the owner sleeps, and this call is the one that must ring the bell.
+    #[must_use]
+    pub(crate) fn kick(&self) -> bool {
+        self.0.swap(KICKED, Ordering::AcqRel) == SLEEPING
+    }
+}
+
+/// The word and the bell.
+pub(crate) struct Kick {
+    pub(crate) doze: Doze,
+    eventfd: OwnedFd,
+}
+
+impl Kick {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers involved.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            doze: Doze::new(),
+            // SAFETY: a fresh descriptor that nobody else owns.
+            eventfd: unsafe { OwnedFd::from_raw_fd(fd) },
+        })
+    }
+
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.eventfd.as_raw_fd()
+    }
+
+    pub(crate) fn kick(&self) {
+        if self.doze.kick() {
+            let one = 1u64;
+            // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves it readable.
+            unsafe {
+                libc::write(self.raw_fd(), (&raw const one).cast(), 8);
+            }
+        }
+    }
+}
+
+/// Wakes a ring's thread from any thread. Cheap to clone; outlives the ring.
+#[derive(Clone)]
+pub struct Remote(Arc<Kick>);
+
+impl Remote {
+    pub(crate) fn new(kick: Arc<Kick>) -> Self {
+        Self(kick)
+    }
+
+    /// Makes the current or the next [`Ring::wait`](crate::Ring::wait) return. Make the work visible first, then kick.
+    ///
+    /// Costs one atomic swap, and one `write` if the ring's thread is blocked and nobody has kicked it yet. After the ring
+    /// is gone it does nothing.
+    #[inline]
+    pub fn kick(&self) {
+        self.0.kick();
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote")
+            .field("eventfd", &self.0.raw_fd())
+            .finish()
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicBool;
+
+    /// One kick per sleeping phase, and the sleeper never blocks on work that was published before the kick.
+    #[test]
+    fn no_kick_is_lost() {
+        loom::model(|| {
+            let doze = Arc::new(Doze::new());
+            let bell = Arc::new(AtomicBool::new(false));
+            let work = Arc::new(AtomicBool::new(false));
+            let thread = {
+                let (doze, bell, work) = (doze.clone(), bell.clone(), work.clone());
+                loom::thread::spawn(move || {
+                    work.store(true, Ordering::Relaxed);
+                    if doze.kick() {
+                        bell.store(true, Ordering::Release);
+                    }
+                })
+            };
+            while !work.load(Ordering::Relaxed) {
+                if doze.sleep() == Sleep::Block {
+                    while !bell.load(Ordering::Acquire) {
+                        loom::thread::yield_now();
+                    }
+                    doze.awake();
+                    assert!(work.load(Ordering::Relaxed));
+                }
+            }
+            thread.join().unwrap();
+        });
+    }
+}

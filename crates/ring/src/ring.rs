@@ -1,0 +1,202 @@
+//! The ring as its thread sees it. Each method says what it costs.
+
+use crate::accept::AcceptMulti;
+use crate::backlog::LEVELS;
+use crate::config::{Config, Mode, Stats};
+use crate::fd::Fd;
+use crate::operation::Operation;
+use crate::recv::RecvMulti;
+use crate::remote::{Kick, Remote, Sleep};
+use crate::setup::explain;
+use crate::shared::Shared;
+use crate::slot::Kind;
+use crate::submission::Submission;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
+
+/// An io_uring instance of one thread.
+///
+/// It stays on the thread that made it. All methods take `&self` and may be called from wakers and destructors that run
+/// inside [`reap`](Self::reap). Levels are 0 (most urgent) to 63; what is above counts as 63.
+///
+/// ```
+/// # use upshift_ring::{Config, Ring, op};
+/// # use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
+/// let ring = Ring::new(Config::default())?;
+/// let mut nop = pin!(ring.start(op::Nop::new(), 0));
+/// let mut cx = Context::from_waker(Waker::noop());
+/// while nop.as_mut().poll(&mut cx).is_pending() {
+///     ring.wait(None)?;
+///     ring.reap();
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Ring {
+    shared: NonNull<Shared>,
+    kick: Arc<Kick>,
+    _stays: PhantomData<*mut ()>,
+}
+
+impl Ring {
+    /// Builds a ring for this thread.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for figures out of range, otherwise the kernel's refusal with what to change; see
+    /// [`SetupError`](crate::SetupError).
+    pub fn new(config: Config) -> io::Result<Ring> {
+        if let Some(fault) = config.fault() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, fault));
+        }
+        let kick = Kick::new().map_err(|error| explain("cannot create an eventfd", &error))?;
+        let kick = Arc::new(kick);
+        Ok(Ring {
+            shared: Shared::new(&config, kick.clone())?,
+            kick,
+            _stays: PhantomData,
+        })
+    }
+
+    #[inline]
+    fn shared(&self) -> &Shared {
+        // SAFETY: the ring is a handle and keeps it alive.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// The rung of the ladder that the kernel granted.
+    pub fn mode(&self) -> Mode {
+        self.shared().driver.uring.mode()
+    }
+
+    /// Starts an operation: it is in the submission queue when this returns, or in the backlog of its level if the queue
+    /// is full. No system call; no allocation for operations up to 64 bytes.
+    #[inline]
+    pub fn start<T: Operation>(&self, op: T, level: u8) -> Submission<T> {
+        Submission::new(self.shared().driver.start(op, clamp(level)), self.shared)
+    }
+
+    /// Accepts connections on a listening socket until the stream is dropped.
+    pub fn accept_multi(&self, fd: Fd, level: u8) -> AcceptMulti {
+        let driver = &self.shared().driver;
+        let started = driver.start_stream(fd, Kind::Accept, clamp(level));
+        AcceptMulti::new(started, self.shared)
+    }
+
+    /// Receives from a connected socket until its end or until the stream is dropped. Without buffers
+    /// ([`Config::buffers`] = 0) the stream fails with EOPNOTSUPP.
+    pub fn recv_multi(&self, fd: Fd, level: u8) -> RecvMulti {
+        let driver = &self.shared().driver;
+        let started = driver.start_stream(fd, Kind::Recv, clamp(level));
+        RecvMulti::new(started, self.shared)
+    }
+
+    /// Reads the whole completion queue, stores the results and wakes those who wait for them. Returns how many
+    /// completions there were. No system call.
+    #[inline]
+    pub fn reap(&self) -> usize {
+        let shared = self.shared();
+        shared.read_mail();
+        shared.driver.reap()
+    }
+
+    /// Hands all pending entries to the kernel and fetches the completions it holds back; does not wait. One enter per
+    /// filled submission queue and per handful of fetched completions, none if there is nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// Those of `io_uring_enter` that retrying does not cure. A kernel that is short of memory or of room for completions is
+    /// not an error: entries stay queued for the next call.
+    #[inline]
+    pub fn submit(&self) -> io::Result<()> {
+        let shared = self.shared();
+        shared.read_mail();
+        shared.driver.submit()
+    }
+
+    /// Hands all pending entries to the kernel and waits until there is a completion, a [kick](Remote::kick), a signal, or
+    /// `timeout` has passed (`None`: for ever). One enter, after those that the backlog needs.
+    ///
+    /// May return early; the caller reaps, looks for work and comes back. Does not block after [`shutdown`](Self::shutdown).
+    ///
+    /// # Errors
+    ///
+    /// Those of `io_uring_enter` that retrying does not cure.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let shared = self.shared();
+        let willing = timeout != Some(Duration::ZERO) && !shared.driver.closing.get();
+        let block = willing && self.kick.doze.sleep() == Sleep::Block;
+        // After the word says SLEEPING: what is posted from here on kicks. Mail may run foreign code that finds work.
+        let mail = shared.read_mail();
+        let result = shared.driver.wait(block && !mail, timeout);
+        if block {
+            self.kick.doze.awake();
+        }
+        result
+    }
+
+    /// Is there something to [reap](Self::reap), or to fetch from the kernel by [`submit`](Self::submit)? Four loads.
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        self.shared().driver.uring.has_completions()
+    }
+
+    /// Entries that [`submit`](Self::submit) would hand over.
+    #[inline]
+    pub fn pending_submissions(&self) -> usize {
+        self.shared().driver.pending()
+    }
+
+    /// Operations and armed streams that have not completed.
+    #[inline]
+    pub fn in_flight(&self) -> usize {
+        self.shared().driver.flying.get()
+    }
+
+    /// Slots in use: operations, streams and events whose handles are alive, and cancelled ones the kernel still has.
+    pub fn slots_in_use(&self) -> usize {
+        self.shared().driver.slab.used() as usize
+    }
+
+    /// A handle to wake this ring from other threads.
+    pub fn remote(&self) -> Remote {
+        Remote::new(self.kick.clone())
+    }
+
+    /// What has been done so far.
+    pub fn stats(&self) -> Stats {
+        self.shared().driver.stats()
+    }
+
+    /// Cancels everything and returns when nothing is in flight. Wakes those who waited: their operations end with ECANCELED,
+    /// or with what they achieved before. Later ones are refused with ECANCELED. Dropping the ring does this first, then
+    /// closes it; memory goes when the last handle is gone.
+    ///
+    /// Blocks while the kernel is in the middle of an operation that it cannot interrupt (disk I/O).
+    pub fn shutdown(&self) {
+        self.shared().shutdown();
+    }
+}
+
+#[inline]
+fn clamp(level: u8) -> u8 {
+    level.min(LEVELS as u8 - 1)
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: once, on the ring's thread, and last.
+        unsafe { Shared::close(self.shared) };
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("mode", &self.mode())
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}

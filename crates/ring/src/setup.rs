@@ -1,0 +1,173 @@
+//! Building the io_uring instance: the ladder of modes, and what to tell the user when there is none.
+
+use crate::config::{Config, Mode};
+use io_uring::IoUring;
+use std::{error, fmt, fs, io};
+
+/// Why a ring could not be built, and what to change. The source of the [`io::Error`] that
+/// [`Ring::new`](crate::Ring::new) returns.
+#[derive(Clone, Debug)]
+pub struct SetupError {
+    errno: i32,
+    what: &'static str,
+    advice: &'static str,
+}
+
+impl SetupError {
+    /// The kernel's error number.
+    pub fn errno(&self) -> i32 {
+        self.errno
+    }
+
+    /// What to change.
+    pub fn advice(&self) -> &'static str {
+        self.advice
+    }
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = io::Error::from_raw_os_error(self.errno);
+        write!(f, "{}: {cause}: {}", self.what, self.advice)
+    }
+}
+
+impl error::Error for SetupError {}
+
+/// What to do about `errno`, given the value of `/proc/sys/kernel/io_uring_disabled` if it exists.
+pub(crate) fn advice(errno: i32, disabled: Option<u8>) -> &'static str {
+    match (errno, disabled) {
+        (libc::EPERM, Some(2..)) => {
+            "io_uring is switched off on this machine; run `sysctl -w kernel.io_uring_disabled=0` as root"
+        }
+        (libc::EPERM, Some(1)) => {
+            "io_uring is reserved for a group on this machine; add the user to the group named by \
+             `sysctl kernel.io_uring_group`, give the process CAP_SYS_ADMIN, or run \
+             `sysctl -w kernel.io_uring_disabled=0` as root"
+        }
+        (libc::EPERM | libc::EACCES, _) => {
+            "a seccomp filter or security module forbids io_uring, as the default profile of most containers does; \
+             allow io_uring_setup, io_uring_enter and io_uring_register \
+             (Docker: `--security-opt seccomp=unconfined` or a profile with these three calls)"
+        }
+        (libc::ENOSYS, _) => {
+            "the kernel has no io_uring, or a sandbox hides it; use Linux 5.11 or newer built with CONFIG_IO_URING \
+             (6.1 or newer for full speed), and allow io_uring_setup in the seccomp profile"
+        }
+        (libc::ENOMEM, _) => {
+            "not enough lockable memory; raise RLIMIT_MEMLOCK (`ulimit -l`, systemd: LimitMEMLOCK=), or lower \
+             Config::entries, Config::cq_entries and Config::buffers"
+        }
+        (libc::EMFILE, _) => {
+            "too many open files in this process; raise RLIMIT_NOFILE (`ulimit -n`, systemd: LimitNOFILE=) \
+             or close some"
+        }
+        (libc::ENFILE, _) => "too many open files on this machine; raise `sysctl fs.file-max`",
+        (libc::EINVAL, _) => {
+            "the kernel refuses the sizes or is too old; use Linux 5.11 or newer, or smaller values in Config"
+        }
+        _ => "unexpected; check dmesg and `sysctl kernel.io_uring_disabled`",
+    }
+}
+
+/// `error` with advice.
+pub(crate) fn explain(what: &'static str, error: &io::Error) -> io::Error {
+    let Some(errno) = error.raw_os_error() else {
+        return io::Error::new(error.kind(), format!("{what}: {error}"));
+    };
+    let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    let advice = advice(errno, disabled);
+    io::Error::new(
+        error.kind(),
+        SetupError {
+            errno,
+            what,
+            advice,
+        },
+    )
+}
+
+/// The best instance the kernel grants, starting at `config.mode`.
+pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
+    let mut mode = config.mode;
+    loop {
+        match build_mode(config, mode) {
+            Ok(ring) => {
+                let params = ring.params();
+                if !params.is_feature_nodrop() || !params.is_feature_ext_arg() {
+                    let error = io::Error::from_raw_os_error(libc::ENOSYS);
+                    return Err(explain("this io_uring lacks NODROP or EXT_ARG", &error));
+                }
+                return Ok((ring, mode));
+            }
+            Err(error) => match mode.lower() {
+                Some(lower) if error.raw_os_error() == Some(libc::EINVAL) => mode = lower,
+                _ => return Err(explain("cannot set up io_uring", &error)),
+            },
+        }
+    }
+}
+
+fn build_mode(config: &Config, mode: Mode) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.setup_cqsize(config.cq_entries);
+    match mode {
+        Mode::DeferTaskrun => {
+            builder
+                .setup_single_issuer()
+                .setup_defer_taskrun()
+                .setup_taskrun_flag()
+                .setup_submit_all();
+        }
+        Mode::CoopTaskrun => {
+            builder
+                .setup_coop_taskrun()
+                .setup_taskrun_flag()
+                .setup_submit_all();
+        }
+        Mode::Plain => {}
+    }
+    builder.build(config.entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_failure_names_what_to_change() {
+        let cases = [
+            (libc::EPERM, Some(2), "kernel.io_uring_disabled=0"),
+            (libc::EPERM, Some(1), "io_uring_group"),
+            (libc::EPERM, Some(0), "seccomp"),
+            (libc::EPERM, None, "seccomp"),
+            (libc::EACCES, None, "security module"),
+            (libc::ENOSYS, None, "CONFIG_IO_URING"),
+            (libc::ENOMEM, None, "RLIMIT_MEMLOCK"),
+            (libc::EMFILE, None, "RLIMIT_NOFILE"),
+            (libc::ENFILE, None, "fs.file-max"),
+            (libc::EINVAL, None, "Linux 5.11"),
+        ];
+        for (errno, disabled, word) in cases {
+            let text = advice(errno, disabled);
+            assert!(text.contains(word), "{errno} {disabled:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_error_carries_errno_and_advice() {
+        let error = explain(
+            "cannot set up io_uring",
+            &io::Error::from_raw_os_error(libc::ENOMEM),
+        );
+        let source = error
+            .get_ref()
+            .unwrap()
+            .downcast_ref::<SetupError>()
+            .unwrap();
+        assert_eq!(source.errno(), libc::ENOMEM);
+        assert!(error.to_string().contains(source.advice()));
+    }
+}

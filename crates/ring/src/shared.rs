@@ -1,0 +1,209 @@
+//! The memory of a ring, and who keeps it alive.
+//!
+//! Handles (submissions, streams, received buffers) point to it without counting atomically. While the ring lives they are
+//! counted in a plain cell by the ring's thread: it makes them all, and those that end elsewhere say so through the mailbox.
+//! When the ring goes, what the cell says becomes an atomic count, the mailbox refuses, and the last to leave frees the
+//! memory. The ring itself is the first handle.
+//!
+//! "Here" means: on the ring's thread, while the ring lives. It costs a load and a call of `pthread_self`. No other thread
+//! can be mistaken for it: the ring cannot leave its thread, and forgets it when it is dropped.
+
+use crate::config::Config;
+use crate::driver::{Driver, count};
+use crate::mailbox::{Closed, Mailbox, Message};
+use crate::remote::Kick;
+use crate::slot::Slot;
+use std::cell::Cell;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub(crate) struct Shared {
+    /// The ring's thread, or 0.
+    owner: AtomicUsize,
+    /// Handles alive after the mailbox has closed.
+    references: AtomicUsize,
+    mail: Arc<Mailbox>,
+    /// The spare vector of the mailbox.
+    letters: Cell<Vec<Message>>,
+    pub(crate) driver: Driver,
+}
+
+fn this_thread() -> usize {
+    // SAFETY: has no preconditions.
+    unsafe { libc::pthread_self() as usize }
+}
+
+impl Shared {
+    pub(crate) fn new(config: &Config, kick: Arc<Kick>) -> io::Result<NonNull<Self>> {
+        let mail = Arc::new(Mailbox::new(kick));
+        let shared = Self {
+            owner: AtomicUsize::new(this_thread()),
+            references: AtomicUsize::new(0),
+            mail: mail.clone(),
+            letters: Cell::new(Vec::new()),
+            driver: Driver::new(config, mail)?,
+        };
+        Ok(NonNull::from(Box::leak(Box::new(shared))))
+    }
+
+    /// Is this the ring's thread, and the ring alive?
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// Sends a message that does not release.
+    pub(crate) fn post(&self, message: Message) -> Result<(), Closed> {
+        self.mail.post(message)
+    }
+
+    /// Ends a handle: `here` on the ring's thread, otherwise by the releasing `message`, and if the ring is gone, `closed`
+    /// followed by the release itself.
+    ///
+    /// # Safety
+    /// The caller is a handle (or the ring) and does not touch `this` or its slots afterwards.
+    #[inline]
+    pub(crate) unsafe fn release(
+        this: NonNull<Self>,
+        here: impl FnOnce(&Driver),
+        message: Message,
+        closed: impl FnOnce(),
+    ) {
+        // SAFETY: the caller's handle keeps it alive until it is released.
+        let shared = unsafe { this.as_ref() };
+        if shared.is_here() {
+            here(&shared.driver);
+            let handles = &shared.driver.handles;
+            handles.set(handles.get() - 1);
+            return;
+        }
+        // Once posted, the owner may free everything.
+        let mail = shared.mail.clone();
+        if mail.post(message) == Err(Closed) {
+            closed();
+            // SAFETY: the mailbox has closed, and this handle has not been released.
+            unsafe { Self::leave(this) };
+        }
+    }
+
+    /// Drops one atomic reference.
+    ///
+    /// # Safety
+    /// The mailbox has closed; called once per handle, as its last act.
+    pub(crate) unsafe fn leave(this: NonNull<Self>) {
+        // SAFETY: the reference being dropped keeps it alive.
+        if unsafe { this.as_ref() }
+            .references
+            .fetch_sub(1, Ordering::AcqRel)
+            == 1
+        {
+            // SAFETY: leaked by `new`; this was the last reference.
+            drop(unsafe { Box::from_raw(this.as_ptr()) });
+        }
+    }
+
+    /// Owner: acts on the mail; false if there was none, which costs one load.
+    #[inline]
+    pub(crate) fn read_mail(&self) -> bool {
+        let mail = self.mail.has_mail();
+        if mail {
+            self.read_letters();
+        }
+        mail
+    }
+
+    #[cold]
+    fn read_letters(&self) {
+        let mut letters = self.letters.take();
+        self.mail.collect(&mut letters);
+        for message in letters.drain(..) {
+            count(&self.driver.counters.messages);
+            self.obey(message);
+        }
+        self.letters.set(letters);
+    }
+
+    fn obey(&self, message: Message) {
+        let driver = &self.driver;
+        // SAFETY: slots live as long as `self`.
+        let at = |slot: NonNull<Slot>| unsafe { &*slot.as_ptr().cast_const() };
+        let release = || driver.handles.set(driver.handles.get() - 1);
+        match message {
+            Message::Free(slot, releases) => {
+                driver.slab.give_back(at(slot));
+                if releases {
+                    release();
+                }
+            }
+            Message::Abandon(slot) => {
+                driver.abandon(at(slot));
+                release();
+            }
+            Message::AbandonStream(slot) => {
+                driver.abandon_stream(at(slot));
+                release();
+            }
+            Message::Recycle(event) => {
+                driver.recycle_event(at(event));
+                release();
+            }
+            Message::Cancel(slot, generation) => {
+                if at(slot).generation.get() == generation {
+                    driver.cancel(at(slot));
+                }
+            }
+            Message::Arm(slot, generation) => {
+                if at(slot).generation.get() == generation {
+                    driver.arm(at(slot));
+                }
+            }
+        }
+    }
+
+    /// Owner: cancels everything and returns when nothing is in flight.
+    pub(crate) fn shutdown(&self) {
+        if !self.driver.begin_shutdown() {
+            return;
+        }
+        let mut round = 0;
+        loop {
+            self.read_mail();
+            if self.driver.is_idle() {
+                return;
+            }
+            if self.driver.drain(round).is_err() {
+                // The kernel refuses even to wait: buffers in flight can never be freed safely, so end here.
+                std::process::abort();
+            }
+            round += 1;
+        }
+    }
+
+    /// The ring goes: shut down, close, and leave the memory to the handles that remain.
+    ///
+    /// # Safety
+    /// Called once, by the ring, on its thread, as its last act.
+    pub(crate) unsafe fn close(this: NonNull<Self>) {
+        // SAFETY: the ring is a handle.
+        let shared = unsafe { this.as_ref() };
+        shared.shutdown();
+        let freeze = || {
+            shared
+                .references
+                .store(shared.driver.handles.get(), Ordering::Relaxed);
+        };
+        while !shared.mail.close(freeze) {
+            shared.read_letters();
+        }
+        shared.owner.store(0, Ordering::Relaxed);
+        if shared.driver.pool.is_some() {
+            shared.driver.uring.unregister_buffers();
+        }
+        // SAFETY: nothing is in flight, and without an owner nobody calls the driver again.
+        unsafe { shared.driver.uring.close() };
+        // SAFETY: the mailbox has closed, and the ring is done.
+        unsafe { Self::leave(this) };
+    }
+}

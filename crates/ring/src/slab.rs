@@ -1,0 +1,133 @@
+//! All slots of a ring: chunks of 256 with stable addresses and a free list, newest first so that the slot is in the cache.
+//!
+//! Owner only. Taking and giving back are a few loads and stores; a chunk (32 KiB) is allocated when the list is empty and
+//! kept until the ring and its last handle are gone.
+
+use crate::slot::{Place, Slot};
+use std::cell::{Cell, UnsafeCell};
+use std::ptr::{self, NonNull};
+
+const CHUNK: usize = 256;
+
+pub(crate) struct Slab {
+    chunks: UnsafeCell<Vec<NonNull<[Slot]>>>,
+    free: Cell<*const Slot>,
+    used: Cell<u32>,
+    max: u32,
+}
+
+impl Slab {
+    pub(crate) fn new(max: u32) -> Self {
+        Self {
+            chunks: UnsafeCell::new(Vec::new()),
+            free: Cell::new(ptr::null()),
+            used: Cell::new(0),
+            max,
+        }
+    }
+
+    /// A slot for an operation or a stream; `None` when the bound is reached.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<&Slot> {
+        (self.used.get() < self.max).then(|| self.take_event())
+    }
+
+    /// A slot for an event. Not bounded here: there are never more events than buffers, unread connections and streams.
+    #[inline]
+    pub(crate) fn take_event(&self) -> &Slot {
+        if self.free.get().is_null() {
+            self.grow();
+        }
+        // SAFETY: the free list holds pointers into `chunks`, which are never freed before `self`.
+        let slot = unsafe { &*self.free.get() };
+        self.free.set(slot.next.get());
+        self.used.set(self.used.get() + 1);
+        slot
+    }
+
+    #[cold]
+    fn grow(&self) {
+        // SAFETY: owner only, and nothing below runs foreign code while the reference lives.
+        let chunks = unsafe { &mut *self.chunks.get() };
+        let base = chunks.len() * CHUNK;
+        // The largest bound that the configuration allows is far below the reserved indices.
+        let chunk: Box<[Slot]> = (base..base + CHUNK).map(|i| Slot::new(i as u32)).collect();
+        // Raw from here on: handles keep pointers into it. `drop` frees it.
+        let chunk: &[Slot] = Box::leak(chunk);
+        for slot in chunk.iter().rev() {
+            slot.next.set(self.free.get());
+            self.free.set(slot);
+        }
+        chunks.push(NonNull::from(chunk));
+    }
+
+    /// Gives a slot back; completions that still name it are stale from here on.
+    #[inline]
+    pub(crate) fn give_back(&self, slot: &Slot) {
+        debug_assert_ne!(slot.place.get(), Place::Free);
+        slot.place.set(Place::Free);
+        slot.marks.set(0);
+        slot.inbox.reset();
+        slot.generation.set(slot.generation.get().wrapping_add(1));
+        slot.next.set(self.free.get());
+        self.free.set(slot);
+        self.used.set(self.used.get() - 1);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&Slot> {
+        // SAFETY: owner only; chunks are only ever added, and the boxes do not move.
+        let chunks = unsafe { &*self.chunks.get() };
+        let index = index as usize;
+        let chunk = chunks.get(index / CHUNK)?;
+        // SAFETY: chunks live as long as `self`.
+        Some(&unsafe { chunk.as_ref() }[index % CHUNK])
+    }
+
+    /// Slots in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.used.get()
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        for chunk in self.chunks.get_mut().drain(..) {
+            // SAFETY: leaked by `grow`, once; no handle is left when the slab goes.
+            drop(unsafe { Box::from_raw(chunk.as_ptr()) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_holds_and_a_slot_that_comes_back_has_a_new_generation() {
+        let slab = Slab::new(2);
+        let first = slab.take().unwrap();
+        first.place.set(Place::Done);
+        let second = slab.take().unwrap();
+        second.place.set(Place::Done);
+        assert!(slab.take().is_none());
+        let before = first.user_data();
+        slab.give_back(first);
+        let again = slab.take().unwrap();
+        assert!(ptr::eq(first, again));
+        assert_ne!(before, again.user_data());
+        assert_eq!(before as u32, again.user_data() as u32);
+    }
+
+    #[test]
+    fn addresses_stay_while_chunks_are_added() {
+        let slab = Slab::new(10_000);
+        let first = slab.take().unwrap() as *const Slot;
+        for _ in 0..5_000 {
+            slab.take().unwrap().place.set(Place::Done);
+        }
+        assert!(ptr::eq(first, slab.get(0).unwrap()));
+        assert!(slab.get(5_000).is_some());
+        assert!(slab.get(1 << 20).is_none());
+    }
+}

@@ -1,0 +1,179 @@
+//! A slot: the place where one operation lives from its start until its result is taken.
+//!
+//! Two cache lines, at an address that never changes: 64 bytes of header, 64 bytes of payload. An operation that fits lies
+//! in the payload; a larger one is boxed. Slots also carry the events of streams (see `stream.rs`).
+//!
+//! Who may touch what, unless the table below says otherwise: the thread of the ring.
+//!
+//! | field | the handle (any thread) may touch it |
+//! |---|---|
+//! | `inbox` | always, it is atomic |
+//! | `waker` | as `inbox` says |
+//! | `result`, `flags`, `payload` of a one-shot | once `inbox` holds the slot |
+//! | `next`, `result`, `flags` of an event | once it has been taken out of the stream's inbox |
+//! | `generation`, `index`, `table` | read only, as long as the handle lives |
+
+use crate::inbox::{Inbox, Registered, Withdrawn};
+use crate::operation::Table;
+use std::cell::{Cell, UnsafeCell};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::task::Waker;
+
+/// Bytes of an operation stored in its slot; larger ones are boxed.
+pub(crate) const INLINE: usize = 64;
+
+/// What the completions of a slot mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// One result.
+    Once,
+    /// A multishot accept.
+    Accept,
+    /// A multishot receive into buffers of the pool.
+    Recv,
+}
+
+/// Where a slot is in its life; see the diagram in the crate's documentation. Owner only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// In the free list.
+    Free,
+    /// Waits for room in the submission queue.
+    Backlog,
+    /// In the submission queue or in the kernel.
+    Flying,
+    /// A stream that waits for a buffer to come back.
+    Starved,
+    /// A stream without an operation: its consumer is behind, or it failed.
+    Idle,
+    /// A result or an event that the handle has not given back yet.
+    Done,
+}
+
+/// The handle is gone: dispose of what arrives, then free.
+pub(crate) const ORPHAN: u8 = 1;
+/// A cancellation is under way, or a backlog entry is to be cancelled when its turn comes.
+pub(crate) const CANCELLED: u8 = 2;
+
+#[repr(C, align(64))]
+struct Payload(UnsafeCell<MaybeUninit<[u8; INLINE]>>);
+
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    pub(crate) inbox: Inbox<Slot>,
+    waker: UnsafeCell<Option<Waker>>,
+    /// Successor in whichever list holds the slot: free list, backlog, starved streams, events of a stream.
+    pub(crate) next: Cell<*const Slot>,
+    pub(crate) table: Cell<&'static Table>,
+    pub(crate) result: Cell<i32>,
+    pub(crate) flags: Cell<u32>,
+    pub(crate) generation: Cell<u32>,
+    index: u32,
+    pub(crate) level: Cell<u8>,
+    pub(crate) kind: Cell<Kind>,
+    pub(crate) place: Cell<Place>,
+    pub(crate) marks: Cell<u8>,
+    payload: Payload,
+}
+
+impl Slot {
+    pub(crate) fn new(index: u32) -> Self {
+        Self {
+            inbox: Inbox::new(),
+            waker: UnsafeCell::new(None),
+            next: Cell::new(ptr::null()),
+            table: Cell::new(Table::NONE),
+            result: Cell::new(0),
+            flags: Cell::new(0),
+            generation: Cell::new(0),
+            index,
+            level: Cell::new(0),
+            kind: Cell::new(Kind::Once),
+            place: Cell::new(Place::Free),
+            marks: Cell::new(0),
+            payload: Payload(UnsafeCell::new(MaybeUninit::uninit())),
+        }
+    }
+
+    /// What the kernel carries for this occupation of the slot: generation (32) | index (32).
+    #[inline]
+    pub(crate) fn user_data(&self) -> u64 {
+        (u64::from(self.generation.get()) << 32) | u64::from(self.index)
+    }
+
+    #[inline]
+    pub(crate) fn payload(&self) -> *mut u8 {
+        self.payload.0.get().cast()
+    }
+
+    #[inline]
+    pub(crate) fn has_mark(&self, mark: u8) -> bool {
+        self.marks.get() & mark != 0
+    }
+
+    #[inline]
+    pub(crate) fn mark(&self, mark: u8) {
+        self.marks.set(self.marks.get() | mark);
+    }
+
+    #[inline]
+    pub(crate) fn unmark(&self, mark: u8) {
+        self.marks.set(self.marks.get() & !mark);
+    }
+
+    /// Delivers `node` (the slot itself, or an event) and returns whom to wake. Thread of the ring only.
+    #[inline]
+    #[must_use]
+    pub(crate) fn deliver(&self, node: &Slot) -> Option<Waker> {
+        self.inbox.push(
+            ptr::from_ref(node).cast_mut(),
+            |next| node.next.set(next),
+            // SAFETY: `push` calls this only while the word is CLAIMED, when the cell belongs to the thread of the ring.
+            || unsafe { (*self.waker.get()).take() },
+        )
+    }
+
+    /// Takes the waker of a handle that goes away back. `here`: on the thread of the ring.
+    pub(crate) fn forget_waker(&self, here: bool) {
+        if self.inbox.withdraw(here) == Withdrawn::Empty {
+            // SAFETY: EMPTY: the cell belongs to the handle, which is the caller.
+            drop(unsafe { (*self.waker.get()).take() });
+        }
+    }
+
+    /// Leaves `waker` for the next delivery. False: something has arrived already. `here`: on the thread of the ring.
+    #[inline]
+    #[must_use]
+    pub(crate) fn wait(&self, waker: &Waker, here: bool) -> bool {
+        match self.inbox.withdraw(here) {
+            Withdrawn::Ready => return false,
+            Withdrawn::Busy => {
+                waker.wake_by_ref();
+                return true;
+            }
+            Withdrawn::Empty => {}
+        }
+        // SAFETY: EMPTY: the cell belongs to the handle, which is the caller.
+        let cell = unsafe { &mut *self.waker.get() };
+        let old = match cell {
+            Some(old) if old.will_wake(waker) => None,
+            _ => cell.replace(waker.clone()),
+        };
+        let registered = self.inbox.register(here);
+        // Dropped last: it may run foreign code.
+        drop(old);
+        registered == Registered::Waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_two_cache_lines_with_the_payload_in_the_second() {
+        assert_eq!(size_of::<Slot>(), 128);
+        assert_eq!(std::mem::offset_of!(Slot, payload), 64);
+    }
+}

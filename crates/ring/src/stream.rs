@@ -1,0 +1,326 @@
+//! What streams (multishot accept and receive) do with their completions, on the thread of the ring.
+//!
+//! A stream occupies a slot of its own; each completion with something for the consumer becomes an *event*, another slot,
+//! delivered through the inbox of the first. The stream is re-armed here, never by the kernel's leave:
+//!
+//! ```text
+//!              1 arm                          2 completion without F_MORE
+//!   Idle ───────────────▶ Backlog/Flying ──────────────────────────────────┐
+//!    ▲ ▲ ▲                     ▲   ▲                                       │
+//!    │ │ │ 6 consumer asks     │   └──── 3 data, or cancelled: arm again ──┤
+//!    │ │ └─────────────────────┤                                           │
+//!    │ └── 4 consumer behind: STALLED event, stop until it asks ───────────┤
+//!    │     5 end or error: event, stop until it asks (accept) or for good ─┘
+//!    │                         │
+//!    │                      Starved ◀── 7 no buffer: wait for one ──────── (2)
+//!    └─────────────────────────┘ 8 one came back
+//! ```
+//!
+//! Back-pressure: `pushed` (by the ring) minus `taken` (by the consumer) is what lies unread. At the window the operation is
+//! cancelled; what still arrives before the cancellation takes effect is delivered, too (the buffers are gone already), so
+//! the window may be exceeded by what the kernel had in hand. The consumer finds the `STALLED` event behind the
+//! last datum and asks for more.
+//!
+//! Starvation: a stream that finds no buffer queues up, FIFO. At each submit as many starved streams are armed as there are
+//! buffers. Those with data take them; if the others leave some, the next turn arms more; so a buffer is never left idle while
+//! a stream that could use it waits, and the ring does not sleep before it is settled.
+
+use crate::driver::{Driver, count};
+use crate::fd::Fd;
+use crate::operation::{Operation, Stored};
+use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
+use io_uring::{cqueue, opcode, squeue};
+use std::cell::Cell;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Waker;
+
+/// The result of an event that says: there is no more until you ask. Not a possible result of the kernel.
+pub(crate) const STALLED: i32 = i32::MIN;
+
+/// The payload of a stream's slot.
+pub(crate) struct StreamOp {
+    fd: Fd,
+    kind: Kind,
+    /// Events delivered. Owner only.
+    pushed: Cell<u32>,
+    /// Events consumed. Written by the consumer only.
+    pub(crate) taken: AtomicU32,
+    /// Events that the consumer had taken out but not read when it went away.
+    pub(crate) unread: Cell<*const Slot>,
+}
+
+// SAFETY: the entry points to no memory; the descriptor is kept open by `fd`. It completes many times, which the driver
+// knows by the slot's kind.
+unsafe impl Operation for StreamOp {
+    type Output = ();
+
+    fn entry(&mut self) -> squeue::Entry {
+        match self.kind {
+            Kind::Recv => opcode::RecvMulti::new(self.fd.target(), crate::pool::GROUP).build(),
+            Kind::Accept | Kind::Once => opcode::AcceptMulti::new(self.fd.target())
+                .flags(libc::SOCK_CLOEXEC)
+                .build(),
+        }
+    }
+
+    fn complete(self, _result: i32, _flags: u32) {}
+}
+
+/// The stream in a slot.
+///
+/// # Safety
+/// The slot is a stream's and the stream is alive. Only `taken` may be touched off the thread of the ring.
+pub(crate) unsafe fn stream_of(slot: &Slot) -> &StreamOp {
+    // SAFETY: forwarded.
+    unsafe { &*Stored::<StreamOp>::place(slot.payload()) }
+}
+
+impl Driver {
+    /// Makes and arms a stream; on refusal an errno.
+    pub(crate) fn start_stream(&self, fd: Fd, kind: Kind, level: u8) -> Result<&Slot, i32> {
+        if self.closing.get() {
+            return Err(libc::ECANCELED);
+        }
+        if kind == Kind::Recv && self.pool.is_none() {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let Some(slot) = self.slab.take() else {
+            count(&self.counters.refused);
+            return Err(libc::EBUSY);
+        };
+        let stream = StreamOp {
+            fd,
+            kind,
+            pushed: Cell::new(0),
+            taken: AtomicU32::new(0),
+            unread: Cell::new(ptr::null()),
+        };
+        // SAFETY: a slot fresh from the slab has a free payload.
+        unsafe { Stored::put(slot.payload(), stream) };
+        slot.table.set(Stored::<StreamOp>::TABLE);
+        slot.kind.set(kind);
+        slot.level.set(level);
+        self.handles.set(self.handles.get() + 1);
+        self.launch(slot);
+        Ok(slot)
+    }
+
+    /// The consumer wants more (6).
+    pub(crate) fn arm(&self, slot: &Slot) {
+        if slot.place.get() != Place::Idle {
+            return;
+        }
+        if !self.closing.get() {
+            self.launch(slot);
+        } else if let Some(waker) = self.deliver(slot, -libc::ECANCELED, 0) {
+            waker.wake();
+        }
+    }
+
+    /// A completion of a stream, or the end of one that never left the backlog.
+    pub(crate) fn stream_event(&self, slot: &Slot, result: i32, flags: u32) {
+        let mut buffer = cqueue::buffer_select(flags);
+        if let (Some(pool), Some(_)) = (&self.pool, buffer) {
+            pool.taken();
+        }
+        let last = !cqueue::more(flags);
+        if last {
+            self.flying.set(self.flying.get() - 1);
+            slot.place.set(Place::Idle);
+        }
+        if slot.has_mark(ORPHAN) {
+            self.discard(slot.kind.get(), result, buffer);
+            if last {
+                self.dispose(slot);
+            }
+            return;
+        }
+        let data = match slot.kind.get() {
+            Kind::Recv => result > 0,
+            Kind::Accept | Kind::Once => result >= 0,
+        };
+        let mut waker = None;
+        if data {
+            if buffer.is_some() {
+                // The event becomes a `RecvBuf`, a handle of its own.
+                self.handles.set(self.handles.get() + 1);
+            }
+            waker = self.deliver(slot, result, flags);
+        } else if let Some(id) = buffer.take() {
+            self.recycle(id);
+        }
+        if last {
+            slot.unmark(CANCELLED);
+            let more = if data || (result == -libc::ECANCELED && !self.closing.get()) {
+                self.continue_or_stall(slot)
+            } else if result == -libc::ENOBUFS && slot.kind.get() == Kind::Recv {
+                self.starve(slot)
+            } else {
+                self.deliver(slot, result, 0)
+            };
+            waker = waker.or(more);
+        } else if self.is_behind(slot) {
+            self.cancel(slot);
+        }
+        // Last: it may run anything, even the end of this stream.
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn is_behind(&self, slot: &Slot) -> bool {
+        // SAFETY: the stream is alive: its slot is not an orphan, or its last completion is being handled.
+        let stream = unsafe { stream_of(slot) };
+        let unread = stream
+            .pushed
+            .get()
+            .wrapping_sub(stream.taken.load(Ordering::Relaxed));
+        unread
+            >= match slot.kind.get() {
+                Kind::Recv => self.recv_window,
+                Kind::Accept | Kind::Once => self.accept_window,
+            }
+    }
+
+    fn continue_or_stall(&self, slot: &Slot) -> Option<Waker> {
+        if self.closing.get() {
+            self.deliver(slot, -libc::ECANCELED, 0)
+        } else if self.is_behind(slot) {
+            count(&self.counters.stalled);
+            self.deliver(slot, STALLED, 0)
+        } else {
+            self.launch(slot);
+            None
+        }
+    }
+
+    fn starve(&self, slot: &Slot) -> Option<Waker> {
+        count(&self.counters.enobufs);
+        if self.closing.get() {
+            return self.deliver(slot, -libc::ECANCELED, 0);
+        }
+        if self.starved.is_empty() {
+            // What was posted before this is read before the ring sleeps.
+            self.mail.set_starved(true);
+        }
+        slot.place.set(Place::Starved);
+        self.starved.push(slot);
+        self.starved_len.set(self.starved_len.get() + 1);
+        None
+    }
+
+    fn next_starved(&self) -> Option<&Slot> {
+        let slot = self.starved.pop()?;
+        self.starved_len.set(self.starved_len.get() - 1);
+        if self.starved.is_empty() {
+            self.mail.set_starved(false);
+        }
+        slot.place.set(Place::Idle);
+        Some(slot)
+    }
+
+    /// Arms as many starved streams as there are buffers (8).
+    #[inline]
+    pub(crate) fn feed(&self) {
+        if self.starved.is_empty() {
+            return;
+        }
+        let available = self.pool.as_ref().map_or(0, |pool| pool.available());
+        for _ in 0..available {
+            let Some(slot) = self.next_starved() else {
+                break;
+            };
+            self.launch(slot);
+        }
+    }
+
+    /// Tells the starved streams that the ring shuts down.
+    pub(crate) fn end_starved(&self) {
+        while let Some(slot) = self.next_starved() {
+            self.arm(slot);
+        }
+    }
+
+    /// Makes an event and hands it to the stream's consumer.
+    fn deliver(&self, slot: &Slot, result: i32, flags: u32) -> Option<Waker> {
+        // SAFETY: as in `is_behind`.
+        let stream = unsafe { stream_of(slot) };
+        stream.pushed.set(stream.pushed.get().wrapping_add(1));
+        let event = self.slab.take_event();
+        event.place.set(Place::Done);
+        event.result.set(result);
+        event.flags.set(flags);
+        slot.deliver(event)
+    }
+
+    /// Gives a buffer back to the kernel.
+    #[inline]
+    pub(crate) fn recycle(&self, id: u16) {
+        if let Some(pool) = &self.pool {
+            pool.publish(id);
+        }
+    }
+
+    /// Gives the buffer of an event back, and the event.
+    #[inline]
+    pub(crate) fn recycle_event(&self, event: &Slot) {
+        if let Some(id) = cqueue::buffer_select(event.flags.get()) {
+            self.recycle(id);
+        }
+        self.slab.give_back(event);
+    }
+
+    /// Releases what a completion brought for nobody.
+    fn discard(&self, kind: Kind, result: i32, buffer: Option<u16>) {
+        if let Some(id) = buffer {
+            self.recycle(id);
+        } else if kind == Kind::Accept {
+            discard_connection(result);
+        }
+    }
+
+    /// The consumer is gone.
+    pub(crate) fn abandon_stream(&self, slot: &Slot) {
+        slot.forget_waker(true);
+        let kind = slot.kind.get();
+        // SAFETY: the stream is freed below at the earliest.
+        let unread = unsafe { stream_of(slot) }.unread.get();
+        for mut event in [unread, slot.inbox.take(true).cast_const()] {
+            // SAFETY: events live until they are given back.
+            while let Some(here) = unsafe { event.as_ref() } {
+                event = here.next.get();
+                let buffer = cqueue::buffer_select(here.flags.get());
+                if buffer.is_some() {
+                    self.handles.set(self.handles.get() - 1);
+                }
+                self.discard(kind, here.result.get(), buffer);
+                self.slab.give_back(here);
+            }
+        }
+        match slot.place.get() {
+            Place::Starved => {
+                self.starved.remove(slot);
+                self.starved_len.set(self.starved_len.get() - 1);
+                if self.starved.is_empty() {
+                    self.mail.set_starved(false);
+                }
+                self.dispose(slot);
+            }
+            Place::Backlog | Place::Flying => {
+                slot.mark(ORPHAN);
+                self.cancel(slot);
+            }
+            Place::Idle | Place::Done | Place::Free => self.dispose(slot),
+        }
+    }
+}
+
+/// Closes the connection in the result of an accept, if there is one.
+pub(crate) fn discard_connection(result: i32) {
+    if result >= 0 {
+        // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
+        drop(unsafe { OwnedFd::from_raw_fd(result) });
+    }
+}

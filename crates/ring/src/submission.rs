@@ -1,0 +1,156 @@
+//! The handle of a one-shot operation.
+
+use crate::mailbox::Message;
+use crate::operation::{Operation, Stored};
+use crate::shared::Shared;
+use crate::slot::Slot;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::task::{Context, Poll};
+
+/// An operation on its way: a future of its output.
+///
+/// It may be polled and dropped on any thread. Dropped before completion, the operation is cancelled and its result
+/// disposed of (an accepted connection is closed); its buffers stay where they are until the kernel is done with them.
+///
+/// If the ring had no slot left the output is the error EBUSY, and after its shutdown ECANCELED, both made by
+/// [`Operation::complete`] as if the kernel had said so.
+///
+/// # Panics
+///
+/// When polled after completion.
+#[must_use = "an operation is cancelled when its submission is dropped"]
+pub struct Submission<T: Operation> {
+    state: State<T>,
+}
+
+enum State<T> {
+    Slot(NonNull<Slot>, NonNull<Shared>),
+    Refused(Box<(T, i32)>),
+    Taken,
+}
+
+// SAFETY: the operation moves with the handle, so it must be `Send`. Slot and shared memory may be reached from any thread
+// under the rules of `slot.rs` and `shared.rs`, which the methods below follow.
+unsafe impl<T: Operation + Send> Send for Submission<T> {}
+// SAFETY: there is nothing to do with a shared reference.
+unsafe impl<T: Operation + Send> Sync for Submission<T> {}
+// The operation does not move with the handle.
+impl<T: Operation> Unpin for Submission<T> {}
+
+impl<T: Operation> Submission<T> {
+    /// `slot` holds a `T`, started for this handle.
+    #[inline]
+    pub(crate) fn new(started: Result<&Slot, (T, i32)>, shared: NonNull<Shared>) -> Self {
+        let state = match started {
+            Ok(slot) => State::Slot(NonNull::from(slot), shared),
+            Err((op, errno)) => State::Refused(Box::new((op, -errno))),
+        };
+        Self { state }
+    }
+
+    /// Asks the kernel to end the operation early. It still completes, perhaps with success, if it was too late, and gives
+    /// its buffers back.
+    pub fn cancel(&mut self) {
+        if let State::Slot(slot, shared) = self.state {
+            // SAFETY: this handle keeps both alive.
+            let (slot, shared) = unsafe { (slot.as_ref(), shared.as_ref()) };
+            if shared.is_here() {
+                shared.driver.cancel(slot);
+            } else {
+                let message = Message::Cancel(NonNull::from(slot), slot.generation.get());
+                // After the ring's end the operation has completed.
+                let _ = shared.post(message);
+            }
+        }
+    }
+
+    /// Is the output there?
+    pub fn is_complete(&self) -> bool {
+        match &self.state {
+            // SAFETY: this handle keeps the slot alive.
+            State::Slot(slot, _) => unsafe { slot.as_ref() }.inbox.has_arrived(),
+            State::Refused(_) => true,
+            State::Taken => false,
+        }
+    }
+}
+
+impl<T: Operation> Future for Submission<T> {
+    type Output = T::Output;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T::Output> {
+        if let State::Slot(slot, shared) = self.state {
+            // SAFETY: this handle keeps both alive.
+            let (at, owner) = unsafe { (slot.as_ref(), shared.as_ref()) };
+            if !at.inbox.has_arrived() && at.wait(cx.waker(), owner.is_here()) {
+                return Poll::Pending;
+            }
+            let (result, flags) = (at.result.get(), at.flags.get());
+            self.state = State::Taken;
+            // SAFETY: complete, so what the slot holds is ours, once.
+            let op = unsafe { Stored::<T>::take(at.payload()) };
+            // SAFETY: the last use of both.
+            unsafe {
+                Shared::release(
+                    shared,
+                    |driver| driver.slab.give_back(slot.as_ref()),
+                    Message::Free(slot, true),
+                    || {},
+                );
+            }
+            return Poll::Ready(op.complete(result, flags));
+        }
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Refused(refused) => {
+                let (op, result) = *refused;
+                Poll::Ready(op.complete(result, 0))
+            }
+            _ => panic!("a Submission was polled after completion"),
+        }
+    }
+}
+
+impl<T: Operation> Drop for Submission<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let State::Refused(_) = self.state
+            && let State::Refused(refused) = std::mem::replace(&mut self.state, State::Taken)
+        {
+            // What a refused operation owns may be released by its completion only.
+            drop(refused.0.complete(refused.1, 0));
+        }
+        if let State::Slot(slot, shared) = self.state {
+            // SAFETY: this handle keeps both alive until it is released, which is its last act.
+            unsafe {
+                if !shared.as_ref().is_here() {
+                    // The owner may be far behind; the waker should not wait for it.
+                    slot.as_ref().forget_waker(false);
+                }
+                Shared::release(
+                    shared,
+                    |driver| driver.abandon(slot.as_ref()),
+                    Message::Abandon(slot),
+                    || {
+                        // The ring has completed everything before it went.
+                        drop(
+                            Stored::<T>::take(slot.as_ref().payload())
+                                .complete(slot.as_ref().result.get(), slot.as_ref().flags.get()),
+                        );
+                    },
+                );
+            }
+        }
+    }
+}
+
+impl<T: Operation> fmt::Debug for Submission<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submission")
+            .field("complete", &self.is_complete())
+            .finish_non_exhaustive()
+    }
+}

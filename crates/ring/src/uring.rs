@@ -1,0 +1,237 @@
+//! The two queues shared with the kernel and the one system call. Owner only; knows nothing of slots.
+//!
+//! The views of the queues live as long as the instance, so pushing an entry is a copy of 64 bytes and two additions, and
+//! the tail is published once per [`enter`](Uring::enter). The instance is freed by [`close`](Uring::close) and not before;
+//! nothing here may be called after that.
+
+use crate::config::{Config, Mode};
+use crate::setup::{build, explain};
+use io_uring::cqueue::{CompletionQueue, CompletionStatus};
+use io_uring::squeue::{Entry, SubmissionQueue};
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, Submitter, cqueue};
+use std::cell::{Cell, UnsafeCell};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+pub(crate) struct Uring {
+    ring: NonNull<IoUring>,
+    // These three point into `*ring` and are never dropped (they own nothing), so they cannot outlive it harmfully.
+    submitter: UnsafeCell<ManuallyDrop<Submitter<'static>>>,
+    sq: UnsafeCell<ManuallyDrop<SubmissionQueue<'static>>>,
+    cq: UnsafeCell<ManuallyDrop<CompletionQueue<'static>>>,
+    status: CompletionStatus,
+    mode: Mode,
+    wait_flags: EnterFlags,
+    skips_success: bool,
+    pub(crate) enters: Cell<u64>,
+    pub(crate) submitted: Cell<u64>,
+}
+
+impl Uring {
+    pub(crate) fn new(config: &Config) -> io::Result<Self> {
+        let (ring, mode) = build(config)?;
+        let ring = NonNull::from(Box::leak(Box::new(ring)));
+        // SAFETY: just leaked; freed only by `close`, after which nothing of this type is used.
+        let shared: &'static IoUring = unsafe { ring.as_ref() };
+        let mut submitter = shared.submitter();
+        // Saves the look-up of the descriptor in each enter; Linux 5.18. Without it everything works as well.
+        let _ = submitter.register_ring_fd();
+        // SAFETY: the only view of the submission queue.
+        let sq = unsafe { shared.submission_shared() };
+        // SAFETY: the only view of the completion queue.
+        let cq = unsafe { shared.completion_shared() };
+        // SAFETY: used until `close` only.
+        let status = unsafe { cq.status() };
+        let params = shared.params();
+        let mut wait_flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        if params.is_feature_no_iowait() {
+            wait_flags |= EnterFlags::NO_IOWAIT;
+        }
+        Ok(Self {
+            ring,
+            submitter: UnsafeCell::new(ManuallyDrop::new(submitter)),
+            sq: UnsafeCell::new(ManuallyDrop::new(sq)),
+            cq: UnsafeCell::new(ManuallyDrop::new(cq)),
+            status,
+            mode,
+            wait_flags,
+            skips_success: params.is_feature_skip_cqe_on_success(),
+            enters: Cell::new(0),
+            submitted: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The kernel can suppress the completion of a request that succeeds.
+    pub(crate) fn skips_success(&self) -> bool {
+        self.skips_success
+    }
+
+    #[inline]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "owner only, and no borrow outlives a line"
+    )]
+    fn sq(&self) -> &mut SubmissionQueue<'static> {
+        // SAFETY: owner only; every use is a single call that runs no foreign code.
+        unsafe { &mut *self.sq.get() }
+    }
+
+    #[inline]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "owner only, and no borrow outlives a line"
+    )]
+    fn cq(&self) -> &mut CompletionQueue<'static> {
+        // SAFETY: owner only; every use is a single call that runs no foreign code.
+        unsafe { &mut *self.cq.get() }
+    }
+
+    #[inline]
+    fn submitter(&self) -> &Submitter<'static> {
+        // SAFETY: owner only; changed by `close` alone, after which nothing is called.
+        unsafe { &*self.submitter.get() }
+    }
+
+    /// No room for another entry before the next enter.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.sq().is_full()
+    }
+
+    /// Puts an entry into the submission queue; no system call. False: the queue is full.
+    ///
+    /// # Safety
+    /// What the entry points to stays valid until its terminal completion.
+    #[inline]
+    #[must_use]
+    pub(crate) unsafe fn push(&self, entry: &Entry) -> bool {
+        // SAFETY: forwarded.
+        unsafe { self.sq().push(entry) }.is_ok()
+    }
+
+    /// Entries that the kernel has not taken yet.
+    #[inline]
+    pub(crate) fn pending(&self) -> usize {
+        self.sq().len()
+    }
+
+    /// The kernel holds completions that only an enter brings to the queue.
+    #[inline]
+    pub(crate) fn owes_completions(&self) -> bool {
+        let sq = self.sq();
+        sq.taskrun() || sq.cq_overflow()
+    }
+
+    pub(crate) fn is_overflown(&self) -> bool {
+        self.sq().cq_overflow()
+    }
+
+    /// There are completions to reap, or to fetch from the kernel. Four loads.
+    #[inline]
+    pub(crate) fn has_completions(&self) -> bool {
+        !self.status.is_empty() || self.owes_completions()
+    }
+
+    /// The next completion that has been fetched from the queue.
+    #[inline]
+    pub(crate) fn next_completion(&self) -> Option<cqueue::Entry> {
+        self.cq().next()
+    }
+
+    /// Gives the room of what has been read back to the kernel, and looks for more. True: there is more.
+    #[inline]
+    pub(crate) fn refill(&self) -> bool {
+        let cq = self.cq();
+        cq.sync();
+        !CompletionQueue::is_empty(cq)
+    }
+
+    /// No room for another completion: reap before asking for more.
+    pub(crate) fn completions_full(&self) -> bool {
+        let cq = self.cq();
+        cq.sync();
+        cq.is_full()
+    }
+
+    /// Hands all entries over without waiting; with `fetch` completions that the kernel holds back are made, too.
+    pub(crate) fn enter(&self, fetch: bool) -> io::Result<usize> {
+        let flags = if fetch {
+            EnterFlags::GETEVENTS
+        } else {
+            EnterFlags::empty()
+        };
+        let sq = self.sq();
+        sq.sync();
+        let pending = sq.len() as u32;
+        // SAFETY: no argument block.
+        let result = unsafe {
+            self.submitter()
+                .enter::<libc::sigset_t>(pending, 0, flags.bits(), None)
+        };
+        self.entered(result)
+    }
+
+    /// Hands all entries over and waits for `want` completions or for the time to pass.
+    pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
+        let sq = self.sq();
+        sq.sync();
+        let pending = sq.len() as u32;
+        let time = timeout.map(Timespec::from);
+        let mut args = SubmitArgs::new();
+        if let Some(time) = &time {
+            args = args.timespec(time);
+        }
+        // SAFETY: `args` is what EXT_ARG announces, and it and the time outlive the call.
+        let result = unsafe {
+            self.submitter()
+                .enter(pending, want, self.wait_flags.bits(), Some(&args))
+        };
+        self.entered(result)
+    }
+
+    fn entered(&self, result: io::Result<usize>) -> io::Result<usize> {
+        self.enters.set(self.enters.get() + 1);
+        self.sq().sync();
+        if let Ok(taken) = result {
+            self.submitted.set(self.submitted.get() + taken as u64);
+        }
+        result
+    }
+
+    /// Tells the kernel about a buffer ring of `entries` (a power of two) at `address`.
+    ///
+    /// # Safety
+    /// The memory stays valid until [`unregister_buffers`](Self::unregister_buffers) or [`close`](Self::close).
+    pub(crate) unsafe fn register_buffers(&self, address: u64, entries: u16) -> io::Result<()> {
+        // SAFETY: forwarded.
+        unsafe {
+            self.submitter()
+                .register_buf_ring_with_flags(address, entries, crate::pool::GROUP, 0)
+        }
+        .map_err(|error| explain("cannot register receive buffers", &error))
+    }
+
+    pub(crate) fn unregister_buffers(&self) {
+        // The only failure is that there are none.
+        let _ = self.submitter().unregister_buf_ring(crate::pool::GROUP);
+    }
+
+    /// Closes the instance.
+    ///
+    /// # Safety
+    /// Called once; nothing of `self` is used afterwards; nothing is in flight.
+    pub(crate) unsafe fn close(&self) {
+        // The registered descriptor would keep the instance alive as long as the thread.
+        // SAFETY: owner only, and the last use.
+        let _ = unsafe { (*self.submitter.get()).unregister_ring_fd() };
+        // SAFETY: leaked in `new`, freed only here, and the views are never used again.
+        drop(unsafe { Box::from_raw(self.ring.as_ptr()) });
+    }
+}
