@@ -22,23 +22,33 @@ use std::task::{Context, Poll};
 ///
 /// When polled after completion.
 #[must_use = "an operation is cancelled when its submission is dropped"]
-pub struct Submission<T: Operation> {
+pub struct Submission<T> {
+    // No bound on `T` here: a bound would make the compiler ask for `Operation` at every lifetime when it checks whether a
+    // future with a `Submission` of a `&'static` buffer is `Send`, and refuse.
     state: State<T>,
 }
 
 enum State<T> {
     Slot(NonNull<Slot>, NonNull<Shared>),
-    Refused(Box<(T, i32)>),
+    Refused(Box<Refused<T>>),
     Taken,
+}
+
+/// An operation that was never started.
+struct Refused<T> {
+    op: T,
+    result: i32,
+    /// What it owns may be released by its completion only.
+    dispose: fn(T, i32),
 }
 
 // SAFETY: the operation moves with the handle, so it must be `Send`. Slot and shared memory may be reached from any thread
 // under the rules of `slot.rs` and `shared.rs`, which the methods below follow.
-unsafe impl<T: Operation + Send> Send for Submission<T> {}
+unsafe impl<T: Send> Send for Submission<T> {}
 // SAFETY: there is nothing to do with a shared reference.
-unsafe impl<T: Operation + Send> Sync for Submission<T> {}
+unsafe impl<T: Send> Sync for Submission<T> {}
 // The operation does not move with the handle.
-impl<T: Operation> Unpin for Submission<T> {}
+impl<T> Unpin for Submission<T> {}
 
 impl<T: Operation> Submission<T> {
     /// `slot` holds a `T`, started for this handle.
@@ -46,11 +56,17 @@ impl<T: Operation> Submission<T> {
     pub(crate) fn new(started: Result<&Slot, (T, i32)>, shared: NonNull<Shared>) -> Self {
         let state = match started {
             Ok(slot) => State::Slot(NonNull::from(slot), shared),
-            Err((op, errno)) => State::Refused(Box::new((op, -errno))),
+            Err((op, errno)) => State::Refused(Box::new(Refused {
+                op,
+                result: -errno,
+                dispose: |op, result| drop(op.complete(result, 0)),
+            })),
         };
         Self { state }
     }
+}
 
+impl<T> Submission<T> {
     /// Asks the kernel to end the operation early. It still completes, perhaps with success, if it was too late, and gives
     /// its buffers back.
     pub fn cancel(&mut self) {
@@ -106,7 +122,7 @@ impl<T: Operation> Future for Submission<T> {
         }
         match std::mem::replace(&mut self.state, State::Taken) {
             State::Refused(refused) => {
-                let (op, result) = *refused;
+                let Refused { op, result, .. } = *refused;
                 Poll::Ready(op.complete(result, 0))
             }
             _ => panic!("a Submission was polled after completion"),
@@ -114,14 +130,18 @@ impl<T: Operation> Future for Submission<T> {
     }
 }
 
-impl<T: Operation> Drop for Submission<T> {
+impl<T> Drop for Submission<T> {
     #[inline]
     fn drop(&mut self) {
         if let State::Refused(_) = self.state
             && let State::Refused(refused) = std::mem::replace(&mut self.state, State::Taken)
         {
-            // What a refused operation owns may be released by its completion only.
-            drop(refused.0.complete(refused.1, 0));
+            let Refused {
+                op,
+                result,
+                dispose,
+            } = *refused;
+            dispose(op, result);
         }
         if let State::Slot(slot, shared) = self.state {
             // SAFETY: this handle keeps both alive until it is released, which is its last act.
@@ -136,9 +156,11 @@ impl<T: Operation> Drop for Submission<T> {
                     Message::Abandon(slot),
                     || {
                         // The ring has completed everything before it went.
-                        drop(
-                            Stored::<T>::take(slot.as_ref().payload())
-                                .complete(slot.as_ref().result.get(), slot.as_ref().flags.get()),
+                        let slot = slot.as_ref();
+                        (slot.table.get().dispose)(
+                            slot.payload(),
+                            slot.result.get(),
+                            slot.flags.get(),
                         );
                     },
                 );
@@ -147,7 +169,7 @@ impl<T: Operation> Drop for Submission<T> {
     }
 }
 
-impl<T: Operation> fmt::Debug for Submission<T> {
+impl<T> fmt::Debug for Submission<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Submission")
             .field("complete", &self.is_complete())
