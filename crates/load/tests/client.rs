@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use upshift_load::threads::{MatrixServer, PlaintextServer};
@@ -266,16 +266,20 @@ fn progress_and_cpu_time_are_reported() {
     let server = plaintext_server();
     let mut plan = plan(server.addr, 2, http_work(1));
     plan.server_pid = Some(std::process::id());
-    let calls = Arc::new(AtomicUsize::new(0));
-    let seen = calls.clone();
+    let phases = Arc::new(Mutex::new(Vec::new()));
+    let seen = phases.clone();
     plan.progress = Some(Arc::new(move |progress| {
-        assert_ne!(progress.phase, Phase::Connect);
-        assert_eq!(progress.connections, 2);
-        seen.fetch_add(1, Ordering::Relaxed);
+        if progress.phase != Phase::Connect {
+            assert_eq!(progress.connections, 2);
+        }
+        seen.lock().unwrap().push(progress.phase);
     }));
     let outcome = run(&plan).unwrap();
     assert_clean(&outcome);
-    assert!(calls.load(Ordering::Relaxed) >= 2);
+    let phases = phases.lock().unwrap();
+    let order = [Phase::Connect, Phase::Warmup, Phase::Measure];
+    assert!(phases.is_sorted_by_key(|phase| order.iter().position(|p| p == phase)));
+    assert!(phases.contains(&Phase::Measure));
     let server = outcome.server_cpu.unwrap();
     assert!(server.total() >= outcome.client_cpu.total());
     assert!(!outcome.client_cpu_per_request().unwrap().total().is_zero());
@@ -310,4 +314,30 @@ fn senseless_plans_are_refused() {
     let mut nobody = good;
     nobody.server_pid = Some(u32::MAX / 2);
     assert!(run(&nobody).is_err());
+}
+
+#[test]
+fn measuring_begins_when_every_connection_is_served() {
+    // The kernel completes connections that the server has not accepted; load on those would measure nothing.
+    let listener = TcpListener::bind(ANY).unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            std::thread::sleep(Duration::from_millis(400));
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while stream.read(&mut buffer).is_ok_and(|n| n > 0) {
+                    if stream.write_all(http::REPLY).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let outcome = run(&plan(addr, 3, http_work(1))).unwrap();
+    assert_clean(&outcome);
+    let group = &outcome.groups[0];
+    assert_eq!(group.connections, 3);
+    assert!(group.oldest_unanswered < outcome.elapsed);
 }

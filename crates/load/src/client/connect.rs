@@ -18,7 +18,7 @@ const AT_A_TIME: usize = 64;
 
 /// The streams of `plan`, group by group, non-blocking; none in the places of those that failed.
 ///
-/// Failures are counted in `outcomes`, and so are the connections made.
+/// Failures are counted in `outcomes`.
 pub(crate) fn establish(
     plan: &Plan,
     outcomes: &mut [GroupOutcome],
@@ -72,7 +72,6 @@ pub(crate) fn establish(
             match failed {
                 None => {
                     streams[place] = Some(socket.into());
-                    outcomes[group].connections += 1;
                     made += 1;
                 }
                 Some(error) => outcomes[group].error(|| explain(target, &error)),

@@ -24,12 +24,25 @@ const NAP: u64 = 20_000_000;
 const SPIN: u64 = 60_000;
 /// Time between looks at silent connections and reports of progress, in ns.
 const CHECK: u64 = 100_000_000;
+/// The longest wait for the first reply of a connection, in ns.
+const PRIME: u64 = 10_000_000_000;
 /// The longest wait for the last replies, in ns.
 const DRAIN: u64 = 250_000_000;
 /// Requests of a group that may be fired before replies are looked at again.
 const BURST: usize = 64;
 /// Different matrices in use, where computing their products costs little.
 const VARIANTS: usize = 8;
+
+/// Which requests are made, and what their replies count for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// One request per connection; nothing counts but errors.
+    Priming,
+    /// The load.
+    Running,
+    /// No more requests; nothing counts.
+    Draining,
+}
 
 struct Group {
     /// None in a closed loop.
@@ -47,6 +60,7 @@ pub(crate) struct Engine<'p> {
     epoll: Epoll,
     groups: Vec<Group>,
     connections: Vec<Connection>,
+    /// The last one is that of priming.
     templates: Vec<Template>,
     memo: HeadMemo,
     scratch: Box<[u8]>,
@@ -57,7 +71,7 @@ pub(crate) struct Engine<'p> {
     /// The earliest send time of all schedules; `u64::MAX` in a closed loop.
     next_due: u64,
     next_check: u64,
-    draining: bool,
+    stage: Stage,
 }
 
 impl<'p> Engine<'p> {
@@ -65,7 +79,9 @@ impl<'p> Engine<'p> {
     pub(crate) fn new(plan: &'p Plan) -> io::Result<Engine<'p>> {
         // Fail before connecting if the server cannot be measured.
         plan.server_pid.map(Reading::of).transpose()?;
-        let (templates, per_group) = templates(plan);
+        let (mut templates, per_group) = templates(plan);
+        let variants = templates.len();
+        templates.push(priming(plan));
         let mut outcomes: Vec<_> = plan
             .groups
             .iter()
@@ -85,11 +101,7 @@ impl<'p> Engine<'p> {
                 if let Some(stream) = &stream {
                     epoll.add(stream, connections.len() as u64, os::EDGE)?;
                 }
-                let template = if per_group {
-                    i
-                } else {
-                    index % templates.len()
-                };
+                let template = if per_group { i } else { index % variants };
                 connections.push(Connection::new(stream, i, index, template));
             }
         }
@@ -107,12 +119,13 @@ impl<'p> Engine<'p> {
             outstanding: 0,
             next_due: u64::MAX,
             next_check: 0,
-            draining: false,
+            stage: Stage::Priming,
         })
     }
 
-    /// Warms up, measures, drains.
+    /// Primes, warms up, measures, drains.
     pub(crate) fn run(mut self) -> io::Result<Outcome> {
+        self.prime()?;
         let begin = self.now();
         let count = self.groups.len() as f64;
         for (i, group) in self.plan.groups.iter().enumerate() {
@@ -147,7 +160,7 @@ impl<'p> Engine<'p> {
         }
         self.count_unanswered(to);
         if going && self.outstanding > 0 {
-            self.draining = true;
+            self.stage = Stage::Draining;
             self.next_due = u64::MAX;
             self.drive(to + DRAIN, Phase::Measure)?;
         }
@@ -161,6 +174,41 @@ impl<'p> Engine<'p> {
             stopped: self.stopped(),
             groups: self.groups.into_iter().map(|g| g.outcome).collect(),
         })
+    }
+
+    /// Has one request answered on every connection, so that load meets a server that serves them all.
+    ///
+    /// The kernel completes connections which the server has not accepted, and a server under load may not come round
+    /// to accepting them for seconds: fewer connections than the plan says would be measured.
+    fn prime(&mut self) -> io::Result<()> {
+        let begin = self.now();
+        let last = self.templates.len() - 1;
+        let shared = matches!(self.plan.work, Work::Matrix { .. });
+        let own: Vec<usize> = self.connections.iter().map(|c| c.template).collect();
+        for at in 0..self.connections.len() {
+            let c = &mut self.connections[at];
+            if c.stream.is_some() {
+                c.due = 1;
+                if shared {
+                    c.template = last;
+                }
+                self.send(at, begin);
+            }
+        }
+        self.drive(begin + 2 * PRIME, Phase::Connect)?;
+        for (at, template) in own.into_iter().enumerate() {
+            if self.connections[at].in_flight() > 0 && !self.stopped() {
+                self.fail(at, || "the first reply did not end in time".into());
+            }
+            let c = &mut self.connections[at];
+            c.template = template;
+            (c.due, c.started, c.answered) = (0, 0, 0);
+            let served = usize::from(c.stream.is_some());
+            self.groups[c.group].outcome.connections += served;
+        }
+        self.outstanding = 0;
+        self.stage = Stage::Running;
+        Ok(())
     }
 
     fn now(&self) -> u64 {
@@ -185,7 +233,8 @@ impl<'p> Engine<'p> {
             if now >= end {
                 return Ok(true);
             }
-            if self.stopped() || self.alive == 0 || (self.draining && self.outstanding == 0) {
+            let done = self.stage != Stage::Running && self.outstanding == 0;
+            if self.stopped() || self.alive == 0 || done {
                 return Ok(false);
             }
             if now >= self.next_check {
@@ -210,10 +259,12 @@ impl<'p> Engine<'p> {
 
     /// Gives up silent connections and reports progress.
     fn check(&mut self, now: u64, begin: u64, end: u64, phase: Phase) {
-        if self.draining {
-            return;
+        let mut patience = self.plan.patience;
+        match self.stage {
+            Stage::Priming => patience = patience.min(Duration::from_nanos(PRIME)),
+            Stage::Running => {}
+            Stage::Draining => return,
         }
-        let patience = self.plan.patience;
         for at in 0..self.connections.len() {
             let c = &self.connections[at];
             if c.in_flight() > 0 && now.saturating_sub(c.since) > nanos(patience) {
@@ -267,7 +318,7 @@ impl<'p> Engine<'p> {
     fn refill(&mut self, at: usize, now: u64) {
         let c = &mut self.connections[at];
         let group = &self.groups[c.group];
-        if group.schedule.is_none() && c.stream.is_some() && !self.draining {
+        if group.schedule.is_none() && c.stream.is_some() && self.stage == Stage::Running {
             c.due = c.answered + group.depth;
             for _ in c.started..c.due {
                 c.sent_at.push_back(now);
@@ -279,7 +330,7 @@ impl<'p> Engine<'p> {
     fn send(&mut self, at: usize, now: u64) {
         let c = &mut self.connections[at];
         let template = &self.templates[c.template];
-        if !self.draining {
+        if self.stage != Stage::Draining {
             self.outstanding += c.start(template, self.groups[c.group].depth, now);
         }
         if let Err(error) = c.flush(template) {
@@ -336,7 +387,7 @@ impl<'p> Engine<'p> {
             schedule, outcome, ..
         } = &mut self.groups[c.group];
         self.outstanding -= complete;
-        if self.draining {
+        if self.stage != Stage::Running {
             c.answered += complete;
             return;
         }
@@ -368,7 +419,7 @@ impl<'p> Engine<'p> {
         self.alive -= 1;
         self.outstanding -= c.in_flight();
         (c.due, c.started) = (c.answered, c.answered);
-        if !self.draining {
+        if self.stage != Stage::Draining {
             let target = self.plan.groups[c.group].target;
             self.groups[c.group]
                 .outcome
@@ -423,6 +474,15 @@ fn templates(plan: &Plan) -> (Vec<Template>, bool) {
             ((0..variants as u64).map(of).collect(), false)
         }
     }
+}
+
+/// A request of the same work that costs the server little: matrices are of order 64 at most.
+fn priming(plan: &Plan) -> Template {
+    let work = match &plan.work {
+        Work::Matrix { n } => Work::Matrix { n: (*n).min(64) },
+        http => http.clone(),
+    };
+    Template::new(&work, 0, "", 1)
 }
 
 fn nanos(duration: Duration) -> u64 {

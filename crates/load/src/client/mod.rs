@@ -1,6 +1,8 @@
 //! The client: one thread that drives any number of connections over epoll.
 //!
-//! [`run`] executes a [`Plan`]: connect, warm up, measure, drain. The parts:
+//! [`run`] executes a [`Plan`]: connect, have one request answered on every connection, warm up, measure, drain. The
+//! first request matters: the kernel completes connections that a busy server accepts seconds later or never, and load
+//! on a part of the connections is not the load of the plan. The parts:
 //!
 //! | file | concern |
 //! |---|---|
@@ -18,6 +20,10 @@
 //! *Open loop*: from the time at which the request was **meant** to leave, whether or not the connection was free then,
 //! so a server that stalls cannot slow down its own examination (no co-ordinated omission). Requests that had no reply
 //! by the end are in no histogram; they are counted as `unanswered`, with the age of the oldest.
+//!
+//! In a closed loop, connections = rate × mean latency (Little's law) therefore holds. It does not for `wrk`, which reads
+//! a reply in one turn of its loop and starts the clock of the next request in a later one: the wait in between is in
+//! neither. Where the client is busy, its percentiles are lower than these; with one connection they agree.
 //!
 //! # What it costs
 //!
@@ -47,8 +53,8 @@ pub const OPEN_DEPTH: usize = 16;
 
 /// Executes `plan` on a thread of its own and returns what was measured.
 ///
-/// It takes at most the time to connect (bounded by [`Plan::patience`] without progress), warm-up, duration, and
-/// 250 ms to let the last replies arrive; less if [`Plan::stop`] is raised or no connection is left. Failures of
+/// It takes at most the time to connect (bounded by [`Plan::patience`] without progress), up to 20 s for the first
+/// replies (10 s without one, or the patience if shorter), warm-up, duration, and 250 ms for the last replies; less if [`Plan::stop`] is raised or no connection is left. Failures of
 /// connections are counted in the [`Outcome`], not returned.
 ///
 /// The soft limit on open files of the process is raised if the connections need it.

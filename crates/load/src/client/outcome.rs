@@ -64,7 +64,7 @@ impl Outcome {
 pub struct GroupOutcome {
     /// The label of the group.
     pub label: String,
-    /// Connections that were established.
+    /// Connections that were established and had answered a request before the load began.
     pub connections: usize,
     /// Correct replies completed in the time measured.
     pub requests: u64,

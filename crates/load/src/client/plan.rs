@@ -56,7 +56,7 @@ pub struct Progress {
 /// The phases of a run, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Establishing connections.
+    /// Establishing connections, and one request on each.
     Connect,
     /// Under load, not counted.
     Warmup,
