@@ -55,7 +55,8 @@ pub struct Config {
     /// Bytes per buffer: the most one event of a stream can carry. 1 to 16 MiB.
     pub buffer_size: u32,
     /// Unread buffers at which a receiving stream is stopped until its consumer has caught up. Never more than half of
-    /// `buffers`, so that one slow consumer cannot take them all.
+    /// `buffers`, so that one slow consumer cannot take them all. The kernel hands out up to 32 at a time, so a pool that is
+    /// to serve the others meanwhile has 128 or more.
     pub recv_window: u16,
     /// Unread connections at which an accepting stream is stopped until its consumer has caught up.
     pub accept_window: u16,

@@ -24,8 +24,12 @@ const KICK: u64 = u64::MAX - 1;
 /// `user_data` of cancellations, whose results do not matter.
 const CANCEL: u64 = u64::MAX;
 
-/// Enters per [`Driver::submit`] at most, so that a flood of completions cannot keep the owner from reaping.
+/// Enters per [`Driver::submit`] at most, so that nothing can keep the owner from reaping.
 const ENTERS: usize = 64;
+
+/// Unread completions at which a submit stops fetching more, at most: the owner can do nothing about a stream that is ahead
+/// of its consumer before it has seen its completions.
+const FETCH: usize = 64;
 
 /// Counters that are not kept elsewhere.
 #[derive(Default)]
@@ -63,6 +67,7 @@ pub(crate) struct Driver {
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
     watching: Cell<bool>,
+    fetch_limit: usize,
     pub(crate) recv_window: u32,
     pub(crate) accept_window: u32,
     pub(crate) counters: Counters,
@@ -92,6 +97,10 @@ impl Driver {
             handles: Cell::new(1),
             closing: Cell::new(false),
             watching: Cell::new(false),
+            fetch_limit: match config.buffers {
+                0 => FETCH,
+                buffers => FETCH.min(usize::from(buffers / 4)).max(1),
+            },
             recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),
             accept_window: u32::from(config.accept_window),
             counters: Counters::default(),
@@ -277,14 +286,11 @@ impl Driver {
         for _ in 0..ENTERS {
             self.flush();
             let fetch = self.uring.owes_completions();
-            if self.uring.pending() == 0 && !fetch {
+            if self.uring.pending() == 0 && (!fetch || self.uring.unread() >= self.fetch_limit) {
                 return Ok(());
             }
             if fetch && self.uring.is_overflown() {
                 count(&self.counters.overflows);
-                if self.uring.completions_full() && self.uring.pending() == 0 {
-                    return Ok(());
-                }
             }
             match self.uring.enter(fetch) {
                 Ok(_) => {}
@@ -464,5 +470,48 @@ impl Driver {
             messages: counters.messages.get(),
             refused: counters.refused.get(),
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::remote::Kick;
+
+    /// A real completion with the name of an operation that is over does not touch the slot's next occupant.
+    #[test]
+    fn a_completion_of_another_generation_is_counted_and_ignored() {
+        let kick = Arc::new(Kick::new().unwrap());
+        let driver = Driver::new(&Config::default(), Arc::new(Mailbox::new(kick))).unwrap();
+        let first = driver
+            .start(crate::op::Nop::new(), 0)
+            .map_err(drop)
+            .unwrap();
+        let old = first.user_data();
+        driver.submit().unwrap();
+        driver.reap();
+        driver.dispose(first);
+        let poll =
+            crate::op::PollAdd::new(crate::Fd::new(std::fs::File::open("/dev/null").unwrap()), 0);
+        let second = driver.start(poll, 0).map_err(drop).unwrap();
+        assert_eq!(second.user_data() as u32, old as u32);
+        for late in [old, u64::from(u32::MAX >> 1)] {
+            let entry = opcode::Nop::new().build().user_data(late);
+            // SAFETY: points to nothing.
+            assert!(unsafe { driver.uring.push(&entry) });
+        }
+        driver.submit().unwrap();
+        driver.reap();
+        assert_eq!(driver.stats().stale, 2);
+        assert_ne!(second.generation.get(), (old >> 32) as u32);
+        driver.begin_shutdown();
+        let mut round = 0;
+        while !driver.is_idle() {
+            driver.drain(round).unwrap();
+            round += 1;
+        }
+        driver.dispose(second);
+        // SAFETY: the last use, and nothing is in flight.
+        unsafe { driver.uring.close() };
     }
 }

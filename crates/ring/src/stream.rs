@@ -18,7 +18,8 @@
 //!
 //! Back-pressure: `pushed` (by the ring) minus `taken` (by the consumer) is what lies unread. At the window the operation is
 //! cancelled; what still arrives before the cancellation takes effect is delivered, too (the buffers are gone already), so
-//! the window may be exceeded by what the kernel had in hand. The consumer finds the `STALLED` event behind the
+//! the window may be exceeded by what the kernel had in hand: up to 32 buffers per stream and enter. A receive polls first,
+//! because one that runs on from its first attempt cannot be found by a cancellation. The consumer finds the `STALLED` event behind the
 //! last datum and asks for more.
 //!
 //! Starvation: a stream that finds no buffer queues up, FIFO. At each submit as many starved streams are armed as there are
@@ -39,6 +40,11 @@ use std::task::Waker;
 /// The result of an event that says: there is no more until you ask. Not a possible result of the kernel.
 pub(crate) const STALLED: i32 = i32::MIN;
 
+/// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt.
+const POLL_FIRST: u16 = 1 << 0;
+/// `IORING_RECV_MULTISHOT`.
+const MULTISHOT: u16 = 1 << 1;
+
 /// The payload of a stream's slot.
 pub(crate) struct StreamOp {
     fd: Fd,
@@ -58,7 +64,11 @@ unsafe impl Operation for StreamOp {
 
     fn entry(&mut self) -> squeue::Entry {
         match self.kind {
-            Kind::Recv => opcode::RecvMulti::new(self.fd.target(), crate::pool::GROUP).build(),
+            Kind::Recv => opcode::Recv::new(self.fd.target(), ptr::null_mut(), 0)
+                .ioprio(MULTISHOT | POLL_FIRST)
+                .buf_group(crate::pool::GROUP)
+                .build()
+                .flags(squeue::Flags::BUFFER_SELECT),
             Kind::Accept | Kind::Once => opcode::AcceptMulti::new(self.fd.target())
                 .flags(libc::SOCK_CLOEXEC)
                 .build(),
@@ -134,6 +144,10 @@ impl Driver {
             self.discard(slot.kind.get(), result, buffer);
             if last {
                 self.dispose(slot);
+            } else {
+                // It was too lively to be cancelled: once more.
+                slot.unmark(CANCELLED);
+                self.cancel(slot);
             }
             return;
         }
@@ -153,10 +167,22 @@ impl Driver {
         }
         if last {
             slot.unmark(CANCELLED);
-            let more = if data || (result == -libc::ECANCELED && !self.closing.get()) {
-                self.continue_or_stall(slot)
-            } else if result == -libc::ENOBUFS && slot.kind.get() == Kind::Recv {
-                self.starve(slot)
+            let starved = result == -libc::ENOBUFS && slot.kind.get() == Kind::Recv;
+            if starved {
+                count(&self.counters.enobufs);
+            }
+            let goes_on = data || starved || result == -libc::ECANCELED;
+            let more = if goes_on && self.closing.get() {
+                self.deliver(slot, -libc::ECANCELED, 0)
+            } else if goes_on && self.is_behind(slot) {
+                count(&self.counters.stalled);
+                self.deliver(slot, STALLED, 0)
+            } else if starved {
+                self.starve(slot);
+                None
+            } else if goes_on {
+                self.launch(slot);
+                None
             } else {
                 self.deliver(slot, result, 0)
             };
@@ -184,23 +210,7 @@ impl Driver {
             }
     }
 
-    fn continue_or_stall(&self, slot: &Slot) -> Option<Waker> {
-        if self.closing.get() {
-            self.deliver(slot, -libc::ECANCELED, 0)
-        } else if self.is_behind(slot) {
-            count(&self.counters.stalled);
-            self.deliver(slot, STALLED, 0)
-        } else {
-            self.launch(slot);
-            None
-        }
-    }
-
-    fn starve(&self, slot: &Slot) -> Option<Waker> {
-        count(&self.counters.enobufs);
-        if self.closing.get() {
-            return self.deliver(slot, -libc::ECANCELED, 0);
-        }
+    fn starve(&self, slot: &Slot) {
         if self.starved.is_empty() {
             // What was posted before this is read before the ring sleeps.
             self.mail.set_starved(true);
@@ -208,7 +218,6 @@ impl Driver {
         slot.place.set(Place::Starved);
         self.starved.push(slot);
         self.starved_len.set(self.starved_len.get() + 1);
-        None
     }
 
     fn next_starved(&self) -> Option<&Slot> {

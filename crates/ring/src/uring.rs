@@ -153,11 +153,11 @@ impl Uring {
         !CompletionQueue::is_empty(cq)
     }
 
-    /// No room for another completion: reap before asking for more.
-    pub(crate) fn completions_full(&self) -> bool {
+    /// Completions in the queue that have not been read.
+    pub(crate) fn unread(&self) -> usize {
         let cq = self.cq();
         cq.sync();
-        cq.is_full()
+        cq.len()
     }
 
     /// Hands all entries over without waiting; with `fetch` completions that the kernel holds back are made, too.

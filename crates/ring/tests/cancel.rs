@@ -1,0 +1,222 @@
+//! Handles that go before their operations, rings that go before their handles.
+#![cfg(not(loom))]
+
+mod common;
+use common::{block_on, pair, poll_once, ring, turn_until};
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use upshift_ring::{Config, Fd, Mode, Ring, op};
+
+#[test]
+fn a_buffer_outlives_the_handle_of_its_receive() {
+    for mode in [Mode::DeferTaskrun, Mode::CoopTaskrun, Mode::Plain] {
+        let ring = Ring::new(Config {
+            mode,
+            ..Config::default()
+        })
+        .unwrap();
+        let (fd, mut peer) = pair();
+        for round in 0..50 {
+            let mut recv = ring.start(op::Recv::new(fd.clone(), vec![0; 4096]), 0);
+            assert!(poll_once(&mut recv).is_pending());
+            if round % 2 == 0 {
+                ring.submit().unwrap();
+            }
+            drop(recv);
+            // The next owner of the memory, if it had been freed.
+            let canary = vec![0xaa; 4096];
+            peer.write_all(&[0x55; 512]).unwrap();
+            turn_until(&ring, || ring.slots_in_use() == 0);
+            assert!(canary.iter().all(|byte| *byte == 0xaa));
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_operation_gives_its_buffer_back() {
+    let ring = ring();
+    let (fd, _peer) = pair();
+    let mut recv = ring.start(op::Recv::new(fd, vec![3; 77]), 0);
+    assert!(poll_once(&mut recv).is_pending());
+    ring.submit().unwrap();
+    recv.cancel();
+    recv.cancel();
+    let (result, buffer) = block_on(&ring, recv);
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+    assert_eq!(buffer, vec![3; 77]);
+}
+
+#[test]
+fn a_late_cancellation_does_not_hit_the_next_occupant_of_the_slot() {
+    let ring = ring();
+    let (fd, mut peer) = pair();
+    for _ in 0..50 {
+        // Complete in the kernel, not yet reaped: the cancellation will be too late.
+        let nop = ring.start(op::Nop::new(), 0);
+        ring.submit().unwrap();
+        drop(nop);
+        assert_eq!(ring.pending_submissions(), 1);
+        ring.reap();
+        // The same slot, before the cancellation has reached the kernel.
+        assert_eq!(ring.slots_in_use(), 0);
+        let mut recv = ring.start(op::Recv::new(fd.clone(), vec![0; 8]), 0);
+        for _ in 0..3 {
+            ring.submit().unwrap();
+            ring.reap();
+        }
+        assert!(
+            poll_once(&mut recv).is_pending(),
+            "the wrong operation was cancelled"
+        );
+        peer.write_all(b"x").unwrap();
+        assert_eq!(block_on(&ring, recv).0.unwrap(), 1);
+    }
+    assert_eq!(ring.stats().stale, 0);
+}
+
+#[test]
+fn a_descriptor_stays_open_until_its_operation_is_over() {
+    let ring = ring();
+    let (fd, mut peer) = pair();
+    let recv = ring.start(op::Recv::new(fd.clone(), vec![0; 8]), 0);
+    ring.submit().unwrap();
+    drop(fd);
+    peer.set_nonblocking(true).unwrap();
+    assert_eq!(
+        peer.read(&mut [0]).unwrap_err().kind(),
+        std::io::ErrorKind::WouldBlock
+    );
+    drop(recv);
+    turn_until(&ring, || ring.slots_in_use() == 0);
+    peer.set_nonblocking(false).unwrap();
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_ring_dropped_with_operations_in_flight_drains_first() {
+    for mode in [Mode::DeferTaskrun, Mode::CoopTaskrun, Mode::Plain] {
+        let ring = Ring::new(Config {
+            mode,
+            entries: 8,
+            ..Config::default()
+        })
+        .unwrap();
+        let marker: Arc<[u8]> = Arc::from(vec![1; 100]);
+        let (fd, peer) = pair();
+        let (listener, _) = listener();
+        // Submitted, queued and in the backlog.
+        let mut recvs = Vec::new();
+        for _ in 0..20 {
+            recvs.push(ring.start(op::Recv::new(fd.clone(), vec![7; 64]), 0));
+        }
+        ring.submit().unwrap();
+        for _ in 0..20 {
+            recvs.push(ring.start(op::Recv::new(fd.clone(), vec![7; 64]), 0));
+        }
+        let mut poll = ring.start(op::PollAdd::new(listener.clone(), libc::POLLIN as u32), 0);
+        assert!(poll_once(&mut poll).is_pending());
+        let mut incoming = ring.accept_multi(listener, 0);
+        let mut stream = ring.recv_multi(fd.clone(), 0);
+        drop(ring.start(op::Send::new(fd.clone(), marker.clone()), 0));
+        drop(ring);
+        for recv in recvs.iter_mut().take(39) {
+            let Poll::Ready((result, buffer)) = poll_once(recv) else {
+                panic!("everything has completed");
+            };
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+            assert_eq!(buffer, vec![7; 64]);
+        }
+        let Poll::Ready(Err(error)) = poll_once(&mut poll) else {
+            panic!("everything has completed");
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        for _ in 0..2 {
+            assert!(matches!(incoming.poll_next(&mut cx), Poll::Ready(Err(_))));
+        }
+        assert!(matches!(stream.poll_next(&mut cx), Poll::Ready(Err(_))));
+        // One receive was not even looked at.
+        drop((recvs, poll, incoming, stream));
+        assert_eq!(Arc::strong_count(&marker), 1);
+        assert!(
+            fd.try_into_owned().is_ok(),
+            "an operation still holds the descriptor"
+        );
+        drop(peer);
+    }
+}
+
+fn listener() -> (Fd, std::net::SocketAddr) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (Fd::new(std::os::fd::OwnedFd::from(listener)), address)
+}
+
+#[test]
+fn shutdown_wakes_those_who_wait_and_refuses_the_rest() {
+    let ring = ring();
+    let (fd, _peer) = pair();
+    let flag = common::Flag::new(&ring);
+    flag.take();
+    let waker = std::task::Waker::from(flag.clone());
+    let mut cx = std::task::Context::from_waker(&waker);
+    let mut recv = ring.start(op::Recv::new(fd.clone(), vec![0; 8]), 0);
+    assert!(std::pin::Pin::new(&mut recv).poll(&mut cx).is_pending());
+    ring.wait(Some(Duration::ZERO)).unwrap();
+    ring.shutdown();
+    assert!(flag.take(), "nobody was woken");
+    assert_eq!(ring.in_flight(), 0);
+    let late = ring.start(op::Recv::new(fd.clone(), vec![1; 3]), 0);
+    let (result, buffer) = block_on(&ring, late);
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+    assert_eq!(buffer, [1; 3]);
+    assert!(block_on(&ring, ring.recv_multi(fd, 0).next()).is_err());
+    // It does not sleep any more, and is shut down once.
+    ring.wait(None).unwrap();
+    ring.shutdown();
+    let remote = ring.remote();
+    drop(ring);
+    remote.kick();
+    drop(recv);
+}
+
+#[test]
+fn a_descriptor_to_be_closed_is_closed_even_if_the_ring_refuses() {
+    let ring = ring();
+    ring.shutdown();
+    for polled in [true, false] {
+        let (fd, mut peer) = pair();
+        let mut close = ring.start(op::Close::new(fd.try_into_owned().unwrap()), 0);
+        if polled {
+            assert!(matches!(poll_once(&mut close), Poll::Ready(Ok(()))));
+        }
+        drop(close);
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn streams_dropped_under_fire_end() {
+    let ring = Ring::new(Config {
+        buffers: 256,
+        buffer_size: 64,
+        ..Config::default()
+    })
+    .unwrap();
+    for _ in 0..20 {
+        let (fd, mut peer) = pair();
+        let writer = std::thread::spawn(move || {
+            // Until the other side is closed.
+            while peer.write_all(&[1; 4096]).is_ok() {}
+        });
+        let mut stream = ring.recv_multi(fd, 0);
+        block_on(&ring, async {
+            assert!(!stream.next().await.unwrap().is_empty());
+        });
+        drop(stream);
+        turn_until(&ring, || ring.slots_in_use() == 0);
+        writer.join().unwrap();
+    }
+}

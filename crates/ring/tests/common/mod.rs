@@ -1,0 +1,154 @@
+//! A tiny executor for tests: polls only who was woken, so a lost wake is a time-out.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::future::Future;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::pin::{Pin, pin};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+use upshift_ring::{Config, Fd, Remote, Ring};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Flag {
+    woken: AtomicBool,
+    remote: Remote,
+}
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::SeqCst);
+        self.remote.kick();
+    }
+}
+
+impl Flag {
+    pub(crate) fn new(ring: &Ring) -> Arc<Self> {
+        Arc::new(Flag {
+            woken: AtomicBool::new(true),
+            remote: ring.remote(),
+        })
+    }
+
+    pub(crate) fn take(&self) -> bool {
+        self.woken.swap(false, Ordering::SeqCst)
+    }
+}
+
+pub(crate) type Job<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// Runs all jobs to their end.
+pub(crate) fn run_all(ring: &Ring, jobs: Vec<Job<'_>>) {
+    let mut jobs: Vec<_> = jobs
+        .into_iter()
+        .map(|job| (job, Flag::new(ring), false))
+        .collect();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut left = 0;
+        let mut polled = false;
+        for (job, flag, done) in &mut jobs {
+            if !*done && flag.take() {
+                polled = true;
+                let waker = Waker::from(flag.clone());
+                *done = job
+                    .as_mut()
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_ready();
+            }
+            left += usize::from(!*done);
+        }
+        if left == 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{left} jobs were never woken");
+        if polled {
+            ring.submit().unwrap();
+        } else {
+            ring.wait(Some(Duration::from_secs(1))).unwrap();
+        }
+        ring.reap();
+    }
+}
+
+/// Runs one future to its end.
+pub(crate) fn block_on<F: Future>(ring: &Ring, future: F) -> F::Output {
+    let mut output = None;
+    let mut future = pin!(future);
+    let slot = &mut output;
+    run_all(
+        ring,
+        vec![Box::pin(async move {
+            *slot = Some(future.as_mut().await);
+        })],
+    );
+    output.unwrap()
+}
+
+/// Turns the ring until `done`.
+pub(crate) fn turn_until(ring: &Ring, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "did not happen in time");
+        ring.wait(Some(Duration::from_millis(20))).unwrap();
+        ring.reap();
+    }
+}
+
+/// Polls once with a waker that does nothing.
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+pub(crate) fn ring() -> Ring {
+    Ring::new(Config::default()).unwrap()
+}
+
+/// A connected pair over loopback TCP: ours as a shared descriptor, theirs as a stream.
+pub(crate) fn pair() -> (Fd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = listener.accept().unwrap();
+    theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+    theirs.set_nodelay(true).unwrap();
+    (Fd::new(OwnedFd::from(ours)), theirs)
+}
+
+/// Runs the test `name` of this file in a process of its own, where [`is_child`] is true.
+pub(crate) fn in_child(name: &str) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env("UPSHIFT_RING_CHILD", name)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+pub(crate) fn is_child(name: &str) -> bool {
+    std::env::var("UPSHIFT_RING_CHILD").is_ok_and(|child| child == name)
+}
+
+/// Leaves room for `extra` more descriptors in this process.
+pub(crate) fn limit_descriptors(extra: u64) {
+    let next = std::fs::File::open("/dev/null").unwrap();
+    let highest = std::os::fd::AsRawFd::as_raw_fd(&next) as u64;
+    let limit = libc::rlimit {
+        rlim_cur: highest + extra,
+        rlim_max: highest + extra,
+    };
+    // SAFETY: a valid structure.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+}
+
+pub(crate) fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}

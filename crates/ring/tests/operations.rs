@@ -1,0 +1,240 @@
+//! Every operation, on a real kernel.
+#![cfg(not(loom))]
+
+mod common;
+use common::{block_on, pair, poll_once, ring};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::fd::{FromRawFd, OwnedFd};
+use upshift_ring::{Address, Config, Fd, IoBuf, Ring, op};
+
+fn temporary(name: &str) -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("upshift-ring-{}-{name}", std::process::id()))
+}
+
+#[test]
+fn a_file_is_opened_written_synced_read_and_closed() {
+    let ring = ring();
+    let path = temporary("file");
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+    block_on(&ring, async {
+        let fd = ring
+            .start(op::OpenAt::new(None, &path, flags, 0o600).unwrap(), 0)
+            .await
+            .unwrap();
+        let fd = Fd::new(fd);
+        // Best effort, class 2, level 3.
+        let write = op::WriteAt::new(fd.clone(), "hello world", 0).ioprio(2 << 13 | 3);
+        assert_eq!(ring.start(write, 0).await.0.unwrap(), 11);
+        let parts = vec![b"HE".to_vec(), b"LLO".to_vec()];
+        let write = op::WriteVectored::new(fd.clone(), parts, 0);
+        assert_eq!(ring.start(write, 0).await.0.unwrap(), 5);
+        ring.start(op::Fsync::new(fd.clone()), 0).await.unwrap();
+        ring.start(op::Fsync::data(fd.clone()), 0).await.unwrap();
+        let (count, buffer) = ring
+            .start(op::ReadAt::new(fd.clone(), Vec::with_capacity(64), 0), 0)
+            .await;
+        assert_eq!(
+            (count.unwrap(), buffer.as_slice()),
+            (11, &b"HELLO world"[..])
+        );
+        let parts = vec![vec![0; 4].into_boxed_slice(), vec![0; 4].into_boxed_slice()];
+        let (count, parts) = ring
+            .start(op::ReadVectored::new(fd.clone(), parts, 3), 0)
+            .await;
+        assert_eq!(count.unwrap(), 8);
+        assert_eq!((&*parts[0], &*parts[1]), (&b"LO w"[..], &b"orld"[..]));
+        let (count, _) = ring.start(op::ReadAt::new(fd.clone(), [0; 8], 11), 0).await;
+        assert_eq!(count.unwrap(), 0);
+        assert_eq!(
+            ring.start(op::Statx::of(fd.clone()), 0)
+                .await
+                .unwrap()
+                .stx_size,
+            11
+        );
+        let statx = op::Statx::new(None, &path, 0).unwrap();
+        assert_eq!(ring.start(statx, 0).await.unwrap().stx_size, 11);
+        ring.start(op::Close::new(fd.try_into_owned().unwrap()), 0)
+            .await
+            .unwrap();
+    });
+    std::fs::remove_file(path).unwrap();
+    assert_eq!((ring.in_flight(), ring.slots_in_use()), (0, 0));
+}
+
+#[test]
+fn a_missing_file_is_an_error_and_a_nul_in_a_path_too() {
+    let ring = ring();
+    let open = op::OpenAt::new(None, "/does/not/exist", libc::O_RDONLY, 0).unwrap();
+    let error = block_on(&ring, ring.start(open, 0)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+    assert!(op::OpenAt::new(None, "a\0b", 0, 0).is_err());
+    assert!(op::Statx::new(None, "a\0b", 0).is_err());
+}
+
+#[test]
+fn a_connection_is_made_used_and_shut_down() {
+    let ring = ring();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let listener = Fd::new(OwnedFd::from(listener));
+    let mut accept = ring.start(op::Accept::new(listener), 0);
+    assert!(poll_once(&mut accept).is_pending());
+    // SAFETY: a fresh descriptor.
+    let client = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) };
+    let client = Fd::new(client);
+    block_on(&ring, async {
+        ring.start(op::Connect::new(client.clone(), address), 0)
+            .await
+            .unwrap();
+        let (server, peer) = accept.await.unwrap();
+        assert!(matches!(peer.ip(), Some(SocketAddr::V4(ip)) if ip.ip().is_loopback()));
+        let server = Fd::new(server);
+        let (count, _) = ring
+            .start(op::Send::new(client.clone(), vec![7; 100]).all(), 0)
+            .await;
+        assert_eq!(count.unwrap(), 100);
+        let (count, bytes) = ring
+            .start(op::Recv::new(server.clone(), vec![0; 100]).all(), 0)
+            .await;
+        assert_eq!((count.unwrap(), bytes), (100, vec![7; 100]));
+        let parts = vec!["one", "two", "three"];
+        let (count, _) = ring
+            .start(op::SendVectored::new(server.clone(), parts).all(), 0)
+            .await;
+        assert_eq!(count.unwrap(), 11);
+        ring.start(op::Shutdown::new(server.clone(), Shutdown::Write), 0)
+            .await
+            .unwrap();
+        let (count, bytes) = ring
+            .start(op::Recv::new(client.clone(), vec![0; 100]).all(), 0)
+            .await;
+        assert_eq!(
+            (count.unwrap(), bytes.as_slice()),
+            (11, &b"onetwothree"[..])
+        );
+        let (count, _) = ring.start(op::Send::new(client.clone(), "half"), 0).await;
+        assert_eq!(count.unwrap(), 4);
+        let (count, bytes) = ring
+            .start(op::Recv::new(server, Vec::with_capacity(9)), 0)
+            .await;
+        assert_eq!((count.unwrap(), bytes.as_slice()), (4, &b"half"[..]));
+    });
+}
+
+#[test]
+fn a_refused_connection_is_an_error() {
+    let ring = ring();
+    let gone = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    // SAFETY: a fresh descriptor.
+    let client = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) };
+    let connect = op::Connect::new(Fd::new(client), Address::from(gone));
+    let error = block_on(&ring, ring.start(connect, 0)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED));
+}
+
+#[test]
+fn a_send_of_all_completes_once_although_the_peer_is_slow() {
+    let ring = ring();
+    let (fd, mut peer) = pair();
+    let size = 8 << 20;
+    let reader = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let mut all = Vec::new();
+        peer.read_to_end(&mut all).unwrap();
+        all
+    });
+    let data: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+    let (count, data) = block_on(&ring, ring.start(op::Send::new(fd.clone(), data).all(), 0));
+    assert_eq!(count.unwrap(), size);
+    drop(fd);
+    assert!(reader.join().unwrap() == data);
+}
+
+#[test]
+fn a_peer_that_has_gone_is_an_error_and_no_signal() {
+    let ring = ring();
+    let (fd, peer) = pair();
+    drop(peer);
+    let send = || ring.start(op::Send::new(fd.clone(), vec![0; 1000]), 0);
+    block_on(&ring, async {
+        let mut last = send().await.0;
+        for _ in 0..100 {
+            if last.is_err() {
+                break;
+            }
+            last = send().await.0;
+        }
+        let errno = last.unwrap_err().raw_os_error().unwrap();
+        assert!([libc::EPIPE, libc::ECONNRESET].contains(&errno), "{errno}");
+    });
+}
+
+#[test]
+fn a_zero_copy_send_gives_its_buffer_back_after_the_notification() {
+    let ring = ring();
+    let (fd, mut peer) = pair();
+    let mut send = ring.start(op::SendZc::new(fd, vec![5; 50_000]), 0);
+    assert!(poll_once(&mut send).is_pending());
+    let reader = std::thread::spawn(move || {
+        let mut all = vec![0; 50_000];
+        peer.read_exact(&mut all).unwrap();
+        all
+    });
+    let (count, buffer) = block_on(&ring, send);
+    assert_eq!(count.unwrap(), 50_000);
+    assert!(buffer == reader.join().unwrap());
+    assert_eq!(ring.slots_in_use(), 0);
+}
+
+#[test]
+fn readiness_is_reported_once() {
+    let ring = ring();
+    let (fd, mut peer) = pair();
+    let mut poll = ring.start(op::PollAdd::new(fd, libc::POLLIN as u32), 0);
+    assert!(poll_once(&mut poll).is_pending());
+    ring.submit().unwrap();
+    peer.write_all(b"x").unwrap();
+    let events = block_on(&ring, poll).unwrap();
+    assert_eq!(events & libc::POLLIN as u32, libc::POLLIN as u32);
+}
+
+#[test]
+fn a_slice_sends_the_part_it_names() {
+    let ring = ring();
+    let (fd, mut peer) = pair();
+    let part = String::from("hello world").slice(6..11);
+    let (count, part) = block_on(&ring, ring.start(op::Send::new(fd, part), 0));
+    assert_eq!(
+        (count.unwrap(), part.into_inner().as_str()),
+        (5, "hello world")
+    );
+    let mut bytes = [0; 5];
+    peer.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"world");
+}
+
+#[test]
+fn more_operations_than_allowed_end_with_ebusy_and_keep_their_buffer() {
+    let ring = Ring::new(Config {
+        max_operations: 2,
+        ..Config::default()
+    })
+    .unwrap();
+    let (fd, _peer) = pair();
+    let recv = || ring.start(op::Recv::new(fd.clone(), vec![9; 10]), 0);
+    let (first, second, third) = (recv(), recv(), recv());
+    let (result, buffer) = block_on(&ring, third);
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EBUSY));
+    assert_eq!(buffer, vec![9; 10]);
+    drop(first);
+    common::turn_until(&ring, || ring.slots_in_use() == 1);
+    let mut fourth = recv();
+    assert!(poll_once(&mut fourth).is_pending());
+    assert_eq!(ring.stats().refused, 1);
+    drop(second);
+}

@@ -1,0 +1,165 @@
+//! Building a ring, and being told why there is none.
+#![cfg(not(loom))]
+
+mod common;
+use common::{in_child, is_child, limit_descriptors};
+use upshift_ring::{Config, Mode, Ring, SetupError};
+
+fn forbid_io_uring(errno: i32) {
+    let number = libc::SYS_io_uring_setup as u32;
+    let code = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let program = [
+        code((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
+        code(
+            (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+            number,
+            0,
+            1,
+        ),
+        code(
+            (libc::BPF_RET | libc::BPF_K) as u16,
+            libc::SECCOMP_RET_ERRNO | errno as u32,
+            0,
+            0,
+        ),
+        code(
+            (libc::BPF_RET | libc::BPF_K) as u16,
+            libc::SECCOMP_RET_ALLOW,
+            0,
+            0,
+        ),
+    ];
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: a valid program that outlives the calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let filter = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(
+            libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program),
+            0
+        );
+    }
+}
+
+fn refusal(config: Config) -> (i32, String) {
+    let error = Ring::new(config).expect_err("there must be no ring");
+    let setup = error
+        .get_ref()
+        .unwrap()
+        .downcast_ref::<SetupError>()
+        .unwrap();
+    (setup.errno(), error.to_string())
+}
+
+#[test]
+fn a_seccomp_filter_with_eperm_is_named() {
+    let name = "a_seccomp_filter_with_eperm_is_named";
+    if !is_child(name) {
+        return in_child(name);
+    }
+    forbid_io_uring(libc::EPERM);
+    let (errno, text) = refusal(Config::default());
+    assert_eq!(errno, libc::EPERM);
+    assert!(
+        text.contains("seccomp") && text.contains("io_uring_setup"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_kernel_without_io_uring_is_named() {
+    let name = "a_kernel_without_io_uring_is_named";
+    if !is_child(name) {
+        return in_child(name);
+    }
+    forbid_io_uring(libc::ENOSYS);
+    let (errno, text) = refusal(Config::default());
+    assert_eq!(errno, libc::ENOSYS);
+    assert!(text.contains("CONFIG_IO_URING"), "{text}");
+}
+
+#[test]
+fn too_few_descriptors_are_named() {
+    let name = "too_few_descriptors_are_named";
+    if !is_child(name) {
+        return in_child(name);
+    }
+    // Room for the eventfd, none for the ring; then room for neither.
+    for extra in [1, 0] {
+        limit_descriptors(extra);
+        let (errno, text) = refusal(Config::default());
+        assert_eq!(errno, libc::EMFILE);
+        assert!(text.contains("RLIMIT_NOFILE"), "{text}");
+    }
+}
+
+#[test]
+fn every_rung_of_the_ladder_works() {
+    for mode in [Mode::DeferTaskrun, Mode::CoopTaskrun, Mode::Plain] {
+        let ring = Ring::new(Config {
+            mode,
+            ..Config::default()
+        })
+        .unwrap();
+        assert!(ring.mode() >= mode);
+        common::block_on(&ring, ring.start(upshift_ring::op::Nop::new(), 0)).unwrap();
+    }
+}
+
+#[test]
+fn figures_out_of_range_are_refused_with_the_range() {
+    let good = Config::default;
+    let bad = [
+        Config {
+            entries: 0,
+            ..good()
+        },
+        Config {
+            entries: 1 << 20,
+            ..good()
+        },
+        Config {
+            cq_entries: 1,
+            ..good()
+        },
+        Config {
+            buffers: 3,
+            ..good()
+        },
+        Config {
+            buffer_size: 0,
+            ..good()
+        },
+        Config {
+            recv_window: 0,
+            ..good()
+        },
+        Config {
+            max_operations: 0,
+            ..good()
+        },
+    ];
+    for config in bad {
+        let error = Ring::new(config).expect_err("out of range");
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("Config::"), "{error}");
+    }
+}
+
+#[test]
+fn rings_come_and_go_without_leaving_descriptors() {
+    let name = "rings_come_and_go_without_leaving_descriptors";
+    if !is_child(name) {
+        return in_child(name);
+    }
+    drop(common::ring());
+    let before = common::open_descriptors();
+    for _ in 0..50 {
+        let ring = common::ring();
+        common::block_on(&ring, ring.start(upshift_ring::op::Nop::new(), 0)).unwrap();
+    }
+    assert_eq!(common::open_descriptors(), before);
+}
