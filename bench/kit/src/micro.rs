@@ -1,0 +1,281 @@
+//! Harness of the microbenchmarks: the same futures on every poll-based runtime, samples, one JSON line per figure.
+//!
+//! A runtime implements [`Host`]; the bodies are generic and nothing is boxed. A figure is the median of [`SAMPLES`]
+//! samples after one that is thrown away, with the smallest and the largest, in ns per operation (bytes for memory):
+//! `{"bench":"yield-2","peer":"tokio-ct","ns":56.1,"min":55.8,"max":57.0}`.
+
+use std::future::{Future, poll_fn};
+use std::hint::black_box;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Samples per figure.
+pub const SAMPLES: usize = 7;
+
+/// Tasks spawned before any is joined, in `spawn-join-1000`.
+const BATCH: usize = 1000;
+
+/// Idle tasks of the memory figure.
+const IDLE: usize = 1_000_000;
+
+/// What a poll-based runtime must offer to be measured. Every method is called from inside the runtime.
+pub trait Host {
+    /// What `spawn` returns.
+    type Handle;
+
+    /// Starts a task.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) -> Self::Handle;
+
+    /// Waits for the end of a task.
+    fn join(handle: Self::Handle) -> impl Future<Output = ()>;
+
+    /// Lets a task run on without its handle.
+    fn detach(handle: Self::Handle);
+
+    /// A timer, armed by its first poll and cancelled by its drop.
+    fn sleep(time: Duration) -> impl Future<Output = ()>;
+
+    /// A token goes `rounds` times to and fro between two tasks, over two one-slot channels of the kind that users of
+    /// this runtime take for tasks of one thread.
+    fn ping_pong(rounds: usize) -> impl Future<Output = ()>;
+}
+
+/// Every figure of one thread. Pin the process to one CPU; run this as the main task of the runtime.
+///
+/// Ends with the memory figure, which leaves a million tasks behind: exit the process afterwards.
+pub async fn one_thread<H: Host>(peer: &str) {
+    let mut samples = Samples::new(peer, "spawn-join", 100_000);
+    while samples.next() {
+        for _ in 0..100_000 {
+            H::join(H::spawn(async {})).await;
+        }
+    }
+
+    let mut handles = Vec::with_capacity(BATCH);
+    let mut samples = Samples::new(peer, "spawn-join-1000", 100 * BATCH);
+    while samples.next() {
+        for _ in 0..100 {
+            handles.extend((0..BATCH).map(|_| H::spawn(async {})));
+            for handle in handles.drain(..) {
+                H::join(handle).await;
+            }
+        }
+    }
+
+    for (name, tasks, turns) in [("yield-2", 2, 200_000), ("yield-1000", 1000, 500)] {
+        let mut samples = Samples::new(peer, name, tasks * turns);
+        while samples.next() {
+            handles.extend((0..tasks).map(|_| H::spawn(yields(turns))));
+            for handle in handles.drain(..) {
+                H::join(handle).await;
+            }
+        }
+    }
+
+    let mut samples = Samples::new(peer, "wake-hop", 2 * 100_000);
+    while samples.next() {
+        let [a, b] = token_pair(100_000);
+        let (a, b) = (H::spawn(a), H::spawn(b));
+        H::join(a).await;
+        H::join(b).await;
+    }
+
+    let mut samples = Samples::new(peer, "channel-hop", 2 * 100_000);
+    while samples.next() {
+        H::ping_pong(100_000).await;
+    }
+
+    let mut samples = Samples::new(peer, "timer", 100_000);
+    while samples.next() {
+        for _ in 0..100_000 {
+            let mut timer = pin!(H::sleep(Duration::from_secs(60)));
+            poll_fn(|cx| {
+                let _ = black_box(timer.as_mut().poll(cx));
+                Poll::Ready(())
+            })
+            .await;
+        }
+    }
+
+    let before = resident();
+    for _ in 0..IDLE / BATCH {
+        for _ in 0..BATCH {
+            H::detach(H::spawn(Idle([0; 3])));
+        }
+        yields(1).await;
+    }
+    while POLLED.load(Ordering::Relaxed) < IDLE {
+        yields(1).await;
+    }
+    let each = (resident().saturating_sub(before)) as f64 / IDLE as f64;
+    print_figure("bytes-per-task", peer, &mut [each]);
+}
+
+/// The wake of a runtime that has parked, from another thread, per hop: a token goes to and fro between two threads,
+/// each in a runtime of its own. Not to be pinned: the two need two CPUs.
+///
+/// `block_on` runs a future to its end on a fresh runtime of the calling thread.
+pub fn two_threads(peer: &str, block_on: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Sync) {
+    const ROUNDS: usize = 2_000;
+    let mut samples = Samples::new(peer, "cross-wake", 2 * ROUNDS);
+    let block_on = &block_on;
+    while samples.next() {
+        let [a, b] = token_pair(ROUNDS);
+        std::thread::scope(|scope| {
+            scope.spawn(move || block_on(Box::pin(a)));
+            block_on(Box::pin(b));
+        });
+    }
+}
+
+/// Takes one figure: `while samples.next() { the work of one sample }`. The first sample warms up and is thrown away;
+/// the figure is printed after the last.
+#[derive(Debug)]
+pub struct Samples<'a> {
+    peer: &'a str,
+    name: &'a str,
+    operations: usize,
+    started: Option<Instant>,
+    taken: Vec<f64>,
+}
+
+impl<'a> Samples<'a> {
+    /// `operations`: how many one sample does.
+    pub fn new(peer: &'a str, name: &'a str, operations: usize) -> Self {
+        Self {
+            peer,
+            name,
+            operations,
+            started: None,
+            taken: Vec::with_capacity(SAMPLES + 1),
+        }
+    }
+
+    /// Ends the sample before, begins the next; false (and prints the figure) when there are enough.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "not an iterator: it times what happens between two calls"
+    )]
+    pub fn next(&mut self) -> bool {
+        if let Some(started) = self.started {
+            self.taken
+                .push(started.elapsed().as_nanos() as f64 / self.operations as f64);
+        }
+        if self.taken.len() > SAMPLES {
+            print_figure(self.name, self.peer, &mut self.taken[1..]);
+            return false;
+        }
+        self.started = Some(Instant::now());
+        true
+    }
+}
+
+/// Prints one figure from its samples, which must not be empty; sorts them.
+pub fn print_figure(name: &str, peer: &str, samples: &mut [f64]) {
+    samples.sort_by(f64::total_cmp);
+    let (median, min, max) = (
+        samples[samples.len() / 2],
+        samples[0],
+        samples[samples.len() - 1],
+    );
+    println!(
+        r#"{{"bench":"{name}","peer":"{peer}","ns":{median:.1},"min":{min:.1},"max":{max:.1}}}"#
+    );
+}
+
+/// Resident memory of this process in bytes, without pages of files.
+///
+/// # Panics
+///
+/// Panics without /proc.
+pub fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
+    let mut pages = statm
+        .split(' ')
+        .skip(1)
+        .map(|word| word.parse::<usize>().unwrap_or(0));
+    let (resident, files) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    (resident - files) * 4096
+}
+
+/// Wakes itself and gives way `turns` times.
+pub async fn yields(turns: usize) {
+    for _ in 0..turns {
+        Yield(false).await;
+    }
+}
+
+struct Yield(bool);
+
+impl Future for Yield {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.0 {
+            return Poll::Ready(());
+        }
+        self.0 = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Three words that are polled once and never woken.
+struct Idle([u64; 3]);
+
+static POLLED: AtomicUsize = AtomicUsize::new(0);
+
+impl Future for Idle {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        self.0[0] += 1;
+        POLLED.fetch_add(1, Ordering::Relaxed);
+        Poll::Pending
+    }
+}
+
+/// Two futures that hand a token to each other `rounds` times each: the plainest wake there is.
+pub fn token_pair(rounds: usize) -> [impl Future<Output = ()> + Send + 'static; 2] {
+    let (ping, pong) = (Arc::new(Cup::default()), Arc::new(Cup::default()));
+    ping.fill();
+    [(ping.clone(), pong.clone()), (pong, ping)].map(|(take, give)| async move {
+        for _ in 0..rounds {
+            take.empty().await;
+            give.fill();
+        }
+    })
+}
+
+/// Holds a token or the waker of the one who waits for it.
+#[derive(Default)]
+struct Cup {
+    state: Mutex<(bool, Option<Waker>)>,
+}
+
+impl Cup {
+    fn fill(&self) {
+        let waker = {
+            let mut state = self.state.lock().expect("no panic while locked");
+            state.0 = true;
+            state.1.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn empty(&self) -> impl Future<Output = ()> + Send {
+        poll_fn(|cx| {
+            let mut state = self.state.lock().expect("no panic while locked");
+            if std::mem::take(&mut state.0) {
+                return Poll::Ready(());
+            }
+            state.1 = Some(cx.waker().clone());
+            Poll::Pending
+        })
+    }
+}

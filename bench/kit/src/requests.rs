@@ -1,0 +1,49 @@
+//! The user-side work of the plaintext server: offers what was read to the scanner that every server shares.
+//!
+//! A request that is cut by the end of a read is kept until its rest arrives; in the ordinary case nothing is copied.
+//! One object per connection; no allocation once the reply buffer has grown.
+
+use upshift_load::http::answer;
+
+/// The unanswered end of what a connection has sent.
+#[derive(Debug, Default)]
+pub struct Requests {
+    rest: Vec<u8>,
+}
+
+impl Requests {
+    /// Takes the bytes of one read and appends the replies they complete to `out`. False: send them, then close.
+    #[must_use]
+    pub fn feed(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> bool {
+        let scan = if self.rest.is_empty() {
+            let scan = answer(chunk, out);
+            self.rest.extend_from_slice(&chunk[scan.consumed..]);
+            scan
+        } else {
+            self.rest.extend_from_slice(chunk);
+            let scan = answer(&self.rest, out);
+            self.rest.drain(..scan.consumed);
+            scan
+        };
+        !scan.close
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use upshift_load::http::REPLY;
+
+    const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    #[test]
+    fn a_request_cut_anywhere_is_answered_once() {
+        for cut in 1..GET.len() {
+            let (mut requests, mut out) = (Requests::default(), Vec::new());
+            assert!(requests.feed(&GET[..cut], &mut out));
+            assert!(out.is_empty());
+            assert!(requests.feed(&[&GET[cut..], GET].concat(), &mut out));
+            assert_eq!(out, REPLY.repeat(2));
+        }
+    }
+}

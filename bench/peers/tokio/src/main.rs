@@ -1,0 +1,87 @@
+//! Plaintext and matrix servers on tokio. Variants: `ct` (current_thread) and `mt` (multi_thread, one worker).
+
+use std::io;
+
+use bench_kit::frames::{Frames, square};
+use bench_kit::requests::Requests;
+use bench_kit::server::{Args, QUEUE, READ, Work, start};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::sync::mpsc;
+
+fn main() -> io::Result<()> {
+    let args = start(&["ct", "mt"]);
+    if args.variant == "ct" {
+        return Builder::new_current_thread()
+            .enable_io()
+            .build()?
+            .block_on(accept(args));
+    }
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_io()
+        .build()?;
+    // As its docs advise: the accept loop belongs on the worker, not on the thread of `block_on`.
+    runtime.block_on(async { tokio::spawn(accept(args)).await.map_err(io::Error::other)? })
+}
+
+async fn accept(args: Args) -> io::Result<()> {
+    args.listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(args.listener)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        match args.work {
+            Work::Plaintext => drop(tokio::spawn(plaintext(stream))),
+            Work::Matrix => matrix(stream),
+        }
+    }
+}
+
+async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
+    let (mut requests, mut input, mut output) = (Requests::default(), vec![0; READ], Vec::new());
+    loop {
+        let count = stream.read(&mut input).await?;
+        let open = count > 0 && requests.feed(&input[..count], &mut output);
+        stream.write_all(&output).await?;
+        output.clear();
+        if !open {
+            return Ok(());
+        }
+    }
+}
+
+fn matrix(stream: TcpStream) {
+    let (mut reader, mut writer) = stream.into_split();
+    let (frames_in, mut frames_out) = mpsc::channel(QUEUE);
+    let (squares_in, mut squares_out) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        let (mut frames, mut input) = (Frames::default(), vec![0; READ]);
+        loop {
+            let count = reader.read(&mut input).await?;
+            let mut chunk = &input[..count];
+            if count == 0 {
+                return Ok(());
+            }
+            while let Some(frame) = frames.next(&mut chunk)? {
+                if frames_in.send(frame).await.is_err() {
+                    return io::Result::Ok(());
+                }
+            }
+        }
+    });
+    tokio::spawn(async move {
+        while let Some(frame) = frames_out.recv().await {
+            if squares_in.send(square(&frame)).await.is_err() {
+                break;
+            }
+        }
+    });
+    tokio::spawn(async move {
+        while let Some(reply) = squares_out.recv().await {
+            writer.write_all(&reply).await?;
+        }
+        io::Result::Ok(())
+    });
+}
