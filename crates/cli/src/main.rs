@@ -1,2 +1,55 @@
-//! The upshift command.
-fn main() {}
+//! The upshift command: demo, test servers and load generator.
+//!
+//! | module | concern |
+//! |---|---|
+//! | `args`, `values` | the command line |
+//! | `demo` | the tour: children, three experiments, progress |
+//! | `servers` | matrix and plaintext server in two models |
+//! | `load_cmd`, `load_report` | the client and its result |
+//! | `spawn_test` | memory and time of a million coroutines |
+//! | `report`, `table` | HTML with plots, tables of the terminal |
+//! | `machine` | CPU, kernel, affinity, limits |
+//!
+//! Exit status: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 ended by
+//! Ctrl-C, 143 by SIGTERM (servers end with 0 on both).
+
+mod args;
+mod demo;
+mod load_cmd;
+mod load_report;
+mod machine;
+mod report;
+mod servers;
+mod spawn_test;
+mod table;
+mod values;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use args::{Cli, Command};
+use servers::Service;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Demo(args) => return demo::demo(&args),
+        Command::MatrixServer(args) => servers::serve(Service::Matrix, &args)?,
+        Command::PlaintextServer(args) => servers::serve(Service::Plaintext, &args)?,
+        Command::Load(args) => return load_cmd::load(&args),
+        Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,282 @@
+//! The demo's child processes: servers that run until stopped, and commands that print JSON.
+//!
+//! Every child is this same program with other arguments. No child outlives the demo: dropping a
+//! handle kills and reaps it, and the kernel kills it (PR_SET_PDEATHSIG) if the demo itself is
+//! killed. Children have a process group of their own, so Ctrl-C reaches only the demo, which
+//! then ends them in order. All waits are bounded and notice Ctrl-C within [`POLL`].
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rustix::process::{Pid, Signal};
+use serde::de::DeserializeOwned;
+
+/// How often a wait looks at the child and at Ctrl-C.
+const POLL: Duration = Duration::from_millis(10);
+/// How long a server may take to listen, and to end after SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The error of a wait that a signal ended; carries the signal's number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Interrupted(pub(crate) usize);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interrupted by signal {}", self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Remembers SIGINT and SIGTERM.
+#[derive(Debug, Clone)]
+pub(crate) struct Stop(Arc<AtomicUsize>);
+
+impl Stop {
+    /// Takes over SIGINT and SIGTERM of this process.
+    pub(crate) fn install() -> Result<Stop> {
+        let word = Arc::new(AtomicUsize::new(0));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register_usize(
+                signal,
+                Arc::clone(&word),
+                signal.unsigned_abs() as usize,
+            )
+            .context("cannot install the handler for Ctrl-C")?;
+        }
+        Ok(Stop(word))
+    }
+
+    /// An error once a signal has come.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => Err(Interrupted(signal).into()),
+        }
+    }
+}
+
+/// Starts children of this program.
+#[derive(Debug)]
+pub(crate) struct Children {
+    program: PathBuf,
+    stop: Stop,
+}
+
+impl Children {
+    /// Children of the running program, watched together with `stop`.
+    pub(crate) fn new(stop: Stop) -> Result<Children> {
+        let program = std::env::current_exe()
+            .context("cannot find the running program to start servers from it")?;
+        Ok(Children { program, stop })
+    }
+
+    fn spawn(&self, args: &[String]) -> Result<Running> {
+        let parent = rustix::process::getpid();
+        let mut command = Command::new(&self.program);
+        command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let tie_to_parent = move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The parent may have died before the line above; then nobody would kill us.
+            if rustix::process::getppid() != Some(parent) {
+                return Err(std::io::ErrorKind::NotFound.into());
+            }
+            Ok(())
+        };
+        // SAFETY: the closure runs in the forked child before exec. It makes two system calls and
+        // touches only a captured integer: no allocation, no locks, no access to shared state.
+        unsafe { command.pre_exec(tie_to_parent) };
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start `upshift {}`", args.join(" ")))?;
+        let stderr = child.stderr.take().map(|mut pipe| {
+            std::thread::spawn(move || {
+                let mut text = String::new();
+                // What was read before an error is kept; there is no more to learn.
+                let _ = pipe.read_to_string(&mut text);
+                text
+            })
+        });
+        Ok(Running {
+            child,
+            stderr,
+            command: args.join(" "),
+        })
+    }
+
+    /// Starts a server and waits until it has printed `addresses` lines `listening on ADDRESS`.
+    pub(crate) fn server(&self, args: &[String], addresses: usize) -> Result<Server> {
+        let mut running = self.spawn(args)?;
+        let lines = lines_of(
+            running
+                .child
+                .stdout
+                .take()
+                .ok_or_else(|| anyhow!("the child has no output"))?,
+        );
+        let deadline = Instant::now() + PATIENCE;
+        let mut bound = Vec::with_capacity(addresses);
+        while bound.len() < addresses {
+            self.stop.check()?;
+            match lines.recv_timeout(POLL) {
+                Ok(line) => {
+                    let address = line
+                        .strip_prefix("listening on ")
+                        .and_then(|text| text.parse().ok());
+                    bound.push(
+                        address.ok_or_else(|| {
+                            anyhow!("the server printed `{line}`, not its address")
+                        })?,
+                    );
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("`upshift {}` did not listen within 5 s", running.command)
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let (_, message) = running.finish(&self.stop, deadline, &mut || ())?;
+                    bail!("`upshift {}` failed: {}", args.join(" "), message.trim());
+                }
+            }
+        }
+        Ok(Server {
+            running,
+            addresses: bound,
+        })
+    }
+
+    /// Runs a command to its end and reads the JSON it printed; `tick` is called while waiting.
+    /// A command that fails after printing JSON is no error: the JSON says what failed.
+    pub(crate) fn json<T: DeserializeOwned>(
+        &self,
+        args: &[String],
+        patience: Duration,
+        tick: &mut dyn FnMut(),
+    ) -> Result<T> {
+        let mut running = self.spawn(args)?;
+        let mut pipe = running
+            .child
+            .stdout
+            .take()
+            .ok_or_else(|| anyhow!("the child has no output"))?;
+        let output = std::thread::spawn(move || {
+            let mut text = String::new();
+            pipe.read_to_string(&mut text).map(|_| text)
+        });
+        let (status, message) = running.finish(&self.stop, Instant::now() + patience, tick)?;
+        let text = output
+            .join()
+            .map_err(|_| anyhow!("reading the child's output failed"))??;
+        serde_json::from_str(&text).map_err(|error| match message.trim() {
+            "" => anyhow!(
+                "`upshift {}` ended with {status} and no result ({error})",
+                args.join(" ")
+            ),
+            message => anyhow!("`upshift {}`: {message}", args.join(" ")),
+        })
+    }
+}
+
+fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+/// A child that is killed and reaped when dropped.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    stderr: Option<JoinHandle<String>>,
+    command: String,
+}
+
+impl Running {
+    /// Waits for the end; returns the status and what was written to standard error.
+    fn finish(
+        &mut self,
+        stop: &Stop,
+        deadline: Instant,
+        tick: &mut dyn FnMut(),
+    ) -> Result<(ExitStatus, String)> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                let message = self
+                    .stderr
+                    .take()
+                    .and_then(|thread| thread.join().ok())
+                    .unwrap_or_default();
+                return Ok((status, message));
+            }
+            stop.check()?;
+            if Instant::now() > deadline {
+                bail!("`upshift {}` took too long and was killed", self.command);
+            }
+            tick();
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if the child is already reaped.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server process.
+#[derive(Debug)]
+pub(crate) struct Server {
+    running: Running,
+    /// What it listens on, in the order of its `--listen` flags.
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+impl Server {
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.child.id()
+    }
+
+    /// Asks the server to end and reaps it; an error if it died before, did not end within 5 s or
+    /// did not end with status 0.
+    pub(crate) fn stop(mut self, stop: &Stop) -> Result<()> {
+        if let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) {
+            rustix::process::kill_process(pid, Signal::TERM).context("cannot stop a server")?;
+        }
+        let (status, message) = self
+            .running
+            .finish(stop, Instant::now() + PATIENCE, &mut || ())?;
+        if !status.success() {
+            bail!(
+                "`upshift {}` ended with {status}: {}",
+                self.running.command,
+                message.trim()
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! `upshift load`: from flags to a plan, run it, print the result.
+//!
+//! Ctrl-C ends the run early, prints what was measured so far and exits with 130. A run with
+//! errors prints its result too, and then fails with the first error.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use upshift_load::{Group, Pace, Plan, Work, run};
+
+use crate::args::{LoadArgs, LoadCommonArgs, LoadWork};
+use crate::load_report::LoadReport;
+
+/// Runs the load that the flags describe.
+pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
+    let (work, common) = match &args.work {
+        LoadWork::Matrix(args) => (Work::Matrix { n: args.size }, &args.common),
+        LoadWork::Http(args) => (
+            Work::Http {
+                path: args.path.clone(),
+                pipeline: args.pipeline,
+            },
+            &args.common,
+        ),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle Ctrl-C")?;
+    }
+    let outcome = run(&plan(work, common, stop))?;
+    let report = LoadReport::new(&outcome);
+    if common.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}\n{}\n", report.table(), report.cpu_line());
+    }
+    if report.total.errors > 0 {
+        let first = report.total.first_error.as_deref().unwrap_or("no details");
+        eprintln!(
+            "error: {} requests or connections failed; the first: {first}",
+            report.total.errors
+        );
+        return Ok(ExitCode::FAILURE);
+    }
+    if outcome.stopped {
+        eprintln!("interrupted: the figures cover {:.1} s", report.seconds);
+        return Ok(ExitCode::from(130));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plan(work: Work, args: &LoadCommonArgs, stop: Arc<AtomicBool>) -> Plan {
+    let pace = match (args.period, args.rate) {
+        (Some(period), _) => Pace::Open { period },
+        (None, Some(per_second)) => Pace::OpenRate { per_second },
+        (None, None) => Pace::Closed,
+    };
+    let groups = args
+        .connect
+        .iter()
+        .map(|endpoint| Group::new(endpoint.address, args.connections, endpoint.label.clone()))
+        .collect();
+    let mut plan = Plan::new(groups, work, args.duration);
+    plan.pace = pace;
+    plan.warmup = args.warmup;
+    // A server that serves urgent connections first may rightly keep others waiting to the end.
+    plan.patience = args.warmup + args.duration + Duration::from_secs(5);
+    plan.pin = args.pin;
+    plan.server_pid = args.server_pid;
+    plan.stop = Some(stop);
+    plan
+}

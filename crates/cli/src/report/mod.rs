@@ -1,0 +1,91 @@
+//! The report: what the demo measured, as data, and its two forms (terminal tables, HTML file).
+//!
+//! The experiments fill [`Section`]s; [`html`] writes them as one file, [`plot`] draws the
+//! figures as SVG. No part of the result refers to anything outside the file.
+
+pub(crate) mod html;
+pub(crate) mod plot;
+pub(crate) mod scale;
+
+use crate::table::Table;
+use plot::Plot;
+
+/// How a comparison came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Upshift, or the claim that is tested, did better.
+    Better,
+    /// Worse: shown as plainly as the rest.
+    Worse,
+    /// A statement without a winner.
+    Neutral,
+}
+
+/// One sentence of the summary.
+#[derive(Debug, Clone)]
+pub(crate) struct Finding {
+    pub(crate) verdict: Verdict,
+    pub(crate) text: String,
+}
+
+impl Finding {
+    /// A finding that is better when `good` holds and worse otherwise.
+    pub(crate) fn judged(good: bool, text: impl Into<String>) -> Finding {
+        let verdict = if good {
+            Verdict::Better
+        } else {
+            Verdict::Worse
+        };
+        Finding {
+            verdict,
+            text: text.into(),
+        }
+    }
+
+    /// A finding without a winner.
+    pub(crate) fn neutral(text: impl Into<String>) -> Finding {
+        Finding {
+            verdict: Verdict::Neutral,
+            text: text.into(),
+        }
+    }
+
+    /// The mark in front of the sentence.
+    pub(crate) fn mark(&self) -> char {
+        match self.verdict {
+            Verdict::Better => '+',
+            Verdict::Worse => '-',
+            Verdict::Neutral => '·',
+        }
+    }
+}
+
+/// One experiment: question, findings, plots, numbers, how to repeat it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Section {
+    pub(crate) title: String,
+    /// What was done, in a few sentences.
+    pub(crate) intro: String,
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) plots: Vec<Plot>,
+    pub(crate) tables: Vec<Table>,
+    /// Shell commands that repeat the measurements.
+    pub(crate) commands: Vec<String>,
+}
+
+impl Section {
+    /// Prints tables and findings for the terminal.
+    pub(crate) fn print(&self) {
+        println!(
+            "\n{}\n{}",
+            self.title,
+            "═".repeat(self.title.chars().count())
+        );
+        for table in &self.tables {
+            println!("\n{table}");
+        }
+        for finding in &self.findings {
+            println!(" {} {}", finding.mark(), finding.text);
+        }
+    }
+}

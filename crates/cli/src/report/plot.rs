@@ -1,0 +1,381 @@
+//! Figures as inline SVG: lines with markers over two axes, or groups of bars.
+//!
+//! Colours are CSS classes (`c0`, `c1`, … for the series), so one drawing serves light and dark
+//! pages. Points that are not finite are left out; the text never holds `NaN` or `inf`.
+//! The drawing is [`WIDTH`] units wide, about the width of a phone, so its text stays readable.
+
+use std::fmt::Write as _;
+
+use super::html::escape;
+use super::scale::{Kind, Scale, short};
+
+/// Width and height of a drawing in SVG units.
+pub(crate) const WIDTH: f64 = 460.0;
+const HEIGHT: f64 = 300.0;
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 30.0;
+const BOTTOM: f64 = 46.0;
+/// Height of a line of the legend, below the axis.
+const LEGEND_LINE: f64 = 19.0;
+
+/// How a series is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// A line with a dot on each point.
+    Line,
+    /// A dashed line with a dot on each point.
+    Dashed,
+    /// A line without dots, for many points.
+    Curve,
+    /// A dashed line without dots.
+    DashedCurve,
+    /// A bar per point; x counts the group.
+    Bar,
+}
+
+/// Named points in one colour.
+#[derive(Debug, Clone)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
+    /// Index of the colour class.
+    pub(crate) colour: usize,
+    pub(crate) look: Look,
+}
+
+/// One figure.
+#[derive(Debug, Clone)]
+pub(crate) struct Plot {
+    pub(crate) title: String,
+    pub(crate) x_label: String,
+    pub(crate) y_label: String,
+    pub(crate) x: Kind,
+    pub(crate) y: Kind,
+    /// Names of the groups of a bar plot, empty otherwise.
+    pub(crate) groups: Vec<String>,
+    pub(crate) series: Vec<Series>,
+    /// Prefix of the colour classes: `c` for models, `p` for priorities.
+    pub(crate) palette: char,
+}
+
+impl Plot {
+    /// The drawing as an `<svg>` element.
+    pub(crate) fn svg(&self) -> String {
+        let legend = self.legend_rows();
+        let height = HEIGHT + LEGEND_LINE * legend.len() as f64;
+        let mut out = String::new();
+        let _ = write!(
+            out,
+            r#"<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{}">"#,
+            escape(&format!(
+                "{}: {} against {}",
+                self.title, self.y_label, self.x_label
+            ))
+        );
+        let _ = write!(
+            out,
+            r#"<text class="t" x="{LEFT}" y="18">{}</text>"#,
+            escape(&self.title)
+        );
+        let points = || {
+            self.series
+                .iter()
+                .flat_map(|s| &s.points)
+                .filter(|p| finite(p))
+        };
+        let y = Scale::covering(self.y, points().map(|p| p.1));
+        self.y_axis(&mut out, &y);
+        if self.groups.is_empty() {
+            let x = Scale::covering(self.x, points().map(|p| p.0));
+            self.x_axis(&mut out, &x);
+            for series in &self.series {
+                self.line(&mut out, series, &x, &y);
+            }
+        } else {
+            self.group_names(&mut out);
+            self.bars(&mut out, &y);
+        }
+        self.labels(&mut out);
+        self.legend(&mut out, &legend);
+        out.push_str("</svg>");
+        out
+    }
+
+    fn y_axis(&self, out: &mut String, y: &Scale) {
+        for (value, text) in y.ticks(5) {
+            let at = y_at(y, value);
+            let _ = write!(
+                out,
+                r#"<path class="g" d="M{LEFT} {at:.1}H{:.1}"/>"#,
+                WIDTH - RIGHT
+            );
+            let _ = write!(
+                out,
+                r#"<text class="k e" x="{:.1}" y="{:.1}">{text}</text>"#,
+                LEFT - 6.0,
+                at + 4.0
+            );
+        }
+    }
+
+    fn x_axis(&self, out: &mut String, x: &Scale) {
+        let base = HEIGHT - BOTTOM;
+        let _ = write!(
+            out,
+            r#"<path class="a" d="M{LEFT} {base:.1}H{:.1}"/>"#,
+            WIDTH - RIGHT
+        );
+        for (value, text) in x.ticks(6) {
+            let at = x_at(x, value);
+            let _ = write!(out, r#"<path class="a" d="M{at:.1} {base:.1}v4"/>"#);
+            let _ = write!(
+                out,
+                r#"<text class="k m" x="{at:.1}" y="{:.1}">{text}</text>"#,
+                base + 18.0
+            );
+        }
+    }
+
+    fn group_names(&self, out: &mut String) {
+        let base = HEIGHT - BOTTOM;
+        let _ = write!(
+            out,
+            r#"<path class="a" d="M{LEFT} {base:.1}H{:.1}"/>"#,
+            WIDTH - RIGHT
+        );
+        for (i, name) in self.groups.iter().enumerate() {
+            let at = LEFT + (i as f64 + 0.5) * self.group_width();
+            let _ = write!(
+                out,
+                r#"<text class="k m" x="{at:.1}" y="{:.1}">{}</text>"#,
+                base + 18.0,
+                escape(name)
+            );
+        }
+    }
+
+    fn labels(&self, out: &mut String) {
+        let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+        let _ = write!(
+            out,
+            r#"<text class="l m" x="{middle:.1}" y="{:.1}">{}</text>"#,
+            HEIGHT - 8.0,
+            escape(&self.x_label)
+        );
+        let half = (TOP + HEIGHT - BOTTOM) / 2.0;
+        let _ = write!(
+            out,
+            r#"<text class="l m" transform="translate(13 {half:.1}) rotate(-90)">{}</text>"#,
+            escape(&self.y_label)
+        );
+    }
+
+    fn line(&self, out: &mut String, series: &Series, x: &Scale, y: &Scale) {
+        let places: Vec<(f64, f64)> = series
+            .points
+            .iter()
+            .filter(|p| finite(p))
+            .map(|p| (x_at(x, p.0), y_at(y, p.1)))
+            .collect();
+        let dash = if matches!(series.look, Look::Dashed | Look::DashedCurve) {
+            " d"
+        } else {
+            ""
+        };
+        let class = format!("{}{}", self.palette, series.colour);
+        let mut path = String::new();
+        for (i, (px, py)) in places.iter().enumerate() {
+            let _ = write!(path, "{}{px:.1} {py:.1}", if i == 0 { 'M' } else { 'L' });
+        }
+        if !path.is_empty() {
+            let _ = write!(out, r#"<path class="s {class}{dash}" d="{path}"/>"#);
+        }
+        if matches!(series.look, Look::Line | Look::Dashed) {
+            for ((px, py), point) in places
+                .iter()
+                .zip(series.points.iter().filter(|p| finite(p)))
+            {
+                let _ = write!(
+                    out,
+                    r#"<circle class="f {class}" cx="{px:.1}" cy="{py:.1}" r="3.2"><title>{}: {} at {}</title></circle>"#,
+                    escape(&series.name),
+                    short(point.1),
+                    short(point.0)
+                );
+            }
+        }
+    }
+
+    fn group_width(&self) -> f64 {
+        (WIDTH - LEFT - RIGHT) / self.groups.len().max(1) as f64
+    }
+
+    fn bars(&self, out: &mut String, y: &Scale) {
+        let base = HEIGHT - BOTTOM;
+        let width = self.group_width() * 0.76 / self.series.len().max(1) as f64;
+        for (s, series) in self.series.iter().enumerate() {
+            for point in series.points.iter().filter(|p| finite(p)) {
+                let left = LEFT + (point.0 + 0.12) * self.group_width() + s as f64 * width;
+                let top = y_at(y, point.1);
+                let _ = write!(
+                    out,
+                    r#"<rect class="f {}{}" x="{left:.1}" y="{top:.1}" width="{:.1}" height="{:.1}"><title>{}: {}</title></rect>"#,
+                    self.palette,
+                    series.colour,
+                    (width - 1.0).max(1.0),
+                    (base - top).max(0.0),
+                    escape(&series.name),
+                    short(point.1)
+                );
+            }
+        }
+    }
+
+    /// The series, split into lines of the legend that fit the width.
+    fn legend_rows(&self) -> Vec<Vec<&Series>> {
+        let mut rows: Vec<Vec<&Series>> = Vec::new();
+        let mut used = f64::INFINITY;
+        for series in &self.series {
+            let width = legend_width(series);
+            if used + width > WIDTH - LEFT {
+                rows.push(Vec::new());
+                used = 0.0;
+            }
+            used += width;
+            if let Some(row) = rows.last_mut() {
+                row.push(series);
+            }
+        }
+        rows
+    }
+
+    fn legend(&self, out: &mut String, rows: &[Vec<&Series>]) {
+        for (i, row) in rows.iter().enumerate() {
+            let y = HEIGHT + 8.0 + LEGEND_LINE * i as f64;
+            let mut x = LEFT;
+            for series in row {
+                let class = format!("{}{}", self.palette, series.colour);
+                let _ = match series.look {
+                    Look::Bar => write!(
+                        out,
+                        r#"<rect class="f {class}" x="{x:.1}" y="{:.1}" width="12" height="12"/>"#,
+                        y - 6.0
+                    ),
+                    look => {
+                        let dash = if matches!(look, Look::Dashed | Look::DashedCurve) {
+                            " d"
+                        } else {
+                            ""
+                        };
+                        write!(
+                            out,
+                            r#"<path class="s {class}{dash}" d="M{x:.1} {y:.1}h20"/>"#
+                        )
+                    }
+                };
+                let _ = write!(
+                    out,
+                    r#"<text class="k" x="{:.1}" y="{:.1}">{}</text>"#,
+                    x + 25.0,
+                    y + 4.0,
+                    escape(&series.name)
+                );
+                x += legend_width(series);
+            }
+        }
+    }
+}
+
+fn legend_width(series: &Series) -> f64 {
+    42.0 + 6.8 * series.name.chars().count() as f64
+}
+
+fn finite(point: &&(f64, f64)) -> bool {
+    point.0.is_finite() && point.1.is_finite()
+}
+
+fn x_at(x: &Scale, value: f64) -> f64 {
+    LEFT + 6.0 + x.place(value) * (WIDTH - LEFT - RIGHT - 12.0)
+}
+
+fn y_at(y: &Scale, value: f64) -> f64 {
+    let base = HEIGHT - BOTTOM;
+    base - y.place(value) * (base - TOP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::html::tests::assert_well_formed;
+    use super::*;
+
+    fn plot(points: Vec<(f64, f64)>, look: Look) -> Plot {
+        Plot {
+            title: "a < b & \"c\"".into(),
+            x_label: "connections".into(),
+            y_label: "ms".into(),
+            x: Kind::Log2,
+            y: Kind::Log10,
+            groups: if look == Look::Bar {
+                vec!["0".into(), "8".into()]
+            } else {
+                Vec::new()
+            },
+            series: vec![Series {
+                name: "coroutines".into(),
+                points,
+                colour: 0,
+                look,
+            }],
+            palette: 'c',
+        }
+    }
+
+    #[test]
+    fn drawings_are_well_formed_whatever_the_points() {
+        for look in [
+            Look::Line,
+            Look::Dashed,
+            Look::Curve,
+            Look::DashedCurve,
+            Look::Bar,
+        ] {
+            for points in [
+                vec![],
+                vec![(0.0, 0.0)],
+                vec![(1.0, f64::NAN), (f64::INFINITY, 2.0)],
+                vec![(1.0, 5.0), (1.0, 5.0)],
+                vec![(1.0, 0.001), (512.0, 90_000.0)],
+            ] {
+                assert_well_formed(&plot(points, look).svg());
+            }
+        }
+    }
+
+    #[test]
+    fn everything_is_labelled() {
+        let svg = plot(vec![(1.0, 2.0), (8.0, 4.0)], Look::Line).svg();
+        for text in [
+            "a &lt; b &amp; &quot;c&quot;",
+            ">connections<",
+            ">ms<",
+            ">coroutines<",
+        ] {
+            assert!(svg.contains(text), "{text} is missing in {svg}");
+        }
+    }
+
+    #[test]
+    fn a_long_legend_wraps() {
+        let mut plot = plot(vec![(1.0, 2.0)], Look::Curve);
+        plot.series = (0..9)
+            .map(|i| Series {
+                name: format!("level {i}"),
+                colour: i,
+                ..plot.series[0].clone()
+            })
+            .collect();
+        assert!(plot.legend_rows().len() >= 2);
+        assert_eq!(plot.legend_rows().iter().map(Vec::len).sum::<usize>(), 9);
+    }
+}

@@ -1,0 +1,96 @@
+//! The two test servers, each in two models.
+//!
+//! [`serve`] picks one of four functions of one shape: `fn(&ServerOptions) -> Result<()>`. Each
+//! binds all addresses, calls [`announce`], serves until SIGTERM or SIGINT and returns `Ok`.
+
+mod thread;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+
+use anyhow::{Context, Error, Result};
+
+use crate::args::{Model, ServerArgs};
+use crate::machine;
+
+/// What a server answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Squares of matrices.
+    Matrix,
+    /// `Hello, World!` over HTTP.
+    Plaintext,
+}
+
+/// An address and the level of the connections that come to it, 0..=63.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Address {
+    pub(crate) address: SocketAddr,
+    pub(crate) level: u8,
+}
+
+/// What a server needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerOptions {
+    /// At least one.
+    pub(crate) addresses: Vec<Address>,
+    /// Number of vCPUs, at least 1 (coroutine model).
+    pub(crate) vcpus: usize,
+    /// CPU of each vCPU, in turn; empty: not pinned.
+    pub(crate) pin: Vec<usize>,
+}
+
+impl ServerOptions {
+    fn new(args: &ServerArgs) -> ServerOptions {
+        let addresses = args
+            .listen
+            .iter()
+            .map(|listen| Address {
+                address: listen.address,
+                level: listen.level.unwrap_or(args.level),
+            })
+            .collect();
+        ServerOptions {
+            addresses,
+            vcpus: args.vcpus.unwrap_or(args.pin.len().max(1)),
+            pin: args.pin.clone(),
+        }
+    }
+}
+
+/// Runs a server until a signal ends it.
+pub(crate) fn serve(service: Service, args: &ServerArgs) -> Result<()> {
+    machine::raise_file_limit();
+    let options = ServerOptions::new(args);
+    match (service, args.model) {
+        (Service::Matrix, Model::Thread) => thread::serve_matrix(&options),
+        (Service::Plaintext, Model::Thread) => thread::serve_plaintext(&options),
+        (_, Model::Coroutine) => {
+            anyhow::bail!("this build serves with threads only; use --model thread")
+        }
+    }
+}
+
+/// Prints one line `listening on ADDRESS` per address: whoever started the server reads them.
+fn announce(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<()> {
+    let mut out = io::stdout().lock();
+    for address in addresses {
+        writeln!(out, "listening on {address}").context("cannot print the address")?;
+    }
+    out.flush().context("cannot print the address")
+}
+
+/// Adds to an error of binding what to do about it.
+fn bind_advice(error: io::Error) -> Error {
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another program listens there: stop it (`ss -ltnp` names it), or choose another port; port 0 takes any free one"
+        }
+        io::ErrorKind::PermissionDenied => "ports below 1024 need privileges: choose a higher one",
+        io::ErrorKind::AddrNotAvailable => {
+            "no interface of this machine has this address (`ip address` lists them)"
+        }
+        _ => return error.into(),
+    };
+    Error::msg(format!("{error}\n{advice}"))
+}

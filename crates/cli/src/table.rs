@@ -1,0 +1,214 @@
+//! Tables for the terminal, at most [`MAX_WIDTH`] columns wide; the report prints the same ones.
+//!
+//! A column that holds words is aligned left, one that holds figures right. Width counts
+//! characters: cells use only characters that take one column of a terminal.
+
+use std::fmt;
+
+/// Widest line a table may print.
+pub(crate) const MAX_WIDTH: usize = 100;
+
+/// Side to which the cells of a column are aligned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Align {
+    Left,
+    Right,
+}
+
+/// A titled table of text cells; every row has as many cells as there are columns.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    pub(crate) title: String,
+    pub(crate) columns: Vec<(&'static str, Align)>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// An empty table. A column head that starts with `<` makes its column align left.
+    pub(crate) fn new(title: impl Into<String>, heads: &[&'static str]) -> Table {
+        let columns = heads
+            .iter()
+            .map(|&head| match head.strip_prefix('<') {
+                Some(head) => (head, Align::Left),
+                None => (head, Align::Right),
+            })
+            .collect();
+        Table {
+            title: title.into(),
+            columns,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row; missing cells are left empty, surplus ones dropped.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let mut cells: Vec<String> = cells.into_iter().collect();
+        cells.resize(self.columns.len(), String::new());
+        self.rows.push(cells);
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths: Vec<usize> = self
+            .columns
+            .iter()
+            .map(|(head, _)| head.chars().count())
+            .collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let gaps = 2 * widths.len().saturating_sub(1);
+        while widths.iter().sum::<usize>() + gaps > MAX_WIDTH {
+            match widths.iter_mut().max() {
+                Some(widest) if *widest > 4 => *widest -= 1,
+                _ => break,
+            }
+        }
+        widths
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self.widths();
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            let mut text = String::new();
+            for ((cell, &width), (_, align)) in cells.zip(&widths).zip(&self.columns) {
+                if !text.is_empty() {
+                    text.push_str("  ");
+                }
+                let cell = shorten(cell, width);
+                let gap = " ".repeat(width - cell.chars().count());
+                match align {
+                    Align::Left => text.extend([cell.as_str(), &gap]),
+                    Align::Right => text.extend([gap.as_str(), &cell]),
+                }
+            }
+            text.trim_end().to_owned()
+        };
+        if !self.title.is_empty() {
+            writeln!(f, "{}", self.title)?;
+        }
+        writeln!(
+            f,
+            "{}",
+            line(&mut self.columns.iter().map(|(head, _)| *head))
+        )?;
+        let rule = widths
+            .iter()
+            .map(|&width| "─".repeat(width))
+            .collect::<Vec<_>>();
+        writeln!(f, "{}", line(&mut rule.iter().map(String::as_str)))?;
+        for row in &self.rows {
+            writeln!(f, "{}", line(&mut row.iter().map(String::as_str)))?;
+        }
+        Ok(())
+    }
+}
+
+fn shorten(cell: &str, width: usize) -> String {
+    if cell.chars().count() <= width {
+        return cell.to_owned();
+    }
+    cell.chars()
+        .take(width.saturating_sub(1))
+        .chain(['…'])
+        .collect()
+}
+
+/// A whole number with thin groups of three: `1234567` is `1,234,567`.
+pub(crate) fn grouped(value: f64) -> String {
+    if !value.is_finite() {
+        return "–".into();
+    }
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    if value <= -0.5 {
+        text.push('-');
+    }
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A time in microseconds with about three figures and its unit.
+pub(crate) fn micros(us: f64) -> String {
+    match us {
+        us if !us.is_finite() => "–".into(),
+        us if us < 10.0 => format!("{us:.2} µs"),
+        us if us < 100.0 => format!("{us:.1} µs"),
+        us if us < 1e3 => format!("{us:.0} µs"),
+        us if us < 1e4 => format!("{:.2} ms", us / 1e3),
+        us if us < 1e5 => format!("{:.1} ms", us / 1e3),
+        us if us < 1e6 => format!("{:.0} ms", us / 1e3),
+        us => format!("{:.2} s", us / 1e6),
+    }
+}
+
+/// A number of bytes in the unit that fits.
+pub(crate) fn bytes(bytes: f64) -> String {
+    match bytes {
+        b if !b.is_finite() => "–".into(),
+        b if b < 10_240.0 => format!("{b:.0} B"),
+        b if b < 10_240.0 * 1024.0 => format!("{:.0} KiB", b / 1024.0),
+        b => format!("{:.0} MiB", b / 1024.0 / 1024.0),
+    }
+}
+
+/// `a / b` as a factor, `–` where there is none.
+pub(crate) fn factor(a: f64, b: f64) -> String {
+    let ratio = a / b;
+    match ratio {
+        r if !r.is_finite() || b <= 0.0 => "–".into(),
+        r if r < 10.0 => format!("{r:.2}×"),
+        r => format!("{r:.0}×"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_align_right_and_words_left() {
+        let mut table = Table::new("T", &["<model", "req/s"]);
+        table.row(["a".into(), "1".into()]);
+        table.row(["coroutine".into(), "123,456".into()]);
+        let text = table.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "T");
+        assert_eq!(lines[3], "a                1");
+        assert_eq!(lines[4], "coroutine  123,456");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_limit() {
+        let mut table = Table::new("", &["<a", "<b"]);
+        table.row(["µ".repeat(90), "x".repeat(150)]);
+        assert!(
+            table
+                .to_string()
+                .lines()
+                .all(|line| line.chars().count() <= MAX_WIDTH)
+        );
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(grouped(1_234_567.4), "1,234,567");
+        assert_eq!(grouped(999.0), "999");
+        assert_eq!(grouped(-1234.0), "-1,234");
+        assert_eq!(grouped(f64::NAN), "–");
+        assert_eq!(micros(12.34), "12.3 µs");
+        assert_eq!(micros(1234.0), "1.23 ms");
+        assert_eq!(micros(2e6), "2.00 s");
+        assert_eq!(bytes(120.0), "120 B");
+        assert_eq!(factor(3.0, 2.0), "1.50×");
+        assert_eq!(factor(3.0, 0.0), "–");
+    }
+}
