@@ -27,22 +27,21 @@ pub enum Work {
 }
 
 /// The command line of a peer server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Args {
     /// Which server to be.
     pub work: Work,
     /// Which flavour of the runtime, as the peer names it; the first name offered unless told otherwise.
     pub variant: String,
-    /// The bound and listening socket.
-    pub listener: TcpListener,
+    /// Where to listen; port 0 picks a free one.
+    pub address: SocketAddr,
 }
 
-/// Reads the command line, binds the socket, prints its address.
+/// Reads the command line.
 ///
-/// Ends the process with status 2 and a message when the command line is wrong or the address cannot be bound.
-/// `variants` must not be empty.
-pub fn start(variants: &[&str]) -> Args {
-    match try_start(variants) {
+/// Ends the process with status 2 and a message when it is wrong. `variants` must not be empty.
+pub fn args(variants: &[&str]) -> Args {
+    match parse(variants) {
         Ok(args) => args,
         Err(message) => {
             eprintln!(
@@ -54,7 +53,7 @@ pub fn start(variants: &[&str]) -> Args {
     }
 }
 
-fn try_start(variants: &[&str]) -> Result<Args, String> {
+fn parse(variants: &[&str]) -> Result<Args, String> {
     let mut words = std::env::args().skip(1);
     let work = match words.next().as_deref() {
         Some("plaintext") => Work::Plaintext,
@@ -73,22 +72,35 @@ fn try_start(variants: &[&str]) -> Result<Args, String> {
             _ => return Err(format!("unknown option `{word}`")),
         }
     }
-    let listener = listen(address).map_err(|e| format!("cannot listen on {address}: {e}"))?;
     Ok(Args {
         work,
         variant,
-        listener,
+        address,
     })
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
+/// Binds the socket, with room for all clients that are measured, and announces it.
+///
+/// # Errors
+///
+/// The address is not available.
+pub fn listen(args: &Args) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(args.address)?;
     // SAFETY: listen() takes no pointers; the descriptor is open. A second call only changes the length of the queue.
     if unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut stdout = io::stdout();
-    writeln!(stdout, "listening on {}", listener.local_addr()?)?;
-    stdout.flush()?;
+    announce(listener.local_addr()?)?;
     Ok(listener)
+}
+
+/// Prints `listening on ADDR`, the line that the driver waits for.
+///
+/// # Errors
+///
+/// Standard output is closed.
+pub fn announce(address: SocketAddr) -> io::Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "listening on {address}")?;
+    stdout.flush()
 }

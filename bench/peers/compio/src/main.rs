@@ -5,7 +5,7 @@ use std::io;
 
 use bench_kit::frames::{Frames, square};
 use bench_kit::requests::Requests;
-use bench_kit::server::{Args, QUEUE, READ, Work, start};
+use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
 use compio::buf::BufResult;
 use compio::driver::ProactorBuilder;
 use compio::io::{AsyncRead, AsyncWriteExt};
@@ -14,7 +14,7 @@ use compio::runtime::{RuntimeBuilder, spawn};
 use local_sync::mpsc::bounded;
 
 fn main() -> io::Result<()> {
-    let args = start(&["default", "tuned"]);
+    let args = args(&["default", "tuned"]);
     let mut ring = ProactorBuilder::new();
     if args.variant == "tuned" {
         ring.single_issuer(true).defer_taskrun(true);
@@ -26,7 +26,7 @@ fn main() -> io::Result<()> {
 }
 
 async fn accept(args: Args) -> io::Result<()> {
-    let listener = TcpListener::from_std(args.listener)?;
+    let listener = TcpListener::from_std(listen(&args)?)?;
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
@@ -43,7 +43,9 @@ async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
     loop {
         let BufResult(result, buffer) = stream.read(input).await;
         input = buffer;
-        let open = result? > 0 && requests.feed(&input, &mut output);
+        // A short read does not shorten the buffer.
+        let count = result?;
+        let open = count > 0 && requests.feed(&input[..count], &mut output);
         let BufResult(result, buffer) = stream.write_all(output).await;
         output = buffer;
         result?;
@@ -63,10 +65,11 @@ fn matrix(stream: TcpStream) {
         loop {
             let BufResult(result, buffer) = reader.read(input).await;
             input = buffer;
-            if result? == 0 {
+            let count = result?;
+            if count == 0 {
                 return Ok(());
             }
-            let mut chunk = &input[..];
+            let mut chunk = &input[..count];
             while let Some(frame) = frames.next(&mut chunk)? {
                 if frames_in.send(frame).await.is_err() {
                     return io::Result::Ok(());

@@ -5,14 +5,14 @@ use std::io;
 
 use bench_kit::frames::{Frames, square};
 use bench_kit::requests::Requests;
-use bench_kit::server::{Args, QUEUE, READ, Work, start};
+use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
 use local_sync::mpsc::bounded;
 use monoio::io::{AsyncReadRent, AsyncWriteRentExt, Splitable};
 use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, RuntimeBuilder};
 
 fn main() -> io::Result<()> {
-    let args = start(&["default", "tuned"]);
+    let args = args(&["default", "tuned"]);
     let mut ring = io_uring::IoUring::builder();
     if args.variant == "tuned" {
         ring.setup_single_issuer().setup_defer_taskrun();
@@ -22,7 +22,7 @@ fn main() -> io::Result<()> {
 }
 
 async fn accept(args: Args) -> io::Result<()> {
-    let listener = TcpListener::from_std(args.listener)?;
+    let listener = TcpListener::from_std(listen(&args)?)?;
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;

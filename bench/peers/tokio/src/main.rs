@@ -4,14 +4,14 @@ use std::io;
 
 use bench_kit::frames::{Frames, square};
 use bench_kit::requests::Requests;
-use bench_kit::server::{Args, QUEUE, READ, Work, start};
+use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 
 fn main() -> io::Result<()> {
-    let args = start(&["ct", "mt"]);
+    let args = args(&["ct", "mt"]);
     if args.variant == "ct" {
         return Builder::new_current_thread()
             .enable_io()
@@ -27,8 +27,9 @@ fn main() -> io::Result<()> {
 }
 
 async fn accept(args: Args) -> io::Result<()> {
-    args.listener.set_nonblocking(true)?;
-    let listener = TcpListener::from_std(args.listener)?;
+    let listener = listen(&args)?;
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;

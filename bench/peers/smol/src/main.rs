@@ -1,0 +1,83 @@
+//! Plaintext and matrix servers on smol: async-executor and async-io, the thread runs `block_on(executor.run(…))`.
+
+use std::io;
+use std::sync::Arc;
+
+use async_executor::Executor;
+use async_io::{Async, block_on};
+use bench_kit::frames::{Frames, square};
+use bench_kit::requests::Requests;
+use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
+use futures_lite::{AsyncReadExt, AsyncWriteExt};
+use std::net::{TcpListener, TcpStream};
+
+static EXECUTOR: Executor<'static> = Executor::new();
+
+fn main() -> io::Result<()> {
+    block_on(EXECUTOR.run(accept(args(&["default"]))))
+}
+
+async fn accept(args: Args) -> io::Result<()> {
+    let listener = Async::<TcpListener>::new(listen(&args)?)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.get_ref().set_nodelay(true)?;
+        match args.work {
+            Work::Plaintext => EXECUTOR.spawn(plaintext(stream)).detach(),
+            Work::Matrix => matrix(Arc::new(stream)),
+        }
+    }
+}
+
+async fn plaintext(mut stream: Async<TcpStream>) -> io::Result<()> {
+    let (mut requests, mut input, mut output) = (Requests::default(), vec![0; READ], Vec::new());
+    loop {
+        let count = stream.read(&mut input).await?;
+        let open = count > 0 && requests.feed(&input[..count], &mut output);
+        stream.write_all(&output).await?;
+        output.clear();
+        if !open {
+            return Ok(());
+        }
+    }
+}
+
+fn matrix(stream: Arc<Async<TcpStream>>) {
+    let (frames_in, frames_out) = async_channel::bounded(QUEUE);
+    let (squares_in, squares_out) = async_channel::bounded::<Vec<u8>>(QUEUE);
+    let reader = stream.clone();
+    EXECUTOR
+        .spawn(async move {
+            let (mut frames, mut input) = (Frames::default(), vec![0; READ]);
+            loop {
+                let count = (&*reader).read(&mut input).await?;
+                if count == 0 {
+                    return Ok(());
+                }
+                let mut chunk = &input[..count];
+                while let Some(frame) = frames.next(&mut chunk)? {
+                    if frames_in.send(frame).await.is_err() {
+                        return io::Result::Ok(());
+                    }
+                }
+            }
+        })
+        .detach();
+    EXECUTOR
+        .spawn(async move {
+            while let Ok(frame) = frames_out.recv().await {
+                if squares_in.send(square(&frame)).await.is_err() {
+                    break;
+                }
+            }
+        })
+        .detach();
+    EXECUTOR
+        .spawn(async move {
+            while let Ok(reply) = squares_out.recv().await {
+                (&*stream).write_all(&reply).await?;
+            }
+            io::Result::Ok(())
+        })
+        .detach();
+}
