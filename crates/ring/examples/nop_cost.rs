@@ -1,6 +1,6 @@
 //! What the ring itself costs: no-ops through start, submit, reap and poll, in batches of 1 and 32, beside the same no-ops
 //! through the bare `io-uring` crate; the look for completions; and the user time of one request of a server (an event of a
-//! receiving stream, then a send), with the kernel's share measured apart by the bare crate doing the same.
+//! receiving stream, then a send): what passes outside of the system calls, the waker included.
 //!
 //! `cargo run --release -p upshift-ring --example nop_cost`
 //!

@@ -139,7 +139,7 @@ impl fmt::Debug for Address {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -2,7 +2,7 @@
 //!
 //! Re-entrancy: wakers and destructors of operations are foreign code and may call back into the ring. So state is in cells,
 //! no borrow lives across foreign code, and every function finishes its own bookkeeping before it runs any.
-//! What streams do with their completions is in `stream.rs`.
+//! How entries are handed over and completions fetched is in `turn.rs`, what streams do with theirs in `stream.rs`.
 
 use crate::backlog::{Backlog, SlotQueue};
 use crate::config::{Config, Stats};
@@ -13,23 +13,15 @@ use crate::slab::Slab;
 use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
 use crate::uring::Uring;
 use io_uring::squeue::Flags;
-use io_uring::{cqueue, opcode, types};
+use io_uring::{cqueue, opcode};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// `user_data` of the watch on the eventfd. Reserved, as is the next: no slot has so high an index.
-const KICK: u64 = u64::MAX - 1;
+pub(crate) const KICK: u64 = u64::MAX - 1;
 /// `user_data` of cancellations, whose results do not matter.
-const CANCEL: u64 = u64::MAX;
-
-/// Enters per [`Driver::submit`] at most, so that nothing can keep the owner from reaping.
-const ENTERS: usize = 64;
-
-/// Unread completions at which a submit stops fetching more, at most: the owner can do nothing about a stream that is ahead
-/// of its consumer before it has seen its completions.
-const FETCH: usize = 64;
+pub(crate) const CANCEL: u64 = u64::MAX;
 
 /// Counters that are not kept elsewhere.
 #[derive(Default)]
@@ -58,16 +50,16 @@ pub(crate) struct Driver {
     pub(crate) mail: Arc<Mailbox>,
     pub(crate) starved: SlotQueue,
     pub(crate) starved_len: Cell<usize>,
-    backlog: Backlog,
+    pub(crate) backlog: Backlog,
     /// Operations to cancel that found the submission queue full.
-    cancels: RefCell<Vec<u64>>,
+    pub(crate) cancels: RefCell<Vec<u64>>,
     /// Operations and armed streams: in the backlog, in the queue or in the kernel.
     pub(crate) flying: Cell<usize>,
     /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
-    watching: Cell<bool>,
-    fetch_limit: usize,
+    pub(crate) watching: Cell<bool>,
+    pub(crate) fetch_limit: usize,
     pub(crate) recv_window: u32,
     pub(crate) accept_window: u32,
     pub(crate) counters: Counters,
@@ -97,10 +89,7 @@ impl Driver {
             handles: Cell::new(1),
             closing: Cell::new(false),
             watching: Cell::new(false),
-            fetch_limit: match config.buffers {
-                0 => FETCH,
-                buffers => FETCH.min(usize::from(buffers / 4)).max(1),
-            },
+            fetch_limit: crate::turn::fetch_limit(config.buffers),
             recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),
             accept_window: u32::from(config.accept_window),
             counters: Counters::default(),
@@ -162,7 +151,7 @@ impl Driver {
         max.set(max.get().max(self.backlog.len() as u64));
     }
 
-    fn push_slot(&self, slot: &Slot) {
+    pub(crate) fn push_slot(&self, slot: &Slot) {
         // SAFETY: a slot that is launched holds an operation of the type of its table.
         let entry = unsafe { (slot.table.get().entry)(slot.payload()) };
         self.push(slot, entry);
@@ -196,7 +185,7 @@ impl Driver {
         }
     }
 
-    fn push_cancel(&self, user_data: u64) -> bool {
+    pub(crate) fn push_cancel(&self, user_data: u64) -> bool {
         let mut entry = opcode::AsyncCancel::new(user_data)
             .build()
             .user_data(CANCEL);
@@ -226,140 +215,8 @@ impl Driver {
         self.slab.give_back(slot);
     }
 
-    /// Fills the submission queue: the watch on the eventfd, cancellations, streams that can have a buffer, the backlog.
-    /// True: operations cancelled in the backlog have completed, and whoever was woken may have work.
-    fn flush(&self) -> bool {
-        let mut completed = false;
-        if !self.watching.get() {
-            self.watch();
-        }
-        while !self.uring.is_full() {
-            let Some(user_data) = self.cancels.borrow_mut().pop() else {
-                break;
-            };
-            let pushed = self.push_cancel(user_data);
-            debug_assert!(pushed, "there is room");
-        }
-        self.feed();
-        while !self.uring.is_full() {
-            let Some(slot) = self.backlog.pop() else {
-                break;
-            };
-            if slot.has_mark(CANCELLED) {
-                self.finished(slot, -libc::ECANCELED, 0);
-                completed = true;
-            } else {
-                self.push_slot(slot);
-            }
-        }
-        completed
-    }
-
-    #[cold]
-    fn watch(&self) {
-        if self.closing.get() || self.uring.is_full() {
-            return;
-        }
-        let fd = types::Fd(self.mail.kick.raw_fd());
-        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32)
-            .multi(true)
-            .build()
-            .user_data(KICK);
-        // SAFETY: points to nothing, and the eventfd lives as long as the mailbox.
-        self.watching.set(unsafe { self.uring.push(&entry) });
-    }
-
-    /// Entries that a submit would hand over.
     #[inline]
-    pub(crate) fn pending(&self) -> usize {
-        let fed = match &self.pool {
-            Some(pool) if !self.starved.is_empty() => {
-                self.starved_len.get().min(pool.available() as usize)
-            }
-            _ => 0,
-        };
-        self.uring.pending() + self.backlog.len() + self.cancels.borrow().len() + fed
-    }
-
-    /// Hands everything over and fetches what the kernel holds back, without waiting.
-    pub(crate) fn submit(&self) -> io::Result<()> {
-        for _ in 0..ENTERS {
-            self.flush();
-            let fetch = self.uring.owes_completions();
-            if self.uring.pending() == 0 && (!fetch || self.uring.unread() >= self.fetch_limit) {
-                return Ok(());
-            }
-            if fetch && self.uring.is_overflown() {
-                count(&self.counters.overflows);
-            }
-            match self.uring.enter(fetch) {
-                Ok(_) => {}
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    // The kernel wants its completions reaped, or memory: the entries stay queued for the next turn.
-                    Some(libc::EBUSY | libc::EAGAIN) => return Ok(()),
-                    _ => return Err(error),
-                },
-            }
-        }
-        Ok(())
-    }
-
-    /// One enter that hands everything over and waits; see [`crate::Ring::wait`].
-    pub(crate) fn wait(&self, block: bool, timeout: Option<Duration>) -> io::Result<()> {
-        let mut completed = self.flush();
-        while !self.backlog.is_empty() {
-            let before = self.backlog.len();
-            match self.uring.enter(self.uring.owes_completions()) {
-                Ok(_) => completed |= self.flush(),
-                Err(error) => return Self::interrupted(error),
-            }
-            if self.backlog.len() == before {
-                // The kernel takes nothing: the caller must reap first.
-                return Ok(());
-            }
-        }
-        if self.uring.is_overflown() {
-            count(&self.counters.overflows);
-        }
-        let hungry = self
-            .pool
-            .as_ref()
-            .is_some_and(|pool| !self.starved.is_empty() && pool.available() > 0);
-        let want = u32::from(block && !hungry && !completed);
-        match self.uring.enter_and_wait(want, timeout) {
-            Ok(_) => Ok(()),
-            Err(error) => Self::interrupted(error),
-        }
-    }
-
-    /// The errors after which the caller simply reaps and goes on.
-    fn interrupted(error: io::Error) -> io::Result<()> {
-        match error.raw_os_error() {
-            Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
-            _ => Err(error),
-        }
-    }
-
-    /// Reads all completions; returns how many.
-    pub(crate) fn reap(&self) -> usize {
-        let mut read = 0;
-        loop {
-            while let Some(completion) = self.uring.next_completion() {
-                read += 1;
-                self.dispatch(&completion);
-            }
-            if !self.uring.refill() {
-                break;
-            }
-        }
-        let completed = &self.counters.completed;
-        completed.set(completed.get() + read as u64);
-        read
-    }
-
-    #[inline]
-    fn dispatch(&self, completion: &cqueue::Entry) {
+    pub(crate) fn dispatch(&self, completion: &cqueue::Entry) {
         let user_data = completion.user_data();
         let (result, flags) = (completion.result(), completion.flags());
         match self.slab.get(user_data as u32) {
@@ -395,7 +252,7 @@ impl Driver {
 
     /// A completion of a flying slot, or the end of one that never left the backlog.
     #[inline]
-    fn finished(&self, slot: &Slot, mut result: i32, flags: u32) {
+    pub(crate) fn finished(&self, slot: &Slot, mut result: i32, flags: u32) {
         if slot.kind.get() != Kind::Once {
             self.stream_event(slot, result, flags);
             return;
@@ -435,24 +292,6 @@ impl Driver {
     /// Nothing is in flight any more.
     pub(crate) fn is_idle(&self) -> bool {
         self.flying.get() == 0 && !self.watching.get()
-    }
-
-    /// One round of ending what is in flight: cancel all in even rounds, wait in odd ones.
-    pub(crate) fn drain(&self, round: usize) -> io::Result<()> {
-        if round.is_multiple_of(2) {
-            let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any().all())
-                .build()
-                .user_data(CANCEL);
-            // A full queue is emptied by the enter below; a later round has room.
-            // SAFETY: points to nothing.
-            let _ = unsafe { self.uring.push(&entry) };
-        }
-        // Most operations end within the first enter; the time is for those in the kernel's worker threads.
-        let result = self
-            .uring
-            .enter_and_wait(1, Some(Duration::from_millis(10)));
-        self.reap();
-        result.map(drop).or_else(Self::interrupted)
     }
 
     pub(crate) fn stats(&self) -> Stats {

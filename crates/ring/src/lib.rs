@@ -85,6 +85,7 @@ mod slot;
 mod stream;
 mod submission;
 mod sync;
+mod turn;
 mod uring;
 
 pub use accept::AcceptMulti;

@@ -174,9 +174,11 @@ impl Ring {
     /// or with what they achieved before. Later ones are refused with ECANCELED. Dropping the ring does this first, then
     /// closes it; memory goes when the last handle is gone.
     ///
-    /// Blocks while the kernel is in the middle of an operation that it cannot interrupt (disk I/O).
+    /// Blocks while the kernel is in the middle of an operation that it cannot interrupt (disk I/O). If it refuses even to wait
+    /// (a seccomp filter installed in the meantime), what is in flight stays so, and dropping the ring leaks it.
     pub fn shutdown(&self) {
-        self.shared().shutdown();
+        // What became of it matters to the drop only.
+        let _ = self.shared().shutdown();
     }
 }
 

@@ -132,7 +132,7 @@ fn build_mode(config: &Config, mode: Mode) -> io::Result<IoUring> {
     builder.build(config.entries)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

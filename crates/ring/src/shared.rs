@@ -75,8 +75,14 @@ impl Shared {
         let shared = unsafe { this.as_ref() };
         if shared.is_here() {
             here(&shared.driver);
-            let handles = &shared.driver.handles;
-            handles.set(handles.get() - 1);
+            if shared.is_here() {
+                let handles = &shared.driver.handles;
+                handles.set(handles.get() - 1);
+            } else {
+                // What was released owned the ring, which has gone with it.
+                // SAFETY: the mailbox has closed, and this handle has not been released.
+                unsafe { Self::leave(this) };
+            }
             return;
         }
         // Once posted, the owner may free everything.
@@ -162,23 +168,20 @@ impl Shared {
         }
     }
 
-    /// Owner: cancels everything and returns when nothing is in flight.
-    pub(crate) fn shutdown(&self) {
-        if !self.driver.begin_shutdown() {
-            return;
-        }
-        let mut round = 0;
-        loop {
+    /// Owner: cancels everything and returns when nothing is in flight. False: the kernel refuses even to wait.
+    pub(crate) fn shutdown(&self) -> bool {
+        if self.driver.begin_shutdown() {
+            let mut round = 0;
             self.read_mail();
-            if self.driver.is_idle() {
-                return;
+            while !self.driver.is_idle() {
+                if self.driver.drain(round).is_err() {
+                    return false;
+                }
+                self.read_mail();
+                round += 1;
             }
-            if self.driver.drain(round).is_err() {
-                // The kernel refuses even to wait: buffers in flight can never be freed safely, so end here.
-                std::process::abort();
-            }
-            round += 1;
         }
+        self.driver.is_idle()
     }
 
     /// The ring goes: shut down, close, and leave the memory to the handles that remain.
@@ -188,7 +191,10 @@ impl Shared {
     pub(crate) unsafe fn close(this: NonNull<Self>) {
         // SAFETY: the ring is a handle.
         let shared = unsafe { this.as_ref() };
-        shared.shutdown();
+        if !shared.shutdown() {
+            // Buffers may be in flight for ever: leak the ring rather than free them.
+            return;
+        }
         let freeze = || {
             shared
                 .references

@@ -99,7 +99,7 @@ impl Drop for Slab {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -103,7 +103,7 @@ fn running_out_of_descriptors_is_an_error_and_not_the_end() {
     let clients: Vec<_> = (0..4)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    limit_descriptors(2);
+    let _limit = limit_descriptors(2);
     let mut incoming = ring.accept_multi(fd, 0);
     let mut servers = Vec::new();
     block_on(&ring, async {

@@ -197,6 +197,32 @@ fn a_descriptor_to_be_closed_is_closed_even_if_the_ring_refuses() {
     }
 }
 
+/// The last owner of the ring may be a buffer in the operation that goes.
+#[test]
+fn a_ring_may_be_dropped_by_one_of_its_operations() {
+    struct Holds(std::rc::Rc<Ring>, [u8; 4]);
+    // SAFETY: bytes inside the operation, which does not move.
+    unsafe impl upshift_ring::IoBuf for Holds {
+        fn io_ptr(&self) -> *const u8 {
+            self.1.as_ptr()
+        }
+        fn io_len(&self) -> usize {
+            self.0.mode();
+            4
+        }
+    }
+    let ring = std::rc::Rc::new(ring());
+    let (fd, mut peer) = pair();
+    let send = ring.start(op::Send::new(fd, Holds(ring.clone(), *b"last")), 0);
+    turn_until(&ring, || send.is_complete());
+    drop(ring);
+    drop(send);
+    let mut bytes = [0; 4];
+    peer.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"last");
+    assert_eq!(peer.read(&mut bytes).unwrap(), 0);
+}
+
 #[test]
 fn streams_dropped_under_fire_end() {
     let ring = Ring::new(Config {

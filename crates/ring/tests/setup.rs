@@ -89,7 +89,7 @@ fn too_few_descriptors_are_named() {
     }
     // Room for the eventfd, none for the ring; then room for neither.
     for extra in [1, 0] {
-        limit_descriptors(extra);
+        let _limit = limit_descriptors(extra);
         let (errno, text) = refusal(Config::default());
         assert_eq!(errno, libc::EMFILE);
         assert!(text.contains("RLIMIT_NOFILE"), "{text}");

@@ -298,6 +298,27 @@ fn many_kicks_cost_one_write_and_none_is_lost() {
 }
 
 #[test]
+fn a_kick_reaches_a_ring_whose_first_queue_was_full() {
+    let config = Config {
+        entries: 1,
+        ..Config::default()
+    };
+    let ring = Ring::new(config).unwrap();
+    let (fd, _peer) = pair();
+    let recv = ring.start(op::Recv::new(fd, vec![0; 8]), 0);
+    let remote = ring.remote();
+    let there = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        remote.kick();
+    });
+    let start = Instant::now();
+    ring.wait(Some(PATIENCE)).unwrap();
+    assert!(start.elapsed() < PATIENCE, "the kick was lost");
+    there.join().unwrap();
+    drop(recv);
+}
+
+#[test]
 fn a_wait_ends_with_its_time() {
     let ring = ring();
     let start = Instant::now();

@@ -137,16 +137,33 @@ pub(crate) fn is_child(name: &str) -> bool {
     std::env::var("UPSHIFT_RING_CHILD").is_ok_and(|child| child == name)
 }
 
+/// Puts the limit of descriptors back.
+pub(crate) struct Limit(libc::rlimit);
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        // SAFETY: a valid structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &self.0) }, 0);
+    }
+}
+
 /// Leaves room for `extra` more descriptors in this process.
-pub(crate) fn limit_descriptors(extra: u64) {
+#[must_use]
+pub(crate) fn limit_descriptors(extra: u64) -> Limit {
     let next = std::fs::File::open("/dev/null").unwrap();
     let highest = std::os::fd::AsRawFd::as_raw_fd(&next) as u64;
-    let limit = libc::rlimit {
-        rlim_cur: highest + extra,
-        rlim_max: highest + extra,
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
     };
-    // SAFETY: a valid structure.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    // SAFETY: valid structures.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        let before = Limit(limit);
+        limit.rlim_cur = highest + extra;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        before
+    }
 }
 
 pub(crate) fn open_descriptors() -> usize {

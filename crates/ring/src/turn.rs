@@ -1,0 +1,181 @@
+//! One turn of the ring: hand entries over, fetch completions, wait. Owner only.
+//!
+//! All system calls on the way of an operation are made here, one per turn unless a queue is too short. What the kernel
+//! refuses for want of memory or of room for completions stays queued for the next turn.
+
+use crate::driver::{CANCEL, Driver, KICK, count};
+use crate::slot::CANCELLED;
+use io_uring::{opcode, types};
+use std::io;
+use std::time::Duration;
+
+/// Enters per [`Driver::submit`] at most, so that nothing can keep the owner from reaping.
+const ENTERS: usize = 64;
+
+/// Unread completions at which a submit stops fetching more, at most: the owner can do nothing about a stream that is ahead
+/// of its consumer before it has seen its completions.
+const FETCH: usize = 64;
+
+/// The limit for a pool of so many buffers: small pools are looked after more often.
+pub(crate) fn fetch_limit(buffers: u16) -> usize {
+    match buffers {
+        0 => FETCH,
+        buffers => FETCH.min(usize::from(buffers / 4)).max(1),
+    }
+}
+
+impl Driver {
+    /// Fills the submission queue: the watch on the eventfd, cancellations, streams that can have a buffer, the backlog.
+    /// True: operations cancelled in the backlog have completed, and whoever was woken may have work.
+    fn flush(&self) -> bool {
+        let mut completed = false;
+        if !self.watching.get() {
+            self.watch();
+        }
+        while !self.uring.is_full() {
+            let Some(user_data) = self.cancels.borrow_mut().pop() else {
+                break;
+            };
+            let pushed = self.push_cancel(user_data);
+            debug_assert!(pushed, "there is room");
+        }
+        self.feed();
+        while !self.uring.is_full() {
+            let Some(slot) = self.backlog.pop() else {
+                break;
+            };
+            if slot.has_mark(CANCELLED) {
+                self.finished(slot, -libc::ECANCELED, 0);
+                completed = true;
+            } else {
+                self.push_slot(slot);
+            }
+        }
+        completed
+    }
+
+    /// The submission queue was too short for all that must be handed over before the ring may sleep.
+    fn is_unsettled(&self) -> bool {
+        !self.backlog.is_empty()
+            || !self.cancels.borrow().is_empty()
+            || !(self.watching.get() || self.closing.get())
+    }
+
+    #[cold]
+    fn watch(&self) {
+        if self.closing.get() || self.uring.is_full() {
+            return;
+        }
+        let fd = types::Fd(self.mail.kick.raw_fd());
+        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32)
+            .multi(true)
+            .build()
+            .user_data(KICK);
+        // SAFETY: points to nothing, and the eventfd lives as long as the mailbox.
+        self.watching.set(unsafe { self.uring.push(&entry) });
+    }
+
+    /// Entries that a submit would hand over.
+    #[inline]
+    pub(crate) fn pending(&self) -> usize {
+        let fed = match &self.pool {
+            Some(pool) if !self.starved.is_empty() => {
+                self.starved_len.get().min(pool.available() as usize)
+            }
+            _ => 0,
+        };
+        self.uring.pending() + self.backlog.len() + self.cancels.borrow().len() + fed
+    }
+
+    /// Hands everything over and fetches what the kernel holds back, without waiting.
+    pub(crate) fn submit(&self) -> io::Result<()> {
+        for _ in 0..ENTERS {
+            self.flush();
+            let fetch = self.uring.owes_completions();
+            if self.uring.pending() == 0 && (!fetch || self.uring.unread() >= self.fetch_limit) {
+                return Ok(());
+            }
+            if fetch && self.uring.is_overflown() {
+                count(&self.counters.overflows);
+            }
+            match self.uring.enter(fetch) {
+                Ok(_) => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // The kernel wants its completions reaped, or memory: the entries stay queued for the next turn.
+                    Some(libc::EBUSY | libc::EAGAIN) => return Ok(()),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// One enter that hands everything over and waits; see [`crate::Ring::wait`].
+    pub(crate) fn wait(&self, block: bool, timeout: Option<Duration>) -> io::Result<()> {
+        let mut completed = self.flush();
+        while self.is_unsettled() {
+            match self.uring.enter(self.uring.owes_completions()) {
+                // The kernel takes nothing: the caller must reap first.
+                Ok(0) => return Ok(()),
+                Ok(_) => completed |= self.flush(),
+                Err(error) => return Self::interrupted(error),
+            }
+        }
+        if self.uring.is_overflown() {
+            count(&self.counters.overflows);
+        }
+        let hungry = self
+            .pool
+            .as_ref()
+            .is_some_and(|pool| !self.starved.is_empty() && pool.available() > 0);
+        let want = u32::from(block && !hungry && !completed);
+        match self.uring.enter_and_wait(want, timeout) {
+            Ok(_) => Ok(()),
+            Err(error) => Self::interrupted(error),
+        }
+    }
+
+    /// The errors after which the caller simply reaps and goes on.
+    fn interrupted(error: io::Error) -> io::Result<()> {
+        match error.raw_os_error() {
+            Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
+            _ => Err(error),
+        }
+    }
+
+    /// Reads all completions; returns how many.
+    pub(crate) fn reap(&self) -> usize {
+        let mut read = 0;
+        loop {
+            while let Some(completion) = self.uring.next_completion() {
+                read += 1;
+                self.dispatch(&completion);
+            }
+            if !self.uring.refill() {
+                break;
+            }
+        }
+        let completed = &self.counters.completed;
+        completed.set(completed.get() + read as u64);
+        read
+    }
+
+    /// One round of ending what is in flight: cancel all in even rounds, wait in odd ones.
+    pub(crate) fn drain(&self, round: usize) -> io::Result<()> {
+        if round.is_multiple_of(2) {
+            let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any().all())
+                .build()
+                .user_data(CANCEL);
+            // A full queue is emptied by the enter below; a later round has room.
+            // SAFETY: points to nothing.
+            let _ = unsafe { self.uring.push(&entry) };
+        }
+        // Most operations end within the first enter; the time is for those in the kernel's worker threads.
+        let result = self
+            .uring
+            .enter_and_wait(1, Some(Duration::from_millis(10)));
+        self.reap();
+        result.map(drop).or_else(Self::interrupted)
+    }
+}
