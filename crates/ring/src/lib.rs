@@ -60,6 +60,19 @@
 //! | handle dropped with I/O in flight | cancelled; memory stays until the kernel is done |
 //! | ring dropped with I/O in flight | cancelled, drained, closed, freed, in this order |
 
+//! # How it is checked
+//!
+//! Tests run on the real kernel. The two state words under loom, everything under the address sanitizer:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test --release -p upshift-ring --lib
+//! RUSTFLAGS=-Zsanitizer=address RUSTDOCFLAGS=-Zsanitizer=address \
+//!     cargo +nightly test -p upshift-ring --target x86_64-unknown-linux-gnu
+//! RUSTFLAGS=-Zsanitizer=thread cargo +nightly test -Zbuild-std -p upshift-ring \
+//!     --target x86_64-unknown-linux-gnu --test threads
+//! cargo +nightly miri test -p upshift-ring --lib -- slab backlog pool address
+//! ```
+
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod accept;

@@ -53,12 +53,13 @@ impl Slab {
         // The largest bound that the configuration allows is far below the reserved indices.
         let chunk: Box<[Slot]> = (base..base + CHUNK).map(|i| Slot::new(i as u32)).collect();
         // Raw from here on: handles keep pointers into it. `drop` frees it.
-        let chunk: &[Slot] = Box::leak(chunk);
-        for slot in chunk.iter().rev() {
+        let chunk = NonNull::from(Box::leak(chunk));
+        chunks.push(chunk);
+        // SAFETY: just leaked.
+        for slot in unsafe { chunk.as_ref() }.iter().rev() {
             slot.next.set(self.free.get());
             self.free.set(slot);
         }
-        chunks.push(NonNull::from(chunk));
     }
 
     /// Gives a slot back; completions that still name it are stale from here on.
