@@ -1,0 +1,144 @@
+//! The machine: kernel, processor, versions, and how busy a CPU was.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::options::bench_dir;
+
+/// Busy time of one CPU since boot, from `/proc/stat` (10 ms ticks).
+fn busy(cpu: usize) -> Duration {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let name = format!("cpu{cpu} ");
+    let line = stat.lines().find_map(|l| l.strip_prefix(&name));
+    let fields: Vec<u64> = line
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(|f| f.parse().unwrap_or(0))
+        .collect();
+    // user nice system (idle iowait) irq softirq steal; the rest is contained in these.
+    let ticks = [0, 1, 2, 5, 6, 7].iter().filter_map(|&i| fields.get(i));
+    Duration::from_millis(10 * ticks.sum::<u64>())
+}
+
+/// The busy time of CPUs 0 and 1 from a moment on.
+pub(crate) struct Watch {
+    since: Instant,
+    busy: [Duration; 2],
+}
+
+impl Watch {
+    /// Begins now.
+    pub(crate) fn start() -> Watch {
+        Watch {
+            since: Instant::now(),
+            busy: [busy(0), busy(1)],
+        }
+    }
+
+    /// How busy each of the two was until now (0 to 1), and for how long they were watched.
+    pub(crate) fn stop(&self) -> ([f64; 2], Duration) {
+        let time = self.since.elapsed();
+        let share = |cpu: usize| {
+            let used = busy(cpu).saturating_sub(self.busy[cpu]);
+            used.as_secs_f64() / time.as_secs_f64()
+        };
+        ([share(0), share(1)], time)
+    }
+}
+
+/// Server and client need a CPU each.
+pub(crate) fn need_two_cpus() -> Result<(), String> {
+    match std::thread::available_parallelism() {
+        Ok(n) if n.get() >= 2 => Ok(()),
+        _ => Err("the benchmarks need two CPUs, 0 for the server and 1 for the client".into()),
+    }
+}
+
+/// Kernel, processor, memory, settings that matter, compilers.
+pub(crate) fn describe() -> Vec<String> {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|l| l.starts_with(name));
+        let value = line.and_then(|l| l.split_once(':')).map(|(_, v)| v.trim());
+        value.unwrap_or("unknown").to_owned()
+    };
+    let cpu = read("/proc/cpuinfo");
+    let count = cpu.lines().filter(|l| l.starts_with("processor")).count();
+    let lines = [
+        format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
+        format!(
+            "{count} × {} (family {}, model {})",
+            field(&cpu, "model name"),
+            field(&cpu, "cpu family"),
+            field(&cpu, "model\t")
+        ),
+        format!("memory {}", field(&read("/proc/meminfo"), "MemTotal")),
+        format!(
+            "TCP congestion control {}",
+            read("/proc/sys/net/ipv4/tcp_congestion_control").trim()
+        ),
+        tool("rustc", &["--version"]),
+    ];
+    lines.into_iter().filter(|l| !l.is_empty()).collect()
+}
+
+/// Versions of the runtimes: from the lock file, and from the tools of the other languages.
+pub(crate) fn versions() -> Vec<String> {
+    const CRATES: [&str; 16] = [
+        "tokio",
+        "monoio",
+        "compio",
+        "compio-runtime",
+        "compio-driver",
+        "glommio",
+        "async-executor",
+        "async-io",
+        "async-channel",
+        "smol",
+        "may",
+        "local-sync",
+        "io-uring",
+        "httparse",
+        "hdrhistogram",
+        "corosensei",
+    ];
+    let lock = std::fs::read_to_string(bench_dir().join("Cargo.lock")).unwrap_or_default();
+    let mut found = Vec::new();
+    for package in lock.split("[[package]]") {
+        let value = |name: &str| {
+            let line = package.lines().find_map(|l| l.strip_prefix(name));
+            line.map(|v| v.trim_matches('"').to_owned())
+        };
+        if let (Some(name), Some(version)) = (value("name = "), value("version = "))
+            && CRATES.contains(&name.as_str())
+        {
+            found.push(format!("{name} {version}"));
+        }
+    }
+    let root = bench_dir();
+    let root = root.to_string_lossy();
+    let commit = tool("git", &["-C", &root, "describe", "--always", "--dirty"]);
+    let liburing = tool("pkg-config", &["--modversion", "liburing"]);
+    found.insert(0, format!("upshift {commit}"));
+    found.push(tool("go", &["version"]));
+    found.push(tool("cc", &["--version"]));
+    if !liburing.is_empty() {
+        found.push(format!("liburing {liburing}"));
+    }
+    found.retain(|v| !v.is_empty());
+    found
+}
+
+/// The time now, UTC.
+pub(crate) fn now() -> String {
+    tool("date", &["-u", "+%Y-%m-%d %H:%M UTC"])
+}
+
+/// The first line that a program prints; empty if it is not there.
+fn tool(name: &str, args: &[&str]) -> String {
+    let Ok(output) = Command::new(name).args(args).output() else {
+        return String::new();
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,129 @@
+//! One run: a fresh server on CPU 0, the client on CPU 1, and what both used.
+
+use std::time::Duration;
+
+use upshift_load::cpu::Reading;
+use upshift_load::{Group, GroupOutcome, Outcome, Plan, Work, run};
+
+use crate::machine::Watch;
+use crate::peers::Program;
+use crate::results::Run;
+use crate::server::Server;
+
+/// Others may use this much of the server's CPU, or of the client's, before a run is dropped.
+pub(crate) const DISTURBED: f64 = 0.10;
+
+/// The load of a run.
+#[derive(Clone)]
+pub(crate) struct Load {
+    /// What is asked.
+    pub(crate) work: Work,
+    /// Connections, the same number at each address.
+    pub(crate) connections: usize,
+    /// Requests per second of each address; the next one leaves after a reply if `None`.
+    pub(crate) rate: Option<f64>,
+    /// Where the server listens; one group of connections for each.
+    pub(crate) listen: Vec<String>,
+    /// How many of the addresses are loaded, from the first.
+    pub(crate) loaded: usize,
+    /// Server on CPU 0 and client on CPU 1; both anywhere if false.
+    pub(crate) pinned: bool,
+    /// How long.
+    pub(crate) time: Duration,
+}
+
+impl Load {
+    /// A closed loop of connections to one address, pinned.
+    pub(crate) fn closed(work: Work, connections: usize, time: Duration) -> Load {
+        Load {
+            work,
+            connections,
+            rate: None,
+            listen: vec!["127.0.0.1:0".into()],
+            loaded: 1,
+            pinned: true,
+            time,
+        }
+    }
+}
+
+/// A run as a whole, and each group of it.
+pub(crate) struct Measured {
+    /// All groups together.
+    pub(crate) all: Run,
+    /// By address; user, system and busy are those of the whole.
+    pub(crate) groups: Vec<Run>,
+}
+
+/// Starts a server, drives it, ends it.
+pub(crate) fn measure(program: &Program, load: &Load) -> Result<Measured, String> {
+    let server = Server::start(program, &load.listen, load.pinned.then_some(0))?;
+    let groups = server.addresses.iter().take(load.loaded);
+    let groups = groups.map(|&a| Group::new(a, load.connections, a.to_string()));
+    let mut plan = Plan::new(groups.collect(), load.work.clone(), load.time);
+    if let Some(per_second) = load.rate {
+        plan.pace = upshift_load::Pace::OpenRate { per_second };
+    }
+    plan.warmup = Duration::from_millis(250).min(load.time / 2);
+    // Starving a level is not an error of the server.
+    plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
+    plan.pin = load.pinned.then_some(1);
+    plan.server_pid = Some(server.pid());
+
+    let used_by = |pid| Reading::of(pid).map_err(|e| e.to_string());
+    let watch = Watch::start();
+    let before = [used_by(server.pid())?, used_by(std::process::id())?];
+    let outcome = run(&plan).map_err(|e| e.to_string())?;
+    let after = [used_by(server.pid())?, used_by(std::process::id())?];
+    let (busy, time) = watch.stop();
+    let own = [0, 1].map(|i| {
+        let used = before[i].until(&after[i]).total();
+        used.as_secs_f64() / time.as_secs_f64()
+    });
+    let foreign = if load.pinned {
+        (busy[0] - own[0]).max(busy[1] - own[1])
+    } else {
+        (busy[0] + busy[1] - own[0] - own[1]) / 2.0
+    };
+    Ok(sum_up(&outcome, foreign.max(0.0)))
+}
+
+fn sum_up(outcome: &Outcome, foreign: f64) -> Measured {
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    let seconds = outcome.elapsed.as_secs_f64();
+    let each = outcome.server_cpu_per_request().unwrap_or_default();
+    let server = outcome.server_cpu.unwrap_or_default();
+    let shared = Run {
+        user: micros(each.user),
+        sys: micros(each.sys),
+        server_busy: server.total().as_secs_f64() / seconds,
+        client_busy: outcome.client_cpu.total().as_secs_f64() / seconds,
+        foreign,
+        ..Run::default()
+    };
+    let of_group = |group: &GroupOutcome| Run {
+        per_second: group.per_second(),
+        p50: micros(group.quantile(0.5)),
+        p99: micros(group.quantile(0.99)),
+        p999: micros(group.quantile(0.999)),
+        errors: group.errors,
+        first_error: group.first_error.clone(),
+        unanswered: (group.unanswered, micros(group.oldest_unanswered)),
+        ..shared.clone()
+    };
+    let groups: Vec<Run> = outcome.groups.iter().map(of_group).collect();
+    let latency = outcome.latency();
+    let quantile = |q: f64| latency.value_at_quantile(q) as f64 / 1e3;
+    let oldest = groups.iter().map(|g| g.unanswered.1).fold(0.0, f64::max);
+    let all = Run {
+        per_second: outcome.per_second(),
+        p50: quantile(0.5),
+        p99: quantile(0.99),
+        p999: quantile(0.999),
+        errors: outcome.errors(),
+        first_error: groups.iter().find_map(|g| g.first_error.clone()),
+        unanswered: (groups.iter().map(|g| g.unanswered.0).sum(), oldest),
+        ..shared
+    };
+    Measured { all, groups }
+}

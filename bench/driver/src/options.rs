@@ -1,0 +1,131 @@
+//! The command line.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lexopt::{Arg, Parser, ValueExt};
+
+use crate::sections::Section;
+
+/// Printed by `--help` and after a wrong command line.
+pub(crate) const HELP: &str = "\
+usage: upshift-bench run [options]      measure, then write RESULTS.md and results.json
+       upshift-bench render [--out DIR] write RESULTS.md again from results.json
+
+  --only A,B     sections: plaintext, pipelined, matrix, single, vcpus, levels, micro (default: all)
+  --peers A,B    only these servers, such as upshift,tokio-ct,c-uring (default: all that can be built)
+  --rounds N     runs of each cell (default 3)
+  --seconds S    length of a run (default 2)
+  --quick        1 round of 0.5 s and fewer cells, written to bench/target/quick: to try the benchmarks, not for figures
+  --out DIR      where RESULTS.md and results.json are (default: bench/)
+
+A partial run replaces its own sections and leaves the others as they are. Needs two CPUs that are otherwise idle.
+";
+
+/// What to do.
+pub(crate) enum Command {
+    /// Measure.
+    Run(Options),
+    /// Only write the page.
+    Render(Options),
+    /// Print [`HELP`].
+    Help,
+}
+
+/// How to measure.
+pub(crate) struct Options {
+    /// The sections, in the order of the page.
+    pub(crate) only: Vec<Section>,
+    /// The servers; all if empty.
+    pub(crate) peers: Vec<String>,
+    /// Runs of each cell.
+    pub(crate) rounds: usize,
+    /// Length of a run.
+    pub(crate) time: Duration,
+    /// Fewer cells.
+    pub(crate) quick: bool,
+    /// Where the results are.
+    pub(crate) out: PathBuf,
+}
+
+/// The folder `bench/` of the checkout that the driver was built from.
+pub(crate) fn bench_dir() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_owned()
+}
+
+/// Reads the command line.
+pub(crate) fn parse() -> Result<Command, String> {
+    let mut words = Parser::from_env();
+    let mut command = None;
+    let (mut rounds, mut seconds, mut out) = (None, None, None);
+    let mut options = Options {
+        only: Section::ALL.to_vec(),
+        peers: Vec::new(),
+        rounds: 3,
+        time: Duration::from_secs(2),
+        quick: false,
+        out: bench_dir(),
+    };
+    while let Some(word) = words.next().map_err(|e| e.to_string())? {
+        match word {
+            Arg::Value(value) if command.is_none() => command = Some(text(value)?),
+            Arg::Long("only") => {
+                let list = list(&mut words)?;
+                options.only = Section::ALL.to_vec();
+                for name in &list {
+                    if !Section::ALL.iter().any(|s| s.name() == name) {
+                        return Err(format!("no section `{name}`"));
+                    }
+                }
+                options.only.retain(|s| list.iter().any(|n| n == s.name()));
+            }
+            Arg::Long("peers") => options.peers = list(&mut words)?,
+            Arg::Long("rounds") => rounds = Some(number(&mut words, "--rounds")?),
+            Arg::Long("seconds") => seconds = Some(number(&mut words, "--seconds")?),
+            Arg::Long("quick") => options.quick = true,
+            Arg::Long("out") => {
+                out = Some(PathBuf::from(words.value().map_err(|e| e.to_string())?))
+            }
+            Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
+            other => return Err(other.unexpected().to_string()),
+        }
+    }
+    if options.quick {
+        options.rounds = 1;
+        options.time = Duration::from_millis(500);
+        options.out = bench_dir().join("target/quick");
+    }
+    if let Some(rounds) = rounds {
+        options.rounds = (rounds as usize).clamp(1, 100);
+    }
+    if let Some(seconds) = seconds {
+        options.time = Duration::try_from_secs_f64(seconds)
+            .ok()
+            .filter(|time| (0.1..=600.0).contains(&time.as_secs_f64()))
+            .ok_or("--seconds must be 0.1 to 600")?;
+    }
+    options.out = out.unwrap_or(options.out);
+    match command.as_deref() {
+        Some("run") => Ok(Command::Run(options)),
+        Some("render") => Ok(Command::Render(options)),
+        Some(other) => Err(format!("no command `{other}`")),
+        None => Err("name a command: run or render".into()),
+    }
+}
+
+fn text(value: std::ffi::OsString) -> Result<String, String> {
+    value.string().map_err(|e| e.to_string())
+}
+
+fn list(words: &mut Parser) -> Result<Vec<String>, String> {
+    let value = text(words.value().map_err(|e| e.to_string())?)?;
+    Ok(value.split(',').map(|s| s.trim().to_owned()).collect())
+}
+
+fn number(words: &mut Parser, name: &str) -> Result<f64, String> {
+    let value = text(words.value().map_err(|e| e.to_string())?)?;
+    value
+        .parse()
+        .map_err(|_| format!("{name} needs a number, not `{value}`"))
+}

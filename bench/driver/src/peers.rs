@@ -1,0 +1,336 @@
+//! Who is measured, and how each is built.
+//!
+//! Every peer is built on its own: one that fails is skipped and named, and the others are measured.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::options::{Options, bench_dir};
+use crate::sections::Section;
+
+/// How a program comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Source {
+    /// A package of the root workspace.
+    Root(&'static str),
+    /// A package of the workspace of the benchmarks.
+    Bench(&'static str),
+    /// A folder of Go, built to the name given.
+    Go(&'static str, &'static str),
+    /// A C file of `peers/c`.
+    C(&'static str, &'static [&'static str]),
+}
+
+/// One server of the benchmarks.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Its name in the tables.
+    pub(crate) id: &'static str,
+    source: Source,
+    plaintext: &'static [&'static str],
+    matrix: Option<&'static [&'static str]>,
+    /// The same header lines in another order are taken for the same reply.
+    pub(crate) header_order_free: bool,
+}
+
+/// Ours in the tables.
+pub(crate) const UPSHIFT: &str = "upshift";
+/// The floor: C over io_uring without a runtime.
+pub(crate) const RAW_C: &str = "c-uring";
+/// Servers that have no runtime: they are not among "the peers" when the best of them is sought.
+pub(crate) const NO_RUNTIME: [&str; 4] = ["c-uring", "c-uring-direct", "c-epoll", "threads"];
+
+const fn bench(
+    id: &'static str,
+    package: &'static str,
+    args: [&'static [&'static str]; 2],
+) -> Peer {
+    Peer {
+        id,
+        source: Source::Bench(package),
+        plaintext: args[0],
+        matrix: Some(args[1]),
+        header_order_free: false,
+    }
+}
+
+const fn both(variant: &'static str) -> [&'static [&'static str]; 2] {
+    // A `const fn` cannot build a slice of a parameter: the flavours are few.
+    match variant.as_bytes() {
+        b"mt" => [
+            &["plaintext", "--variant", "mt"],
+            &["matrix", "--variant", "mt"],
+        ],
+        b"tuned" => [
+            &["plaintext", "--variant", "tuned"],
+            &["matrix", "--variant", "tuned"],
+        ],
+        _ => [&["plaintext"], &["matrix"]],
+    }
+}
+
+const fn c(id: &'static str, file: &'static str, libs: &'static [&'static str]) -> Peer {
+    Peer {
+        id,
+        source: Source::C(file, libs),
+        plaintext: if let b"c-uring-direct" = id.as_bytes() {
+            &["plaintext", "--variant", "direct"]
+        } else {
+            &["plaintext"]
+        },
+        matrix: None,
+        header_order_free: false,
+    }
+}
+
+/// Everybody, in the order of the first round.
+pub(crate) const PEERS: &[Peer] = &[
+    Peer {
+        id: UPSHIFT,
+        source: Source::Root("upshift-cli"),
+        plaintext: &["plaintext-server", "--vcpus", "1", "--pin", "0"],
+        matrix: Some(&["matrix-server", "--vcpus", "1", "--pin", "0"]),
+        header_order_free: false,
+    },
+    bench("tokio-ct", "peer-tokio", both("ct")),
+    bench("tokio-mt", "peer-tokio", both("mt")),
+    bench("monoio-tuned", "peer-monoio", both("tuned")),
+    bench("monoio", "peer-monoio", both("default")),
+    bench("compio-tuned", "peer-compio", both("tuned")),
+    bench("compio", "peer-compio", both("default")),
+    bench("glommio", "peer-glommio", both("default")),
+    bench("smol", "peer-smol", both("default")),
+    bench("may", "peer-may", both("default")),
+    bench("threads", "peer-threads", both("default")),
+    Peer {
+        id: "go-net",
+        source: Source::Go("peers/go", "peer-go"),
+        plaintext: &["plaintext"],
+        matrix: Some(&["matrix"]),
+        header_order_free: false,
+    },
+    Peer {
+        id: "go-http",
+        source: Source::Go("peers/go", "peer-go"),
+        plaintext: &["plaintext", "--variant", "http"],
+        matrix: None,
+        header_order_free: true,
+    },
+    c("c-uring", "uring", &["-luring"]),
+    c("c-uring-direct", "uring", &["-luring"]),
+    c("c-epoll", "epoll", &[]),
+];
+
+/// A microbenchmark program: the name in the tables, its source, its arguments before `one-thread` or `two-threads`.
+pub(crate) struct Micro {
+    /// Its name in the tables.
+    pub(crate) id: &'static str,
+    source: Source,
+    /// Arguments that pick the flavour of the runtime.
+    pub(crate) args: &'static [&'static str],
+}
+
+const fn micro(id: &'static str, package: &'static str) -> Micro {
+    Micro {
+        id,
+        source: Source::Bench(package),
+        args: &[],
+    }
+}
+
+/// The microbenchmarks. That of upshift is measured once its package exists.
+pub(crate) const MICRO: &[Micro] = &[
+    micro(UPSHIFT, "micro-upshift"),
+    micro("tokio-ct", "micro-tokio"),
+    Micro {
+        id: "tokio-mt",
+        source: Source::Bench("micro-tokio"),
+        args: &["--variant", "mt"],
+    },
+    micro("monoio", "micro-monoio"),
+    micro("compio", "micro-compio"),
+    micro("glommio", "micro-glommio"),
+    micro("smol", "micro-smol"),
+    micro("may", "micro-may"),
+    micro("threads", "micro-threads"),
+    Micro {
+        id: "go",
+        source: Source::Go("micro/go", "micro-go"),
+        args: &[],
+    },
+];
+
+/// A program that was built: its file and its first arguments.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// The executable.
+    pub(crate) file: PathBuf,
+    /// Arguments that pick the server.
+    pub(crate) args: Vec<String>,
+}
+
+/// What could be built, and why the rest could not.
+#[derive(Default)]
+pub(crate) struct Built {
+    files: HashMap<Source, PathBuf>,
+    wanted: Vec<String>,
+    /// Who was not built, and why.
+    pub(crate) skipped: BTreeMap<&'static str, String>,
+}
+
+impl Built {
+    /// The servers of plaintext (or matrix) that exist.
+    pub(crate) fn servers(&self, matrix: bool) -> Vec<(&'static Peer, Program)> {
+        PEERS
+            .iter()
+            .filter(|peer| self.is_wanted(peer.id))
+            .filter_map(|peer| {
+                let args = if matrix { peer.matrix? } else { peer.plaintext };
+                Some((peer, self.program(peer.source, args)?))
+            })
+            .collect()
+    }
+
+    /// The microbenchmarks that exist.
+    pub(crate) fn micro(&self) -> Vec<(&'static Micro, Program)> {
+        MICRO
+            .iter()
+            .filter(|micro| self.is_wanted(micro.id))
+            .filter_map(|micro| Some((micro, self.program(micro.source, micro.args)?)))
+            .collect()
+    }
+
+    /// The command `upshift`, to be given arguments of the caller's.
+    pub(crate) fn upshift(&self, args: &[&str]) -> Option<Program> {
+        self.program(PEERS[0].source, args)
+    }
+
+    fn is_wanted(&self, id: &str) -> bool {
+        self.wanted.is_empty() || self.wanted.iter().any(|w| w == id)
+    }
+
+    fn program(&self, source: Source, args: &[&str]) -> Option<Program> {
+        Some(Program {
+            file: self.files.get(&source)?.clone(),
+            args: args.iter().map(|&a| a.to_owned()).collect(),
+        })
+    }
+}
+
+/// Builds everything that the options ask for.
+pub(crate) fn build(options: &Options) -> Built {
+    let mut built = Built {
+        wanted: options.peers.clone(),
+        ..Built::default()
+    };
+    let servers = options.only.iter().any(|&s| s != Section::Micro);
+    let levels = options.only.iter().any(|s| s.needs_upshift());
+    let mut sources: Vec<(&'static str, Source)> = Vec::new();
+    if servers {
+        let wanted = |p: &&Peer| built.is_wanted(p.id) || (levels && p.id == UPSHIFT);
+        sources.extend(PEERS.iter().filter(wanted).map(|p| (p.id, p.source)));
+    }
+    if options.only.contains(&Section::Micro) {
+        let wanted = MICRO.iter().filter(|m| built.is_wanted(m.id));
+        sources.extend(wanted.map(|m| (m.id, m.source)));
+    }
+    let mut failed: HashMap<Source, String> = HashMap::new();
+    for (id, source) in sources {
+        if built.files.contains_key(&source) {
+            continue;
+        }
+        if !failed.contains_key(&source) {
+            eprintln!("building {id}");
+            match build_one(source) {
+                Ok(file) => {
+                    built.files.insert(source, file);
+                    continue;
+                }
+                Err(why) => {
+                    eprintln!("  not built: {why}");
+                    failed.insert(source, why);
+                }
+            }
+        }
+        built.skipped.insert(id, failed[&source].clone());
+    }
+    built
+}
+
+fn build_one(source: Source) -> Result<PathBuf, String> {
+    let bench = bench_dir();
+    match source {
+        Source::Root(package) => cargo(bench.parent().unwrap_or(&bench), package),
+        Source::Bench(package) => cargo(&bench, package),
+        Source::Go(folder, name) => {
+            let output = output_file(name)?;
+            let mut command = Command::new("go");
+            command
+                .args(["build", "-o"])
+                .arg(&output)
+                .arg(".")
+                .current_dir(bench.join(folder));
+            finish(&mut command, "install Go 1.22 or later to measure it")?;
+            Ok(output)
+        }
+        Source::C(name, libs) => {
+            let output = output_file(&format!("peer-c-{name}"))?;
+            let mut command = Command::new("cc");
+            command
+                .args(["-O3", "-std=gnu11", "-Wall", "-o"])
+                .arg(&output)
+                .arg(bench.join(format!("peers/c/{name}.c")))
+                .args(libs);
+            let advice = "needs a C compiler and liburing: apt-get install -y gcc liburing-dev";
+            finish(&mut command, advice)?;
+            Ok(output)
+        }
+    }
+}
+
+fn output_file(name: &str) -> Result<PathBuf, String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| bench_dir().join("target"), PathBuf::from);
+    let folder = target.join("peers");
+    std::fs::create_dir_all(&folder)
+        .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+    Ok(folder.join(name))
+}
+
+fn finish(command: &mut Command, advice: &str) -> Result<(), String> {
+    let output = command
+        .output()
+        .map_err(|e| format!("cannot start {:?} ({e}); {advice}", command.get_program()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    let first = message.lines().find(|l| l.contains("error")).unwrap_or("");
+    Err(format!("{first}; {advice}"))
+}
+
+fn cargo(root: &Path, package: &'static str) -> Result<PathBuf, String> {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args([
+            "build",
+            "--release",
+            "--message-format=json-render-diagnostics",
+        ])
+        .args(["-p", package])
+        .current_dir(root)
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|e| format!("cannot start cargo: {e}"))?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr);
+        let first = message.lines().find(|l| l.starts_with("error"));
+        return Err(first.unwrap_or("cargo build failed").to_owned());
+    }
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|m| m["executable"].as_str().map(PathBuf::from))
+        .next_back()
+        .ok_or_else(|| format!("{package} has no executable"))
+}

@@ -1,0 +1,223 @@
+//! What was measured, kept section by section in one file, so that a partial run replaces its own sections only.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that is known.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Results {
+    /// By the name of the section.
+    pub(crate) sections: BTreeMap<String, SectionResults>,
+}
+
+/// One section, with what is needed to repeat it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SectionResults {
+    /// Date and time of the end, UTC.
+    pub(crate) when: String,
+    /// Kernel, processor, compilers.
+    pub(crate) machine: Vec<String>,
+    /// Versions of what was measured.
+    pub(crate) versions: Vec<String>,
+    /// The command line of the driver, and those of the servers.
+    pub(crate) commands: Vec<String>,
+    /// Cells of servers.
+    pub(crate) cells: Vec<Cell>,
+    /// Figures of the microbenchmarks.
+    pub(crate) figures: Vec<Figure>,
+    /// Peers not built, servers whose bytes differed, runs dropped.
+    pub(crate) notes: Vec<String>,
+}
+
+/// All runs of one server under one load.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Cell {
+    /// The load, such as `64 connections`.
+    pub(crate) case: String,
+    /// The server.
+    pub(crate) peer: String,
+    /// The runs that were not disturbed, in the order of the rounds.
+    pub(crate) runs: Vec<Run>,
+}
+
+/// One run. Times in µs; shares of a CPU from 0 to 1.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Run {
+    /// Replies per second.
+    pub(crate) per_second: f64,
+    /// Latency, median.
+    pub(crate) p50: f64,
+    /// Latency, 99 %.
+    pub(crate) p99: f64,
+    /// Latency, 99.9 %.
+    pub(crate) p999: f64,
+    /// CPU time of the server in user mode per reply.
+    pub(crate) user: f64,
+    /// CPU time of the server in the kernel per reply.
+    pub(crate) sys: f64,
+    /// Failed connections and wrong replies.
+    pub(crate) errors: u64,
+    /// The first of the errors.
+    pub(crate) first_error: Option<String>,
+    /// Requests without a reply at the end, and the age of the oldest in µs.
+    pub(crate) unanswered: (u64, f64),
+    /// How busy the server was, in CPUs.
+    pub(crate) server_busy: f64,
+    /// How busy the client was, in CPUs.
+    pub(crate) client_busy: f64,
+    /// CPU time of others on the two CPUs, in CPUs, the larger of the two.
+    pub(crate) foreign: f64,
+}
+
+impl Run {
+    /// CPU time of the server per reply.
+    pub(crate) fn cpu(&self) -> f64 {
+        self.user + self.sys
+    }
+
+    /// A percentile that counts requests without a reply as at least as old as the oldest of them, when there are
+    /// enough of them to reach it.
+    pub(crate) fn honest(&self, percentile: f64, quantile: f64) -> f64 {
+        let replies = self.per_second.max(0.0);
+        let missing = self.unanswered.0 as f64;
+        if missing > 0.0 && missing >= (1.0 - quantile) * (replies + missing) {
+            percentile.max(self.unanswered.1)
+        } else {
+            percentile
+        }
+    }
+}
+
+/// One figure of a microbenchmark: ns per operation, or bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Figure {
+    /// What was measured.
+    pub(crate) bench: String,
+    /// On which runtime.
+    pub(crate) peer: String,
+    /// The median.
+    pub(crate) ns: f64,
+    /// The smallest sample.
+    pub(crate) min: f64,
+    /// The largest sample.
+    pub(crate) max: f64,
+}
+
+/// Median, smallest, largest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Spread {
+    /// The middle value, or the mean of the two in the middle.
+    pub(crate) median: f64,
+    /// The smallest.
+    pub(crate) min: f64,
+    /// The largest.
+    pub(crate) max: f64,
+}
+
+impl Cell {
+    /// The spread of one quantity over the runs; `None` without runs.
+    pub(crate) fn spread(&self, of: impl Fn(&Run) -> f64) -> Option<Spread> {
+        let mut values: Vec<f64> = self.runs.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        let median = match values.len() {
+            0 => return None,
+            n if n % 2 == 0 => f64::midpoint(values[middle - 1], values[middle]),
+            _ => values[middle],
+        };
+        Some(Spread {
+            median,
+            min: values[0],
+            max: values[values.len() - 1],
+        })
+    }
+
+    /// The median of one quantity.
+    pub(crate) fn median(&self, of: impl Fn(&Run) -> f64) -> Option<f64> {
+        Some(self.spread(of)?.median)
+    }
+}
+
+impl SectionResults {
+    /// The cell of a server under a load.
+    pub(crate) fn cell(&self, case: &str, peer: &str) -> Option<&Cell> {
+        self.cells.iter().find(|c| c.case == case && c.peer == peer)
+    }
+
+    /// The loads, in the order measured.
+    pub(crate) fn cases(&self) -> Vec<&str> {
+        let mut cases: Vec<&str> = Vec::new();
+        for cell in &self.cells {
+            if !cases.contains(&cell.case.as_str()) {
+                cases.push(&cell.case);
+            }
+        }
+        cases
+    }
+}
+
+impl Results {
+    /// Reads `results.json` of `folder`; nothing is known if there is none.
+    pub(crate) fn load(folder: &Path) -> Result<Results, String> {
+        let file = folder.join("results.json");
+        match std::fs::read_to_string(&file) {
+            Ok(text) => serde_json::from_str(&text)
+                .map_err(|e| format!("{}: {e}; move it away to start anew", file.display())),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Results::default()),
+            Err(e) => Err(format!("cannot read {}: {e}", file.display())),
+        }
+    }
+
+    /// Writes `results.json` of `folder`.
+    pub(crate) fn save(&self, folder: &Path) -> Result<(), String> {
+        let file = folder.join("results.json");
+        let text = serde_json::to_string_pretty(self).map_err(|e| e.to_string())?;
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&file, text + "\n"))
+            .map_err(|e| format!("cannot write {}: {e}", file.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(rates: &[f64]) -> Cell {
+        let run = |&per_second| Run {
+            per_second,
+            ..Run::default()
+        };
+        Cell {
+            case: "a".into(),
+            peer: "b".into(),
+            runs: rates.iter().map(run).collect(),
+        }
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_the_mean_of_the_middle() {
+        let spread = cell(&[4.0, 1.0, 3.0, 2.0]).spread(|r| r.per_second);
+        let expected = Spread {
+            median: 2.5,
+            min: 1.0,
+            max: 4.0,
+        };
+        assert_eq!(spread, Some(expected));
+        assert_eq!(cell(&[]).median(Run::cpu), None);
+    }
+
+    #[test]
+    fn starved_requests_count_in_the_percentiles_they_reach() {
+        let run = Run {
+            per_second: 900.0,
+            p50: 1.0,
+            p99: 2.0,
+            unanswered: (100, 5e6),
+            ..Run::default()
+        };
+        assert_eq!(run.honest(run.p50, 0.5), 1.0);
+        assert_eq!(run.honest(run.p99, 0.99), 5e6);
+    }
+}
