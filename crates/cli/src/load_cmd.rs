@@ -3,6 +3,7 @@
 //! Ctrl-C ends the run early, prints what was measured so far and exits with 130. A run with
 //! errors prints its result too, and then fails with the first error.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -32,10 +33,11 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     }
     let outcome = run(&plan(work, common, stop))?;
     let report = LoadReport::new(&outcome);
+    let mut out = std::io::stdout();
     if common.json {
-        println!("{}", serde_json::to_string(&report)?);
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {
-        print!("{}\n{}\n", report.table(), report.cpu_line());
+        write!(out, "{}\n{}\n", report.table(), report.cpu_line())?;
     }
     if report.total.errors > 0 {
         let first = report.total.first_error.as_deref().unwrap_or("no details");

@@ -1,17 +1,164 @@
-//! `upshift demo`: the tour. Its experiments arrive with the coroutine servers.
+//! `upshift demo`: three experiments in about a minute, tables on the way, one HTML file at the end.
+//!
+//! | module | concern |
+//! |---|---|
+//! | `children` | child processes that never outlive the demo |
+//! | `bench` | placement on CPUs, one measurement |
+//! | `progress` | the bar |
+//! | `coroutines_vs_threads`, `levels`, `million` | the experiments |
+//!
+//! The report appears under its name only when it is complete: Ctrl-C leaves an older one alone.
 
+mod bench;
 mod children;
+mod coroutines_vs_threads;
+mod levels;
+mod million;
 mod progress;
 
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 
 use crate::args::DemoArgs;
+use crate::machine::Machine;
+use crate::report::Section;
+use crate::report::html::{Page, page};
+use bench::{Bench, Placement};
+use children::{Children, Interrupted, Stop};
+use progress::Progress;
 
-/// Runs the demo.
-pub(crate) fn demo(_: &DemoArgs) -> Result<ExitCode> {
-    bail!(
-        "this build has no coroutine servers to measure; `upshift matrix-server --model thread` works"
-    )
+/// Runs the demo. Ctrl-C is a result, not an error: 128 + the signal.
+pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
+    let stop = Stop::install()?;
+    let draft = Draft::create(&args.report)?;
+    let began = Instant::now();
+    let result = tour(args, stop, began);
+    match result {
+        Ok(html) => {
+            draft.publish(&html, &args.report)?;
+            writeln!(
+                io::stdout(),
+                "\nreport: {} ({:.0} s)",
+                args.report.display(),
+                began.elapsed().as_secs_f64()
+            )?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => match error.downcast_ref::<Interrupted>() {
+            Some(&Interrupted(signal)) => {
+                eprintln!("interrupted: all children are stopped, the report was not written");
+                Ok(ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)))
+            }
+            None => Err(error.context("the demo stopped and wrote no report")),
+        },
+    }
+}
+
+fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
+    let machine = Machine::read();
+    let placement = Placement::choose();
+    let wanted = |n: u8| args.only.is_empty() || args.only.contains(&n);
+    let plans = [
+        coroutines_vs_threads::plan(args.quick),
+        levels::plan(args.quick, placement.all.len()),
+        million::plan(args.quick),
+    ];
+    let planned: Duration = plans
+        .iter()
+        .zip(1..)
+        .filter(|(_, n)| wanted(*n))
+        .map(|(plan, _)| *plan)
+        .sum();
+    let mut out = io::stdout();
+    writeln!(
+        out,
+        "upshift demo, about {:.0} s\n{}\n{}",
+        planned.as_secs_f64(),
+        machine.line(),
+        placement.line()
+    )?;
+    let mut bench = Bench {
+        quick: args.quick,
+        placement,
+        children: Children::new(stop.clone())?,
+        stop,
+        progress: Progress::new(planned),
+    };
+    let mut sections: Vec<Section> = Vec::new();
+    let experiments: [fn(&mut Bench) -> Result<Section>; 3] =
+        [coroutines_vs_threads::run, levels::run, million::run];
+    for (experiment, n) in experiments.into_iter().zip(1..) {
+        if !wanted(n) {
+            continue;
+        }
+        let result = experiment(&mut bench);
+        bench.progress.clear();
+        let section = result?;
+        section.print(&mut out)?;
+        sections.push(section);
+    }
+    Ok(page(&Page {
+        machine: &machine,
+        command: &command_line(args),
+        placement: &bench.placement.line(),
+        seconds: began.elapsed().as_secs_f64(),
+        sections: &sections,
+    }))
+}
+
+fn command_line(args: &DemoArgs) -> String {
+    let mut command = "upshift demo".to_owned();
+    if args.quick {
+        command.push_str(" --quick");
+    }
+    if !args.only.is_empty() {
+        command.push_str(" --only ");
+        command.push_str(
+            &args
+                .only
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(","),
+        );
+    }
+    command
+}
+
+/// A file beside the report that becomes it; removed when the demo ends without one.
+struct Draft(PathBuf);
+
+impl Draft {
+    /// Creates the file now, so that a wrong path is known before the minute is spent.
+    fn create(report: &Path) -> Result<Draft> {
+        let name = report
+            .file_name()
+            .with_context(|| format!("--report {}: name a file", report.display()))?;
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}", std::process::id()));
+        let path = report.with_file_name(hidden);
+        fs::File::create(&path).with_context(|| {
+            format!("cannot write the report to {}: name a file in a directory you may write to (--report FILE)", report.display())
+        })?;
+        Ok(Draft(path))
+    }
+
+    fn publish(self, html: &str, report: &Path) -> Result<()> {
+        fs::write(&self.0, html)
+            .and_then(|()| fs::rename(&self.0, report))
+            .with_context(|| format!("cannot write the report to {}", report.display()))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // Gone already if it was published.
+        let _ = fs::remove_file(&self.0);
+    }
 }

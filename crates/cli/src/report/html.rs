@@ -104,7 +104,13 @@ fn write_section(out: &mut String, section: &Section) {
         escape(&section.intro)
     );
     if !section.plots.is_empty() {
-        out.push_str("<div class=\"plots\">\n");
+        // Rows of three plots, one row per matrix size; few plots are drawn larger.
+        let class = if section.plots.len() > 4 {
+            "plots"
+        } else {
+            "plots few"
+        };
+        let _ = writeln!(out, "<div class=\"{class}\">");
         for plot in &section.plots {
             let _ = writeln!(out, "<figure>{}</figure>", plot.svg());
         }

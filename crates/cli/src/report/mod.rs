@@ -7,7 +7,9 @@ pub(crate) mod html;
 pub(crate) mod plot;
 pub(crate) mod scale;
 
-use crate::table::Table;
+use std::io::{self, Write};
+
+use crate::table::{MAX_WIDTH, Table};
 use plot::Plot;
 
 /// How a comparison came out.
@@ -74,18 +76,62 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Prints tables and findings for the terminal.
-    pub(crate) fn print(&self) {
-        println!(
+    /// Writes tables and findings for the terminal.
+    pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(
+            out,
             "\n{}\n{}",
             self.title,
             "═".repeat(self.title.chars().count())
-        );
+        )?;
         for table in &self.tables {
-            println!("\n{table}");
+            writeln!(out, "\n{table}")?;
         }
         for finding in &self.findings {
-            println!(" {} {}", finding.mark(), finding.text);
+            for (i, line) in wrap(&finding.text, MAX_WIDTH - 3).iter().enumerate() {
+                let mark = if i == 0 { finding.mark() } else { ' ' };
+                writeln!(out, " {mark} {line}")?;
+            }
         }
+        Ok(())
+    }
+}
+
+/// Breaks text at spaces into lines of at most `width` characters.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let Some(line) = lines.last_mut() else { break };
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_wrap_within_the_width_of_a_table() {
+        let section = Section {
+            title: "T".into(),
+            findings: vec![Finding::neutral("word ".repeat(60).trim_end())],
+            ..Section::default()
+        };
+        let mut out = Vec::new();
+        section.print(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.lines().all(|line| line.chars().count() <= MAX_WIDTH),
+            "{text}"
+        );
+        assert_eq!(text.matches("word").count(), 60);
     }
 }

@@ -12,10 +12,10 @@ use super::scale::{Kind, Scale, short};
 /// Width and height of a drawing in SVG units.
 pub(crate) const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 58.0;
-const RIGHT: f64 = 14.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 26.0;
 const TOP: f64 = 30.0;
-const BOTTOM: f64 = 46.0;
+const BOTTOM: f64 = 48.0;
 /// Height of a line of the legend, below the axis.
 const LEGEND_LINE: f64 = 19.0;
 
@@ -78,12 +78,7 @@ impl Plot {
             r#"<text class="t" x="{LEFT}" y="18">{}</text>"#,
             escape(&self.title)
         );
-        let points = || {
-            self.series
-                .iter()
-                .flat_map(|s| &s.points)
-                .filter(|p| finite(p))
-        };
+        let points = || self.series.iter().flat_map(|s| &s.points).filter(finite);
         let y = Scale::covering(self.y, points().map(|p| p.1));
         self.y_axis(&mut out, &y);
         if self.groups.is_empty() {
@@ -175,7 +170,7 @@ impl Plot {
         let places: Vec<(f64, f64)> = series
             .points
             .iter()
-            .filter(|p| finite(p))
+            .filter(finite)
             .map(|p| (x_at(x, p.0), y_at(y, p.1)))
             .collect();
         let dash = if matches!(series.look, Look::Dashed | Look::DashedCurve) {
@@ -192,10 +187,7 @@ impl Plot {
             let _ = write!(out, r#"<path class="s {class}{dash}" d="{path}"/>"#);
         }
         if matches!(series.look, Look::Line | Look::Dashed) {
-            for ((px, py), point) in places
-                .iter()
-                .zip(series.points.iter().filter(|p| finite(p)))
-            {
+            for ((px, py), point) in places.iter().zip(series.points.iter().filter(finite)) {
                 let _ = write!(
                     out,
                     r#"<circle class="f {class}" cx="{px:.1}" cy="{py:.1}" r="3.2"><title>{}: {} at {}</title></circle>"#,
@@ -215,7 +207,7 @@ impl Plot {
         let base = HEIGHT - BOTTOM;
         let width = self.group_width() * 0.76 / self.series.len().max(1) as f64;
         for (s, series) in self.series.iter().enumerate() {
-            for point in series.points.iter().filter(|p| finite(p)) {
+            for point in series.points.iter().filter(finite) {
                 let left = LEFT + (point.0 + 0.12) * self.group_width() + s as f64 * width;
                 let top = y_at(y, point.1);
                 let _ = write!(
@@ -288,7 +280,7 @@ impl Plot {
 }
 
 fn legend_width(series: &Series) -> f64 {
-    42.0 + 6.8 * series.name.chars().count() as f64
+    44.0 + 7.2 * series.name.chars().count() as f64
 }
 
 fn finite(point: &&(f64, f64)) -> bool {

@@ -3,6 +3,8 @@
 //! Pure arithmetic. Every result is finite for every input: an empty range is widened, a value
 //! that a logarithm cannot take is moved to the lower end.
 
+use std::f64::consts::LOG10_2;
+
 /// How values are spread along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -48,7 +50,8 @@ impl Scale {
                 };
             }
             Kind::Log10 => {
-                low = (low - 0.05).floor_to(0.30103);
+                // Down to a factor of two, so that the lowest points do not lie on the axis.
+                low = ((low - 0.05) / LOG10_2).floor() * LOG10_2;
                 high = (high + 0.05).max(low + 0.9);
             }
             Kind::Log2 | Kind::Quantile => high = if high - low < 0.5 { low + 1.0 } else { high },
@@ -67,19 +70,10 @@ impl Scale {
             Kind::Linear => self.linear_ticks(wanted.max(2)),
             Kind::Log10 => self.decimal_ticks(wanted.max(2)),
             Kind::Log2 => self.binary_ticks(),
-            Kind::Quantile => [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999]
+            Kind::Quantile => [0.5, 0.9, 0.99, 0.999, 0.9999]
                 .into_iter()
                 .filter(|&q| self.inside(transform(self.kind, q)))
-                .map(|q| {
-                    (
-                        q,
-                        if q == 0.0 {
-                            "min".into()
-                        } else {
-                            format!("{} %", short(q * 100.0))
-                        },
-                    )
-                })
+                .map(|q| (q, format!("{} %", short(q * 100.0))))
                 .collect(),
         }
     }
@@ -131,16 +125,6 @@ impl Scale {
             .step_by(stride)
             .map(|p| (2f64.powi(p), short(2f64.powi(p))))
             .collect()
-    }
-}
-
-trait FloorTo {
-    fn floor_to(self, step: f64) -> f64;
-}
-
-impl FloorTo for f64 {
-    fn floor_to(self, step: f64) -> f64 {
-        (self / step).floor() * step
     }
 }
 

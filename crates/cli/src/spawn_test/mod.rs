@@ -5,6 +5,7 @@
 
 mod thread;
 
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -86,12 +87,13 @@ pub(crate) fn spawn_test(args: &SpawnTestArgs) -> Result<()> {
         Model::Thread => thread::measure(args.count)?,
         Model::Coroutine => anyhow::bail!("this build has threads only; use --model thread"),
     };
+    let mut out = std::io::stdout();
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {
         let mut table = table("");
         table.row(report.row());
-        print!("{table}");
+        write!(out, "{table}")?;
     }
     Ok(())
 }

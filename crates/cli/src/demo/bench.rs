@@ -1,0 +1,188 @@
+//! What the experiments share: where server and client run, how one measurement is made.
+//!
+//! A measurement is one `upshift load` against running servers, both children of the demo, so
+//! the printed commands repeat it exactly.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::children::{Children, Interrupted, Server, Stop};
+use super::progress::Progress;
+use crate::args::Model;
+use crate::load_report::LoadReport;
+use crate::machine;
+
+/// Planned time of a measurement beyond its own: start, connect, last replies.
+const OVERHEAD: Duration = Duration::from_millis(70);
+/// How much longer than planned a measurement may take before it is given up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// CPUs of server and client; empty and `None` where nothing is pinned.
+#[derive(Debug, Clone)]
+pub(crate) struct Placement {
+    pub(crate) server: Vec<usize>,
+    pub(crate) client: Option<usize>,
+    /// All CPUs of this process.
+    pub(crate) all: Vec<usize>,
+}
+
+impl Placement {
+    /// Server on the first CPU and client on the second, if there are two.
+    pub(crate) fn choose() -> Placement {
+        let all = machine::allowed_cpus();
+        match all[..] {
+            [first, second, ..] => Placement {
+                server: vec![first],
+                client: Some(second),
+                all,
+            },
+            _ => Placement {
+                server: Vec::new(),
+                client: None,
+                all,
+            },
+        }
+    }
+
+    /// In words.
+    pub(crate) fn line(&self) -> String {
+        match (self.server.first(), self.client) {
+            (Some(server), Some(client)) => {
+                format!("server on CPU {server}, client on CPU {client}, over 127.0.0.1")
+            }
+            _ => "server and client share the only CPU, over 127.0.0.1".into(),
+        }
+    }
+
+    /// `--pin` of the client for a printed command, with a leading space, or nothing.
+    pub(crate) fn client_flag(&self) -> String {
+        self.client
+            .map(|cpu| format!(" --pin {cpu}"))
+            .unwrap_or_default()
+    }
+}
+
+/// `--vcpus N --pin A,B` for these CPUs; nothing if there are none.
+pub(crate) fn server_flags(cpus: &[usize]) -> Vec<String> {
+    if cpus.is_empty() {
+        return Vec::new();
+    }
+    let list = cpus
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(",");
+    vec![
+        "--vcpus".into(),
+        cpus.len().to_string(),
+        "--pin".into(),
+        list,
+    ]
+}
+
+/// When requests leave.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Pace {
+    Closed,
+    /// Period of each connection.
+    Period(Duration),
+    /// Requests per second to each address.
+    Rate(f64),
+}
+
+/// One measurement.
+#[derive(Debug)]
+pub(crate) struct Measurement<'a> {
+    /// For the progress bar.
+    pub(crate) label: &'a str,
+    pub(crate) targets: Vec<(SocketAddr, String)>,
+    /// To each target.
+    pub(crate) connections: usize,
+    pub(crate) size: usize,
+    pub(crate) pace: Pace,
+    pub(crate) warmup: Duration,
+    pub(crate) duration: Duration,
+    pub(crate) server: u32,
+}
+
+impl Measurement<'_> {
+    fn args(&self, client: Option<usize>) -> Vec<String> {
+        let millis = |time: Duration| format!("{}ms", time.as_millis());
+        let mut args = vec!["load".to_owned(), "matrix".into(), "--json".into()];
+        let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        for (address, label) in &self.targets {
+            flag("--connect", format!("{address}@{label}"));
+        }
+        flag("--connections", self.connections.to_string());
+        flag("--size", self.size.to_string());
+        match self.pace {
+            Pace::Closed => {}
+            Pace::Period(period) => flag("--period", millis(period)),
+            Pace::Rate(rate) => flag("--rate", format!("{rate:.0}")),
+        }
+        flag("--warmup", millis(self.warmup));
+        flag("--duration", millis(self.duration));
+        flag("--server-pid", self.server.to_string());
+        if let Some(cpu) = client {
+            flag("--pin", cpu.to_string());
+        }
+        args
+    }
+}
+
+/// Planned time of one measurement.
+pub(crate) fn planned(warmup: Duration, duration: Duration) -> Duration {
+    warmup + duration + OVERHEAD
+}
+
+/// The demo while it runs.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) quick: bool,
+    pub(crate) placement: Placement,
+    pub(crate) children: Children,
+    pub(crate) stop: Stop,
+    pub(crate) progress: Progress,
+}
+
+impl Bench {
+    /// Starts a matrix server on free ports, one per entry of `levels`.
+    pub(crate) fn matrix_server(
+        &self,
+        model: Model,
+        levels: &[u8],
+        cpus: &[usize],
+    ) -> Result<Server> {
+        let mut args = vec![
+            "matrix-server".to_owned(),
+            "--model".into(),
+            model.word().into(),
+        ];
+        for level in levels {
+            args.extend(["--listen".to_owned(), format!("127.0.0.1:0@{level}")]);
+        }
+        args.extend(server_flags(cpus));
+        self.children.server(&args, levels.len())
+    }
+
+    /// Makes one measurement.
+    pub(crate) fn measure(&mut self, measurement: &Measurement<'_>) -> Result<LoadReport> {
+        let time = planned(measurement.warmup, measurement.duration);
+        self.progress.step(measurement.label, time);
+        let args = measurement.args(self.placement.client);
+        let progress = &mut self.progress;
+        self.children
+            .json(&args, time + PATIENCE, &mut || progress.tick())
+    }
+}
+
+/// Turns a failed measurement into its message; an interruption stays an error.
+pub(crate) fn keep_going<T>(result: Result<T>) -> Result<Result<T, String>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) if error.is::<Interrupted>() => Err(error),
+        Err(error) => Ok(Err(format!("{error:#}"))),
+    }
+}

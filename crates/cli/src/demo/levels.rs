@@ -1,0 +1,453 @@
+//! Experiment 2: eight priority levels at overload.
+//!
+//! Eight addresses with levels 0, 8, …, 56 get equal shares of 130 % of what the server can serve,
+//! in open loop. What it can serve is measured in open loop too, with far more than it can take:
+//! requests that queue on a connection are cheaper than those of a closed loop. With strict
+//! priorities the urgent levels must not notice: their latency is compared with that of the top
+//! level alone, and the total with the same load at one level.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::bench::{Bench, Measurement, Pace, planned, server_flags};
+use crate::args::Model;
+use crate::load_report::{LoadGroup, LoadReport};
+use crate::report::plot::{Look, Plot, Series};
+use crate::report::scale::Kind;
+use crate::report::{Finding, Section};
+use crate::table::{Table, factor, grouped, micros};
+
+const LEVELS: [u8; 8] = [0, 8, 16, 24, 32, 40, 48, 56];
+const ONE_LEVEL: [u8; 8] = [32; 8];
+const CONNECTIONS: usize = 8;
+const SIZE: usize = 20;
+/// Offered load as a share of the capacity.
+const OVERLOAD: f64 = 1.3;
+/// Offered to each level when the capacity is measured: more than any server takes, requests per
+/// second. The client keeps at most 16 requests per connection in flight.
+const FLOOD: f64 = 200_000.0;
+
+struct Times {
+    warmup: Duration,
+    capacity: Duration,
+    alone: Duration,
+    overload: Duration,
+}
+
+fn times(quick: bool) -> Times {
+    let ms = Duration::from_millis;
+    if quick {
+        Times {
+            warmup: ms(100),
+            capacity: ms(350),
+            alone: ms(500),
+            overload: ms(800),
+        }
+    } else {
+        Times {
+            warmup: ms(200),
+            capacity: ms(800),
+            alone: ms(1500),
+            overload: ms(2500),
+        }
+    }
+}
+
+/// How long the experiment is planned to take; `cpus` as for [`run`].
+pub(crate) fn plan(quick: bool, cpus: usize) -> Duration {
+    let times = times(quick);
+    let once: Duration = [times.capacity, times.alone, times.overload, times.overload]
+        .iter()
+        .map(|&t| planned(times.warmup, t))
+        .sum();
+    once * if cpus > 1 { 2 } else { 1 }
+}
+
+/// The results on one set of CPUs.
+struct Run {
+    /// "one vCPU" or "all CPUs".
+    place: String,
+    vcpus: usize,
+    /// Offered per level, requests per second.
+    offered: f64,
+    capacity: f64,
+    alone: LoadReport,
+    levels: LoadReport,
+    one_level: LoadReport,
+}
+
+/// Runs the experiment on one vCPU, and on all CPUs if there are more.
+pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
+    bench.progress.stage("(2/3) 8 levels at overload");
+    let mut runs = Vec::new();
+    let first = bench.placement.server.clone();
+    runs.push(run_on(bench, &first, "one vCPU")?);
+    if bench.placement.all.len() > 1 {
+        let all = bench.placement.all.clone();
+        runs.push(run_on(bench, &all, &format!("{} vCPUs", all.len()))?);
+    }
+    let mut section = Section {
+        title: "2. Eight levels at overload".into(),
+        intro: format!(
+            "One server listens on eight addresses with the levels 0 (most urgent), 8, …, 56; {CONNECTIONS} \
+             connections to each, n = {SIZE}. Every level is offered the same load, together {:.0} % of the capacity \
+             (what the server serves when it is offered far too much), in open loop: requests come at fixed times \
+             whatever the server does, and latency counts from the time a request was due. Waiting are the requests \
+             that had no reply at the end; a level whose share cannot be served waits, and its percentiles cover only \
+             the replies it got.",
+            OVERLOAD * 100.0
+        ),
+        ..Section::default()
+    };
+    for run in &runs {
+        section.findings.extend(findings(run));
+        section
+            .plots
+            .extend([throughput_plot(run), latency_plot(run)]);
+        section.tables.push(table(run));
+        section.commands.extend(commands(bench, run));
+    }
+    Ok(section)
+}
+
+fn run_on(bench: &mut Bench, cpus: &[usize], place: &str) -> Result<Run> {
+    let times = times(bench.quick);
+    let mixed = bench.matrix_server(Model::Coroutine, &LEVELS, cpus)?;
+    let single = bench.matrix_server(Model::Coroutine, &ONE_LEVEL, cpus)?;
+    let mut measure =
+        |what: &str, at_levels: bool, groups: usize, pace: Pace, duration: Duration| {
+            let server = if at_levels { &mixed } else { &single };
+            let levels = if at_levels { &LEVELS } else { &ONE_LEVEL };
+            let targets = server
+                .addresses
+                .iter()
+                .zip(levels)
+                .take(groups)
+                .map(|(&at, level)| (at, format!("level {level}")))
+                .collect();
+            bench.measure(&Measurement {
+                label: &format!("{place}, {what}"),
+                targets,
+                connections: CONNECTIONS,
+                size: SIZE,
+                pace,
+                warmup: times.warmup,
+                duration,
+                server: server.pid(),
+            })
+        };
+    let capacity = measure("capacity", false, 8, Pace::Rate(FLOOD), times.capacity)?
+        .total
+        .per_second;
+    let offered = (OVERLOAD * capacity / 8.0).max(1.0).round();
+    let alone = measure("top level alone", true, 1, Pace::Rate(offered), times.alone)?;
+    let levels = measure("8 levels", true, 8, Pace::Rate(offered), times.overload)?;
+    let one_level = measure("one level", false, 8, Pace::Rate(offered), times.overload)?;
+    mixed.stop(&bench.stop)?;
+    single.stop(&bench.stop)?;
+    Ok(Run {
+        place: place.to_owned(),
+        vcpus: cpus.len().max(1),
+        offered,
+        capacity,
+        alone,
+        levels,
+        one_level,
+    })
+}
+
+/// p99 of a level, or the age of its oldest waiting request if more than 1 % of them wait.
+fn tail(group: &LoadGroup) -> f64 {
+    if group.unanswered * 100 > group.requests + group.unanswered {
+        group.p99.max(group.oldest_unanswered)
+    } else {
+        group.p99
+    }
+}
+
+fn findings(run: &Run) -> Vec<Finding> {
+    let place = &run.place;
+    let mut findings = Vec::new();
+    if let (Some(top), Some(alone)) = (run.levels.groups.first(), run.alone.groups.first()) {
+        findings.push(Finding::judged(
+            tail(top) <= 1.5 * tail(alone),
+            format!(
+                "On {place}, the most urgent level has a p99 of {} at {:.0} % load; alone on an idle server {} ({}; at most 1.50× is the aim).",
+                micros(tail(top)),
+                OVERLOAD * 100.0,
+                micros(tail(alone)),
+                factor(tail(top), tail(alone)),
+            ),
+        ));
+    }
+    let tails: Vec<f64> = run.levels.groups.iter().map(tail).collect();
+    // Neighbours within 10 % are equal: neither waits for the other.
+    let ordered = tails.windows(2).all(|pair| pair[0] <= pair[1] * 1.1);
+    let text = if ordered {
+        "never falls from a level to the next (within 10 %)"
+    } else {
+        "falls from one level to a less urgent one somewhere"
+    };
+    let chain = tails
+        .iter()
+        .map(|&t| micros(t))
+        .collect::<Vec<_>>()
+        .join(", ");
+    findings.push(Finding::judged(
+        ordered,
+        format!("On {place}, the p99 of the levels {text}: {chain}."),
+    ));
+    let [mixed, single] = [run.levels.total.per_second, run.one_level.total.per_second];
+    findings.push(Finding::judged(
+        mixed >= 0.97 * single,
+        format!(
+            "On {place}, 8 levels together serve {} requests per second, the same load at one level {} ({}; 0.97× is the aim).",
+            grouped(mixed),
+            grouped(single),
+            factor(mixed, single),
+        ),
+    ));
+    if mixed > 0.97 * run.offered * LEVELS.len() as f64 {
+        findings.push(Finding::neutral(format!(
+            "On {place} all of the offered load was served: it was no overload, and the levels had little to decide."
+        )));
+    }
+    if run.vcpus > 1 {
+        findings.push(Finding::neutral(format!(
+            "On {place} the client shares a CPU with the server, so the latency of all levels includes waiting for the client."
+        )));
+    }
+    let lag = run
+        .levels
+        .total
+        .send_lag_p99
+        .max(run.alone.total.send_lag_p99);
+    if lag > 1000.0 {
+        findings.push(Finding::neutral(format!(
+            "On {place} the client itself was late by {} (p99): latencies of that order are its own.",
+            micros(lag)
+        )));
+    }
+    findings
+}
+
+fn throughput_plot(run: &Run) -> Plot {
+    let bars = |name: &str, colour: usize, rate: &dyn Fn(usize) -> f64| Series {
+        name: name.into(),
+        points: (0..LEVELS.len()).map(|i| (i as f64, rate(i))).collect(),
+        colour,
+        look: Look::Bar,
+    };
+    let served =
+        |report: &LoadReport, i: usize| report.groups.get(i).map_or(f64::NAN, |g| g.per_second);
+    Plot {
+        title: format!("Served per level at overload, {}", run.place),
+        x_label: "level (0 is most urgent)".into(),
+        y_label: "requests per second".into(),
+        x: Kind::Linear,
+        y: Kind::Linear,
+        groups: LEVELS.iter().map(ToString::to_string).collect(),
+        series: vec![
+            bars("offered", 8, &|_| run.offered),
+            bars("served", 6, &|i| served(&run.levels, i)),
+            bars("served, all at one level", 2, &|i| {
+                served(&run.one_level, i)
+            }),
+        ],
+        palette: 'p',
+    }
+}
+
+fn latency_plot(run: &Run) -> Plot {
+    let curve = |group: &LoadGroup, name: String, colour: usize, look: Look| Series {
+        name,
+        points: group.curve.iter().map(|&(q, us)| (q, us / 1e3)).collect(),
+        colour,
+        look,
+    };
+    let mut series: Vec<Series> = run
+        .levels
+        .groups
+        .iter()
+        .zip(LEVELS)
+        .enumerate()
+        .map(|(i, (group, level))| curve(group, format!("level {level}"), i, Look::Curve))
+        .collect();
+    series.extend(
+        run.alone
+            .groups
+            .first()
+            .map(|g| curve(g, "level 0 alone".into(), 8, Look::DashedCurve)),
+    );
+    series.push(curve(
+        &run.one_level.total,
+        "all at one level".into(),
+        9,
+        Look::DashedCurve,
+    ));
+    Plot {
+        title: format!("Latency by level at overload, {}", run.place),
+        x_label: "percentile of the level's replies".into(),
+        y_label: "latency, ms".into(),
+        x: Kind::Quantile,
+        y: Kind::Log10,
+        groups: Vec::new(),
+        series,
+        palette: 'p',
+    }
+}
+
+fn table(run: &Run) -> Table {
+    let mut table = Table::new(
+        format!(
+            "8 levels on {}: capacity {} req/s, {} offered to each level",
+            run.place,
+            grouped(run.capacity),
+            grouped(run.offered)
+        ),
+        &[
+            "<level",
+            "offered/s",
+            "served/s",
+            "served",
+            "p50",
+            "p90",
+            "p99",
+            "p99.9",
+            "max",
+            "waiting",
+        ],
+    );
+    let mut row = |name: String, offered: f64, group: &LoadGroup| {
+        table.row([
+            name,
+            grouped(offered),
+            grouped(group.per_second),
+            format!("{:.0} %", (100.0 * group.per_second / offered).min(100.0)),
+            micros(group.p50),
+            micros(group.p90),
+            micros(group.p99),
+            micros(group.p999),
+            micros(group.max),
+            grouped(group.unanswered as f64),
+        ]);
+    };
+    for (group, level) in run.levels.groups.iter().zip(LEVELS) {
+        row(level.to_string(), run.offered, group);
+    }
+    row(
+        "8 levels together".into(),
+        run.offered * 8.0,
+        &run.levels.total,
+    );
+    row("0 alone".into(), run.offered, &run.alone.total);
+    row(
+        "all at one level".into(),
+        run.offered * 8.0,
+        &run.one_level.total,
+    );
+    table
+}
+
+fn commands(bench: &Bench, run: &Run) -> Vec<String> {
+    let cpus = if run.vcpus > 1 {
+        &bench.placement.all
+    } else {
+        &bench.placement.server
+    };
+    let times = times(bench.quick);
+    let ports = |with_levels: bool, flag: &str, label: &str| {
+        LEVELS
+            .iter()
+            .enumerate()
+            .map(|(i, level)| {
+                let level = if with_levels {
+                    format!("@{label}{level}")
+                } else {
+                    String::new()
+                };
+                format!("{flag} 127.0.0.1:{}{level}", 7000 + i)
+            })
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    vec![
+        format!(
+            "# {}: eight levels; for one level leave out the @LEVEL of --listen",
+            run.place
+        ),
+        format!(
+            "upshift matrix-server {} {} & SERVER=$!; sleep 1",
+            server_flags(cpus).join(" "),
+            ports(true, "--listen", "")
+        ),
+        format!(
+            "upshift load matrix {} --connections {CONNECTIONS} --size {SIZE} --rate {:.0} --warmup {}ms --duration {}ms{} --server-pid $SERVER",
+            ports(true, "--connect", "level-"),
+            run.offered,
+            times.warmup.as_millis(),
+            times.overload.as_millis(),
+            bench.placement.client_flag()
+        ),
+        "kill $SERVER; wait $SERVER".into(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(p99: f64, requests: u64, unanswered: u64) -> LoadGroup {
+        LoadGroup {
+            label: String::new(),
+            connections: 1,
+            requests,
+            per_second: requests as f64,
+            errors: 0,
+            first_error: None,
+            p50: p99,
+            p90: p99,
+            p99,
+            p999: p99,
+            max: p99,
+            unanswered,
+            oldest_unanswered: 5e6,
+            send_lag_p99: 0.0,
+            curve: vec![(0.5, p99)],
+        }
+    }
+
+    #[test]
+    fn a_starved_level_is_as_slow_as_its_oldest_request() {
+        assert_eq!(tail(&group(100.0, 1000, 5)), 100.0);
+        assert_eq!(tail(&group(100.0, 1000, 500)), 5e6);
+        assert_eq!(tail(&group(0.0, 0, 10)), 5e6);
+    }
+
+    #[test]
+    fn inverted_levels_are_reported_as_worse() {
+        let report = |tails: [f64; 8]| LoadReport {
+            seconds: 1.0,
+            total: group(1.0, 800, 0),
+            groups: tails.iter().map(|&t| group(t, 100, 0)).collect(),
+            server_cpu_us: None,
+            client_cpu_us: None,
+        };
+        let rising = [1., 2., 3., 4., 5., 6., 7., 8.];
+        let mut run = Run {
+            place: "one vCPU".into(),
+            vcpus: 1,
+            offered: 130.0,
+            capacity: 800.0,
+            alone: report(rising),
+            levels: report(rising),
+            one_level: report(rising),
+        };
+        let worse = |run: &Run| findings(run).iter().filter(|f| f.mark() == '-').count();
+        assert_eq!(worse(&run), 0);
+        run.levels = report([1., 2., 30., 4., 5., 6., 7., 8.]);
+        assert_eq!(worse(&run), 1);
+        assert_eq!(table(&run).rows.len(), 11);
+    }
+}

@@ -1,0 +1,173 @@
+//! Experiment 3: a million coroutines, what they weigh and how long they take.
+//!
+//! Each count runs in a process of its own (`upshift spawn-test`), so memory is that of the count
+//! alone. A few thousand threads stand beside them for comparison.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::bench::{Bench, keep_going};
+use crate::args::Model;
+use crate::report::plot::{Look, Plot, Series};
+use crate::report::scale::Kind;
+use crate::report::{Finding, Section};
+use crate::spawn_test::{SpawnReport, table};
+use crate::table::{bytes, factor, micros};
+
+/// Planned time of one count; most take far less.
+const STEP: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(30);
+const THREADS: usize = 2000;
+
+fn counts(quick: bool) -> &'static [usize] {
+    if quick {
+        &[1_000_000]
+    } else {
+        &[1000, 10_000, 100_000, 1_000_000]
+    }
+}
+
+/// How long the experiment is planned to take.
+pub(crate) fn plan(quick: bool) -> Duration {
+    STEP * (counts(quick).len() as u32 + 1)
+}
+
+/// Runs the experiment.
+pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
+    bench.progress.stage("(3/3) a million coroutines");
+    let mut reports = Vec::new();
+    for &count in counts(bench.quick) {
+        reports.push(spawn(bench, Model::Coroutine, count)?);
+    }
+    let threads = keep_going(spawn(bench, Model::Thread, THREADS))?;
+    Ok(section(&reports, &threads))
+}
+
+fn spawn(bench: &mut Bench, model: Model, count: usize) -> Result<SpawnReport> {
+    bench
+        .progress
+        .step(&format!("{count} × {}", model.word()), STEP);
+    let args = [
+        "spawn-test",
+        "--model",
+        model.word(),
+        "--count",
+        &count.to_string(),
+        "--json",
+    ];
+    let progress = &mut bench.progress;
+    bench
+        .children
+        .json(&args.map(str::to_owned), PATIENCE, &mut || progress.tick())
+}
+
+fn section(reports: &[SpawnReport], threads: &Result<SpawnReport, String>) -> Section {
+    let mut table = table("Spawned, all waiting at once, then woken and joined");
+    for report in reports.iter().chain(threads.as_ref().ok()) {
+        table.row(report.row());
+    }
+    let mut findings = Vec::new();
+    if let Some(most) = reports.last() {
+        findings.push(Finding::neutral(format!(
+            "{} coroutines that wait take {} of memory, {} each; all are spawned in {} and woken, run and joined in {}.",
+            crate::table::grouped(most.count as f64),
+            bytes(most.memory),
+            bytes(most.bytes_each()),
+            micros(most.spawn * 1e6),
+            micros(most.run * 1e6),
+        )));
+        match threads {
+            Ok(threads) => findings.push(Finding::judged(
+                threads.bytes_each() > most.bytes_each(),
+                format!(
+                    "A thread that waits takes {} of resident memory besides what the kernel holds for it ({} a coroutine), and {} to spawn ({} a coroutine).",
+                    bytes(threads.bytes_each()),
+                    factor(threads.bytes_each(), most.bytes_each()),
+                    micros(threads.spawn * 1e6 / threads.count as f64),
+                    factor(threads.spawn / threads.count as f64, most.spawn / most.count as f64),
+                ),
+            )),
+            Err(message) => findings.push(Finding::neutral(format!("Threads for comparison: {message}."))),
+        }
+    }
+    let each = |name: &str, colour: usize, seconds: fn(&SpawnReport) -> f64| Series {
+        name: name.into(),
+        points: reports
+            .iter()
+            .map(|r| (r.count as f64, seconds(r) * 1e9 / r.count as f64))
+            .collect(),
+        colour,
+        look: Look::Line,
+    };
+    let axes = |title: &str, y_label: &str, series: Vec<Series>| Plot {
+        title: title.into(),
+        x_label: "coroutines".into(),
+        y_label: y_label.into(),
+        x: Kind::Log10,
+        y: Kind::Linear,
+        groups: Vec::new(),
+        series,
+        palette: 'c',
+    };
+    let memory = Series {
+        name: "resident memory".into(),
+        points: reports
+            .iter()
+            .map(|r| (r.count as f64, r.bytes_each()))
+            .collect(),
+        colour: 3,
+        look: Look::Line,
+    };
+    let plots = if reports.len() > 1 {
+        vec![
+            axes(
+                "Time per coroutine",
+                "ns",
+                vec![
+                    each("spawn", 0, |r| r.spawn),
+                    each("wake, run and join", 2, |r| r.run),
+                ],
+            ),
+            axes("Memory per waiting coroutine", "bytes", vec![memory]),
+        ]
+    } else {
+        Vec::new()
+    };
+    let mut commands: Vec<String> = reports
+        .iter()
+        .map(|r| format!("upshift spawn-test --model coroutine --count {}", r.count))
+        .collect();
+    commands.push(format!(
+        "upshift spawn-test --model thread --count {THREADS}"
+    ));
+    Section {
+        title: "3. A million coroutines".into(),
+        intro: "Each count is a process of its own: spawn all, let all wait, read the growth of resident memory, then \
+                wake all, run them to their end and join them. On one vCPU."
+            .into(),
+        findings,
+        plots,
+        tables: vec![table],
+        commands,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_cannot_start_leave_a_remark() {
+        let report = SpawnReport {
+            model: "coroutine".into(),
+            count: 1000,
+            memory: 1e6,
+            spawn: 0.1,
+            run: 0.1,
+        };
+        let section = section(&[report], &Err("started only 5 of 2000 threads".into()));
+        assert!(section.findings.iter().any(|f| f.text.contains("only 5")));
+        assert_eq!(section.tables[0].rows.len(), 1);
+    }
+}
