@@ -1,0 +1,52 @@
+// Plaintext server over epoll: level-triggered, one read and one write per event, one thread.
+#include "plaintext.h"
+#include <errno.h>
+#include <sys/epoll.h>
+
+int main(int argc, char **argv) {
+    const char *variant = "default";
+    int listener = start(argc, argv, &variant);
+    int poll = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, events[512];
+    if (poll < 0 || epoll_ctl(poll, EPOLL_CTL_ADD, listener, &event)) die("epoll");
+    static char buffer[16 * 1024];
+    for (;;) {
+        int ready = epoll_wait(poll, events, 512, -1);
+        if (ready < 0 && errno != EINTR) die("epoll_wait");
+        for (int i = 0; i < ready; i++) {
+            int fd = events[i].data.fd;
+            if (fd == listener) {
+                // Blocking sockets: a client that does not read stops the server, which no client here does.
+                fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+                if (fd < 0) continue;
+                if (fd >= MOST_FDS) {
+                    close(fd);
+                    continue;
+                }
+                matched[fd] = 0;
+                event = (struct epoll_event){.events = EPOLLIN, .data.fd = fd};
+                if (epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event)) close(fd);
+                continue;
+            }
+            ssize_t length = read(fd, buffer, sizeof buffer);
+            if (length <= 0) {
+                close(fd);
+                continue;
+            }
+            unsigned count = requests_in(buffer, length, &matched[fd]);
+            while (count > 0) {
+                unsigned now = count < MOST_REPLIES ? count : MOST_REPLIES;
+                size_t left = (size_t)now * REPLY_LEN;
+                const char *from = replies;
+                while (left > 0) {
+                    ssize_t sent = send(fd, from, left, MSG_NOSIGNAL);
+                    if (sent < 0) break;
+                    from += sent;
+                    left -= sent;
+                }
+                // The end of a broken connection is seen by the next read.
+                count = left > 0 ? 0 : count - now;
+            }
+        }
+    }
+}

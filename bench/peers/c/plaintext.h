@@ -1,0 +1,93 @@
+// What the two C servers share: the command line, the listening socket, the reply, the search for ends of requests.
+//
+// They are the floor of the plaintext benchmark, not models of a server: a request ends at the first empty line, its
+// content is not looked at. TCP_NODELAY is set on the listening socket; connections inherit it.
+#pragma once
+
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define REPLY "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!"
+enum { REPLY_LEN = sizeof(REPLY) - 1, MOST_REPLIES = 128, MOST_FDS = 65536 };
+
+// The reply, MOST_REPLIES times: the replies to pipelined requests are sent from here without a copy.
+static char replies[MOST_REPLIES * REPLY_LEN];
+
+// Per descriptor: how much of an empty line ("\r\n\r\n") the last read ended with, 0 to 3 bytes.
+static unsigned char matched[MOST_FDS];
+
+static void die(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static unsigned step(unsigned state, char byte) {
+    if (byte == '\r') return state == 2 ? 3 : 1;
+    if (byte == '\n' && (state == 1 || state == 3)) return state + 1;
+    return 0;
+}
+
+// Counts the requests that end in these bytes; `state` is carried from one read of a connection to the next.
+static unsigned requests_in(const char *at, size_t length, unsigned char *state) {
+    const char *end = at + length;
+    unsigned count = 0, s = *state;
+    while (s != 0 && at < end) {
+        s = step(s, *at++);
+        if (s == 4) {
+            count++;
+            s = 0;
+        }
+    }
+    if (s == 0) {
+        const char *found;
+        while ((found = memmem(at, end - at, "\r\n\r\n", 4))) {
+            count++;
+            at = found + 4;
+        }
+        if (end - at > 3) at = end - 3;
+        while (at < end) s = step(s, *at++);
+    }
+    *state = s;
+    return count;
+}
+
+// Reads the command line, listens, prints the address. Returns the socket; `*variant` is the value of --variant.
+static int start(int argc, char **argv, const char **variant) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (argc < 2 || strcmp(argv[1], "plaintext") || argc % 2) {
+        fprintf(stderr, "usage: plaintext [--variant NAME] [--listen IPV4:PORT]\n");
+        exit(2);
+    }
+    for (int i = 2; i < argc; i += 2) {
+        char *colon = strchr(argv[i + 1], ':');
+        if (!strcmp(argv[i], "--variant")) {
+            *variant = argv[i + 1];
+        } else if (!strcmp(argv[i], "--listen") && colon) {
+            *colon = 0;
+            address.sin_port = htons(atoi(colon + 1));
+            if (inet_pton(AF_INET, argv[i + 1], &address.sin_addr) != 1) die("--listen");
+        } else {
+            fprintf(stderr, "unknown option %s\n", argv[i]);
+            exit(2);
+        }
+    }
+    for (int i = 0; i < MOST_REPLIES; i++) memcpy(replies + i * REPLY_LEN, REPLY, REPLY_LEN);
+    int one = 1, sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t size = sizeof address;
+    if (sock < 0 || setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) ||
+        setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) ||
+        bind(sock, (struct sockaddr *)&address, size) || listen(sock, 1024) ||
+        getsockname(sock, (struct sockaddr *)&address, &size))
+        die("cannot listen");
+    printf("listening on %s:%d\n", inet_ntoa(address.sin_addr), ntohs(address.sin_port));
+    fflush(stdout);
+    return sock;
+}

@@ -1,0 +1,3 @@
+module peergo
+
+go 1.22
