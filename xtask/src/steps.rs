@@ -133,6 +133,7 @@ fn clippy(context: &Context<'_>) -> Verdict {
                 "clippy",
                 "--workspace",
                 "--all-targets",
+                "--keep-going",
                 "--",
                 "-D",
                 "warnings",
@@ -160,7 +161,7 @@ fn tests(context: &Context<'_>, which: &[&str], limit: Duration) -> Verdict {
     }
     context.run(command, limit)?;
     match context.io_uring {
-        Ok(()) => Ok(Done::Passed(context.test_count())),
+        Ok(()) => context.tests_passed(),
         Err(reason) => Ok(Done::Skipped(format!(
             "{reason}: {} not tested, the other crates passed",
             RING_CRATES.join(", ")
@@ -210,7 +211,7 @@ fn loom(context: &Context<'_>) -> Verdict {
         default_env(&mut command, "LOOM_MAX_PREEMPTIONS", "3");
         context.run(command, minutes(6))
     }))?;
-    Ok(Done::Passed(context.test_count()))
+    context.tests_passed()
 }
 
 /// Folders of crates that have a file tests/loom*.rs, sorted.
@@ -252,7 +253,7 @@ fn miri(context: &Context<'_>) -> Verdict {
     // Saving a failing case reads the working directory, which Miri refuses.
     default_env(&mut command, "PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
     context.run(command, minutes(8))?;
-    Ok(Done::Passed(context.test_count()))
+    context.tests_passed()
 }
 
 fn asan(context: &Context<'_>) -> Verdict {
@@ -283,7 +284,7 @@ fn asan(context: &Context<'_>) -> Verdict {
         .env("CARGO_TARGET_DIR", context.target.join("asan"));
     default_env(&mut command, "ASAN_OPTIONS", "detect_leaks=0");
     context.run(command, minutes(7))?;
-    Ok(Done::Passed(context.test_count()))
+    context.tests_passed()
 }
 
 fn examples(context: &Context<'_>) -> Verdict {

@@ -91,6 +91,9 @@ impl Context<'_> {
     /// Says how the command ended, and the command as one would type it.
     pub(crate) fn run(&self, mut command: Command, limit: Duration) -> Result<(), String> {
         let failed = |reason: String| Err(format!("{reason}: `{}`", shown(&command)));
+        if self.stop.is_set() {
+            return failed("not started, interrupted".to_owned());
+        }
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return failed("not started, the suite's time is used up (--minutes)".to_owned());
@@ -118,14 +121,23 @@ impl Context<'_> {
         }
     }
 
-    /// How many tests the step's commands have run, as their harnesses report; empty when the output was not kept.
-    pub(crate) fn test_count(&self) -> String {
-        count_tests(&fs::read_to_string(&self.log).unwrap_or_default())
+    /// The verdict of a step whose commands have ended well: how many tests ran, and no pass when none did.
+    pub(crate) fn tests_passed(&self) -> Verdict {
+        if self.verbose {
+            // The output was not kept.
+            return Ok(Done::Passed(String::new()));
+        }
+        let log = fs::read_to_string(&self.log)
+            .map_err(|error| format!("cannot read {}: {error}", self.log.display()))?;
+        Ok(count_tests(&log).map_or_else(
+            || Done::Skipped("there is no such test yet".to_owned()),
+            Done::Passed,
+        ))
     }
 }
 
-/// Adds up the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
-fn count_tests(log: &str) -> String {
+/// Adds up the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`; none when no test passed.
+fn count_tests(log: &str) -> Option<String> {
     let (mut passed, mut ignored) = (0_u64, 0_u64);
     for line in log
         .lines()
@@ -145,9 +157,9 @@ fn count_tests(log: &str) -> String {
         }
     }
     match (passed, ignored) {
-        (0, 0) => String::new(),
-        (_, 0) => format!("{passed} tests"),
-        _ => format!("{passed} tests, {ignored} ignored"),
+        (0, _) => None,
+        (_, 0) => Some(format!("{passed} tests")),
+        _ => Some(format!("{passed} tests, {ignored} ignored")),
     }
 }
 
@@ -326,8 +338,8 @@ mod tests {
         let log = "running 2 tests\n\
             test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
             test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s\n";
-        assert_eq!(count_tests(log), "5 tests, 1 ignored");
-        assert_eq!(count_tests("nothing here"), "");
+        assert_eq!(count_tests(log).as_deref(), Some("5 tests, 1 ignored"));
+        assert_eq!(count_tests("nothing here"), None);
     }
 
     #[test]
