@@ -102,25 +102,14 @@ fn has_bench(context: &Context<'_>) -> bool {
 
 fn fmt(context: &Context<'_>) -> Verdict {
     need!(context, Tool::Rustfmt);
-    let own = context.run(cargo(context, ["fmt", "--all", "--check"]), minutes(1));
-    let bench = if has_bench(context) {
-        context.run(
-            cargo(
-                context,
-                [
-                    "fmt",
-                    "--all",
-                    "--check",
-                    "--manifest-path",
-                    "bench/Cargo.toml",
-                ],
-            ),
-            minutes(1),
-        )
-    } else {
-        Ok(())
+    let check = |manifest: &'static str| {
+        let args = ["fmt", "--all", "--check", "--manifest-path", manifest];
+        // rustfmt colours its differences even when they go to a file.
+        let plain = ["--", "--color", "never"];
+        context.run(cargo(context, args.into_iter().chain(plain)), minutes(1))
     };
-    all([own, bench])?;
+    let bench = has_bench(context).then_some("bench/Cargo.toml");
+    all(["Cargo.toml"].into_iter().chain(bench).map(check))?;
     passed()
 }
 
