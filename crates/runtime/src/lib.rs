@@ -1,1 +1,84 @@
-//! runtime
+//! One priority scheduler for coroutines: a thread-per-core io_uring runtime in
+//! which every coroutine has a level, and the most urgent ready one runs next.
+//!
+//! ```
+//! use upshift::{Level, Priority, time};
+//! use std::time::Duration;
+//!
+//! #[upshift::main]
+//! async fn main() -> std::io::Result<()> {
+//!     // Level 0 is the most urgent, 63 the least; children inherit.
+//!     let batch = upshift::spawn(
+//!         async {
+//!             for _ in 0..1000 {
+//!                 // … a piece of work, then let the urgent ones pass:
+//!                 upshift::yield_if_needed().await;
+//!             }
+//!         },
+//!         Level::at::<40>(),
+//!     );
+//!     let urgent = upshift::spawn(
+//!         async { time::sleep(Duration::from_millis(1)).await },
+//!         Level::at::<2>(),
+//!     );
+//!     urgent.await.unwrap();
+//!     batch.await.unwrap();
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # What it promises
+//!
+//! * A vCPU starts no poll while something more urgent is ready on it; within a
+//!   level, first come first served; across vCPUs something more urgent waits for
+//!   at most one poll of something less urgent.
+//! * A wake is never lost and never counted twice, from whatever thread.
+//! * [`reprio`] really moves a queued coroutine, in constant time.
+//! * A buffer is freed only when the kernel is done with it; a dropped future
+//!   cancels its operation.
+//!
+//! An inline vCPU is cooperative: a poll that does not return is not interrupted.
+//! Use [`yield_if_needed`] in loops that compute, [`spawn_blocking`] for calls
+//! that block.
+//!
+//! # Where things are
+//!
+//! | module | concern |
+//! |---|---|
+//! | `runtime` | builder, threads, shut-down |
+//! | `worker` | the loop of a vCPU |
+//! | `context`, `host` | from a thread to its vCPU |
+//! | `coop` | preemption test and budget |
+//! | [`net`], [`fs`], [`time`], [`sync`], [`signal`] | what programs use |
+//! | [`sys`] | the papers' system calls in two forms |
+
+mod affinity;
+mod blocking;
+mod clock;
+mod context;
+mod coop;
+pub mod fs;
+mod host;
+pub mod net;
+mod runtime;
+pub mod signal;
+mod stats;
+pub mod sync;
+pub mod sys;
+mod task;
+pub mod time;
+mod worker;
+
+pub use coop::{YieldIfNeeded, need_preempt, yield_if_needed, yield_now};
+pub use host::Linux;
+pub use runtime::{Builder, Handle, Runtime};
+pub use stats::LevelStats;
+pub use task::{
+    JoinHandle, LocalHandle, alloc_cpu, current_level, get_cid, release_cpu, reprio, spawn,
+    spawn_blocking, spawn_local, try_spawn, wake,
+};
+pub use upshift_core::{
+    CoroutineId, Dead, JoinError, LEVELS, Level, LevelError, Priority, SpawnError, State,
+};
+pub use upshift_macros::{main, test};
+pub use upshift_ring::{Mode, RecvBuf};

@@ -1,0 +1,49 @@
+//! Which CPUs a thread may run on.
+
+use std::io;
+
+/// The CPUs of a thread.
+pub(crate) struct Mask(libc::cpu_set_t);
+
+/// The affinity of the calling thread.
+pub(crate) fn current() -> io::Result<Mask> {
+    // SAFETY: an all-zero set is a valid, empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a local of the size given.
+    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+    if result == 0 {
+        Ok(Mask(set))
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Gives the calling thread back what [`current`] told.
+pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
+    // SAFETY: the pointer is to a set of the size given.
+    let result = unsafe { libc::sched_setaffinity(0, size_of_val(&mask.0), &raw const mask.0) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Pins the calling thread to one CPU.
+pub(crate) fn pin(cpu: usize) -> io::Result<()> {
+    let invalid = |why: &str| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("cannot pin a vCPU to CPU {cpu}: {why}"),
+        )
+    };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(invalid("there are no CPUs with such numbers"));
+    }
+    // SAFETY: an all-zero set is a valid, empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the CPU is within the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    restore(&Mask(set))
+        .map_err(|_| invalid("this machine or this process's cpuset does not have it"))
+}

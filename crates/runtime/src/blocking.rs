@@ -1,0 +1,132 @@
+//! Threads for functions that block.
+//!
+//! Started on demand up to a bound, ended after ten idle seconds. The queue is
+//! ordered by level, FIFO within one; it is bounded by the number of coroutines
+//! that wait for it.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use upshift_core::Level;
+
+use crate::sync::oneshot;
+
+const IDLE: Duration = Duration::from_secs(10);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    jobs: BTreeMap<(Level, u64), Job>,
+    sequence: u64,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    work: Condvar,
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The threads of a runtime.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    most: usize,
+    name: String,
+}
+
+impl Pool {
+    pub(crate) fn new(most: usize, name: String) -> Pool {
+        Pool {
+            shared: Arc::new(Shared {
+                queue: Mutex::default(),
+                work: Condvar::new(),
+            }),
+            most,
+            name,
+        }
+    }
+
+    /// Queues a function; its result, or its panic, comes through the channel,
+    /// which closes without one if no thread can be had.
+    pub(crate) fn run<R: Send + 'static>(
+        &self,
+        level: Level,
+        function: impl FnOnce() -> R + Send + 'static,
+    ) -> oneshot::Receiver<std::thread::Result<R>> {
+        let (sender, receiver) = oneshot::channel();
+        let job = Box::new(move || {
+            let result = catch_unwind(AssertUnwindSafe(function));
+            // Nobody waits any more: the result is dropped.
+            let _ = sender.send(result);
+        });
+        let mut queue = self.shared.queue();
+        if queue.closed {
+            return receiver;
+        }
+        let sequence = queue.sequence;
+        queue.sequence += 1;
+        queue.jobs.insert((level, sequence), job);
+        if queue.idle > 0 {
+            self.shared.work.notify_one();
+        } else if queue.threads < self.most {
+            let shared = self.shared.clone();
+            let started = std::thread::Builder::new()
+                .name(format!("{}-blocking", self.name))
+                .spawn(move || serve(&shared));
+            match started {
+                Ok(_) => queue.threads += 1,
+                // Others will come to it; without others it cannot be done.
+                Err(_) if queue.threads > 0 => {}
+                Err(_) => drop(queue.jobs.remove(&(level, sequence))),
+            }
+        }
+        receiver
+    }
+
+    /// Ends the threads when they are through; what is queued is dropped.
+    pub(crate) fn shut_down(&self) {
+        let dropped = {
+            let mut queue = self.shared.queue();
+            queue.closed = true;
+            std::mem::take(&mut queue.jobs)
+        };
+        self.shared.work.notify_all();
+        drop(dropped);
+    }
+}
+
+fn serve(shared: &Shared) {
+    let mut queue = shared.queue();
+    loop {
+        if let Some((_, job)) = queue.jobs.pop_first() {
+            drop(queue);
+            job();
+            queue = shared.queue();
+            continue;
+        }
+        if queue.closed {
+            break;
+        }
+        queue.idle += 1;
+        let (woken, timeout) = shared
+            .work
+            .wait_timeout(queue, IDLE)
+            .unwrap_or_else(PoisonError::into_inner);
+        queue = woken;
+        queue.idle -= 1;
+        if timeout.timed_out() && queue.jobs.is_empty() {
+            break;
+        }
+    }
+    queue.threads -= 1;
+}

@@ -1,0 +1,132 @@
+//! Two clocks: nanoseconds of `CLOCK_MONOTONIC` for timers, and ticks for the
+//! scheduler's accounts.
+//!
+//! A tick is the cheapest monotonic unit of the CPU (9 ns a reading with the
+//! time-stamp counter, where the kernel itself trusts it; else nanoseconds). The
+//! length of a tick is measured once, against `CLOCK_MONOTONIC`.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Now, in nanoseconds of `CLOCK_MONOTONIC`. About 20 ns.
+pub(crate) fn now() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a local; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The nanoseconds of an instant; of one before the clock's zero, 0; of one too
+/// far to count, the largest.
+pub(crate) fn from_instant(instant: Instant) -> u64 {
+    let (here, now) = (Instant::now(), now());
+    match instant.checked_duration_since(here) {
+        Some(ahead) => now.saturating_add(nanos(ahead)),
+        None => now.saturating_sub(nanos(here.duration_since(instant))),
+    }
+}
+
+/// The instant of a number of nanoseconds.
+pub(crate) fn to_instant(nanos: u64) -> Instant {
+    let (here, now) = (Instant::now(), now());
+    if nanos >= now {
+        let ahead = Duration::from_nanos(nanos - now);
+        // A deadline beyond what an `Instant` can say is as good as a century.
+        here.checked_add(ahead)
+            .unwrap_or(here + Duration::from_secs(100 * 365 * 86_400))
+    } else {
+        here.checked_sub(Duration::from_nanos(now - nanos))
+            .unwrap_or(here)
+    }
+}
+
+/// A duration in nanoseconds, at most what a `u64` holds.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Now, in ticks.
+#[inline]
+pub(crate) fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if tick().counter {
+        // SAFETY: every x86-64 CPU has the counter.
+        return unsafe { core::arch::x86_64::_rdtsc() };
+    }
+    now()
+}
+
+struct Tick {
+    counter: bool,
+    per_micro: u64,
+}
+
+static TICK: OnceLock<Tick> = OnceLock::new();
+
+#[inline]
+fn tick() -> &'static Tick {
+    TICK.get_or_init(measure)
+}
+
+#[cold]
+fn measure() -> Tick {
+    // The kernel has checked the counter's steadiness across CPUs.
+    let source =
+        std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let counter = cfg!(target_arch = "x86_64") && source.is_ok_and(|source| source.trim() == "tsc");
+    #[cfg(target_arch = "x86_64")]
+    if counter {
+        // SAFETY: every x86-64 CPU has the counter.
+        let read = || unsafe { core::arch::x86_64::_rdtsc() };
+        let (ticks, nanos) = (read(), now());
+        let mut elapsed = 0;
+        while elapsed < 500_000 {
+            core::hint::spin_loop();
+            elapsed = now() - nanos;
+        }
+        return Tick {
+            counter,
+            per_micro: ((read() - ticks) * 1000 / elapsed).max(1),
+        };
+    }
+    Tick {
+        counter,
+        per_micro: 1000,
+    }
+}
+
+/// A duration in ticks.
+pub(crate) fn to_ticks(duration: Duration) -> u64 {
+    nanos(duration) / 100 * tick().per_micro / 10
+}
+
+/// Ticks as a duration.
+pub(crate) fn from_ticks(ticks: u64) -> Duration {
+    Duration::from_nanos((u128::from(ticks) * 1000 / u128::from(tick().per_micro)) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_and_nanoseconds_agree_within_a_hundredth() {
+        let (ticks_before, before) = (ticks(), now());
+        std::thread::sleep(Duration::from_millis(20));
+        let (ticks_after, after) = (ticks(), now());
+        let measured = from_ticks(ticks_after - ticks_before).as_nanos() as f64;
+        let ratio = measured / (after - before) as f64;
+        assert!((0.99..1.01).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn instants_survive_the_round_trip() {
+        let far = Instant::now() + Duration::from_secs(1000);
+        let back = to_instant(from_instant(far));
+        let apart = back.max(far) - back.min(far);
+        assert!(apart < Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,87 @@
+//! A Linux process as a host of the scheduler.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use upshift_core::{Host, MAX_VCPUS, Panic, Vcpu};
+use upshift_ring::Remote;
+
+use crate::clock;
+
+thread_local! {
+    static SERVED: Cell<Option<NonNull<Vcpu<Linux>>>> = const { Cell::new(None) };
+}
+
+/// The calling thread serves this vCPU from now on, or none.
+///
+/// # Safety
+/// The caller has the vCPU's executor until it says otherwise here.
+pub(crate) unsafe fn serve(vcpu: Option<NonNull<Vcpu<Linux>>>) {
+    SERVED.set(vcpu);
+}
+
+/// The vCPU that the calling thread serves.
+#[inline]
+pub(crate) fn served() -> Option<NonNull<Vcpu<Linux>>> {
+    // During the destruction of a thread its locals may be gone.
+    SERVED.try_with(Cell::get).ok().flatten()
+}
+
+/// The scheduler's view of the process: clock, thread identity, wake-ups.
+#[derive(Debug)]
+pub struct Linux {
+    /// How to end the wait of each vCPU.
+    remotes: Box<[Mutex<Option<Remote>>]>,
+}
+
+impl Linux {
+    pub(crate) fn new() -> Linux {
+        Linux {
+            remotes: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
+        }
+    }
+
+    pub(crate) fn set_remote(&self, index: usize, remote: Option<Remote>) {
+        *self.remotes[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = remote;
+    }
+}
+
+// SAFETY: `served` is what `serve` was told, whose contract is this one.
+unsafe impl Host for Linux {
+    #[inline]
+    fn now(&self) -> u64 {
+        clock::ticks()
+    }
+
+    #[inline]
+    fn current(&self) -> Option<NonNull<Vcpu<Linux>>> {
+        served()
+    }
+
+    fn pend(&self, index: usize) {
+        let remote = self.remotes[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(remote) = &*remote {
+            remote.kick();
+        }
+    }
+
+    fn relax(&self, spins: u32) {
+        if spins < 100 {
+            core::hint::spin_loop();
+        } else {
+            // The holder of the lock may be waiting for this CPU.
+            std::thread::yield_now();
+        }
+    }
+
+    #[inline]
+    fn catch<R>(f: impl FnOnce() -> R) -> Result<R, Panic> {
+        catch_unwind(AssertUnwindSafe(f))
+    }
+}

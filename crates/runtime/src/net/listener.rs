@@ -1,0 +1,137 @@
+//! Accepting connections.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use socket2::SockRef;
+use upshift_ring::{AcceptMulti, Fd};
+
+use super::{TcpSocket, TcpStream};
+use crate::context;
+use crate::coop;
+
+/// A listening TCP socket.
+///
+/// ```no_run
+/// # async fn example() -> std::io::Result<()> {
+/// use upshift::{Priority, net::TcpListener};
+///
+/// let listener = TcpListener::bind("127.0.0.1:8080")?;
+/// loop {
+///     let (stream, peer) = listener.accept().await?;
+///     upshift::spawn(async move { println!("{peer}"); drop(stream) }, Priority::Inherit).detach();
+/// }
+/// # }
+/// ```
+pub struct TcpListener {
+    fd: Fd,
+    /// Armed by the first `accept`: one operation that accepts for ever.
+    accepting: Mutex<Option<AcceptMulti>>,
+}
+
+impl TcpListener {
+    pub(crate) fn new(fd: Fd) -> TcpListener {
+        TcpListener {
+            fd,
+            accepting: Mutex::new(None),
+        }
+    }
+
+    /// Binds and listens, with `SO_REUSEADDR` and a backlog of 1024. Tries the
+    /// addresses in order. For other options see [`TcpSocket`].
+    ///
+    /// # Errors
+    /// That of the last address tried: `AddrInUse`, `PermissionDenied`, …
+    pub fn bind(addresses: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
+        for address in addresses.to_socket_addrs()? {
+            let listener = TcpSocket::for_address(address).and_then(|socket| {
+                socket.set_reuseaddr(true)?;
+                socket.bind(address)?;
+                socket.listen(1024)
+            });
+            match listener {
+                Ok(listener) => return Ok(listener),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Takes over a listener of the standard library.
+    ///
+    /// # Errors
+    /// If it cannot be put into the mode the ring needs.
+    pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+        listener.set_nonblocking(false)?;
+        Ok(TcpListener::new(Fd::new(OwnedFd::from(listener))))
+    }
+
+    /// Waits for the next connection. Dropping the future loses none.
+    ///
+    /// # Errors
+    /// Of this connection (`ConnectionAborted`) or of the process
+    /// (`EMFILE`: raise `RLIMIT_NOFILE`); the next call goes on accepting. And
+    /// outside a runtime.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        loop {
+            let stream = TcpStream::new(Fd::new(poll_fn(|cx| self.poll_accept(cx)).await?));
+            match stream.peer_addr() {
+                Ok(peer) => return Ok((stream, peer)),
+                // It came and went.
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
+        let mut accepting = self
+            .accepting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if coop::poll_proceed(cx).is_pending() {
+            return Poll::Pending;
+        }
+        loop {
+            let armed = match &mut *accepting {
+                Some(armed) => armed,
+                empty => empty.insert(context::try_with(|worker| {
+                    worker
+                        .ring
+                        .accept_multi(self.fd.clone(), context::io_level())
+                })?),
+            };
+            match armed.poll_next(cx) {
+                // The vCPU it was armed on has been released: on to this one's.
+                Poll::Ready(Err(error)) if super::is_cancelled(&error) => *accepting = None,
+                other => return other,
+            }
+        }
+    }
+
+    /// The address it listens on.
+    ///
+    /// # Errors
+    /// What `getsockname` answers.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        super::options::address(SockRef::from(&self.fd).local_addr()?)
+    }
+}
+
+impl AsFd for TcpListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TcpListener").field(&self.fd).finish()
+    }
+}

@@ -1,0 +1,58 @@
+//! TCP over the ring.
+//!
+//! Buffers go in and come back (`(result, buffer)`): the kernel owns them while
+//! an operation is in flight, whatever becomes of the future. The cheapest way to
+//! receive is [`TcpStream::recv`], which arms the socket once and hands out the
+//! vCPU's own buffers as data arrives; it holds no memory for idle connections.
+//!
+//! Host names are looked up by the C library's blocking resolver; addresses are
+//! not looked up.
+
+mod listener;
+mod options;
+mod socket;
+mod stream;
+
+pub use listener::TcpListener;
+pub use socket::TcpSocket;
+pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpStream, WriteHalf};
+
+use std::io;
+
+use upshift_ring::{Operation, Submission};
+
+use crate::context;
+
+/// Starts an operation on the ring of the calling vCPU, at the level of the
+/// calling coroutine.
+#[inline]
+pub(crate) fn start<T: Operation>(operation: T) -> io::Result<Submission<T>> {
+    context::try_with(|worker| worker.ring.start(operation, context::io_level()))
+}
+
+/// Was the operation ended by the release of the vCPU whose ring had it? Nobody
+/// else cancels an operation whose future lives.
+pub(crate) fn is_cancelled(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECANCELED)
+}
+
+/// [`start`] for operations that carry a buffer: gives it back when there is no
+/// ring.
+macro_rules! transfer {
+    ($operation:expr, $buffer:ident) => {
+        if $crate::context::with(|_| ()).is_none() {
+            (
+                Err($crate::context::try_with(|_| ()).expect_err("there is none")),
+                $buffer,
+            )
+        } else {
+            match $crate::net::start($operation) {
+                Ok(submission) => submission.await,
+                Err(_) => unreachable!(
+                    "there is a worker, and a coroutine keeps its thread within a poll"
+                ),
+            }
+        }
+    };
+}
+pub(crate) use transfer;

@@ -1,0 +1,134 @@
+//! A small lock around the state of a primitive.
+//!
+//! Invariant: what it guards is touched only through a [`Guard`], of which there
+//! is one at a time. It is held for some ten instructions and never across a
+//! wake, a drop of a waker or of a user's value, or an `await`; so a failed
+//! attempt means that the holder is running elsewhere or has been interrupted.
+//! Not fair, not poisoned.
+//!
+//! Taking it is one atomic exchange (5 ns), giving it back a plain store: half of
+//! what `std::sync::Mutex` costs, which must look for sleepers on release. Who
+//! finds it taken spins, then yields, then sleeps with growing pauses: a holder
+//! that was preempted by the waiter itself (real-time priorities on one CPU) gets
+//! to run and there is no deadlock.
+
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Attempts that only spin.
+const SPINS: u32 = 64;
+/// Attempts before the thread sleeps instead of yielding.
+const YIELDS: u32 = SPINS + 64;
+
+pub(crate) struct Lock<T> {
+    held: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached by one thread at a time, whichever it is.
+unsafe impl<T: Send> Send for Lock<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    pub(crate) const fn new(value: T) -> Lock<T> {
+        Lock {
+            held: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        if self.held.swap(true, Ordering::Acquire) {
+            self.wait();
+        }
+        Guard { lock: self }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        let mut attempts = 0_u32;
+        loop {
+            if !self.held.load(Ordering::Relaxed) && !self.held.swap(true, Ordering::Acquire) {
+                return;
+            }
+            attempts = attempts.saturating_add(1);
+            if attempts < SPINS {
+                spin_loop();
+            } else if attempts < YIELDS {
+                std::thread::yield_now();
+            } else {
+                let micros = u64::from(attempts - YIELDS + 1).min(1000);
+                std::thread::sleep(Duration::from_micros(micros));
+            }
+        }
+    }
+}
+
+/// The right to the value; gives the lock back when dropped.
+pub(crate) struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+}
+
+// SAFETY: shared access to the guard is shared access to the value.
+unsafe impl<T: Sync> Sync for Guard<'_, T> {}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: we hold the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: we hold the lock, and this guard is borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.held.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time() {
+        let count = Lock::new(0_u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        *count.lock() += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*count.lock(), 40_000);
+    }
+
+    #[test]
+    fn a_long_holder_is_waited_for() {
+        let value = Lock::new(0);
+        std::thread::scope(|scope| {
+            let guard = value.lock();
+            scope.spawn(|| *value.lock() = 2);
+            std::thread::sleep(Duration::from_millis(20));
+            drop(guard);
+        });
+        assert_eq!(*value.lock(), 2);
+    }
+}

@@ -1,0 +1,46 @@
+//! Channels with many senders and one receiver.
+//!
+//! | | bounded: [`channel`] | unbounded: [`unbounded_channel`] |
+//! |---|---|---|
+//! | when full | `send` waits, `try_send` is an error | never full: memory grows as long as the receiver is slower |
+//! | room goes to | the most urgent waiting sender | |
+//! | memory | a ring buffer, reused | the same, grows by doubling, shrinks when emptied after a burst |
+//!
+//! Messages arrive in the order in which they were put in. The receiver gets
+//! what was sent before the last sender went, then `None`; senders get their
+//! value back once the receiver is closed or gone.
+//!
+//! A message costs the sender and the receiver one short lock each, and the
+//! receiver's waker when it had to wait; nothing is allocated per message.
+//!
+//! ```
+//! use upshift::{Priority, sync::mpsc};
+//!
+//! upshift::Runtime::new()?.block_on(async {
+//!     let (sender, mut receiver) = mpsc::channel(16);
+//!     for n in 0..3 {
+//!         let sender = sender.clone();
+//!         upshift::spawn(
+//!             async move { sender.send(n).await.unwrap() },
+//!             Priority::Inherit,
+//!         )
+//!         .detach();
+//!     }
+//!     drop(sender);
+//!     let mut sum = 0;
+//!     while let Some(n) = receiver.recv().await {
+//!         sum += n;
+//!     }
+//!     assert_eq!(sum, 3);
+//! });
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod bounded;
+mod chan;
+mod error;
+mod unbounded;
+
+pub use bounded::{Receiver, Recv, Sender, Sending, channel};
+pub use error::{SendError, TryRecvError, TrySendError};
+pub use unbounded::{UnboundedReceiver, UnboundedSender, unbounded_channel};

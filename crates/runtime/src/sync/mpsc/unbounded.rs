@@ -1,0 +1,144 @@
+//! The unbounded channel: sending never waits, memory is the only limit.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::bounded::Recv;
+use super::chan::Chan;
+use super::error::{SendError, TryRecvError};
+use crate::sync::park;
+
+/// A channel without a bound.
+///
+/// **Unbounded**: if messages come faster than they are received for long enough,
+/// the process runs out of memory. Use [`channel`](super::channel) unless
+/// something else limits the number of messages.
+///
+/// ```
+/// let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
+/// sender.send(1).unwrap();
+/// assert_eq!(receiver.try_recv(), Ok(1));
+/// ```
+#[must_use]
+pub fn unbounded_channel<T>() -> (UnboundedSender<T>, UnboundedReceiver<T>) {
+    let chan = Chan::new(usize::MAX);
+    (
+        UnboundedSender { chan: chan.clone() },
+        UnboundedReceiver { chan },
+    )
+}
+
+/// Puts messages into an [`unbounded_channel`], from coroutines and threads.
+/// Clone it for more senders.
+pub struct UnboundedSender<T> {
+    chan: Arc<Chan<T>>,
+}
+
+impl<T> UnboundedSender<T> {
+    /// Puts the value in.
+    ///
+    /// # Errors
+    /// [`SendError`] with the value when the receiver is closed or gone.
+    pub fn send(&self, value: T) -> Result<(), SendError<T>> {
+        self.chan
+            .try_send(value)
+            .map_err(|error| SendError(error.into_inner()))
+    }
+
+    /// Is the receiver closed or gone?
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.chan.is_closed()
+    }
+}
+
+impl<T> Clone for UnboundedSender<T> {
+    fn clone(&self) -> UnboundedSender<T> {
+        self.chan.add_sender();
+        UnboundedSender {
+            chan: self.chan.clone(),
+        }
+    }
+}
+
+impl<T> Drop for UnboundedSender<T> {
+    fn drop(&mut self) {
+        self.chan.remove_sender();
+    }
+}
+
+impl<T> fmt::Debug for UnboundedSender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnboundedSender").finish_non_exhaustive()
+    }
+}
+
+/// Takes messages out of an [`unbounded_channel`].
+///
+/// Dropping it closes the channel and drops the messages inside.
+pub struct UnboundedReceiver<T> {
+    chan: Arc<Chan<T>>,
+}
+
+impl<T> UnboundedReceiver<T> {
+    /// The next message; `None` when the channel is empty and all senders are gone
+    /// or the receiver is [closed](UnboundedReceiver::close).
+    ///
+    /// The future may be dropped at any time without losing a message.
+    pub fn recv(&mut self) -> Recv<'_, T> {
+        Recv::new(&self.chan)
+    }
+
+    /// [`recv`](UnboundedReceiver::recv) for hand-written futures. Only the last
+    /// waker is woken.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        self.chan.poll_recv(cx)
+    }
+
+    /// The next message if there is one.
+    ///
+    /// # Errors
+    /// [`TryRecvError`]: empty for now, or for ever.
+    pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
+        self.chan.try_recv()
+    }
+
+    /// [`recv`](UnboundedReceiver::recv) for threads: blocks the calling one.
+    ///
+    /// # Panics
+    /// In a coroutine, whose vCPU it would stop.
+    #[track_caller]
+    pub fn blocking_recv(&mut self) -> Option<T> {
+        park::block_on(self.recv())
+    }
+
+    /// Lets no more messages in; what is inside can still be received.
+    pub fn close(&mut self) {
+        self.chan.close(false);
+    }
+
+    /// How many messages are inside.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.chan.len()
+    }
+
+    /// Is no message inside?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T> Drop for UnboundedReceiver<T> {
+    fn drop(&mut self) {
+        self.chan.close(true);
+    }
+}
+
+impl<T> fmt::Debug for UnboundedReceiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnboundedReceiver").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,68 @@
+//! Waiting with a thread instead of a coroutine.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use crate::context;
+
+struct Parked {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Only the first wake needs the system call.
+        if !self.woken.swap(true, Ordering::Release) {
+            self.thread.unpark();
+        }
+    }
+}
+
+thread_local! {
+    /// Kept between calls, so that a loop of them does not allocate.
+    static PARKED: Cell<Option<Arc<Parked>>> = const { Cell::new(None) };
+}
+
+/// Polls the future on the calling thread, which sleeps meanwhile.
+///
+/// # Panics
+/// In a coroutine: its vCPU would wait for itself.
+#[track_caller]
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
+    assert!(
+        context::current_id().is_none(),
+        "a blocking call in a coroutine would stop its vCPU: use the async call, or `spawn_blocking`"
+    );
+    let mut future = pin!(future);
+    let parked = PARKED
+        .try_with(Cell::take)
+        .ok()
+        .flatten()
+        .unwrap_or_else(|| {
+            Arc::new(Parked {
+                thread: thread::current(),
+                woken: AtomicBool::new(false),
+            })
+        });
+    let waker = Waker::from(parked.clone());
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            let _ = PARKED.try_with(|kept| kept.set(Some(parked)));
+            return output;
+        }
+        while !parked.woken.swap(false, Ordering::Acquire) {
+            thread::park();
+        }
+    }
+}

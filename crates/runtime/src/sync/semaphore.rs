@@ -1,0 +1,442 @@
+//! A number of permits, handed out in order of urgency.
+//!
+//! Invariant, under the lock: the permits that are free do not suffice for the
+//! first waiter. So whoever comes may take permits only if it goes before the
+//! first waiter, and every call that adds permits or removes a waiter hands out
+//! what it can. Each operation takes the lock once (one atomic step), and once
+//! more per waiter that it wakes.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use upshift_core::Level;
+
+use super::lock::{Guard, Lock};
+use super::wait_queue::{Key, WaitQueue};
+use super::{may_proceed, waiting_level};
+
+/// Limits how many do something at once.
+///
+/// Waiters are served most urgent level first, first come first served within a
+/// level, each with all its permits at once.
+///
+/// *Starvation.* A waiter for many permits is not overtaken by requests of its
+/// own or a less urgent level, however small: free permits gather until they
+/// suffice for it. More urgent requests do overtake it, and a steady stream of
+/// them can keep it waiting for ever, as the levels promise. A request for more
+/// permits than there will ever be waits until the semaphore is closed, and so
+/// does what stands behind it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use upshift::{Priority, sync::Semaphore};
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let limit = Arc::new(Semaphore::new(2));
+///     for job in 0..8 {
+///         let permit = limit.clone().acquire_owned(1).await?;
+///         upshift::spawn(
+///             async move {
+///                 println!("at most two at a time: {job}");
+///                 drop(permit);
+///             },
+///             Priority::Inherit,
+///         )
+///         .detach();
+///     }
+///     // All permits: all jobs are done.
+///     let _all = limit.acquire(2).await?;
+///     Ok::<(), upshift::sync::AcquireError>(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Semaphore {
+    state: Lock<State>,
+}
+
+struct State {
+    permits: usize,
+    closed: bool,
+    waiters: WaitQueue<Wish>,
+}
+
+/// What a waiter wants, then what it got.
+#[derive(Clone, Copy)]
+enum Wish {
+    Permits(usize),
+    Closed,
+}
+
+impl State {
+    /// May a request of this level be served before all who wait?
+    fn suffices(&self, permits: usize, level: Level) -> bool {
+        permits == 0
+            || (permits <= self.permits
+                && self.waiters.first().is_none_or(|(first, _)| level < first))
+    }
+
+    /// Hands permits to the first waiter if there are enough; true: to the next
+    /// one too.
+    fn grant(&mut self) -> Option<(Waker, bool)> {
+        let waker = match self.waiters.first()?.1 {
+            Wish::Permits(wanted) if wanted <= self.permits => {
+                self.permits -= wanted;
+                self.waiters.pop(|wish| wish)?
+            }
+            _ => return None,
+        };
+        let more = matches!(self.waiters.first(), Some((_, Wish::Permits(wanted))) if wanted <= self.permits);
+        Some((waker, more))
+    }
+}
+
+impl Semaphore {
+    /// With this many permits.
+    ///
+    /// ```
+    /// static LIMIT: upshift::sync::Semaphore = upshift::sync::Semaphore::new(100);
+    /// ```
+    #[must_use]
+    pub const fn new(permits: usize) -> Semaphore {
+        Semaphore {
+            state: Lock::new(State {
+                permits,
+                closed: false,
+                waiters: WaitQueue::new(),
+            }),
+        }
+    }
+
+    /// How many permits are free now.
+    #[must_use]
+    pub fn available_permits(&self) -> usize {
+        self.state.lock().permits
+    }
+
+    /// Has [`close`](Semaphore::close) been called?
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    /// Waits for `permits` permits, which come back when the [`Permit`] is
+    /// dropped. The future may be dropped at any time; what it had been handed
+    /// goes to the next. Zero permits are always there.
+    ///
+    /// # Errors
+    /// [`AcquireError`] (from the future) when the semaphore is closed.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let semaphore = upshift::sync::Semaphore::new(3);
+    /// let two = semaphore.acquire(2).await?;
+    /// assert_eq!(semaphore.available_permits(), 1);
+    /// drop(two);
+    /// assert_eq!(semaphore.available_permits(), 3);
+    /// # Ok::<(), upshift::sync::AcquireError>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn acquire(&self, permits: usize) -> Acquire<'_> {
+        Acquire {
+            semaphore: self,
+            request: Request::new(permits),
+        }
+    }
+
+    /// [`acquire`](Semaphore::acquire) with a permit that can be moved into
+    /// another coroutine.
+    pub fn acquire_owned(self: Arc<Self>, permits: usize) -> AcquireOwned {
+        AcquireOwned {
+            semaphore: self,
+            request: Request::new(permits),
+        }
+    }
+
+    /// The permits, if they are free and nobody waits that goes before.
+    ///
+    /// # Errors
+    /// [`TryAcquireError::NoPermits`], or [`TryAcquireError::Closed`].
+    ///
+    /// ```
+    /// use upshift::sync::{Semaphore, TryAcquireError};
+    ///
+    /// let semaphore = Semaphore::new(1);
+    /// let permit = semaphore.try_acquire(1)?;
+    /// assert_eq!(semaphore.try_acquire(1).unwrap_err(), TryAcquireError::NoPermits);
+    /// # drop(permit);
+    /// # Ok::<(), TryAcquireError>(())
+    /// ```
+    pub fn try_acquire(&self, permits: usize) -> Result<Permit<'_>, TryAcquireError> {
+        self.try_take(permits)?;
+        Ok(Permit {
+            semaphore: self,
+            permits,
+        })
+    }
+
+    /// [`try_acquire`](Semaphore::try_acquire) with a permit that can be moved
+    /// into another coroutine.
+    ///
+    /// # Errors
+    /// As [`try_acquire`](Semaphore::try_acquire).
+    pub fn try_acquire_owned(
+        self: Arc<Self>,
+        permits: usize,
+    ) -> Result<OwnedPermit, TryAcquireError> {
+        self.try_take(permits)?;
+        Ok(OwnedPermit {
+            semaphore: self,
+            permits,
+        })
+    }
+
+    fn try_take(&self, permits: usize) -> Result<(), TryAcquireError> {
+        let level = waiting_level();
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(TryAcquireError::Closed);
+        }
+        if !state.suffices(permits, level) {
+            return Err(TryAcquireError::NoPermits);
+        }
+        state.permits -= permits;
+        Ok(())
+    }
+
+    /// Adds permits; at `usize::MAX` there are no more to add.
+    pub fn add_permits(&self, permits: usize) {
+        let mut state = self.state.lock();
+        state.permits = state.permits.saturating_add(permits);
+        self.grant(state);
+    }
+
+    /// From now on there are no permits: who waits or comes gets an error. What
+    /// has been handed out stays valid.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let woken = state.waiters.pop_all(|_| Wish::Closed);
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    fn grant<'a>(&'a self, mut state: Guard<'a, State>) {
+        while let Some((waker, more)) = state.grant() {
+            drop(state);
+            waker.wake();
+            if !more {
+                return;
+            }
+            state = self.state.lock();
+        }
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semaphore")
+            .field("permits", &self.available_permits())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The common part of the two futures.
+#[derive(Debug)]
+struct Request {
+    permits: usize,
+    key: Option<Key>,
+}
+
+impl Request {
+    fn new(permits: usize) -> Request {
+        Request { permits, key: None }
+    }
+
+    fn poll(
+        &mut self,
+        semaphore: &Semaphore,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), AcquireError>> {
+        let level = waiting_level();
+        let mut state = semaphore.state.lock();
+        let here = match self.key {
+            Some(key) => state.waiters.granted(key),
+            None => state.closed || state.suffices(self.permits, level),
+        };
+        if here && !may_proceed() {
+            drop(state);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        match self.key {
+            Some(key) if here => {
+                self.key = None;
+                match state.waiters.release(key).granted {
+                    Some(Wish::Closed) => Poll::Ready(Err(AcquireError(()))),
+                    _ => Poll::Ready(Ok(())),
+                }
+            }
+            Some(key) => {
+                let before = state.waiters.refresh(key, level, cx.waker());
+                // A change of level may have made another one the first.
+                semaphore.grant(state);
+                drop(before);
+                Poll::Pending
+            }
+            None if state.closed => Poll::Ready(Err(AcquireError(()))),
+            None if here => {
+                state.permits -= self.permits;
+                Poll::Ready(Ok(()))
+            }
+            None => {
+                let waker = cx.waker().clone();
+                let wish = Wish::Permits(self.permits);
+                self.key = Some(state.waiters.insert(level, wish, waker));
+                Poll::Pending
+            }
+        }
+    }
+
+    fn cancel(&mut self, semaphore: &Semaphore) {
+        let Some(key) = self.key.take() else {
+            return;
+        };
+        let mut state = semaphore.state.lock();
+        let released = state.waiters.release(key);
+        if let Some(Wish::Permits(permits)) = released.granted {
+            state.permits = state.permits.saturating_add(permits);
+        }
+        semaphore.grant(state);
+    }
+}
+
+/// The future of [`Semaphore::acquire`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Acquire<'a> {
+    semaphore: &'a Semaphore,
+    request: Request,
+}
+
+impl<'a> Future for Acquire<'a> {
+    type Output = Result<Permit<'a>, AcquireError>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let semaphore = self.semaphore;
+        let permits = self.request.permits;
+        self.request
+            .poll(semaphore, cx)
+            .map_ok(|()| Permit { semaphore, permits })
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        self.request.cancel(self.semaphore);
+    }
+}
+
+/// The future of [`Semaphore::acquire_owned`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct AcquireOwned {
+    semaphore: Arc<Semaphore>,
+    request: Request,
+}
+
+impl Future for AcquireOwned {
+    type Output = Result<OwnedPermit, AcquireError>;
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let AcquireOwned { semaphore, request } = self.get_mut();
+        request.poll(semaphore, cx).map_ok(|()| OwnedPermit {
+            semaphore: semaphore.clone(),
+            permits: request.permits,
+        })
+    }
+}
+
+impl Drop for AcquireOwned {
+    fn drop(&mut self) {
+        self.request.cancel(&self.semaphore);
+    }
+}
+
+/// Permits of a [`Semaphore`]; dropping it gives them back.
+#[derive(Debug)]
+#[must_use = "the permits are given back when this is dropped"]
+pub struct Permit<'a> {
+    semaphore: &'a Semaphore,
+    permits: usize,
+}
+
+impl Permit<'_> {
+    /// Takes the permits away for good.
+    pub fn forget(mut self) {
+        self.permits = 0;
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.semaphore.add_permits(self.permits);
+    }
+}
+
+/// [`Permit`] that keeps its [`Semaphore`] alive.
+#[derive(Debug)]
+#[must_use = "the permits are given back when this is dropped"]
+pub struct OwnedPermit {
+    semaphore: Arc<Semaphore>,
+    permits: usize,
+}
+
+impl OwnedPermit {
+    /// Takes the permits away for good.
+    pub fn forget(mut self) {
+        self.permits = 0;
+    }
+}
+
+impl Drop for OwnedPermit {
+    fn drop(&mut self) {
+        self.semaphore.add_permits(self.permits);
+    }
+}
+
+/// The semaphore is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcquireError(());
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the semaphore is closed and has no more permits: stop asking for them")
+    }
+}
+
+impl std::error::Error for AcquireError {}
+
+/// Why [`Semaphore::try_acquire`] got nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TryAcquireError {
+    /// Too few are free, or somebody who goes before waits.
+    NoPermits,
+    /// There will be no more.
+    Closed,
+}
+
+impl fmt::Display for TryAcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TryAcquireError::NoPermits => {
+                "too few permits are free: try again later, or wait with `acquire`"
+            }
+            TryAcquireError::Closed => {
+                "the semaphore is closed and has no more permits: stop asking for them"
+            }
+        })
+    }
+}
+
+impl std::error::Error for TryAcquireError {}

@@ -1,0 +1,298 @@
+//! Who waits for a primitive: most urgent level first, FIFO within a level.
+//!
+//! A pure data structure; the primitive guards it with its lock. Nodes lie in a
+//! slab and are linked by index into one list sorted by level; per level the last
+//! node is known, and a bitmap says which levels have one. So insert, remove and
+//! pop are O(1), without an allocation once the slab has grown to the largest
+//! number of waiters there ever was. A queue that nobody ever waited in is one
+//! null pointer.
+//!
+//! ```text
+//!   insert ──► waiting ──pop──► granted ──release──► free
+//!                 └──────────release────────────────►
+//! ```
+//!
+//! Invariants: a node belongs to the future that inserted it until that future
+//! calls [`WaitQueue::release`], once; `waiting` nodes are linked and have a
+//! waker, `granted` ones neither. Methods that displace a waker return it: drop
+//! or wake it after the lock is given back.
+
+use std::task::Waker;
+
+use upshift_core::{LEVELS, Level};
+
+const NONE: u32 = u32::MAX;
+
+/// A future's node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key(u32);
+
+pub(crate) struct WaitQueue<P> {
+    inner: Option<Box<Inner<P>>>,
+}
+
+struct Inner<P> {
+    nodes: Vec<Node<P>>,
+    free: u32,
+    head: u32,
+    levels: u64,
+    tails: [u32; LEVELS],
+}
+
+struct Node<P> {
+    prev: u32,
+    next: u32,
+    level: Level,
+    waiting: bool,
+    waker: Option<Waker>,
+    payload: P,
+}
+
+/// What [`WaitQueue::release`] found.
+#[must_use]
+pub(crate) struct Released<P> {
+    /// It had been popped; with what.
+    pub(crate) granted: Option<P>,
+    /// To be dropped without the lock.
+    pub(crate) waker: Option<Waker>,
+}
+
+impl<P: Copy> WaitQueue<P> {
+    pub(crate) const fn new() -> WaitQueue<P> {
+        WaitQueue { inner: None }
+    }
+
+    /// Nobody waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inner.as_ref().is_none_or(|inner| inner.head == NONE)
+    }
+
+    /// Level and payload of the next to be popped.
+    pub(crate) fn first(&self) -> Option<(Level, P)> {
+        let inner = self.inner.as_ref()?;
+        let node = inner.nodes.get(inner.head as usize)?;
+        Some((node.level, node.payload))
+    }
+
+    pub(crate) fn insert(&mut self, level: Level, payload: P, waker: Waker) -> Key {
+        let inner = self.inner.get_or_insert_with(|| {
+            Box::new(Inner {
+                nodes: Vec::new(),
+                free: NONE,
+                head: NONE,
+                levels: 0,
+                tails: [NONE; LEVELS],
+            })
+        });
+        let node = Node {
+            prev: NONE,
+            next: NONE,
+            level,
+            waiting: true,
+            waker: Some(waker),
+            payload,
+        };
+        let index = if inner.free == NONE {
+            let index = u32::try_from(inner.nodes.len())
+                .ok()
+                .filter(|&index| index != NONE)
+                .expect("2^32 futures do not fit into memory");
+            inner.nodes.push(node);
+            index
+        } else {
+            let index = inner.free;
+            let place = inner.node(index);
+            let next_free = place.next;
+            *place = node;
+            inner.free = next_free;
+            index
+        };
+        inner.link(index, level);
+        Key(index)
+    }
+
+    /// Takes the most urgent out of the queue, and turns its payload into what it
+    /// is granted.
+    pub(crate) fn pop(&mut self, grant: impl FnOnce(P) -> P) -> Option<Waker> {
+        let inner = self.inner.as_mut()?;
+        let index = inner.head;
+        if index == NONE {
+            return None;
+        }
+        inner.unlink(index);
+        let node = inner.node(index);
+        node.waiting = false;
+        node.payload = grant(node.payload);
+        node.waker.take()
+    }
+
+    /// Has this node been popped?
+    pub(crate) fn granted(&self, key: Key) -> bool {
+        self.inner
+            .as_ref()
+            .is_some_and(|inner| !inner.nodes[key.0 as usize].waiting)
+    }
+
+    /// The future has been polled again and still waits: its waker, and its level
+    /// (then its place too) may have changed. Returns the waker it had before.
+    pub(crate) fn refresh(&mut self, key: Key, level: Level, waker: &Waker) -> Option<Waker> {
+        let inner = self.inner.as_mut()?;
+        let node = inner.node(key.0);
+        if !node.waiting {
+            return None;
+        }
+        let before = match &node.waker {
+            Some(before) if before.will_wake(waker) => None,
+            _ => node.waker.replace(waker.clone()),
+        };
+        if node.level != level {
+            inner.unlink(key.0);
+            inner.node(key.0).level = level;
+            inner.link(key.0, level);
+        }
+        before
+    }
+
+    /// The future needs its node no longer.
+    pub(crate) fn release(&mut self, key: Key) -> Released<P> {
+        let Some(inner) = self.inner.as_mut() else {
+            return Released {
+                granted: None,
+                waker: None,
+            };
+        };
+        let node = inner.node(key.0);
+        let granted = (!node.waiting).then_some(node.payload);
+        if granted.is_none() {
+            inner.unlink(key.0);
+        }
+        let free = std::mem::replace(&mut inner.free, key.0);
+        let node = inner.node(key.0);
+        node.waiting = false;
+        node.next = free;
+        Released {
+            granted,
+            waker: node.waker.take(),
+        }
+    }
+
+    /// Takes everybody out of the queue, in order. O(waiters).
+    pub(crate) fn pop_all(&mut self, grant: impl Fn(P) -> P) -> Vec<Waker> {
+        std::iter::from_fn(|| self.pop(&grant)).collect()
+    }
+}
+
+impl<P> Inner<P> {
+    fn node(&mut self, index: u32) -> &mut Node<P> {
+        &mut self.nodes[index as usize]
+    }
+
+    /// Behind the last of its level, or of the nearest more urgent one.
+    fn link(&mut self, index: u32, level: Level) {
+        let ahead = self.levels & (level.more_urgent_bits() | level.bit());
+        let prev = match ahead.checked_ilog2() {
+            Some(nearest) => self.tails[nearest as usize],
+            None => NONE,
+        };
+        let next = if prev == NONE {
+            std::mem::replace(&mut self.head, index)
+        } else {
+            std::mem::replace(&mut self.node(prev).next, index)
+        };
+        if next != NONE {
+            self.node(next).prev = index;
+        }
+        let node = self.node(index);
+        node.prev = prev;
+        node.next = next;
+        self.tails[usize::from(level.get())] = index;
+        self.levels |= level.bit();
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let node = &self.nodes[index as usize];
+        let (prev, next, level) = (node.prev, node.next, node.level);
+        if prev == NONE {
+            self.head = next;
+        } else {
+            self.node(prev).next = next;
+        }
+        if next != NONE {
+            self.node(next).prev = prev;
+        }
+        let tail = &mut self.tails[usize::from(level.get())];
+        if *tail == index {
+            match self.nodes.get(prev as usize) {
+                Some(before) if before.level == level => *tail = prev,
+                _ => {
+                    *tail = NONE;
+                    self.levels &= !level.bit();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn level(n: u8) -> Level {
+        Level::new(n % 64).unwrap()
+    }
+
+    #[test]
+    fn a_queue_nobody_waits_in_is_a_pointer() {
+        assert_eq!(size_of::<WaitQueue<u64>>(), size_of::<usize>());
+    }
+
+    proptest! {
+        /// Against a vector that is sorted (stably) before each pop.
+        #[test]
+        fn it_pops_what_a_sorted_list_pops(
+            steps in proptest::collection::vec((0_u8..8, any::<u8>(), any::<prop::sample::Index>()), 1..200)
+        ) {
+            let mut queue = WaitQueue::new();
+            let mut naive: Vec<(Level, u32, Key)> = Vec::new();
+            let mut granted: Vec<Key> = Vec::new();
+            for (number, (step, n, index)) in (0_u32..).zip(steps) {
+                match step {
+                    0..=2 => {
+                        let key = queue.insert(level(n), number, Waker::noop().clone());
+                        naive.push((level(n), number, key));
+                    }
+                    3..=4 => {
+                        naive.sort_by_key(|waiter| waiter.0);
+                        let expected = (!naive.is_empty()).then(|| naive.remove(0));
+                        prop_assert_eq!(queue.first(), expected.map(|e| (e.0, e.1)));
+                        let popped = queue.pop(|number| number);
+                        prop_assert_eq!(popped.is_some(), expected.is_some());
+                        if let Some((_, _, key)) = expected {
+                            prop_assert!(queue.granted(key));
+                            granted.push(key);
+                        }
+                    }
+                    5 if !naive.is_empty() => {
+                        let (_, _, key) = naive.remove(index.index(naive.len()));
+                        prop_assert_eq!(queue.release(key).granted, None);
+                    }
+                    6 if !naive.is_empty() => {
+                        let at = index.index(naive.len());
+                        let (before, number, key) = naive[at];
+                        queue.refresh(key, level(n), Waker::noop());
+                        if before != level(n) {
+                            naive.remove(at);
+                            naive.push((level(n), number, key));
+                        }
+                    }
+                    _ => if let Some(key) = granted.pop() {
+                        prop_assert!(queue.release(key).granted.is_some());
+                    }
+                }
+                prop_assert_eq!(queue.is_empty(), naive.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Coroutines: spawn, names, wakes, priorities, vCPUs.
+//!
+//! The names are those of the SharedScheduler papers (`spawn`, `get_cid`,
+//! `wake`, `reprio`, `alloc_cpu`).
+
+use std::future::Future;
+use std::io;
+
+use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError};
+
+use crate::context;
+use crate::host::Linux;
+
+/// The right to a coroutine's result; awaiting it lends the coroutine the
+/// waiter's priority.
+pub type JoinHandle<T> = upshift_core::JoinHandle<T, Linux>;
+
+const OUTSIDE: &str =
+    "no upshift runtime on this thread: spawn from a coroutine, or through a `Handle`";
+
+/// Starts a coroutine at a level, or at the spawner's with
+/// [`Priority::Inherit`]. It may run on any vCPU.
+///
+/// ```
+/// use upshift::{Level, Priority};
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let urgent = upshift::spawn(async { 1 }, Level::at::<2>());
+///     let as_me = upshift::spawn(async { 2 }, Priority::Inherit);
+///     assert_eq!(urgent.await.unwrap() + as_me.await.unwrap(), 3);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+/// Outside a runtime; while the runtime shuts down; without memory.
+/// [`try_spawn`] returns these as errors.
+pub fn spawn<F>(future: F, priority: impl Into<Priority>) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    match context::with(|worker| worker.executor.domain().spawn(future, priority.into())) {
+        Some(Ok(handle)) => handle,
+        Some(Err(error)) => panic!("{error}"),
+        None => panic!("{OUTSIDE}"),
+    }
+}
+
+/// [`spawn`] for programs that go on without the coroutine.
+///
+/// # Errors
+/// [`SpawnError`]: no memory, shutting down, or (`NoVcpu`) outside a runtime.
+pub fn try_spawn<F>(
+    future: F,
+    priority: impl Into<Priority>,
+) -> Result<JoinHandle<F::Output>, SpawnError>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    context::with(|worker| worker.executor.domain().spawn(future, priority.into()))
+        .unwrap_or(Err(SpawnError::NoVcpu))
+}
+
+/// Starts a coroutine that never leaves the vCPU of the caller; its future need
+/// not be `Send`.
+///
+/// # Panics
+/// As [`spawn`].
+pub fn spawn_local<F>(future: F, priority: impl Into<Priority>) -> LocalHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    // SAFETY: a vCPU is served by one thread from beginning to end, this one; and
+    // `LocalHandle` keeps the handle on it.
+    let spawned =
+        context::with(|worker| unsafe { worker.executor.spawn_pinned(future, priority.into()) });
+    match spawned {
+        Some(Ok(inner)) => LocalHandle {
+            inner,
+            not_send: std::marker::PhantomData,
+        },
+        Some(Err(error)) => panic!("{error}"),
+        None => panic!("{OUTSIDE}"),
+    }
+}
+
+/// The right to the result of a coroutine of [`spawn_local`].
+#[derive(Debug)]
+#[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
+pub struct LocalHandle<T> {
+    inner: JoinHandle<T>,
+    not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl<T> LocalHandle<T> {
+    /// The id of the coroutine.
+    #[must_use]
+    pub fn id(&self) -> CoroutineId {
+        self.inner.id()
+    }
+
+    /// Lets the coroutine go its way.
+    pub fn detach(self) {}
+
+    /// Has it exited?
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.inner.is_finished()
+    }
+
+    /// Asks the coroutine to end.
+    pub fn cancel(&self) {
+        self.inner.cancel();
+    }
+}
+
+impl<T> Future for LocalHandle<T> {
+    type Output = Result<T, upshift_core::JoinError>;
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        std::pin::Pin::new(&mut self.inner).poll(cx)
+    }
+}
+
+/// Runs a blocking function on a thread of its own kind, more urgent ones first,
+/// and returns the right to its result. It cannot be cancelled once it runs.
+///
+/// # Panics
+/// As [`spawn`].
+pub fn spawn_blocking<R: Send + 'static>(
+    function: impl FnOnce() -> R + Send + 'static,
+) -> JoinHandle<R> {
+    let level = context::current_level().unwrap_or_default();
+    let result = match context::with(|worker| worker.shared.pool.run(level, function)) {
+        Some(result) => result,
+        None => panic!("{OUTSIDE}"),
+    };
+    spawn(
+        async move {
+            match result.await {
+                Ok(Ok(value)) => value,
+                Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                Err(_) => panic!("the thread of a blocking function could not be started"),
+            }
+        },
+        level,
+    )
+}
+
+/// The id of the coroutine that calls; `None` outside one.
+#[must_use]
+pub fn get_cid() -> Option<CoroutineId> {
+    context::current_id()
+}
+
+/// The effective level of the coroutine that calls; `None` outside one.
+#[must_use]
+pub fn current_level() -> Option<Level> {
+    context::current_level()
+}
+
+/// Wakes a coroutine of this runtime.
+///
+/// # Errors
+/// [`Dead`] if it has exited, and outside a runtime.
+pub fn wake(id: CoroutineId) -> Result<(), Dead> {
+    context::with(|worker| worker.executor.domain().wake(id)).unwrap_or(Err(Dead))
+}
+
+/// Gives a coroutine of this runtime another level, whatever it is doing. O(1).
+///
+/// # Errors
+/// [`Dead`] if it has exited, and outside a runtime.
+pub fn reprio(id: CoroutineId, level: Level) -> Result<(), Dead> {
+    context::with(|worker| worker.executor.domain().reprio(id, level)).unwrap_or(Err(Dead))
+}
+
+/// Adds a vCPU to this runtime, with a thread of its own. Returns its index.
+///
+/// # Errors
+/// What the kernel answered to the start of the thread or the set-up of its
+/// ring; and outside a runtime.
+pub fn alloc_cpu() -> io::Result<usize> {
+    let shared = context::try_with(|worker| worker.shared.clone())?;
+    shared.add_vcpu()
+}
+
+/// Releases the vCPU that was added last, other than the caller's: what is pinned
+/// to it is cancelled, the rest goes on elsewhere. Returns its index at once; the
+/// thread leaves when the poll that it is in is over.
+///
+/// # Errors
+/// `InvalidInput` if there is none to release; and outside a runtime.
+pub fn release_cpu() -> io::Result<usize> {
+    let shared = context::try_with(|worker| worker.shared.clone())?;
+    shared.release_vcpu()
+}

@@ -1,0 +1,181 @@
+//! Ticks at a regular period.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::sleep::Sleep;
+use crate::clock;
+use crate::sync::may_proceed;
+
+/// Ticks every `period`, the first time at once. A period of zero counts as a
+/// nanosecond.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let mut interval = upshift::time::interval(Duration::from_millis(1));
+///     let first = interval.tick().await;
+///     assert!(interval.tick().await > first);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+/// `tick` panics outside of an upshift runtime.
+pub fn interval(period: Duration) -> Interval {
+    Interval::new(clock::now(), period)
+}
+
+/// Ticks at `start`, then every `period`. Otherwise as [`interval`].
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let start = Instant::now() + Duration::from_millis(2);
+///     let mut interval = upshift::time::interval_at(start, Duration::from_millis(1));
+///     interval.tick().await;
+///     assert!(Instant::now() >= start);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+/// As [`interval`].
+pub fn interval_at(start: Instant, period: Duration) -> Interval {
+    Interval::new(clock::from_instant(start), period)
+}
+
+/// What happens to ticks that nobody was there to take: those that are already
+/// due when the one before is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MissedTickBehavior {
+    /// They come at once, one after the other, until the schedule is caught up:
+    /// as many ticks as periods.
+    #[default]
+    Burst,
+    /// The schedule starts anew: the next tick comes a period from now.
+    Delay,
+    /// They are left out: the next tick is the schedule's next one from now.
+    Skip,
+}
+
+/// Made by [`interval`] and [`interval_at`].
+#[derive(Debug)]
+pub struct Interval {
+    period: u64,
+    /// Until the next tick.
+    sleep: Sleep,
+    behavior: MissedTickBehavior,
+}
+
+impl Interval {
+    fn new(start: u64, period: Duration) -> Interval {
+        Interval {
+            period: clock::nanos(period).max(1),
+            sleep: Sleep::at(start),
+            behavior: MissedTickBehavior::default(),
+        }
+    }
+
+    /// Waits for the next tick; returns when it was to come. The future may be
+    /// dropped without losing a tick.
+    pub async fn tick(&mut self) -> Instant {
+        poll_fn(|cx| self.poll_tick(cx)).await
+    }
+
+    /// [`tick`](Interval::tick) for hand-written futures.
+    pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
+        let due = self.sleep.nanos();
+        if self.sleep.is_new() && clock::now() >= due {
+            // No timer for what is late.
+            if !may_proceed() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        } else if self.sleep.advance(cx, true).is_pending() {
+            return Poll::Pending;
+        }
+        let next = next_tick(due, clock::now(), self.period, self.behavior);
+        self.sleep.reset_nanos(next);
+        Poll::Ready(clock::to_instant(due))
+    }
+
+    /// Starts the schedule anew: the next tick comes a period from now.
+    pub fn reset(&mut self) {
+        self.sleep
+            .reset_nanos(clock::now().saturating_add(self.period));
+    }
+
+    /// The time between ticks.
+    #[must_use]
+    pub fn period(&self) -> Duration {
+        Duration::from_nanos(self.period)
+    }
+
+    /// What happens to missed ticks; [`MissedTickBehavior::Burst`] unless set.
+    #[must_use]
+    pub fn missed_tick_behavior(&self) -> MissedTickBehavior {
+        self.behavior
+    }
+
+    /// Sets what happens to missed ticks.
+    pub fn set_missed_tick_behavior(&mut self, behavior: MissedTickBehavior) {
+        self.behavior = behavior;
+    }
+}
+
+/// The tick after the one that was due at `due` and is taken `now`.
+fn next_tick(due: u64, now: u64, period: u64, behavior: MissedTickBehavior) -> u64 {
+    let next = due.saturating_add(period);
+    if now < next {
+        return next;
+    }
+    match behavior {
+        MissedTickBehavior::Burst => next,
+        MissedTickBehavior::Delay => now.saturating_add(period),
+        MissedTickBehavior::Skip => {
+            let since = (now - due) % period;
+            now.saturating_add(period - since)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_in_time_keeps_the_schedule() {
+        for behavior in [
+            MissedTickBehavior::Burst,
+            MissedTickBehavior::Delay,
+            MissedTickBehavior::Skip,
+        ] {
+            assert_eq!(next_tick(1000, 1099, 100, behavior), 1100);
+        }
+    }
+
+    #[test]
+    fn missed_ticks_burst_delay_or_are_skipped() {
+        assert_eq!(next_tick(1000, 1250, 100, MissedTickBehavior::Burst), 1100);
+        assert_eq!(next_tick(1000, 1250, 100, MissedTickBehavior::Delay), 1350);
+        assert_eq!(next_tick(1000, 1250, 100, MissedTickBehavior::Skip), 1300);
+        // A tick that is due right now has been missed too.
+        assert_eq!(next_tick(1000, 1200, 100, MissedTickBehavior::Skip), 1300);
+    }
+
+    #[test]
+    fn the_end_of_time_does_not_overflow() {
+        for behavior in [
+            MissedTickBehavior::Burst,
+            MissedTickBehavior::Delay,
+            MissedTickBehavior::Skip,
+        ] {
+            let next = next_tick(u64::MAX - 1, u64::MAX, u64::MAX, behavior);
+            assert_eq!(next, u64::MAX);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Waiting for time to pass.
+//!
+//! Every vCPU keeps its timers in a hierarchical wheel with ticks of about a
+//! microsecond (1024 ns): a timer never fires early, and what comes on top of its
+//! tick is how long the vCPU needs to get to it (a parked one is woken by the
+//! kernel's timer). Arming and cancelling are O(1), without allocation or system
+//! call, so a `timeout` around every request is cheap.
+//!
+//! A timer fires on the vCPU that armed it; the coroutine may have moved on. The
+//! clock is `CLOCK_MONOTONIC`: it stands still while the machine is suspended.
+//!
+//! ```
+//! use std::time::Duration;
+//! use upshift::time;
+//!
+//! upshift::Runtime::new()?.block_on(async {
+//!     time::sleep(Duration::from_millis(2)).await;
+//!     let never = std::future::pending::<()>();
+//!     assert!(time::timeout(Duration::from_millis(2), never).await.is_err());
+//! });
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod interval;
+mod sleep;
+mod timeout;
+mod timers;
+mod wheel;
+
+pub use interval::{Interval, MissedTickBehavior, interval, interval_at};
+pub use sleep::{Sleep, sleep, sleep_until};
+pub use timeout::{Elapsed, Timeout, timeout, timeout_at};
+pub(crate) use timers::Timers;

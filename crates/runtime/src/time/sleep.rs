@@ -1,0 +1,211 @@
+//! A future that is ready at a deadline.
+//!
+//! Armed at its first poll, on the vCPU that polls it; the timer then stays there
+//! until it fires or the `Sleep` is dropped, reset or polled after that vCPU left.
+//! Arm and cancel together: two short locks, the waker's and the vCPU's counters.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::timers::{Armed, Fired, Key, Timers};
+use crate::sync::may_proceed;
+use crate::{clock, context};
+
+/// Waits for a duration, from this call on. Zero is ready at once; what the clock
+/// cannot count (584 years) never ends.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let began = Instant::now();
+///     upshift::time::sleep(Duration::from_millis(1)).await;
+///     assert!(began.elapsed() >= Duration::from_millis(1));
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+/// The future panics when it is polled on a thread that serves no vCPU of an
+/// upshift runtime.
+#[inline]
+pub fn sleep(duration: Duration) -> Sleep {
+    Sleep::at(if duration.is_zero() {
+        0
+    } else {
+        clock::now().saturating_add(clock::nanos(duration))
+    })
+}
+
+/// Waits until an instant; one that has passed is ready at once, or after the
+/// vCPU has looked at its clock.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let deadline = Instant::now() + Duration::from_millis(1);
+///     upshift::time::sleep_until(deadline).await;
+///     assert!(Instant::now() >= deadline);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+/// As [`sleep`].
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep::at(clock::from_instant(deadline))
+}
+
+/// The future of [`sleep`] and [`sleep_until`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Sleep {
+    /// In nanoseconds of the clock.
+    deadline: u64,
+    stage: Stage,
+}
+
+enum Stage {
+    New,
+    Armed(Arc<Timers>, Key),
+    Done,
+}
+
+impl Sleep {
+    pub(super) fn at(deadline: u64) -> Sleep {
+        Sleep {
+            deadline,
+            stage: Stage::New,
+        }
+    }
+
+    /// The deadline in nanoseconds of the clock.
+    pub(super) fn nanos(&self) -> u64 {
+        self.deadline
+    }
+
+    /// Has it not been polled since it was made or reset?
+    pub(super) fn is_new(&self) -> bool {
+        matches!(self.stage, Stage::New)
+    }
+
+    /// When it is ready.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        clock::to_instant(self.deadline)
+    }
+
+    /// Has the deadline passed?
+    #[must_use]
+    pub fn is_elapsed(&self) -> bool {
+        matches!(self.stage, Stage::Done) || clock::now() >= self.deadline
+    }
+
+    /// Gives it another deadline, earlier or later, whether it is ready or not.
+    /// Await it (again) afterwards.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// upshift::Runtime::new()?.block_on(async {
+    ///     let mut sleep = upshift::time::sleep(Duration::from_secs(3600));
+    ///     sleep.reset(Instant::now() + Duration::from_millis(1));
+    ///     sleep.await;
+    /// });
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn reset(&mut self, deadline: Instant) {
+        self.reset_nanos(clock::from_instant(deadline));
+    }
+
+    pub(super) fn reset_nanos(&mut self, deadline: u64) {
+        self.deadline = deadline;
+        if let Stage::Armed(timers, key) = &self.stage {
+            let here = context::timers().is_some_and(|here| Arc::ptr_eq(&here, timers));
+            if here && timers.reset(*key, deadline) {
+                return;
+            }
+            // Armed on another vCPU, which may be asleep until the old deadline:
+            // the coroutine is polled and arms where it is. If the timer has
+            // fired, its wake does that.
+            if let Some(waker) = timers.cancel(*key) {
+                waker.wake();
+            }
+        }
+        self.stage = Stage::New;
+    }
+
+    /// `poll`; `give_way`: not ready while something more urgent waits.
+    pub(super) fn advance(&mut self, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
+        let over = match &self.stage {
+            Stage::Done => true,
+            Stage::New => false,
+            Stage::Armed(timers, key) => match timers.poll(*key, cx.waker()) {
+                Fired::Not => return Poll::Pending,
+                Fired::Yes => true,
+                Fired::Evicted => clock::now() >= self.deadline,
+            },
+        };
+        if over {
+            self.stage = Stage::Done;
+        } else {
+            self.stage = Stage::New;
+            if self.arm(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        if give_way && !may_proceed() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// Ready: the deadline has passed.
+    fn arm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(timers) = context::timers() else {
+            panic!(
+                "a timer was polled outside of an upshift runtime: \
+                 await it in a coroutine (`Runtime::block_on`, `upshift::spawn`)"
+            );
+        };
+        match timers.arm(self.deadline, cx.waker()) {
+            Armed::At(key) => self.stage = Stage::Armed(timers, key),
+            Armed::Past => {
+                self.stage = Stage::Done;
+                return Poll::Ready(());
+            }
+            // The next poll is on another vCPU.
+            Armed::Closed => cx.waker().wake_by_ref(),
+        }
+        Poll::Pending
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.advance(cx, true)
+    }
+}
+
+impl Drop for Sleep {
+    #[inline]
+    fn drop(&mut self) {
+        if let Stage::Armed(timers, key) = &self.stage {
+            drop(timers.cancel(*key));
+        }
+    }
+}
+
+impl std::fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sleep")
+            .field("deadline", &self.deadline())
+            .finish_non_exhaustive()
+    }
+}

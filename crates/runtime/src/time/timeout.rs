@@ -1,0 +1,123 @@
+//! A future with a deadline.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::sleep::{Sleep, sleep, sleep_until};
+
+/// Awaits `future` for a duration at most, from this call on.
+///
+/// The future is polled first: if it is ready the deadline does not matter, and a
+/// future that is ready at its first poll costs no timer. When time is up the
+/// future is dropped together with the [`Timeout`].
+///
+/// ```
+/// use std::time::Duration;
+/// use upshift::time::timeout;
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     assert_eq!(timeout(Duration::from_secs(1), async { 7 }).await, Ok(7));
+///     let never = std::future::pending::<()>();
+///     assert!(timeout(Duration::from_millis(1), never).await.is_err());
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+/// As [`sleep`](super::sleep), if the future is not ready at once.
+pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoFuture> {
+    Timeout {
+        future: future.into_future(),
+        sleep: sleep(duration),
+    }
+}
+
+/// Awaits `future` until an instant at most. Otherwise as [`timeout`].
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let deadline = Instant::now() + Duration::from_millis(1);
+///     let never = std::future::pending::<()>();
+///     assert!(upshift::time::timeout_at(deadline, never).await.is_err());
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+/// As [`timeout`].
+pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
+    Timeout {
+        future: future.into_future(),
+        sleep: sleep_until(deadline),
+    }
+}
+
+/// The future of [`timeout`] and [`timeout_at`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Timeout<F> {
+    future: F,
+    sleep: Sleep,
+}
+
+impl<F> Timeout<F> {
+    /// The future inside.
+    pub fn get_ref(&self) -> &F {
+        &self.future
+    }
+
+    /// The future inside.
+    pub fn get_mut(&mut self) -> &mut F {
+        &mut self.future
+    }
+
+    /// The future inside, without its deadline.
+    pub fn into_inner(self) -> F {
+        self.future
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: `future` is pinned whenever the whole is: it is not moved out of
+        // a pinned `Timeout` (`get_mut` and `into_inner` need an unpinned one),
+        // there is no `Drop`, and `Unpin` is derived from the fields. `sleep` is
+        // `Unpin`.
+        let (future, sleep) = unsafe {
+            let this = self.get_unchecked_mut();
+            (Pin::new_unchecked(&mut this.future), &mut this.sleep)
+        };
+        if let Poll::Ready(output) = future.poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        // A future that uses up the coroutine's budget in every poll must not keep
+        // the deadline from counting.
+        sleep.advance(cx, false).map(|()| Err(Elapsed(())))
+    }
+}
+
+/// Time is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed(());
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the deadline passed before the operation was done: retry or allow more time")
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+impl From<Elapsed> for io::Error {
+    fn from(elapsed: Elapsed) -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, elapsed)
+    }
+}

@@ -1,0 +1,185 @@
+//! The timers of one vCPU: a wheel of wakers behind a lock.
+//!
+//! Armed and expired by the thread that serves the vCPU; cancelled and reset from
+//! wherever a `Sleep` has been moved to. The lock is as good as never contended
+//! (one atomic step); wakers run, and are dropped, without it. The loop of the
+//! vCPU reads [`Timers::next_deadline`] without the lock.
+//!
+//! Contract with the loop: a timer is armed only on the thread that serves the
+//! vCPU, which therefore sees the new deadline before it waits. What comes from
+//! other threads makes deadlines later or takes them away, and at worst the loop
+//! looks once for nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+
+pub(super) use super::wheel::Key;
+use super::wheel::Wheel;
+use crate::sync::Lock;
+
+/// No timer is armed.
+const NEVER: u64 = u64::MAX;
+
+/// The timers of a vCPU.
+pub(crate) struct Timers {
+    /// A lower bound of all deadlines; changes under the lock.
+    next: AtomicU64,
+    state: Lock<State>,
+}
+
+struct State {
+    wheel: Wheel<Waker>,
+    /// Nobody expires these timers any more.
+    closed: bool,
+    /// Kept between calls of `expire`.
+    due: Vec<(u64, Waker)>,
+}
+
+/// What [`Timers::arm`] did.
+pub(super) enum Armed {
+    At(Key),
+    /// Nothing: the deadline has passed.
+    Past,
+    /// Nothing: the vCPU has left.
+    Closed,
+}
+
+/// What [`Timers::poll`] found.
+pub(super) enum Fired {
+    Not,
+    /// The timer is gone: it has fired.
+    Yes,
+    /// The timer is gone: it was woken because its vCPU left.
+    Evicted,
+}
+
+impl Timers {
+    /// No timers, at the time `now` (ns).
+    pub(crate) fn new(now: u64) -> Timers {
+        Timers {
+            next: AtomicU64::new(NEVER),
+            state: Lock::new(State {
+                wheel: Wheel::new(now),
+                closed: false,
+                due: Vec::new(),
+            }),
+        }
+    }
+
+    /// When to call [`expire`](Timers::expire) next, in ns; at worst too early.
+    /// One load.
+    #[inline]
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        match self.next.load(Ordering::Relaxed) {
+            NEVER => None,
+            next => Some(next),
+        }
+    }
+
+    /// Wakes all whose deadline is at or before `now` (ns), in the order of their
+    /// deadlines; returns how many.
+    pub(crate) fn expire(&self, now: u64) -> usize {
+        if self.next.load(Ordering::Relaxed) > now {
+            return 0;
+        }
+        let mut state = self.state.lock();
+        let mut due = std::mem::take(&mut state.due);
+        state
+            .wheel
+            .expire(now, |deadline, waker| due.push((deadline, waker)));
+        self.refresh(&state);
+        drop(state);
+        let count = due.len();
+        if count > 1 {
+            due.sort_unstable_by_key(|timer| timer.0);
+        }
+        for (_, waker) in due.drain(..) {
+            waker.wake();
+        }
+        let mut state = self.state.lock();
+        // A burst does not keep its memory.
+        if due.capacity() <= 1024 {
+            std::mem::swap(&mut state.due, &mut due);
+        }
+        drop(state);
+        count
+    }
+
+    /// The vCPU leaves: everybody is woken, and arms elsewhere.
+    pub(crate) fn close(&self) {
+        let mut woken = Vec::new();
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.wheel.drain(|waker| woken.push(waker));
+        self.next.store(NEVER, Ordering::Relaxed);
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Arms a timer, on the thread that serves the vCPU.
+    #[inline]
+    pub(super) fn arm(&self, deadline: u64, waker: &Waker) -> Armed {
+        let mut state = self.state.lock();
+        if state.wheel.is_past(deadline) {
+            return Armed::Past;
+        }
+        if state.closed {
+            return Armed::Closed;
+        }
+        let key = state.wheel.insert(deadline, waker.clone());
+        self.advance(&state, deadline);
+        Armed::At(key)
+    }
+
+    /// Has it fired? If not, this waker is woken in future.
+    pub(super) fn poll(&self, key: Key, waker: &Waker) -> Fired {
+        let mut state = self.state.lock();
+        let Some(place) = state.wheel.get_mut(key) else {
+            state.wheel.remove(key);
+            return if state.closed {
+                Fired::Evicted
+            } else {
+                Fired::Yes
+            };
+        };
+        if !place.will_wake(waker) {
+            let before = std::mem::replace(place, waker.clone());
+            drop(state);
+            drop(before);
+        }
+        Fired::Not
+    }
+
+    /// Takes the timer away; the waker if it has not fired.
+    #[inline]
+    pub(super) fn cancel(&self, key: Key) -> Option<Waker> {
+        let mut state = self.state.lock();
+        let waker = state.wheel.remove(key);
+        if state.wheel.is_empty() {
+            self.next.store(NEVER, Ordering::Relaxed);
+        }
+        waker
+    }
+
+    /// Another deadline for a timer that has not fired. Only on the thread that
+    /// serves the vCPU. False: it has fired.
+    pub(super) fn reset(&self, key: Key, deadline: u64) -> bool {
+        let mut state = self.state.lock();
+        let armed = state.wheel.reset(key, deadline);
+        self.advance(&state, deadline);
+        armed
+    }
+
+    #[inline]
+    fn advance(&self, state: &State, deadline: u64) {
+        let deadline = state.wheel.rounded(deadline);
+        if deadline < self.next.load(Ordering::Relaxed) {
+            self.next.store(deadline, Ordering::Relaxed);
+        }
+    }
+
+    fn refresh(&self, state: &State) {
+        let next = state.wheel.next_deadline().unwrap_or(NEVER);
+        self.next.store(next, Ordering::Relaxed);
+    }
+}

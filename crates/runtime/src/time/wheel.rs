@@ -1,0 +1,466 @@
+//! A hierarchical timer wheel: which of many deadlines are due.
+//!
+//! A pure data structure without a clock: whoever has it says what time it is.
+//! Times are nanoseconds; the wheel counts in ticks of 1024 ns. A deadline is
+//! rounded up to a tick, so a timer is never early, and late by a tick at most.
+//!
+//! Level 0 has 64 slots of one tick, level 1 64 slots of 64 ticks, and so on; nine
+//! levels hold every `u64`. A timer lies at the level of the highest group of six
+//! bits in which its tick differs from `elapsed`, in the slot that this group
+//! names. Slots are doubly linked lists; a bitmap per level names the slots in
+//! use; each slot knows a lower bound of its deadlines.
+//!
+//! Invariants:
+//!
+//! * every timer in a slot has a tick > `elapsed`, and shares with `elapsed` all
+//!   groups above its level. So the first slot in use of a level has the level's
+//!   earliest timers, and the next deadline is the least bound of nine slots;
+//! * a node belongs to whoever inserted it until they remove it, also after it has
+//!   fired. So a key never names somebody else's timer.
+//!
+//! Costs: insert and remove O(1) without allocation (once the slab has grown);
+//! a timer is moved at most once per level before it fires; an empty stretch of
+//! time costs nothing, however long. A removed timer leaves its slot's bound as it
+//! was: at worst one look that finds nothing.
+
+use std::mem;
+
+const TICK_BITS: u32 = 10;
+const GROUP_BITS: u32 = 6;
+const SLOTS: usize = 1 << GROUP_BITS;
+const WHEELS: usize = 9;
+/// Ticks beyond this do not exist: 584 years after the clock's zero.
+const LAST_TICK: u64 = (1 << (64 - TICK_BITS)) - 1;
+const NONE: u32 = u32::MAX;
+
+/// A timer's node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key(u32);
+
+pub(crate) struct Wheel<T> {
+    nodes: Vec<Node<T>>,
+    free: u32,
+    /// Timers in slots.
+    armed: usize,
+    /// All ticks up to this one have been dealt with.
+    elapsed: u64,
+    levels: Box<[Level; WHEELS]>,
+}
+
+struct Level {
+    used: u64,
+    heads: [u32; SLOTS],
+    /// No timer in the slot has a tick before this one.
+    bounds: [u64; SLOTS],
+}
+
+struct Node<T> {
+    tick: u64,
+    prev: u32,
+    next: u32,
+    level: u8,
+    slot: u8,
+    /// None once it has fired.
+    value: Option<T>,
+}
+
+impl<T> Wheel<T> {
+    /// An empty wheel that starts at `now` (ns).
+    pub(crate) fn new(now: u64) -> Wheel<T> {
+        Wheel {
+            nodes: Vec::new(),
+            free: NONE,
+            armed: 0,
+            elapsed: now >> TICK_BITS,
+            levels: Box::new(
+                [const {
+                    Level {
+                        used: 0,
+                        heads: [NONE; SLOTS],
+                        bounds: [0; SLOTS],
+                    }
+                }; WHEELS],
+            ),
+        }
+    }
+
+    /// Adds a timer. One whose deadline has passed fires at the next `expire`.
+    #[inline]
+    pub(crate) fn insert(&mut self, deadline: u64, value: T) -> Key {
+        let node = Node {
+            tick: 0,
+            prev: NONE,
+            next: NONE,
+            level: 0,
+            slot: 0,
+            value: Some(value),
+        };
+        let index = self.free;
+        let index = if let Some(place) = self.nodes.get_mut(index as usize) {
+            self.free = place.next;
+            *place = node;
+            index
+        } else {
+            self.nodes.push(node);
+            u32::try_from(self.nodes.len() - 1).expect("2^32 timers do not fit into memory")
+        };
+        self.arm(index, deadline);
+        Key(index)
+    }
+
+    /// Removes a timer, fired or not; returns its value unless it has fired.
+    #[inline]
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+        let value = self.node(key.0).value.take();
+        if value.is_some() {
+            self.disarm(key.0);
+        }
+        self.node(key.0).next = mem::replace(&mut self.free, key.0);
+        value
+    }
+
+    /// Gives a timer that has not fired another deadline. False: it has fired.
+    pub(crate) fn reset(&mut self, key: Key, deadline: u64) -> bool {
+        let armed = self.node(key.0).value.is_some();
+        if armed {
+            self.disarm(key.0);
+            self.arm(key.0, deadline);
+        }
+        armed
+    }
+
+    /// The value of a timer that has not fired.
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        self.node(key.0).value.as_mut()
+    }
+
+    /// When to call `expire` next, in ns: never after a deadline by more than a
+    /// tick; at worst too early.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        if self.armed == 0 {
+            return None;
+        }
+        self.levels
+            .iter()
+            .filter(|level| level.used != 0)
+            .map(|level| level.bounds[level.used.trailing_zeros() as usize])
+            .min()
+            .map(|tick| tick << TICK_BITS)
+    }
+
+    /// Fires every timer whose deadline is at or before `now` (ns): hands its
+    /// deadline (rounded up) and its value to `fire`, in no particular order.
+    pub(crate) fn expire(&mut self, now: u64, mut fire: impl FnMut(u64, T)) {
+        let now = now >> TICK_BITS;
+        if now < self.elapsed {
+            return;
+        }
+        let mut chain = NONE;
+        for number in 0..WHEELS {
+            // Slots in order of time, until one that is wholly in the future.
+            while let Some(slot) = self.levels[number].first_until(now) {
+                chain = self.detach(number, slot, chain);
+            }
+        }
+        self.elapsed = now;
+        // Outside of any slot now, linked by `next`.
+        while chain != NONE {
+            let index = chain;
+            let node = self.node(index);
+            chain = node.next;
+            if node.tick <= now {
+                let tick = node.tick;
+                if let Some(value) = node.value.take() {
+                    fire(tick << TICK_BITS, value);
+                }
+            } else {
+                self.link(index);
+            }
+        }
+    }
+
+    /// Fires everything, due or not.
+    pub(crate) fn drain(&mut self, mut fire: impl FnMut(T)) {
+        for level in self.levels.iter_mut() {
+            level.used = 0;
+        }
+        self.armed = 0;
+        self.nodes
+            .iter_mut()
+            .filter_map(|node| node.value.take())
+            .for_each(&mut fire);
+    }
+
+    #[inline]
+    fn node(&mut self, index: u32) -> &mut Node<T> {
+        &mut self.nodes[index as usize]
+    }
+
+    #[inline]
+    fn arm(&mut self, index: u32, deadline: u64) {
+        self.node(index).tick = self.tick(deadline);
+        self.link(index);
+    }
+
+    /// The tick in which a deadline fires; the next one if it has passed.
+    #[inline]
+    fn tick(&self, deadline: u64) -> u64 {
+        let tick = deadline.div_ceil(1 << TICK_BITS);
+        tick.max(self.elapsed + 1).min(LAST_TICK)
+    }
+
+    /// When a timer of this deadline would fire (ns).
+    #[inline]
+    pub(crate) fn rounded(&self, deadline: u64) -> u64 {
+        self.tick(deadline) << TICK_BITS
+    }
+
+    /// Has this deadline passed, as far as the wheel knows?
+    #[inline]
+    pub(crate) fn is_past(&self, deadline: u64) -> bool {
+        deadline <= self.elapsed << TICK_BITS
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.armed == 0
+    }
+
+    #[inline]
+    fn link(&mut self, index: u32) {
+        let elapsed = self.elapsed;
+        let node = &mut self.nodes[index as usize];
+        let group = (node.tick ^ elapsed).checked_ilog2().unwrap_or(0) / GROUP_BITS;
+        let slot = (node.tick >> (group * GROUP_BITS)) as usize % SLOTS;
+        let level = &mut self.levels[group as usize];
+        let fresh = level.used & (1 << slot) == 0;
+        node.level = group as u8;
+        node.slot = slot as u8;
+        node.prev = NONE;
+        if fresh {
+            node.next = NONE;
+            level.used |= 1 << slot;
+            level.bounds[slot] = node.tick;
+        } else {
+            node.next = level.heads[slot];
+            level.bounds[slot] = level.bounds[slot].min(node.tick);
+        }
+        let next = node.next;
+        level.heads[slot] = index;
+        if next != NONE {
+            self.node(next).prev = index;
+        }
+        self.armed += 1;
+    }
+
+    #[inline]
+    fn disarm(&mut self, index: u32) {
+        let node = &self.nodes[index as usize];
+        let (prev, next) = (node.prev, node.next);
+        let slot = usize::from(node.slot);
+        let level = &mut self.levels[usize::from(node.level)];
+        if prev == NONE {
+            level.heads[slot] = next;
+            if next == NONE {
+                level.used &= !(1 << slot);
+            }
+        } else {
+            self.node(prev).next = next;
+        }
+        if next != NONE {
+            self.node(next).prev = prev;
+        }
+        self.armed -= 1;
+    }
+
+    /// Puts a slot's list in front of a chain and empties the slot.
+    fn detach(&mut self, number: usize, slot: usize, chain: u32) -> u32 {
+        let level = &mut self.levels[number];
+        level.used &= !(1 << slot);
+        let head = level.heads[slot];
+        let mut last = head;
+        loop {
+            self.armed -= 1;
+            let node = self.node(last);
+            if node.next == NONE {
+                node.next = chain;
+                return head;
+            }
+            last = node.next;
+        }
+    }
+}
+
+impl Level {
+    fn first_until(&self, now: u64) -> Option<usize> {
+        let first = self.used.trailing_zeros() as usize;
+        (self.used != 0 && self.bounds[first] <= now).then_some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TICK: u64 = 1 << TICK_BITS;
+
+    fn fired(wheel: &mut Wheel<u32>, now: u64) -> Vec<u32> {
+        let mut fired = Vec::new();
+        wheel.expire(now, |_, value| fired.push(value));
+        fired.sort_unstable();
+        fired
+    }
+
+    #[test]
+    fn a_lone_far_timer_needs_one_look() {
+        let mut wheel = Wheel::new(12_345);
+        let year = 365 * 86_400_000_000_000;
+        wheel.insert(year, 1);
+        let next = wheel.next_deadline().unwrap();
+        assert!((year..year + TICK).contains(&next));
+        assert_eq!(fired(&mut wheel, next - 1), []);
+        assert_eq!(fired(&mut wheel, next), [1]);
+        assert_eq!(wheel.next_deadline(), None);
+    }
+
+    #[test]
+    fn past_deadlines_fire_at_the_next_look() {
+        let mut wheel = Wheel::new(1_000_000);
+        wheel.insert(0, 1);
+        wheel.insert(1_000_000, 2);
+        assert_eq!(fired(&mut wheel, 1_000_000 + TICK), [1, 2]);
+    }
+
+    #[test]
+    fn the_last_deadline_is_kept_and_can_be_removed() {
+        let mut wheel = Wheel::new(5);
+        let key = wheel.insert(u64::MAX, 1);
+        assert_eq!(fired(&mut wheel, u64::MAX - TICK), []);
+        assert_eq!(wheel.next_deadline(), Some(LAST_TICK << TICK_BITS));
+        assert_eq!(wheel.remove(key), Some(1));
+        assert_eq!(wheel.next_deadline(), None);
+        // Nothing overflows when the clock does not go on.
+        assert_eq!(fired(&mut wheel, u64::MAX), []);
+        wheel.insert(u64::MAX, 2);
+        assert_eq!(fired(&mut wheel, u64::MAX), [2]);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_fires_nothing() {
+        let mut wheel = Wheel::new(1_000_000);
+        wheel.insert(1_000_001, 1);
+        assert_eq!(fired(&mut wheel, 10), []);
+        assert_eq!(fired(&mut wheel, 1_000_000 + TICK), [1]);
+    }
+
+    #[test]
+    fn a_fired_timer_keeps_its_node_until_it_is_removed() {
+        let mut wheel = Wheel::new(0);
+        let first = wheel.insert(1, 1);
+        assert_eq!(fired(&mut wheel, 10 * TICK), [1]);
+        let second = wheel.insert(20 * TICK, 2);
+        assert_ne!(first, second);
+        assert!(!wheel.reset(first, 30 * TICK));
+        assert_eq!(wheel.remove(first), None);
+        assert_eq!(wheel.insert(20 * TICK, 3), first);
+        assert_eq!(fired(&mut wheel, 20 * TICK), [2, 3]);
+    }
+
+    #[test]
+    fn drain_takes_everything() {
+        let mut wheel = Wheel::new(0);
+        let keys: Vec<_> = (0..100).map(|n| wheel.insert(1 << (n % 60), n)).collect();
+        let mut count = 0;
+        wheel.drain(|_| count += 1);
+        assert_eq!((count, wheel.next_deadline()), (100, None));
+        assert!(keys.into_iter().all(|key| wheel.remove(key).is_none()));
+    }
+
+    /// Near, far and all the magnitudes between.
+    fn span() -> impl Strategy<Value = u64> {
+        (0_u32..64, any::<u64>()).prop_map(|(bits, random)| random >> bits)
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u64),
+        Remove(prop::sample::Index),
+        Reset(prop::sample::Index, u64),
+        /// So much later.
+        Expire(u64),
+        /// When the wheel wants to be looked at.
+        Next,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => span().prop_map(Step::Insert),
+            2 => any::<prop::sample::Index>().prop_map(Step::Remove),
+            1 => (any::<prop::sample::Index>(), span()).prop_map(|(i, s)| Step::Reset(i, s)),
+            1 => span().prop_map(Step::Expire),
+            3 => Just(Step::Next),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// Against a plain list: a timer fires never early, and at the first look
+        /// from its tick on; `next_deadline` is never late.
+        #[test]
+        fn it_fires_what_a_list_fires(
+            start in span(),
+            steps in proptest::collection::vec(step(), 1..150),
+        ) {
+            let mut now = start;
+            let mut wheel = Wheel::new(now);
+            let mut list: Vec<(u64, u32, Key)> = Vec::new();
+            let due = |deadline: u64| deadline.div_ceil(TICK).min(LAST_TICK) * TICK;
+            for (number, step) in (0_u32..).zip(steps) {
+                match step {
+                    Step::Insert(after) => {
+                        let deadline = now.saturating_add(after);
+                        // One that has passed waits for the tick after the last look.
+                        let at = due(deadline).max(wheel.rounded(deadline));
+                        list.push((at, number, wheel.insert(deadline, number)));
+                    }
+                    Step::Remove(index) if !list.is_empty() => {
+                        let (_, number, key) = list.swap_remove(index.index(list.len()));
+                        prop_assert_eq!(wheel.remove(key), Some(number));
+                    }
+                    Step::Reset(index, after) if !list.is_empty() => {
+                        let timer = index.index(list.len());
+                        let deadline = now.saturating_add(after);
+                        list[timer].0 = due(deadline).max(wheel.rounded(deadline));
+                        prop_assert!(wheel.reset(list[timer].2, deadline));
+                    }
+                    Step::Expire(_) | Step::Next => {
+                        now = match step {
+                            Step::Expire(after) => now.saturating_add(after),
+                            _ => now.max(wheel.next_deadline().unwrap_or(now)),
+                        };
+                        let mut got = Vec::new();
+                        wheel.expire(now, |deadline, value| got.push((deadline, value)));
+                        got.sort_unstable();
+                        let mut expected: Vec<_> =
+                            list.extract_if(.., |timer| timer.0 <= now).collect();
+                        expected.sort_unstable_by_key(|timer| (timer.0, timer.1));
+                        prop_assert_eq!(
+                            got,
+                            expected.iter().map(|timer| (timer.0, timer.1)).collect::<Vec<_>>()
+                        );
+                        for (_, _, key) in expected {
+                            prop_assert_eq!(wheel.remove(key), None);
+                        }
+                    }
+                    _ => {}
+                }
+                let earliest = list.iter().map(|timer| timer.0).min();
+                prop_assert_eq!(wheel.is_empty(), list.is_empty());
+                prop_assert_eq!(wheel.next_deadline().is_some(), earliest.is_some());
+                prop_assert!(wheel.next_deadline() <= earliest);
+            }
+        }
+    }
+}

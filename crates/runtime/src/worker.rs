@@ -1,0 +1,188 @@
+//! The loop of an inline vCPU: one thread runs the ring and the coroutines.
+//!
+//! ```text
+//!   ┌─► reap the ring, expire timers ─► pick ─► poll ─┐
+//!   │        ▲                            ▲           │
+//!   │        └── completions or           └───────────┤ more ready
+//!   │            submissions are due                  │
+//!   └──────── one enter: submit and wait ◄─────────────┘ nothing ready
+//! ```
+//!
+//! Completions are looked at (loads only) after every poll. They are reaped when
+//! the reap interval has passed or enough coroutines have run, so that under
+//! load one system call serves many requests; an idle vCPU reaps at once. An
+//! urgent completion therefore waits for at most one poll and the reap interval.
+//!
+//! Before it parks, a vCPU that has lately been woken by another one spins for a
+//! bounded time: the wake then costs a cache miss instead of a system call and
+//! the start of a halted CPU.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use upshift_core::{Executor, Picked, Polled, Yielded};
+use upshift_ring::Ring;
+
+use crate::clock;
+use crate::context;
+use crate::coop;
+use crate::host::Linux;
+use crate::runtime::Shared;
+use crate::time::Timers;
+
+/// Polls before a vCPU with completions or submissions waiting enters the ring.
+const POLLS_PER_REAP: u32 = 64;
+/// A parked vCPU looks for work of busy ones this often: their owners wake it
+/// when they see that they have too much, but not in the middle of a long poll.
+const LOOK_AROUND: Duration = Duration::from_millis(10);
+/// A wait that a wake from another vCPU ended sooner than this makes the next
+/// wait begin with spinning.
+const SHORT_WAIT: Duration = Duration::from_micros(200);
+
+/// One vCPU with the thread that serves it.
+pub(crate) struct Worker {
+    pub(crate) executor: Executor<Linux>,
+    pub(crate) ring: Ring,
+    pub(crate) timers: Arc<Timers>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) quantum_ticks: u64,
+    /// Set when this vCPU is to leave its service.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+impl Worker {
+    /// Serves the vCPU until `done` says so, which is asked whenever a poll has
+    /// ended or a wait is over.
+    pub(crate) fn run(&self, done: impl Fn() -> bool) {
+        let _entered = context::enter(self);
+        let reap_ticks = clock::to_ticks(self.shared.reap_interval);
+        let mut spin = false;
+        let mut reaped_at = clock::ticks();
+        let mut polls = 0;
+        let mut back: Option<Yielded<'_, Linux>> = None;
+        loop {
+            match self.executor.pick(back.take()) {
+                Some(Picked::Poll(running)) => {
+                    coop::refill();
+                    if let Polled::Yielded(yielded) = running.poll() {
+                        back = Some(yielded);
+                    }
+                    polls += 1;
+                    let due = self.ring_is_due()
+                        && (polls >= POLLS_PER_REAP
+                            || self.executor.clock().wrapping_sub(reaped_at) >= reap_ticks);
+                    if due || polls >= POLLS_PER_REAP {
+                        self.turn();
+                        reaped_at = self.executor.clock();
+                        polls = 0;
+                    }
+                    if done() {
+                        return;
+                    }
+                }
+                Some(Picked::Resume(_)) => {
+                    unreachable!("nothing is suspended on an inline vCPU")
+                }
+                None => {
+                    polls = 0;
+                    if self.ring_is_due() || self.timer_is_due() {
+                        self.turn();
+                    } else if done() {
+                        return;
+                    } else {
+                        spin = self.wait(spin);
+                    }
+                    reaped_at = self.executor.clock();
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn ring_is_due(&self) -> bool {
+        self.ring.has_completions() || self.ring.pending_submissions() != 0
+    }
+
+    fn timer_is_due(&self) -> bool {
+        self.timers
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= clock::now())
+    }
+
+    /// Submits, reaps all completions into the ready queues, expires timers.
+    fn turn(&self) {
+        if self.ring_is_due()
+            && let Err(error) = self.ring.submit()
+        {
+            self.shared.report(&error);
+        }
+        self.executor.refresh_clock();
+        self.ring.reap();
+        if self.timers.next_deadline().is_some() {
+            self.timers.expire(clock::now());
+        }
+    }
+
+    /// Waits for completions, timers or wakes, spinning first if told to.
+    /// Returns whether to spin before the next wait.
+    fn wait(&self, spin: bool) -> bool {
+        if spin && self.spin() {
+            return true;
+        }
+        if !self.executor.prepare_park() {
+            return spin;
+        }
+        let mut timeout = self
+            .timers
+            .next_deadline()
+            .map(|deadline| Duration::from_nanos(deadline.saturating_sub(clock::now())));
+        let domain = self.executor.domain();
+        if domain.idle_vcpus() < domain.active_vcpus() {
+            timeout = Some(timeout.map_or(LOOK_AROUND, |timeout| timeout.min(LOOK_AROUND)));
+        }
+        let began = clock::ticks();
+        if let Err(error) = self.ring.wait(timeout) {
+            self.shared.report(&error);
+        }
+        self.executor.unpark();
+        self.executor.refresh_clock();
+        let waited = self.executor.clock().wrapping_sub(began);
+        let woken = self.executor.has_arrivals();
+        self.ring.reap();
+        if self.timers.next_deadline().is_some() {
+            self.timers.expire(clock::now());
+        }
+        woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.spin.is_zero()
+    }
+
+    /// Spins for the spin time at most. True: something has come.
+    fn spin(&self) -> bool {
+        let limit = clock::to_ticks(self.shared.spin);
+        let began = clock::ticks();
+        loop {
+            for _ in 0..16 {
+                if self.executor.has_arrivals() || self.ring.has_completions() {
+                    return true;
+                }
+                core::hint::spin_loop();
+            }
+            if self.stop.load(Ordering::Relaxed) || clock::ticks().wrapping_sub(began) > limit {
+                return false;
+            }
+        }
+    }
+
+    /// The vCPU leaves: what is pinned to it is cancelled, the rest moves on, and
+    /// the ring is cancelled, drained and closed.
+    pub(crate) fn retire(&self) {
+        let _entered = context::enter(self);
+        self.executor.retire();
+        self.timers.close();
+        self.ring.shutdown();
+        self.shared
+            .domain
+            .host()
+            .set_remote(self.executor.index(), None);
+    }
+}

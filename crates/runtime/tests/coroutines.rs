@@ -1,0 +1,408 @@
+//! Coroutines of a runtime: order, names, priorities, vCPUs, panics, shutdown.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use upshift::{Dead, Level, Priority, Runtime, State, yield_now};
+
+fn one() -> Runtime {
+    Runtime::builder().vcpus(1).build().unwrap()
+}
+
+fn two() -> Runtime {
+    Runtime::builder().vcpus(2).build().unwrap()
+}
+
+const URGENT: Level = Level::at::<2>();
+const MIDDLE: Level = Level::at::<20>();
+const LATE: Level = Level::at::<50>();
+
+#[test]
+fn block_on_returns_what_the_main_coroutine_returns_and_may_borrow() {
+    let text = String::from("borrowed");
+    let runtime = one();
+    assert_eq!(runtime.block_on(async { text.len() }), 8);
+    assert_eq!(runtime.block_on(async { 2 }), 2);
+}
+
+#[test]
+fn a_panic_of_the_main_coroutine_comes_out_of_block_on() {
+    let runtime = one();
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        runtime.block_on(async { panic!("on purpose") })
+    }));
+    assert_eq!(
+        *caught.unwrap_err().downcast::<&str>().unwrap(),
+        "on purpose"
+    );
+    assert_eq!(runtime.block_on(async { 3 }), 3);
+}
+
+#[test]
+fn more_urgent_coroutines_run_first_and_equals_in_order() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    one().block_on(async {
+        let mut handles = Vec::new();
+        for (name, level) in [("c", LATE), ("b", MIDDLE), ("a", URGENT), ("a2", URGENT)] {
+            let log = log.clone();
+            handles.push(upshift::spawn(
+                async move { log.lock().unwrap().push(name) },
+                level,
+            ));
+        }
+        upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
+        yield_now().await;
+        for handle in handles {
+            handle.await.unwrap();
+        }
+    });
+    assert_eq!(*log.lock().unwrap(), ["a", "a2", "b", "c"]);
+}
+
+#[test]
+fn children_inherit_the_level() {
+    one().block_on(async {
+        let child = upshift::spawn(async { upshift::current_level() }, Priority::Inherit);
+        assert_eq!(child.await.unwrap(), Some(Level::DEFAULT));
+        let child = upshift::spawn(
+            async {
+                upshift::spawn(async { upshift::current_level() }, Priority::Inherit)
+                    .await
+                    .unwrap()
+            },
+            MIDDLE,
+        );
+        assert_eq!(child.await.unwrap(), Some(MIDDLE));
+    });
+}
+
+#[test]
+fn reprio_moves_a_queued_coroutine() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    one().block_on(async {
+        let spawn = |name, level| {
+            let log = log.clone();
+            upshift::spawn(async move { log.lock().unwrap().push(name) }, level)
+        };
+        let late = spawn("was late", LATE);
+        let middle = spawn("middle", MIDDLE);
+        upshift::reprio(late.id(), URGENT).unwrap();
+        upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
+        yield_now().await;
+        late.await.unwrap();
+        middle.await.unwrap();
+    });
+    assert_eq!(*log.lock().unwrap(), ["was late", "middle"]);
+}
+
+#[test]
+fn a_dead_id_is_an_error_value() {
+    one().block_on(async {
+        let handle = upshift::spawn(async {}, Priority::Inherit);
+        let id = handle.id();
+        handle.await.unwrap();
+        assert_eq!(upshift::wake(id), Err(Dead));
+        assert_eq!(upshift::reprio(id, URGENT), Err(Dead));
+        assert_eq!(upshift::Handle::current().unwrap().state(id), State::Exited);
+    });
+    let nobody = upshift::CoroutineId::from_u64(7);
+    assert_eq!(upshift::wake(nobody), Err(Dead));
+}
+
+#[test]
+fn a_panicking_coroutine_reports_it_and_the_rest_lives() {
+    one().block_on(async {
+        let bad = upshift::spawn(async { panic!("broken: {}", 7) }, Priority::Inherit);
+        let good = upshift::spawn(async { 5 }, Priority::Inherit);
+        let error = bad.await.unwrap_err();
+        assert!(error.is_panic());
+        assert_eq!(error.to_string(), "the coroutine panicked: broken: 7");
+        assert_eq!(good.await.unwrap(), 5);
+    });
+}
+
+#[test]
+fn spawn_local_stays_on_its_thread_and_need_not_be_send() {
+    two().block_on(async {
+        let shared = Rc::new(Cell::new(0));
+        let here = std::thread::current().id();
+        let mut handles = Vec::new();
+        for _ in 0..50 {
+            let shared = shared.clone();
+            handles.push(upshift::spawn_local(
+                async move {
+                    for _ in 0..20 {
+                        assert_eq!(std::thread::current().id(), here);
+                        shared.set(shared.get() + 1);
+                        yield_now().await;
+                    }
+                },
+                Priority::Inherit,
+            ));
+        }
+        for handle in handles {
+            handle.await.unwrap();
+        }
+        assert_eq!(shared.get(), 1000);
+    });
+}
+
+/// Computes without yielding.
+fn burn(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn work_moves_to_an_idle_vcpu() {
+    let threads = Arc::new(Mutex::new(HashSet::new()));
+    two().block_on(async {
+        let mut handles = Vec::new();
+        for _ in 0..8 {
+            let threads = threads.clone();
+            handles.push(upshift::spawn(
+                async move {
+                    threads.lock().unwrap().insert(std::thread::current().id());
+                    burn(Duration::from_millis(20));
+                },
+                Priority::Inherit,
+            ));
+        }
+        for handle in handles {
+            handle.await.unwrap();
+        }
+    });
+    assert_eq!(threads.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn vcpus_come_and_go() {
+    one().block_on(async {
+        let handle = upshift::Handle::current().unwrap();
+        assert!(upshift::release_cpu().is_err(), "the last vCPU stays");
+        for _ in 0..5 {
+            upshift::alloc_cpu().unwrap();
+            assert_eq!(handle.vcpus(), 2);
+            let work: Vec<_> = (0..200)
+                .map(|n| {
+                    upshift::spawn(
+                        async move {
+                            for _ in 0..10 {
+                                yield_now().await;
+                            }
+                            n
+                        },
+                        Priority::Inherit,
+                    )
+                })
+                .collect();
+            upshift::release_cpu().unwrap();
+            let mut sum = 0;
+            for work in work {
+                sum += work.await.unwrap();
+            }
+            assert_eq!(sum, 199 * 200 / 2);
+            while handle.vcpus() != 1 {
+                yield_now().await;
+            }
+        }
+    });
+}
+
+#[test]
+fn blocking_functions_run_beside_the_coroutines() {
+    one().block_on(async {
+        let blocking = upshift::spawn_blocking(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            std::thread::current().id()
+        });
+        assert_ne!(blocking.await.unwrap(), std::thread::current().id());
+        let broken = upshift::spawn_blocking(|| panic!("in a thread"));
+        assert!(broken.await.unwrap_err().is_panic());
+    });
+}
+
+#[test]
+fn wakes_from_other_threads_reach_a_parked_vcpu() {
+    let runtime = one();
+    let handle = runtime.handle();
+    let rounds = 200;
+    let seen = Arc::new(AtomicUsize::new(0));
+    let count = seen.clone();
+    runtime.block_on(async move {
+        let me = upshift::get_cid().unwrap();
+        let thread = std::thread::spawn(move || {
+            for round in 0..rounds {
+                while seen.load(Ordering::Acquire) != round {
+                    std::thread::yield_now();
+                }
+                handle.wake(me).unwrap();
+            }
+        });
+        for _ in 0..rounds {
+            // Pending once, for whoever wakes us.
+            let mut waited = false;
+            std::future::poll_fn(|_| {
+                if std::mem::replace(&mut waited, true) {
+                    std::task::Poll::Ready(())
+                } else {
+                    std::task::Poll::Pending
+                }
+            })
+            .await;
+            count.fetch_add(1, Ordering::Release);
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn dropping_the_runtime_drops_every_future() {
+    struct Count(Arc<AtomicUsize>);
+    impl Drop for Count {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let runtime = two();
+    runtime.block_on(async {
+        for _ in 0..100 {
+            let count = Count(dropped.clone());
+            upshift::spawn(
+                async move {
+                    let _count = count;
+                    std::future::pending::<()>().await;
+                },
+                Priority::Inherit,
+            )
+            .detach();
+            let count = Count(dropped.clone());
+            upshift::spawn_local(
+                async move {
+                    let _count = count;
+                    std::future::pending::<()>().await;
+                },
+                Priority::Inherit,
+            )
+            .detach();
+        }
+        yield_now().await;
+    });
+    let handle = runtime.handle();
+    drop(runtime);
+    assert_eq!(dropped.load(Ordering::Relaxed), 200);
+    assert!(handle.spawn(async {}, Priority::Inherit).is_err());
+}
+
+#[test]
+fn yield_if_needed_lets_the_more_urgent_pass() {
+    let ran = Arc::new(AtomicBool::new(false));
+    one().block_on(async {
+        let urgent = {
+            let ran = ran.clone();
+            upshift::spawn(async move { ran.store(true, Ordering::Relaxed) }, URGENT)
+        };
+        assert!(upshift::need_preempt());
+        assert!(!ran.load(Ordering::Relaxed));
+        upshift::yield_if_needed().await;
+        assert!(ran.load(Ordering::Relaxed));
+        assert!(!upshift::need_preempt());
+        urgent.await.unwrap();
+    });
+}
+
+#[test]
+fn a_cancelled_coroutine_says_so() {
+    one().block_on(async {
+        let handle = upshift::spawn(std::future::pending::<()>(), Priority::Inherit);
+        yield_now().await;
+        handle.cancel();
+        assert!(handle.await.unwrap_err().is_cancelled());
+    });
+}
+
+#[test]
+fn chaos_changes_the_order_and_nothing_else() {
+    for seed in 1..20 {
+        let runtime = Runtime::builder().vcpus(1).chaos(seed).build().unwrap();
+        let total = runtime.block_on(async {
+            let handles: Vec<_> = (0..50u64)
+                .map(|n| {
+                    upshift::spawn(
+                        async move {
+                            upshift::yield_if_needed().await;
+                            n
+                        },
+                        Priority::Inherit,
+                    )
+                })
+                .collect();
+            let mut total = 0;
+            for handle in handles {
+                total += handle.await.unwrap();
+            }
+            total
+        });
+        assert_eq!(total, 49 * 50 / 2);
+    }
+}
+
+#[test]
+fn wrong_settings_are_errors() {
+    assert!(Runtime::builder().vcpus(0).build().is_err());
+    let error = Runtime::builder()
+        .vcpus(1)
+        .pin([100_000])
+        .build()
+        .unwrap_err();
+    assert!(error.to_string().contains("CPU 100000"), "{error}");
+    let error = Runtime::builder()
+        .vcpus(1)
+        .buffers(3, 100)
+        .build()
+        .unwrap_err();
+    assert!(error.to_string().contains("power of two"), "{error}");
+}
+
+#[test]
+fn outside_a_runtime_everything_says_so() {
+    assert!(upshift::alloc_cpu().is_err());
+    assert!(upshift::get_cid().is_none());
+    assert!(upshift::try_spawn(async {}, Priority::Inherit).is_err());
+    assert!(upshift::Handle::current().is_err());
+}
+
+#[test]
+fn the_counters_count() {
+    let runtime = one();
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        upshift::spawn(
+            async {
+                for _ in 0..10 {
+                    burn(Duration::from_micros(200));
+                    yield_now().await;
+                }
+            },
+            MIDDLE,
+        )
+        .await
+        .unwrap();
+    });
+    let stats = handle.level_stats(MIDDLE);
+    assert_eq!(stats.polls(), 11);
+    assert!(stats.run_time() >= Duration::from_millis(1), "{stats:?}");
+    assert_eq!(handle.level_stats(LATE).polls(), 0);
+}
+
+#[upshift::test(vcpus = 2, level = 7)]
+async fn the_test_attribute_builds_a_runtime() {
+    assert_eq!(upshift::current_level(), Some(Level::at::<7>()));
+}

@@ -1,0 +1,148 @@
+//! Files, and the two-form system calls.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use upshift::fs::{File, OpenOptions};
+use upshift::sys::{read, write};
+use upshift::{Level, Priority, Runtime};
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    Runtime::builder()
+        .vcpus(1)
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+/// A path that is removed again.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let name = format!("upshift-test-{}-{name}", std::process::id());
+        Scratch(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_file_is_written_synced_and_read_by_position() {
+    let scratch = Scratch::new("position");
+    block_on(async {
+        let file = File::create(&scratch.0).await.unwrap();
+        file.write_all_at("world", 6).await.0.unwrap();
+        file.write_all_at("hello ", 0).await.0.unwrap();
+        let (count, _) = file
+            .write_vectored_at(vec![b"!".to_vec(), b"?".to_vec()], 11)
+            .await;
+        assert_eq!(count.unwrap(), 2);
+        file.sync_data().await.unwrap();
+        file.sync_all().await.unwrap();
+        assert_eq!(file.len().await.unwrap(), 13);
+
+        let file = File::open(&scratch.0).await.unwrap();
+        let (count, buffer) = file.read_at(vec![0; 64], 6).await;
+        assert_eq!(&buffer[..count.unwrap()], b"world!?");
+        let (count, _) = file.read_at(vec![0; 64], 1000).await;
+        assert_eq!(count.unwrap(), 0);
+        let (count, buffers) = file.read_vectored_at(vec![vec![0; 5], vec![0; 8]], 0).await;
+        assert_eq!(count.unwrap(), 13);
+        assert_eq!(buffers.concat(), b"hello world!?");
+    });
+}
+
+#[test]
+fn urgent_and_late_coroutines_may_both_do_file_io() {
+    let scratch = Scratch::new("levels");
+    block_on(async {
+        let file = File::create(&scratch.0).await.unwrap();
+        let mut handles = Vec::new();
+        for n in 0..64u8 {
+            let file = file.clone();
+            handles.push(upshift::spawn(
+                async move { file.write_all_at(vec![n], u64::from(n)).await.0 },
+                Level::new(n).unwrap(),
+            ));
+        }
+        for handle in handles {
+            handle.await.unwrap().unwrap();
+        }
+    });
+    let expected: Vec<u8> = (0..64).collect();
+    assert_eq!(std::fs::read(&scratch.0).unwrap(), expected);
+}
+
+#[test]
+fn opening_fails_with_the_kernels_answer_or_ours() {
+    block_on(async {
+        let error = File::open("/nowhere/at/all").await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+        let error = File::open("a\0b").await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+        let error = OpenOptions::new().open("/tmp").await.unwrap_err();
+        assert!(error.to_string().contains("reading or writing"));
+        let error = OpenOptions::new()
+            .read(true)
+            .truncate(true)
+            .open("/tmp/x")
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn the_asynchronous_form_wakes_the_coroutine_it_names() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    block_on(async move {
+        let named = upshift::spawn(
+            async {
+                let mut waited = false;
+                std::future::poll_fn(|_| match std::mem::replace(&mut waited, true) {
+                    false => std::task::Poll::Pending,
+                    true => std::task::Poll::Ready("woken"),
+                })
+                .await
+            },
+            Priority::Inherit,
+        );
+        upshift::yield_now().await;
+        // Started at once, though nobody awaits it yet.
+        let call = read!(&reader, vec![0; 8], named.id());
+        assert!(!named.is_finished());
+        let (written, _) = write!(&writer, b"data".as_slice());
+        assert_eq!(written.unwrap(), 4);
+        assert_eq!(named.await.unwrap(), "woken");
+        let (count, buffer) = call.await;
+        assert_eq!(&buffer[..count.unwrap()], b"data");
+    });
+}
+
+#[test]
+fn both_forms_give_the_same_result() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    block_on(async move {
+        let cid = upshift::get_cid().unwrap();
+        let (written, _) = write!(&writer, b"asynchronous".as_slice(), cid).await;
+        assert_eq!(written.unwrap(), 12);
+        let (count, buffer) = read!(&reader, vec![0; 64]);
+        assert_eq!(&buffer[..count.unwrap()], b"asynchronous");
+        let (written, _) = write!(&writer, b"synchronous".as_slice());
+        assert_eq!(written.unwrap(), 11);
+        let (count, buffer) = read!(&reader, vec![0; 64], cid).await;
+        assert_eq!(&buffer[..count.unwrap()], b"synchronous");
+        let directory = std::fs::File::open("/").unwrap();
+        let (sync, _) = read!(directory.as_fd(), vec![0; 8]);
+        let (asynchronous, _) = read!(directory.as_fd(), vec![0; 8], cid).await;
+        assert_eq!(
+            sync.unwrap_err().raw_os_error(),
+            asynchronous.unwrap_err().raw_os_error()
+        );
+    });
+}
