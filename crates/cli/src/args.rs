@@ -111,8 +111,13 @@ pub(crate) struct ServerArgs {
     /// CPUs to run on, e.g. `0,1`: one vCPU each, in turn (thread model: all threads on these)
     #[arg(long, value_name = "CPUS", value_delimiter = ',', value_parser = values::cpu)]
     pub(crate) pin: Vec<usize>,
-    /// What serves a connection
-    #[arg(long, value_enum, default_value = "coroutine")]
+    /// What serves a connection: coroutine, or thread (for comparison; levels have no effect)
+    #[arg(
+        long,
+        value_enum,
+        default_value = "coroutine",
+        hide_possible_values = true
+    )]
     pub(crate) model: Model,
     /// Priority level of the connections: 0 (most urgent) to 63
     #[arg(long, value_name = "LEVEL", default_value_t = 32, value_parser = values::level)]
@@ -217,8 +222,13 @@ pub(crate) struct SpawnTestArgs {
     /// How many to spawn
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = values::count)]
     pub(crate) count: usize,
-    /// What to spawn
-    #[arg(long, value_enum, default_value = "coroutine")]
+    /// What to spawn: coroutine or thread
+    #[arg(
+        long,
+        value_enum,
+        default_value = "coroutine",
+        hide_possible_values = true
+    )]
     pub(crate) model: Model,
     /// Print JSON instead of a table
     #[arg(long)]

@@ -112,11 +112,11 @@ impl LoadReport {
                 group.connections.to_string(),
                 grouped(group.per_second),
                 group.errors.to_string(),
-                micros(group.p50),
-                micros(group.p90),
-                micros(group.p99),
-                micros(group.p999),
-                micros(group.max),
+                group.time(group.p50),
+                group.time(group.p90),
+                group.time(group.p99),
+                group.time(group.p999),
+                group.time(group.max),
                 grouped(group.unanswered as f64),
             ]);
         }
@@ -154,6 +154,11 @@ impl LoadGroup {
             send_lag_p99: quantile(&outcome.send_lag, 0.99),
             ..LoadGroup::with_latency(&outcome.label, &outcome.latency)
         }
+    }
+
+    /// A latency of this group for a table; without replies there is none.
+    pub(crate) fn time(&self, us: f64) -> String {
+        micros(if self.requests == 0 { f64::NAN } else { us })
     }
 
     fn with_latency(label: &str, latency: &Histogram<u64>) -> LoadGroup {

@@ -151,6 +151,16 @@ fn thread_plaintext_server_answers_http_load() {
 }
 
 #[test]
+fn coroutine_matrix_server_serves_load_and_ends_with_status_0() {
+    serves_and_ends_with_status_0("coroutine");
+}
+
+#[test]
+fn coroutine_plaintext_server_answers_http_load() {
+    answers_http("coroutine");
+}
+
+#[test]
 fn a_taken_port_is_named_with_advice() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -237,17 +237,12 @@ fn findings(closed: &[Cell], grid: &Grid) -> Vec<Finding> {
         if !cell.ratio().is_finite() {
             continue;
         }
-        let unit = if cell.connections == 1 {
-            "connection"
-        } else {
-            "connections"
-        };
         findings.push(Finding::judged(
             cell.ratio() >= NOISE,
             format!(
-                "n = {}, {} {unit}: coroutines serve {} the requests of threads ({} against {} per second), p99 {} against {}, CPU time per request {} against {}.",
+                "n = {}, {}: coroutines serve {} the requests of threads ({} against {} per second), p99 {} against {}, CPU time per request {} against {}.",
                 cell.size,
-                cell.connections,
+                in_words(cell.connections),
                 factor(coroutines, threads),
                 grouped(coroutines),
                 grouped(threads),
@@ -264,9 +259,9 @@ fn findings(closed: &[Cell], grid: &Grid) -> Vec<Finding> {
         .filter(|c| c.ratio() < NOISE)
         .map(|c| {
             format!(
-                "n = {} with {} connections ({})",
+                "n = {} with {} ({})",
                 c.size,
-                c.connections,
+                in_words(c.connections),
                 factor(c.ratio(), 1.0)
             )
         })
@@ -285,6 +280,13 @@ fn findings(closed: &[Cell], grid: &Grid) -> Vec<Finding> {
         ),
     ));
     findings
+}
+
+fn in_words(connections: usize) -> String {
+    format!(
+        "{connections} connection{}",
+        if connections == 1 { "" } else { "s" }
+    )
 }
 
 fn open_finding(open: &[Cell]) -> Option<Finding> {

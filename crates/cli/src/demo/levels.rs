@@ -95,7 +95,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
              (what the server serves when it is offered far too much), in open loop: requests come at fixed times \
              whatever the server does, and latency counts from the time a request was due. Waiting are the requests \
              that had no reply at the end; a level whose share cannot be served waits, and its percentiles cover only \
-             the replies it got.",
+             the replies it got. Where more than 1 % wait, the findings take the age of the oldest for the p99.",
             OVERLOAD * 100.0
         ),
         ..Section::default()
@@ -325,11 +325,11 @@ fn table(run: &Run) -> Table {
             grouped(offered),
             grouped(group.per_second),
             format!("{:.0} %", (100.0 * group.per_second / offered).min(100.0)),
-            micros(group.p50),
-            micros(group.p90),
-            micros(group.p99),
-            micros(group.p999),
-            micros(group.max),
+            group.time(group.p50),
+            group.time(group.p90),
+            group.time(group.p99),
+            group.time(group.p999),
+            group.time(group.max),
             grouped(group.unanswered as f64),
         ]);
     };

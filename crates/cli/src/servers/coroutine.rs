@@ -1,94 +1,152 @@
-//! What the coroutine servers share: a runtime, listeners at their levels, an
-//! accept loop each, and an orderly end at SIGTERM or SIGINT.
+//! What the two coroutine servers share: the runtime, the listeners, the end.
+//!
+//! The main coroutine has level 0, so that SIGTERM is obeyed whatever the load. Each address has
+//! a coroutine that accepts, at the level of its connections: at overload the accepting of
+//! background connections waits like their requests do. When the main coroutine returns, dropping
+//! the runtime cancels all others and their I/O.
 
 use std::future::{Future, poll_fn};
-use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
+use std::{io, process};
 
-use anyhow::Context;
-use upshift::net::{TcpListener, TcpStream};
-use upshift::signal::{self, Signal};
+use anyhow::{Context, Result};
+use upshift::net::{OwnedReadHalf, TcpListener, TcpSocket, TcpStream};
+use upshift::signal::Signal;
 use upshift::{Level, Runtime, time};
 
-use super::{Address, ServerOptions};
+use super::{Address, ServerOptions, announce, bind_advice};
 
-/// Runs `converse` for every connection, at the level of the address it came in
-/// by, until SIGTERM or SIGINT.
-pub(super) fn serve<F, C>(options: &ServerOptions, converse: F) -> anyhow::Result<()>
-where
-    F: Fn(TcpStream, Level) -> C + Clone + Send + 'static,
-    C: Future<Output = io::Result<()>> + Send + 'static,
-{
-    // Further vCPUs than CPUs named share these CPUs in turn.
-    let pins = options.pin.iter().copied().cycle().take(options.vcpus);
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 4096;
+/// Pause after a connection could not be accepted.
+const BACK_OFF: Duration = Duration::from_millis(50);
+
+/// A connection and where it comes from.
+pub(super) struct Client {
+    pub(super) stream: TcpStream,
+    pub(super) peer: SocketAddr,
+    /// The level of its coroutines.
+    pub(super) level: Level,
+}
+
+/// Serves until a signal comes; `serve` starts the coroutines of a connection.
+pub(super) fn run(name: &'static str, options: &ServerOptions, serve: fn(Client)) -> Result<()> {
+    let pins: Vec<usize> = options
+        .pin
+        .iter()
+        .copied()
+        .cycle()
+        .take(options.vcpus)
+        .collect();
     let runtime = Runtime::builder()
         .vcpus(options.vcpus)
-        .pin(pins)
-        .name("server")
-        .build()
-        .context("the runtime could not be built")?;
-    runtime.block_on(async {
-        // Before the addresses are announced: whoever reads them may stop us.
-        let mut interrupt = Signal::new(signal::SIGINT)?;
-        let mut terminate = Signal::new(signal::SIGTERM)?;
-        let mut bound = Vec::new();
-        for &Address { address, level } in &options.addresses {
-            let level = Level::new(level)?;
-            let listener = TcpListener::bind(address)
-                .map_err(super::bind_advice)
-                .with_context(|| format!("cannot listen on {address}"))?;
-            bound.push(listener.local_addr()?);
-            let converse = converse.clone();
-            upshift::spawn(accept(listener, level, converse), level).detach();
-        }
-        super::announce(bound)?;
-        let mut interrupted = pin!(interrupt.recv());
-        let mut terminated = pin!(terminate.recv());
-        poll_fn(|cx| match interrupted.as_mut().poll(cx) {
-            Poll::Ready(result) => Poll::Ready(result),
-            Poll::Pending => terminated.as_mut().poll(cx),
+        .pin(if options.pin.is_empty() {
+            Vec::new()
+        } else {
+            pins
         })
-        .await?;
-        Ok(())
+        .main_level(Level::at::<0>())
+        .name(name)
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let mut signals = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT]
+            .map(Signal::new)
+            .into_iter()
+            .collect::<io::Result<Vec<Signal>>>()
+            .context("cannot handle SIGTERM and Ctrl-C")?;
+        let mut bound = Vec::with_capacity(options.addresses.len());
+        for address in &options.addresses {
+            let listener = listen(address.address).map_err(|error| {
+                let text = format!("cannot listen on {}: {error}", address.address);
+                bind_advice(io::Error::new(error.kind(), text))
+            })?;
+            bound.push(listener.local_addr()?);
+            let level = level(address)?;
+            upshift::spawn(accept(name, listener, level, serve), level).detach();
+        }
+        announce(bound)?;
+        any(&mut signals)
+            .await
+            .context("cannot wait for SIGTERM and Ctrl-C")
     })
 }
 
-async fn accept<F, C>(listener: TcpListener, level: Level, converse: F)
-where
-    F: Fn(TcpStream, Level) -> C,
-    C: Future<Output = io::Result<()>> + Send + 'static,
-{
-    let mut reported = false;
+fn level(address: &Address) -> Result<Level> {
+    Level::new(address.level).with_context(|| format!("level of {}", address.address))
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv6() {
+        TcpSocket::new_v6()
+    } else {
+        TcpSocket::new_v4()
+    }?;
+    socket.set_reuseaddr(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Waits for the first of some signals.
+async fn any(signals: &mut [Signal]) -> io::Result<()> {
+    let mut waits: Vec<_> = signals
+        .iter_mut()
+        .map(|signal| Box::pin(signal.recv()))
+        .collect();
+    poll_fn(|cx| {
+        for wait in &mut waits {
+            if let std::task::Poll::Ready(result) = wait.as_mut().poll(cx) {
+                return std::task::Poll::Ready(result);
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await
+}
+
+async fn accept(name: &'static str, listener: TcpListener, level: Level, serve: fn(Client)) {
+    let mut trouble = None;
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let conversation = converse(stream, level);
-                upshift::spawn(report(conversation, peer), level).detach();
+                trouble = None;
+                // A socket that is gone already says so when it is read.
+                let _ = stream.set_nodelay(true);
+                serve(Client {
+                    stream,
+                    peer,
+                    level,
+                });
             }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                if !std::mem::replace(&mut reported, true) {
+                // Said once per kind of trouble: it lasts, and every turn meets it again.
+                if trouble != Some(error.kind()) {
+                    trouble = Some(error.kind());
                     eprintln!(
-                        "accept: {error}; going on every 50 ms (for EMFILE raise `ulimit -n`)"
+                        "{name}[{}]: cannot take a connection ({error}): trying again every {BACK_OFF:?}; \
+                         raise ulimit -n, or close connections",
+                        process::id()
                     );
                 }
-                time::sleep(Duration::from_millis(50)).await;
+                time::sleep(BACK_OFF).await;
             }
         }
     }
 }
 
-/// A conversation that ends with something the client did wrong is worth a line;
-/// one that the client just left is not.
-async fn report(conversation: impl Future<Output = io::Result<()>>, peer: SocketAddr) {
-    if let Err(error) = conversation.await
-        && matches!(
-            error.kind(),
-            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
-        )
-    {
-        eprintln!("{peer}: {error}; connection closed");
+/// Reads and drops some more input before a connection is closed for what its client sent: closing
+/// a socket that holds unread input resets the connection and may take the last replies with it.
+/// At most 64 reads and 200 ms of silence.
+pub(super) async fn discard(input: &mut OwnedReadHalf) {
+    for _ in 0..64 {
+        match time::timeout(Duration::from_millis(200), input.recv()).await {
+            Ok(Ok(data)) if !data.is_empty() => {}
+            _ => return,
+        }
     }
 }

@@ -1,65 +1,60 @@
 //! The plaintext server with one coroutine per connection.
 //!
-//! Requests are answered as they lie in the receive buffer of the vCPU; only one
-//! that is cut by its end is copied. All replies to what came at once leave in
-//! one write.
+//! It receives, answers all complete requests of what it has with one write, and receives again.
+//! Its memory is at most one incomplete request head and the replies to one read; a connection
+//! without requests holds no receive buffer.
 
-use std::io;
-
-use upshift::Level;
-use upshift::net::TcpStream;
+use anyhow::Result;
 use upshift_load::http;
 
 use super::ServerOptions;
-use super::coroutine;
+use super::coroutine::{self, Client};
 
-/// Serves until SIGTERM or SIGINT.
-pub(crate) fn serve(options: &ServerOptions) -> anyhow::Result<()> {
-    coroutine::serve(options, |stream, _: Level| converse(stream))
+/// `Hello, World!`: a coroutine per connection.
+pub(crate) fn serve(options: &ServerOptions) -> Result<()> {
+    coroutine::run("plaintext-server", options, |client| {
+        let level = client.level;
+        upshift::spawn(converse(client), level).detach();
+    })
 }
 
-async fn converse(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    // What is left of a request whose end has not come.
-    let mut head: Vec<u8> = Vec::new();
+async fn converse(client: Client) {
+    let mut stream = client.stream;
+    // The unanswered end of what was received; empty in the ordinary case, so nothing is copied.
+    let mut rest: Vec<u8> = Vec::new();
     let mut replies = Vec::new();
     loop {
-        let data = stream.recv().await?;
+        let Ok(data) = stream.recv().await else {
+            return;
+        };
         if data.is_empty() {
-            return Ok(());
+            return;
         }
-        let scan = if head.is_empty() {
+        let scan = if rest.is_empty() {
             let scan = http::answer(&data, &mut replies);
-            head.extend_from_slice(&data[scan.consumed..]);
+            rest.extend_from_slice(&data[scan.consumed..]);
             scan
         } else {
-            head.extend_from_slice(&data);
-            let scan = http::answer(&head, &mut replies);
-            head.drain(..scan.consumed);
+            rest.extend_from_slice(&data);
+            let scan = http::answer(&rest, &mut replies);
+            rest.drain(..scan.consumed);
             scan
         };
+        // The buffer goes back to the vCPU before a client that does not read is waited for.
         drop(data);
         if !replies.is_empty() {
-            let (result, buffer) = stream.write_all(replies).await;
-            result?;
-            replies = buffer;
+            let (result, written) = stream.write_all(replies).await;
+            if result.is_err() {
+                return;
+            }
+            replies = written;
             replies.clear();
         }
         if scan.close {
-            return finish(stream).await;
+            let (mut input, output) = stream.into_split();
+            // Ends the direction of the replies; the client sees the end of them.
+            drop(output);
+            return coroutine::discard(&mut input).await;
         }
     }
-}
-
-/// Ends the conversation so that the client gets the last reply: what it still
-/// sends is read and thrown away, for a close with unread data resets the
-/// connection. A client that does not stop is left after a bounded amount.
-async fn finish(mut stream: TcpStream) -> io::Result<()> {
-    stream.shutdown(std::net::Shutdown::Write)?;
-    for _ in 0..64 {
-        if stream.recv().await?.is_empty() {
-            return Ok(());
-        }
-    }
-    Ok(())
 }

@@ -3,6 +3,10 @@
 //! [`serve`] picks one of four functions of one shape: `fn(&ServerOptions) -> Result<()>`. Each
 //! binds all addresses, calls [`announce`], serves until SIGTERM or SIGINT and returns `Ok`.
 
+mod coroutine;
+mod coroutine_matrix;
+mod coroutine_plaintext;
+mod frames;
 mod thread;
 
 use std::io::{self, Write};
@@ -65,9 +69,8 @@ pub(crate) fn serve(service: Service, args: &ServerArgs) -> Result<()> {
     match (service, args.model) {
         (Service::Matrix, Model::Thread) => thread::serve_matrix(&options),
         (Service::Plaintext, Model::Thread) => thread::serve_plaintext(&options),
-        (_, Model::Coroutine) => {
-            anyhow::bail!("this build serves with threads only; use --model thread")
-        }
+        (Service::Matrix, Model::Coroutine) => coroutine_matrix::serve(&options),
+        (Service::Plaintext, Model::Coroutine) => coroutine_plaintext::serve(&options),
     }
 }
 

@@ -3,6 +3,7 @@
 //! A process of its own per run, so that the memory of one run does not hide in that of another.
 //! All are spawned first and wait; then all are woken, run to their end and are joined.
 
+mod coroutine;
 mod thread;
 
 use std::io::Write;
@@ -85,7 +86,7 @@ pub(crate) fn table(title: impl Into<String>) -> Table {
 pub(crate) fn spawn_test(args: &SpawnTestArgs) -> Result<()> {
     let report = match args.model {
         Model::Thread => thread::measure(args.count)?,
-        Model::Coroutine => anyhow::bail!("this build has threads only; use --model thread"),
+        Model::Coroutine => coroutine::measure(args.count)?,
     };
     let mut out = std::io::stdout();
     if args.json {

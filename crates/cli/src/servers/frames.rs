@@ -1,0 +1,116 @@
+//! Cuts the bytes of a connection into matrix frames, however they were cut on the way.
+//!
+//! One [`Frames`] per connection. A frame costs one allocation and one copy; its memory grows
+//! with the bytes that arrive, so that a length alone claims none.
+
+use upshift_load::matrix::{self, FrameError, HEADER};
+
+/// Memory claimed for a frame before its bytes arrive, at most.
+const CLAIM: usize = 64 * 1024;
+
+/// A payload and the order of its matrix.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) payload: Vec<u8>,
+    pub(super) n: usize,
+}
+
+/// The frame that is being received.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    head: [u8; HEADER],
+    /// Bytes of `head` that are there; all of them while a payload is being received.
+    head_len: usize,
+    payload: Vec<u8>,
+    missing: usize,
+    n: usize,
+}
+
+impl Frames {
+    /// Takes bytes from the front of `chunk` to the end of a frame and returns the frame, or takes
+    /// all and returns `None`.
+    ///
+    /// # Errors
+    /// The length is not that of a frame: nothing that follows can be understood.
+    pub(super) fn next(&mut self, chunk: &mut &[u8]) -> Result<Option<Frame>, FrameError> {
+        if self.head_len < HEADER {
+            let part = take(chunk, HEADER - self.head_len);
+            self.head[self.head_len..self.head_len + part.len()].copy_from_slice(part);
+            self.head_len += part.len();
+            if self.head_len < HEADER {
+                return Ok(None);
+            }
+            let length = u32::from_le_bytes(self.head);
+            self.n = matrix::order(length)?;
+            self.missing = length as usize;
+            self.payload = Vec::with_capacity(self.missing.min(CLAIM));
+        }
+        let part = take(chunk, self.missing);
+        self.payload.extend_from_slice(part);
+        self.missing -= part.len();
+        if self.missing > 0 {
+            return Ok(None);
+        }
+        self.head_len = 0;
+        Ok(Some(Frame {
+            payload: std::mem::take(&mut self.payload),
+            n: self.n,
+        }))
+    }
+
+    /// Is it between two frames?
+    pub(super) fn at_boundary(&self) -> bool {
+        self.head_len == 0
+    }
+}
+
+fn take<'a>(chunk: &mut &'a [u8], most: usize) -> &'a [u8] {
+    let (part, rest) = chunk.split_at(most.min(chunk.len()));
+    *chunk = rest;
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_out_whole_wherever_the_stream_is_cut() {
+        let stream = [
+            matrix::frame(1, 1),
+            matrix::frame(3, 2),
+            matrix::frame(2, 3),
+        ]
+        .concat();
+        for first in 0..=stream.len() {
+            for second in [first, first + 1, stream.len()].map(|at| at.min(stream.len())) {
+                let (mut frames, mut orders) = (Frames::default(), Vec::new());
+                for mut chunk in [&stream[..first], &stream[first..second], &stream[second..]] {
+                    while let Some(frame) = frames.next(&mut chunk).unwrap() {
+                        assert_eq!(frame.payload.len(), matrix::payload_len(frame.n));
+                        orders.push(frame.n);
+                    }
+                    assert!(chunk.is_empty());
+                }
+                assert_eq!(orders, [1, 3, 2]);
+                assert!(frames.at_boundary());
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_that_is_no_matrix_is_refused_and_claims_nothing() {
+        for length in [0u32, 7, u32::MAX] {
+            assert!(
+                Frames::default()
+                    .next(&mut &length.to_le_bytes()[..])
+                    .is_err()
+            );
+        }
+        let mut frames = Frames::default();
+        let largest = matrix::payload_len(matrix::MAX_N) as u32;
+        assert_eq!(frames.next(&mut &largest.to_le_bytes()[..]), Ok(None));
+        assert!(frames.payload.capacity() <= CLAIM);
+        assert!(!frames.at_boundary());
+    }
+}

@@ -1,0 +1,108 @@
+//! The demo's promises around its measurements: Ctrl-C, children, bad paths. Loopback only.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
+
+fn report_path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Processes that were started by `pid`, from `/proc`.
+fn children_of(pid: u32) -> Vec<u32> {
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|child| {
+            let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            let parent = stat
+                .rsplit_once(')')
+                .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+            parent == Some(pid)
+        })
+        .collect()
+}
+
+fn alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')')
+        .is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn kill(signal: &str, pid: u32) {
+    let pid = pid.to_string();
+    assert!(
+        Command::new("sh")
+            .args(["-c", "kill -s \"$0\" \"$1\"", signal, &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+fn start(report: &PathBuf) -> (Child, Vec<u32>) {
+    let child = Command::new(PROGRAM)
+        .args(["demo", "--quick", "--only", "1", "--report"])
+        .arg(report)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut children = Vec::new();
+    // Two servers and a client.
+    wait_until("a measurement", || {
+        children = children_of(child.id());
+        children.len() >= 3
+    });
+    (child, children)
+}
+
+#[test]
+fn ctrl_c_stops_the_children_and_keeps_an_older_report() {
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let report = report_path(&format!("interrupted-{signal}.html"));
+        std::fs::write(&report, "older").unwrap();
+        let (child, children) = start(&report);
+        kill(signal, child.id());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("report was not written"));
+        assert!(children.iter().all(|&pid| !alive(pid)), "a child survived");
+        assert_eq!(std::fs::read_to_string(&report).unwrap(), "older");
+    }
+}
+
+#[test]
+fn children_die_with_a_killed_demo() {
+    let (mut child, children) = start(&report_path("killed.html"));
+    kill("KILL", child.id());
+    child.wait().unwrap();
+    wait_until("the end of the children", || {
+        children.iter().all(|&pid| !alive(pid))
+    });
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_refused_at_once() {
+    let began = Instant::now();
+    let output = Command::new(PROGRAM)
+        .args(["demo", "--report", "/proc/no/report.html"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--report FILE"));
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "it was found out too late"
+    );
+}
