@@ -132,6 +132,11 @@ impl<H: Host> Header<H> {
     /// No level lent: less urgent than any.
     pub(crate) const NO_BOOST: u8 = u8::MAX;
 
+    /// Its slot, as the table gave it.
+    pub(crate) fn slot_ptr(&self) -> NonNull<Slot<H>> {
+        self.slot
+    }
+
     pub(crate) fn slot(&self) -> &Slot<H> {
         // SAFETY: slots outlive every coroutine that lives in them.
         unsafe { self.slot.as_ref() }

@@ -221,19 +221,21 @@ impl<H: Host> Inner<H> {
         }
         if propagate && header.level() < before && header.lends() {
             // SAFETY: as above.
-            unsafe { waker::wake_slot(NonNull::from(header.slot())) };
+            unsafe { waker::wake_slot(header.slot_ptr()) };
         }
     }
 
     /// Runs `f` with the control block of a living coroutine.
     fn with<R>(&self, id: CoroutineId, f: impl FnOnce(NonNull<Header<H>>) -> R) -> Result<R, Dead> {
-        let slot = self.table.slot(id.index()).ok_or(Dead)?;
+        let place = self.table.find(id.index()).ok_or(Dead)?;
+        // SAFETY: slots live as long as the table.
+        let slot = unsafe { place.as_ref() };
         if !slot.word.retain_by_id(id.generation()) {
             return Err(Dead);
         }
         let result = f(slot.header());
         // SAFETY: the reference just taken.
-        unsafe { waker::release(NonNull::from(slot)) };
+        unsafe { waker::release(place) };
         Ok(result)
     }
 
@@ -320,7 +322,7 @@ impl<H: Host> Inner<H> {
                 }
             }
             let mut living = false;
-            for slot in self.table.slots() {
+            for (_, slot) in self.table.slots() {
                 let Some(generation) = slot.word.tenant() else {
                     continue;
                 };
@@ -597,7 +599,7 @@ impl<H: Host> Domain<H> {
     /// its vCPUs still in service. O(slots in use so far).
     pub fn cancel_all(&self) -> usize {
         let mut living = 0;
-        for slot in self.inner.table.slots() {
+        for (_, slot) in self.inner.table.slots() {
             if let Some(generation) = slot.word.tenant() {
                 living += 1;
                 if slot.word.wake_by_id(generation, true) == Wake::Enqueue {
@@ -649,7 +651,7 @@ impl<H: Host> Drop for Domain<H> {
             return;
         }
         self.inner.shut_down();
-        for slot in self.inner.table.slots() {
+        for (_, slot) in self.inner.table.slots() {
             // The count first: a marked slot may be freed at once.
             let count = Arc::into_raw(self.inner.clone());
             if !slot.word.mark_orphan() {
@@ -752,11 +754,11 @@ impl<H: Host> Executor<H> {
     fn cancel_pinned(&self) -> bool {
         let inner = &self.domain.inner;
         let mut found = false;
-        for slot in inner.table.slots() {
+        for (index, slot) in inner.table.slots() {
             let Some(generation) = slot.word.tenant() else {
                 continue;
             };
-            let id = CoroutineId::new(Table::<H>::index(NonNull::from(slot)), generation);
+            let id = CoroutineId::new(index, generation);
             let ours = inner.with(id, |coroutine| {
                 // SAFETY: `with` holds a reference.
                 let header = unsafe { coroutine.as_ref() };

@@ -85,7 +85,7 @@ impl<'a, H: Host> Running<'a, H> {
         let this = ManuallyDrop::new(self);
         let (vcpu, coroutine) = (this.vcpu, this.coroutine);
         let header = this.header();
-        let slot = NonNull::from(header.slot());
+        let slot = header.slot_ptr();
         match header.slot().word.begin_poll() {
             Begin::Poll => {
                 // SAFETY: the coroutine's own reference outlives the poll.
@@ -174,5 +174,5 @@ pub(crate) unsafe fn exit<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Header<H>>
         Exit::Waiter => unsafe { join::wake_waiter(header) },
     }
     // SAFETY: the coroutine's own reference.
-    unsafe { waker::release(NonNull::from(header.slot())) };
+    unsafe { waker::release(header.slot_ptr()) };
 }

@@ -137,7 +137,7 @@ impl StateWord {
     /// of a new coroutine. `owned` if the caller enqueues it at once.
     pub(crate) fn init(&self, handle: bool, owned: bool) -> u32 {
         let generation = self.0.load(Ordering::Relaxed) >> GENERATION;
-        let refs_and_handle = if handle { 2 * REF | HANDLE } else { REF };
+        let refs_and_handle = if handle { (2 * REF) | HANDLE } else { REF };
         let owned = if owned { OWNED } else { 0 };
         self.0.store(
             (generation << GENERATION) | refs_and_handle | owned,

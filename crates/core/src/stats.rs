@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn buckets_are_contiguous_and_within_a_fifth() {
         let mut last = 0;
-        for ticks in 0..100_000u64 {
+        for ticks in 0..if cfg!(miri) { 2_000 } else { 100_000u64 } {
             let b = bucket(ticks);
             assert!(b == last || b == last + 1);
             last = b;

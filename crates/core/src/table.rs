@@ -76,26 +76,31 @@ impl<H: Host> Table<H> {
 
     /// The slot at an index that is in use or has been.
     pub(crate) fn slot(&self, index: u32) -> Option<&Slot<H>> {
+        // SAFETY: slots live as long as the table.
+        self.find(index).map(|slot| unsafe { slot.as_ref() })
+    }
+
+    /// The same, as a pointer that [`index`](Table::index) takes.
+    pub(crate) fn find(&self, index: u32) -> Option<NonNull<Slot<H>>> {
         if index.is_multiple_of(PER_PAGE) || u64::from(index) >= self.used.load(Ordering::Acquire) {
             return None;
         }
         self.place(index)
     }
 
-    fn place(&self, index: u32) -> Option<&Slot<H>> {
+    fn place(&self, index: u32) -> Option<NonNull<Slot<H>>> {
         let page = index / PER_PAGE;
         let chunk = (page + 1).ilog2() as usize;
         let base = self.chunks.get(chunk)?.load(Ordering::Acquire);
-        if base.is_null() {
-            return None;
-        }
+        let base = NonNull::new(base)?;
         let offset = (page + 1 - (1 << chunk)) * PER_PAGE + index % PER_PAGE;
         // SAFETY: within the chunk, which lives as long as the table; all-zero
         // memory is a valid slot.
-        Some(unsafe { &*base.add(offset as usize) })
+        Some(unsafe { base.add(offset as usize) })
     }
 
-    /// The index of a slot of this table.
+    /// The index of a slot of this table; the pointer must come from the table,
+    /// not from a reference to the slot, for it is used to reach the page header.
     pub(crate) fn index(slot: NonNull<Slot<H>>) -> u32 {
         let page = slot
             .as_ptr()
@@ -112,7 +117,9 @@ impl<H: Host> Table<H> {
     pub(crate) fn take(&self) -> Option<NonNull<Slot<H>>> {
         let mut head = self.free.load(Ordering::Acquire);
         while head as u32 != 0 {
-            let slot = self.place(head as u32)?;
+            let place = self.place(head as u32)?;
+            // SAFETY: slots live as long as the table.
+            let slot = unsafe { place.as_ref() };
             let next = slot.header.load(Ordering::Relaxed).addr() as u32;
             match self.free.compare_exchange_weak(
                 head,
@@ -120,7 +127,7 @@ impl<H: Host> Table<H> {
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Some(NonNull::from(slot)),
+                Ok(_) => return Some(place),
                 Err(now) => head = now,
             }
         }
@@ -139,7 +146,9 @@ impl<H: Host> Table<H> {
             {
                 return None;
             }
-            let slot = self.place(index32)?;
+            let place = self.place(index32)?;
+            // SAFETY: slots live as long as the table.
+            let slot = unsafe { place.as_ref() };
             if index32.is_multiple_of(PER_PAGE) {
                 let number = without_provenance_mut(page as usize);
                 slot.header.store(number, Ordering::Relaxed);
@@ -150,7 +159,7 @@ impl<H: Host> Table<H> {
                 .is_ok()
                 && !index32.is_multiple_of(PER_PAGE)
             {
-                return Some(NonNull::from(slot));
+                return Some(place);
             }
         }
     }
@@ -201,9 +210,9 @@ impl<H: Host> Table<H> {
     }
 
     /// All slots that are in use or have been.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot<H>> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, &Slot<H>)> {
         let used = self.used.load(Ordering::Acquire) as u32;
-        (0..used).filter_map(|index| self.slot(index))
+        (0..used).filter_map(|index| Some((index, self.slot(index)?)))
     }
 }
 

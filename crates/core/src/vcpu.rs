@@ -506,8 +506,11 @@ impl<H: Host> Vcpu<H> {
 /// The id of a coroutine whose control block is alive.
 pub(crate) fn id_of<H: Host>(coroutine: NonNull<Header<H>>) -> CoroutineId {
     // SAFETY: alive, says the caller's possession of the pointer.
-    let slot = unsafe { coroutine.as_ref() }.slot();
-    CoroutineId::new(Table::index(NonNull::from(slot)), slot.word.generation())
+    let header = unsafe { coroutine.as_ref() };
+    CoroutineId::new(
+        Table::index(header.slot_ptr()),
+        header.slot().word.generation(),
+    )
 }
 
 /// A vCPU whose lock is held.
