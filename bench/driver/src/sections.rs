@@ -174,7 +174,7 @@ fn checked(results: &mut SectionResults, built: &Built, is_matrix: bool) -> Serv
             }
             Err(why) => {
                 eprintln!("  {} is left out: {why}", peer.id);
-                let note = format!("{} is left out, its bytes differ: {why}", peer.id);
+                let note = format!("{} is left out: {why}", peer.id);
                 results.notes.push(note);
                 false
             }

@@ -43,6 +43,41 @@ pub trait Host {
     fn ping_pong(rounds: usize) -> impl Future<Output = ()>;
 }
 
+/// Which figures a program takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// `one-thread`: pinned to one CPU by the caller.
+    OneThread,
+    /// `two-threads`: free to use two.
+    TwoThreads,
+}
+
+/// The command line of a microbenchmark: `one-thread|two-threads [--variant V]`, the first of `variants` by default.
+///
+/// Ends the process with status 2 and a message when it is wrong.
+pub fn part(variants: &[&str]) -> (Part, String) {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let part = match words.first() {
+        Some(&"one-thread") => Some(Part::OneThread),
+        Some(&"two-threads") => Some(Part::TwoThreads),
+        _ => None,
+    };
+    let variant = match words.get(1..) {
+        Some([]) => Some(variants[0]),
+        Some(["--variant", name]) if variants.contains(name) => Some(*name),
+        _ => None,
+    };
+    match (part, variant) {
+        (Some(part), Some(variant)) => (part, variant.to_owned()),
+        _ => {
+            let variants = variants.join("|");
+            eprintln!("usage: one-thread|two-threads [--variant {variants}]");
+            std::process::exit(2)
+        }
+    }
+}
+
 /// Every figure of one thread. Pin the process to one CPU; run this as the main task of the runtime.
 ///
 /// Ends with the memory figure, which leaves a million tasks behind: exit the process afterwards.
@@ -103,19 +138,20 @@ pub async fn one_thread<H: Host>(peer: &str) {
     let before = resident();
     for _ in 0..IDLE / BATCH {
         for _ in 0..BATCH {
-            H::detach(H::spawn(Idle([0; 3])));
+            H::detach(H::spawn(Idle::default()));
         }
-        yields(1).await;
+        // Waits behind them; to wake oneself would not do, since some runtimes then poll the same task again first.
+        H::join(H::spawn(async {})).await;
     }
     while POLLED.load(Ordering::Relaxed) < IDLE {
-        yields(1).await;
+        H::join(H::spawn(async {})).await;
     }
     let each = (resident().saturating_sub(before)) as f64 / IDLE as f64;
     print_figure("bytes-per-task", peer, &mut [each]);
 }
 
 /// The wake of a runtime that has parked, from another thread, per hop: a token goes to and fro between two threads,
-/// each in a runtime of its own. Not to be pinned: the two need two CPUs.
+/// on CPU 0 and on CPU 1, each in a runtime of its own.
 ///
 /// `block_on` runs a future to its end on a fresh runtime of the calling thread.
 pub fn two_threads(peer: &str, block_on: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Sync) {
@@ -125,9 +161,29 @@ pub fn two_threads(peer: &str, block_on: impl Fn(Pin<Box<dyn Future<Output = ()>
     while samples.next() {
         let [a, b] = token_pair(ROUNDS);
         std::thread::scope(|scope| {
-            scope.spawn(move || block_on(Box::pin(a)));
-            block_on(Box::pin(b));
+            for (cpu, future) in [
+                Box::pin(a) as Pin<Box<dyn Future<Output = ()> + Send>>,
+                Box::pin(b),
+            ]
+            .into_iter()
+            .enumerate()
+            {
+                scope.spawn(move || {
+                    pin_to(cpu);
+                    block_on(future);
+                });
+            }
         });
+    }
+}
+
+/// Binds this thread, and those it will start, to one CPU; without the right to, it runs where it may.
+fn pin_to(cpu: usize) {
+    // SAFETY: an all-zero cpu_set_t is an empty set; `cpu` is below its 1024 bits; the call reads the set only.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
     }
 }
 
@@ -223,16 +279,22 @@ impl Future for Yield {
     }
 }
 
-/// Three words that are polled once and never woken.
-struct Idle([u64; 3]);
+/// Three words: a task that waits for what never comes. It holds its waker, as one that waits for I/O would: without, a
+/// runtime may see that nobody can ever wake the task and free it.
+#[derive(Default)]
+struct Idle {
+    waker: Option<Waker>,
+    polls: u64,
+}
 
 static POLLED: AtomicUsize = AtomicUsize::new(0);
 
 impl Future for Idle {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        self.0[0] += 1;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.polls += 1;
+        self.waker = Some(cx.waker().clone());
         POLLED.fetch_add(1, Ordering::Relaxed);
         Poll::Pending
     }

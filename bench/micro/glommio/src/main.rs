@@ -1,0 +1,64 @@
+//! Microbenchmarks of glommio, with its defaults.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
+use glommio::channels::local_channel::new_bounded;
+use glommio::timer::sleep;
+use glommio::{LocalExecutorBuilder, Placement, Task, spawn_local};
+
+struct Glommio;
+
+impl Host for Glommio {
+    type Handle = Task<()>;
+
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) -> Self::Handle {
+        spawn_local(future)
+    }
+
+    async fn join(handle: Self::Handle) {
+        handle.await;
+    }
+
+    fn detach(handle: Self::Handle) {
+        drop(handle.detach());
+    }
+
+    fn sleep(time: Duration) -> impl Future<Output = ()> {
+        sleep(time)
+    }
+
+    async fn ping_pong(rounds: usize) {
+        let (to, from_us) = new_bounded(1);
+        let (back, from_them) = new_bounded(1);
+        let us = spawn_local(async move {
+            for _ in 0..rounds {
+                let _ = to.send(()).await;
+                from_them.recv().await;
+            }
+        });
+        let them = spawn_local(async move {
+            while from_us.recv().await.is_some() {
+                let _ = back.send(()).await;
+            }
+        });
+        us.await;
+        them.await;
+    }
+}
+
+fn main() {
+    let peer = "glommio";
+    match part(&["default"]).0 {
+        Part::OneThread => block_on(one_thread::<Glommio>(peer)),
+        Part::TwoThreads => two_threads(peer, block_on),
+    }
+    // A million idle tasks need not be freed.
+    std::process::exit(0);
+}
+
+fn block_on(future: impl Future<Output = ()>) {
+    let built = LocalExecutorBuilder::new(Placement::Unbound).make();
+    built.expect("an executor can be built").run(future);
+}

@@ -1,0 +1,3 @@
+module microgo
+
+go 1.22

@@ -1,0 +1,64 @@
+//! Microbenchmarks of smol: async-executor and async-io; the measuring future runs inside `executor.run(…)`, as that of
+//! a server does, and is itself a task.
+
+use std::future::Future;
+use std::time::Duration;
+
+use async_executor::{Executor, Task};
+use async_io::{Timer, block_on};
+use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
+
+static EXECUTOR: Executor<'static> = Executor::new();
+
+struct Smol;
+
+impl Host for Smol {
+    type Handle = Task<()>;
+
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) -> Self::Handle {
+        EXECUTOR.spawn(future)
+    }
+
+    async fn join(handle: Self::Handle) {
+        handle.await;
+    }
+
+    fn detach(handle: Self::Handle) {
+        handle.detach();
+    }
+
+    async fn sleep(time: Duration) {
+        Timer::after(time).await;
+    }
+
+    async fn ping_pong(rounds: usize) {
+        let (to, from_us) = async_channel::bounded(1);
+        let (back, from_them) = async_channel::bounded(1);
+        let us = EXECUTOR.spawn(async move {
+            for _ in 0..rounds {
+                let _ = to.send(()).await;
+                let _ = from_them.recv().await;
+            }
+        });
+        let them = EXECUTOR.spawn(async move {
+            while from_us.recv().await.is_ok() {
+                let _ = back.send(()).await;
+            }
+        });
+        us.await;
+        them.await;
+    }
+}
+
+fn main() {
+    let peer = "smol";
+    match part(&["default"]).0 {
+        Part::OneThread => block_on(EXECUTOR.run(EXECUTOR.spawn(one_thread::<Smol>(peer)))),
+        Part::TwoThreads => two_threads(peer, |future| {
+            let executor = Executor::new();
+            block_on(executor.run(executor.spawn(future)));
+        }),
+    }
+    // A million idle tasks need not be freed.
+    std::process::exit(0);
+}

@@ -1,0 +1,73 @@
+//! The same operations with threads of the standard library: a thread per task.
+
+use std::sync::mpsc::sync_channel;
+use std::thread::{spawn, yield_now};
+
+use bench_kit::micro::{Part, Samples, part, print_figure, resident};
+
+const PEER: &str = "threads";
+const IDLE: usize = 2_000;
+
+fn main() {
+    match part(&["default"]).0 {
+        Part::OneThread => one_cpu(),
+        Part::TwoThreads => hops("cross-wake", 2_000),
+    }
+    std::process::exit(0);
+}
+
+fn one_cpu() {
+    let mut samples = Samples::new(PEER, "spawn-join", 2_000);
+    while samples.next() {
+        for _ in 0..2_000 {
+            let _ = spawn(|| {}).join();
+        }
+    }
+    let mut samples = Samples::new(PEER, "spawn-join-1000", 2_000);
+    while samples.next() {
+        for _ in 0..2 {
+            let threads: Vec<_> = (0..1000).map(|_| spawn(|| {})).collect();
+            for thread in threads {
+                let _ = thread.join();
+            }
+        }
+    }
+    let mut samples = Samples::new(PEER, "yield-2", 2 * 50_000);
+    while samples.next() {
+        let turns = || {
+            for _ in 0..50_000 {
+                yield_now();
+            }
+        };
+        let two = [spawn(turns), spawn(turns)];
+        let _ = two.map(|thread| thread.join());
+    }
+    hops("channel-hop", 20_000);
+    // The stack in the kernel, 16 KiB or more, comes on top.
+    let before = resident();
+    for _ in 0..IDLE {
+        spawn(std::thread::park);
+    }
+    let used = resident().saturating_sub(before);
+    print_figure("bytes-per-task", PEER, &mut [used as f64 / IDLE as f64]);
+}
+
+fn hops(name: &str, rounds: usize) {
+    let mut samples = Samples::new(PEER, name, 2 * rounds);
+    while samples.next() {
+        let (to, from_us) = sync_channel(1);
+        let (back, from_them) = sync_channel(1);
+        let us = spawn(move || {
+            for _ in 0..rounds {
+                let _ = to.send(());
+                let _ = from_them.recv();
+            }
+        });
+        let them = spawn(move || {
+            while from_us.recv().is_ok() {
+                let _ = back.send(());
+            }
+        });
+        let _ = (us.join(), them.join());
+    }
+}

@@ -1,0 +1,84 @@
+//! Microbenchmarks of tokio. Variants: `ct` (current_thread) and `mt` (multi_thread, one worker, the measuring future
+//! itself being a task).
+
+use std::future::Future;
+use std::time::Duration;
+
+use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+struct Tokio;
+
+impl Host for Tokio {
+    type Handle = JoinHandle<()>;
+
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) -> Self::Handle {
+        tokio::spawn(future)
+    }
+
+    async fn join(handle: Self::Handle) {
+        let _ = handle.await;
+    }
+
+    fn detach(handle: Self::Handle) {
+        drop(handle);
+    }
+
+    fn sleep(time: Duration) -> impl Future<Output = ()> {
+        tokio::time::sleep(time)
+    }
+
+    async fn ping_pong(rounds: usize) {
+        let (to, mut from_us) = mpsc::channel(1);
+        let (back, mut from_them) = mpsc::channel(1);
+        let us = tokio::spawn(async move {
+            for _ in 0..rounds {
+                let _ = to.send(()).await;
+                from_them.recv().await;
+            }
+        });
+        let them = tokio::spawn(async move {
+            while from_us.recv().await.is_some() {
+                let _ = back.send(()).await;
+            }
+        });
+        let _ = (us.await, them.await);
+    }
+}
+
+fn main() {
+    let (part, variant) = part(&["ct", "mt"]);
+    let multi = variant == "mt";
+    let peer = if multi { "tokio-mt" } else { "tokio-ct" };
+    match part {
+        Part::OneThread if multi => {
+            let runtime = build(multi);
+            let ended =
+                runtime.block_on(async { tokio::spawn(one_thread::<Tokio>("tokio-mt")).await });
+            ended.expect("the benchmarks do not panic");
+        }
+        Part::OneThread => build(multi).block_on(one_thread::<Tokio>(peer)),
+        Part::TwoThreads => two_threads(peer, |future| {
+            let runtime = build(multi);
+            if multi {
+                let ended = runtime.block_on(async { tokio::spawn(future).await });
+                ended.expect("the benchmarks do not panic");
+            } else {
+                runtime.block_on(future);
+            }
+        }),
+    }
+    // A million idle tasks need not be freed.
+    std::process::exit(0);
+}
+
+fn build(multi: bool) -> Runtime {
+    let mut builder = match multi {
+        true => Builder::new_multi_thread(),
+        false => Builder::new_current_thread(),
+    };
+    let built = builder.worker_threads(1).enable_all().build();
+    built.expect("a runtime can be built")
+}

@@ -1,0 +1,98 @@
+//! Microbenchmarks of Upshift: what every peer is measured by, and the two figures that only it has, `reprio` of a queued
+//! coroutine and `need_preempt`. Priorities are on, as always.
+
+use std::future::Future;
+use std::hint::black_box;
+use std::time::Duration;
+
+use bench_kit::micro::{Host, Part, Samples, one_thread, part, two_threads};
+use upshift::sync::mpsc;
+use upshift::{JoinHandle, Level, Priority, Runtime};
+
+const PEER: &str = "upshift";
+
+struct Upshift;
+
+impl Host for Upshift {
+    type Handle = JoinHandle<()>;
+
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) -> Self::Handle {
+        upshift::spawn(future, Priority::Inherit)
+    }
+
+    async fn join(handle: Self::Handle) {
+        let _ = handle.await;
+    }
+
+    fn detach(handle: Self::Handle) {
+        handle.detach();
+    }
+
+    fn sleep(time: Duration) -> impl Future<Output = ()> {
+        upshift::time::sleep(time)
+    }
+
+    async fn ping_pong(rounds: usize) {
+        let (to, mut from_us) = mpsc::channel(1);
+        let (back, mut from_them) = mpsc::channel(1);
+        let us = Self::spawn(async move {
+            for _ in 0..rounds {
+                let _ = to.send(()).await;
+                from_them.recv().await;
+            }
+        });
+        let them = Self::spawn(async move {
+            while from_us.recv().await.is_some() {
+                let _ = back.send(()).await;
+            }
+        });
+        let _ = (us.await, them.await);
+    }
+}
+
+/// Moves each of a thousand queued coroutines from level to level.
+async fn reprio() {
+    const COROUTINES: usize = 1000;
+    let handles: Vec<_> = (0..COROUTINES).map(|_| Upshift::spawn(async {})).collect();
+    let mut samples = Samples::new(PEER, "reprio", 100 * COROUTINES);
+    while samples.next() {
+        for round in 0..100 {
+            for (index, handle) in handles.iter().enumerate() {
+                let level = Level::new(((index + round) % 64) as u8).expect("below 64");
+                let _ = upshift::reprio(handle.id(), level);
+            }
+        }
+    }
+    for handle in handles {
+        Upshift::join(handle).await;
+    }
+}
+
+async fn need_preempt() {
+    const TESTS: usize = 10_000_000;
+    let mut samples = Samples::new(PEER, "need-preempt", TESTS);
+    while samples.next() {
+        for _ in 0..TESTS {
+            black_box(upshift::need_preempt());
+        }
+    }
+}
+
+fn build() -> Runtime {
+    let built = Runtime::builder().vcpus(1).build();
+    built.expect("a runtime can be built")
+}
+
+fn main() {
+    let (part, _) = part(&[PEER]);
+    match part {
+        Part::OneThread => build().block_on(async {
+            reprio().await;
+            need_preempt().await;
+            one_thread::<Upshift>(PEER).await;
+        }),
+        Part::TwoThreads => two_threads(PEER, |future| build().block_on(future)),
+    }
+    // A million idle coroutines need not be freed.
+    std::process::exit(0);
+}
