@@ -3,6 +3,7 @@
 //! Read from `/proc` and by a few system calls; nothing here fails, an unknown item is named so.
 
 use std::fs;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -80,6 +81,37 @@ impl Machine {
     }
 }
 
+/// Share of the CPUs' time that was used while this function slept for `window`, 0..=1. Called
+/// before anything is measured, it tells what else the machine is doing.
+pub(crate) fn busy_share(window: Duration) -> f64 {
+    let Some(before) = cpu_ticks() else {
+        return 0.0;
+    };
+    std::thread::sleep(window);
+    let Some(after) = cpu_ticks() else { return 0.0 };
+    let [all, idle] = [0, 1].map(|i| after[i].saturating_sub(before[i]));
+    if all == 0 {
+        0.0
+    } else {
+        (1.0 - idle as f64 / all as f64).clamp(0.0, 1.0)
+    }
+}
+
+/// Ticks of all CPUs so far: all, and idle ones.
+fn cpu_ticks() -> Option<[u64; 2]> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    // user nice system idle iowait irq softirq steal; guest time is in user already.
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()?
+        .split_whitespace()
+        .skip(1)
+        .take(8)
+        .map_while(|f| f.parse().ok())
+        .collect();
+    Some([fields.iter().sum(), fields.get(3)? + fields.get(4)?])
+}
+
 /// The CPUs this process may run on, ascending; `[0]` if the kernel does not say.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     match sched_getaffinity(None) {
@@ -123,4 +155,18 @@ pub(crate) fn resident_bytes() -> u64 {
         .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok())
         .unwrap_or(0);
     pages * rustix::param::page_size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_describes_itself() {
+        let machine = Machine::read();
+        assert!(machine.cpus >= 1 && machine.memory > 0);
+        assert!(machine.line().contains("Linux"));
+        assert!((0.0..=1.0).contains(&busy_share(Duration::from_millis(20))));
+        assert!(resident_bytes() > 0);
+    }
 }

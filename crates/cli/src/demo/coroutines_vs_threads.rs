@@ -77,8 +77,12 @@ struct Cell {
 }
 
 impl Cell {
+    /// NaN where nothing was measured.
     fn figure(&self, model: usize, figure: impl Fn(&LoadReport) -> f64) -> f64 {
-        self.results[model].as_ref().map_or(f64::NAN, figure)
+        match &self.results[model] {
+            Ok(report) if report.total.requests > 0 => figure(report),
+            _ => f64::NAN,
+        }
     }
 
     fn rates(&self) -> [f64; 2] {
@@ -188,6 +192,9 @@ fn section(bench: &Bench, grid: &Grid, closed: &[Cell], open: &[Cell]) -> Sectio
                 Ok(report) if report.total.errors > 0 => {
                     let first = report.total.first_error.as_deref().unwrap_or("no details");
                     format!("{} errors, the first: {first}", report.total.errors)
+                }
+                Ok(report) if report.total.requests == 0 => {
+                    "no reply came while it was measured".into()
                 }
                 Ok(_) => continue,
             };

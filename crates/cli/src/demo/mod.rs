@@ -25,12 +25,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::args::DemoArgs;
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::report::Section;
 use crate::report::html::{Page, page};
 use bench::{Bench, Placement};
 use children::{Children, Interrupted, Stop};
 use progress::Progress;
+
+/// How long the machine is watched before the start.
+const IDLE_CHECK: Duration = Duration::from_millis(250);
+/// Share of the CPUs from which on others disturb the measurements.
+const BUSY: f64 = 0.1;
 
 /// Runs the demo. Ctrl-C is a result, not an error: 128 + the signal.
 pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
@@ -82,6 +87,16 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
         machine.line(),
         placement.line()
     )?;
+    let mut placement_line = placement.line();
+    let busy = machine::busy_share(IDLE_CHECK);
+    if busy > BUSY {
+        let warning = format!(
+            "other programs used {:.0} % of the CPUs before the start: expect noise",
+            busy * 100.0
+        );
+        writeln!(out, "note: {warning}")?;
+        placement_line = format!("{placement_line}; {warning}");
+    }
     let mut bench = Bench {
         quick: args.quick,
         placement,
@@ -105,7 +120,7 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
     Ok(page(&Page {
         machine: &machine,
         command: &command_line(args),
-        placement: &bench.placement.line(),
+        placement: &placement_line,
         seconds: began.elapsed().as_secs_f64(),
         sections: &sections,
     }))
