@@ -38,9 +38,11 @@ use upshift_core::Level;
 use crate::{context, coop};
 
 pub(crate) use lock::Lock;
-pub use mutex::{Mutex, MutexGuard, TryLockError};
+pub use mutex::{Locking, Mutex, MutexGuard, TryLockError};
 pub use notify::{Notified, Notify};
-pub use semaphore::{AcquireError, OwnedPermit, Permit, Semaphore, TryAcquireError};
+pub use semaphore::{
+    Acquire, AcquireError, AcquireOwned, OwnedPermit, Permit, Semaphore, TryAcquireError,
+};
 
 /// May a future that could complete do so, or must it give way first? Then it
 /// gives its locks back, wakes itself and returns `Pending`.

@@ -1,0 +1,139 @@
+//! One value, once: every order of send, receive, close and drop.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_lite::future::block_on;
+use upshift::sync::oneshot::{self, TryRecvError};
+
+/// Polls by hand and counts wakes.
+#[derive(Default)]
+struct Probe(AtomicUsize);
+
+impl Wake for Probe {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Probe {
+    fn new() -> Arc<Probe> {
+        Arc::default()
+    }
+
+    fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
+        let waker = Waker::from(self.clone());
+        Pin::new(future).poll(&mut Context::from_waker(&waker))
+    }
+
+    fn wakes(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn the_value_arrives_before_and_after_the_receiver_waits() {
+    let (sender, receiver) = oneshot::channel();
+    sender.send(1).unwrap();
+    assert_eq!(block_on(receiver), Ok(1));
+
+    let probe = Probe::new();
+    let (sender, mut receiver) = oneshot::channel();
+    assert!(probe.poll(&mut receiver).is_pending());
+    sender.send(2).unwrap();
+    assert_eq!(probe.wakes(), 1);
+    assert_eq!(probe.poll(&mut receiver), Poll::Ready(Ok(2)));
+    assert_eq!(Arc::strong_count(&probe), 1, "no waker is left behind");
+}
+
+#[test]
+fn a_sender_that_goes_is_an_error() {
+    let probe = Probe::new();
+    let (sender, mut receiver) = oneshot::channel::<u32>();
+    assert!(probe.poll(&mut receiver).is_pending());
+    assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+    drop(sender);
+    assert_eq!(probe.wakes(), 1);
+    assert_eq!(receiver.try_recv(), Err(TryRecvError::Closed));
+    assert!(matches!(probe.poll(&mut receiver), Poll::Ready(Err(_))));
+}
+
+#[test]
+fn a_receiver_that_goes_gives_the_value_back_and_ends_closed() {
+    let probe = Probe::new();
+    let (mut sender, receiver) = oneshot::channel();
+    assert!(!sender.is_closed());
+    {
+        let mut closed = pin!(sender.closed());
+        assert!(probe.poll(&mut closed).is_pending());
+        drop(receiver);
+        assert_eq!(probe.wakes(), 1);
+        assert!(probe.poll(&mut closed).is_ready());
+    }
+    assert!(sender.is_closed());
+    assert_eq!(sender.send("back"), Err("back"));
+}
+
+#[test]
+fn a_closed_receiver_still_takes_what_is_inside() {
+    let (sender, mut receiver) = oneshot::channel();
+    sender.send(1).unwrap();
+    receiver.close();
+    assert_eq!(receiver.try_recv(), Ok(1));
+    assert_eq!(receiver.try_recv(), Err(TryRecvError::Closed));
+    assert!(block_on(receiver).is_err(), "taken before");
+
+    let (sender, mut receiver) = oneshot::channel();
+    receiver.close();
+    assert_eq!(sender.send(1), Err(1));
+    assert!(block_on(receiver).is_err());
+}
+
+#[test]
+fn a_value_that_nobody_takes_is_dropped_once() {
+    let value = Arc::new(());
+    let (sender, receiver) = oneshot::channel();
+    sender.send(value.clone()).unwrap();
+    drop(receiver);
+    assert_eq!(Arc::strong_count(&value), 1);
+}
+
+#[test]
+fn a_value_may_hold_the_other_end() {
+    // Dropping the value inside must not happen under the lock.
+    let (sender, receiver) = oneshot::channel::<Box<dyn Send>>();
+    let (inner_sender, inner_receiver) = oneshot::channel::<Box<dyn Send>>();
+    inner_sender.send(Box::new(receiver)).ok().unwrap();
+    sender.send(Box::new(inner_receiver)).ok().unwrap();
+}
+
+#[test]
+fn threads_hand_over_many() {
+    for n in 0..2000 {
+        let (sender, receiver) = oneshot::channel();
+        let thread = (n % 100 == 0).then(|| std::thread::spawn(move || receiver.blocking_recv()));
+        sender.send(n).ok();
+        if let Some(thread) = thread {
+            assert_eq!(thread.join().unwrap(), Ok(n));
+        }
+    }
+    // Both ends race.
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..5000).map(|_| oneshot::channel()).unzip();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (n, sender) in senders.into_iter().enumerate() {
+                if n % 7 == 0 {
+                    drop(sender);
+                } else {
+                    sender.send(n).unwrap();
+                }
+            }
+        });
+        for (n, receiver) in receivers.into_iter().enumerate() {
+            assert_eq!(block_on(receiver).is_ok(), n % 7 != 0);
+        }
+    });
+}
