@@ -6,6 +6,7 @@ use upshift_load::cpu::Reading;
 use upshift_load::{Group, GroupOutcome, Outcome, Plan, Work, run};
 
 use crate::machine::Watch;
+use crate::options::Options;
 use crate::peers::Program;
 use crate::results::Run;
 use crate::server::Server;
@@ -30,11 +31,13 @@ pub(crate) struct Load {
     pub(crate) pinned: bool,
     /// How long.
     pub(crate) time: Duration,
+    /// Keep the run even if others used the CPUs: to try the benchmarks.
+    pub(crate) keep_disturbed: bool,
 }
 
 impl Load {
     /// A closed loop of connections to one address, pinned.
-    pub(crate) fn closed(work: Work, connections: usize, time: Duration) -> Load {
+    pub(crate) fn closed(work: Work, connections: usize, options: &Options) -> Load {
         Load {
             work,
             connections,
@@ -42,7 +45,8 @@ impl Load {
             listen: vec!["127.0.0.1:0".into()],
             loaded: 1,
             pinned: true,
-            time,
+            time: options.time,
+            keep_disturbed: options.quick,
         }
     }
 }
@@ -106,6 +110,7 @@ fn sum_up(outcome: &Outcome, foreign: f64) -> Measured {
         p50: micros(group.quantile(0.5)),
         p99: micros(group.quantile(0.99)),
         p999: micros(group.quantile(0.999)),
+        send_lag: group.send_lag.value_at_quantile(0.99) as f64 / 1e3,
         errors: group.errors,
         first_error: group.first_error.clone(),
         unanswered: (group.unanswered, micros(group.oldest_unanswered)),
@@ -120,6 +125,7 @@ fn sum_up(outcome: &Outcome, foreign: f64) -> Measured {
         p50: quantile(0.5),
         p99: quantile(0.99),
         p999: quantile(0.999),
+        send_lag: groups.iter().map(|g| g.send_lag).fold(0.0, f64::max),
         errors: outcome.errors(),
         first_error: groups.iter().find_map(|g| g.first_error.clone()),
         unanswered: (groups.iter().map(|g| g.unanswered.0).sum(), oldest),

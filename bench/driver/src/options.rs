@@ -16,7 +16,8 @@ usage: upshift-bench run [options]      measure, then write RESULTS.md and resul
   --peers A,B    only these servers, such as upshift,tokio-ct,c-uring (default: all that can be built)
   --rounds N     runs of each cell (default 3)
   --seconds S    length of a run (default 2)
-  --quick        1 round of 0.5 s and fewer cells, written to bench/target/quick: to try the benchmarks, not for figures
+  --quick        1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try the benchmarks,
+                 not for figures
   --out DIR      where RESULTS.md and results.json are (default: bench/)
 
 A partial run replaces its own sections and leaves the others as they are. Needs two CPUs that are otherwise idle.
@@ -42,7 +43,7 @@ pub(crate) struct Options {
     pub(crate) rounds: usize,
     /// Length of a run.
     pub(crate) time: Duration,
-    /// Fewer cells.
+    /// Fewer cells, and disturbed runs are kept.
     pub(crate) quick: bool,
     /// Where the results are.
     pub(crate) out: PathBuf,

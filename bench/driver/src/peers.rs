@@ -235,25 +235,20 @@ pub(crate) fn build(options: &Options) -> Built {
         let wanted = MICRO.iter().filter(|m| built.is_wanted(m.id));
         sources.extend(wanted.map(|m| (m.id, m.source)));
     }
-    let mut failed: HashMap<Source, String> = HashMap::new();
+    let mut tried: HashMap<Source, Result<PathBuf, String>> = HashMap::new();
     for (id, source) in sources {
-        if built.files.contains_key(&source) {
-            continue;
-        }
-        if !failed.contains_key(&source) {
+        let outcome = tried.entry(source).or_insert_with(|| {
             eprintln!("building {id}");
-            match build_one(source) {
-                Ok(file) => {
-                    built.files.insert(source, file);
-                    continue;
-                }
-                Err(why) => {
-                    eprintln!("  not built: {why}");
-                    failed.insert(source, why);
-                }
+            build_one(source).inspect_err(|why| eprintln!("  not built: {why}"))
+        });
+        match outcome {
+            Ok(file) => {
+                built.files.insert(source, file.clone());
+            }
+            Err(why) => {
+                built.skipped.insert(id, why.clone());
             }
         }
-        built.skipped.insert(id, failed[&source].clone());
     }
     built
 }

@@ -125,7 +125,7 @@ fn table(found: &SectionResults, case: &str, rank: Rank, page: &mut String) {
             other => other,
         };
         let plain = |of: fn(&Run) -> f64, digits: usize| {
-            cell.median(of)
+            cell.mean(of)
                 .map_or("–".into(), |value| format!("{value:.digits$}"))
         };
         let _ = writeln!(

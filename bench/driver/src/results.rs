@@ -63,6 +63,8 @@ pub(crate) struct Run {
     pub(crate) first_error: Option<String>,
     /// Requests without a reply at the end, and the age of the oldest in µs.
     pub(crate) unanswered: (u64, f64),
+    /// Open loop: how late requests left whose connection was free, 99 %; large if the client was at its limit.
+    pub(crate) send_lag: f64,
     /// How busy the server was, in CPUs.
     pub(crate) server_busy: f64,
     /// How busy the client was, in CPUs.
@@ -132,6 +134,12 @@ impl Cell {
             min: values[0],
             max: values[values.len() - 1],
         })
+    }
+
+    /// The mean of one quantity: for the split of CPU time, which is sampled and needs all runs together.
+    pub(crate) fn mean(&self, of: impl Fn(&Run) -> f64) -> Option<f64> {
+        let count = self.runs.len() as f64;
+        (count > 0.0).then(|| self.runs.iter().map(of).sum::<f64>() / count)
     }
 
     /// The median of one quantity.

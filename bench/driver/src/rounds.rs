@@ -9,6 +9,9 @@ use crate::results::{Cell, SectionResults};
 /// Repeats of a disturbed run.
 const REPEATS: usize = 2;
 
+/// From this on, the client's own lateness in µs is named on the page.
+const LATE: f64 = 1000.0;
+
 /// One server under one load.
 pub(crate) struct Entry<'a> {
     /// Its name in the table.
@@ -25,7 +28,7 @@ pub(crate) fn run(
     case: &str,
     entries: &[Entry<'_>],
     rounds: usize,
-    per_address: Option<&dyn Fn(&Entry<'_>, usize) -> String>,
+    per_address: Option<fn(usize) -> String>,
 ) {
     for round in 0..rounds {
         for i in 0..entries.len() {
@@ -35,7 +38,7 @@ pub(crate) fn run(
                     record(section, case, &entry.name, measured.all);
                     if let Some(name) = per_address {
                         for (i, run) in measured.groups.into_iter().enumerate() {
-                            record(section, case, &name(entry, i), run);
+                            record(section, case, &name(i), run);
                         }
                     }
                 }
@@ -69,7 +72,13 @@ fn undisturbed(
         if let Some(error) = &all.first_error {
             return Err(format!("{} errors, the first: {error}", all.errors));
         }
-        if all.foreign < DISTURBED {
+        if all.send_lag > LATE {
+            section.notes.push(format!(
+                "{case}, {}: the client was late by {:.0} µs (99 %): it, not the server, was at its limit",
+                entry.name, all.send_lag
+            ));
+        }
+        if all.foreign < DISTURBED || entry.load.keep_disturbed {
             return Ok(measured);
         }
         section.notes.push(format!(

@@ -58,7 +58,9 @@ pub(crate) fn single_case(n: usize) -> String {
 /// The load of the section `vcpus`.
 pub(crate) const VCPUS_CASE: &str = "n = 20, 64 connections, unpinned";
 /// The loads of the section `levels`, in the order they are measured.
-pub(crate) const CAPACITY_CASE: &str = "capacity: closed loop, all levels";
+pub(crate) const CLOSED_CASE: &str = "closed loop at one level";
+/// What the server can do with full queues, which is more than in a closed loop: replies that wait leave together.
+pub(crate) const CAPACITY_CASE: &str = "capacity: twice the closed loop offered, one level";
 /// See [`CAPACITY_CASE`].
 pub(crate) const ALONE_CASE: &str = "level 0 alone, its share of the load";
 /// See [`CAPACITY_CASE`].
@@ -196,7 +198,7 @@ fn closed(
         .map(|(peer, program)| Entry {
             name: peer.id.to_owned(),
             program,
-            load: Load::closed(work.clone(), connections, options.time),
+            load: Load::closed(work.clone(), connections, options),
         })
         .collect();
     rounds::run(results, case, &entries, options.rounds, None);
@@ -228,7 +230,7 @@ fn vcpus(results: &mut SectionResults, options: &Options, built: &Built) {
         .into_iter()
         .zip(&programs)
         .filter_map(|(n, program)| {
-            let mut load = Load::closed(Work::Matrix { n: 20 }, 64, options.time);
+            let mut load = Load::closed(Work::Matrix { n: 20 }, 64, options);
             load.pinned = false;
             Some(Entry {
                 name: vcpus_row(n),
@@ -240,7 +242,8 @@ fn vcpus(results: &mut SectionResults, options: &Options, built: &Built) {
     rounds::run(results, VCPUS_CASE, &entries, options.rounds, None);
 }
 
-/// Order of the matrices at overload: the product is large enough that the server, not the client, is at its limit.
+/// Order of the matrices at overload: the largest of the matrix section, so that the server, not the client, is at its
+/// limit.
 const LEVELS_N: usize = 20;
 
 fn levels(results: &mut SectionResults, options: &Options, built: &Built) {
@@ -249,45 +252,39 @@ fn levels(results: &mut SectionResults, options: &Options, built: &Built) {
         return;
     };
     let at = |levels: [u8; 8]| levels.map(|l| format!("127.0.0.1:0@{l}")).to_vec();
-    let mut load = Load::closed(Work::Matrix { n: LEVELS_N }, 16, options.time);
-    load.listen = at(LEVELS);
+    let mut load = Load::closed(Work::Matrix { n: LEVELS_N }, 16, options);
+    load.listen = at([LEVELS[4]; 8]);
     load.loaded = LEVELS.len();
-    let entry = |name: &str, load: &Load| Entry {
-        name: name.to_owned(),
+    let entry = |load: &Load| Entry {
+        name: "total".to_owned(),
         program: &program,
         load: load.clone(),
     };
-    let row = |_: &Entry<'_>, i: usize| level_row(LEVELS[i]);
     let rounds = options.rounds;
-    let all = [entry("total", &load)];
-    rounds::run(results, CAPACITY_CASE, &all, rounds, None);
-    let capacity = results.cell(CAPACITY_CASE, "total");
-    let Some(capacity) = capacity.and_then(|c| c.median(|r| r.per_second)) else {
+    let mut total = |case: &str, load: &Load| {
+        rounds::run(results, case, &[entry(load)], rounds, None);
+        results.cell(case, "total")?.median(|r| r.per_second)
+    };
+    let groups = LEVELS.len() as f64;
+    let Some(closed) = total(CLOSED_CASE, &load) else {
         return;
     };
-    load.rate = Some(OVERLOAD * capacity / LEVELS.len() as f64);
+    load.rate = Some(2.0 * closed / groups);
+    let Some(capacity) = total(CAPACITY_CASE, &load) else {
+        return;
+    };
+    load.rate = Some(OVERLOAD * capacity / groups);
+    let one_level = load.clone();
+    load.listen = at(LEVELS);
     let mut alone = load.clone();
     alone.loaded = 1;
-    let mut one_level = load.clone();
-    one_level.listen = at([LEVELS[4]; 8]);
-    let name = |_: &Entry<'_>, i: usize| format!("group {}", i + 1);
+    let row: fn(usize) -> String = |i| level_row(LEVELS[i]);
+    let name: fn(usize) -> String = |i| format!("group {}", i + 1);
     // Interleaved by hand: the three have rows of different names.
     for _ in 0..rounds {
-        rounds::run(
-            results,
-            ALONE_CASE,
-            &[entry("total", &alone)],
-            1,
-            Some(&row),
-        );
-        rounds::run(
-            results,
-            OVERLOAD_CASE,
-            &[entry("total", &load)],
-            1,
-            Some(&row),
-        );
-        let one = [entry("total", &one_level)];
-        rounds::run(results, ONE_LEVEL_CASE, &one, 1, Some(&name));
+        rounds::run(results, ALONE_CASE, &[entry(&alone)], 1, Some(row));
+        rounds::run(results, OVERLOAD_CASE, &[entry(&load)], 1, Some(row));
+        let one = [entry(&one_level)];
+        rounds::run(results, ONE_LEVEL_CASE, &one, 1, Some(name));
     }
 }
