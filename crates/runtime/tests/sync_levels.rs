@@ -1,0 +1,284 @@
+//! The primitives in a runtime: waiters are served by level, the mutex lends, and
+//! what is always ready gives way.
+
+use std::sync::{Arc, Mutex as StdMutex};
+
+use upshift::sync::{Mutex, Notify, Semaphore, mpsc};
+use upshift::{Level, Runtime, yield_now};
+
+const LEVELS: [u8; 6] = [40, 10, 40, 20, 10, 30];
+/// By level, and as they came within a level.
+const BY_LEVEL: [usize; 6] = [1, 4, 3, 5, 0, 2];
+
+fn one() -> Runtime {
+    Runtime::builder().vcpus(1).build().unwrap()
+}
+
+/// Starts one waiter per level one after the other, lets `release` serve them,
+/// and returns the order in which they were served.
+fn order<W, F>(waiter: W, release: impl AsyncFnOnce()) -> Vec<usize>
+where
+    W: Fn(usize, Arc<StdMutex<Vec<usize>>>) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let log = Arc::new(StdMutex::new(Vec::new()));
+    one().block_on(async {
+        let mut handles = Vec::new();
+        for (number, level) in LEVELS.into_iter().enumerate() {
+            let level = Level::new(level).unwrap();
+            handles.push(upshift::spawn(waiter(number, log.clone()), level));
+            // It waits before the next one comes.
+            upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
+            yield_now().await;
+        }
+        assert!(log.lock().unwrap().is_empty());
+        release().await;
+        for handle in handles {
+            handle.await.unwrap();
+        }
+    });
+    Arc::into_inner(log).unwrap().into_inner().unwrap()
+}
+
+#[test]
+fn a_mutex_is_handed_to_the_most_urgent() {
+    let mutex = Arc::new(Mutex::new(()));
+    let guard = mutex.try_lock().unwrap();
+    let waiter = |number, log: Arc<StdMutex<Vec<usize>>>| {
+        let mutex = mutex.clone();
+        async move {
+            let _guard = mutex.lock().await;
+            log.lock().unwrap().push(number);
+            yield_now().await;
+        }
+    };
+    let order = order(waiter, async || drop(guard));
+    assert_eq!(order, BY_LEVEL);
+}
+
+#[test]
+fn a_semaphore_serves_the_most_urgent() {
+    let semaphore = Arc::new(Semaphore::new(0));
+    let waiter = |number, log: Arc<StdMutex<Vec<usize>>>| {
+        let semaphore = semaphore.clone();
+        async move {
+            let _permit = semaphore.acquire(1).await.unwrap();
+            log.lock().unwrap().push(number);
+            yield_now().await;
+        }
+    };
+    let order = order(waiter, async || semaphore.add_permits(1));
+    assert_eq!(order, BY_LEVEL);
+}
+
+#[test]
+fn a_notification_goes_to_the_most_urgent() {
+    let notify = Arc::new(Notify::new());
+    let waiter = |number, log: Arc<StdMutex<Vec<usize>>>| {
+        let notify = notify.clone();
+        async move {
+            notify.notified().await;
+            log.lock().unwrap().push(number);
+            notify.notify_one();
+        }
+    };
+    let order = order(waiter, async || notify.notify_one());
+    assert_eq!(order, BY_LEVEL);
+}
+
+#[test]
+fn room_in_a_channel_goes_to_the_most_urgent() {
+    let (sender, mut receiver) = mpsc::channel(1);
+    sender.try_send(usize::MAX).unwrap();
+    let waiter = |number, log: Arc<StdMutex<Vec<usize>>>| {
+        let sender = sender.clone();
+        async move {
+            sender.send(number).await.unwrap();
+            log.lock().unwrap().push(number);
+        }
+    };
+    let mut received = Vec::new();
+    order(waiter, async || {
+        for _ in 0..=LEVELS.len() {
+            received.push(receiver.recv().await.unwrap());
+        }
+    });
+    assert_eq!(received[1..], BY_LEVEL);
+}
+
+#[test]
+fn a_waiter_that_becomes_more_urgent_moves_up() {
+    let mutex = Arc::new(Mutex::new(Vec::new()));
+    one().block_on(async {
+        let guard = mutex.lock().await;
+        let start = |name, level| {
+            let mutex = mutex.clone();
+            upshift::spawn(async move { mutex.lock().await.push(name) }, level)
+        };
+        upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
+        let first = start("first", Level::at::<20>());
+        let second = start("second", Level::at::<30>());
+        yield_now().await;
+        upshift::reprio(second.id(), Level::at::<5>()).unwrap();
+        yield_now().await;
+        drop(guard);
+        first.await.unwrap();
+        second.await.unwrap();
+        assert_eq!(*mutex.lock().await, ["second", "first"]);
+    });
+}
+
+#[test]
+fn a_waiter_lends_its_level_until_the_lock_is_given_back() {
+    let mutex = Arc::new(Mutex::new(()));
+    let log = Arc::new(StdMutex::new(Vec::new()));
+    one().block_on(async {
+        let (theirs, holder_log) = (mutex.clone(), log.clone());
+        let note = |name| {
+            let log = log.clone();
+            move || log.lock().unwrap().push((name, upshift::current_level()))
+        };
+        let (middle_note, urgent_note) = (note("middle"), note("urgent"));
+        let holder = upshift::spawn(
+            async move {
+                let note = |name| {
+                    let level = upshift::current_level();
+                    holder_log.lock().unwrap().push((name, level));
+                };
+                let guard = theirs.lock().await;
+                let middle = upshift::spawn(async move { middle_note() }, Level::at::<20>());
+                let mutex = theirs.clone();
+                let urgent = upshift::spawn(
+                    async move {
+                        let _guard = mutex.lock().await;
+                        urgent_note();
+                    },
+                    Level::at::<3>(),
+                );
+                // The urgent one runs, waits and lends; so we go before the middle.
+                yield_now().await;
+                note("holding");
+                drop(guard);
+                note("released");
+                yield_now().await;
+                note("done");
+                urgent.await.unwrap();
+                middle.await.unwrap();
+            },
+            Level::at::<50>(),
+        );
+        upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
+        holder.await.unwrap();
+    });
+    let (urgent, middle, late) = (Level::at::<3>(), Level::at::<20>(), Level::at::<50>());
+    assert_eq!(
+        *log.lock().unwrap(),
+        [
+            ("holding", Some(urgent)),
+            ("released", Some(late)),
+            ("urgent", Some(urgent)),
+            ("middle", Some(middle)),
+            ("done", Some(late)),
+        ]
+    );
+}
+
+#[test]
+fn a_waiter_that_gives_up_does_not_leave_its_level_behind() {
+    use futures_lite::future::poll_once;
+
+    let mutex = Arc::new(Mutex::new(()));
+    one().block_on(async {
+        let guard = mutex.lock().await;
+        let theirs = mutex.clone();
+        let child = upshift::spawn(
+            async move {
+                let mut lock = theirs.lock();
+                assert!(poll_once(&mut lock).await.is_none());
+                yield_now().await;
+                // Handed over by now, and somebody urgent waits behind it.
+                drop(lock);
+                yield_now().await;
+                upshift::current_level()
+            },
+            Level::at::<50>(),
+        );
+        upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
+        yield_now().await;
+        drop(guard);
+        let theirs = mutex.clone();
+        let urgent = upshift::spawn(async move { drop(theirs.lock().await) }, Level::at::<3>());
+        urgent.await.unwrap();
+        // Awaiting lends as well: the main coroutine is the least urgent.
+        assert_eq!(child.await.unwrap(), Some(Level::at::<50>()));
+    });
+}
+
+#[test]
+fn what_is_always_ready_gives_way() {
+    one().block_on(async {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let done = Arc::new(Notify::new());
+        let theirs = done.clone();
+        let greedy = upshift::spawn(
+            async move {
+                for n in 0_u32.. {
+                    sender.send(n).unwrap();
+                    receiver.recv().await.unwrap();
+                    drop(Mutex::new(()).lock().await);
+                    drop(Semaphore::new(1).acquire(1).await);
+                }
+            },
+            Level::DEFAULT,
+        );
+        let other = upshift::spawn(async move { theirs.notify_one() }, Level::DEFAULT);
+        done.notified().await;
+        other.await.unwrap();
+        greedy.cancel();
+        assert!(greedy.await.is_err());
+    });
+}
+
+#[test]
+fn a_blocking_call_in_a_coroutine_panics_with_advice() {
+    let panic = one().block_on(async {
+        let (sender, _receiver) = mpsc::channel(1);
+        upshift::spawn(async move { sender.blocking_send(1) }, Level::DEFAULT)
+            .await
+            .unwrap_err()
+    });
+    assert!(format!("{panic:?}").contains("Panic"), "{panic:?}");
+}
+
+#[test]
+fn coroutines_of_two_vcpus_lose_nothing() {
+    let runtime = Runtime::builder().vcpus(2).build().unwrap();
+    runtime.block_on(async {
+        let (sender, mut receiver) = mpsc::channel(4);
+        let total = Arc::new(Mutex::new(0_u64));
+        let limit = Arc::new(Semaphore::new(3));
+        for worker in 0..16_u64 {
+            let (sender, total, limit) = (sender.clone(), total.clone(), limit.clone());
+            let level = Level::new((worker % 8 * 8) as u8).unwrap();
+            upshift::spawn(
+                async move {
+                    for n in 0..500 {
+                        let _permit = limit.acquire(1 + (n as usize % 2)).await.unwrap();
+                        *total.lock().await += n;
+                        sender.send(n).await.unwrap();
+                    }
+                },
+                level,
+            )
+            .detach();
+        }
+        drop(sender);
+        let mut received = 0;
+        while let Some(n) = receiver.recv().await {
+            received += n;
+        }
+        assert_eq!(received, 16 * 499 * 500 / 2);
+        assert_eq!(*total.lock().await, received);
+        assert_eq!(limit.available_permits(), 3);
+    });
+}

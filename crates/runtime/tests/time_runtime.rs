@@ -1,0 +1,366 @@
+//! Timers in a runtime: never early, cancelled, reset, moved between vCPUs.
+//! Upper bounds of time are asserted only where forever is the alternative.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures_lite::future::{pending, poll_once};
+use upshift::time::{
+    Elapsed, MissedTickBehavior, Sleep, Timeout, interval, interval_at, sleep, sleep_until,
+    timeout, timeout_at,
+};
+use upshift::{Level, Priority, Runtime, yield_now};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MILLI: Duration = Duration::from_millis(1);
+
+fn one() -> Runtime {
+    Runtime::builder().vcpus(1).build().unwrap()
+}
+
+fn two() -> Runtime {
+    Runtime::builder().vcpus(2).build().unwrap()
+}
+
+#[test]
+fn a_sleep_is_never_early() {
+    one().block_on(async {
+        for micros in [0, 1, 2, 50, 63, 64, 65, 500, 1000, 4000] {
+            let duration = Duration::from_micros(micros);
+            let began = Instant::now();
+            sleep(duration).await;
+            assert!(began.elapsed() >= duration, "{micros}");
+            let deadline = Instant::now() + duration;
+            sleep_until(deadline).await;
+            assert!(Instant::now() >= deadline, "{micros}");
+        }
+    });
+}
+
+#[test]
+fn many_sleeps_end_each_at_its_time() {
+    const COUNT: u64 = 5000;
+    two().block_on(async {
+        let handles: Vec<_> = (0..COUNT)
+            .map(|n| {
+                upshift::spawn(
+                    async move {
+                        let duration = Duration::from_micros(n * 7919 % 40_000);
+                        let began = Instant::now();
+                        sleep(duration).await;
+                        began.elapsed() >= duration
+                    },
+                    Priority::Inherit,
+                )
+            })
+            .collect();
+        for handle in handles {
+            assert!(handle.await.unwrap(), "early");
+        }
+    });
+}
+
+#[test]
+fn sleeps_end_in_the_order_of_their_deadlines() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    one().block_on(async {
+        let began = Instant::now();
+        let handles: Vec<_> = (0..100_u32)
+            .map(|n| {
+                let log = log.clone();
+                let rank = n * 37 % 100;
+                upshift::spawn(
+                    async move {
+                        sleep_until(began + MILLI + rank * Duration::from_micros(20)).await;
+                        log.lock().unwrap().push(rank);
+                    },
+                    Level::DEFAULT,
+                )
+            })
+            .collect();
+        for handle in handles {
+            handle.await.unwrap();
+        }
+    });
+    assert!(log.lock().unwrap().is_sorted());
+}
+
+#[test]
+fn zero_and_past_are_ready_at_once_or_soon_and_far_never() {
+    one().block_on(async {
+        assert!(poll_once(sleep(Duration::ZERO)).await.is_some());
+        let past = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        sleep_until(past).await;
+        for far in [HOUR * 24 * 365 * 100, Duration::MAX] {
+            let mut far = sleep(far);
+            assert!(poll_once(&mut far).await.is_none());
+            sleep(MILLI).await;
+            assert!(poll_once(&mut far).await.is_none());
+            assert!(!far.is_elapsed());
+        }
+    });
+}
+
+#[test]
+fn a_sleep_can_be_awaited_after_its_end() {
+    one().block_on(async {
+        let mut sleep = sleep(Duration::from_micros(10));
+        (&mut sleep).await;
+        assert!(sleep.is_elapsed());
+        (&mut sleep).await;
+    });
+}
+
+#[test]
+fn a_reset_makes_a_sleep_earlier_or_later_before_and_after_its_end() {
+    one().block_on(async {
+        let mut sleep = sleep(HOUR);
+        assert!(poll_once(&mut sleep).await.is_none());
+        sleep.reset(Instant::now() + MILLI);
+        (&mut sleep).await;
+
+        let later = Instant::now() + MILLI * 3;
+        sleep.reset(Instant::now() + MILLI);
+        assert!(poll_once(&mut sleep).await.is_none());
+        sleep.reset(later);
+        assert!(sleep.deadline().max(later) - sleep.deadline().min(later) < MILLI);
+        (&mut sleep).await;
+        assert!(Instant::now() >= later);
+
+        // Reset while armed and not polled since: the coroutine is woken all the
+        // same.
+        sleep.reset(Instant::now() + HOUR);
+        assert!(poll_once(&mut sleep).await.is_none());
+        sleep.reset(Instant::now() + MILLI);
+        let mut polls = 0;
+        std::future::poll_fn(|_| {
+            polls += 1;
+            if polls == 1 {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        })
+        .await;
+        assert!(sleep.is_elapsed());
+    });
+}
+
+#[test]
+fn a_sleep_that_is_due_but_was_reset_in_time_waits_on() {
+    one().block_on(async {
+        let mut sleep = sleep(Duration::from_micros(100));
+        assert!(poll_once(&mut sleep).await.is_none());
+        // The vCPU fires it while this coroutine does not look.
+        upshift::time::sleep(MILLI).await;
+        let later = Instant::now() + MILLI;
+        sleep.reset(later);
+        sleep.await;
+        assert!(Instant::now() >= later);
+    });
+}
+
+#[test]
+fn timeouts_prefer_the_future_and_end_it_when_time_is_up() {
+    one().block_on(async {
+        assert_eq!(timeout(Duration::ZERO, async { 1 }).await, Ok(1));
+        assert_eq!(
+            timeout(HOUR, async {
+                sleep(MILLI).await;
+                2
+            })
+            .await,
+            Ok(2)
+        );
+        let value = Arc::new(());
+        let theirs = value.clone();
+        let began = Instant::now();
+        let outcome: Result<(), Elapsed> = timeout(MILLI, async move {
+            let _theirs = theirs;
+            pending().await
+        })
+        .await;
+        assert!(outcome.is_err() && began.elapsed() >= MILLI);
+        assert_eq!(Arc::strong_count(&value), 1, "dropped with the timeout");
+        assert!(
+            timeout_at(Instant::now(), pending::<()>()).await.is_err(),
+            "past"
+        );
+        let error = std::io::Error::from(timeout(MILLI, pending::<()>()).await.unwrap_err());
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    });
+}
+
+#[test]
+fn a_timeout_ends_a_future_that_uses_up_every_poll() {
+    one().block_on(async {
+        let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
+        let endless = async {
+            loop {
+                sender.send(()).unwrap();
+                receiver.recv().await;
+            }
+        };
+        let outcome: Result<(), _> = timeout(MILLI * 2, endless).await;
+        assert!(outcome.is_err());
+    });
+}
+
+#[test]
+fn an_interval_ticks_on_schedule() {
+    one().block_on(async {
+        let period = Duration::from_micros(500);
+        let mut ticks = interval(period);
+        assert_eq!(ticks.period(), period);
+        let first = ticks.tick().await;
+        for n in 1..5 {
+            let tick = ticks.tick().await;
+            // The clocks' conversion costs a little precision.
+            let expected = first + n * period;
+            let apart = tick.max(expected) - tick.min(expected);
+            assert!(apart < period / 2, "{n}");
+            assert!(Instant::now() + Duration::from_micros(50) >= tick);
+        }
+        let start = Instant::now() + MILLI;
+        let mut later = interval_at(start, period);
+        assert!(poll_once(pin!(later.tick())).await.is_none());
+        later.tick().await;
+        assert!(Instant::now() >= start);
+        let reset = Instant::now();
+        later.reset();
+        later.tick().await;
+        assert!(reset.elapsed() >= period);
+    });
+}
+
+#[test]
+fn missed_ticks_burst_or_not() {
+    one().block_on(async {
+        let period = MILLI;
+        for (behavior, at_once) in [
+            (MissedTickBehavior::Burst, true),
+            (MissedTickBehavior::Delay, false),
+            (MissedTickBehavior::Skip, false),
+        ] {
+            let mut ticks = interval(period);
+            ticks.set_missed_tick_behavior(behavior);
+            assert_eq!(ticks.missed_tick_behavior(), behavior);
+            ticks.tick().await;
+            std::thread::sleep(period * 20);
+            ticks.tick().await;
+            let mut more = 0;
+            while poll_once(pin!(ticks.tick())).await.is_some() {
+                more += 1;
+            }
+            assert_eq!(more >= 15, at_once, "{behavior:?}: {more}");
+        }
+    });
+}
+
+#[test]
+fn outside_a_runtime_a_sleep_says_what_it_needs() {
+    let panic = catch_unwind(AssertUnwindSafe(|| {
+        futures_lite::future::block_on(sleep(MILLI))
+    }))
+    .unwrap_err();
+    let message = panic.downcast_ref::<&str>().unwrap();
+    assert!(message.contains("upshift runtime"), "{message}");
+    // Making, resetting and dropping one is fine.
+    let mut unused = sleep(MILLI);
+    unused.reset(Instant::now());
+}
+
+#[test]
+fn an_armed_sleep_may_be_dropped_and_reset_outside_its_runtime() {
+    let runtime = one();
+    let (mut kept, dropped) = runtime.block_on(async {
+        let (mut kept, mut dropped) = (sleep(HOUR), sleep(HOUR));
+        assert!(poll_once(&mut kept).await.is_none());
+        assert!(poll_once(&mut dropped).await.is_none());
+        (kept, dropped)
+    });
+    drop(dropped);
+    kept.reset(Instant::now() + MILLI);
+    runtime.block_on(async {
+        (&mut kept).await;
+        assert!(poll_once(sleep(HOUR)).await.is_none());
+        kept.reset(Instant::now() + HOUR);
+        assert!(poll_once(&mut kept).await.is_none());
+    });
+    drop(runtime);
+    drop(kept);
+}
+
+#[test]
+fn a_sleep_that_moves_between_vcpus_keeps_its_time() {
+    two().block_on(async {
+        let handles: Vec<_> = (0..200_u64)
+            .map(|n| {
+                upshift::spawn(
+                    async move {
+                        let mut sleep = sleep(HOUR);
+                        for round in 0..20 {
+                            let _ = poll_once(&mut sleep).await;
+                            let deadline =
+                                Instant::now() + Duration::from_micros(100 + (n * round) % 300);
+                            sleep.reset(deadline);
+                            // Others run; an idle vCPU may take this coroutine.
+                            yield_now().await;
+                            if (n + round) % 3 == 0 {
+                                (&mut sleep).await;
+                                assert!(Instant::now() >= deadline);
+                            }
+                        }
+                    },
+                    Priority::Inherit,
+                )
+            })
+            .collect();
+        for handle in handles {
+            handle.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn timers_of_a_vcpu_that_leaves_go_on_elsewhere() {
+    one().block_on(async {
+        for _ in 0..3 {
+            upshift::alloc_cpu().unwrap();
+            let handles: Vec<_> = (0..500_u64)
+                .map(|n| {
+                    upshift::spawn(
+                        async move {
+                            let duration = Duration::from_micros(500 + n * 20);
+                            let began = Instant::now();
+                            // Something to move for.
+                            while began.elapsed() < Duration::from_micros(20) {}
+                            sleep(duration).await;
+                            assert!(began.elapsed() >= duration);
+                        },
+                        Priority::Inherit,
+                    )
+                })
+                .collect();
+            sleep(MILLI * 4).await;
+            upshift::release_cpu().unwrap();
+            for handle in handles {
+                timeout(HOUR / 360, handle)
+                    .await
+                    .expect("a timer was lost")
+                    .unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn the_futures_cross_threads() {
+    fn crosses<T: Send + Sync + Unpin>(_: &T) {}
+    crosses::<Sleep>(&sleep(MILLI));
+    crosses::<Timeout<std::future::Ready<()>>>(&timeout(MILLI, std::future::ready(())));
+    crosses(&interval(MILLI));
+}
