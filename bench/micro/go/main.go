@@ -21,7 +21,7 @@ func main() {
 		oneThread()
 	case len(os.Args) == 2 && os.Args[1] == "two-threads":
 		runtime.GOMAXPROCS(2)
-		hops("cross-wake")
+		hops("channel-hop-2-workers")
 	default:
 		fmt.Fprintln(os.Stderr, "usage: one-thread|two-threads")
 		os.Exit(2)

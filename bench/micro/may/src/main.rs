@@ -1,5 +1,5 @@
-//! Microbenchmarks of may: stackful coroutines, one worker (two for the wake across threads, which the scheduler
-//! places as it likes). It has no timer that can be cancelled; memory is taken from 20,000 coroutines, because each
+//! Microbenchmarks of may: stackful coroutines, one worker (two in the second part, where the scheduler
+//! places both ends as it likes). It has no timer that can be cancelled; memory is taken from 20,000 coroutines, because each
 //! maps a stack and the kernel limits maps.
 
 use bench_kit::micro::{Part, Samples, part, print_figure, resident};
@@ -16,7 +16,7 @@ fn main() {
     may::config().set_workers(workers).set_stack_size(0x1000);
     let measuring = go!(move || match part {
         Part::OneThread => one_worker(),
-        Part::TwoThreads => hops("cross-wake", 100_000),
+        Part::TwoThreads => hops("channel-hop-2-workers", 100_000),
     });
     measuring.join().expect("the benchmarks do not panic");
     std::process::exit(0);
