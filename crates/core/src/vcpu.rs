@@ -339,7 +339,8 @@ impl<H: Host> Vcpu<H> {
         let header = unsafe { coroutine.as_ref() };
         let home = header.vcpu();
         let domain = home.inner();
-        let here = domain.here();
+        // A vCPU that leaves takes nothing in any more.
+        let here = domain.here().filter(|here| !here.retired.load(Relaxed));
         if let Some(here) = here {
             let adopt = !core::ptr::eq(here, home)
                 && !header.is_pinned()

@@ -7,8 +7,10 @@
 //!
 //! * [`need_preempt`]: one load of the vCPU's word, which every wake of something
 //!   more urgent sets. Under 2 ns, no system call.
-//! * At every 32nd test the clock: a poll longer than the quantum gives way to
-//!   its equals too, and to completions that wait in the ring.
+//! * At every 32nd test the clock: a due timer, or a completion that has waited in
+//!   the ring for the reap interval, gets the poll to give way, for it may make
+//!   something more urgent ready; and a poll longer than the quantum gives way to
+//!   its equals.
 //!
 //! Leaf futures of this crate count their completions and yield after a budget,
 //! so a coroutine whose I/O is always ready does not keep the vCPU.
@@ -82,14 +84,16 @@ fn should_yield() -> bool {
 fn overrun() -> bool {
     context::with(|worker| {
         let ran = clock::ticks().saturating_sub(worker.executor.clock());
-        ran > worker.quantum_ticks
-            && (worker.ring.has_completions() || worker.executor.bitmap() != 0)
+        (ran > worker.reap_ticks && worker.ring.has_completions())
+            || (ran > worker.quantum_ticks && worker.executor.bitmap() != 0)
+            || worker.timer_is_due()
     })
     .unwrap_or(false)
 }
 
-/// Gives way if something at least as urgent waits: to the more urgent at once,
-/// to equals (and to completed I/O) when the poll has used its quantum. Put it
+/// Gives way if something at least as urgent waits: to the more urgent at once, to
+/// due timers and completed I/O soon, to equals when the poll has used its
+/// quantum. Put it
 /// into loops that compute; it costs about a nanosecond.
 ///
 /// ```

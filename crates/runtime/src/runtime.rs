@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) domain: Domain<Linux>,
     pub(crate) pool: Pool,
     pub(crate) spin: Duration,
-    pub(crate) reap_interval: Duration,
+    reap_interval: Duration,
     quantum: Duration,
     ring: upshift_ring::Config,
     name: String,
@@ -77,6 +77,7 @@ impl Shared {
             timers: Arc::new(Timers::new(clock::now())),
             shared: self.clone(),
             quantum_ticks: clock::to_ticks(self.quantum),
+            reap_ticks: clock::to_ticks(self.reap_interval),
             stop: Arc::new(AtomicBool::new(false)),
         })
     }

@@ -47,6 +47,7 @@ pub(crate) struct Worker {
     pub(crate) timers: Arc<Timers>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) quantum_ticks: u64,
+    pub(crate) reap_ticks: u64,
     /// Set when this vCPU is to leave its service.
     pub(crate) stop: Arc<AtomicBool>,
 }
@@ -56,7 +57,6 @@ impl Worker {
     /// ended or a wait is over.
     pub(crate) fn run(&self, done: impl Fn() -> bool) {
         let _entered = context::enter(self);
-        let reap_ticks = clock::to_ticks(self.shared.reap_interval);
         let mut spin = false;
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
@@ -69,9 +69,8 @@ impl Worker {
                         back = Some(yielded);
                     }
                     polls += 1;
-                    let due = self.ring_is_due()
-                        && (polls >= POLLS_PER_REAP
-                            || self.executor.clock().wrapping_sub(reaped_at) >= reap_ticks);
+                    let due = self.executor.clock().wrapping_sub(reaped_at) >= self.reap_ticks
+                        && (self.ring_is_due() || self.timers.next_deadline().is_some());
                     if due || polls >= POLLS_PER_REAP {
                         self.turn();
                         reaped_at = self.executor.clock();
@@ -104,7 +103,7 @@ impl Worker {
         self.ring.has_completions() || self.ring.pending_submissions() != 0
     }
 
-    fn timer_is_due(&self) -> bool {
+    pub(crate) fn timer_is_due(&self) -> bool {
         self.timers
             .next_deadline()
             .is_some_and(|deadline| deadline <= clock::now())

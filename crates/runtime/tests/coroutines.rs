@@ -406,3 +406,51 @@ fn the_counters_count() {
 async fn the_test_attribute_builds_a_runtime() {
     assert_eq!(upshift::current_level(), Some(Level::at::<7>()));
 }
+
+#[test]
+fn a_timer_interrupts_a_batch_that_asks() {
+    one().block_on(async {
+        let batch = upshift::spawn(
+            async {
+                loop {
+                    upshift::yield_if_needed().await;
+                }
+            },
+            LATE,
+        );
+        let urgent = upshift::spawn(
+            async {
+                for _ in 0..20 {
+                    upshift::time::sleep(Duration::from_millis(1)).await;
+                }
+            },
+            URGENT,
+        );
+        urgent.await.unwrap();
+        batch.cancel();
+        assert!(batch.await.is_err());
+    });
+}
+
+#[test]
+fn timers_of_a_released_vcpu_still_fire() {
+    one().block_on(async {
+        upshift::alloc_cpu().unwrap();
+        let sleepers: Vec<_> = (0..100)
+            .map(|_| {
+                upshift::spawn(
+                    async {
+                        burn(Duration::from_micros(100));
+                        upshift::time::sleep(Duration::from_millis(20)).await;
+                    },
+                    Priority::Inherit,
+                )
+            })
+            .collect();
+        upshift::time::sleep(Duration::from_millis(10)).await;
+        upshift::release_cpu().unwrap();
+        for sleeper in sleepers {
+            sleeper.await.unwrap();
+        }
+    });
+}

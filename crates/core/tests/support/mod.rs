@@ -4,12 +4,18 @@
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::ptr::NonNull;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 
-use upshift_core::{Config, Domain, Executor, Host, Panic, Picked, Polled, Vcpu};
+use upshift_core::{
+    Config, CoroutineId, Domain, Executor, Host, JoinError, JoinHandle, Level, Panic, Picked,
+    Polled, Priority, Vcpu,
+};
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<TestHost>>>> = const { Cell::new(None) };
@@ -69,4 +75,141 @@ pub fn run(executor: &Executor<TestHost>, limit: usize) -> usize {
         }
         limit
     })
+}
+
+/// What happened, in order.
+#[derive(Clone, Default)]
+pub struct Trace(Arc<Mutex<Vec<String>>>);
+
+impl Trace {
+    pub fn push(&self, event: impl Into<String>) {
+        self.0.lock().unwrap().push(event.into());
+    }
+
+    /// What happened since the last call, joined by spaces.
+    pub fn take(&self) -> String {
+        std::mem::take(&mut *self.0.lock().unwrap()).join(" ")
+    }
+
+    /// A future that says `name` and is done.
+    pub fn say(&self, name: impl Into<String>) -> impl Future<Output = ()> + Send + 'static {
+        let (trace, name) = (self.clone(), name.into());
+        async move { trace.push(name) }
+    }
+}
+
+pub fn level(n: u8) -> Level {
+    Level::new(n).unwrap()
+}
+
+pub fn at(n: u8) -> Priority {
+    Priority::At(level(n))
+}
+
+/// Pending once; the waker is not used.
+pub fn block_once() -> impl Future<Output = ()> + Send {
+    let mut blocked = false;
+    poll_fn(move |_| {
+        if std::mem::replace(&mut blocked, true) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+}
+
+/// Pending once, and woken at once.
+pub fn yield_now() -> impl Future<Output = ()> + Send {
+    let mut yielded = false;
+    poll_fn(move |cx| {
+        if std::mem::replace(&mut yielded, true) {
+            Poll::Ready(())
+        } else {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+}
+
+/// One turn: what was polled, and at which level.
+pub fn step(executor: &Executor<TestHost>) -> Option<(CoroutineId, Level)> {
+    serving(executor, || match executor.pick(None)? {
+        Picked::Resume(id) => panic!("{id} was not suspended"),
+        Picked::Poll(running) => {
+            let polled = (running.id(), running.level());
+            // Dropping what yielded puts it back.
+            let _ = running.poll();
+            Some(polled)
+        }
+    })
+}
+
+/// A joined result, with `run` in between as often as it takes.
+pub fn join<T>(
+    executor: &Executor<TestHost>,
+    handle: JoinHandle<T, TestHost>,
+) -> Result<T, JoinError> {
+    let mut handle = handle;
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..100 {
+        if let Poll::Ready(result) = Pin::new(&mut handle).poll(&mut cx) {
+            return result;
+        }
+        run(executor, 100);
+    }
+    panic!("it does not exit");
+}
+
+/// An executor that a future may use: for coroutines that play the dispatcher.
+pub struct Server(*const Executor<TestHost>);
+
+// SAFETY: the tests that use it have one thread, and the executor outlives the run.
+unsafe impl Send for Server {}
+
+impl Server {
+    pub fn of(executor: &Executor<TestHost>) -> Server {
+        Server(executor)
+    }
+
+    pub fn get(&self) -> &Executor<TestHost> {
+        // SAFETY: see above.
+        unsafe { &*self.0 }
+    }
+
+    /// Suspends the current coroutine in the middle of its poll, and polls what
+    /// else there is until it is resumed.
+    pub fn suspend(&self) {
+        let executor = self.get();
+        // SAFETY: the poll that calls this goes on when the loop below ends, that
+        // is, after the coroutine was picked again.
+        let me = unsafe { executor.suspend_current() }.unwrap();
+        loop {
+            match executor.pick(None).expect("the suspended one is ready") {
+                Picked::Resume(id) => return assert_eq!(id, me),
+                Picked::Poll(running) => drop(running.poll()),
+            }
+        }
+    }
+}
+
+/// Counts its drops.
+#[derive(Clone, Default)]
+pub struct Drops(Arc<AtomicU64>);
+
+impl Drops {
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    pub fn token(&self) -> DropToken {
+        DropToken(self.clone())
+    }
+}
+
+pub struct DropToken(Drops);
+
+impl Drop for DropToken {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::SeqCst);
+    }
 }

@@ -1,0 +1,362 @@
+//! Trace tests of the order in which coroutines are polled.
+
+#![cfg(not(loom))]
+
+mod support;
+
+use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
+
+use support::{Server, Trace, at, block_once, domain, level, run, serving, step, yield_now};
+use upshift_core::{Config, Kind, Picked, Polled, SpawnOptions};
+
+#[test]
+fn invariant_1_order_the_most_urgent_level_is_polled_first() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    for n in [40, 0, 63, 5, 62, 1] {
+        domain
+            .spawn(trace.say(n.to_string()), at(n))
+            .unwrap()
+            .detach();
+    }
+    assert_eq!(run(&vcpu, 100), 6);
+    assert_eq!(trace.take(), "0 1 5 40 62 63");
+}
+
+#[test]
+fn invariant_1_order_is_fifo_within_a_level() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    for name in ["a", "b", "c", "d"] {
+        domain.spawn(trace.say(name), at(7)).unwrap().detach();
+    }
+    run(&vcpu, 100);
+    assert_eq!(trace.take(), "a b c d");
+}
+
+#[test]
+fn invariant_1_order_pinned_and_movable_coroutines_share_one_fifo() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    for (n, name) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
+        let future = trace.say(name);
+        if n % 2 == 0 {
+            // SAFETY: the future is `Send`.
+            unsafe { vcpu.spawn_pinned(future, at(7)) }
+                .unwrap()
+                .detach();
+        } else {
+            domain.spawn(future, at(7)).unwrap().detach();
+        }
+    }
+    run(&vcpu, 100);
+    assert_eq!(trace.take(), "a b c d e");
+}
+
+#[test]
+fn invariant_1_order_a_child_more_urgent_than_its_parent_is_polled_next() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (d, t) = (domain.clone(), trace.clone());
+    domain
+        .spawn(
+            async move {
+                t.push("parent");
+                d.spawn(t.say("urgent"), at(3)).unwrap().detach();
+                d.spawn(t.say("lazy"), at(50)).unwrap().detach();
+                t.push("yields");
+                yield_now().await;
+                t.push("parent");
+            },
+            at(30),
+        )
+        .unwrap()
+        .detach();
+    domain.spawn(trace.say("other"), at(30)).unwrap().detach();
+    run(&vcpu, 100);
+    assert_eq!(trace.take(), "parent yields urgent other parent lazy");
+}
+
+#[test]
+fn a_yield_goes_to_the_tail_of_its_level() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    for name in ["a", "b"] {
+        let t = trace.clone();
+        let twice = async move {
+            t.push(format!("{name}1"));
+            yield_now().await;
+            t.push(format!("{name}2"));
+        };
+        domain.spawn(twice, at(7)).unwrap().detach();
+    }
+    domain.spawn(trace.say("c"), at(7)).unwrap().detach();
+    run(&vcpu, 100);
+    assert_eq!(trace.take(), "a1 b1 c a2 b2");
+}
+
+#[test]
+fn what_is_dropped_unpolled_goes_back_to_the_tail() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    domain.spawn(trace.say("a"), at(7)).unwrap().detach();
+    domain.spawn(trace.say("b"), at(7)).unwrap().detach();
+    assert!(matches!(vcpu.pick(None), Some(Picked::Poll(_))));
+    assert_eq!(vcpu.ready_len(level(7)), 2);
+    run(&vcpu, 100);
+    assert_eq!(trace.take(), "b a");
+}
+
+#[test]
+fn what_yielded_on_one_vcpu_never_enters_the_queues_of_another_domain() {
+    let (here, there) = (domain(Config::default()), domain(Config::default()));
+    let (vcpu, other) = (here.add_vcpu().unwrap(), there.add_vcpu().unwrap());
+    here.spawn(yield_now(), at(7)).unwrap().detach();
+    let Some(Picked::Poll(running)) = vcpu.pick(None) else {
+        panic!("it is ready")
+    };
+    let Polled::Yielded(yielded) = serving(&vcpu, || running.poll()) else {
+        panic!("it yields")
+    };
+    assert!(other.pick(Some(yielded)).is_none());
+    assert_eq!(run(&vcpu, 10), 1);
+}
+
+#[test]
+fn a_switching_coroutine_is_ready_again_after_every_poll() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let t = trace.clone();
+    let switching = std::future::poll_fn(move |_| {
+        t.push("user");
+        std::task::Poll::<()>::Pending
+    });
+    let options = SpawnOptions {
+        priority: at(10),
+        kind: Kind::Switching,
+        start: true,
+    };
+    let handle = domain.spawn(switching, options).unwrap();
+    domain.spawn(trace.say("kernel"), at(20)).unwrap().detach();
+    assert_eq!(run(&vcpu, 4), 4);
+    assert_eq!(trace.take(), "user user user user");
+    // Its level follows what it runs.
+    domain.reprio(handle.id(), level(30)).unwrap();
+    assert_eq!(run(&vcpu, 3), 3);
+    assert_eq!(trace.take(), "kernel user user");
+    handle.cancel();
+    assert_eq!(run(&vcpu, 10), 1);
+    assert!(handle.is_finished());
+}
+
+#[test]
+fn need_preempt_is_set_by_a_more_urgent_wake_and_cleared_by_pick() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let urgent = domain.spawn(block_once(), at(3)).unwrap();
+    let equal = domain.spawn(block_once(), at(9)).unwrap();
+    run(&vcpu, 10);
+    let (server, d, t) = (Server::of(&vcpu), domain.clone(), trace.clone());
+    let ids = (urgent.id(), equal.id());
+    domain
+        .spawn(
+            async move {
+                d.wake(ids.1).unwrap();
+                t.push(format!("equal:{}", server.get().need_preempt()));
+                d.wake(ids.0).unwrap();
+                t.push(format!("urgent:{}", server.get().need_preempt()));
+                yield_now().await;
+                t.push(format!("later:{}", server.get().need_preempt()));
+            },
+            at(9),
+        )
+        .unwrap()
+        .detach();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "equal:false urgent:true later:false");
+}
+
+#[test]
+fn a_wake_from_another_thread_sets_need_preempt() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let urgent = domain.spawn(block_once(), at(3)).unwrap();
+    run(&vcpu, 10);
+    let (server, d, t, id) = (
+        Server::of(&vcpu),
+        domain.clone(),
+        trace.clone(),
+        urgent.id(),
+    );
+    domain
+        .spawn(
+            async move {
+                std::thread::scope(|s| s.spawn(|| d.wake(id)).join().unwrap()).unwrap();
+                t.push(server.get().need_preempt().to_string());
+            },
+            at(9),
+        )
+        .unwrap()
+        .detach();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "true");
+}
+
+#[test]
+fn request_preempt_lasts_until_the_next_pick() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    assert!(!vcpu.need_preempt());
+    vcpu.request_preempt();
+    assert!(vcpu.need_preempt());
+    assert!(vcpu.pick(None).is_none());
+    assert!(!vcpu.need_preempt());
+}
+
+#[test]
+fn without_aging_a_less_urgent_level_starves() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    domain.spawn(trace.say("starved"), at(40)).unwrap().detach();
+    let busy = domain
+        .spawn(
+            async {
+                loop {
+                    yield_now().await
+                }
+            },
+            at(1),
+        )
+        .unwrap();
+    assert_eq!(run(&vcpu, 1000), 1000);
+    assert_eq!(trace.take(), "");
+    busy.cancel();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "starved");
+}
+
+/// The bound that `Config::aging` states: the k-th of a level starts after at
+/// most k · n · m turns, with m levels that have something ready.
+#[test]
+fn aging_bounds_the_turns_until_the_kth_coroutine_of_a_level() {
+    for n in [1u32, 2, 3, 7] {
+        for levels in [vec![2, 40], vec![0, 31, 63], vec![1, 2, 3, 4, 60]] {
+            let config = Config {
+                aging: NonZeroU32::new(n),
+                ..Config::default()
+            };
+            let (domain, trace) = (domain(config), Trace::default());
+            let vcpu = domain.add_vcpu().unwrap();
+            let last = *levels.last().unwrap();
+            let mut busy = Vec::new();
+            for &l in &levels[..levels.len() - 1] {
+                busy.push(
+                    domain
+                        .spawn(
+                            async {
+                                loop {
+                                    yield_now().await
+                                }
+                            },
+                            at(l),
+                        )
+                        .unwrap(),
+                );
+            }
+            let waiting = 5;
+            for k in 1..=waiting {
+                domain
+                    .spawn(trace.say(k.to_string()), at(last))
+                    .unwrap()
+                    .detach();
+            }
+            let (m, mut turns) = (levels.len() as u32, 0);
+            for k in 1..=waiting {
+                loop {
+                    let (_, polled) = step(&vcpu).unwrap();
+                    turns += 1;
+                    assert!(turns <= k * n * m, "n {n}, levels {levels:?}, k {k}");
+                    if polled == level(last) {
+                        break;
+                    }
+                }
+            }
+            assert_eq!(trace.take(), "1 2 3 4 5");
+        }
+    }
+}
+
+#[test]
+fn chaos_shuffles_a_level_but_keeps_the_order_of_levels() {
+    let config = Config {
+        chaos: Some(42),
+        ..Config::default()
+    };
+    let (domain, trace) = (domain(config), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    for n in 0..16 {
+        domain
+            .spawn(trace.say(format!("{n:02}")), at(7))
+            .unwrap()
+            .detach();
+        domain.spawn(trace.say("urgent"), at(2)).unwrap().detach();
+    }
+    for _ in 0..16 {
+        assert_eq!(step(&vcpu).unwrap().1, level(2));
+        assert!(vcpu.need_preempt());
+    }
+    trace.take();
+    run(&vcpu, 100);
+    let order = trace.take();
+    let mut sorted: Vec<&str> = order.split(' ').collect();
+    sorted.sort_unstable();
+    assert_ne!(order, sorted.join(" "));
+    assert_eq!(sorted.len(), 16);
+}
+
+#[test]
+fn stats_count_polls_waits_and_starvation_by_level() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let time = |t| domain.host().time.store(t, Ordering::Relaxed);
+    time(1_000);
+    assert!(step(&vcpu).is_none());
+    domain.spawn(async {}, at(40)).unwrap().detach();
+    time(1_100);
+    vcpu.refresh_clock();
+    let host = Server::of(&vcpu);
+    domain
+        .spawn(
+            async move {
+                host.get()
+                    .domain()
+                    .host()
+                    .time
+                    .store(1_300, Ordering::Relaxed);
+            },
+            at(4),
+        )
+        .unwrap()
+        .detach();
+    run(&vcpu, 10);
+    let (urgent, lazy) = (vcpu.level_stats(level(4)), vcpu.level_stats(level(40)));
+    assert_eq!((urgent.polls, lazy.polls), (1, 1));
+    assert_eq!(urgent.run_ticks, 200);
+    assert_eq!(urgent.starve_ticks, 0);
+    assert_eq!(lazy.starve_ticks, 300);
+    assert_eq!((lazy.wait.count(), lazy.wait.quantile(1.0)), (1, 256));
+    assert_eq!(vcpu.level_stats(level(5)).polls, 0);
+}
+
+#[test]
+fn a_level_that_was_empty_has_not_starved_when_reprio_fills_it() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    domain.host().time.store(1_000, Ordering::Relaxed);
+    vcpu.refresh_clock();
+    let handle = serving(&vcpu, || domain.spawn(async {}, at(40)).unwrap());
+    domain.reprio(handle.id(), level(5)).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(vcpu.level_stats(level(5)).starve_ticks, 0);
+}

@@ -1,0 +1,45 @@
+//! Urgent work beside a batch that never stops computing: the batch asks in its
+//! loop whether somebody more urgent waits, and what the urgent coroutine waits
+//! for stays short.
+//!
+//! Run it with `cargo run --release -p upshift --example priorities`.
+
+use std::time::{Duration, Instant};
+
+use upshift::{Level, time};
+
+const URGENT: Level = Level::at::<2>();
+const BATCH: Level = Level::at::<40>();
+
+#[upshift::main(vcpus = 1)]
+async fn main() {
+    let batch = upshift::spawn(
+        async {
+            let mut sum = 0u64;
+            for n in 0u64.. {
+                sum = sum.wrapping_add(n * n);
+                upshift::yield_if_needed().await;
+            }
+            sum
+        },
+        BATCH,
+    );
+    let urgent = upshift::spawn(
+        async {
+            let mut worst = Duration::ZERO;
+            for _ in 0..100 {
+                let due = Instant::now() + Duration::from_millis(2);
+                time::sleep_until(due).await;
+                worst = worst.max(due.elapsed());
+            }
+            worst
+        },
+        URGENT,
+    );
+    let worst = urgent.await.expect("it does not panic");
+    println!("100 timers beside a busy batch: the latest was {worst:?} late");
+
+    // Whoever awaits lends its level; so cancel, then wait.
+    batch.cancel();
+    assert!(batch.await.is_err());
+}
