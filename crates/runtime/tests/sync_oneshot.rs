@@ -102,15 +102,6 @@ fn a_value_that_nobody_takes_is_dropped_once() {
 }
 
 #[test]
-fn a_value_may_hold_the_other_end() {
-    // Dropping the value inside must not happen under the lock.
-    let (sender, receiver) = oneshot::channel::<Box<dyn Send>>();
-    let (inner_sender, inner_receiver) = oneshot::channel::<Box<dyn Send>>();
-    inner_sender.send(Box::new(receiver)).ok().unwrap();
-    sender.send(Box::new(inner_receiver)).ok().unwrap();
-}
-
-#[test]
 fn threads_hand_over_many() {
     for n in 0..2000 {
         let (sender, receiver) = oneshot::channel();
