@@ -412,12 +412,15 @@ impl<H: Host> Domain<H> {
     pub fn add_vcpu(&self) -> Result<Executor<H>, TooManyVcpus> {
         let inner = &self.inner;
         let revived = inner.vcpus().find(|vcpu| {
-            vcpu.retired
+            vcpu.vacant
                 .compare_exchange(true, false, SeqCst, Relaxed)
                 .is_ok()
         });
         let vcpu = match revived {
-            Some(vcpu) => NonNull::from(vcpu),
+            Some(vcpu) => {
+                vcpu.retired.store(false, SeqCst);
+                NonNull::from(vcpu)
+            }
             None => self.new_vcpu()?,
         };
         inner.active.fetch_add(1, SeqCst);
@@ -785,6 +788,8 @@ impl<H: Host> Executor<H> {
 impl<H: Host> Drop for Executor<H> {
     fn drop(&mut self) {
         self.retire();
+        // Only now: another executor must not meet this one.
+        self.vacant.store(true, SeqCst);
     }
 }
 

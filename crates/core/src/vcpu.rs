@@ -79,6 +79,8 @@ pub struct Vcpu<H: Host> {
     clock: AtomicU64,
     parked: AtomicBool,
     pub(crate) retired: AtomicBool,
+    /// Retired, and its executor is gone: it may be put back into service.
+    pub(crate) vacant: AtomicBool,
     lock: Lock,
     inbox: Inbox<Header<H>>,
     current: AtomicPtr<Header<H>>,
@@ -106,6 +108,7 @@ impl<H: Host> Vcpu<H> {
             clock: AtomicU64::new(0),
             parked: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            vacant: AtomicBool::new(false),
             lock: Lock::new(),
             inbox: Inbox::new(),
             current: AtomicPtr::new(null_mut()),
