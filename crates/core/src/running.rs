@@ -9,13 +9,12 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::Context;
 
-use crate::coroutine::{Header, Kind, State};
+use crate::coroutine::{Ended, Header, Kind, State};
 use crate::host::Host;
 use crate::id::CoroutineId;
 use crate::join;
 use crate::level::Level;
 use crate::state::{Begin, End, Exit};
-use crate::sync::Ordering::Relaxed;
 use crate::vcpu::{Vcpu, id_of};
 use crate::waker;
 
@@ -92,19 +91,19 @@ impl<'a, H: Host> Running<'a, H> {
                 let waker = unsafe { waker::borrowed(slot) };
                 let mut cx = Context::from_waker(&waker);
                 // SAFETY: we own it and have begun its poll.
-                if unsafe { Header::poll(coroutine, &mut cx) } {
+                if let Some(end) = unsafe { Header::poll(coroutine, &mut cx) } {
                     vcpu.stop();
                     // SAFETY: it is finished and ours.
-                    unsafe { exit(vcpu, coroutine) };
+                    unsafe { exit(vcpu, coroutine, end) };
                     return Polled::Exited;
                 }
             }
             Begin::Cancel => {
                 // SAFETY: we own it, and it has not finished.
                 unsafe {
-                    Header::cancel(coroutine);
+                    let end = Header::cancel(coroutine);
                     vcpu.stop();
-                    exit(vcpu, coroutine);
+                    exit(vcpu, coroutine, end);
                 }
                 return Polled::Exited;
             }
@@ -143,6 +142,19 @@ pub struct Yielded<'a, H: Host> {
 }
 
 impl<H: Host> Yielded<'_, H> {
+    /// Its effective level.
+    #[inline]
+    #[must_use]
+    pub fn level(&self) -> Level {
+        // SAFETY: owned by `self`, hence alive.
+        unsafe { self.coroutine.as_ref() }.level()
+    }
+
+    #[inline]
+    pub(crate) fn is_of(&self, vcpu: &Vcpu<H>) -> bool {
+        core::ptr::eq(self.vcpu, vcpu)
+    }
+
     pub(crate) fn into_owned(self) -> NonNull<Header<H>> {
         ManuallyDrop::new(self).coroutine
     }
@@ -159,13 +171,11 @@ impl<H: Host> Drop for Yielded<'_, H> {
 ///
 /// # Safety
 /// The caller owns it.
-pub(crate) unsafe fn exit<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Header<H>>) {
+pub(crate) unsafe fn exit<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Header<H>>, end: Ended) {
     // SAFETY: owned, hence alive until our reference is given back below.
     let header = unsafe { coroutine.as_ref() };
     header.set_state(State::Exited);
-    vcpu.counters
-        .exited
-        .store(vcpu.counters.exited.load(Relaxed) + 1, Relaxed);
+    vcpu.counters.exited(end == Ended::Panicked);
     match header.slot().word.exit() {
         // SAFETY: no handle is left, so the output is ours.
         Exit::Detached => unsafe { Header::drop_output(coroutine) },

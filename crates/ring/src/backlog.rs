@@ -1,4 +1,5 @@
-//! Operations that found the submission queue full, most urgent level first, FIFO within a level. Owner only.
+//! Operations that found the submission queue full (and streams that found no buffer), most urgent level first, FIFO within a
+//! level. Owner only.
 //!
 //! Slots are linked through themselves, so the backlog never allocates and is bounded by the number of slots. Every
 //! operation is O(1): a bit per non-empty level says where to look.
@@ -92,17 +93,39 @@ impl Backlog {
         self.len.set(self.len.get() + 1);
     }
 
+    /// Bit L set: level L has an element.
+    #[inline]
+    pub(crate) fn occupied(&self) -> u64 {
+        self.occupied.get()
+    }
+
     pub(crate) fn pop<'a>(&self) -> Option<&'a Slot> {
-        if self.is_empty() {
+        self.pop_of(u64::MAX)
+    }
+
+    /// The first of the most urgent of these levels.
+    pub(crate) fn pop_of<'a>(&self, levels: u64) -> Option<&'a Slot> {
+        let levels = self.occupied.get() & levels;
+        if levels == 0 {
             return None;
         }
-        let level = self.occupied.get().trailing_zeros() as usize;
+        let level = levels.trailing_zeros() as usize;
         let slot = self.levels[level].pop();
         if self.levels[level].is_empty() {
             self.occupied.set(self.occupied.get() & !(1 << level));
         }
         self.len.set(self.len.get() - 1);
         slot
+    }
+
+    /// Takes `slot` out of the middle; O(n) in its level.
+    pub(crate) fn remove(&self, slot: &Slot) {
+        let level = usize::from(slot.level.get()) % LEVELS;
+        self.levels[level].remove(slot);
+        if self.levels[level].is_empty() {
+            self.occupied.set(self.occupied.get() & !(1 << level));
+        }
+        self.len.set(self.len.get() - 1);
     }
 }
 

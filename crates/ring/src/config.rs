@@ -50,7 +50,8 @@ pub struct Config {
     pub entries: u32,
     /// Completion queue entries, at least `entries`. What does not fit is kept by the kernel, at a cost, and not lost.
     pub cq_entries: u32,
-    /// Buffers for [`Ring::recv_multi`](crate::Ring::recv_multi): a power of two up to 32768, or 0 for none.
+    /// Buffers for [`Ring::recv_multi`](crate::Ring::recv_multi): a power of two up to 32768, or 0 for none. So many for each
+    /// level that receives, so that what waits on one level does not take the buffers of another.
     pub buffers: u16,
     /// Bytes per buffer: the most one event of a stream can carry. 1 to 16 MiB.
     pub buffer_size: u32,

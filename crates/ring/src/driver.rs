@@ -4,11 +4,11 @@
 //! no borrow lives across foreign code, and every function finishes its own bookkeeping before it runs any.
 //! How entries are handed over and completions fetched is in `turn.rs`, what streams do with theirs in `stream.rs`.
 
-use crate::backlog::{Backlog, SlotQueue};
+use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
-use crate::pool::Pool;
+use crate::pool::Pools;
 use crate::slab::Slab;
 use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
 use crate::uring::Uring;
@@ -43,13 +43,16 @@ pub(crate) fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
+/// The level whose pool is made with the ring: what a runtime takes when nothing is said.
+const FIRST_POOL: u8 = 32;
+
 pub(crate) struct Driver {
     pub(crate) uring: Uring,
     pub(crate) slab: Slab,
-    pub(crate) pool: Option<Pool>,
+    pub(crate) pools: Pools,
     pub(crate) mail: Arc<Mailbox>,
-    pub(crate) starved: SlotQueue,
-    pub(crate) starved_len: Cell<usize>,
+    /// Streams without a buffer, by level.
+    pub(crate) starved: Backlog,
     pub(crate) backlog: Backlog,
     /// Operations to cancel that found the submission queue full.
     pub(crate) cancels: RefCell<Vec<u64>>,
@@ -68,21 +71,21 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(config: &Config, mail: Arc<Mailbox>) -> io::Result<Self> {
         let uring = Uring::new(config)?;
-        let pool = match Self::make_pool(config, &uring) {
-            Ok(pool) => pool,
-            Err(error) => {
-                // SAFETY: nothing is in flight, and `uring` is not used again.
-                unsafe { uring.close() };
-                return Err(error);
-            }
-        };
+        let pools = Pools::new(config.buffers, config.buffer_size);
+        // One now, so that a kernel or a limit that refuses does so at the start.
+        if config.buffers != 0
+            && let Err(error) = pools.provide(FIRST_POOL, &uring)
+        {
+            // SAFETY: nothing is in flight, and `uring` is not used again.
+            unsafe { uring.close() };
+            return Err(error);
+        }
         Ok(Self {
             uring,
             slab: Slab::new(config.max_operations),
-            pool,
+            pools,
             mail,
-            starved: SlotQueue::new(),
-            starved_len: Cell::new(0),
+            starved: Backlog::new(),
             backlog: Backlog::new(),
             cancels: RefCell::new(Vec::new()),
             flying: Cell::new(0),
@@ -94,16 +97,6 @@ impl Driver {
             accept_window: u32::from(config.accept_window),
             counters: Counters::default(),
         })
-    }
-
-    fn make_pool(config: &Config, uring: &Uring) -> io::Result<Option<Pool>> {
-        if config.buffers == 0 {
-            return Ok(None);
-        }
-        let pool = Pool::new(config.buffers, config.buffer_size)?;
-        // SAFETY: the pool is part of the driver, which unregisters it before it goes.
-        unsafe { uring.register_buffers(pool.address(), pool.entries())? };
-        Ok(Some(pool))
     }
 
     /// Takes a slot, stores the operation, queues its entry. On refusal the operation comes back with an errno.
@@ -242,10 +235,8 @@ impl Driver {
             }
             _ => {
                 count(&self.counters.stale);
-                if let (Some(pool), Some(id)) = (&self.pool, cqueue::buffer_select(flags)) {
-                    pool.taken();
-                    pool.publish(id);
-                }
+                // A stream keeps its slot until its last completion, so what is late brings no buffer.
+                debug_assert!(cqueue::buffer_select(flags).is_none());
             }
         }
     }

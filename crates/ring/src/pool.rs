@@ -1,17 +1,19 @@
-//! The receive buffers and the ring through which the kernel takes them. Owner only, but for reading a buffer that a
+//! The receive buffers and the rings through which the kernel takes them. Owner only, but for reading a buffer that a
 //! [`RecvBuf`](crate::RecvBuf) holds.
 //!
-//! All buffers belong to the kernel at first. A completion takes one out; [`publish`](Pool::publish) gives it back with
+//! Each level has a pool of its own, made when the first stream of that level is armed: data that waits for coroutines which
+//! more urgent ones keep from the CPU must not take the buffers of the more urgent.
+//!
+//! All buffers of a pool belong to the kernel at first. A completion takes one out; [`publish`](Pool::publish) gives it back with
 //! three stores and one release of the tail, no system call. `available` counts what the kernel still has; it is exact when
 //! all completions have been read and an overestimate before, which costs at most one futile attempt to receive.
 
-use std::cell::Cell;
+use crate::backlog::LEVELS;
+use crate::uring::Uring;
+use std::cell::{Cell, OnceCell};
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, Ordering};
-
-/// The buffer group of the ring's only pool.
-pub(crate) const GROUP: u16 = 0;
 
 /// One entry of the buffer ring, as the kernel lays it out. The last field of entry 0 is the tail of the ring.
 #[repr(C)]
@@ -90,10 +92,6 @@ impl Pool {
         self.ring.base.as_ptr().addr() as u64
     }
 
-    pub(crate) fn entries(&self) -> u16 {
-        self.entries
-    }
-
     /// Buffers that the kernel has, as far as the completions read so far tell.
     #[inline]
     pub(crate) fn available(&self) -> u32 {
@@ -132,6 +130,63 @@ impl Pool {
         self.tail.set(tail.wrapping_add(1));
         self.available.set(self.available.get() + 1);
     }
+}
+
+/// The pools of a ring, by level; the level is the kernel's buffer group.
+pub(crate) struct Pools {
+    entries: u16,
+    size: u32,
+    pools: Box<[OnceCell<Pool>; LEVELS]>,
+}
+
+impl Pools {
+    /// None yet; with `entries` 0 there never is one.
+    pub(crate) fn new(entries: u16, size: u32) -> Self {
+        Self {
+            entries,
+            size,
+            pools: Box::new([const { OnceCell::new() }; LEVELS]),
+        }
+    }
+
+    /// The pool of a level that has one.
+    #[inline]
+    pub(crate) fn get(&self, level: u8) -> Option<&Pool> {
+        self.pools[usize::from(level) % LEVELS].get()
+    }
+
+    /// Makes the pool of a level unless it is there.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if the ring is to have no buffers; what mapping or registering them answered.
+    pub(crate) fn provide(&self, level: u8, uring: &Uring) -> io::Result<()> {
+        if self.entries == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        let place = &self.pools[usize::from(level) % LEVELS];
+        if place.get().is_none() {
+            let pool = Pool::new(self.entries, self.size)?;
+            // SAFETY: the pool lives as long as the driver, which unregisters it before it goes.
+            unsafe { uring.register_buffers(pool.address(), self.entries, group(level))? };
+            let made = place.set(pool);
+            debug_assert!(made.is_ok(), "one thread makes the pools");
+        }
+        Ok(())
+    }
+
+    /// Takes all pools from the kernel.
+    pub(crate) fn withdraw(&self, uring: &Uring) {
+        for (level, pool) in self.pools.iter().enumerate() {
+            if pool.get().is_some() {
+                uring.unregister_buffers(level as u16);
+            }
+        }
+    }
+}
+
+/// The kernel's buffer group of a level.
+pub(crate) fn group(level: u8) -> u16 {
+    u16::from(level) % LEVELS as u16
 }
 
 #[cfg(all(test, not(loom)))]

@@ -52,10 +52,10 @@ impl RecvMulti {
             }
             Poll::Ready(Ok(event)) => event,
         };
-        // SAFETY: the event is ours; the pool lives as long as the shared memory.
+        // SAFETY: the event is ours; its pool was made before it and lives as long as the shared memory.
         let (at, shared) = unsafe { (event.as_ref(), consumer.shared.as_ref()) };
         let buffer = cqueue::buffer_select(at.flags.get());
-        if let (Some(id), Some(pool)) = (buffer, &shared.driver.pool) {
+        if let (Some(id), Some(pool)) = (buffer, shared.driver.pools.get(at.level.get())) {
             return Poll::Ready(Ok(RecvBuf {
                 handle: Some((event, consumer.shared)),
                 data: pool.buffer(id),

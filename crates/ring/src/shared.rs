@@ -204,9 +204,7 @@ impl Shared {
             shared.read_letters();
         }
         shared.owner.store(0, Ordering::Relaxed);
-        if shared.driver.pool.is_some() {
-            shared.driver.uring.unregister_buffers();
-        }
+        shared.driver.pools.withdraw(&shared.driver.uring);
         // SAFETY: nothing is in flight, and without an owner nobody calls the driver again.
         unsafe { shared.driver.uring.close() };
         // SAFETY: the mailbox has closed, and the ring is done.

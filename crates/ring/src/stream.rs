@@ -22,13 +22,15 @@
 //! because one that runs on from its first attempt cannot be found by a cancellation. The consumer finds the `STALLED` event behind the
 //! last datum and asks for more.
 //!
-//! Starvation: a stream that finds no buffer queues up, FIFO. At each submit as many starved streams are armed as there are
-//! buffers. Those with data take them; if the others leave some, the next turn arms more; so a buffer is never left idle while
+//! Starvation: a stream that finds no buffer of its level queues up, FIFO. At each submit as many starved streams of a level are
+//! armed as there are buffers. Those with data take them; if the others leave some, the next turn arms more; so a buffer is never left idle while
 //! a stream that could use it waits, and the ring does not sleep before it is settled.
 
+use crate::backlog::LEVELS;
 use crate::driver::{Driver, count};
 use crate::fd::Fd;
 use crate::operation::{Operation, Stored};
+use crate::pool::{self, Pool};
 use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
 use io_uring::{cqueue, opcode, squeue};
 use std::cell::Cell;
@@ -49,6 +51,8 @@ const MULTISHOT: u16 = 1 << 1;
 pub(crate) struct StreamOp {
     fd: Fd,
     kind: Kind,
+    /// Whose buffers a receive takes.
+    level: u8,
     /// Events delivered. Owner only.
     pushed: Cell<u32>,
     /// Events consumed. Written by the consumer only.
@@ -66,7 +70,7 @@ unsafe impl Operation for StreamOp {
         match self.kind {
             Kind::Recv => opcode::Recv::new(self.fd.target(), ptr::null_mut(), 0)
                 .ioprio(MULTISHOT | POLL_FIRST)
-                .buf_group(crate::pool::GROUP)
+                .buf_group(pool::group(self.level))
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT),
             Kind::Accept | Kind::Once => opcode::AcceptMulti::new(self.fd.target())
@@ -93,8 +97,10 @@ impl Driver {
         if self.closing.get() {
             return Err(libc::ECANCELED);
         }
-        if kind == Kind::Recv && self.pool.is_none() {
-            return Err(libc::EOPNOTSUPP);
+        if kind == Kind::Recv
+            && let Err(error) = self.pools.provide(level, &self.uring)
+        {
+            return Err(error.raw_os_error().unwrap_or(libc::ENOMEM));
         }
         let Some(slot) = self.slab.take() else {
             count(&self.counters.refused);
@@ -103,6 +109,7 @@ impl Driver {
         let stream = StreamOp {
             fd,
             kind,
+            level,
             pushed: Cell::new(0),
             taken: AtomicU32::new(0),
             unread: Cell::new(ptr::null()),
@@ -132,7 +139,9 @@ impl Driver {
     /// A completion of a stream, or the end of one that never left the backlog.
     pub(crate) fn stream_event(&self, slot: &Slot, result: i32, flags: u32) {
         let mut buffer = cqueue::buffer_select(flags);
-        if let (Some(pool), Some(_)) = (&self.pool, buffer) {
+        if buffer.is_some()
+            && let Some(pool) = self.pools.get(slot.level.get())
+        {
             pool.taken();
         }
         let last = !cqueue::more(flags);
@@ -141,7 +150,7 @@ impl Driver {
             slot.place.set(Place::Idle);
         }
         if slot.has_mark(ORPHAN) {
-            self.discard(slot.kind.get(), result, buffer);
+            self.discard(slot, result, buffer);
             if last {
                 self.dispose(slot);
             } else {
@@ -163,7 +172,7 @@ impl Driver {
             }
             waker = self.deliver(slot, result, flags);
         } else if let Some(id) = buffer.take() {
-            self.recycle(id);
+            self.recycle(slot.level.get(), id);
         }
         if last {
             slot.unmark(CANCELLED);
@@ -217,12 +226,10 @@ impl Driver {
         }
         slot.place.set(Place::Starved);
         self.starved.push(slot);
-        self.starved_len.set(self.starved_len.get() + 1);
     }
 
-    fn next_starved(&self) -> Option<&Slot> {
-        let slot = self.starved.pop()?;
-        self.starved_len.set(self.starved_len.get() - 1);
+    fn next_starved(&self, levels: u64) -> Option<&Slot> {
+        let slot = self.starved.pop_of(levels)?;
         if self.starved.is_empty() {
             self.mail.set_starved(false);
         }
@@ -236,18 +243,41 @@ impl Driver {
         if self.starved.is_empty() {
             return;
         }
-        let available = self.pool.as_ref().map_or(0, |pool| pool.available());
-        for _ in 0..available {
-            let Some(slot) = self.next_starved() else {
-                break;
-            };
-            self.launch(slot);
+        for level in 0..LEVELS as u8 {
+            if self.starved.occupied() & 1 << level == 0 {
+                continue;
+            }
+            let available = self.pools.get(level).map_or(0, Pool::available);
+            for _ in 0..available {
+                let Some(slot) = self.next_starved(1 << level) else {
+                    break;
+                };
+                self.launch(slot);
+            }
         }
+    }
+
+    /// Is there a starved stream, and a buffer for it?
+    #[inline]
+    pub(crate) fn is_hungry(&self) -> bool {
+        let mut levels = self.starved.occupied();
+        while levels != 0 {
+            let level = levels.trailing_zeros() as u8;
+            if self
+                .pools
+                .get(level)
+                .is_some_and(|pool| pool.available() > 0)
+            {
+                return true;
+            }
+            levels &= levels - 1;
+        }
+        false
     }
 
     /// Tells the starved streams that the ring shuts down.
     pub(crate) fn end_starved(&self) {
-        while let Some(slot) = self.next_starved() {
+        while let Some(slot) = self.next_starved(u64::MAX) {
             self.arm(slot);
         }
     }
@@ -261,13 +291,14 @@ impl Driver {
         event.place.set(Place::Done);
         event.result.set(result);
         event.flags.set(flags);
+        event.level.set(slot.level.get());
         slot.deliver(event)
     }
 
     /// Gives a buffer back to the kernel.
     #[inline]
-    pub(crate) fn recycle(&self, id: u16) {
-        if let Some(pool) = &self.pool {
+    pub(crate) fn recycle(&self, level: u8, id: u16) {
+        if let Some(pool) = self.pools.get(level) {
             pool.publish(id);
         }
     }
@@ -276,16 +307,16 @@ impl Driver {
     #[inline]
     pub(crate) fn recycle_event(&self, event: &Slot) {
         if let Some(id) = cqueue::buffer_select(event.flags.get()) {
-            self.recycle(id);
+            self.recycle(event.level.get(), id);
         }
         self.slab.give_back(event);
     }
 
     /// Releases what a completion brought for nobody.
-    fn discard(&self, kind: Kind, result: i32, buffer: Option<u16>) {
+    fn discard(&self, stream: &Slot, result: i32, buffer: Option<u16>) {
         if let Some(id) = buffer {
-            self.recycle(id);
-        } else if kind == Kind::Accept {
+            self.recycle(stream.level.get(), id);
+        } else if stream.kind.get() == Kind::Accept {
             discard_connection(result);
         }
     }
@@ -293,7 +324,6 @@ impl Driver {
     /// The consumer is gone.
     pub(crate) fn abandon_stream(&self, slot: &Slot) {
         slot.forget_waker(true);
-        let kind = slot.kind.get();
         // SAFETY: the stream is freed below at the earliest.
         let unread = unsafe { stream_of(slot) }.unread.get();
         for mut event in [unread, slot.inbox.take(true).cast_const()] {
@@ -304,14 +334,13 @@ impl Driver {
                 if buffer.is_some() {
                     self.handles.set(self.handles.get() - 1);
                 }
-                self.discard(kind, here.result.get(), buffer);
+                self.discard(slot, here.result.get(), buffer);
                 self.slab.give_back(here);
             }
         }
         match slot.place.get() {
             Place::Starved => {
                 self.starved.remove(slot);
-                self.starved_len.set(self.starved_len.get() - 1);
                 if self.starved.is_empty() {
                     self.mail.set_starved(false);
                 }

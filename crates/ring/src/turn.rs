@@ -75,16 +75,13 @@ impl Driver {
         self.watching.set(unsafe { self.uring.push(&entry) });
     }
 
-    /// Entries that a submit would hand over.
+    /// Entries that a submit would hand over; all starved streams that can have a buffer count as one.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
-        let fed = match &self.pool {
-            Some(pool) if !self.starved.is_empty() => {
-                self.starved_len.get().min(pool.available() as usize)
-            }
-            _ => 0,
-        };
-        self.uring.pending() + self.backlog.len() + self.cancels.borrow().len() + fed
+        self.uring.pending()
+            + self.backlog.len()
+            + self.cancels.borrow().len()
+            + usize::from(self.is_hungry())
     }
 
     /// Hands everything over and fetches what the kernel holds back, without waiting.
@@ -125,11 +122,7 @@ impl Driver {
         if self.uring.is_overflown() {
             count(&self.counters.overflows);
         }
-        let hungry = self
-            .pool
-            .as_ref()
-            .is_some_and(|pool| !self.starved.is_empty() && pool.available() > 0);
-        let want = u32::from(block && !hungry && !completed);
+        let want = u32::from(block && !self.is_hungry() && !completed);
         match self.uring.enter_and_wait(want, timeout) {
             Ok(_) => Ok(()),
             Err(error) => Self::interrupted(error),

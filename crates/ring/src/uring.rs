@@ -209,18 +209,23 @@ impl Uring {
     ///
     /// # Safety
     /// The memory stays valid until [`unregister_buffers`](Self::unregister_buffers) or [`close`](Self::close).
-    pub(crate) unsafe fn register_buffers(&self, address: u64, entries: u16) -> io::Result<()> {
+    pub(crate) unsafe fn register_buffers(
+        &self,
+        address: u64,
+        entries: u16,
+        group: u16,
+    ) -> io::Result<()> {
         // SAFETY: forwarded.
         unsafe {
             self.submitter()
-                .register_buf_ring_with_flags(address, entries, crate::pool::GROUP, 0)
+                .register_buf_ring_with_flags(address, entries, group, 0)
         }
         .map_err(|error| explain("cannot register receive buffers", &error))
     }
 
-    pub(crate) fn unregister_buffers(&self) {
+    pub(crate) fn unregister_buffers(&self, group: u16) {
         // The only failure is that there are none.
-        let _ = self.submitter().unregister_buf_ring(crate::pool::GROUP);
+        let _ = self.submitter().unregister_buf_ring(group);
     }
 
     /// Closes the instance.

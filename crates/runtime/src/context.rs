@@ -70,11 +70,6 @@ pub(crate) fn current_level() -> Option<Level> {
     crate::host::served().and_then(|vcpu| unsafe { vcpu.as_ref() }.running_level())
 }
 
-/// The level of I/O that is started now.
-pub(crate) fn io_level() -> u8 {
-    current_level().unwrap_or_default().get()
-}
-
 /// The current coroutine has taken a lock that lends.
 #[inline]
 pub(crate) fn lock_taken() {

@@ -78,6 +78,7 @@ impl Shared {
             shared: self.clone(),
             quantum_ticks: clock::to_ticks(self.quantum),
             reap_ticks: clock::to_ticks(self.reap_interval),
+            pending_level: Cell::new(u8::MAX),
             stop: Arc::new(AtomicBool::new(false)),
         })
     }
@@ -180,7 +181,9 @@ impl Builder {
             aging: None,
             chaos: None,
             spin: None,
-            reap_interval: Duration::from_micros(20),
+            reap_interval: Duration::from_micros(
+                std::env::var("REAP").map_or(20, |v| v.parse().unwrap()),
+            ),
             quantum: Duration::from_micros(500),
             blocking_threads: 64,
             main_level: Level::DEFAULT,
@@ -210,8 +213,10 @@ impl Builder {
         self
     }
 
-    /// Number (a power of two) and size in bytes of each vCPU's receive buffers,
-    /// from which [`recv`](crate::net::TcpStream::recv) is served.
+    /// Number (a power of two) and size in bytes of the receive buffers, from which
+    /// [`recv`](crate::net::TcpStream::recv) is served: so many per vCPU and level
+    /// that receives (default 1024 of 2 KiB), so that data which waits for less
+    /// urgent coroutines does not keep buffers from more urgent ones.
     #[must_use]
     pub fn buffers(mut self, count: u16, size: u32) -> Builder {
         self.ring.buffers = count;

@@ -85,7 +85,7 @@ impl Signal {
             }
             let readable = context::try_with(|worker| {
                 let readable = op::PollAdd::new(self.event.clone(), libc::POLLIN as u32);
-                worker.ring.start(readable, context::io_level())
+                worker.start(readable)
             })?;
             readable.await?;
         }

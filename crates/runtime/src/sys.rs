@@ -177,11 +177,7 @@ where
             Ok(fd) => Fd::new(fd),
             Err(error) => return done(error, buffer),
         };
-        let started = context::with(|worker| {
-            worker
-                .ring
-                .start(operation(fd, buffer), context::io_level())
-        });
+        let started = context::with(|worker| worker.start(operation(fd, buffer)));
         let Some(mut submission) = started else {
             unreachable!("a handle was had on this thread");
         };

@@ -8,6 +8,9 @@
 //!   └──────── one enter: submit and wait ◄─────────────┘ nothing ready
 //! ```
 //!
+//! What coroutines ask of the kernel is gathered, and submitted before anything
+//! less urgent than they is polled, or with the next turn of the ring.
+//!
 //! Completions are looked at (loads only) after every poll. They are reaped when
 //! the reap interval has passed or enough coroutines have run, so that under
 //! load one system call serves many requests; an idle vCPU reaps at once. An
@@ -17,12 +20,13 @@
 //! bounded time: the wake then costs a cache miss instead of a system call and
 //! the start of a halted CPU.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use upshift_core::{Executor, Picked, Polled, Yielded};
-use upshift_ring::Ring;
+use upshift_ring::{AcceptMulti, Fd, Operation, RecvMulti, Ring, Submission};
 
 use crate::clock;
 use crate::context;
@@ -48,6 +52,9 @@ pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) quantum_ticks: u64,
     pub(crate) reap_ticks: u64,
+    /// The most urgent level of the operations that wait to be submitted;
+    /// `u8::MAX` if none does.
+    pub(crate) pending_level: Cell<u8>,
     /// Set when this vCPU is to leave its service.
     pub(crate) stop: Arc<AtomicBool>,
 }
@@ -62,6 +69,15 @@ impl Worker {
         let mut polls = 0;
         let mut back: Option<Yielded<'_, Linux>> = None;
         loop {
+            if self.pending_level.get() < u8::MAX
+                && self.next_level(back.as_ref()) > self.pending_level.get()
+            {
+                // What more urgent coroutines have asked of the kernel goes before
+                // less urgent polls.
+                self.turn();
+                reaped_at = self.executor.clock();
+                polls = 0;
+            }
             match self.executor.pick(back.take()) {
                 Some(Picked::Poll(running)) => {
                     coop::refill();
@@ -98,6 +114,37 @@ impl Worker {
         }
     }
 
+    /// The most urgent level that has something to poll; 64 if none has.
+    #[inline]
+    fn next_level(&self, back: Option<&Yielded<'_, Linux>>) -> u8 {
+        let ready = self.executor.bitmap().trailing_zeros() as u8;
+        back.map_or(ready, |back| ready.min(back.level().get()))
+    }
+
+    /// Starts an operation at the level of the calling coroutine.
+    #[inline]
+    pub(crate) fn start<T: Operation>(&self, operation: T) -> Submission<T> {
+        self.ring.start(operation, self.io_level())
+    }
+
+    /// Arms a stream of received buffers at the level of the calling coroutine.
+    pub(crate) fn recv_multi(&self, fd: Fd) -> RecvMulti {
+        self.ring.recv_multi(fd, self.io_level())
+    }
+
+    /// Arms a stream of connections at the level of the calling coroutine.
+    pub(crate) fn accept_multi(&self, fd: Fd) -> AcceptMulti {
+        self.ring.accept_multi(fd, self.io_level())
+    }
+
+    /// The level of I/O that is asked for now; remembered until it is submitted.
+    #[inline]
+    fn io_level(&self) -> u8 {
+        let level = self.executor.running_level().unwrap_or_default().get();
+        self.pending_level.set(self.pending_level.get().min(level));
+        level
+    }
+
     #[inline]
     fn ring_is_due(&self) -> bool {
         self.ring.has_completions() || self.ring.pending_submissions() != 0
@@ -111,6 +158,7 @@ impl Worker {
 
     /// Submits, reaps all completions into the ready queues, expires timers.
     fn turn(&self) {
+        self.pending_level.set(u8::MAX);
         if self.ring_is_due()
             && let Err(error) = self.ring.submit()
         {
@@ -141,6 +189,7 @@ impl Worker {
             timeout = Some(timeout.map_or(LOOK_AROUND, |timeout| timeout.min(LOOK_AROUND)));
         }
         let began = clock::ticks();
+        self.pending_level.set(u8::MAX);
         if let Err(error) = self.ring.wait(timeout) {
             self.shared.report(&error);
         }

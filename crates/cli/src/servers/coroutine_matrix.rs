@@ -19,8 +19,6 @@ use super::frames::{Frame, Frames};
 
 /// Frames that each of the two queues of a connection holds.
 const QUEUE: usize = 16;
-/// Replies that wait are written together up to this many bytes.
-const CHUNK: usize = 64 * 1024;
 
 /// Squares of matrices: receive, compute and send are a coroutine each.
 pub(crate) fn serve(options: &ServerOptions) -> Result<()> {
@@ -84,15 +82,9 @@ async fn compute(mut frames: Receiver<Frame>, replies: Sender<Vec<u8>>) {
     }
 }
 
-/// Writes replies; those that wait leave in one write.
+/// Writes replies, each in a write of its own, as the other servers of the comparison do.
 async fn send(mut replies: Receiver<Vec<u8>>, mut output: OwnedWriteHalf) {
-    while let Some(mut reply) = replies.recv().await {
-        while reply.len() < CHUNK {
-            match replies.try_recv() {
-                Ok(next) => reply.extend_from_slice(&next),
-                Err(_) => break,
-            }
-        }
+    while let Some(reply) = replies.recv().await {
         if output.write_all(reply).await.0.is_err() {
             return;
         }

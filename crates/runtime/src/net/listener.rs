@@ -102,9 +102,7 @@ impl TcpListener {
             let armed = match &mut *accepting {
                 Some(armed) => armed,
                 empty => empty.insert(context::try_with(|worker| {
-                    worker
-                        .ring
-                        .accept_multi(self.fd.clone(), context::io_level())
+                    worker.accept_multi(self.fd.clone())
                 })?),
             };
             match armed.poll_next(cx) {

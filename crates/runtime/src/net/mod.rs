@@ -27,7 +27,7 @@ use crate::context;
 /// calling coroutine.
 #[inline]
 pub(crate) fn start<T: Operation>(operation: T) -> io::Result<Submission<T>> {
-    context::try_with(|worker| worker.ring.start(operation, context::io_level()))
+    context::try_with(|worker| worker.start(operation))
 }
 
 /// Was the operation ended by the release of the vCPU whose ring had it? Nobody

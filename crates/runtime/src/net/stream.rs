@@ -48,7 +48,7 @@ impl Reader {
             let armed = match &mut self.armed {
                 Some(armed) => armed,
                 None => self.armed.insert(context::try_with(|worker| {
-                    worker.ring.recv_multi(self.fd.clone(), context::io_level())
+                    worker.recv_multi(self.fd.clone())
                 })?),
             };
             match armed.poll_next(cx) {
