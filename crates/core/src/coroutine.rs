@@ -197,12 +197,22 @@ impl<H: Host> Header<H> {
     }
 }
 
+/// How a coroutine came to its end: its output is in place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Ended {
+    /// It returned, or was cancelled.
+    Quietly,
+    /// Its poll panicked, or the destructor of its future.
+    Panicked,
+}
+
 /// What the type of the future decides.
 pub(crate) struct VTable<H: Host> {
-    /// Polls; true when the output is in place.
-    poll: unsafe fn(NonNull<Header<H>>, &mut Context<'_>) -> bool,
+    /// Polls; `None` when it is pending.
+    poll: unsafe fn(NonNull<Header<H>>, &mut Context<'_>) -> Option<Ended>,
     /// Drops the future and puts `JoinError::Cancelled` in place.
-    cancel: unsafe fn(NonNull<Header<H>>),
+    cancel: unsafe fn(NonNull<Header<H>>) -> Ended,
     /// Moves the output to the address given.
     take_output: unsafe fn(NonNull<Header<H>>, *mut ()),
     /// Drops the output.
@@ -238,27 +248,26 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
         unsafe { (*cell).body.get() }
     }
 
-    unsafe fn poll(header: NonNull<Header<H>>, cx: &mut Context<'_>) -> bool {
+    unsafe fn poll(header: NonNull<Header<H>>, cx: &mut Context<'_>) -> Option<Ended> {
         let body = Self::body(header);
         let polled = H::catch(|| {
             // SAFETY: the caller is the only poller, and the future is there
-            // until this function has returned true. It never moves.
+            // until this function has returned its end. It never moves.
             let future = unsafe { Pin::new_unchecked(&mut *(*body).future) };
             future.poll(cx)
         });
         let output = match polled {
-            Ok(Poll::Pending) => return false,
+            Ok(Poll::Pending) => return None,
             Ok(Poll::Ready(output)) => Ok(output),
             Err(panic) => Err(JoinError::Panicked(panic)),
         };
         // SAFETY: as above; after this nobody uses the future any more.
-        unsafe { Self::finish(body, output) };
-        true
+        Some(unsafe { Self::finish(body, output) })
     }
 
-    unsafe fn cancel(header: NonNull<Header<H>>) {
+    unsafe fn cancel(header: NonNull<Header<H>>) -> Ended {
         // SAFETY: the caller owns the coroutine and has not polled it to its end.
-        unsafe { Self::finish(Self::body(header), Err(JoinError::Cancelled)) };
+        unsafe { Self::finish(Self::body(header), Err(JoinError::Cancelled)) }
     }
 
     /// Drops the future and stores the output. A destructor that panics
@@ -266,7 +275,7 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
     ///
     /// # Safety
     /// The body holds the future, and the caller owns it.
-    unsafe fn finish(body: *mut Body<F>, output: Result<F::Output, JoinError>) {
+    unsafe fn finish(body: *mut Body<F>, output: Result<F::Output, JoinError>) -> Ended {
         // SAFETY: the future is dropped once, in place.
         let dropped = H::catch(|| unsafe { ManuallyDrop::drop(&mut (*body).future) });
         let output = match dropped {
@@ -276,8 +285,13 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
                 Err(JoinError::Panicked(panic))
             }
         };
+        let end = match output {
+            Err(JoinError::Panicked(_)) => Ended::Panicked,
+            _ => Ended::Quietly,
+        };
         // SAFETY: the body is the caller's, and empty now.
         unsafe { (*body).output = ManuallyDrop::new(output) };
+        end
     }
 
     unsafe fn take_output(header: NonNull<Header<H>>, to: *mut ()) {
@@ -360,12 +374,12 @@ pub(crate) fn allocate<F: Future + 'static, H: Host>(
 /// # Safety
 /// Of each: as the field of the vtable says.
 impl<H: Host> Header<H> {
-    pub(crate) unsafe fn poll(this: NonNull<Self>, cx: &mut Context<'_>) -> bool {
+    pub(crate) unsafe fn poll(this: NonNull<Self>, cx: &mut Context<'_>) -> Option<Ended> {
         // SAFETY: passed on.
         unsafe { (this.as_ref().vtable.poll)(this, cx) }
     }
 
-    pub(crate) unsafe fn cancel(this: NonNull<Self>) {
+    pub(crate) unsafe fn cancel(this: NonNull<Self>) -> Ended {
         // SAFETY: passed on.
         unsafe { (this.as_ref().vtable.cancel)(this) }
     }

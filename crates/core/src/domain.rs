@@ -22,7 +22,7 @@ use crate::level::{Level, Priority};
 use crate::running::{Picked, Running, Yielded, exit};
 use crate::state::Wake;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, fence};
 use crate::table::Table;
 use crate::vcpu::Vcpu;
 use crate::waker;
@@ -314,7 +314,7 @@ impl<H: Host> Inner<H> {
     /// thread.
     fn shut_down(&self) {
         self.closed.store(true, SeqCst);
-        loop {
+        for rounds in 0.. {
             for vcpu in self.vcpus() {
                 while let Some(coroutine) = { vcpu.locked().take_any() } {
                     // SAFETY: out of its queue, so owned by us.
@@ -335,6 +335,8 @@ impl<H: Host> Inner<H> {
             if !living {
                 return;
             }
+            // Somebody who has woken one is about to put it into an inbox.
+            self.host.relax(rounds);
         }
     }
 
@@ -355,9 +357,9 @@ impl<H: Host> Inner<H> {
 unsafe fn discard<H: Host>(coroutine: NonNull<Header<H>>) {
     // SAFETY: owned; its vCPU lives as long as the domain.
     unsafe {
-        Header::cancel(coroutine);
+        let end = Header::cancel(coroutine);
         let vcpu = coroutine.as_ref().vcpu.load(Relaxed);
-        exit(&*vcpu, coroutine);
+        exit(&*vcpu, coroutine, end);
     }
 }
 
@@ -424,6 +426,11 @@ impl<H: Host> Domain<H> {
             None => self.new_vcpu()?,
         };
         inner.active.fetch_add(1, SeqCst);
+        fence(SeqCst);
+        // What came to a vCPU that left when nobody was there to inherit it.
+        for left in inner.vcpus().filter(|vcpu| vcpu.retired.load(SeqCst)) {
+            left.forward();
+        }
         Ok(Executor {
             vcpu,
             domain: self.clone(),
@@ -654,13 +661,22 @@ impl<H: Host> Drop for Domain<H> {
             return;
         }
         self.inner.shut_down();
+        let mut unreferenced = 0;
         for (_, slot) in self.inner.table.slots() {
             // The count first: a marked slot may be freed at once.
             let count = Arc::into_raw(self.inner.clone());
             if !slot.word.mark_orphan() {
                 // SAFETY: the count of a line ago.
                 unsafe { Arc::decrement_strong_count(count) };
+                unreferenced += 1;
             }
+        }
+        // Whoever gave the last reference of a slot back just before it could be
+        // marked holds no count, and uses the table until the slot is free.
+        let mut spins = 0;
+        while self.inner.table.count_free() < unreferenced {
+            self.inner.host.relax(spins);
+            spins = spins.saturating_add(1);
         }
     }
 }
@@ -747,9 +763,16 @@ impl<H: Host> Executor<H> {
         if self.retired.swap(true, SeqCst) {
             return;
         }
+        fence(SeqCst);
         self.unpark();
+        self.refresh_clock();
         self.domain.inner.active.fetch_sub(1, SeqCst);
-        while self.cancel_pinned() {}
+        let mut rounds = 0;
+        while self.cancel_pinned() {
+            // Somebody who has woken one is about to put it into the inbox.
+            self.domain.inner.host.relax(rounds);
+            rounds = rounds.saturating_add(1);
+        }
         self.forward();
     }
 

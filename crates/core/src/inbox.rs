@@ -67,7 +67,9 @@ impl<T: Linked> Inbox<T> {
 
     /// Takes everything, oldest push first.
     pub(crate) fn take(&self) -> Taken<T> {
-        let mut newest = self.head.swap(null_mut(), Ordering::Acquire);
+        // SeqCst: after the taker has cleared the vCPU's `arriving`, which a
+        // pusher sets after its push.
+        let mut newest = self.head.swap(null_mut(), Ordering::SeqCst);
         let mut oldest = null_mut();
         while let Some(element) = NonNull::new(newest) {
             // SAFETY: pushed elements are valid until taken, which is now; the

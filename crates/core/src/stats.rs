@@ -82,6 +82,11 @@ impl Counters {
         add(&self.levels[level.get() as usize].run, ticks);
     }
 
+    pub(crate) fn exited(&self, panicked: bool) {
+        add(&self.exited, 1);
+        add(&self.panicked, u64::from(panicked));
+    }
+
     pub(crate) fn snapshot(&self, level: Level) -> LevelStats {
         let counters = &self.levels[level.get() as usize];
         LevelStats {

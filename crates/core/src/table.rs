@@ -209,6 +209,17 @@ impl<H: Host> Table<H> {
         }
     }
 
+    /// How many slots have been given back, if none is taken meanwhile. O(n).
+    pub(crate) fn count_free(&self) -> usize {
+        let mut index = self.free.load(Ordering::Acquire) as u32;
+        let mut count = 0;
+        while let Some(slot) = self.slot(index) {
+            count += 1;
+            index = slot.header.load(Ordering::Relaxed).addr() as u32;
+        }
+        count
+    }
+
     /// All slots that are in use or have been.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, &Slot<H>)> {
         let used = self.used.load(Ordering::Acquire) as u32;

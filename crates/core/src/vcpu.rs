@@ -238,6 +238,8 @@ impl<H: Host> Vcpu<H> {
     /// Only one thread at a time serves a vCPU.
     pub(crate) fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
         let domain = self.inner();
+        // What yielded on another vCPU goes back there, by its drop.
+        let back = back.filter(|back| back.is_of(self));
         let mut locked = self.locked();
         locked.read_clock();
         if self.preempt.load(Relaxed) != 0 {
@@ -270,12 +272,14 @@ impl<H: Host> Vcpu<H> {
             }
             Some(header) => {
                 let notify = domain.idle.load(Relaxed) != 0 && locked.has_surplus();
+                // Under the lock, so that `settle` finds it queued or running.
+                // SAFETY: it came out of a queue, so it is owned by us.
+                let picked = unsafe { self.start(header) };
                 drop(locked);
                 if notify {
                     domain.notify_idle(self);
                 }
-                // SAFETY: it came out of a queue, so it is owned by us.
-                Some(unsafe { self.start(header) })
+                Some(picked)
             }
         }
     }
@@ -348,6 +352,13 @@ impl<H: Host> Vcpu<H> {
             let adopt = !core::ptr::eq(here, home)
                 && !header.is_pinned()
                 && (home.is_parked() || home.retired.load(Relaxed));
+            if adopt {
+                // See `settle`: the new place is known before the level is read.
+                header
+                    .vcpu
+                    .store(core::ptr::from_ref(here).cast_mut(), Relaxed);
+                fence(SeqCst);
+            }
             if core::ptr::eq(here, home) || adopt {
                 let mut locked = here.locked();
                 // SAFETY: the caller's promise.
@@ -401,11 +412,16 @@ impl<H: Host> Vcpu<H> {
     /// sequentially consistent steps, so one of them sees the other.
     pub fn prepare_park(&self) -> bool {
         let domain = self.inner();
-        self.parked.store(true, SeqCst);
+        // Before the flag: whoever takes the flag down subtracts.
         domain.idle.fetch_add(1, SeqCst);
+        if self.parked.swap(true, SeqCst) {
+            domain.idle.fetch_sub(1, SeqCst);
+        }
         fence(SeqCst);
+        // A bit of `arriving` that outlived its coroutine counts as work: the
+        // next pick clears it, and the bitmap of a parked vCPU is the truth.
         let work = !self.inbox.is_empty()
-            || self.ready.load(Relaxed) != 0
+            || (self.ready.load(Relaxed) | self.arriving.load(Relaxed)) != 0
             || (domain.active.load(Relaxed) > 1 && domain.victim(self, u64::MAX).is_some());
         if work {
             self.unpark();
@@ -482,7 +498,8 @@ impl<H: Host> Vcpu<H> {
 
     /// A retired vCPU passes on what still comes in.
     pub(crate) fn forward(&self) {
-        loop {
+        // Without anybody left it stays, until a vCPU is added.
+        while let Some(heir) = self.inner().any_vcpu(self) {
             let next = {
                 let mut locked = self.locked();
                 locked.drain_inbox();
@@ -493,14 +510,7 @@ impl<H: Host> Vcpu<H> {
                 locked.publish();
                 next
             };
-            let (Some(coroutine), Some(heir)) = (next, self.inner().any_vcpu(self)) else {
-                if let Some(coroutine) = next {
-                    // Nobody left: it stays until the domain shuts down.
-                    // SAFETY: popped just now, owned by us.
-                    unsafe { self.locked().enqueue_arrived(coroutine) };
-                }
-                return;
-            };
+            let Some(coroutine) = next else { return };
             // SAFETY: popped just now, owned by us.
             unsafe { heir.deliver(coroutine) };
         }
@@ -720,8 +730,12 @@ impl<'a, H: Host> Locked<'a, H> {
             return true;
         }
         if queued != Header::<H>::NOT_QUEUED {
+            let guarded = self.guarded();
+            if guarded.queues.ready() & new.bit() == 0 {
+                guarded.waiting_since[new.get() as usize] = guarded.now;
+            }
             // SAFETY: queued, and on this vCPU, whose lock is held.
-            unsafe { self.queues().relink(coroutine) };
+            unsafe { guarded.queues.relink(coroutine) };
             self.publish();
             if new.get() < vcpu.running.load(Relaxed) && vcpu.current().is_some() {
                 vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);

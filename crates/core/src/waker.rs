@@ -66,31 +66,19 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
     match word.release() {
         Release::Alive => {}
         // SAFETY: nobody else is left; the coroutine has exited, for its own
-        // reference is given back only then.
-        Release::Free => unsafe { free(header, slot, domain) },
-        Release::FreeOrphan => {
-            // SAFETY: as above; and the mark came with a count on the domain.
-            unsafe {
-                free(header, slot, domain);
-                Inner::release_orphan(domain);
-            }
-        }
-    }
-}
-
-/// # Safety
-/// The coroutine has exited and the caller had the last reference.
-#[inline]
-unsafe fn free<H: Host>(
-    header: NonNull<Header<H>>,
-    slot: NonNull<Slot<H>>,
-    domain: NonNull<Inner<H>>,
-) {
-    // SAFETY: says the caller; the domain outlives its slots.
-    unsafe {
-        Header::free(header);
-        let table: &Table<H> = &domain.as_ref().table;
-        table.give_back(slot);
+        // reference is given back only then. The last handle on the domain waits
+        // for the slot.
+        Release::Free => unsafe {
+            Header::free(header);
+            let table: &Table<H> = &domain.as_ref().table;
+            table.give_back(slot);
+        },
+        // SAFETY: as above; the mark came with a count on the domain. Nobody
+        // takes slots any more, so nothing is given back.
+        Release::FreeOrphan => unsafe {
+            Header::free(header);
+            Inner::release_orphan(domain);
+        },
     }
 }
 

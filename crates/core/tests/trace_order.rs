@@ -16,7 +16,7 @@ fn invariant_1_order_the_most_urgent_level_is_polled_first() {
     let vcpu = domain.add_vcpu().unwrap();
     for n in [40, 0, 63, 5, 62, 1] {
         domain
-            .spawn(trace.say(n.to_string()), at(n))
+            .spawn(trace.say(&n.to_string()), at(n))
             .unwrap()
             .detach();
     }
@@ -267,7 +267,7 @@ fn aging_bounds_the_turns_until_the_kth_coroutine_of_a_level() {
             let waiting = 5;
             for k in 1..=waiting {
                 domain
-                    .spawn(trace.say(k.to_string()), at(last))
+                    .spawn(trace.say(&k.to_string()), at(last))
                     .unwrap()
                     .detach();
             }
@@ -297,7 +297,7 @@ fn chaos_shuffles_a_level_but_keeps_the_order_of_levels() {
     let vcpu = domain.add_vcpu().unwrap();
     for n in 0..16 {
         domain
-            .spawn(trace.say(format!("{n:02}")), at(7))
+            .spawn(trace.say(&format!("{n:02}")), at(7))
             .unwrap()
             .detach();
         domain.spawn(trace.say("urgent"), at(2)).unwrap().detach();

@@ -16,7 +16,10 @@ use upshift_core::{Config, CoroutineId, Dead, SpawnOptions, State};
 fn endless(
     trace: &Trace,
     name: &'static str,
-) -> (impl Future<Output = ()> + Send, Arc<Mutex<Option<Waker>>>) {
+) -> (
+    impl Future<Output = ()> + Send + use<>,
+    Arc<Mutex<Option<Waker>>>,
+) {
     let (trace, waker) = (trace.clone(), Arc::new(Mutex::new(None)));
     let left = waker.clone();
     let future = poll_fn(move |cx| {

@@ -1,7 +1,11 @@
 //! A host for tests: time is counted by hand, and the vCPU that a thread serves
 //! is in a thread-local.
 
-#![allow(dead_code, reason = "each test file uses a part of this")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file includes this and uses a part of it"
+)]
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -92,8 +96,8 @@ impl Trace {
     }
 
     /// A future that says `name` and is done.
-    pub fn say(&self, name: impl Into<String>) -> impl Future<Output = ()> + Send + 'static {
-        let (trace, name) = (self.clone(), name.into());
+    pub fn say(&self, name: &str) -> impl Future<Output = ()> + Send + use<> {
+        let (trace, name) = (self.clone(), name.to_owned());
         async move { trace.push(name) }
     }
 }
@@ -211,5 +215,24 @@ pub struct DropToken(Drops);
 impl Drop for DropToken {
     fn drop(&mut self) {
         self.0.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits for a future with the calling thread.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    struct Thread(std::thread::Thread);
+    impl std::task::Wake for Thread {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Thread(std::thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        std::thread::park();
     }
 }

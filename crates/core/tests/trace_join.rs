@@ -1,0 +1,306 @@
+//! Trace tests of join handles: results, who drops the output, and the level
+//! that awaiting lends.
+
+#![cfg(not(loom))]
+
+mod support;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use support::{Drops, Trace, at, block_once, domain, join, level, run, step, yield_now};
+use upshift_core::Config;
+
+#[derive(Default)]
+struct Counting(AtomicU64);
+
+impl Wake for Counting {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn the_result_comes_through_the_handle_before_and_after_the_exit() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let child = domain.spawn(async { "result" }, at(40)).unwrap();
+    let exited = domain.spawn(async { "earlier" }, at(1)).unwrap();
+    let t = trace.clone();
+    domain
+        .spawn(
+            async move {
+                t.push(exited.await.unwrap());
+                t.push(child.await.unwrap());
+            },
+            at(20),
+        )
+        .unwrap()
+        .detach();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "earlier result");
+}
+
+#[test]
+fn every_output_is_dropped_exactly_once() {
+    let drops = Drops::default();
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let spawn = || {
+        let token = drops.token();
+        domain.spawn(async move { token }, at(20)).unwrap()
+    };
+    // The handle is dropped before the exit.
+    spawn().detach();
+    run(&vcpu, 10);
+    assert_eq!(drops.count(), 1);
+    // After it.
+    let handle = spawn();
+    run(&vcpu, 10);
+    assert_eq!(drops.count(), 1);
+    drop(handle);
+    assert_eq!(drops.count(), 2);
+    // It takes the output.
+    let handle = spawn();
+    let output = join(&vcpu, handle).unwrap();
+    assert_eq!(drops.count(), 2);
+    drop(output);
+    assert_eq!(drops.count(), 3);
+    // It has a waiter, and is dropped before the exit.
+    let mut handle = spawn();
+    let waker = Waker::from(Arc::new(Counting::default()));
+    let mut cx = Context::from_waker(&waker);
+    assert!(Pin::new(&mut handle).poll(&mut cx).is_pending());
+    drop(handle);
+    run(&vcpu, 10);
+    assert_eq!(drops.count(), 4);
+    // Cancelled: no output, the future is dropped.
+    let handle = spawn();
+    handle.cancel();
+    run(&vcpu, 10);
+    assert_eq!(drops.count(), 5);
+    drop(handle);
+    assert_eq!(drops.count(), 5);
+}
+
+#[test]
+fn only_the_last_waker_that_was_registered_is_woken() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (first, second) = (Arc::new(Counting::default()), Arc::new(Counting::default()));
+    let mut handle = domain.spawn(async { 5 }, at(20)).unwrap();
+    for waker in [&first, &second, &second] {
+        let waker = Waker::from(waker.clone());
+        let mut cx = Context::from_waker(&waker);
+        assert!(Pin::new(&mut handle).poll(&mut cx).is_pending());
+    }
+    assert_eq!(
+        (Arc::strong_count(&first), Arc::strong_count(&second)),
+        (1, 2)
+    );
+    run(&vcpu, 10);
+    assert_eq!(first.0.load(Ordering::SeqCst), 0);
+    assert_eq!(second.0.load(Ordering::SeqCst), 1);
+    assert_eq!(Arc::strong_count(&second), 1);
+    assert_eq!(join(&vcpu, handle).unwrap(), 5);
+}
+
+#[test]
+fn a_waker_that_panics_does_not_take_the_vcpu_along() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a foreign waker");
+        }
+    }
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let mut handle = domain.spawn(async { 5 }, at(20)).unwrap();
+    let waker = Waker::from(Arc::new(Panics));
+    let mut cx = Context::from_waker(&waker);
+    assert!(Pin::new(&mut handle).poll(&mut cx).is_pending());
+    domain.spawn(trace.say("lives"), at(20)).unwrap().detach();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "lives");
+    assert_eq!(join(&vcpu, handle).unwrap(), 5);
+}
+
+#[test]
+fn a_handle_that_moves_wakes_the_coroutine_that_has_it_now() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let child = domain.spawn(block_once(), at(40)).unwrap();
+    let id = child.id();
+    let (d, t) = (domain.clone(), trace.clone());
+    let first = async move {
+        let mut child = child;
+        std::future::poll_fn(|cx| {
+            assert!(Pin::new(&mut child).poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        let t2 = t.clone();
+        let second = async move { t2.push(format!("second:{}", child.await.is_ok())) };
+        d.spawn(second, at(30)).unwrap().detach();
+        block_once().await;
+        t.push("first");
+    };
+    domain.spawn(first, at(20)).unwrap().detach();
+    run(&vcpu, 10);
+    domain.wake(id).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "second:true");
+}
+
+#[test]
+fn awaiting_lends_the_level_of_the_waiter_and_takes_it_back() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let t = trace.clone();
+    let child = domain
+        .spawn(
+            async move {
+                t.push("child");
+                block_once().await;
+            },
+            at(40),
+        )
+        .unwrap();
+    let id = child.id();
+    domain.spawn(trace.say("middle"), at(10)).unwrap().detach();
+    let t = trace.clone();
+    let waiter = domain
+        .spawn(
+            async move {
+                t.push("waits");
+                child.await.unwrap();
+            },
+            at(3),
+        )
+        .unwrap();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "waits child middle");
+    assert_eq!(domain.level(id), Ok(level(3)));
+    waiter.cancel();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id), Ok(level(40)));
+    domain.wake(id).unwrap();
+    assert_eq!(step(&vcpu), Some((id, level(40))));
+}
+
+#[test]
+fn a_less_urgent_waiter_lends_nothing() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let child = domain.spawn(block_once(), at(10)).unwrap();
+    let id = child.id();
+    domain
+        .spawn(async move { child.await.unwrap() }, at(50))
+        .unwrap()
+        .detach();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id), Ok(level(10)));
+}
+
+#[test]
+fn lending_moves_a_queued_child_and_its_bit() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let child = domain.spawn(yield_now(), at(40)).unwrap();
+    let id = child.id();
+    domain
+        .spawn(async move { child.await.unwrap() }, at(3))
+        .unwrap()
+        .detach();
+    assert_eq!(step(&vcpu).unwrap().1, level(3));
+    assert_eq!(vcpu.bitmap(), level(3).bit());
+    assert_eq!(
+        (vcpu.ready_len(level(3)), vcpu.ready_len(level(40))),
+        (1, 0)
+    );
+    assert_eq!(step(&vcpu), Some((id, level(3))));
+}
+
+#[test]
+fn lending_is_transitive() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let t = trace.clone();
+    let c = domain
+        .spawn(
+            async move {
+                block_once().await;
+                t.push("c");
+            },
+            at(50),
+        )
+        .unwrap();
+    let c_id = c.id();
+    let t = trace.clone();
+    let b = domain
+        .spawn(
+            async move {
+                c.await.unwrap();
+                t.push("b");
+            },
+            at(40),
+        )
+        .unwrap();
+    let b_id = b.id();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(c_id), Ok(level(40)));
+    let t = trace.clone();
+    domain
+        .spawn(
+            async move {
+                b.await.unwrap();
+                t.push("a");
+            },
+            at(3),
+        )
+        .unwrap()
+        .detach();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(b_id), Ok(level(3)));
+    assert_eq!(domain.level(c_id), Ok(level(3)));
+    domain.spawn(trace.say("middle"), at(20)).unwrap().detach();
+    domain.wake(c_id).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "c b a middle");
+}
+
+#[test]
+fn reprio_of_a_waiter_reaches_what_it_waits_for() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let child = domain.spawn(block_once(), at(50)).unwrap();
+    let id = child.id();
+    let waiter = domain
+        .spawn(async move { child.await.unwrap() }, at(40))
+        .unwrap();
+    run(&vcpu, 10);
+    domain.reprio(waiter.id(), level(5)).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(id), Ok(level(5)));
+}
+
+#[test]
+fn a_handle_outlives_its_domain() {
+    let drops = Drops::default();
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let token = drops.token();
+    let done = domain.spawn(async move { token }, at(20)).unwrap();
+    let never = domain.spawn(block_once(), at(20)).unwrap();
+    run(&vcpu, 10);
+    drop(vcpu);
+    drop(domain);
+    assert_eq!(drops.count(), 0);
+    std::thread::spawn(move || drop((done, never)))
+        .join()
+        .unwrap();
+    assert_eq!(drops.count(), 1);
+}

@@ -1,0 +1,263 @@
+//! Trace tests of `reprio` in every state, of the bitmap, and of locks that lend.
+
+#![cfg(not(loom))]
+
+mod support;
+
+use support::{Server, Trace, at, block_once, domain, level, run, serving, step, yield_now};
+use upshift_core::{Config, State};
+
+#[test]
+fn reprio_moves_a_queued_coroutine_to_the_tail_of_its_new_level() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let spawn = |name, n| domain.spawn(trace.say(name), at(n)).unwrap().id();
+    let (_a, b, c) = (spawn("a", 20), spawn("b", 20), spawn("c", 20));
+    let (_d, e) = (spawn("d", 10), spawn("e", 30));
+    for (id, n) in [(b, 10), (c, 40), (e, 10), (b, 10)] {
+        domain.reprio(id, level(n)).unwrap();
+        assert_eq!(domain.level(id), Ok(level(n)));
+    }
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "d b e a c");
+}
+
+#[test]
+fn invariant_5_bitmap_follows_every_operation() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let bits = |levels: &[u8]| {
+        let expected = levels.iter().fold(0, |all, &n| all | level(n).bit());
+        assert_eq!(vcpu.bitmap(), expected);
+        assert_eq!(domain.bitmap(), expected);
+    };
+    bits(&[]);
+    let a = domain.spawn(block_once(), at(20)).unwrap();
+    bits(&[20]);
+    let b = serving(&vcpu, || domain.spawn(block_once(), at(0))).unwrap();
+    bits(&[0, 20]);
+    let c = domain.spawn(yield_now(), at(63)).unwrap();
+    bits(&[0, 20, 63]);
+    domain.reprio(a.id(), level(21)).unwrap();
+    bits(&[0, 21, 63]);
+    assert_eq!(step(&vcpu).unwrap().0, b.id());
+    bits(&[21, 63]);
+    domain.reprio(b.id(), level(1)).unwrap();
+    bits(&[21, 63]);
+    domain.wake(b.id()).unwrap();
+    bits(&[1, 21, 63]);
+    b.cancel();
+    bits(&[1, 21, 63]);
+    step(&vcpu);
+    bits(&[21, 63]);
+    step(&vcpu);
+    bits(&[63]);
+    assert_eq!(step(&vcpu).unwrap().0, c.id());
+    bits(&[63]);
+    step(&vcpu);
+    bits(&[]);
+    a.cancel();
+    bits(&[21]);
+    step(&vcpu);
+    bits(&[]);
+}
+
+#[test]
+fn reprio_of_a_blocked_coroutine_counts_at_its_next_wake() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let t = trace.clone();
+    let blocked = async move {
+        block_once().await;
+        t.push("woken");
+    };
+    let handle = domain.spawn(blocked, at(40)).unwrap();
+    run(&vcpu, 10);
+    domain.reprio(handle.id(), level(5)).unwrap();
+    assert_eq!(vcpu.bitmap(), 0);
+    domain.spawn(trace.say("other"), at(20)).unwrap().detach();
+    domain.wake(handle.id()).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "woken other");
+}
+
+#[test]
+fn reprio_of_one_in_the_inbox_moves_it_too() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    // Spawned from outside: both are in the inbox.
+    let first = domain.spawn(async {}, at(20)).unwrap().id();
+    let second = domain.spawn(async {}, at(30)).unwrap().id();
+    domain.reprio(second, level(10)).unwrap();
+    assert_eq!(step(&vcpu).unwrap().0, second);
+    assert_eq!(step(&vcpu).unwrap().0, first);
+}
+
+#[test]
+fn reprio_of_the_running_one_to_a_less_urgent_level_asks_it_to_yield() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (d, t, server) = (domain.clone(), trace.clone(), Server::of(&vcpu));
+    let running = async move {
+        let me = d.current_id().unwrap();
+        for n in [15, 25] {
+            d.reprio(me, level(n)).unwrap();
+            assert_eq!(server.get().running_level(), Some(level(n)));
+            t.push(format!("{n}:{}", server.get().need_preempt()));
+        }
+        yield_now().await;
+        t.push("again");
+    };
+    domain.spawn(running, at(10)).unwrap().detach();
+    domain.spawn(trace.say("other"), at(20)).unwrap().detach();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "15:false 25:true other again");
+}
+
+#[test]
+fn reprio_of_a_queued_one_above_the_running_one_asks_it_to_yield() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (d, t, server) = (domain.clone(), trace.clone(), Server::of(&vcpu));
+    let queued = domain.spawn(trace.say("queued"), at(40)).unwrap().id();
+    let running = async move {
+        d.reprio(queued, level(20)).unwrap();
+        t.push(server.get().need_preempt().to_string());
+        d.reprio(queued, level(5)).unwrap();
+        t.push(server.get().need_preempt().to_string());
+    };
+    domain.spawn(running, at(20)).unwrap().detach();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "false true queued");
+}
+
+#[test]
+fn reprio_moves_a_suspended_coroutine() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (d, t, server) = (domain.clone(), trace.clone(), Server::of(&vcpu));
+    let suspended = async move {
+        let (me, d2) = (d.current_id().unwrap(), d.clone());
+        let meddle = async move {
+            assert_eq!(d2.state(me), State::Suspended);
+            d2.reprio(me, level(30)).unwrap();
+        };
+        d.spawn(meddle, at(10)).unwrap().detach();
+        server.suspend();
+        t.push("goes_on");
+    };
+    domain.spawn(suspended, at(20)).unwrap().detach();
+    domain.spawn(trace.say("between"), at(25)).unwrap().detach();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "between goes_on");
+}
+
+#[test]
+fn a_waiter_for_a_lock_lends_its_level_to_the_holder() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (d, t) = (domain.clone(), trace.clone());
+    let holder = async move {
+        d.lock_taken();
+        d.lock_taken();
+        t.push("holds");
+        yield_now().await;
+        let me = d.current_id().unwrap();
+        t.push(format!("lent:{}", d.current_level().unwrap()));
+        d.lock_released(me);
+        t.push(format!("one_left:{}", d.current_level().unwrap()));
+        d.lock_released(me);
+        t.push(format!("back:{}", d.current_level().unwrap()));
+        yield_now().await;
+        t.push("holder");
+    };
+    let holder = domain.spawn(holder, at(40)).unwrap().id();
+    step(&vcpu);
+    domain.spawn(trace.say("middle"), at(10)).unwrap().detach();
+    let d = domain.clone();
+    let waiter = async move {
+        d.lend_to_holder(holder);
+    };
+    domain.spawn(waiter, at(3)).unwrap().detach();
+    run(&vcpu, 10);
+    assert_eq!(
+        trace.take(),
+        "holds lent:3 one_left:3 back:40 middle holder"
+    );
+}
+
+#[test]
+fn a_less_urgent_waiter_for_a_lock_does_not_undo_what_another_lent() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let d = domain.clone();
+    let holder = domain
+        .spawn(
+            async move {
+                d.lock_taken();
+                block_once().await;
+            },
+            at(40),
+        )
+        .unwrap()
+        .id();
+    run(&vcpu, 10);
+    for n in [5, 20, 50] {
+        let d = domain.clone();
+        domain
+            .spawn(async move { d.lend_to_holder(holder) }, at(n))
+            .unwrap()
+            .detach();
+        run(&vcpu, 10);
+        assert_eq!(domain.level(holder), Ok(level(5)));
+    }
+    // A base level more urgent than what was lent wins.
+    domain.reprio(holder, level(2)).unwrap();
+    assert_eq!(domain.level(holder), Ok(level(2)));
+    domain.reprio(holder, level(60)).unwrap();
+    assert_eq!(domain.level(holder), Ok(level(5)));
+    domain.lock_released(holder);
+    assert_eq!(domain.level(holder), Ok(level(60)));
+}
+
+#[test]
+fn lending_through_a_lock_is_transitive() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let d = domain.clone();
+    let last = domain
+        .spawn(
+            async move {
+                d.lock_taken();
+                block_once().await;
+            },
+            at(50),
+        )
+        .unwrap()
+        .id();
+    let d = domain.clone();
+    let middle = domain
+        .spawn(
+            async move {
+                d.lock_taken();
+                std::future::poll_fn(|_| {
+                    d.lend_to_holder(last);
+                    std::task::Poll::<()>::Pending
+                })
+                .await;
+            },
+            at(40),
+        )
+        .unwrap()
+        .id();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(last), Ok(level(40)));
+    let d = domain.clone();
+    domain
+        .spawn(async move { d.lend_to_holder(middle) }, at(7))
+        .unwrap()
+        .detach();
+    run(&vcpu, 10);
+    assert_eq!(domain.level(middle), Ok(level(7)));
+    assert_eq!(domain.level(last), Ok(level(7)));
+}

@@ -1,0 +1,347 @@
+//! Trace tests of the life of a coroutine: its six states, its end by return,
+//! by panic and by cancellation in each state.
+
+#![cfg(not(loom))]
+
+mod support;
+
+use std::panic::panic_any;
+
+use support::{Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now};
+use upshift_core::{Config, Kind, SpawnOptions, State};
+
+#[test]
+fn all_six_states_are_observed() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (d, t, server) = (domain.clone(), trace.clone(), Server::of(&vcpu));
+    let options = SpawnOptions {
+        priority: at(20),
+        start: false,
+        ..SpawnOptions::default()
+    };
+    let handle = domain
+        .spawn(
+            async move {
+                let me = d.current_id().unwrap();
+                let (d2, t2) = (d.clone(), t.clone());
+                d.spawn(
+                    async move { t2.push(format!("{:?}", d2.state(me))) },
+                    at(10),
+                )
+                .unwrap()
+                .detach();
+                t.push(format!("{:?}", d.state(me)));
+                server.suspend();
+                t.push(format!("{:?}", d.state(me)));
+                assert_eq!(d.current_id(), Some(me));
+                block_once().await;
+            },
+            options,
+        )
+        .unwrap();
+    let id = handle.id();
+    let state = || domain.state(id);
+    assert_eq!(state(), State::Created);
+    support::serving(&vcpu, || domain.wake(id).unwrap());
+    assert_eq!(state(), State::Ready);
+    assert!(step(&vcpu).is_some());
+    assert_eq!(trace.take(), "Running Suspended Running");
+    assert_eq!(state(), State::Blocked);
+    domain.wake(id).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(state(), State::Exited);
+    assert!(handle.is_finished());
+}
+
+#[test]
+fn a_suspended_coroutine_waits_its_turn_like_any_other() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (t, server) = (trace.clone(), Server::of(&vcpu));
+    domain
+        .spawn(
+            async move {
+                t.push("begins");
+                server.suspend();
+                t.push("goes_on");
+            },
+            at(20),
+        )
+        .unwrap()
+        .detach();
+    domain.spawn(trace.say("equal"), at(20)).unwrap().detach();
+    domain.spawn(trace.say("lazy"), at(30)).unwrap().detach();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "begins equal goes_on lazy");
+}
+
+#[test]
+fn wakes_and_cancellation_of_a_suspended_coroutine_take_effect_after_its_poll() {
+    for cancel in [false, true] {
+        let (domain, trace) = (domain(Config::default()), Trace::default());
+        let vcpu = domain.add_vcpu().unwrap();
+        let (d, t, server) = (domain.clone(), trace.clone(), Server::of(&vcpu));
+        let handle = domain
+            .spawn(
+                async move {
+                    let me = d.current_id().unwrap();
+                    let d2 = d.clone();
+                    let meddle = async move {
+                        if cancel { d2.cancel(me) } else { d2.wake(me) }.unwrap();
+                    };
+                    d.spawn(meddle, at(10)).unwrap().detach();
+                    server.suspend();
+                    t.push("goes_on");
+                    block_once().await;
+                    t.push("again");
+                },
+                at(20),
+            )
+            .unwrap();
+        run(&vcpu, 10);
+        let joined = join(&vcpu, handle);
+        assert_eq!(joined.is_err(), cancel);
+        assert_eq!(
+            trace.take(),
+            if cancel { "goes_on" } else { "goes_on again" }
+        );
+    }
+}
+
+#[test]
+fn nothing_is_suspended_where_nothing_is_polled() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    domain.spawn(async {}, at(20)).unwrap().detach();
+    run(&vcpu, 10);
+    // SAFETY: no poll is under way.
+    assert!(unsafe { vcpu.suspend_current() }.is_none());
+}
+
+#[test]
+fn cancellation_in_each_state_drops_the_future_unpolled() {
+    for state in [State::Created, State::Ready, State::Blocked] {
+        let (domain, drops, trace) = (
+            domain(Config::default()),
+            Drops::default(),
+            Trace::default(),
+        );
+        let vcpu = domain.add_vcpu().unwrap();
+        let (token, t) = (drops.token(), trace.clone());
+        let options = SpawnOptions {
+            priority: at(20),
+            start: state != State::Created,
+            ..SpawnOptions::default()
+        };
+        let handle = domain
+            .spawn(
+                async move {
+                    let _token = token;
+                    t.push("polled");
+                    block_once().await;
+                    t.push("polled");
+                },
+                options,
+            )
+            .unwrap();
+        if state == State::Blocked {
+            run(&vcpu, 10);
+            assert_eq!(domain.state(handle.id()), state);
+        }
+        trace.take();
+        handle.cancel();
+        handle.cancel();
+        assert_eq!(drops.count(), 0);
+        assert!(!handle.is_finished());
+        assert_eq!(run(&vcpu, 10), 1);
+        assert_eq!((drops.count(), trace.take().as_str()), (1, ""));
+        assert!(join(&vcpu, handle).unwrap_err().is_cancelled());
+        assert_eq!(domain.bitmap(), 0);
+    }
+}
+
+#[test]
+fn cancellation_of_the_running_one_waits_for_the_end_of_its_poll() {
+    for kind in [Kind::Task, Kind::Completion, Kind::Switching] {
+        let (domain, trace) = (domain(Config::default()), Trace::default());
+        let vcpu = domain.add_vcpu().unwrap();
+        let (d, t) = (domain.clone(), trace.clone());
+        let options = SpawnOptions {
+            priority: at(20),
+            kind,
+            start: true,
+        };
+        let handle = domain
+            .spawn(
+                async move {
+                    d.cancel(d.current_id().unwrap()).unwrap();
+                    t.push("goes_on");
+                    block_once().await;
+                    t.push("never");
+                },
+                options,
+            )
+            .unwrap();
+        assert_eq!(run(&vcpu, 10), 2);
+        assert!(join(&vcpu, handle).unwrap_err().is_cancelled());
+        assert_eq!(trace.take(), "goes_on");
+    }
+}
+
+#[test]
+fn one_that_finishes_in_the_poll_that_cancels_it_has_its_result() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let d = domain.clone();
+    let handle = domain
+        .spawn(
+            async move {
+                d.cancel(d.current_id().unwrap()).unwrap();
+                7
+            },
+            at(20),
+        )
+        .unwrap();
+    assert_eq!(join(&vcpu, handle).unwrap(), 7);
+}
+
+#[test]
+fn a_panic_ends_its_coroutine_and_no_other() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let literal = domain.spawn(async { panic!("one") }, at(1)).unwrap();
+    let n = 2;
+    let formatted = domain
+        .spawn(async move { panic!("number {n}") }, at(1))
+        .unwrap();
+    let other = domain.spawn(async { panic_any(3u8) }, at(1)).unwrap();
+    domain
+        .spawn(async { panic!("nobody reads this") }, at(1))
+        .unwrap()
+        .detach();
+    let (t, blocks) = (trace.clone(), block_once());
+    let alive = domain
+        .spawn(
+            async move {
+                blocks.await;
+                t.push("lives");
+            },
+            at(1),
+        )
+        .unwrap();
+    run(&vcpu, 10);
+    assert_eq!(vcpu.exits(), (4, 4));
+    let error = join::<()>(&vcpu, literal).unwrap_err();
+    assert!(error.is_panic() && !error.is_cancelled());
+    assert_eq!(error.to_string(), "the coroutine panicked: one");
+    let error = join::<()>(&vcpu, formatted).unwrap_err();
+    assert_eq!(format!("{error:?}"), "Panicked(Some(\"number 2\"))");
+    let payload = join::<()>(&vcpu, other).unwrap_err().into_panic().unwrap();
+    assert_eq!(payload.downcast_ref::<u8>(), Some(&3));
+    domain.wake(alive.id()).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "lives");
+    assert_eq!(vcpu.exits(), (5, 4));
+}
+
+struct PanicsInDrop(&'static str);
+
+impl Drop for PanicsInDrop {
+    fn drop(&mut self) {
+        panic_any(self.0);
+    }
+}
+
+#[test]
+fn a_panic_in_the_destructor_of_a_future_is_reported() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let bomb = PanicsInDrop("drop");
+    let cancelled = domain
+        .spawn(
+            async move {
+                let _bomb = bomb;
+                block_once().await;
+            },
+            at(20),
+        )
+        .unwrap();
+    run(&vcpu, 10);
+    cancelled.cancel();
+    let error = join(&vcpu, cancelled).unwrap_err();
+    assert_eq!(error.to_string(), "the coroutine panicked: drop");
+    assert_eq!(vcpu.exits(), (1, 1));
+}
+
+#[test]
+fn a_panic_in_the_destructor_of_an_output_or_a_payload_goes_no_further() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    // Detached before its exit: dropped by the vCPU.
+    domain
+        .spawn(async { PanicsInDrop("output") }, at(20))
+        .unwrap()
+        .detach();
+    domain
+        .spawn(async { panic_any(PanicsInDrop("payload")) }, at(20))
+        .unwrap()
+        .detach();
+    // After it: dropped with the handle.
+    let late = domain
+        .spawn(async { PanicsInDrop("output") }, at(20))
+        .unwrap();
+    assert_eq!(run(&vcpu, 10), 3);
+    drop(late);
+    domain.spawn(yield_now(), at(20)).unwrap().detach();
+    assert_eq!(run(&vcpu, 10), 2);
+}
+
+#[test]
+fn what_lives_when_its_domain_goes_is_cancelled() {
+    let drops = Drops::default();
+    let handles: Vec<_> = {
+        let domain = domain(Config::default());
+        let vcpu = domain.add_vcpu().unwrap();
+        let mut handles = Vec::new();
+        for (n, start) in [(1, true), (2, true), (3, false)] {
+            let token = drops.token();
+            let future = async move {
+                let _token = token;
+                block_once().await;
+            };
+            let options = SpawnOptions {
+                priority: at(n),
+                start,
+                ..SpawnOptions::default()
+            };
+            handles.push(domain.spawn(future, options).unwrap());
+        }
+        // One blocked, one ready, one created.
+        assert_eq!(step(&vcpu).unwrap().1, level(1));
+        handles
+    };
+    assert_eq!(drops.count(), 3);
+    for mut handle in handles {
+        assert!(handle.is_finished());
+        handle.cancel();
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let polled = std::pin::Pin::new(&mut handle).poll(&mut cx);
+        assert!(matches!(polled, std::task::Poll::Ready(Err(e)) if e.is_cancelled()));
+    }
+}
+
+#[test]
+fn cancel_all_ends_everything_and_says_how_much_there_was() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    for n in 0..10 {
+        domain.spawn(block_once(), at(n)).unwrap().detach();
+    }
+    run(&vcpu, 5);
+    domain.close();
+    assert_eq!(domain.cancel_all(), 10);
+    run(&vcpu, 100);
+    assert_eq!(domain.cancel_all(), 0);
+    assert_eq!(vcpu.exits(), (10, 0));
+}
