@@ -15,7 +15,7 @@ use upshift_core::{Config, Domain, Executor, JoinHandle};
 
 use support::TestHost;
 
-const ROUNDS: usize = if cfg!(miri) { 12 } else { 2_000 };
+const ROUNDS: usize = if cfg!(miri) { 2 } else { 2_000 };
 
 /// A coroutine that gives away its waker and blocks.
 fn blocked(
