@@ -28,11 +28,14 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// An axis that shows all of `values`; those that are not finite are ignored.
+    /// An axis that shows all of `values`; those that are not finite, or have no logarithm where
+    /// one is needed, are ignored.
     pub(crate) fn covering(kind: Kind, values: impl Iterator<Item = f64>) -> Scale {
         let mut low = f64::INFINITY;
         let mut high = f64::NEG_INFINITY;
-        for value in values.filter(|v| v.is_finite()) {
+        for value in values
+            .filter(|&v| v.is_finite() && (v > 0.0 || !matches!(kind, Kind::Log10 | Kind::Log2)))
+        {
             let at = transform(kind, value);
             low = low.min(at);
             high = high.max(at);
@@ -145,6 +148,9 @@ pub(crate) fn short(value: f64) -> String {
         v if v >= 1e4 => (value / 1e3, "k"),
         _ => (value, ""),
     };
+    if scaled != 0.0 && scaled.abs() < 0.001 {
+        return format!("{scaled}");
+    }
     let text = format!("{scaled:.3}");
     let text = if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.')
@@ -184,6 +190,13 @@ mod tests {
     }
 
     #[test]
+    fn a_zero_does_not_stretch_a_logarithmic_axis() {
+        let scale = Scale::covering(Kind::Log10, [0.0, 10.0, 20.0].into_iter());
+        assert_eq!(scale.place(0.0), 0.0);
+        assert!(scale.place(20.0) - scale.place(10.0) > 0.2);
+    }
+
+    #[test]
     fn connections_tick_at_powers_of_two() {
         let ticks = Scale::covering(Kind::Log2, [1.0, 512.0].into_iter()).ticks(5);
         assert_eq!(
@@ -210,6 +223,7 @@ mod tests {
         assert_eq!(short(1_500_000.0), "1.5M");
         assert_eq!(short(20_000.0), "20k");
         assert_eq!(short(0.02), "0.02");
+        assert_eq!(short(0.0001), "0.0001");
         assert_eq!(short(100.0), "100");
         assert_eq!(short(-0.0), "0");
     }
