@@ -1,0 +1,378 @@
+//! Random operations against a naive model: a list of coroutines, searched.
+//!
+//! With one vCPU the model predicts every poll; with two it predicts the level
+//! of every poll. After each operation the bitmap is compared with the set of
+//! levels that have a ready coroutine, and the polls of each coroutine with the
+//! polls that its wakes account for.
+
+#![cfg(not(loom))]
+
+mod support;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use proptest::prelude::*;
+use support::{TestHost, at, domain, level, run, serving, step};
+use upshift_core::{Config, CoroutineId, Dead, Domain, Executor, JoinHandle, SpawnOptions};
+
+const OPS: usize = if cfg!(miri) { 40 } else { 200 };
+
+/// What a coroutine does in one poll.
+#[derive(Clone, Debug)]
+enum Act {
+    Block,
+    Yield,
+    Exit,
+    /// Wakes another, by id, and blocks.
+    Wake(usize),
+    /// Gives another a level, and blocks.
+    Reprio(usize, u8),
+    /// Cancels another, and blocks.
+    Cancel(usize),
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Spawn {
+        level: u8,
+        pinned: bool,
+        start: bool,
+        acts: Vec<Act>,
+    },
+    Poll,
+    Wake(usize),
+    Reprio(usize, u8),
+    Cancel(usize),
+}
+
+/// An operation, the vCPU it happens on, and whether its thread serves it.
+#[derive(Clone, Debug)]
+struct Step {
+    op: Op,
+    vcpu: usize,
+    outside: bool,
+}
+
+fn acts() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        3 => Just(Act::Block),
+        3 => Just(Act::Yield),
+        1 => Just(Act::Exit),
+        2 => any::<usize>().prop_map(Act::Wake),
+        1 => (any::<usize>(), 0..64u8).prop_map(|(k, l)| Act::Reprio(k, l)),
+        1 => any::<usize>().prop_map(Act::Cancel),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let levels = prop_oneof![0..64u8, 10..13u8];
+    let spawn = (
+        levels,
+        any::<bool>(),
+        any::<u8>(),
+        prop::collection::vec(acts(), 0..6),
+    );
+    let op = prop_oneof![
+        3 => spawn.prop_map(|(level, pinned, start, acts)| {
+            Op::Spawn { level, pinned, start: start % 8 != 0, acts }
+        }),
+        8 => Just(Op::Poll),
+        4 => any::<usize>().prop_map(Op::Wake),
+        3 => (any::<usize>(), 0..64u8).prop_map(|(k, l)| Op::Reprio(k, l)),
+        1 => any::<usize>().prop_map(Op::Cancel),
+    ];
+    let step =
+        (op, 0..2usize, any::<bool>()).prop_map(|(op, vcpu, outside)| Step { op, vcpu, outside });
+    prop::collection::vec(step, 1..OPS)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Where {
+    Blocked,
+    Running,
+    Inbox,
+    Queue,
+    Dead,
+}
+
+/// The model of one coroutine.
+struct Modelled {
+    level: u8,
+    pinned: Option<usize>,
+    place: Where,
+    /// Order of enqueueing.
+    since: u64,
+    notified: bool,
+    cancelled: bool,
+    acts: VecDeque<Act>,
+    polls: usize,
+}
+
+#[derive(Default)]
+struct Model {
+    all: Vec<Modelled>,
+    time: u64,
+}
+
+impl Model {
+    fn enqueue(&mut self, k: usize, place: Where) {
+        self.time += 1;
+        self.all[k].place = place;
+        self.all[k].since = self.time;
+    }
+
+    /// A wake. `inbox`: from a thread that serves no vCPU.
+    fn wake(&mut self, k: usize, inbox: bool, cancel: bool) -> Result<(), Dead> {
+        let it = &mut self.all[k];
+        it.cancelled |= cancel;
+        match it.place {
+            Where::Dead => return Err(Dead),
+            Where::Blocked => self.enqueue(k, if inbox { Where::Inbox } else { Where::Queue }),
+            _ => it.notified = true,
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) {
+        let mut arrived: Vec<usize> = (0..self.all.len())
+            .filter(|&k| self.all[k].place == Where::Inbox)
+            .collect();
+        arrived.sort_by_key(|&k| self.all[k].since);
+        for k in arrived {
+            self.enqueue(k, Where::Queue);
+        }
+    }
+
+    fn reprio(&mut self, k: usize, level: u8) -> Result<(), Dead> {
+        if self.all[k].place == Where::Dead {
+            return Err(Dead);
+        }
+        self.drain();
+        let moved = std::mem::replace(&mut self.all[k].level, level) != level;
+        if moved && self.all[k].place == Where::Queue {
+            self.enqueue(k, Where::Queue);
+        }
+        Ok(())
+    }
+
+    fn ready(&self, k: usize) -> bool {
+        matches!(self.all[k].place, Where::Inbox | Where::Queue)
+    }
+
+    fn bitmap(&self) -> u64 {
+        (0..self.all.len())
+            .filter(|&k| self.ready(k))
+            .fold(0, |bits, k| bits | 1 << self.all[k].level)
+    }
+
+    /// What a vCPU should poll next.
+    fn pick(&mut self, vcpu: usize) -> Option<usize> {
+        self.drain();
+        (0..self.all.len())
+            .filter(|&k| self.ready(k) && self.all[k].pinned.is_none_or(|on| on == vcpu))
+            .min_by_key(|&k| (self.all[k].level, self.all[k].since))
+    }
+
+    /// The poll of `k`.
+    fn poll(&mut self, k: usize) {
+        let it = &mut self.all[k];
+        it.place = Where::Running;
+        it.notified = false;
+        if it.cancelled {
+            it.place = Where::Dead;
+            return;
+        }
+        it.polls += 1;
+        let act = it.acts.pop_front().unwrap_or(Act::Block);
+        let count = self.all.len();
+        let other = |n: usize| n % count;
+        let _ = match act {
+            Act::Block => Ok(()),
+            Act::Yield => self.wake(k, false, false),
+            Act::Exit => {
+                self.all[k].place = Where::Dead;
+                return;
+            }
+            Act::Wake(n) => self.wake(other(n), false, false),
+            Act::Reprio(n, level) => self.reprio(other(n), level),
+            Act::Cancel(n) => self.wake(other(n), false, true),
+        };
+        if self.all[k].notified || self.all[k].cancelled {
+            self.enqueue(k, Where::Queue);
+        } else {
+            self.all[k].place = Where::Blocked;
+        }
+    }
+}
+
+/// The real thing.
+struct Real {
+    domain: Domain<TestHost>,
+    vcpus: Vec<Executor<TestHost>>,
+    ids: Arc<Mutex<Vec<CoroutineId>>>,
+    handles: Vec<JoinHandle<(), TestHost>>,
+    polls: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Real {
+    fn new(vcpus: usize) -> Real {
+        let domain = domain(Config::default());
+        Real {
+            vcpus: (0..vcpus).map(|_| domain.add_vcpu().unwrap()).collect(),
+            domain,
+            ids: Arc::default(),
+            handles: Vec::new(),
+            polls: Arc::default(),
+        }
+    }
+
+    fn future(&self, acts: &[Act]) -> impl Future<Output = ()> + Send + use<> {
+        let mut acts: VecDeque<Act> = acts.iter().cloned().collect();
+        let (domain, ids, polls) = (self.domain.clone(), self.ids.clone(), self.polls.clone());
+        let me = self.handles.len();
+        std::future::poll_fn(move |cx: &mut Context<'_>| {
+            polls.lock().unwrap()[me] += 1;
+            let ids = ids.lock().unwrap();
+            let other = |n: usize| ids[n % ids.len()];
+            let _ = match acts.pop_front().unwrap_or(Act::Block) {
+                Act::Block => Ok(()),
+                Act::Yield => {
+                    cx.waker().wake_by_ref();
+                    Ok(())
+                }
+                Act::Exit => return Poll::Ready(()),
+                Act::Wake(n) => domain.wake(other(n)),
+                Act::Reprio(n, l) => domain.reprio(other(n), level(l)),
+                Act::Cancel(n) => domain.cancel(other(n)),
+            };
+            Poll::Pending
+        })
+    }
+
+    fn spawn(&mut self, options: SpawnOptions, pinned: Option<usize>, acts: &[Act]) {
+        self.polls.lock().unwrap().push(0);
+        let future = self.future(acts);
+        let handle = match pinned {
+            None => self.domain.spawn(future, options),
+            // SAFETY: the future is `Send`.
+            Some(vcpu) => unsafe { self.vcpus[vcpu].spawn_pinned(future, options) },
+        };
+        let handle = handle.unwrap();
+        self.ids.lock().unwrap().push(handle.id());
+        self.handles.push(handle);
+    }
+
+    /// Ends everything, which breaks the cycle of domain and futures.
+    fn finish(self) {
+        self.domain.close();
+        while self.domain.cancel_all() != 0 {
+            for vcpu in &self.vcpus {
+                run(vcpu, 10_000);
+            }
+        }
+        assert_eq!(self.domain.bitmap(), 0);
+        assert!(self.handles.iter().all(JoinHandle::is_finished));
+    }
+}
+
+/// Runs the steps on both sides and compares after each.
+fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
+    let (mut real, mut model) = (Real::new(vcpus), Model::default());
+    for Step { op, vcpu, outside } in steps {
+        let vcpu = vcpu % vcpus;
+        let count = model.all.len();
+        let id = |n: &usize| real.ids.lock().unwrap()[n % count];
+        match op {
+            Op::Spawn {
+                level,
+                pinned,
+                start,
+                acts,
+            } => {
+                let pinned = pinned.then_some(vcpu);
+                let options = SpawnOptions {
+                    priority: at(*level),
+                    start: *start,
+                    ..SpawnOptions::default()
+                };
+                // From outside the thread that serves it: through the inbox.
+                real.spawn(options, pinned, acts);
+                model.all.push(Modelled {
+                    level: *level,
+                    pinned,
+                    place: Where::Blocked,
+                    since: 0,
+                    notified: false,
+                    cancelled: false,
+                    acts: acts.iter().cloned().collect(),
+                    polls: 0,
+                });
+                if *start {
+                    model.enqueue(count, Where::Inbox);
+                }
+            }
+            Op::Poll => {
+                let expected = model.pick(vcpu);
+                let polled = step(&real.vcpus[vcpu]);
+                let ids = real.ids.lock().unwrap().clone();
+                let k = polled.map(|(id, _)| ids.iter().position(|&i| i == id).unwrap());
+                if vcpus == 1 {
+                    prop_assert_eq!(k, expected);
+                } else {
+                    let level = |k: Option<usize>| k.map(|k| model.all[k].level);
+                    prop_assert_eq!(level(k), level(expected));
+                    prop_assert!(k.is_none_or(|k| model.ready(k)));
+                    prop_assert!(k.is_none_or(|k| model.all[k].pinned.is_none_or(|on| on == vcpu)));
+                }
+                if let Some(k) = k {
+                    model.poll(k);
+                }
+            }
+            _ if count == 0 => {}
+            Op::Wake(n) | Op::Cancel(n) => {
+                let (id, cancel) = (id(n), matches!(op, Op::Cancel(_)));
+                let wake = || {
+                    if cancel {
+                        real.domain.cancel(id)
+                    } else {
+                        real.domain.wake(id)
+                    }
+                };
+                let woken = if *outside {
+                    wake()
+                } else {
+                    serving(&real.vcpus[vcpu], wake)
+                };
+                prop_assert_eq!(woken, model.wake(n % count, *outside, cancel));
+            }
+            Op::Reprio(n, l) => {
+                let result = real.domain.reprio(id(n), level(*l));
+                prop_assert_eq!(result, model.reprio(n % count, *l));
+            }
+        }
+        // Invariant 5.
+        prop_assert_eq!(real.domain.bitmap(), model.bitmap());
+        // Invariant 2.
+        let polls: Vec<usize> = model.all.iter().map(|it| it.polls).collect();
+        prop_assert_eq!(&*real.polls.lock().unwrap(), &polls);
+    }
+    real.finish();
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Invariants 1, 2 and 5.
+    #[test]
+    fn one_vcpu_polls_what_the_sorted_list_says(steps in steps()) {
+        compare(1, &steps)?;
+    }
+
+    #[test]
+    fn two_vcpus_poll_the_level_that_the_sorted_list_says(steps in steps()) {
+        compare(2, &steps)?;
+    }
+}
