@@ -559,7 +559,8 @@ impl<H: Host> Domain<H> {
         if let Some(current) = self.inner.current() {
             // SAFETY: it is being polled by this thread, hence alive.
             let locks = unsafe { &current.as_ref().locks };
-            locks.store(locks.load(Relaxed).saturating_add(1), Relaxed);
+            // Guards may be dropped elsewhere at the same time.
+            let _ = locks.fetch_update(Relaxed, Relaxed, |locks| locks.checked_add(1));
         }
     }
 
@@ -569,9 +570,12 @@ impl<H: Host> Domain<H> {
         let _ = self.inner.with(id, |coroutine| {
             // SAFETY: `with` holds a reference.
             let header = unsafe { coroutine.as_ref() };
-            let left = header.locks.load(Relaxed).saturating_sub(1);
-            header.locks.store(left, Relaxed);
-            if left == 0 && header.lock_boost.load(Relaxed) != Header::<H>::NO_BOOST {
+            let before = header
+                .locks
+                .fetch_update(Relaxed, Relaxed, |locks| locks.checked_sub(1));
+            if before.is_ok_and(|before| before == 1)
+                && header.lock_boost.load(Relaxed) != Header::<H>::NO_BOOST
+            {
                 header.lock_boost.store(Header::<H>::NO_BOOST, Relaxed);
                 // SAFETY: as above.
                 unsafe { self.inner.resettle(coroutine, false) };
