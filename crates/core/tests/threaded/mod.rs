@@ -1,0 +1,165 @@
+//! A host of real threads: each serves one vCPU and parks when it has nothing to
+//! do; `pend` unparks it. A lost wake is a wait that does not end.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file includes this and uses a part of it"
+)]
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, Thread, ThreadId};
+use std::time::{Duration, Instant};
+
+use upshift_core::{Config, Domain, Executor, Host, Panic, Picked, Polled, Vcpu};
+
+thread_local! {
+    static SERVED: Cell<Option<NonNull<Vcpu<ThreadHost>>>> = const { Cell::new(None) };
+}
+
+const VCPUS: usize = 8;
+
+pub struct ThreadHost {
+    threads: [Mutex<Option<Thread>>; VCPUS],
+    start: Instant,
+}
+
+// SAFETY: `SERVED` is set by `serve` only, which has the executor.
+unsafe impl Host for ThreadHost {
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+    fn current(&self) -> Option<NonNull<Vcpu<ThreadHost>>> {
+        SERVED.get()
+    }
+    fn pend(&self, index: usize) {
+        let thread = self.threads[index].lock().unwrap().clone();
+        thread.expect("who parks is served").unpark();
+    }
+    fn relax(&self, spins: u32) {
+        if cfg!(miri) || spins > 16 {
+            thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    fn catch<R>(f: impl FnOnce() -> R) -> Result<R, Panic> {
+        catch_unwind(AssertUnwindSafe(f))
+    }
+}
+
+pub fn domain(config: Config) -> Domain<ThreadHost> {
+    let host = ThreadHost {
+        threads: Default::default(),
+        start: Instant::now(),
+    };
+    Domain::new(host, config)
+}
+
+/// When a server is to leave.
+#[derive(Default)]
+pub struct Stop(AtomicBool);
+
+impl Stop {
+    pub fn now(&self, domain: &Domain<ThreadHost>) {
+        self.0.store(true, Ordering::SeqCst);
+        for thread in &domain.host().threads {
+            if let Some(thread) = &*thread.lock().unwrap() {
+                thread.unpark();
+            }
+        }
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Serves the vCPU with the calling thread for so many polls, or until `stop`;
+/// then it retires.
+pub fn serve(
+    executor: Executor<ThreadHost>,
+    stop: &Stop,
+    polls: usize,
+    begin: impl FnOnce(&Executor<ThreadHost>),
+) {
+    let host = executor.domain().host();
+    *host.threads[executor.index()].lock().unwrap() = Some(thread::current());
+    SERVED.set(Some(executor.vcpu()));
+    begin(&executor);
+    let (mut left, mut back) = (polls, None);
+    while left != 0 && !stop.is_set() {
+        match executor.pick(back.take()) {
+            Some(Picked::Resume(id)) => panic!("{id} was not suspended"),
+            Some(Picked::Poll(running)) => {
+                left -= 1;
+                if let Polled::Yielded(yielded) = running.poll() {
+                    back = Some(yielded);
+                }
+            }
+            None => {
+                if executor.prepare_park() {
+                    if !stop.is_set() {
+                        thread::park();
+                    }
+                    executor.unpark();
+                }
+            }
+        }
+    }
+    drop(back);
+    executor.retire();
+    SERVED.set(None);
+}
+
+/// Waits until `done`; a bug is a wait that does not end.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(cfg!(miri) || Instant::now() < deadline, "never: {what}");
+        thread::yield_now();
+    }
+}
+
+/// Xorshift.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % n
+    }
+}
+
+/// Asserts that at most one thread is in the poll, and for what is pinned that
+/// it is always the same.
+#[derive(Default)]
+pub struct OneAtATime {
+    inside: AtomicUsize,
+    pinned: Option<ThreadId>,
+}
+
+impl OneAtATime {
+    pub fn pinned_here() -> OneAtATime {
+        OneAtATime {
+            pinned: Some(thread::current().id()),
+            ..OneAtATime::default()
+        }
+    }
+
+    pub fn during<R>(&self, failures: &AtomicU64, f: impl FnOnce() -> R) -> R {
+        let wrong = self.pinned.is_some_and(|on| on != thread::current().id());
+        if self.inside.fetch_add(1, Ordering::SeqCst) != 0 || wrong {
+            failures.fetch_add(1, Ordering::SeqCst);
+        }
+        let result = f();
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+}

@@ -1,0 +1,288 @@
+//! Real threads: wakes from everywhere while vCPUs come and go.
+
+#![cfg(not(loom))]
+
+mod threaded;
+
+use std::future::poll_fn;
+use std::num::NonZeroU32;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::thread;
+
+use threaded::{OneAtATime, Random, Stop, ThreadHost, domain, eventually, serve};
+use upshift_core::{Config, CoroutineId, Domain, Level, Priority};
+
+const COROUTINES: usize = if cfg!(miri) { 4 } else { 64 };
+const WAKES: usize = if cfg!(miri) { 12 } else { 1_000_000 };
+const STEPS: usize = if cfg!(miri) { 10 } else { 1_000_000 };
+
+fn configs() -> Vec<Config> {
+    let plain = Config::default();
+    let chaos = Config {
+        chaos: Some(7),
+        aging: NonZeroU32::new(5),
+        coarse_below: 1_000,
+        ..Config::default()
+    };
+    vec![plain, chaos]
+}
+
+fn some_level(random: &mut Random) -> Priority {
+    Priority::At(Level::new(random.below(64) as u8).unwrap())
+}
+
+/// What is known of one coroutine.
+#[derive(Default)]
+struct Watched {
+    /// Counted before each wake.
+    asked: AtomicU64,
+    /// `asked`, as the last poll saw it.
+    seen: AtomicU64,
+    polls: AtomicU64,
+    waker: Mutex<Option<Waker>>,
+    one: OneAtATime,
+}
+
+fn watch(it: Arc<Watched>, failures: Arc<AtomicU64>) -> impl Future<Output = ()> + Send {
+    poll_fn(move |cx| {
+        it.one.during(&failures, || {
+            it.polls.fetch_add(1, Ordering::Relaxed);
+            let mut waker = it.waker.lock().unwrap();
+            if waker.is_none() {
+                *waker = Some(cx.waker().clone());
+            }
+            drop(waker);
+            it.seen
+                .store(it.asked.load(Ordering::Relaxed), Ordering::Relaxed);
+            Poll::<()>::Pending
+        })
+    })
+}
+
+#[test]
+fn invariant_2_and_3_every_wake_is_seen_by_a_poll_and_polls_never_overlap() {
+    for (config, coroutines) in configs().into_iter().zip([COROUTINES, 2]) {
+        let domain = domain(config);
+        let (stop, failures) = (Stop::default(), Arc::new(AtomicU64::new(0)));
+        let executors: Vec<_> = (0..3).map(|_| domain.add_vcpu().unwrap()).collect();
+        let mut random = Random(1);
+        let all: Vec<(Arc<Watched>, CoroutineId)> = (0..coroutines)
+            .map(|_| {
+                let it = Arc::<Watched>::default();
+                let future = watch(it.clone(), failures.clone());
+                let handle = domain.spawn(future, some_level(&mut random)).unwrap();
+                (it, handle.id())
+            })
+            .collect();
+        thread::scope(|s| {
+            for executor in executors {
+                let stop = &stop;
+                s.spawn(move || serve(executor, stop, usize::MAX, |_| ()));
+            }
+            let wakers: Vec<_> = (0..3)
+                .map(|n| {
+                    let (all, domain) = (&all, &domain);
+                    s.spawn(move || {
+                        let mut random = Random(n + 10);
+                        for _ in 0..WAKES {
+                            let (it, id) = &all[random.below(all.len())];
+                            it.asked.fetch_add(1, Ordering::Relaxed);
+                            let by_waker = random.below(2) == 0;
+                            match &*it.waker.lock().unwrap() {
+                                Some(waker) if by_waker => waker.wake_by_ref(),
+                                _ => domain.wake(*id).unwrap(),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for waker in wakers {
+                waker.join().unwrap();
+            }
+            eventually("the last wake of each is seen", || {
+                all.iter().all(|(it, _)| {
+                    it.seen.load(Ordering::SeqCst) == it.asked.load(Ordering::SeqCst)
+                })
+            });
+            stop.now(&domain);
+        });
+        assert_eq!(failures.load(Ordering::SeqCst), 0);
+        for (it, _) in &all {
+            let (polls, asked) = (
+                it.polls.load(Ordering::SeqCst),
+                it.asked.load(Ordering::SeqCst),
+            );
+            assert!(polls <= asked + 1, "{polls} polls for {asked} wakes");
+        }
+        assert_eq!(domain.idle_vcpus(), 0);
+    }
+}
+
+/// Counts what lives, and says if it is dropped on a thread it must not leave.
+struct Alive {
+    living: Arc<AtomicU64>,
+    failures: Arc<AtomicU64>,
+    one: OneAtATime,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.one.during(&self.failures, || ());
+        self.living.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Yields and blocks by turns; never ends by itself.
+async fn turns(alive: Alive) {
+    let mut turn = 0;
+    poll_fn(move |cx| {
+        alive.one.during(&alive.failures, || {
+            turn += 1;
+            if turn % 4 != 0 {
+                cx.waker().wake_by_ref();
+            }
+            Poll::<()>::Pending
+        })
+    })
+    .await;
+}
+
+/// Spawns, wakes, cancels and gives levels at random.
+fn meddle(domain: &Domain<ThreadHost>, seed: u64, alive: &impl Fn(OneAtATime) -> Alive) {
+    let mut random = Random(seed);
+    let mut handles = Vec::new();
+    for _ in 0..STEPS {
+        let pick = |random: &mut Random, len: usize| random.below(len.max(1));
+        let k = pick(&mut random, handles.len());
+        match random.below(8) {
+            _ if handles.len() < 8 => {
+                let future = turns(alive(OneAtATime::default()));
+                handles.push(domain.spawn(future, some_level(&mut random)).unwrap());
+            }
+            0 if handles.len() < COROUTINES => {
+                let future = turns(alive(OneAtATime::default()));
+                handles.push(domain.spawn(future, some_level(&mut random)).unwrap());
+            }
+            0 | 1 => handles.swap_remove(k).cancel(),
+            2 | 3 | 4 => {
+                let Priority::At(level) = some_level(&mut random) else {
+                    unreachable!()
+                };
+                domain.reprio(handles[k].id(), level).unwrap();
+            }
+            _ => domain.wake(handles[k].id()).unwrap(),
+        }
+    }
+    for handle in handles {
+        handle.cancel();
+    }
+}
+
+#[test]
+fn vcpus_come_and_go_while_others_spawn_wake_reprio_and_cancel() {
+    for config in configs() {
+        let domain = domain(config);
+        let stop = Stop::default();
+        let (living, failures) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let alive = |one| {
+            living.fetch_add(1, Ordering::SeqCst);
+            Alive {
+                living: living.clone(),
+                failures: failures.clone(),
+                one,
+            }
+        };
+        let stays = domain.add_vcpu().unwrap();
+        thread::scope(|s| {
+            let (alive, domain, stop) = (&alive, &domain, &stop);
+            s.spawn(move || serve(stays, stop, usize::MAX, |_| ()));
+            for n in 0..2 {
+                s.spawn(move || {
+                    let mut random = Random(n + 1);
+                    while !stop.is_set() {
+                        let executor = domain.add_vcpu().unwrap();
+                        let polls = 1 + random.below(if cfg!(miri) { 5 } else { 5_000 });
+                        serve(executor, stop, polls, |executor| {
+                            for _ in 0..3 {
+                                let here = Rc::new(alive(OneAtATime::pinned_here()));
+                                let future = async move {
+                                    poll_fn(|cx| {
+                                        here.one.during(&here.failures, || {
+                                            cx.waker().wake_by_ref();
+                                            Poll::<()>::Pending
+                                        })
+                                    })
+                                    .await;
+                                };
+                                let level = some_level(&mut random);
+                                // SAFETY: this thread serves the vCPU and retires it;
+                                // the handle, if the
+                                // domain is not closed yet, goes at once.
+                                let handle = unsafe { executor.spawn_pinned(future, level) };
+                                drop(handle);
+                            }
+                        });
+                    }
+                });
+            }
+            let meddlers: Vec<_> = (0..2)
+                .map(|n| s.spawn(move || meddle(domain, n + 100, alive)))
+                .collect();
+            for meddler in meddlers {
+                meddler.join().unwrap();
+            }
+            eventually("all that was cancelled ends", || {
+                domain.cancel_all();
+                // Pinned ones are started all the time: 3 on each of 2 vCPUs.
+                living.load(Ordering::SeqCst) <= 6
+            });
+            domain.close();
+            // Servers that come back now find it closed.
+            stop.now(domain);
+        });
+        assert_eq!(failures.load(Ordering::SeqCst), 0);
+        drop(domain);
+        assert_eq!(living.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[test]
+fn coroutines_that_wake_each_other_across_vcpus_never_stall() {
+    const LAPS: u64 = if cfg!(miri) { 5 } else { 400_000 };
+    let domain = domain(Config::default());
+    let stop = Stop::default();
+    let executors: Vec<_> = (0..2).map(|_| domain.add_vcpu().unwrap()).collect();
+    let laps = Arc::new(AtomicU64::new(0));
+    let wakers: Arc<[Mutex<Option<Waker>>; 2]> = Arc::default();
+    thread::scope(|s| {
+        for (n, executor) in executors.into_iter().enumerate() {
+            let (stop, laps, wakers) = (&stop, laps.clone(), wakers.clone());
+            s.spawn(move || {
+                serve(executor, stop, usize::MAX, |executor| {
+                    let future = poll_fn(move |cx| {
+                        *wakers[n].lock().unwrap() = Some(cx.waker().clone());
+                        let lap = laps.load(Ordering::SeqCst);
+                        if lap % 2 == n as u64 && lap < LAPS {
+                            laps.fetch_add(1, Ordering::SeqCst);
+                        }
+                        let other = wakers[1 - n].lock().unwrap().take();
+                        if let Some(other) = other {
+                            other.wake();
+                        }
+                        Poll::<()>::Pending
+                    });
+                    let level = Priority::At(Level::DEFAULT);
+                    // SAFETY: the future is `Send`.
+                    unsafe { executor.spawn_pinned(future, level) }
+                        .unwrap()
+                        .detach();
+                });
+            });
+        }
+        eventually("the laps are done", || laps.load(Ordering::SeqCst) == LAPS);
+        stop.now(&domain);
+    });
+}
