@@ -219,8 +219,9 @@ unsafe fn lend<H: Host>(domain: &Inner<H>, header: &Header<H>, level: u8) {
     header.join_boost.store(level, Relaxed);
     let effective = header.level().get();
     if level < effective || before <= effective {
+        // The slot's pointer, which may reach the future, for it may be queued.
         // SAFETY: passed on.
-        unsafe { domain.resettle(NonNull::from(header), true) };
+        unsafe { domain.resettle(header.slot().header(), true) };
     }
 }
 

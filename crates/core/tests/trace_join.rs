@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use support::{Drops, Trace, at, block_once, domain, join, level, run, step, yield_now};
+use support::{Drops, Trace, at, block_once, domain, finish, join, level, run, step, yield_now};
 use upshift_core::Config;
 
 #[derive(Default)]
@@ -153,6 +153,7 @@ fn a_handle_that_moves_wakes_the_coroutine_that_has_it_now() {
     domain.wake(id).unwrap();
     run(&vcpu, 10);
     assert_eq!(trace.take(), "second:true");
+    finish(&domain, &vcpu);
 }
 
 #[test]

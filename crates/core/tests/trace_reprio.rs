@@ -4,7 +4,9 @@
 
 mod support;
 
-use support::{Server, Trace, at, block_once, domain, level, run, serving, step, yield_now};
+use support::{
+    Server, Trace, at, block_once, domain, finish, level, run, serving, step, yield_now,
+};
 use upshift_core::{Config, State};
 
 #[test]
@@ -218,6 +220,7 @@ fn a_less_urgent_waiter_for_a_lock_does_not_undo_what_another_lent() {
     assert_eq!(domain.level(holder), Ok(level(5)));
     domain.lock_released(holder);
     assert_eq!(domain.level(holder), Ok(level(60)));
+    finish(&domain, &vcpu);
 }
 
 #[test]
@@ -260,4 +263,5 @@ fn lending_through_a_lock_is_transitive() {
     run(&vcpu, 10);
     assert_eq!(domain.level(middle), Ok(level(7)));
     assert_eq!(domain.level(last), Ok(level(7)));
+    finish(&domain, &vcpu);
 }

@@ -196,6 +196,15 @@ impl Server {
     }
 }
 
+/// Ends all that lives: a coroutine that holds a handle on its own domain keeps
+/// both.
+pub fn finish(domain: &Domain<TestHost>, executor: &Executor<TestHost>) {
+    domain.close();
+    while domain.cancel_all() != 0 {
+        run(executor, 1_000);
+    }
+}
+
 /// Counts its drops.
 #[derive(Clone, Default)]
 pub struct Drops(Arc<AtomicU64>);
