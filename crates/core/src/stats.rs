@@ -6,8 +6,8 @@
 use alloc::boxed::Box;
 
 use crate::level::{LEVELS, Level};
-use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU64, zeros};
 
 const SUB: u32 = 2;
 /// Buckets of a histogram: four per power of two, up to 2³³ ticks.
@@ -60,7 +60,7 @@ impl Counters {
                     polls: AtomicU64::new(0),
                     run: AtomicU64::new(0),
                     starve: AtomicU64::new(0),
-                    wait: core::array::from_fn(|_| AtomicU64::new(0)),
+                    wait: zeros(),
                 })
                 .collect(),
             exited: AtomicU64::new(0),

@@ -11,3 +11,15 @@ pub(crate) use core::sync::atomic::{
 pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
+
+/// So many counters at 0: one copy of a constant where the atomics allow it.
+#[cfg(not(loom))]
+pub(crate) fn zeros<const N: usize>() -> [AtomicU64; N] {
+    [const { AtomicU64::new(0) }; N]
+}
+
+/// The same, with atomics that are registered one by one.
+#[cfg(loom)]
+pub(crate) fn zeros<const N: usize>() -> [AtomicU64; N] {
+    core::array::from_fn(|_| AtomicU64::new(0))
+}
