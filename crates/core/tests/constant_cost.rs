@@ -1,0 +1,162 @@
+//! Invariant 4: pick, enqueue, wake and `reprio` cost the same with 1 or 64
+//! levels and with 1 or 100 000 coroutines.
+//!
+//! The cost is a median of many batches. A list that is searched would be a
+//! thousand times slower at the far end; the margin is there for the caches.
+
+#![cfg(all(not(loom), not(miri)))]
+
+mod support;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use support::{TestHost, at, domain, level, serving};
+use upshift_core::{Config, CoroutineId, Domain, Executor, Picked, Polled};
+
+const MANY: usize = 100_000;
+/// The margin, in times.
+const MARGIN: f64 = 4.0;
+/// Operations in a batch.
+const BATCH: usize = 64;
+const BATCHES: usize = 301;
+
+/// Nanoseconds per operation of the median batch.
+fn cost(mut operation: impl FnMut(usize)) -> f64 {
+    let mut batches: Vec<u64> = (0..BATCHES)
+        .map(|batch| {
+            let began = Instant::now();
+            for n in 0..BATCH {
+                operation(batch * BATCH + n);
+            }
+            began.elapsed().as_nanos() as u64
+        })
+        .collect();
+    batches.sort_unstable();
+    batches[BATCHES / 2] as f64 / BATCH as f64
+}
+
+/// Asserts that the far end costs about what the near end does. The best ratio of
+/// five counts: a machine that is busy for a while spoils one side of some.
+fn constant(what: &str, near: impl Fn() -> f64, far: impl Fn() -> f64) {
+    let ratio = (0..5).map(|_| far() / near()).fold(f64::INFINITY, f64::min);
+    assert!(ratio <= MARGIN, "{what}: {ratio:.1} times dearer");
+}
+
+/// Coroutines that yield for ever, so many on each of so many levels.
+fn yielding(
+    coroutines: usize,
+    levels: usize,
+) -> (Domain<TestHost>, Executor<TestHost>, Vec<CoroutineId>) {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let ids = serving(&vcpu, || {
+        (0..coroutines)
+            .map(|n| {
+                let future = std::future::poll_fn(|cx| {
+                    cx.waker().wake_by_ref();
+                    std::task::Poll::<()>::Pending
+                });
+                let handle = domain.spawn(future, at((n % levels) as u8)).unwrap();
+                let id = handle.id();
+                handle.detach();
+                id
+            })
+            .collect()
+    });
+    (domain, vcpu, ids)
+}
+
+/// A turn: pick, poll, enqueue.
+fn turn(coroutines: usize, levels: usize) -> f64 {
+    let (_domain, vcpu, _) = yielding(coroutines, levels);
+    serving(&vcpu, || {
+        let mut back = None;
+        cost(|_| {
+            let Some(Picked::Poll(running)) = vcpu.pick(back.take()) else {
+                panic!("something is ready")
+            };
+            if let Polled::Yielded(yielded) = running.poll() {
+                back = Some(yielded);
+            }
+        })
+    })
+}
+
+#[test]
+fn invariant_4_a_turn_costs_the_same_with_many_coroutines() {
+    constant("coroutines", || turn(1, 1), || turn(MANY, 1));
+    constant("levels", || turn(64, 1), || turn(64, 64));
+    constant("both", || turn(1, 1), || turn(MANY, 64));
+}
+
+#[test]
+fn invariant_4_reprio_of_a_queued_coroutine_costs_the_same_with_many() {
+    // Out of the middle of a list, to the tail of another, near by in memory.
+    let reprio = |coroutines: usize, levels: usize| {
+        let (domain, vcpu, ids) = yielding(coroutines, levels);
+        let middle = &ids[coroutines / 2..];
+        let middle = &middle[..middle.len().min(64)];
+        serving(&vcpu, || {
+            cost(|n| {
+                let id = middle[n % middle.len()];
+                domain
+                    .reprio(id, level((n / middle.len() % 64) as u8))
+                    .unwrap();
+            })
+        })
+    };
+    constant("coroutines", || reprio(1, 1), || reprio(MANY, 1));
+    constant("both", || reprio(1, 1), || reprio(MANY, 64));
+}
+
+/// Wakes of blocked coroutines, and the turns that block them again.
+fn wake(coroutines: usize, inside: bool) -> f64 {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let ids: Vec<CoroutineId> = (0..coroutines)
+        .map(|n| {
+            let handle = domain.spawn(std::future::pending::<()>(), at((n % 64) as u8));
+            handle.unwrap().id()
+        })
+        .collect();
+    support::run(&vcpu, usize::MAX);
+    let middle = &ids[coroutines / 2..];
+    let middle = &middle[..middle.len().min(64)];
+    let wake_and_poll = |n: usize| {
+        let id = middle[n % middle.len()];
+        if !inside {
+            domain.wake(id).unwrap();
+        }
+        serving(&vcpu, || {
+            if inside {
+                domain.wake(id).unwrap();
+            }
+            let Some(Picked::Poll(running)) = vcpu.pick(None) else {
+                panic!("it was woken")
+            };
+            let _ = black_box(running.poll());
+        });
+    };
+    cost(wake_and_poll)
+}
+
+#[test]
+fn invariant_4_a_wake_costs_the_same_with_many_coroutines() {
+    constant("inside", || wake(1, true), || wake(MANY, true));
+    constant("outside", || wake(1, false), || wake(MANY, false));
+}
+
+#[test]
+fn invariant_6_a_coroutine_in_a_queue_takes_no_memory_of_its_own() {
+    // It brings its links: the bound of every queue is the number of coroutines,
+    // and what is woken often is queued once.
+    let (domain, vcpu, ids) = yielding(1_000, 7);
+    for _ in 0..10 {
+        for &id in &ids {
+            domain.wake(id).unwrap();
+        }
+    }
+    let queued: usize = (0..7).map(|n| vcpu.ready_len(level(n))).sum();
+    assert_eq!(queued, 1_000);
+}
