@@ -18,6 +18,13 @@ pub(crate) fn current() -> io::Result<Mask> {
     }
 }
 
+/// How many CPUs the machine has in service.
+pub(crate) fn online_cpus() -> usize {
+    // SAFETY: no pointers.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(cpus).unwrap_or(1)
+}
+
 /// Gives the calling thread back what [`current`] told.
 pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
     // SAFETY: the pointer is to a set of the size given.

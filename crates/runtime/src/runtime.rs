@@ -306,7 +306,8 @@ impl Builder {
                 "a runtime needs at least one vCPU",
             ));
         }
-        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        // Of the machine, not of this thread: whoever wakes may run elsewhere.
+        let cpus = affinity::online_cpus();
         let default_spin = if cpus > 1 && self.vcpus <= cpus {
             Duration::from_micros(50)
         } else {

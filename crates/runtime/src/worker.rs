@@ -44,6 +44,35 @@ const LOOK_AROUND: Duration = Duration::from_millis(10);
 /// wait begin with spinning.
 const SHORT_WAIT: Duration = Duration::from_micros(200);
 
+/// Whether to spin before parking. A spin that brings nothing (the waker needs
+/// this very CPU, say) makes the next ones rarer, down to one wait in 64.
+#[derive(Default)]
+struct Spin {
+    /// The last wait was short, and another vCPU or thread ended it.
+    worthwhile: bool,
+    misses: u32,
+    skip: u32,
+}
+
+impl Spin {
+    fn is_due(&mut self) -> bool {
+        if self.worthwhile && self.skip > 0 {
+            self.skip -= 1;
+            return false;
+        }
+        self.worthwhile
+    }
+
+    fn hit(&mut self) {
+        self.misses = 0;
+    }
+
+    fn miss(&mut self) {
+        self.skip = 1 << self.misses;
+        self.misses = (self.misses + 1).min(6);
+    }
+}
+
 /// One vCPU with the thread that serves it.
 pub(crate) struct Worker {
     pub(crate) executor: Executor<Linux>,
@@ -64,7 +93,7 @@ impl Worker {
     /// ended or a wait is over.
     pub(crate) fn run(&self, done: impl Fn() -> bool) {
         let _entered = context::enter(self);
-        let mut spin = false;
+        let mut spin = Spin::default();
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
         let mut back: Option<Yielded<'_, Linux>> = None;
@@ -106,7 +135,7 @@ impl Worker {
                     } else if done() {
                         return;
                     } else {
-                        spin = self.wait(spin);
+                        self.wait(&mut spin);
                     }
                     reaped_at = self.executor.clock();
                 }
@@ -171,14 +200,18 @@ impl Worker {
         }
     }
 
-    /// Waits for completions, timers or wakes, spinning first if told to.
-    /// Returns whether to spin before the next wait.
-    fn wait(&self, spin: bool) -> bool {
-        if spin && self.spin() {
-            return true;
+    /// Waits for completions, timers or wakes, spinning first if that has been
+    /// worthwhile.
+    fn wait(&self, spin: &mut Spin) {
+        if spin.is_due() {
+            if self.spin() {
+                spin.hit();
+                return;
+            }
+            spin.miss();
         }
         if !self.executor.prepare_park() {
-            return spin;
+            return;
         }
         let mut timeout = self
             .timers
@@ -201,7 +234,8 @@ impl Worker {
         if self.timers.next_deadline().is_some() {
             self.timers.expire(clock::now());
         }
-        woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.spin.is_zero()
+        spin.worthwhile =
+            woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.spin.is_zero();
     }
 
     /// Spins for the spin time at most. True: something has come.
