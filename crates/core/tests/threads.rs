@@ -167,7 +167,7 @@ fn meddle(domain: &Domain<ThreadHost>, seed: u64, alive: &impl Fn(OneAtATime) ->
                 handles.push(domain.spawn(future, some_level(&mut random)).unwrap());
             }
             0 | 1 => handles.swap_remove(k).cancel(),
-            2 | 3 | 4 => {
+            2..=4 => {
                 let Priority::At(level) = some_level(&mut random) else {
                     unreachable!()
                 };

@@ -1,0 +1,389 @@
+//! The state word under the model checker: every interleaving of two or three
+//! threads, every reordering the memory model allows.
+//!
+//! `LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" cargo test --release -p upshift-core --test 'loom*'`
+//!
+//! The source is included, not linked: the word is private to the crate.
+
+#![cfg(loom)]
+
+#[allow(dead_code, reason = "each model uses a part")]
+#[path = "../src/state.rs"]
+mod state;
+#[allow(dead_code, unused_imports, reason = "each model uses a part")]
+#[path = "../src/sync.rs"]
+mod sync;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use loom::thread;
+
+use state::{Begin, End, Exit, Join, Release, StateWord, Wake};
+
+/// A coroutine: its word, and what the word guards.
+struct Coroutine {
+    word: StateWord,
+    /// Touched by polls only, so that the checker sees two that overlap.
+    future: UnsafeCell<usize>,
+    /// Written by wakers before they wake.
+    data: AtomicUsize,
+    /// What the last poll saw there.
+    seen: AtomicUsize,
+    enqueued: AtomicUsize,
+    cancelled: AtomicUsize,
+    output: UnsafeCell<Option<u32>>,
+    waiter: UnsafeCell<Option<u32>>,
+    woken: AtomicUsize,
+    dropped: AtomicUsize,
+    freed: AtomicUsize,
+}
+
+const ID: u32 = 0;
+
+impl Coroutine {
+    fn new(handle: bool, owned: bool) -> Arc<Coroutine> {
+        let word = StateWord::free();
+        assert_eq!(word.init(handle, owned), ID);
+        Arc::new(Coroutine {
+            word,
+            future: UnsafeCell::new(0),
+            data: AtomicUsize::new(0),
+            seen: AtomicUsize::new(0),
+            enqueued: AtomicUsize::new(0),
+            cancelled: AtomicUsize::new(0),
+            output: UnsafeCell::new(None),
+            waiter: UnsafeCell::new(None),
+            woken: AtomicUsize::new(0),
+            dropped: AtomicUsize::new(0),
+            freed: AtomicUsize::new(0),
+        })
+    }
+
+    /// Polls until it blocks or is cancelled. The caller owns it.
+    fn run(&self) {
+        loop {
+            match self.word.begin_poll() {
+                Begin::Poll => {
+                    // SAFETY: the owner is alone; the checker verifies it.
+                    self.future.with_mut(|polls| unsafe { *polls += 1 });
+                    self.seen.store(self.data.load(Relaxed), Relaxed);
+                }
+                Begin::Cancel => {
+                    // SAFETY: as above.
+                    self.future.with_mut(|polls| unsafe { *polls += 1 });
+                    self.cancelled.fetch_add(1, Relaxed);
+                    return;
+                }
+            }
+            if self.word.end_poll() == End::Blocked {
+                return;
+            }
+        }
+    }
+
+    /// What a waker does: whoever must enqueue it polls it here.
+    fn wake(&self, by_id: bool) {
+        let wake = if by_id {
+            self.word.wake_by_id(ID, false)
+        } else {
+            self.word.wake()
+        };
+        if wake == Wake::Enqueue {
+            self.enqueued.fetch_add(1, Relaxed);
+            self.run();
+        }
+    }
+
+    fn release(&self) {
+        match self.word.release() {
+            Release::Alive => {}
+            Release::Free | Release::FreeOrphan => {
+                // SAFETY: the last reference; the checker verifies it.
+                self.future.with_mut(|polls| unsafe { *polls += 1 });
+                self.freed.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+#[test]
+fn invariant_2_a_wake_around_a_poll_is_seen_by_a_poll() {
+    for by_id in [false, true] {
+        loom::model(move || {
+            let coroutine = Coroutine::new(false, true);
+            let waker = {
+                let coroutine = coroutine.clone();
+                thread::spawn(move || {
+                    coroutine.data.store(1, Relaxed);
+                    coroutine.wake(by_id);
+                })
+            };
+            coroutine.run();
+            waker.join().unwrap();
+            assert_eq!(coroutine.seen.load(Relaxed), 1);
+        });
+    }
+}
+
+#[test]
+fn invariant_2_two_wakes_of_a_blocked_coroutine_enqueue_it_once() {
+    loom::model(|| {
+        let coroutine = Coroutine::new(false, false);
+        let threads = [false, true].map(|by_id| {
+            let coroutine = coroutine.clone();
+            thread::spawn(move || {
+                let wake = if by_id {
+                    coroutine.word.wake_by_id(ID, false)
+                } else {
+                    coroutine.word.wake()
+                };
+                usize::from(wake == Wake::Enqueue)
+            })
+        });
+        let enqueued: usize = threads.into_iter().map(|t| t.join().unwrap()).sum();
+        assert_eq!(enqueued, 1);
+    });
+}
+
+#[test]
+fn invariant_2_and_3_the_data_of_both_wakers_is_seen_and_polls_do_not_overlap() {
+    loom::model(|| {
+        let coroutine = Coroutine::new(false, true);
+        let threads = [false, true].map(|by_id| {
+            let coroutine = coroutine.clone();
+            thread::spawn(move || {
+                coroutine.data.fetch_add(1, Relaxed);
+                coroutine.wake(by_id);
+            })
+        });
+        coroutine.run();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(coroutine.seen.load(Relaxed), 2);
+        // SAFETY: all threads are joined.
+        let polls = coroutine.future.with(|polls| unsafe { *polls });
+        assert!((1..=3).contains(&polls), "{polls} polls for two wakes");
+        assert!(coroutine.enqueued.load(Relaxed) < polls);
+    });
+}
+
+#[test]
+fn a_cancellation_around_a_poll_cancels_exactly_once() {
+    loom::model(|| {
+        let coroutine = Coroutine::new(false, true);
+        let canceller = {
+            let coroutine = coroutine.clone();
+            thread::spawn(move || {
+                if coroutine.word.wake_by_id(ID, true) == Wake::Enqueue {
+                    coroutine.run();
+                }
+            })
+        };
+        coroutine.run();
+        canceller.join().unwrap();
+        assert_eq!(coroutine.cancelled.load(Relaxed), 1);
+    });
+}
+
+/// The poller's half of an exit.
+fn exit(coroutine: &Coroutine) {
+    assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
+    // SAFETY: the output is the poller's until the exit.
+    coroutine
+        .output
+        .with_mut(|output| unsafe { *output = Some(7) });
+    match coroutine.word.exit() {
+        Exit::Detached => drop_output(coroutine),
+        Exit::Handle => {}
+        Exit::Waiter => {
+            // SAFETY: a published waiter is the exiter's.
+            let waiter = coroutine
+                .waiter
+                .with_mut(|waiter| unsafe { (*waiter).take() });
+            assert_eq!(waiter, Some(3));
+            coroutine.woken.fetch_add(1, Relaxed);
+        }
+    }
+    coroutine.release();
+}
+
+fn drop_output(coroutine: &Coroutine) {
+    // SAFETY: the caller owns the output.
+    let output = coroutine
+        .output
+        .with_mut(|output| unsafe { (*output).take() });
+    assert_eq!(output, Some(7));
+    coroutine.dropped.fetch_add(1, Relaxed);
+}
+
+/// The handle's half of awaiting: publishes a waker.
+fn register(coroutine: &Coroutine) -> Join {
+    // SAFETY: unpublished, it is the handle's.
+    coroutine
+        .waiter
+        .with_mut(|waiter| unsafe { *waiter = Some(3) });
+    let set = coroutine.word.set_waiter();
+    if set == Join::Exited {
+        // SAFETY: as above.
+        coroutine
+            .waiter
+            .with_mut(|waiter| unsafe { *waiter = None });
+    }
+    set
+}
+
+#[test]
+fn a_handle_that_awaits_is_woken_or_sees_the_exit() {
+    loom::model(|| {
+        let coroutine = Coroutine::new(true, true);
+        let handle = {
+            let coroutine = coroutine.clone();
+            thread::spawn(move || {
+                let waits = register(&coroutine) == Join::Done;
+                if !waits {
+                    drop_output(&coroutine);
+                    coroutine.release();
+                }
+                waits
+            })
+        };
+        exit(&coroutine);
+        let waits = handle.join().unwrap();
+        assert_eq!(coroutine.woken.load(Relaxed), usize::from(waits));
+        if waits {
+            assert!(coroutine.word.is_exited());
+            drop_output(&coroutine);
+            coroutine.release();
+        }
+        assert_eq!(coroutine.freed.load(Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
+    for awaits in [false, true] {
+        loom::model(move || {
+            let coroutine = Coroutine::new(true, true);
+            let handle = {
+                let coroutine = coroutine.clone();
+                thread::spawn(move || {
+                    if awaits {
+                        let _ = register(&coroutine);
+                    }
+                    // As `JoinHandle::drop`.
+                    let word = &coroutine.word;
+                    if word.has_waiter() && word.clear_waiter() == Join::Done {
+                        // SAFETY: taken back, it is the handle's.
+                        coroutine
+                            .waiter
+                            .with_mut(|waiter| unsafe { *waiter = None });
+                    }
+                    if word.drop_handle() == Join::Exited {
+                        drop_output(&coroutine);
+                    }
+                    coroutine.release();
+                })
+            };
+            exit(&coroutine);
+            handle.join().unwrap();
+            assert_eq!(coroutine.dropped.load(Relaxed), 1);
+            assert_eq!(coroutine.freed.load(Relaxed), 1);
+            // SAFETY: all threads are joined.
+            assert!(
+                coroutine
+                    .waiter
+                    .with(|waiter| unsafe { (*waiter).is_none() })
+            );
+        });
+    }
+}
+
+#[test]
+fn the_last_of_three_references_frees_after_all_use() {
+    loom::model(|| {
+        let coroutine = Coroutine::new(true, true);
+        coroutine.word.retain();
+        let threads = [0, 1].map(|_| {
+            let coroutine = coroutine.clone();
+            thread::spawn(move || {
+                // SAFETY: a reference is held.
+                coroutine.future.with(|polls| unsafe { *polls });
+                coroutine.release();
+            })
+        });
+        // SAFETY: as above.
+        coroutine.future.with(|polls| unsafe { *polls });
+        coroutine.release();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(coroutine.freed.load(Relaxed), 1);
+    });
+}
+
+#[test]
+fn an_old_id_never_wakes_the_next_tenant() {
+    loom::model(|| {
+        let coroutine = Coroutine::new(false, true);
+        let other = {
+            let coroutine = coroutine.clone();
+            thread::spawn(move || coroutine.word.wake_by_id(ID, false))
+        };
+        assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
+        assert_eq!(coroutine.word.exit(), Exit::Detached);
+        assert_eq!(coroutine.word.release(), Release::Free);
+        coroutine.word.retire();
+        assert_eq!(coroutine.word.init(false, false), ID + 1);
+        assert_ne!(other.join().unwrap(), Wake::Enqueue);
+        // Nobody has touched the new one.
+        assert_eq!(coroutine.word.wake(), Wake::Enqueue);
+        assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
+        assert_eq!(coroutine.word.end_poll(), End::Blocked);
+    });
+}
+
+#[test]
+fn a_reference_by_id_is_to_the_living_one_or_refused() {
+    loom::model(|| {
+        let coroutine = Coroutine::new(false, true);
+        let other = {
+            let coroutine = coroutine.clone();
+            thread::spawn(move || {
+                if coroutine.word.retain_by_id(ID) {
+                    // SAFETY: a reference is held.
+                    coroutine.data.load(Relaxed);
+                    coroutine.release();
+                }
+            })
+        };
+        assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
+        assert_eq!(coroutine.word.exit(), Exit::Detached);
+        coroutine.release();
+        other.join().unwrap();
+        assert_eq!(coroutine.freed.load(Relaxed), 1);
+        assert!(!coroutine.word.retain_by_id(ID));
+    });
+}
+
+#[test]
+fn the_last_reference_and_the_end_of_the_domain_agree_on_who_is_last() {
+    loom::model(|| {
+        let coroutine = Coroutine::new(false, true);
+        assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
+        assert_eq!(coroutine.word.exit(), Exit::Detached);
+        let other = {
+            let coroutine = coroutine.clone();
+            thread::spawn(move || coroutine.word.release())
+        };
+        let marked = coroutine.word.mark_orphan();
+        let release = other.join().unwrap();
+        let expected = if marked {
+            Release::FreeOrphan
+        } else {
+            Release::Free
+        };
+        assert_eq!(release, expected);
+    });
+}
