@@ -18,7 +18,7 @@ use crate::state::{Begin, End, Exit};
 use crate::vcpu::{Vcpu, id_of};
 use crate::waker;
 
-/// What [`Vcpu::pick`] found.
+/// What [`Executor::pick`](crate::Executor::pick) found.
 #[must_use]
 pub enum Picked<'a, H: Host> {
     /// A coroutine to poll.
@@ -31,7 +31,7 @@ pub enum Picked<'a, H: Host> {
 /// What a poll came to.
 #[must_use]
 pub enum Polled<'a, H: Host> {
-    /// It wants to go on: give it to the next [`Vcpu::pick`].
+    /// It wants to go on: give it to the next [`Executor::pick`](crate::Executor::pick).
     Yielded(Yielded<'a, H>),
     /// It waits for a wake.
     Blocked,
