@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use support::{TestHost, at, domain, level, run, serving, step};
 use upshift_core::{Config, CoroutineId, Dead, Domain, Executor, JoinHandle, SpawnOptions};
 
-const OPS: usize = if cfg!(miri) { 40 } else { 200 };
+const OPS: usize = if cfg!(miri) { 25 } else { 200 };
 
 /// What a coroutine does in one poll.
 #[derive(Clone, Debug)]
