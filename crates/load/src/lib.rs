@@ -1,22 +1,28 @@
-//! Load generators, the matrix protocol and thread-per-connection reference servers.
+//! Load generators, the protocols of matrices and of spinning, and thread-per-connection reference servers.
 //!
 //! The `upshift` command and the benchmarks use this crate; it is not published and depends on no async runtime, so
 //! that one client and one set of protocol bytes measure every server alike.
 //!
 //! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`];
-//! - [`matrix`] and [`http`] hold what the servers of all kinds share;
+//! - [`matrix`], [`http`] and [`spin`] hold what the servers of all kinds share; [`Burner`] burns CPU time;
 //! - [`threads`] holds the servers that a coroutine server is compared with;
-//! - [`cpu`] measures CPU time of this or another process.
+//! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting.
 //!
 //! `unsafe` is confined to the private module `os` (epoll, affinity, clocks).
 
 pub mod cpu;
 pub mod http;
 pub mod matrix;
+pub mod spin;
 pub mod threads;
 
+mod awake;
+mod burn;
 mod client;
 mod os;
+
+pub use awake::Awake;
+pub use burn::Burner;
 
 pub use client::{
     Group, GroupOutcome, OPEN_DEPTH, Outcome, Pace, Phase, Plan, Progress, ProgressFn, Work, run,

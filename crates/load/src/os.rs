@@ -187,6 +187,24 @@ pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
+/// CPU time of the calling thread; zero if the kernel does not say.
+pub(crate) fn thread_clock() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a live local.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Lets the calling thread run only when nothing else wants its CPU (SCHED_IDLE).
+pub(crate) fn idle_policy() -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `param` is a live local; 0 means the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) })
+}
+
 /// User and system time of the calling thread.
 pub(crate) fn thread_cpu() -> io::Result<(Duration, Duration)> {
     // SAFETY: an all-zero rusage is valid, it holds integers only.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use upshift_load::threads::{MatrixServer, PlaintextServer};
-use upshift_load::{http, matrix};
+use upshift_load::spin::{FRAME, Request};
+use upshift_load::threads::{MatrixServer, PlaintextServer, SpinServer};
+use upshift_load::{Burner, http, matrix};
 
 struct Running {
     addrs: Vec<SocketAddr>,
@@ -54,6 +55,13 @@ fn matrix_server() -> Running {
 
 fn plaintext_server() -> Running {
     let server = PlaintextServer::bind(&[any()]).unwrap();
+    start(server.local_addrs().to_vec(), move |stop| {
+        server.serve(stop).unwrap()
+    })
+}
+
+fn spin_server() -> Running {
+    let server = SpinServer::bind(&[any()], Burner::calibrate()).unwrap();
     start(server.local_addrs().to_vec(), move |stop| {
         server.serve(stop).unwrap()
     })
@@ -224,5 +232,52 @@ fn plaintext_refuses_an_endless_head_and_says_so() {
     let _ = stream.write_all(&vec![b'a'; 100_000]);
     let reply = read_all(stream);
     assert!(reply.starts_with(b"HTTP/1.1 431"), "{}", reply.len());
+    server.end();
+}
+
+fn spin(tag: u64) -> [u8; FRAME] {
+    let request = Request {
+        service: 1000 * tag,
+        level: tag as u8 % 64,
+        tag,
+    };
+    request.bytes()
+}
+
+#[test]
+fn spin_echoes_pipelined_frames_that_are_cut_anywhere() {
+    let server = spin_server();
+    let mut stream = server.connect();
+    stream.set_nodelay(true).unwrap();
+    let requests: Vec<u8> = (0..50).flat_map(spin).collect();
+    for piece in requests.chunks(31) {
+        stream.write_all(piece).unwrap();
+    }
+    let mut replies = vec![0; requests.len()];
+    stream.read_exact(&mut replies).unwrap();
+    assert!(
+        replies == requests,
+        "one thread answers in order, with the same bytes"
+    );
+    server.end();
+}
+
+#[test]
+fn spin_closes_a_connection_that_asks_for_what_is_out_of_range() {
+    let server = spin_server();
+    let mut good = server.connect();
+    let level_64 = [&spin(1)[..8], &64u64.to_le_bytes(), &[0; 8]].concat();
+    let cut = spin(2)[..23].to_vec();
+    for bad in [vec![0xff; FRAME], level_64, cut] {
+        let mut stream = server.connect();
+        stream.write_all(&spin(3)).unwrap();
+        stream.write_all(&bad).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_all(stream), spin(3));
+    }
+    good.write_all(&spin(4)).unwrap();
+    let mut reply = [0; FRAME];
+    good.read_exact(&mut reply).unwrap();
+    assert_eq!(reply, spin(4));
     server.end();
 }

@@ -1,0 +1,100 @@
+//! Keeps a CPU from halting, at the cost of nobody: a thread that spins there under SCHED_IDLE.
+//!
+//! An idle virtual CPU halts, and the first wake after that takes tens of µs, which hides what a study of scheduling wants
+//! to see. The thread runs only when nothing else wants the CPU. Measurements with one must say so.
+
+use crate::os;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Turns between looks at the flag and the clock: some 20 µs.
+const TURNS: u32 = 20_000;
+
+/// A CPU that does not halt; dropping it ends the thread.
+#[derive(Debug)]
+pub struct Awake {
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: AtomicBool,
+    /// CPU time of the thread, in ns.
+    used: AtomicU64,
+}
+
+impl Awake {
+    /// Keeps `cpu` awake.
+    ///
+    /// # Errors
+    ///
+    /// The CPU is not one this process may use, or a thread cannot be started.
+    pub fn on(cpu: usize) -> io::Result<Awake> {
+        let state = Arc::new(State::default());
+        let own = state.clone();
+        let (sender, ready) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("upshift-awake".into())
+            .spawn(move || {
+                let prepared = os::pin(cpu).and_then(|()| os::idle_policy());
+                let go = prepared.is_ok();
+                // The other end waits below.
+                let _ = sender.send(prepared);
+                if go {
+                    own.spin();
+                }
+            })?;
+        let awake = Awake {
+            state,
+            thread: Some(thread),
+        };
+        ready
+            .recv()
+            .map_err(|_| io::Error::other("the thread that keeps a CPU awake ended"))??;
+        Ok(awake)
+    }
+
+    /// CPU time that was spent on it so far, to some 20 µs.
+    pub fn used(&self) -> Duration {
+        Duration::from_nanos(self.state.used.load(Ordering::Relaxed))
+    }
+}
+
+impl State {
+    fn spin(&self) {
+        let mut x = 1u64;
+        while !self.stop.load(Ordering::Relaxed) {
+            // Not the processor's pause: hypervisors may take that for a reason to halt.
+            for _ in 0..TURNS {
+                x = std::hint::black_box(x.wrapping_mul(3));
+            }
+            let used = os::thread_clock().as_nanos() as u64;
+            self.used.store(used, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It has no way to panic, and a CPU that is busy with others lets it see the flag later.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_that_does_not_exist_is_refused() {
+        let error = Awake::on(4095).unwrap_err();
+        assert!(error.to_string().contains("CPU 4095"), "{error}");
+    }
+}

@@ -1,0 +1,109 @@
+//! Burning a given amount of CPU time: a loop of a fixed number of turns, calibrated once.
+//!
+//! A turn is one multiplication and one addition that depend on the turn before, in registers: it touches no memory, makes
+//! no system call and reads no clock, so a thread that is suspended in the middle of a burn has just as much left to do when
+//! it goes on. What is burnt is therefore work, equal for all; how much CPU time it takes varies with the frequency of the
+//! CPU and with what shares its core. [`Burner::error`] tells how far the two were apart when it was calibrated; on quiet
+//! machines that is below 1 %.
+
+use crate::os;
+use std::hint::black_box;
+use std::time::Duration;
+
+/// Turns of a calibration sample: about half a millisecond.
+const SAMPLE: u64 = 400_000;
+/// Samples; the median is taken.
+const SAMPLES: usize = 15;
+/// CPU time burnt to check the result, in ns.
+const CHECK: u64 = 1_000_000;
+
+/// Burns CPU time by the ns. Calibrated on the machine it runs on; copies are free.
+#[derive(Clone, Copy, Debug)]
+pub struct Burner {
+    turns_per_ns: f64,
+    error: f64,
+}
+
+impl Burner {
+    /// Measures how many turns a ns takes, then checks the result against the CPU clock of the calling thread.
+    ///
+    /// Takes some 10 ms of CPU time. Calibrate on the kind of CPU that will burn.
+    pub fn calibrate() -> Burner {
+        let median = |mut samples: Vec<f64>| {
+            samples.sort_by(f64::total_cmp);
+            samples[samples.len() / 2]
+        };
+        let ns_of_sample = median((0..SAMPLES).map(|_| timed(SAMPLE)).collect());
+        let mut burner = Burner {
+            turns_per_ns: SAMPLE as f64 / ns_of_sample,
+            error: 0.0,
+        };
+        let turns = burner.turns(CHECK);
+        let check = median((0..5).map(|_| timed(turns)).collect());
+        burner.error = check / CHECK as f64 - 1.0;
+        burner
+    }
+
+    /// Burns `ns` ns of CPU time of the calling thread.
+    ///
+    /// Resolution: a turn, one to two ns. There is no bound here; bound what comes from outside.
+    pub fn burn(&self, ns: u64) {
+        spin(self.turns(ns));
+    }
+
+    /// Turns per µs of CPU time.
+    pub fn turns_per_us(&self) -> f64 {
+        self.turns_per_ns * 1e3
+    }
+
+    /// By how much a burn differed from the CPU clock of the thread when this was calibrated: 0.01 is 1 % too much.
+    pub fn error(&self) -> f64 {
+        self.error
+    }
+
+    fn turns(&self, ns: u64) -> u64 {
+        (ns as f64 * self.turns_per_ns) as u64
+    }
+}
+
+/// CPU time of some turns, in ns.
+fn timed(turns: u64) -> f64 {
+    let before = os::thread_clock();
+    spin(turns);
+    let used: Duration = os::thread_clock().saturating_sub(before);
+    // A clock that stands still would make every burn endless.
+    (used.as_nanos() as f64).max(1.0)
+}
+
+/// Not inlined, so that the loop that is calibrated is the very one that burns.
+#[inline(never)]
+fn spin(turns: u64) {
+    let mut x = black_box(turns);
+    for _ in 0..turns {
+        x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+    }
+    black_box(x);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burn_costs_cpu_time_in_proportion() {
+        let burner = Burner::calibrate();
+        assert!(burner.turns_per_us() > 1.0);
+        assert!(burner.error().is_finite());
+        let [short, long] = [100_000, 2_000_000].map(|ns| {
+            let best = (0..5).map(|_| timed(burner.turns(ns)));
+            best.fold(f64::INFINITY, f64::min)
+        });
+        // 20 times as much is asked for.
+        assert!(long > 5.0 * short, "{short} {long}");
+    }
+
+    #[test]
+    fn nothing_is_burnt_for_nothing() {
+        Burner::calibrate().burn(0);
+    }
+}
