@@ -3,7 +3,7 @@
 //! The `upshift` command and the benchmarks use this crate; it is not published and depends on no async runtime, so
 //! that one client and one set of protocol bytes measure every server alike.
 //!
-//! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`];
+//! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`], [`run_spin`] as a [`SpinPlan`] says;
 //! - [`matrix`], [`http`] and [`spin`] hold what the servers of all kinds share; [`Burner`] burns CPU time;
 //! - [`threads`] holds the servers that a coroutine server is compared with;
 //! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting.
@@ -25,7 +25,8 @@ pub use awake::Awake;
 pub use burn::Burner;
 
 pub use client::{
-    Group, GroupOutcome, OPEN_DEPTH, Outcome, Pace, Phase, Plan, Progress, ProgressFn, Work, run,
+    Arrivals, Class, Distribution, Group, GroupOutcome, Hog, OPEN_DEPTH, Outcome, Pace, Phase,
+    Plan, Progress, ProgressFn, SpinPlan, Work, run, run_spin,
 };
 pub use cpu::CpuUse;
 pub use hdrhistogram::Histogram;

@@ -13,6 +13,8 @@
 //! | `connection` | one connection: bytes owed, replies due |
 //! | `connect` | establishing connections, a few at a time |
 //! | `engine` | the loop |
+//! | `spin_plan`, `spin` | plan and loop for spin requests, which differ from each other and are answered in any order |
+//! | `random` | seeded numbers |
 //!
 //! # What a latency is
 //!
@@ -37,11 +39,15 @@ mod connection;
 mod engine;
 mod outcome;
 mod plan;
+mod random;
 mod reply;
 mod schedule;
+mod spin;
+mod spin_plan;
 
 pub use outcome::{GroupOutcome, Outcome};
 pub use plan::{Group, Pace, Phase, Plan, Progress, ProgressFn, Work};
+pub use spin_plan::{Arrivals, Class, Distribution, Hog, SpinPlan};
 
 use crate::os;
 use std::io;
@@ -54,8 +60,9 @@ pub const OPEN_DEPTH: usize = 16;
 /// Executes `plan` on a thread of its own and returns what was measured.
 ///
 /// It takes at most the time to connect (bounded by [`Plan::patience`] without progress), up to 20 s for the first
-/// replies (10 s without one, or the patience if shorter), warm-up, duration, and 250 ms for the last replies; less if [`Plan::stop`] is raised or no connection is left. Failures of
-/// connections are counted in the [`Outcome`], not returned.
+/// replies (10 s without one, or the patience if shorter), warm-up, duration, and 250 ms for the last replies; less if
+/// [`Plan::stop`] is raised or no connection is left. Failures of connections are counted in the [`Outcome`], not
+/// returned.
 ///
 /// The soft limit on open files of the process is raised if the connections need it.
 ///
@@ -64,15 +71,34 @@ pub const OPEN_DEPTH: usize = 16;
 /// The plan makes no sense (`InvalidInput`), the CPU to pin to or the server process does not exist, or epoll fails.
 pub fn run(plan: &Plan) -> io::Result<Outcome> {
     plan.check()?;
+    on_a_thread(plan.pin, || engine::Engine::new(plan)?.run())
+}
+
+/// Executes a plan of spin requests, as [`run`] does others; the outcome has a group for each class.
+///
+/// It takes at most the time to connect, up to 10 s for the first replies, warm-up, duration, and [`SpinPlan::drain`].
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_spin(plan: &SpinPlan) -> io::Result<Outcome> {
+    plan.check()?;
+    on_a_thread(plan.pin, || spin::Engine::new(plan)?.run())
+}
+
+fn on_a_thread(
+    pin: Option<usize>,
+    run: impl FnOnce() -> io::Result<Outcome> + Send,
+) -> io::Result<Outcome> {
     std::thread::scope(|scope| {
         let engine = std::thread::Builder::new()
             .name("upshift-load".into())
             .spawn_scoped(scope, || {
-                if let Some(cpu) = plan.pin {
+                if let Some(cpu) = pin {
                     os::pin(cpu)?;
                 }
                 os::no_timer_slack();
-                engine::Engine::new(plan)?.run()
+                run()
             })?;
         engine
             .join()
