@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::spin_args::SpinLoadArgs;
 use crate::values::{self, Endpoint, Listen};
 
 /// One priority scheduler for coroutines: demo, test servers and load generator.
@@ -39,6 +40,9 @@ pub(crate) enum Command {
     MatrixServer(ServerArgs),
     /// Serve `Hello, World!` over HTTP/1.1 and 1.0 with keep-alive and pipelining
     PlaintextServer(ServerArgs),
+    /// Burn as much CPU time as a request asks for, at the level it asks for
+    #[command(after_help = SPIN_SERVER_EXAMPLES)]
+    SpinServer(ServerArgs),
     /// Drive a server with connections and report throughput and latency
     Load(LoadArgs),
     /// Spawn many coroutines (or threads) and print the memory and the time they took
@@ -90,7 +94,19 @@ impl Model {
     }
 }
 
-/// Flags of `upshift matrix-server` and `upshift plaintext-server`.
+/// The end of `upshift spin-server --help`.
+const SPIN_SERVER_EXAMPLES: &str = "Examples:
+  --listen 127.0.0.1:7000                         requests are received at level 32
+  --listen 127.0.0.1:7000@0 --pin 0               received at level 0, whatever their own level
+  --listen 127.0.0.1:7000 --model thread          a thread per connection; levels have no effect
+
+A request is 24 bytes, three u64, little-endian: service time in ns of CPU (at most 60 s), level
+(0 to 63), tag. The server burns that much CPU at that level and sends the 24 bytes back.
+Requests may be pipelined (up to 256 are under way per connection); replies come in the order of
+completion. Give the level of the most urgent requests as that of the connections. Drive it with
+`upshift load spin`. SIGTERM and Ctrl-C end the server with status 0.";
+
+/// Flags of `upshift matrix-server`, `upshift plaintext-server` and `upshift spin-server`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   --listen 127.0.0.1:7000                         one address, level 32
@@ -131,6 +147,7 @@ pub(crate) struct ServerArgs {
   upshift load matrix --connect 127.0.0.1:7000@urgent --connect 127.0.0.1:7001@background \\
                       --connections 8 --size 20 --rate 20000
   upshift load http --connect 127.0.0.1:8000 --connections 64 --pipeline 16
+  upshift load spin --connect 127.0.0.1:7000 --rate 20000 --long-share 0.5%
 
 Closed loop: a connection sends its next request when the reply is there. Open loop (--period,
 --rate): requests are due at fixed times, and latency counts from the time a request was due.
@@ -156,6 +173,8 @@ pub(crate) enum LoadWork {
   upshift load http --connect 127.0.0.1:8000 --connections 64
   upshift load http --connect 127.0.0.1:8000 --connections 64 --pipeline 16 --pin 1 --json")]
     Http(HttpLoadArgs),
+    /// Ask for CPU time in an open loop, short and long requests mixed, latency by class
+    Spin(SpinLoadArgs),
 }
 
 /// Flags of `upshift load matrix`.

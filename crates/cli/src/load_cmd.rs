@@ -10,31 +10,42 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use upshift_load::{Group, Pace, Plan, Work, run};
+use upshift_load::{Group, Outcome, Pace, Plan, Work, run, run_spin};
 
 use crate::args::{LoadArgs, LoadCommonArgs, LoadWork};
 use crate::load_report::LoadReport;
 
 /// Runs the load that the flags describe.
 pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
-    let (work, common) = match &args.work {
-        LoadWork::Matrix(args) => (Work::Matrix { n: args.size }, &args.common),
-        LoadWork::Http(args) => (
-            Work::Http {
-                path: args.path.clone(),
-                pipeline: args.pipeline,
-            },
-            &args.common,
-        ),
-    };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle Ctrl-C")?;
     }
-    let outcome = run(&plan(work, common, stop))?;
-    let report = LoadReport::new(&outcome);
+    match &args.work {
+        LoadWork::Matrix(args) => {
+            let work = Work::Matrix { n: args.size };
+            print(&run(&plan(work, &args.common, stop))?, args.common.json)
+        }
+        LoadWork::Http(args) => {
+            let work = Work::Http {
+                path: args.path.clone(),
+                pipeline: args.pipeline,
+            };
+            print(&run(&plan(work, &args.common, stop))?, args.common.json)
+        }
+        LoadWork::Spin(args) => {
+            let mut plan = args.plan();
+            plan.stop = Some(stop);
+            print(&run_spin(&plan)?, args.json)
+        }
+    }
+}
+
+/// Prints what was measured; the exit code says whether all went well.
+fn print(outcome: &Outcome, json: bool) -> Result<ExitCode> {
+    let report = LoadReport::new(outcome);
     let mut out = std::io::stdout();
-    if common.json {
+    if json {
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {
         write!(out, "{}\n{}\n", report.table(), report.cpu_line())?;

@@ -63,7 +63,7 @@ impl LoadReport {
     pub(crate) fn new(outcome: &Outcome) -> LoadReport {
         let groups: Vec<LoadGroup> = outcome.groups.iter().map(LoadGroup::new).collect();
         let mut total = LoadGroup::with_latency("all", &outcome.latency());
-        total.connections = groups.iter().map(|g| g.connections).sum();
+        total.connections = outcome.connections;
         total.requests = outcome.requests();
         total.per_second = outcome.per_second();
         total.errors = outcome.errors();

@@ -2,9 +2,9 @@
 //!
 //! | module | concern |
 //! |---|---|
-//! | `args`, `values` | the command line |
+//! | `args`, `spin_args`, `values` | the command line |
 //! | `demo` | the tour: children, three experiments, progress |
-//! | `servers` | matrix and plaintext server in two models |
+//! | `servers` | matrix, plaintext and spin server in two models |
 //! | `load_cmd`, `load_report` | the client and its result |
 //! | `spawn_test` | memory and time of a million coroutines |
 //! | `report`, `table` | HTML with plots, tables of the terminal |
@@ -21,6 +21,7 @@ mod machine;
 mod report;
 mod servers;
 mod spawn_test;
+mod spin_args;
 mod table;
 mod values;
 
@@ -48,6 +49,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Demo(args) => return demo::demo(&args),
         Command::MatrixServer(args) => servers::serve(Service::Matrix, &args)?,
         Command::PlaintextServer(args) => servers::serve(Service::Plaintext, &args)?,
+        Command::SpinServer(args) => servers::serve(Service::Spin, &args)?,
         Command::Load(args) => return load_cmd::load(&args),
         Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,
     }

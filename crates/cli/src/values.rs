@@ -155,6 +155,29 @@ pub(crate) fn duration_or_zero(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| hint())
 }
 
+/// CPU time of a spin request: at most a minute, possibly none.
+pub(crate) fn service(text: &str) -> Result<Duration, String> {
+    let service = duration_or_zero(text)?;
+    if service.as_nanos() > upshift_load::spin::MAX_SERVICE.into() {
+        return Err(format!("`{text}` is too long; a request may take 60 s"));
+    }
+    Ok(service)
+}
+
+/// A share of 0 to 1: `0.005`, or `0.5%`.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map(|p| p / 100.0),
+        None => text.parse(),
+    };
+    match share {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err(format!(
+            "`{text}` is not a share; write for example 0.5% or 0.005"
+        )),
+    }
+}
+
 /// A CPU this process may run on.
 pub(crate) fn cpu(text: &str) -> Result<usize, String> {
     let cpus = machine::allowed_cpus();
@@ -222,6 +245,17 @@ mod tests {
         assert!(rate("inf").is_err());
         assert!(path("hello").is_err());
         assert!(pid("0").is_err());
+    }
+
+    #[test]
+    fn shares_are_percent_or_fractions() {
+        assert_eq!(share("50%").unwrap(), 0.5);
+        assert_eq!(share("0.25").unwrap(), 0.25);
+        for bad in ["", "%", "-1%", "1.1", "nan", "5 percent"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+        assert_eq!(service("0").unwrap(), Duration::ZERO);
+        assert!(service("61s").is_err());
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The command as a user runs it: servers, load, signals, error messages. Loopback only.
 
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use upshift_load::spin::{FRAME, Request};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
 
@@ -111,7 +113,7 @@ fn serves_and_ends_with_status_0(model: &str) {
             assert!(report["server_cpu_us"].is_array());
         }
         // A connection that is open must not keep the server alive.
-        let _idle = std::net::TcpStream::connect(server.addresses[0]).unwrap();
+        let _idle = TcpStream::connect(server.addresses[0]).unwrap();
         server.signal(signal);
         assert_eq!(server.wait().code(), Some(0), "{model} server, {signal}");
     }
@@ -206,4 +208,173 @@ fn spawn_test_reports_memory_and_time() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["count"], 20);
     assert!(report["spawn"].as_f64().unwrap() > 0.0);
+}
+
+fn spin_server(more: &[&str]) -> Server {
+    let mut args = vec!["spin-server", "--listen", "127.0.0.1:0@0"];
+    args.extend(more);
+    Server::start(&args)
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.addresses[0]).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let patience = Some(Duration::from_secs(10));
+    stream.set_read_timeout(patience).unwrap();
+    stream
+}
+
+fn spin(service: u64, level: u8, tag: u64) -> [u8; FRAME] {
+    Request {
+        service,
+        level,
+        tag,
+    }
+    .bytes()
+}
+
+/// Replies until the server closes; a reset counts as the end.
+fn replies(mut stream: TcpStream) -> Vec<[u8; FRAME]> {
+    let mut all = Vec::new();
+    let mut frame = [0; FRAME];
+    while stream.read_exact(&mut frame).is_ok() {
+        all.push(frame);
+    }
+    all
+}
+
+#[test]
+fn spin_servers_serve_load_by_class_and_end_with_status_0() {
+    for model in ["coroutine", "thread"] {
+        let mut server = spin_server(&["--model", model]);
+        let address = server.addresses[0].to_string();
+        let pid = server.child.id().to_string();
+        let mut args = vec!["load", "spin", "--connect", &address, "--connections", "4"];
+        args.extend(["--rate", "2000", "--long", "1ms", "--long-share", "10%"]);
+        args.extend(["--warmup", "50ms", "--duration", "300ms", "--json"]);
+        args.extend(["--server-pid", &pid]);
+        let output = upshift(&args);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of = |class: usize, name: &str| report["groups"][class][name].as_f64().unwrap();
+        assert_eq!(report["groups"][0]["label"], "short");
+        assert_eq!(report["groups"][1]["label"], "long");
+        assert_eq!(report["total"]["connections"], 4, "classes share them");
+        assert!(of(0, "requests") > of(1, "requests"));
+        assert!(of(1, "requests") > 0.0);
+        assert!(of(1, "p50") >= 1000.0, "a long request takes its time");
+        assert!(of(0, "p50") <= of(0, "p90") && of(0, "p90") <= of(0, "p99"));
+        assert!(report["server_cpu_us"].is_array());
+        server.signal("TERM");
+        assert_eq!(server.wait().code(), Some(0), "{model}");
+    }
+}
+
+#[test]
+fn spin_replies_come_in_the_order_of_completion() {
+    let server = spin_server(&[]);
+    let mut stream = connect(&server);
+    // All are there at once: the urgent ones go first, whatever came first.
+    let requests = [
+        spin(3_000_000, 40, 1),
+        spin(1_000, 40, 2),
+        spin(1_000, 0, 3),
+        spin(1_000, 9, 4),
+    ];
+    stream.write_all(requests.as_flattened()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let replies = replies(stream);
+    let position = |i: usize| replies.iter().position(|r| *r == requests[i]).unwrap();
+    assert_eq!(
+        replies.len(),
+        4,
+        "each is answered once, also after the input has ended"
+    );
+    assert!(position(2) < position(3), "level 0 before level 9");
+    assert!(position(3) < position(0), "level 9 before level 40");
+}
+
+#[test]
+fn many_pipelined_spin_requests_are_all_answered() {
+    let server = spin_server(&[]);
+    let mut stream = connect(&server);
+    // More than may be under way at a time, cut at odd places.
+    let requests: Vec<u8> = (0..2000).flat_map(|tag| spin(tag % 3, 0, tag)).collect();
+    let mut half = stream.try_clone().unwrap();
+    let sent = requests.clone();
+    let writer = std::thread::spawn(move || {
+        for piece in sent.chunks(1001) {
+            half.write_all(piece).unwrap();
+        }
+    });
+    let mut found = vec![0; requests.len()];
+    stream.read_exact(&mut found).unwrap();
+    writer.join().unwrap();
+    let mut tags: Vec<u64> = found
+        .as_chunks::<FRAME>()
+        .0
+        .iter()
+        .map(|frame| Request::parse(frame).unwrap().tag)
+        .collect();
+    tags.sort_unstable();
+    assert_eq!(tags, (0..2000).collect::<Vec<u64>>());
+}
+
+#[test]
+fn malformed_spin_frames_close_their_connection_only() {
+    for model in ["coroutine", "thread"] {
+        let mut server = spin_server(&["--model", model]);
+        let mut good = connect(&server);
+        let level_64 = [&spin(1, 0, 1)[..8], &64u64.to_le_bytes(), &[0; 8]].concat();
+        let cut = spin(2, 0, 2)[..23].to_vec();
+        for bad in [vec![0xff; FRAME], level_64, cut] {
+            let mut stream = connect(&server);
+            stream.write_all(&spin(500, 3, 3)).unwrap();
+            stream.write_all(&bad).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(replies(stream), [spin(500, 3, 3)], "{model}");
+        }
+        good.write_all(&spin(500, 63, 4)).unwrap();
+        let mut reply = [0; FRAME];
+        good.read_exact(&mut reply).unwrap();
+        assert_eq!(reply, spin(500, 63, 4));
+        server.signal("INT");
+        assert_eq!(server.wait().code(), Some(0), "{model}");
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_holds_back_only_itself() {
+    let server = spin_server(&[]);
+    let mut deaf = connect(&server);
+    deaf.set_write_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    let many = spin(0, 0, 7).repeat(4096);
+    // What the sockets hold and 256 requests; far below this.
+    let blocked = (0..1000).any(|_| deaf.write_all(&many).is_err());
+    assert!(blocked, "the server swallowed 98 MB");
+    let mut stream = connect(&server);
+    stream.write_all(&spin(500, 0, 8)).unwrap();
+    let mut reply = [0; FRAME];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply, spin(500, 0, 8));
+}
+
+#[test]
+fn help_of_the_spin_commands_tells_the_protocol() {
+    let help = text(&upshift(&["spin-server", "--help"]).stdout);
+    assert!(
+        help.contains("24 bytes") && help.contains("Examples"),
+        "{help}"
+    );
+    let help = text(&upshift(&["load", "spin", "--help"]).stdout);
+    for word in [
+        "--long-share",
+        "--hog",
+        "poisson",
+        "exponential",
+        "Examples",
+    ] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
 }

@@ -1,4 +1,4 @@
-//! What the two coroutine servers share: the runtime, the listeners, the end.
+//! What the coroutine servers share: the runtime, the listeners, the end.
 //!
 //! The main coroutine has level 0, so that SIGTERM is obeyed whatever the load. Each address has
 //! a coroutine that accepts, at the level of its connections: at overload the accepting of
@@ -31,7 +31,11 @@ pub(super) struct Client {
 }
 
 /// Serves until a signal comes; `serve` starts the coroutines of a connection.
-pub(super) fn run(name: &'static str, options: &ServerOptions, serve: fn(Client)) -> Result<()> {
+pub(super) fn run(
+    name: &'static str,
+    options: &ServerOptions,
+    serve: impl Fn(Client) + Copy + Send + 'static,
+) -> Result<()> {
     let pins: Vec<usize> = options
         .pin
         .iter()
@@ -108,7 +112,12 @@ async fn any(signals: &mut [Signal]) -> io::Result<()> {
     .await
 }
 
-async fn accept(name: &'static str, listener: TcpListener, level: Level, serve: fn(Client)) {
+async fn accept(
+    name: &'static str,
+    listener: TcpListener,
+    level: Level,
+    serve: impl Fn(Client) + Copy + Send + 'static,
+) {
     let mut trouble = None;
     loop {
         match listener.accept().await {

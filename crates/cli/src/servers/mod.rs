@@ -1,11 +1,12 @@
-//! The two test servers, each in two models.
+//! The three test servers, each in two models.
 //!
-//! [`serve`] picks one of four functions of one shape: `fn(&ServerOptions) -> Result<()>`. Each
-//! binds all addresses, calls [`announce`], serves until SIGTERM or SIGINT and returns `Ok`.
+//! [`serve`] picks one of six functions. Each binds all addresses, calls [`announce`], serves until
+//! SIGTERM or SIGINT and returns `Ok`.
 
 mod coroutine;
 mod coroutine_matrix;
 mod coroutine_plaintext;
+mod coroutine_spin;
 mod frames;
 mod thread;
 
@@ -13,6 +14,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use anyhow::{Context, Error, Result};
+use upshift_load::Burner;
 
 use crate::args::{Model, ServerArgs};
 use crate::machine;
@@ -24,6 +26,8 @@ pub(crate) enum Service {
     Matrix,
     /// `Hello, World!` over HTTP.
     Plaintext,
+    /// CPU time, as much as is asked for.
+    Spin,
 }
 
 /// An address and the level of the connections that come to it, 0..=63.
@@ -69,9 +73,26 @@ pub(crate) fn serve(service: Service, args: &ServerArgs) -> Result<()> {
     match (service, args.model) {
         (Service::Matrix, Model::Thread) => thread::serve_matrix(&options),
         (Service::Plaintext, Model::Thread) => thread::serve_plaintext(&options),
+        (Service::Spin, Model::Thread) => thread::serve_spin(&options, calibrate()),
         (Service::Matrix, Model::Coroutine) => coroutine_matrix::serve(&options),
         (Service::Plaintext, Model::Coroutine) => coroutine_plaintext::serve(&options),
+        (Service::Spin, Model::Coroutine) => coroutine_spin::serve(&options, calibrate()),
     }
+}
+
+/// A burn that is off by more than this is worth a word.
+const LARGE_ERROR: f64 = 0.05;
+
+/// Calibrates the burning of CPU time and says so when it is inexact.
+fn calibrate() -> Burner {
+    let burner = Burner::calibrate();
+    if burner.error().abs() > LARGE_ERROR {
+        eprintln!(
+            "note: CPU time burnt differs from the CPU clock by {:+.0} %: something else uses this CPU, or its frequency changes",
+            100.0 * burner.error()
+        );
+    }
+    burner
 }
 
 /// Prints one line `listening on ADDRESS` per address: whoever started the server reads them.

@@ -1,4 +1,4 @@
-//! The thread models: three threads per connection (matrices), one (plaintext).
+//! The thread models: three threads per connection (matrices), one (plaintext, spin).
 //!
 //! The kernel schedules them, so levels have no effect. With `--pin` every thread stays on the
 //! given CPUs, because threads inherit the affinity of the one that accepts.
@@ -9,7 +9,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use upshift_load::threads::{MatrixServer, PlaintextServer};
+use upshift_load::Burner;
+use upshift_load::threads::{MatrixServer, PlaintextServer, SpinServer};
 
 use super::{ServerOptions, announce, bind_advice};
 use crate::machine;
@@ -26,6 +27,14 @@ pub(crate) fn serve_matrix(options: &ServerOptions) -> Result<()> {
 pub(crate) fn serve_plaintext(options: &ServerOptions) -> Result<()> {
     let (addresses, stop) = prepare(options)?;
     let server = PlaintextServer::bind(&addresses).map_err(bind_advice)?;
+    announce(server.local_addrs().iter().copied())?;
+    server.serve(stop).context("the server failed")
+}
+
+/// CPU time, as much as is asked for: a thread per connection.
+pub(crate) fn serve_spin(options: &ServerOptions, burner: Burner) -> Result<()> {
+    let (addresses, stop) = prepare(options)?;
+    let server = SpinServer::bind(&addresses, burner).map_err(bind_advice)?;
     announce(server.local_addrs().iter().copied())?;
     server.serve(stop).context("the server failed")
 }

@@ -165,6 +165,7 @@ impl<'p> Engine<'p> {
             self.drive(to + DRAIN, Phase::Measure)?;
         }
         Ok(Outcome {
+            connections: self.groups.iter().map(|g| g.outcome.connections).sum(),
             elapsed,
             server_cpu: before.0.zip(after.0).map(|(a, b)| a.until(&b)),
             client_cpu: CpuUse {

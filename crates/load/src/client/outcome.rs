@@ -12,6 +12,8 @@ const LONGEST: u64 = 1_000_000_000_000;
 pub struct Outcome {
     /// One per group of the plan, in its order.
     pub groups: Vec<GroupOutcome>,
+    /// Connections that had answered a request before the load began; classes of spin requests share them.
+    pub connections: usize,
     /// The time measured: the duration of the plan, or less if the run ended early.
     pub elapsed: Duration,
     /// CPU time of the server over the time measured, if the plan named its process and it still runs.

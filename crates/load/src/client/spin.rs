@@ -143,6 +143,7 @@ impl<'p> Engine<'p> {
         }
         self.count_unanswered(elapsed);
         Ok(Outcome {
+            connections: self.outcomes.first().map_or(0, |o| o.connections),
             elapsed,
             server_cpu: before.0.zip(after.0).map(|(a, b)| a.until(&b)),
             client_cpu: CpuUse {

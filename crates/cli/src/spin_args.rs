@@ -1,0 +1,203 @@
+//! The flags of `upshift load spin`, and the plan they describe.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use upshift_load::{Arrivals, Class, Distribution, Hog, SpinPlan};
+
+use crate::values::{self, Endpoint};
+
+/// Flags of `upshift load spin`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  upshift load spin --connect 127.0.0.1:7000 --rate 20000
+  upshift load spin --connect 127.0.0.1:7000 --rate 20000 --short 500ns \\
+                    --long 500us --long-share 0.5%
+  upshift load spin --connect 127.0.0.1:7000 --rate 10000 --short 50us --distribution exponential
+  upshift load spin --connect 127.0.0.1:7000 --rate 1000 --arrivals even --connections 1 \\
+                    --level 0 --hog 5s --hog-level 40
+
+Open loop: requests come at their times whatever the server does, and latency counts from the time
+a request was due, by class. Requests that have no reply 500 ms after the end are waiting. Equal
+seeds give equal loads. The exit code is 1 when a connection failed or a reply was wrong.")]
+pub(crate) struct SpinLoadArgs {
+    /// Server to drive
+    #[arg(long, value_name = "ADDR", value_parser = values::endpoint)]
+    pub(crate) connect: Endpoint,
+    /// Connections; requests take them in turn
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = values::count)]
+    pub(crate) connections: usize,
+    /// Requests per second, short and long together
+    #[arg(long, value_name = "REQ/S", default_value = "1000", value_parser = values::rate)]
+    pub(crate) rate: f64,
+    /// When they come: poisson (independent clients) or even
+    #[arg(
+        long,
+        value_enum,
+        default_value = "poisson",
+        hide_possible_values = true
+    )]
+    pub(crate) arrivals: ArrivalsArg,
+    /// CPU time of a short request
+    #[arg(long, value_name = "TIME", default_value = "500ns", value_parser = values::service)]
+    pub(crate) short: Duration,
+    /// CPU time of a long request
+    #[arg(long, value_name = "TIME", default_value = "500us", value_parser = values::service)]
+    pub(crate) long: Duration,
+    /// Share of long requests, e.g. `0.5%` or `0.005`
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = values::share)]
+    pub(crate) long_share: f64,
+    /// How the CPU time of both classes varies: fixed or exponential
+    #[arg(long, value_enum, default_value = "fixed", hide_possible_values = true)]
+    pub(crate) distribution: DistributionArg,
+    /// Level of short requests: 0 (most urgent) to 63
+    #[arg(long, value_name = "LEVEL", default_value_t = 32, value_parser = values::level)]
+    pub(crate) level: u8,
+    /// Level of long requests [default: that of short ones]
+    #[arg(long, value_name = "LEVEL", value_parser = values::level)]
+    pub(crate) long_level: Option<u8>,
+    /// First send one request of this CPU time on a connection of its own, and do not wait for it
+    #[arg(long, value_name = "TIME", value_parser = values::service)]
+    pub(crate) hog: Option<Duration>,
+    /// Level of that request
+    #[arg(long, value_name = "LEVEL", default_value_t = 40, value_parser = values::level)]
+    pub(crate) hog_level: u8,
+    /// Seed of times, classes and CPU times
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Run this long before measuring
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration_or_zero)]
+    pub(crate) warmup: Duration,
+    /// Measure this long
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::duration)]
+    pub(crate) duration: Duration,
+    /// CPU the client runs on
+    #[arg(long, value_name = "CPU", value_parser = values::cpu)]
+    pub(crate) pin: Option<usize>,
+    /// Process of the server, to report its CPU time per request
+    #[arg(long, value_name = "PID", value_parser = values::pid)]
+    pub(crate) server_pid: Option<u32>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// When requests come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ArrivalsArg {
+    /// As from independent clients
+    Poisson,
+    /// At even distances
+    Even,
+}
+
+/// How CPU times vary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DistributionArg {
+    /// Not at all
+    Fixed,
+    /// Exponentially
+    Exponential,
+}
+
+impl SpinLoadArgs {
+    /// The plan of these flags.
+    pub(crate) fn plan(&self) -> SpinPlan {
+        let mut plan = SpinPlan::new(
+            self.connect.address,
+            self.rate,
+            Duration::ZERO,
+            self.duration,
+        );
+        let class = |label: &str, service, level, share| Class {
+            label: label.into(),
+            service,
+            distribution: match self.distribution {
+                DistributionArg::Fixed => Distribution::Fixed,
+                DistributionArg::Exponential => Distribution::Exponential,
+            },
+            level,
+            share,
+        };
+        plan.classes = vec![class(
+            "short",
+            self.short,
+            self.level,
+            1.0 - self.long_share,
+        )];
+        if self.long_share > 0.0 {
+            let level = self.long_level.unwrap_or(self.level);
+            plan.classes
+                .push(class("long", self.long, level, self.long_share));
+        }
+        plan.connections = self.connections;
+        plan.arrivals = match self.arrivals {
+            ArrivalsArg::Poisson => Arrivals::Poisson,
+            ArrivalsArg::Even => Arrivals::Even,
+        };
+        plan.seed = self.seed;
+        plan.hog = self.hog.map(|service| Hog {
+            service,
+            level: self.hog_level,
+        });
+        plan.warmup = self.warmup;
+        plan.pin = self.pin;
+        plan.server_pid = self.server_pid;
+        plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command, LoadWork};
+    use clap::Parser;
+
+    fn plan(more: &str) -> SpinPlan {
+        let line = format!("upshift load spin --connect 127.0.0.1:1 {more}");
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Load(load) = cli.command else {
+            panic!("wrong command")
+        };
+        let LoadWork::Spin(args) = load.work else {
+            panic!("wrong work")
+        };
+        args.plan()
+    }
+
+    #[test]
+    fn without_a_share_there_is_one_class() {
+        let plan = plan("--short 25us --rate 2e4");
+        assert_eq!(plan.classes.len(), 1);
+        assert_eq!(plan.classes[0].service, Duration::from_micros(25));
+        assert_eq!(plan.per_second, 2e4);
+        assert_eq!(plan.hog, None);
+    }
+
+    #[test]
+    fn long_requests_take_their_share_and_their_level() {
+        let plan = plan("--long 25ms --long-share 0.5% --level 3 --long-level 9 --hog 2s");
+        let [short, long] = &plan.classes[..] else {
+            panic!("two classes")
+        };
+        assert_eq!((short.level, long.level), (3, 9));
+        assert!((long.share - 0.005).abs() < 1e-12 && (short.share - 0.995).abs() < 1e-12);
+        assert_eq!(plan.hog.map(|hog| hog.level), Some(40));
+    }
+
+    #[test]
+    fn what_the_server_would_refuse_is_refused_here() {
+        for wrong in [
+            "--short 61s",
+            "--long-share 101%",
+            "--level 64",
+            "--distribution bimodal",
+        ] {
+            let line = format!("upshift load spin --connect 127.0.0.1:1 {wrong}");
+            assert!(
+                Cli::try_parse_from(line.split_whitespace()).is_err(),
+                "{wrong}"
+            );
+        }
+    }
+}
