@@ -1,6 +1,6 @@
 //! Command line and listening socket of a peer server.
 //!
-//! `peer-NAME plaintext|matrix [--variant V] [--listen ADDR]`: the server prints `listening on ADDR` as its first line and
+//! `peer-NAME WORK [--variant V] [--listen ADDR]`, WORK being plaintext, matrix or what else the peer has: the server prints `listening on ADDR` as its first line and
 //! serves until SIGTERM, whose default action ends it. Called once, from `main`.
 
 use std::io::{self, Write};
@@ -26,26 +26,34 @@ pub enum Work {
     Matrix,
 }
 
-/// The command line of a peer server.
+/// The command line of a peer server that is one of `W`.
 #[derive(Clone, Debug)]
-pub struct Args {
+pub struct Args<W = Work> {
     /// Which server to be.
-    pub work: Work,
+    pub work: W,
     /// Which flavour of the runtime, as the peer names it; the first name offered unless told otherwise.
     pub variant: String,
     /// Where to listen; port 0 picks a free one.
     pub address: SocketAddr,
 }
 
-/// Reads the command line.
+/// Reads the command line of a plaintext and matrix server.
 ///
 /// Ends the process with status 2 and a message when it is wrong. `variants` must not be empty.
 pub fn args(variants: &[&str]) -> Args {
-    match parse(variants) {
+    let works = [("plaintext", Work::Plaintext), ("matrix", Work::Matrix)];
+    args_for(&works, variants)
+}
+
+/// Reads the command line of a server that is one of `works`; otherwise as [`args`].
+pub fn args_for<W: Copy>(works: &[(&str, W)], variants: &[&str]) -> Args<W> {
+    match parse(works, variants) {
         Ok(args) => args,
         Err(message) => {
+            let works: Vec<&str> = works.iter().map(|(name, _)| *name).collect();
             eprintln!(
-                "{message}\nusage: plaintext|matrix [--variant {}] [--listen ADDR:PORT]",
+                "{message}\nusage: {} [--variant {}] [--listen ADDR:PORT]",
+                works.join("|"),
                 variants.join("|")
             );
             exit(2)
@@ -53,14 +61,11 @@ pub fn args(variants: &[&str]) -> Args {
     }
 }
 
-fn parse(variants: &[&str]) -> Result<Args, String> {
+fn parse<W: Copy>(works: &[(&str, W)], variants: &[&str]) -> Result<Args<W>, String> {
     let mut words = std::env::args().skip(1);
-    let work = match words.next().as_deref() {
-        Some("plaintext") => Work::Plaintext,
-        Some("matrix") => Work::Matrix,
-        Some(other) => return Err(format!("unknown server `{other}`")),
-        None => return Err("name the server to run".into()),
-    };
+    let name = words.next().ok_or("name the server to run")?;
+    let known = works.iter().find(|(work, _)| *work == name);
+    let (_, work) = *known.ok_or(format!("unknown server `{name}`"))?;
     let mut variant = variants[0].to_owned();
     let mut address = SocketAddr::from(([127, 0, 0, 1], 0));
     while let Some(word) = words.next() {
@@ -84,7 +89,7 @@ fn parse(variants: &[&str]) -> Result<Args, String> {
 /// # Errors
 ///
 /// The address is not available.
-pub fn listen(args: &Args) -> io::Result<TcpListener> {
+pub fn listen<W>(args: &Args<W>) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(args.address)?;
     // SAFETY: listen() takes no pointers; the descriptor is open. A second call only changes the length of the queue.
     if unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) } != 0 {

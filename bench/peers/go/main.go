@@ -1,7 +1,7 @@
-// Plaintext and matrix servers in Go with GOMAXPROCS=1.
+// Plaintext, matrix and spin servers in Go with GOMAXPROCS=1.
 //
 // plaintext, variant net (default): raw net, a goroutine per connection; variant http: net/http without the Date
-// header. matrix: three goroutines and two channels of 16 per connection.
+// header. matrix: three goroutines and two channels of 16 per connection. spin: a goroutine per request (spin.go).
 package main
 
 import (
@@ -28,13 +28,16 @@ var reply = []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Lengt
 
 func main() {
 	if len(os.Args) < 2 {
-		log.Fatal("usage: plaintext|matrix [--variant net|http] [--listen ADDR:PORT]")
+		log.Fatal("usage: plaintext|matrix|spin [--variant net|http] [--listen ADDR:PORT]")
 	}
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
 	variant := flags.String("variant", "net", "net or http")
 	listen := flags.String("listen", "127.0.0.1:0", "address")
 	_ = flags.Parse(os.Args[2:])
 	runtime.GOMAXPROCS(1)
+	if os.Args[1] == "spin" {
+		calibrate()
+	}
 	listener, err := net.Listen("tcp", *listen)
 	if err != nil {
 		log.Fatal(err)
@@ -43,6 +46,8 @@ func main() {
 	switch {
 	case os.Args[1] == "matrix":
 		log.Fatal(serve(listener, matrix))
+	case os.Args[1] == "spin":
+		log.Fatal(serve(listener, spin))
 	case *variant == "http":
 		log.Fatal(http.Serve(listener, http.HandlerFunc(page)))
 	default:
