@@ -1,0 +1,148 @@
+//! Why a thread was not elevated. In each case nothing was changed.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use crate::policy::Policy;
+use crate::priority::Priority;
+use crate::sys::Tid;
+
+/// Why [`Elevator::elevate`](crate::Elevator::elevate) refused. The thread is as it was.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ElevateError {
+    /// There is no such thread (any more).
+    NoSuchThread(Tid),
+    /// The thread is of `SCHED_DEADLINE` or above priority 49: somebody meant it to be, and it is left alone.
+    AboveBands {
+        /// The thread.
+        tid: Tid,
+        /// What it has.
+        policy: Policy,
+    },
+    /// The thread is elevated already by this process; use the guard that exists.
+    AlreadyElevated(Tid),
+    /// Every slot of the table is taken, and what is not recorded is never elevated.
+    TableFull {
+        /// Threads the table holds.
+        capacity: usize,
+    },
+    /// A thread of another process outlives this one, so it is elevated only under a guardian.
+    GuardianNeeded(Tid),
+    /// The guardian had died and could not be started again.
+    GuardianLost(io::Error),
+    /// Threads of other processes stay below the guardian.
+    AboveGuardian {
+        /// What was asked for.
+        asked: Priority,
+    },
+    /// This process is a fork of the one that made the elevator, whose threads are not its business.
+    Forked,
+    /// The kernel said no.
+    Refused {
+        /// The thread.
+        tid: Tid,
+        /// What was asked for.
+        asked: Priority,
+        /// What the kernel said: `EPERM` if a right is missing.
+        error: io::Error,
+    },
+    /// The thread could not be looked at.
+    Unreadable {
+        /// The thread.
+        tid: Tid,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+impl ElevateError {
+    /// Whether a right is missing, so that `upshift calibrate` has a remedy.
+    pub fn is_rights(&self) -> bool {
+        match self {
+            ElevateError::Refused { error, .. } => error.raw_os_error() == Some(libc::EPERM),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for ElevateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ElevateError::NoSuchThread(tid) => {
+                write!(f, "thread {tid} does not exist: it may have ended")
+            }
+            ElevateError::AboveBands { tid, policy } => write!(
+                f,
+                "thread {tid} runs at {policy}, above every priority given out here, and is left alone: lower it first \
+                 (`chrt --other -p 0 {tid}`) if it is to be scheduled"
+            ),
+            ElevateError::AlreadyElevated(tid) => write!(
+                f,
+                "thread {tid} is already elevated by this process: use its guard, or drop it first"
+            ),
+            ElevateError::TableFull { capacity } => write!(
+                f,
+                "all {capacity} slots of the table are taken, and nothing unrecorded is elevated: drop guards or build \
+                 the elevator with a larger capacity"
+            ),
+            ElevateError::GuardianNeeded(tid) => write!(
+                f,
+                "thread {tid} belongs to another process and would stay elevated if this one died: build the elevator \
+                 with a guardian"
+            ),
+            ElevateError::GuardianLost(error) => write!(
+                f,
+                "the guardian has died and cannot be started again ({error}): raise the limit on processes or memory"
+            ),
+            ElevateError::AboveGuardian { asked } => write!(
+                f,
+                "priority {asked} is the guardian's: threads of other processes get at most {}",
+                Priority::FOREIGN_MAX
+            ),
+            ElevateError::Forked => f.write_str(
+                "this process was forked from the elevator's: make an elevator of its own",
+            ),
+            ElevateError::Refused { tid, asked, error } => {
+                write!(f, "thread {tid} cannot run at SCHED_FIFO {asked}: {error}")?;
+                if self.is_rights() {
+                    f.write_str(
+                        "; it needs CAP_SYS_NICE or a sufficient RLIMIT_RTPRIO, and RT time in its cgroup: `upshift \
+                         calibrate` names the remedy",
+                    )?;
+                }
+                Ok(())
+            }
+            ElevateError::Unreadable { tid, error } => write!(
+                f,
+                "thread {tid} cannot be looked at ({error}): is /proc mounted and readable (hidepid)?"
+            ),
+        }
+    }
+}
+
+impl Error for ElevateError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            ElevateError::GuardianLost(error)
+            | ElevateError::Refused { error, .. }
+            | ElevateError::Unreadable { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<ElevateError> for io::Error {
+    fn from(error: ElevateError) -> io::Error {
+        let kind = match &error {
+            ElevateError::NoSuchThread(_) => io::ErrorKind::NotFound,
+            ElevateError::TableFull { .. } => io::ErrorKind::QuotaExceeded,
+            ElevateError::GuardianLost(cause)
+            | ElevateError::Refused { error: cause, .. }
+            | ElevateError::Unreadable { error: cause, .. } => cause.kind(),
+            _ => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, error)
+    }
+}

@@ -1,0 +1,168 @@
+//! The guardian: a small process that gives every recorded thread back when its owner dies, however it dies.
+//!
+//! ```text
+//! owner                                        guardian (forked, no exec)
+//!   start ── fork ───────────────────────────▶ signals blocked, own session, other descriptors closed,
+//!     │  ◀─────────────── ready ────────────── all CPUs, SCHED_FIFO 49 if permitted
+//!     │  records, elevates, restores           sleeps
+//!   dies (any signal, abort, _exit), or execs
+//!     └── pidfd readable, or end of file ────▶ restores every record, exits
+//! ```
+//!
+//! * It is above every charge: threads of other processes get at most 48, so it runs even if they burn every CPU.
+//! * It is invisible to `SIGCHLD` handlers and `wait` loops of the owner (waited for with `__WCLONE`).
+//! * It acts only once no thread of the owner can make another system call: when the process is dead, or its descriptors
+//!   are closed. An `exec` of the owner closes them as well; the guardian then also lowers the main thread, which has
+//!   inherited the policy of whichever thread called `exec`.
+//! * A program that closes all its descriptors without `exec` dismisses its guardian: everything is given back, and
+//!   the next elevation of another process's thread starts a new guardian.
+//! * If the guardian dies first, the next such elevation, or [`ensure_guardian`](crate::Elevator::ensure_guardian),
+//!   starts a new one over the same records.
+//!
+//! What it cannot survive: being killed together with its owner (`cgroup.kill`, `systemctl kill -s KILL`, a memory
+//! cgroup with `oom.group`). It asks the OOM killer to spare it, if it may.
+//!
+//! It keeps the memory of the moment of its fork, copy-on-write: start it early.
+
+mod child;
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::sys::Sys;
+use crate::table::Table;
+
+/// How long the owner waits for the guardian to be ready, and to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The owner's side.
+#[derive(Debug)]
+pub(crate) struct Guardian {
+    pid: libc::pid_t,
+    /// Its end of file tells the guardian to look.
+    socket: OwnedFd,
+}
+
+impl Guardian {
+    /// Forks a guardian over `table` and waits until it watches `owner`, which is the caller.
+    pub(crate) fn start(table: &Table, sys: &dyn Sys, owner: libc::pid_t) -> io::Result<Guardian> {
+        let mut pair = [-1; 2];
+        // SAFETY: the kernel writes two descriptors into the array.
+        let made = unsafe {
+            libc::socketpair(
+                libc::AF_UNIX,
+                libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC,
+                0,
+                pair.as_mut_ptr(),
+            )
+        };
+        if made != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: both were opened above and are owned by nobody else.
+        let [socket, theirs] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let signals = SignalsBlocked::new();
+        // SAFETY: the child calls `child::run` only, which keeps to what is safe after a fork and never returns.
+        let pid = unsafe { sys.fork_quietly() }?;
+        if pid == 0 {
+            child::run(table, theirs.as_raw_fd(), owner);
+        }
+        drop(signals);
+        drop(theirs);
+        let guardian = Guardian { pid, socket };
+        match guardian.wait_until_ready() {
+            Ok(()) => Ok(guardian),
+            Err(error) => {
+                guardian.stop();
+                Err(error)
+            }
+        }
+    }
+
+    fn wait_until_ready(&self) -> io::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut byte = 0u8;
+            // SAFETY: one byte is received into a live byte.
+            let got = unsafe {
+                libc::recv(
+                    self.socket.as_raw_fd(),
+                    (&raw mut byte).cast(),
+                    1,
+                    libc::MSG_DONTWAIT,
+                )
+            };
+            if got == 1 {
+                return Ok(());
+            }
+            if got == 0 || !self.is_alive() {
+                return Err(io::Error::other(
+                    "the guardian ended before it was ready: raise the limits on memory and descriptors",
+                ));
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the guardian was not ready in time: the machine is overloaded",
+                ));
+            }
+            let mut poll = libc::pollfd {
+                fd: self.socket.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one live `pollfd`.
+            unsafe { libc::poll(&raw mut poll, 1, 50) };
+        }
+    }
+
+    pub(crate) fn pid(&self) -> libc::pid_t {
+        self.pid
+    }
+
+    /// Whether it still runs. Removes its zombie if not. One system call.
+    pub(crate) fn is_alive(&self) -> bool {
+        // SAFETY: no status is asked for.
+        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) == 0 }
+    }
+
+    /// Ends it: it gives back what is still recorded and exits; after two seconds it is killed.
+    pub(crate) fn stop(self) {
+        // SAFETY: shutting down reaches the guardian even if a fork of this process holds the descriptor too.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        let deadline = Instant::now() + PATIENCE;
+        while self.is_alive() {
+            if Instant::now() > deadline {
+                // SAFETY: the process is an unreaped child of this one, so the pid is still its.
+                unsafe { libc::kill(self.pid, libc::SIGKILL) };
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Blocks every signal of the calling thread, so that no handler of the owner runs in the guardian.
+struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    fn new() -> SignalsBlocked {
+        // SAFETY: a `sigset_t` of zeroes is valid, and both calls write only the sets they are given.
+        unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
+            SignalsBlocked(before)
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled in by `new`.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The guardian's own code, after the fork of a process with many threads.
+//!
+//! Only what is safe in a signal handler: system calls and plain memory; no allocation, no lock, no panic. It blocks in
+//! `poll` and costs nothing until its owner dies.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::Acquire;
+
+use crate::policy::Policy;
+use crate::priority::Priority;
+use crate::restore::{Restored, restore};
+use crate::sys::{CpuSet, Linux, Sys};
+use crate::table::Table;
+
+/// Passes over the table until nothing fails, and the pause between two of them.
+const PASSES: usize = 10;
+const PAUSE_MS: c_int = 20;
+
+/// How often it looks for its parent if the kernel has no pidfd.
+const LOOK_MS: c_int = 100;
+
+/// Watches `owner`, restores, exits. `socket` is its end of the pair.
+pub(super) fn run(table: &Table, socket: c_int, owner: libc::pid_t) -> ! {
+    detach(socket);
+    rise();
+    let start = Linux.start_time(owner).unwrap_or(0);
+    let pidfd = Linux.pidfd_open(owner).unwrap_or(-1);
+    // SAFETY: one byte of a live array. If the owner is dead already, the loop finds out.
+    unsafe { libc::send(socket, [1u8].as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
+    while !is_over(socket, pidfd, owner) {}
+    let in_order = table.header().closing.load(Acquire) == 1;
+    if !in_order {
+        restore_leader_after_exec(table, owner, start);
+    }
+    restore_all(table);
+    // SAFETY: ends the process without running anything of the owner's.
+    unsafe { libc::_exit(0) }
+}
+
+/// Leaves the owner's session, directory and descriptors.
+fn detach(socket: c_int) {
+    // SAFETY: system calls on integers and constant strings. Signals were blocked before the fork. The descriptors
+    // that are closed are the guardian's own copies.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"upshift-guard".as_ptr());
+        libc::setsid();
+        libc::chdir(c"/".as_ptr());
+        let (low, high) = (socket as libc::c_uint, libc::c_uint::MAX);
+        let mut closed = libc::syscall(libc::SYS_close_range, low + 1, high, 0) == 0;
+        if low > 0 {
+            closed &= libc::syscall(libc::SYS_close_range, 0, low - 1, 0) == 0;
+        }
+        if !closed {
+            // Kernels before 5.9: one by one.
+            for fd in (0..65_536).filter(|&fd| fd != socket) {
+                libc::close(fd);
+            }
+        }
+        // Best effort: sparing needs CAP_SYS_RESOURCE.
+        let fd = libc::open(
+            c"/proc/self/oom_score_adj".as_ptr(),
+            libc::O_WRONLY | libc::O_CLOEXEC,
+        );
+        if fd >= 0 {
+            libc::write(fd, b"-1000".as_ptr().cast(), 5);
+            libc::close(fd);
+        }
+    }
+}
+
+/// Takes every CPU it may have and, if permitted, a priority above every charge.
+fn rise() {
+    let _ = Linux.sched_setaffinity(0, &CpuSet::all());
+    let _ = Linux.sched_setscheduler(
+        0,
+        libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+        i32::from(Priority::MAX.get()),
+    );
+}
+
+/// Waits for something, and says whether the watch is over.
+fn is_over(socket: c_int, pidfd: c_int, owner: libc::pid_t) -> bool {
+    let mut watched = [socket, pidfd].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    let timeout = if pidfd < 0 { LOOK_MS } else { -1 };
+    // SAFETY: two live entries; a negative descriptor is ignored by the kernel.
+    let ready = unsafe { libc::poll(watched.as_mut_ptr(), 2, timeout) };
+    // SAFETY: cannot fail.
+    let orphaned = unsafe { libc::getppid() } != owner;
+    orphaned || (ready > 0 && watched.iter().any(|entry| entry.revents != 0))
+}
+
+fn restore_all(table: &Table) {
+    for _ in 0..PASSES {
+        let mut failed = false;
+        for (_, record) in table.records() {
+            failed |= restore(&Linux, &record).is_err();
+        }
+        if !failed {
+            return;
+        }
+        // SAFETY: waits only.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, PAUSE_MS) };
+    }
+}
+
+/// If a thread other than the main one called `exec`, it has become the main thread and kept its policy. Its record names
+/// a tid that is gone.
+fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
+    let same_process = Linux.start_time(owner).is_ok_and(|now| now == start);
+    let lost_a_thread = || {
+        table
+            .records()
+            .any(|(_, record)| record.own && Linux.start_time(record.tid).is_err())
+    };
+    let elevated = || Policy::of(&Linux, owner).is_ok_and(|policy| policy.looks_elevated());
+    if same_process && elevated() && lost_a_thread() {
+        let record = crate::table::Record {
+            tid: owner,
+            start_time: start,
+            own: true,
+            former: table.leader(),
+            pin: None,
+        };
+        // What the main thread itself was elevated from, if it was, is restored after this by its own record.
+        let _: Result<Restored, _> = restore(&Linux, &record);
+    }
+}

@@ -1,0 +1,137 @@
+//! Giving one thread back: the one routine that guards, exit handlers and the guardian share.
+//!
+//! Idempotent, allocates nothing, takes no lock. Lowering needs no rights in Linux, so it works after rights were lost;
+//! what does need them is done as far as it goes, and said ([`Restored`]):
+//!
+//! 1. the exact former policy;
+//! 2. the same, keeping the reset-on-fork flag, which only the privileged may clear;
+//! 3. at least nothing above the former policy: the former priority as SCHED_FIFO, or the former class at the nice value
+//!    the thread has now.
+//!
+//! A thread is given back only if tid *and* start time match. If the start time cannot be read (say, no descriptor is
+//! left), the thread is touched only if its policy looks like one this crate sets.
+
+use std::io;
+
+use crate::policy::Policy;
+use crate::sys::{CpuSet, RETRIES, SchedAttr, Sys, Tid};
+use crate::table::{Pin, Record};
+
+/// How a thread was given back.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restored {
+    /// Policy and CPUs are what they were.
+    Exactly,
+    /// As before, except that `SCHED_RESET_ON_FORK` stays set: clearing it needs CAP_SYS_NICE. Children of the thread
+    /// get `SCHED_OTHER`, nice ≥ 0.
+    ResetOnForkStays,
+    /// Rights were lost: the thread is not above its former policy, but below it or at another nice value.
+    Lowered,
+    /// The thread has ended.
+    Gone,
+}
+
+/// Repeats `call` while it is interrupted or the kernel is short of something, a bounded number of times.
+pub(crate) fn retrying<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut left = RETRIES;
+    loop {
+        match call() {
+            Err(error) if left > 0 && is_transient(&error) => left -= 1,
+            result => return result,
+        }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM)
+    )
+}
+
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
+}
+
+/// Gives the recorded thread back. An error means that it may still be elevated.
+pub(crate) fn restore(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
+    match retrying(|| sys.start_time(record.tid)) {
+        Ok(start) if start != record.start_time => return Ok(Restored::Gone),
+        Ok(_) => {}
+        Err(error) if is_gone(&error) => return Ok(Restored::Gone),
+        Err(_) => match retrying(|| Policy::of(sys, record.tid)) {
+            Ok(policy) if policy.looks_elevated() => {}
+            Ok(_) => return Ok(Restored::Gone),
+            Err(error) if is_gone(&error) => return Ok(Restored::Gone),
+            // Lowering whatever has this tid is the lesser evil.
+            Err(_) => {}
+        },
+    }
+    let restored = restore_policy(sys, record.tid, &record.former)?;
+    if restored != Restored::Gone
+        && let Some(pin) = &record.pin
+    {
+        restore_cpus(sys, record.tid, pin);
+    }
+    Ok(restored)
+}
+
+fn restore_policy(sys: &dyn Sys, tid: Tid, former: &SchedAttr) -> io::Result<Restored> {
+    let set = |attr: &SchedAttr| retrying(|| sys.sched_setattr(tid, attr));
+    let first = match set(former) {
+        Ok(()) => return Ok(Restored::Exactly),
+        Err(error) if is_gone(&error) => return Ok(Restored::Gone),
+        Err(error) => error,
+    };
+    let mut kept = *former;
+    kept.flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
+    match set(&kept) {
+        Ok(()) if kept.flags == former.flags => return Ok(Restored::Exactly),
+        Ok(()) => return Ok(Restored::ResetOnForkStays),
+        Err(error) if is_gone(&error) => return Ok(Restored::Gone),
+        Err(_) => {}
+    }
+    for (policy, priority) in fallbacks(former) {
+        let call = || sys.sched_setscheduler(tid, policy | libc::SCHED_RESET_ON_FORK, priority);
+        match retrying(call) {
+            Ok(()) => return Ok(Restored::Lowered),
+            Err(error) if is_gone(&error) => return Ok(Restored::Gone),
+            Err(_) => {}
+        }
+    }
+    Err(first)
+}
+
+/// Policies that are certainly not above `former`, best first. `sched_setscheduler` leaves the nice value alone.
+fn fallbacks(former: &SchedAttr) -> impl Iterator<Item = (i32, i32)> {
+    let former = *former;
+    let real_time = Policy::from_attr(former).real_time();
+    let lower = (1..=49)
+        .contains(&real_time)
+        .then_some((libc::SCHED_FIFO, real_time as i32));
+    let fair = match former.policy as i32 {
+        libc::SCHED_BATCH => libc::SCHED_BATCH,
+        libc::SCHED_IDLE => libc::SCHED_IDLE,
+        _ => libc::SCHED_OTHER,
+    };
+    lower.into_iter().chain([(fair, 0)])
+}
+
+/// Puts the former CPUs back, unless somebody else has moved the thread since (`taskset`): that choice stands. CPUs
+/// that have gone meanwhile leave nothing to go back to, and are no reason to fail.
+fn restore_cpus(sys: &dyn Sys, tid: Tid, pin: &Pin) {
+    let Ok(now) = retrying(|| sys.sched_getaffinity(tid)) else {
+        return;
+    };
+    let ours = pin
+        .cpus
+        .into_iter()
+        .flatten()
+        .filter_map(CpuSet::only)
+        .any(|only| only == now);
+    if ours {
+        // The policy is what must not stay; a thread that cannot be moved stays where it is.
+        let _ = retrying(|| sys.sched_setaffinity(tid, &pin.former));
+    }
+}

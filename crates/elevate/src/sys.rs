@@ -1,0 +1,388 @@
+//! The system calls this crate makes, behind one trait.
+//!
+//! Everything that touches a policy, an affinity or a right goes through [`Sys`]; [`Linux`] makes the real calls and
+//! [`testing::Faulty`](crate::testing::Faulty) makes them too but fails chosen ones. Nothing here keeps state.
+//!
+//! The methods of [`Linux`] allocate nothing and take no lock, except [`Sys::read_file`]: the guardian calls them after a
+//! fork of a process with many threads. Each costs the system calls it is named after: 0.2–0.7 µs for a policy,
+//! some 10 µs for [`Sys::start_time`], which opens a file of `/proc`.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::io;
+
+use libc::{c_int, c_long, pid_t};
+
+/// A thread id of Linux: `gettid()`, or a name in `/proc/<pid>/task`. 0 is not a thread here.
+pub type Tid = pid_t;
+
+/// How often a call that was interrupted is made again before the error is passed on.
+pub(crate) const RETRIES: usize = 16;
+
+/// The kernel's `struct sched_attr` (first two versions, 56 bytes): everything a policy consists of.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchedAttr {
+    /// Size of this structure in bytes.
+    pub size: u32,
+    /// `SCHED_OTHER`, `SCHED_FIFO`, …
+    pub policy: u32,
+    /// `SCHED_FLAG_*`.
+    pub flags: u64,
+    /// Nice value of `SCHED_OTHER` and `SCHED_BATCH`, −20 … 19.
+    pub nice: i32,
+    /// Priority of `SCHED_FIFO` and `SCHED_RR`, 1 … 99.
+    pub priority: u32,
+    /// `SCHED_DEADLINE`: budget in ns. Others: the slice in ns, where the kernel has one for each thread.
+    pub runtime: u64,
+    /// `SCHED_DEADLINE`: deadline in ns.
+    pub deadline: u64,
+    /// `SCHED_DEADLINE`: period in ns.
+    pub period: u64,
+    /// Utilisation clamp, lower bound.
+    pub util_min: u32,
+    /// Utilisation clamp, upper bound.
+    pub util_max: u32,
+}
+
+impl SchedAttr {
+    /// Size that is passed to the kernel, bytes.
+    pub const SIZE: u32 = size_of::<SchedAttr>() as u32;
+
+    /// `SCHED_OTHER`, nice 0, no flags.
+    pub const fn normal() -> SchedAttr {
+        SchedAttr {
+            size: SchedAttr::SIZE,
+            policy: libc::SCHED_OTHER as u32,
+            flags: 0,
+            nice: 0,
+            priority: 0,
+            runtime: 0,
+            deadline: 0,
+            period: 0,
+            util_min: 0,
+            util_max: 0,
+        }
+    }
+}
+
+/// A set of up to 1024 CPUs, as `sched_setaffinity` takes it.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CpuSet {
+    bits: [u64; CpuSet::WORDS],
+}
+
+impl CpuSet {
+    const WORDS: usize = CpuSet::MAX / 64;
+    /// CPUs are numbered below this.
+    pub const MAX: usize = 1024;
+
+    /// No CPU.
+    pub const fn empty() -> CpuSet {
+        CpuSet {
+            bits: [0; CpuSet::WORDS],
+        }
+    }
+
+    /// Every CPU; the kernel keeps those that exist and are allowed.
+    pub const fn all() -> CpuSet {
+        CpuSet {
+            bits: [u64::MAX; CpuSet::WORDS],
+        }
+    }
+
+    /// Only `cpu`; `None` if its number is [`CpuSet::MAX`] or more.
+    pub fn only(cpu: usize) -> Option<CpuSet> {
+        let mut set = CpuSet::empty();
+        *set.bits.get_mut(cpu / 64)? |= 1 << (cpu % 64);
+        Some(set)
+    }
+
+    /// Whether `cpu` is in the set.
+    pub fn contains(&self, cpu: usize) -> bool {
+        self.bits
+            .get(cpu / 64)
+            .is_some_and(|word| word & (1 << (cpu % 64)) != 0)
+    }
+
+    /// The CPUs of the set, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..CpuSet::MAX).filter(|&cpu| self.contains(cpu))
+    }
+}
+
+impl fmt::Debug for CpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+/// The system calls of this crate. Errors are the kernel's.
+///
+/// `tid` is a thread of any process; 0 stands for the calling thread, as it does for the kernel.
+pub trait Sys: Send + Sync + fmt::Debug {
+    /// Reads the whole policy of a thread.
+    fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr>;
+    /// Sets the whole policy of a thread.
+    fn sched_setattr(&self, tid: Tid, attr: &SchedAttr) -> io::Result<()>;
+    /// Sets policy (with `SCHED_RESET_ON_FORK`) and priority: the cheap call of the hot path.
+    fn sched_setscheduler(&self, tid: Tid, policy: c_int, priority: c_int) -> io::Result<()>;
+    /// Reads the CPUs a thread may run on.
+    fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet>;
+    /// Sets the CPUs a thread may run on.
+    fn sched_setaffinity(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()>;
+    /// When the thread began, in clock ticks since boot: with the tid it names a thread for ever.
+    fn start_time(&self, tid: Tid) -> io::Result<u64>;
+    /// Whether the thread belongs to the calling process.
+    fn is_own(&self, tid: Tid) -> io::Result<bool>;
+    /// Soft and hard limit of `resource`.
+    fn getrlimit(&self, resource: Limit) -> io::Result<(u64, u64)>;
+    /// Reads a small file of `/proc` or `/sys` (allocates).
+    fn read_file(&self, path: &str) -> io::Result<String>;
+    /// Forks without telling the parent's `SIGCHLD` handler or `wait` loop: the child is waited for with `__WCLONE`.
+    ///
+    /// # Safety
+    /// The child may call only what is safe in a signal handler, must not unwind or return out of the caller's frame,
+    /// and ends with `_exit`.
+    unsafe fn fork_quietly(&self) -> io::Result<pid_t>;
+    /// A descriptor that becomes readable when the process ends.
+    fn pidfd_open(&self, pid: pid_t) -> io::Result<c_int>;
+}
+
+/// Limits that [`Sys::getrlimit`] reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// `RLIMIT_RTPRIO`: the highest priority an unprivileged thread may take.
+    RtPrio,
+    /// `RLIMIT_RTTIME`: µs of CPU a real-time thread may use without blocking.
+    RtTime,
+}
+
+/// The real system calls.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Linux;
+
+/// The calling thread's id. One system call.
+pub fn current_tid() -> Tid {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as Tid }
+}
+
+/// Turns the result of a raw call into a `Result`.
+fn check(result: c_long) -> io::Result<c_long> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+impl Sys for Linux {
+    fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
+        let mut attr = SchedAttr::normal();
+        // SAFETY: the kernel writes at most the `SIZE` bytes it is told about into a live structure of integers.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_sched_getattr,
+                tid,
+                &raw mut attr,
+                SchedAttr::SIZE,
+                0,
+            )
+        })?;
+        attr.size = SchedAttr::SIZE;
+        Ok(attr)
+    }
+
+    fn sched_setattr(&self, tid: Tid, attr: &SchedAttr) -> io::Result<()> {
+        if attr.size > SchedAttr::SIZE {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        // SAFETY: `attr` is live and at least as long as its `size` says.
+        check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const *attr, 0) })?;
+        Ok(())
+    }
+
+    fn sched_setscheduler(&self, tid: Tid, policy: c_int, priority: c_int) -> io::Result<()> {
+        let param = [priority; 1];
+        // SAFETY: the kernel reads one `int`, the whole of its `struct sched_param`.
+        check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, param.as_ptr()) })?;
+        Ok(())
+    }
+
+    fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet> {
+        let mut cpus = CpuSet::empty();
+        // SAFETY: the kernel writes at most the given number of bytes into a live structure of integers.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_sched_getaffinity,
+                tid,
+                size_of::<CpuSet>(),
+                &raw mut cpus,
+            )
+        })?;
+        Ok(cpus)
+    }
+
+    fn sched_setaffinity(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()> {
+        // SAFETY: the kernel reads the given number of bytes of a live structure.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_sched_setaffinity,
+                tid,
+                size_of::<CpuSet>(),
+                &raw const *cpus,
+            )
+        })?;
+        Ok(())
+    }
+
+    fn start_time(&self, tid: Tid) -> io::Result<u64> {
+        let mut path = [0u8; 32];
+        let mut stat = [0u8; 1024];
+        let length = read_into(stat_path(tid, &mut path), &mut stat)?;
+        parse_start_time(&stat[..length]).ok_or(io::Error::from_raw_os_error(libc::EPROTO))
+    }
+
+    fn is_own(&self, tid: Tid) -> io::Result<bool> {
+        // SAFETY: signal 0 checks and sends nothing.
+        match check(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) }) {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn getrlimit(&self, resource: Limit) -> io::Result<(u64, u64)> {
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        let resource = match resource {
+            Limit::RtPrio => libc::RLIMIT_RTPRIO,
+            Limit::RtTime => libc::RLIMIT_RTTIME,
+        };
+        // SAFETY: `limit` is live and of the type the call writes.
+        check(c_long::from(unsafe {
+            libc::getrlimit(resource, &raw mut limit)
+        }))?;
+        Ok((limit.rlim_cur, limit.rlim_max))
+    }
+
+    fn read_file(&self, path: &str) -> io::Result<String> {
+        std::fs::read_to_string(path)
+    }
+
+    unsafe fn fork_quietly(&self) -> io::Result<pid_t> {
+        // SAFETY: no flags and no stack: a plain fork whose child is announced by no signal. What the child may do is
+        // the caller's promise.
+        Ok(check(unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) })? as pid_t)
+    }
+
+    fn pidfd_open(&self, pid: pid_t) -> io::Result<c_int> {
+        // SAFETY: integers only. The descriptor is close-on-exec.
+        Ok(check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })? as c_int)
+    }
+}
+
+/// Writes `/proc/<tid>/stat` into `buffer` and returns it as a C string. 0 is the calling thread.
+fn stat_path(tid: Tid, buffer: &mut [u8; 32]) -> &CStr {
+    if tid <= 0 {
+        return c"/proc/thread-self/stat";
+    }
+    let mut digits = [0u8; 10];
+    let mut at = digits.len();
+    let mut rest = tid.unsigned_abs();
+    while rest > 0 {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let mut length = 0;
+    for part in [&b"/proc/"[..], &digits[at..], &b"/stat\0"[..]] {
+        buffer[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+    }
+    CStr::from_bytes_until_nul(&buffer[..]).unwrap_or(c"/proc/thread-self/stat")
+}
+
+/// Reads the beginning of a file, without allocation. Returns how many bytes.
+fn read_into(path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: `path` ends with a NUL.
+    let fd = check(c_long::from(unsafe {
+        libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
+    }))? as c_int;
+    // SAFETY: the buffer is live and as long as stated.
+    let read = check(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as c_long);
+    // SAFETY: `fd` was opened above and is used by nobody else.
+    unsafe { libc::close(fd) };
+    Ok(read? as usize)
+}
+
+/// Field 22 of `/proc/<tid>/stat`. The name in field 2 may hold blanks and brackets: fields count from the last `)`.
+fn parse_start_time(stat: &[u8]) -> Option<u64> {
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let field = stat
+        .get(after_name..)?
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|field| !field.is_empty())
+        .nth(22 - 3)?;
+    let mut value = 0u64;
+    for &byte in field {
+        if !byte.is_ascii_digit() {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
+    }
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_time_survives_hostile_names() {
+        let fields: Vec<String> = (3..=52).map(|n| (n * 10).to_string()).collect();
+        for name in ["sh", "a b", "x) R 1 2 3", "((("] {
+            let stat = format!("4711 ({name}) {}\n", fields.join(" "));
+            assert_eq!(parse_start_time(stat.as_bytes()), Some(220), "{name}");
+        }
+        for broken in [
+            "",
+            "1 (sh",
+            "1 (sh) S 1",
+            "1 (sh) S 1 2 3 4 5 6 7 8 9 10 1 2 3 4 5 6 7 8 x",
+        ] {
+            assert_eq!(parse_start_time(broken.as_bytes()), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn start_time_of_this_thread_has_two_names() {
+        let own = Linux.start_time(0).unwrap();
+        assert!(own > 0);
+        assert_eq!(own, Linux.start_time(current_tid()).unwrap());
+    }
+
+    #[test]
+    fn a_thread_knows_its_process() {
+        assert!(Linux.is_own(current_tid()).unwrap());
+        assert!(!Linux.is_own(1).unwrap());
+    }
+
+    #[test]
+    fn paths_hold_the_longest_tid() {
+        let mut buffer = [0; 32];
+        assert_eq!(stat_path(i32::MAX, &mut buffer), c"/proc/2147483647/stat");
+        assert_eq!(stat_path(7, &mut buffer), c"/proc/7/stat");
+    }
+
+    #[test]
+    fn sets_of_cpus_refuse_what_they_cannot_hold() {
+        assert!(CpuSet::only(CpuSet::MAX).is_none());
+        let set = CpuSet::only(1000).unwrap();
+        assert_eq!(set.iter().collect::<Vec<_>>(), [1000]);
+    }
+}

@@ -1,0 +1,289 @@
+//! The record of every thread that was touched, in memory shared with the guardian.
+//!
+//! One slot for each thread:
+//!
+//! ```text
+//!            1 write the fields, then publish            2 first pin: write the CPUs, then publish
+//!   Free ───────────────────────────────▶ Recorded ───────────────────────────────▶ Recorded + CPUs
+//!     ▲                                       │                                          │
+//!     └───────────────────────────────────────┴──────────────────────────────────────────┘
+//!                                3 restored: free, generation + 1
+//! ```
+//!
+//! Invariants:
+//! * The fields of a slot change only while nobody may read them: before the store that publishes them (1, 2), under
+//!   the owner's lock. So the owner may die at any instruction, and the guardian sees either nothing or all of a record.
+//! * A thread is touched only after its record is published, and a record is freed only after the thread was given
+//!   back. Restoring is idempotent, so dying in between does no harm.
+//! * The generation names one use of a slot: a guard whose generation is past refuses to act.
+//!
+//! Only the owner writes; the guardian reads once the owner is dead. A table is a fixed number of slots of 256 bytes in
+//! one anonymous shared mapping, touched only as far as it is used. Recording scans for a free slot: O(capacity).
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+use crate::sys::{CpuSet, SchedAttr, Tid};
+
+const RECORDED: u64 = 1;
+const OWN: u64 = 2;
+const CPUS: u64 = 4;
+const FLAGS: u64 = 0xff;
+const GENERATION: u64 = 0x100;
+
+/// No CPU, in the fields that remember pins.
+const NO_CPU: i32 = -1;
+
+/// Everything needed to give a thread back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record {
+    pub(crate) tid: Tid,
+    pub(crate) start_time: u64,
+    /// Whether it is a thread of the owner.
+    pub(crate) own: bool,
+    pub(crate) former: SchedAttr,
+    /// The former CPUs and the last two pins, if it was ever pinned.
+    pub(crate) pin: Option<Pin>,
+}
+
+/// What a pin replaced.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pin {
+    pub(crate) former: CpuSet,
+    /// The pin being made or made last, and the one before: the owner may die between storing a pin and making it.
+    pub(crate) cpus: [Option<usize>; 2],
+}
+
+/// One thread's record.
+#[repr(C, align(64))]
+struct Slot {
+    state: AtomicU64,
+    start_time: AtomicU64,
+    tid: AtomicI32,
+    pinned: AtomicI32,
+    pinned_before: AtomicI32,
+    former: UnsafeCell<SchedAttr>,
+    cpus: UnsafeCell<CpuSet>,
+}
+
+/// What the guardian has to know besides the slots.
+#[repr(C, align(64))]
+pub(crate) struct Header {
+    /// 1: the owner ends the guardian in good order.
+    pub(crate) closing: AtomicU32,
+    /// The owner's main thread before anything was elevated: what an `exec` goes back to.
+    leader: UnsafeCell<SchedAttr>,
+}
+
+/// The shared mapping: header and slots.
+#[derive(Debug)]
+pub(crate) struct Table {
+    header: NonNull<Header>,
+    capacity: usize,
+}
+
+// SAFETY: the mapping is shared memory that lives as long as the table; its words are atomic, and its cells follow the
+// publishing protocol above.
+unsafe impl Send for Table {}
+// SAFETY: as above.
+unsafe impl Sync for Table {}
+
+impl Table {
+    /// Maps room for `capacity` threads. `leader` is the policy of the owner's main thread.
+    pub(crate) fn new(capacity: usize, leader: SchedAttr) -> io::Result<Table> {
+        // SAFETY: a fresh anonymous mapping, whose address the kernel chooses.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                Table::bytes(capacity),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let header: NonNull<Header> =
+            NonNull::new(address.cast()).ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let table = Table { header, capacity };
+        // SAFETY: nobody else knows the mapping yet. Zeroes are a valid header and valid free slots.
+        unsafe { *header.as_ref().leader.get() = leader };
+        Ok(table)
+    }
+
+    fn bytes(capacity: usize) -> usize {
+        size_of::<Header>() + capacity * size_of::<Slot>()
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: mapped, initialised, and alive as long as `self`.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// The policy the owner's main thread had at first.
+    pub(crate) fn leader(&self) -> SchedAttr {
+        // SAFETY: written once, before the table was shared.
+        unsafe { *self.header().leader.get() }
+    }
+
+    fn slots(&self) -> &[Slot] {
+        // SAFETY: `capacity` slots follow the header, whose size is a multiple of their alignment; zeroed memory is a
+        // valid slot.
+        unsafe {
+            std::slice::from_raw_parts(self.header.as_ptr().add(1).cast::<Slot>(), self.capacity)
+        }
+    }
+
+    /// Step 1. Returns index and generation; `None` if every slot is taken. Caller holds the owner's lock.
+    pub(crate) fn record(&self, record: &Record) -> Option<(usize, u64)> {
+        let index = (0..self.capacity).find(|&at| !self.is_recorded(at))?;
+        let slot = &self.slots()[index];
+        slot.tid.store(record.tid, Relaxed);
+        slot.start_time.store(record.start_time, Relaxed);
+        slot.pinned.store(NO_CPU, Relaxed);
+        slot.pinned_before.store(NO_CPU, Relaxed);
+        // SAFETY: the slot is free, so nobody reads the cell; the caller's lock keeps other writers out.
+        unsafe { *slot.former.get() = record.former };
+        let generation = slot.state.load(Relaxed) & !FLAGS;
+        let own = if record.own { OWN } else { 0 };
+        slot.state.store(generation | RECORDED | own, Release);
+        Some((index, generation))
+    }
+
+    /// Step 2, and every later pin: remembers that the thread at `index` is about to be pinned to `cpu`. `former` is
+    /// asked for only the first time. Caller holds the owner's lock.
+    pub(crate) fn note_pin(
+        &self,
+        index: usize,
+        cpu: usize,
+        former: impl FnOnce() -> io::Result<CpuSet>,
+    ) -> io::Result<()> {
+        let slot = &self.slots()[index];
+        let state = slot.state.load(Relaxed);
+        if state & CPUS == 0 {
+            let former = former()?;
+            // SAFETY: without CPUS nobody reads the cell; the caller's lock keeps other writers out.
+            unsafe { *slot.cpus.get() = former };
+        }
+        slot.pinned_before.store(slot.pinned.load(Relaxed), Release);
+        slot.pinned.store(cpu as i32, Release);
+        slot.state.store(state | CPUS, Release);
+        Ok(())
+    }
+
+    /// Step 3. Caller holds the owner's lock and has given the thread back.
+    pub(crate) fn free(&self, index: usize) {
+        let slot = &self.slots()[index];
+        let generation = slot.state.load(Relaxed) & !FLAGS;
+        slot.state
+            .store(generation.wrapping_add(GENERATION), Release);
+    }
+
+    /// Whether slot `index` still is the use named `generation`. One load.
+    pub(crate) fn is_current(&self, index: usize, generation: u64) -> bool {
+        let state = self.slots()[index].state.load(Acquire);
+        state & RECORDED != 0 && state & !FLAGS == generation
+    }
+
+    fn is_recorded(&self, index: usize) -> bool {
+        self.slots()[index].state.load(Acquire) & RECORDED != 0
+    }
+
+    /// A copy of the record at `index`. Caller holds the owner's lock, or the owner is dead.
+    pub(crate) fn get(&self, index: usize) -> Option<Record> {
+        let slot = self.slots().get(index)?;
+        let state = slot.state.load(Acquire);
+        if state & RECORDED == 0 {
+            return None;
+        }
+        let cpu = |word: &AtomicI32| usize::try_from(word.load(Acquire)).ok();
+        Some(Record {
+            tid: slot.tid.load(Relaxed),
+            start_time: slot.start_time.load(Relaxed),
+            own: state & OWN != 0,
+            // SAFETY: published by the state read above, and not written again before the slot is freed, which the
+            // caller excludes.
+            former: unsafe { *slot.former.get() },
+            pin: (state & CPUS != 0).then(|| Pin {
+                // SAFETY: as above, published by CPUS.
+                former: unsafe { *slot.cpus.get() },
+                cpus: [cpu(&slot.pinned), cpu(&slot.pinned_before)],
+            }),
+        })
+    }
+
+    /// Index and copy of every record. Caller as for [`Table::get`].
+    pub(crate) fn records(&self) -> impl Iterator<Item = (usize, Record)> + '_ {
+        (0..self.capacity).filter_map(|index| Some((index, self.get(index)?)))
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length in `new`; nobody borrows from it any more.
+        unsafe { libc::munmap(self.header.as_ptr().cast(), Table::bytes(self.capacity)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(tid: Tid) -> Record {
+        Record {
+            tid,
+            start_time: 7,
+            own: true,
+            former: SchedAttr::normal(),
+            pin: None,
+        }
+    }
+
+    #[test]
+    fn a_slot_is_as_large_as_documented() {
+        assert_eq!(size_of::<Slot>(), 256);
+        assert_eq!(size_of::<Header>() % align_of::<Slot>(), 0);
+    }
+
+    #[test]
+    fn a_full_table_records_nothing() {
+        let table = Table::new(2, SchedAttr::normal()).unwrap();
+        assert!(table.record(&record(1)).is_some());
+        let (index, generation) = table.record(&record(2)).unwrap();
+        assert!(table.record(&record(3)).is_none());
+        assert!(table.is_current(index, generation));
+        table.free(index);
+        assert!(!table.is_current(index, generation));
+        let (again, later) = table.record(&record(3)).unwrap();
+        assert_eq!(again, index);
+        assert_ne!(later, generation);
+        assert!(!table.is_current(index, generation));
+        assert_eq!(table.records().count(), 2);
+    }
+
+    #[test]
+    fn a_pin_keeps_the_first_cpus_and_the_last_two_pins() {
+        let table = Table::new(1, SchedAttr::normal()).unwrap();
+        let (index, _) = table.record(&record(1)).unwrap();
+        assert!(table.get(index).unwrap().pin.is_none());
+        let failed = table.note_pin(index, 1, || Err(io::Error::from_raw_os_error(libc::ESRCH)));
+        assert!(failed.is_err() && table.get(index).unwrap().pin.is_none());
+        let former = CpuSet::only(5).unwrap();
+        table.note_pin(index, 1, || Ok(former)).unwrap();
+        table
+            .note_pin(index, 2, || panic!("asked for once"))
+            .unwrap();
+        let pin = table.get(index).unwrap().pin.unwrap();
+        assert_eq!(pin.former, former);
+        assert_eq!(pin.cpus, [Some(2), Some(1)]);
+    }
+}

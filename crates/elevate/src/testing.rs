@@ -1,0 +1,176 @@
+//! For tests: the real system calls, of which chosen ones fail.
+//!
+//! [`Faulty`] is not a mock. It makes every call, except that the n-th one to the chosen function (or to any) returns an
+//! error instead of being made, so that a test sees what a caller does then, with a real thread in a real state.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use upshift_elevate::testing::{Call, Faulty};
+//! use upshift_elevate::{Elevator, Priority};
+//!
+//! let faulty = Arc::new(Faulty::new());
+//! let elevator = Elevator::builder().sys(faulty.clone()).build()?;
+//! faulty.fail(Call::SetScheduler, 0, 1, 1); // the next one, once, with errno 1: EPERM
+//! assert!(elevator.elevate_current(Priority::MIN).unwrap_err().is_rights());
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use libc::{c_int, pid_t};
+
+use crate::sys::{CpuSet, Limit, Linux, SchedAttr, Sys, Tid};
+
+/// A function of [`Sys`], or all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// Whatever comes.
+    Any,
+    /// [`Sys::sched_getattr`].
+    GetAttr,
+    /// [`Sys::sched_setattr`].
+    SetAttr,
+    /// [`Sys::sched_setscheduler`].
+    SetScheduler,
+    /// [`Sys::sched_getaffinity`].
+    GetAffinity,
+    /// [`Sys::sched_setaffinity`].
+    SetAffinity,
+    /// [`Sys::start_time`].
+    StartTime,
+    /// [`Sys::is_own`].
+    IsOwn,
+    /// [`Sys::getrlimit`].
+    GetLimit,
+    /// [`Sys::read_file`].
+    ReadFile,
+    /// [`Sys::fork_quietly`].
+    Fork,
+    /// [`Sys::pidfd_open`].
+    PidFd,
+}
+
+/// One planned fault.
+#[derive(Debug)]
+struct Fault {
+    call: Call,
+    /// Calls that still go through first.
+    skip: u64,
+    /// Calls that fail then.
+    times: u64,
+    errno: i32,
+}
+
+/// The real system calls with planned faults.
+#[derive(Debug, Default)]
+pub struct Faulty {
+    plan: Mutex<Vec<Fault>>,
+    calls: Mutex<u64>,
+}
+
+impl Faulty {
+    /// Nothing fails yet.
+    pub fn new() -> Faulty {
+        Faulty::default()
+    }
+
+    /// After `skip` more calls of `call`, the next `times` fail with `errno`.
+    pub fn fail(&self, call: Call, skip: u64, times: u64, errno: i32) {
+        self.plan().push(Fault {
+            call,
+            skip,
+            times,
+            errno,
+        });
+    }
+
+    /// From now on nothing fails.
+    pub fn heal(&self) {
+        self.plan().clear();
+    }
+
+    /// How many calls were asked for so far, failed ones included.
+    pub fn calls(&self) -> u64 {
+        *self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn plan(&self) -> std::sync::MutexGuard<'_, Vec<Fault>> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn step(&self, call: Call) -> io::Result<()> {
+        *self.calls.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        for fault in self
+            .plan()
+            .iter_mut()
+            .filter(|fault| fault.call == call || fault.call == Call::Any)
+        {
+            if fault.skip > 0 {
+                fault.skip -= 1;
+            } else if fault.times > 0 {
+                fault.times -= 1;
+                return Err(io::Error::from_raw_os_error(fault.errno));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sys for Faulty {
+    fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
+        self.step(Call::GetAttr)?;
+        Linux.sched_getattr(tid)
+    }
+
+    fn sched_setattr(&self, tid: Tid, attr: &SchedAttr) -> io::Result<()> {
+        self.step(Call::SetAttr)?;
+        Linux.sched_setattr(tid, attr)
+    }
+
+    fn sched_setscheduler(&self, tid: Tid, policy: c_int, priority: c_int) -> io::Result<()> {
+        self.step(Call::SetScheduler)?;
+        Linux.sched_setscheduler(tid, policy, priority)
+    }
+
+    fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet> {
+        self.step(Call::GetAffinity)?;
+        Linux.sched_getaffinity(tid)
+    }
+
+    fn sched_setaffinity(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()> {
+        self.step(Call::SetAffinity)?;
+        Linux.sched_setaffinity(tid, cpus)
+    }
+
+    fn start_time(&self, tid: Tid) -> io::Result<u64> {
+        self.step(Call::StartTime)?;
+        Linux.start_time(tid)
+    }
+
+    fn is_own(&self, tid: Tid) -> io::Result<bool> {
+        self.step(Call::IsOwn)?;
+        Linux.is_own(tid)
+    }
+
+    fn getrlimit(&self, resource: Limit) -> io::Result<(u64, u64)> {
+        self.step(Call::GetLimit)?;
+        Linux.getrlimit(resource)
+    }
+
+    fn read_file(&self, path: &str) -> io::Result<String> {
+        self.step(Call::ReadFile)?;
+        Linux.read_file(path)
+    }
+
+    unsafe fn fork_quietly(&self) -> io::Result<pid_t> {
+        self.step(Call::Fork)?;
+        // SAFETY: passed on to the caller.
+        unsafe { Linux.fork_quietly() }
+    }
+
+    fn pidfd_open(&self, pid: pid_t) -> io::Result<c_int> {
+        self.step(Call::PidFd)?;
+        Linux.pidfd_open(pid)
+    }
+}
