@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::Duration;
 
+use upshift_load::spin::{FRAME, Request};
 use upshift_load::{http, matrix};
 
 use crate::peers::{Peer, Program};
@@ -53,6 +54,49 @@ pub(crate) fn same_bytes(peer: &Peer, program: &Program, is_matrix: bool) -> Res
     let cut = all.len() - requests[0].len() / 2;
     let parts = [&all[..cut], &all[cut..]];
     converse(&mut stream, "pipelined and cut", &parts, &expected)
+}
+
+/// Says what is wrong with the replies of a spin server, if anything is: each request comes back once, in any order.
+pub(crate) fn same_spin(program: &Program) -> Result<(), String> {
+    let server = Server::start(program, &["127.0.0.1:0".into()], Some(0))?;
+    let mut stream = TcpStream::connect(server.addresses[0]).map_err(|e| e.to_string())?;
+    stream
+        .set_nodelay(true)
+        .and_then(|()| stream.set_read_timeout(Some(Duration::from_secs(5))))
+        .map_err(|e| e.to_string())?;
+    let mut requests: Vec<[u8; FRAME]> = (0..64)
+        .map(|tag| Request {
+            service: 500 * (tag % 7),
+            level: 32 + tag as u8 % 3,
+            tag: tag << 40 | tag,
+        })
+        .map(|request| request.bytes())
+        .collect();
+    requests.sort_unstable();
+    let all = requests.as_flattened();
+    for (what, cut, expected) in [
+        ("one request", FRAME, &requests[..1]),
+        ("a request cut in two", 1, &requests[..1]),
+        ("pipelined", all.len(), &requests[..]),
+        ("pipelined and cut", FRAME * 10 + 7, &requests[..]),
+    ] {
+        let bytes = expected.as_flattened();
+        for (i, part) in [&bytes[..cut], &bytes[cut..]].iter().enumerate() {
+            if i > 0 {
+                sleep(Duration::from_millis(20));
+            }
+            stream.write_all(part).map_err(|e| format!("{what}: {e}"))?;
+        }
+        let mut got = vec![[0; FRAME]; expected.len()];
+        stream
+            .read_exact(got.as_flattened_mut())
+            .map_err(|e| format!("{what}: reply cut short or missing ({e})"))?;
+        got.sort_unstable();
+        if got != expected {
+            return Err(format!("{what}: other bytes than expected"));
+        }
+    }
+    Ok(())
 }
 
 fn pages() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {

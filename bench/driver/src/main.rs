@@ -11,9 +11,10 @@
 //! | `measure` | one run: fresh server, load, CPU time, disturbance |
 //! | `rounds` | interleaved rounds, repeats of disturbed runs |
 //! | `sections` | what is run in each section |
+//! | `preemption` | the section of long requests among short ones |
 //! | `micro` | the microbenchmarks, which are programs of their own |
 //! | `results` | the data, kept section by section |
-//! | `targets` | what was to be reached, and whether it was |
+//! | `targets`, `preemption_targets` | what was to be reached, and whether it was |
 //! | `render` | the page |
 //! | `machine` | kernel, processor, versions, load of a CPU |
 
@@ -23,6 +24,8 @@ mod measure;
 mod micro;
 mod options;
 mod peers;
+mod preemption;
+mod preemption_targets;
 mod render;
 mod results;
 mod rounds;

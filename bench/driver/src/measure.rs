@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use std::io;
+
 use upshift_load::cpu::Reading;
-use upshift_load::{Group, GroupOutcome, Outcome, Plan, Work, run};
+use upshift_load::{Awake, Group, GroupOutcome, Outcome, Plan, Work, run};
 
 use crate::machine::Watch;
 use crate::options::Options;
@@ -14,7 +16,21 @@ use crate::server::Server;
 /// Others may use this much of the server's CPU, or of the client's, before a run is dropped.
 pub(crate) const DISTURBED: f64 = 0.10;
 
-/// The load of a run.
+/// What is done to a server in a run, and what rows come of it.
+pub(crate) trait Drive {
+    /// Starts the server, drives it, ends it.
+    fn measure(&self, program: &Program) -> Result<Measured, String>;
+
+    /// Keep the run even if others used the CPUs: to try the benchmarks.
+    fn keep_disturbed(&self) -> bool;
+
+    /// The rows of the table that `measured` goes to, for a server of this name.
+    fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
+        vec![(name.to_owned(), measured.all)]
+    }
+}
+
+/// The load of a run of matrices or pages.
 #[derive(Clone)]
 pub(crate) struct Load {
     /// What is asked.
@@ -31,8 +47,10 @@ pub(crate) struct Load {
     pub(crate) pinned: bool,
     /// How long.
     pub(crate) time: Duration,
-    /// Keep the run even if others used the CPUs: to try the benchmarks.
+    /// See [`Drive::keep_disturbed`].
     pub(crate) keep_disturbed: bool,
+    /// Names of the rows of the addresses, if each has its own.
+    pub(crate) per_address: Option<fn(usize) -> String>,
 }
 
 impl Load {
@@ -47,6 +65,7 @@ impl Load {
             pinned: true,
             time: options.time,
             keep_disturbed: options.quick,
+            per_address: None,
         }
     }
 }
@@ -59,32 +78,62 @@ pub(crate) struct Measured {
     pub(crate) groups: Vec<Run>,
 }
 
-/// Starts a server, drives it, ends it.
-pub(crate) fn measure(program: &Program, load: &Load) -> Result<Measured, String> {
-    let server = Server::start(program, &load.listen, load.pinned.then_some(0))?;
-    let groups = server.addresses.iter().take(load.loaded);
-    let groups = groups.map(|&a| Group::new(a, load.connections, a.to_string()));
-    let mut plan = Plan::new(groups.collect(), load.work.clone(), load.time);
-    if let Some(per_second) = load.rate {
-        plan.pace = upshift_load::Pace::OpenRate { per_second };
+impl Drive for Load {
+    fn measure(&self, program: &Program) -> Result<Measured, String> {
+        let server = Server::start(program, &self.listen, self.pinned.then_some(0))?;
+        let groups = server.addresses.iter().take(self.loaded);
+        let groups = groups.map(|&a| Group::new(a, self.connections, a.to_string()));
+        let mut plan = Plan::new(groups.collect(), self.work.clone(), self.time);
+        if let Some(per_second) = self.rate {
+            plan.pace = upshift_load::Pace::OpenRate { per_second };
+        }
+        plan.warmup = Duration::from_millis(250).min(self.time / 2);
+        // Starving a level is not an error of the server.
+        plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
+        plan.pin = self.pinned.then_some(1);
+        plan.server_pid = Some(server.pid());
+        observe(&server, self.pinned, None, || run(&plan))
     }
-    plan.warmup = Duration::from_millis(250).min(load.time / 2);
-    // Starving a level is not an error of the server.
-    plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
-    plan.pin = load.pinned.then_some(1);
-    plan.server_pid = Some(server.pid());
 
+    fn keep_disturbed(&self) -> bool {
+        self.keep_disturbed
+    }
+
+    fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
+        let groups = measured.groups.into_iter().enumerate();
+        let of_group = self
+            .per_address
+            .map(|row| groups.map(move |(i, run)| (row(i), run)));
+        let all = (name.to_owned(), measured.all);
+        std::iter::once(all)
+            .chain(of_group.into_iter().flatten())
+            .collect()
+    }
+}
+
+/// Drives a server and finds out what it, the client and others used of the CPUs meanwhile.
+///
+/// `awake` is what keeps CPU 0 from halting, if anything does: its time is nobody's.
+pub(crate) fn observe(
+    server: &Server,
+    pinned: bool,
+    awake: Option<&Awake>,
+    drive: impl FnOnce() -> io::Result<Outcome>,
+) -> Result<Measured, String> {
     let used_by = |pid| Reading::of(pid).map_err(|e| e.to_string());
+    let spun = || awake.map(Awake::used).unwrap_or_default();
     let watch = Watch::start();
     let before = [used_by(server.pid())?, used_by(std::process::id())?];
-    let outcome = run(&plan).map_err(|e| e.to_string())?;
+    let spun_before = spun();
+    let outcome = drive().map_err(|e| e.to_string())?;
     let after = [used_by(server.pid())?, used_by(std::process::id())?];
+    let spun = spun().saturating_sub(spun_before);
     let (busy, time) = watch.stop();
-    let own = [0, 1].map(|i| {
-        let used = before[i].until(&after[i]).total();
-        used.as_secs_f64() / time.as_secs_f64()
-    });
-    let foreign = if load.pinned {
+    let [server, client] = [0, 1].map(|i| before[i].until(&after[i]).total());
+    // The spinner is a thread of this process, on the CPU of the server.
+    let own = [server + spun, client.saturating_sub(spun)];
+    let own = own.map(|used| used.as_secs_f64() / time.as_secs_f64());
+    let foreign = if pinned {
         (busy[0] - own[0]).max(busy[1] - own[1])
     } else {
         (busy[0] + busy[1] - own[0] - own[1]) / 2.0

@@ -12,9 +12,10 @@ pub(crate) const HELP: &str = "\
 usage: upshift-bench run [options]      measure, then write RESULTS.md and results.json
        upshift-bench render [--out DIR] write RESULTS.md again from results.json
 
-  --only A,B     sections: plaintext, pipelined, matrix, single, vcpus, levels, micro (default: all)
+  --only A,B     sections: plaintext, pipelined, matrix, single, vcpus, levels, preemption, micro
+                 (default: all)
   --peers A,B    only these servers, such as upshift,tokio-ct,c-uring (default: all that can be built)
-  --rounds N     runs of each cell (default 3)
+  --rounds N     runs of each cell (default 3; 5 in preemption)
   --seconds S    length of a run (default 2)
   --quick        1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try the benchmarks,
                  not for figures
@@ -34,6 +35,7 @@ pub(crate) enum Command {
 }
 
 /// How to measure.
+#[derive(Clone)]
 pub(crate) struct Options {
     /// The sections, in the order of the page.
     pub(crate) only: Vec<Section>,
@@ -41,6 +43,8 @@ pub(crate) struct Options {
     pub(crate) peers: Vec<String>,
     /// Runs of each cell.
     pub(crate) rounds: usize,
+    /// Nobody asked for another number of rounds.
+    default_rounds: bool,
     /// Length of a run.
     pub(crate) time: Duration,
     /// Fewer cells, and disturbed runs are kept.
@@ -55,6 +59,16 @@ pub(crate) fn bench_dir() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
+impl Options {
+    /// Runs of each cell of a section: more by default where tails are compared.
+    pub(crate) fn rounds_of(&self, section: Section) -> usize {
+        match section {
+            Section::Preemption if self.default_rounds => 5,
+            _ => self.rounds,
+        }
+    }
+}
+
 /// Reads the command line.
 pub(crate) fn parse() -> Result<Command, String> {
     let mut words = Parser::from_env();
@@ -64,6 +78,7 @@ pub(crate) fn parse() -> Result<Command, String> {
         only: Section::ALL.to_vec(),
         peers: Vec::new(),
         rounds: 3,
+        default_rounds: true,
         time: Duration::from_secs(2),
         quick: false,
         out: bench_dir(),
@@ -94,11 +109,13 @@ pub(crate) fn parse() -> Result<Command, String> {
     }
     if options.quick {
         options.rounds = 1;
+        options.default_rounds = false;
         options.time = Duration::from_millis(500);
         options.out = bench_dir().join("target/quick");
     }
     if let Some(rounds) = rounds {
         options.rounds = (rounds as usize).clamp(1, 100);
+        options.default_rounds = false;
     }
     if let Some(seconds) = seconds {
         options.time = Duration::try_from_secs_f64(seconds)

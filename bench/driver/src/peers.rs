@@ -161,6 +161,26 @@ pub(crate) const MICRO: &[Micro] = &[
     },
 ];
 
+/// Spin servers that Upshift's is compared with: name, source, arguments.
+const SPIN: &[(&str, Source, &[&str])] = &[
+    ("go", Source::Go("peers/go", "peer-go"), &["spin"]),
+    (
+        "tokio-mt",
+        Source::Bench("peer-tokio"),
+        &["spin", "--variant", "mt"],
+    ),
+    (
+        "tokio-mt2",
+        Source::Bench("peer-tokio"),
+        &["spin", "--variant", "mt2"],
+    ),
+    (
+        "threads",
+        Source::Root("upshift-cli"),
+        &["spin-server", "--model", "thread", "--pin", "0"],
+    ),
+];
+
 /// A program that was built: its file and its first arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -201,6 +221,14 @@ impl Built {
             .collect()
     }
 
+    /// The spin servers of others that exist.
+    pub(crate) fn spin(&self) -> Vec<(String, Program)> {
+        SPIN.iter()
+            .filter(|(id, ..)| self.is_wanted(id))
+            .filter_map(|&(id, source, args)| Some((id.to_owned(), self.program(source, args)?)))
+            .collect()
+    }
+
     /// The command `upshift`, to be given arguments of the caller's.
     pub(crate) fn upshift(&self, args: &[&str]) -> Option<Program> {
         self.program(PEERS[0].source, args)
@@ -224,12 +252,19 @@ pub(crate) fn build(options: &Options) -> Built {
         wanted: options.peers.clone(),
         ..Built::default()
     };
-    let servers = options.only.iter().any(|&s| s != Section::Micro);
+    let servers = options.only.iter().any(|s| s.needs_peers());
     let levels = options.only.iter().any(|s| s.needs_upshift());
     let mut sources: Vec<(&'static str, Source)> = Vec::new();
     if servers {
         let wanted = |p: &&Peer| built.is_wanted(p.id) || (levels && p.id == UPSHIFT);
         sources.extend(PEERS.iter().filter(wanted).map(|p| (p.id, p.source)));
+    }
+    if levels && !servers {
+        sources.push((UPSHIFT, PEERS[0].source));
+    }
+    if options.only.contains(&Section::Preemption) {
+        let wanted = SPIN.iter().filter(|(id, ..)| built.is_wanted(id));
+        sources.extend(wanted.map(|&(id, source, _)| (id, source)));
     }
     if options.only.contains(&Section::Micro) {
         let wanted = MICRO.iter().filter(|m| built.is_wanted(m.id));

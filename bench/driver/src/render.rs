@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::peers::{RAW_C, UPSHIFT};
+use crate::preemption;
 use crate::results::{Cell, Results, Run, SectionResults, Spread};
 use crate::sections::Section;
 use crate::targets::{Verdict, best_peer, rows};
@@ -65,12 +66,17 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         Section::Single => ("One connection, closed loop", Rank::Rate),
         Section::Vcpus => ("More vCPUs than CPUs", Rank::AsMeasured),
         Section::Levels => ("Eight levels at overload", Rank::AsMeasured),
+        Section::Preemption => ("Long requests among short ones", Rank::AsMeasured),
         Section::Micro => ("Microbenchmarks", Rank::AsMeasured),
     };
     let _ = write!(page, "\n## {title}\n\n");
     let _ = writeln!(page, "{}; {}\n", found.when, found.machine.join("; "));
     let _ = writeln!(page, "Versions: {}\n", found.versions.join("; "));
     for case in found.cases() {
+        if section == Section::Preemption && case != preemption::COST_CASE {
+            classes(found, case, page);
+            continue;
+        }
         table(found, case, rank, page);
     }
     if !found.figures.is_empty() {
@@ -142,6 +148,33 @@ fn table(found: &SectionResults, case: &str, rank: Rank, page: &mut String) {
             plain(|r| r.client_busy, 2),
             ratio(best),
             ratio(raw),
+            cell.runs.len(),
+        );
+    }
+    page.push('\n');
+}
+
+/// A table of latencies by class.
+fn classes(found: &SectionResults, case: &str, page: &mut String) {
+    let _ = write!(
+        page,
+        "### {case}\n\n\
+         | server: class | served /s | p50 µs | p99 µs | p99.9 µs | waiting | server CPU µs/req | server busy | client late µs | runs |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for cell in found.cells.iter().filter(|c| c.case == case) {
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            cell.peer,
+            spread(cell.spread(|r| r.per_second), 0),
+            spread(cell.spread(|r| r.honest(r.p50, 0.5)), 0),
+            spread(cell.spread(|r| r.honest(r.p99, 0.99)), 0),
+            spread(cell.spread(|r| r.honest(r.p999, 0.999)), 0),
+            spread(cell.spread(|r| r.unanswered.0 as f64), 0),
+            spread(cell.spread(Run::cpu), 2),
+            spread(cell.spread(|r| r.server_busy), 2),
+            spread(cell.spread(|r| r.send_lag), 0),
             cell.runs.len(),
         );
     }

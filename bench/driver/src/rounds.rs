@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::measure::{DISTURBED, Load, Measured, measure};
+use crate::measure::{DISTURBED, Drive, Measured};
 use crate::peers::Program;
 use crate::results::{Cell, SectionResults};
 
@@ -13,33 +13,29 @@ const REPEATS: usize = 2;
 const LATE: f64 = 1000.0;
 
 /// One server under one load.
-pub(crate) struct Entry<'a> {
+pub(crate) struct Entry<'a, D> {
     /// Its name in the table.
     pub(crate) name: String,
     /// Its program.
     pub(crate) program: &'a Program,
     /// Its load.
-    pub(crate) load: Load,
+    pub(crate) load: D,
 }
 
-/// Runs all entries `rounds` times; each gives a cell (or one per address, named by `per_address`).
-pub(crate) fn run(
+/// Runs all entries `rounds` times; each gives the rows that its load names.
+pub(crate) fn run<D: Drive>(
     section: &mut SectionResults,
     case: &str,
-    entries: &[Entry<'_>],
+    entries: &[Entry<'_, D>],
     rounds: usize,
-    per_address: Option<fn(usize) -> String>,
 ) {
     for round in 0..rounds {
         for i in 0..entries.len() {
             let entry = &entries[(i + round) % entries.len()];
             match undisturbed(section, case, entry) {
                 Ok(measured) => {
-                    record(section, case, &entry.name, measured.all);
-                    if let Some(name) = per_address {
-                        for (i, run) in measured.groups.into_iter().enumerate() {
-                            record(section, case, &name(i), run);
-                        }
+                    for (row, run) in entry.load.rows(&entry.name, measured) {
+                        record(section, case, &row, run);
                     }
                 }
                 Err(why) => {
@@ -52,13 +48,13 @@ pub(crate) fn run(
     }
 }
 
-fn undisturbed(
+fn undisturbed<D: Drive>(
     section: &mut SectionResults,
     case: &str,
-    entry: &Entry<'_>,
+    entry: &Entry<'_, D>,
 ) -> Result<Measured, String> {
     for _ in 0..=REPEATS {
-        let measured = measure(entry.program, &entry.load)?;
+        let measured = entry.load.measure(entry.program)?;
         let all = &measured.all;
         eprintln!(
             "{case:>24} {:<16} {:>9.0}/s  p50 {:>7.0} p99 {:>8.0} µs  {:>6.2} µs/req  others {:>3.0} %",
@@ -78,7 +74,7 @@ fn undisturbed(
                 entry.name, all.send_lag
             ));
         }
-        if all.foreign < DISTURBED || entry.load.keep_disturbed {
+        if all.foreign < DISTURBED || entry.load.keep_disturbed() {
             return Ok(measured);
         }
         section.notes.push(format!(

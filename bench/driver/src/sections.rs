@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::peers::{Built, Peer, Program, UPSHIFT};
 use crate::results::SectionResults;
 use crate::rounds::{self, Entry};
-use crate::{machine, micro};
+use crate::{machine, micro, preemption};
 
 /// A part of the page that can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(crate) enum Section {
     Vcpus,
     /// Eight levels at overload.
     Levels,
+    /// Long requests among short ones, with and without preemption.
+    Preemption,
     /// Microbenchmarks.
     Micro,
 }
@@ -75,13 +77,14 @@ pub(crate) fn level_row(level: u8) -> String {
 
 impl Section {
     /// All, in the order of the page.
-    pub(crate) const ALL: [Section; 7] = [
+    pub(crate) const ALL: [Section; 8] = [
         Section::Plaintext,
         Section::Pipelined,
         Section::Matrix,
         Section::Single,
         Section::Vcpus,
         Section::Levels,
+        Section::Preemption,
         Section::Micro,
     ];
 
@@ -94,13 +97,22 @@ impl Section {
             Section::Single => "single",
             Section::Vcpus => "vcpus",
             Section::Levels => "levels",
+            Section::Preemption => "preemption",
             Section::Micro => "micro",
         }
     }
 
-    /// It measures Upshift against itself.
+    /// It measures the servers of plaintext or matrices of everybody.
+    pub(crate) fn needs_peers(self) -> bool {
+        matches!(
+            self,
+            Section::Plaintext | Section::Pipelined | Section::Matrix | Section::Single
+        )
+    }
+
+    /// It measures Upshift, whatever peers are asked for.
     pub(crate) fn needs_upshift(self) -> bool {
-        matches!(self, Section::Vcpus | Section::Levels)
+        matches!(self, Section::Vcpus | Section::Levels | Section::Preemption)
     }
 }
 
@@ -118,7 +130,7 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
     results.commands.push(format!(
         "cargo xtask bench --only {} --rounds {} --seconds {}",
         section.name(),
-        options.rounds,
+        options.rounds_of(section),
         options.time.as_secs_f64()
     ));
     match section {
@@ -151,6 +163,11 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         }
         Section::Vcpus => vcpus(&mut results, options, built),
         Section::Levels => levels(&mut results, options, built),
+        Section::Preemption => {
+            let mut options = options.clone();
+            options.rounds = options.rounds_of(section);
+            preemption::run(&mut results, &options, built);
+        }
         Section::Micro => micro::run(&mut results, built),
     }
     if results.cells.is_empty() && results.figures.is_empty() {
@@ -193,7 +210,7 @@ fn closed(
     work: Work,
     connections: usize,
 ) {
-    let entries: Vec<Entry<'_>> = servers
+    let entries: Vec<Entry<'_, Load>> = servers
         .iter()
         .map(|(peer, program)| Entry {
             name: peer.id.to_owned(),
@@ -201,7 +218,7 @@ fn closed(
             load: Load::closed(work.clone(), connections, options),
         })
         .collect();
-    rounds::run(results, case, &entries, options.rounds, None);
+    rounds::run(results, case, &entries, options.rounds);
 }
 
 fn plaintext(
@@ -226,7 +243,7 @@ pub(crate) fn vcpus_row(vcpus: usize) -> String {
 
 fn vcpus(results: &mut SectionResults, options: &Options, built: &Built) {
     let programs = ["2", "5"].map(|n| built.upshift(&["matrix-server", "--vcpus", n]));
-    let entries: Vec<Entry<'_>> = [2, 5]
+    let entries: Vec<Entry<'_, Load>> = [2, 5]
         .into_iter()
         .zip(&programs)
         .filter_map(|(n, program)| {
@@ -239,7 +256,7 @@ fn vcpus(results: &mut SectionResults, options: &Options, built: &Built) {
             })
         })
         .collect();
-    rounds::run(results, VCPUS_CASE, &entries, options.rounds, None);
+    rounds::run(results, VCPUS_CASE, &entries, options.rounds);
 }
 
 /// Order of the matrices at overload: the largest of the matrix section, so that the server, not the client, is at its
@@ -262,7 +279,7 @@ fn levels(results: &mut SectionResults, options: &Options, built: &Built) {
     };
     let rounds = options.rounds;
     let mut total = |case: &str, load: &Load| {
-        rounds::run(results, case, &[entry(load)], rounds, None);
+        rounds::run(results, case, &[entry(load)], rounds);
         results.cell(case, "total")?.median(|r| r.per_second)
     };
     let groups = LEVELS.len() as f64;
@@ -274,17 +291,16 @@ fn levels(results: &mut SectionResults, options: &Options, built: &Built) {
         return;
     };
     load.rate = Some(OVERLOAD * capacity / groups);
-    let one_level = load.clone();
+    let mut one_level = load.clone();
+    one_level.per_address = Some(|i| format!("group {}", i + 1));
     load.listen = at(LEVELS);
+    load.per_address = Some(|i| level_row(LEVELS[i]));
     let mut alone = load.clone();
     alone.loaded = 1;
-    let row: fn(usize) -> String = |i| level_row(LEVELS[i]);
-    let name: fn(usize) -> String = |i| format!("group {}", i + 1);
     // Interleaved by hand: the three have rows of different names.
     for _ in 0..rounds {
-        rounds::run(results, ALONE_CASE, &[entry(&alone)], 1, Some(row));
-        rounds::run(results, OVERLOAD_CASE, &[entry(&load)], 1, Some(row));
-        let one = [entry(&one_level)];
-        rounds::run(results, ONE_LEVEL_CASE, &one, 1, Some(name));
+        rounds::run(results, ALONE_CASE, &[entry(&alone)], 1);
+        rounds::run(results, OVERLOAD_CASE, &[entry(&load)], 1);
+        rounds::run(results, ONE_LEVEL_CASE, &[entry(&one_level)], 1);
     }
 }

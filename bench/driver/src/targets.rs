@@ -1,6 +1,7 @@
 //! What was to be reached, and whether it was: the summary at the top of the page.
 
 use crate::peers::{NO_RUNTIME, RAW_C, UPSHIFT};
+use crate::preemption_targets;
 use crate::results::{Cell, Results, Run, SectionResults};
 use crate::sections::{
     ALONE_CASE, LEVELS, MATRIX, ONE_LEVEL_CASE, ORDERS, OVERLOAD_CASE, PLAINTEXT, VCPUS_CASE,
@@ -35,7 +36,7 @@ pub(crate) struct Row {
 }
 
 /// Smaller is better: `value` against `limit`.
-fn at_most(value: f64, limit: f64) -> Verdict {
+pub(crate) fn at_most(value: f64, limit: f64) -> Verdict {
     if value <= limit {
         Verdict::Reached
     } else if value <= limit * (1.0 + NOISE) {
@@ -45,7 +46,8 @@ fn at_most(value: f64, limit: f64) -> Verdict {
     }
 }
 
-fn row(target: impl Into<String>, found: Option<(String, Verdict)>) -> Row {
+/// A row; without a finding it is not measured.
+pub(crate) fn row(target: impl Into<String>, found: Option<(String, Verdict)>) -> Row {
     let (measured, verdict) = found.unwrap_or(("–".into(), Verdict::Unmeasured));
     Row {
         target: target.into(),
@@ -80,6 +82,7 @@ pub(crate) fn rows(results: &Results) -> Vec<Row> {
     single(section("single"), &mut rows);
     vcpus(section("vcpus"), &mut rows);
     levels(section("levels"), &mut rows);
+    preemption_targets::rows(section("preemption"), &mut rows);
     micro(section("micro"), &mut rows);
     rows
 }
