@@ -1,0 +1,8 @@
+//! Tells the linker where the kernel lives.
+
+fn main() {
+    let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    println!("cargo::rerun-if-changed=kernel.ld");
+    println!("cargo::rustc-link-arg-bins=-T{here}/kernel.ld");
+    println!("cargo::rustc-link-arg-bins=--no-relax");
+}

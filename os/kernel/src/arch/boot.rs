@@ -1,0 +1,126 @@
+//! The first instructions of a hart.
+//!
+//! ```text
+//!  OpenSBI ─► _start       the one hart it chose, whichever; MMU off
+//!             │ clear .bss
+//!  boot ────► _start_more  each other hart, by SBI hart_start
+//!             ▼
+//!             MMU on with BOOT_TABLE: the image twice, at its physical address
+//!             (this code) and in the upper half (everything after)
+//!             ▼
+//!             own stack, tp = number of the hart, main.rs
+//! ```
+
+use core::arch::global_asm;
+
+use super::{csr, sbi, trap};
+use crate::MAX_HARTS;
+use crate::memory::{DIRECT, PhysAddr};
+
+/// Bytes of a hart's stack, its guard page included.
+pub(crate) const STACK: usize = 1 << 16;
+
+/// Three gigapages, until `memory` has made the real table.
+#[repr(C, align(4096))]
+struct BootTable([u64; 512]);
+
+const fn boot_table() -> BootTable {
+    // Valid, readable, writable, executable, global, accessed, dirty.
+    const ALL: u64 = 0b1110_1111;
+    const GIGA: u64 = 1 << 28;
+    let mut table = [0; 512];
+    table[2] = 2 * GIGA | ALL;
+    table[256] = ALL;
+    table[257] = GIGA | ALL;
+    table[258] = 2 * GIGA | ALL;
+    BootTable(table)
+}
+
+#[unsafe(no_mangle)]
+static BOOT_TABLE: BootTable = boot_table();
+
+global_asm!(
+    r#"
+    .section .text.entry
+    .globl _start
+_start:
+    # a0 = hart id, a1 = device tree
+    la      t0, __bss_start
+    la      t1, __bss_end
+0:  bgeu    t0, t1, 1f
+    sd      zero, (t0)
+    addi    t0, t0, 8
+    j       0b
+1:  li      a2, 0
+    la      a3, {first}
+    j       2f
+
+    .globl _start_more
+_start_more:
+    # a0 = hart id, a1 = number of the hart
+    mv      a2, a1
+    la      a3, {more}
+
+2:  # a2 = number of the hart, a3 = where to go; the MMU is off: addresses are physical
+    li      t0, {direct}
+    add     a3, a3, t0
+    mv      tp, a2
+    la      sp, __stacks
+    add     sp, sp, t0
+    addi    t1, a2, 1
+    slli    t1, t1, {stack_shift}
+    add     sp, sp, t1
+    la      t3, BOOT_TABLE
+    srli    t3, t3, 12
+    li      t4, 8 << 60
+    or      t3, t3, t4
+    sfence.vma
+    csrw    satp, t3
+    sfence.vma
+    li      ra, 0
+    jr      a3
+    "#,
+    first = sym first,
+    more = sym more,
+    direct = const DIRECT,
+    stack_shift = const STACK.trailing_zeros(),
+);
+
+unsafe extern "C" {
+    fn _start_more();
+    static __stacks: [u8; STACK];
+}
+
+extern "C" fn first(hart_id: usize, device_tree: usize) -> ! {
+    prepare();
+    crate::boot(hart_id, PhysAddr::new(device_tree))
+}
+
+extern "C" fn more(hart_id: usize, index: usize) -> ! {
+    prepare();
+    crate::boot_more(hart_id, index)
+}
+
+/// What each hart does before it can take a trap.
+fn prepare() {
+    trap::install();
+    csr::floating_point_off();
+    csr::enable_sources();
+}
+
+/// Starts another hart as number `index`.
+///
+/// # Errors
+/// The firmware's answer.
+pub(crate) fn start(hart_id: usize, index: usize) -> Result<(), sbi::SbiError> {
+    debug_assert!(index < MAX_HARTS);
+    let entry = PhysAddr::of_image(_start_more as *const () as usize);
+    // SAFETY: `_start_more` is what a hart is to be started with.
+    unsafe { sbi::start_hart(hart_id, entry.get(), index) }
+}
+
+/// The guard pages of the stacks, as offsets from the first stack; and the
+/// address of that.
+pub(crate) fn stacks() -> usize {
+    &raw const __stacks as usize
+}

@@ -1,0 +1,168 @@
+//! Control and status registers, fences, `wfi`: one instruction each.
+//!
+//! Only what the kernel uses. Everything here is safe to call at any time in
+//! S-mode except [`set_satp`], whose effect reaches every pointer.
+
+use core::arch::asm;
+
+/// `scause`: the top bit says that it was an interrupt.
+pub(crate) const INTERRUPT: usize = 1 << 63;
+/// Software interrupt (an IPI), timer, external (PLIC): bits of `sie` and
+/// `sip`, codes of `scause`.
+pub(crate) const SOFTWARE: usize = 1;
+pub(crate) const TIMER: usize = 5;
+pub(crate) const EXTERNAL: usize = 9;
+
+/// `sstatus`: interrupts enabled in S-mode.
+const SIE: usize = 1 << 1;
+/// `sstatus`: interrupts are enabled after `sret`.
+pub(crate) const SPIE: usize = 1 << 5;
+/// `sstatus`: user mode has 64-bit registers.
+pub(crate) const UXL_64: usize = 0b10 << 32;
+/// `sstatus`: floating-point state: off, initial, clean, dirty.
+pub(crate) const FS: usize = 0b11 << 13;
+pub(crate) const FS_INITIAL: usize = 0b01 << 13;
+
+macro_rules! read {
+    ($csr:literal) => {{
+        let value: usize;
+        // SAFETY: reading this register has no side effect.
+        unsafe { asm!(concat!("csrr {}, ", $csr), out(reg) value, options(nomem, nostack)) };
+        value
+    }};
+}
+
+/// Ticks of the machine's clock since it started. Cheap: no SBI call.
+#[inline]
+pub(crate) fn time() -> u64 {
+    read!("time") as u64
+}
+
+/// Instructions retired by this hart.
+#[inline]
+pub(crate) fn instructions() -> u64 {
+    read!("instret") as u64
+}
+
+/// Why the last trap was taken.
+#[inline]
+pub(crate) fn scause() -> usize {
+    read!("scause")
+}
+
+/// The address or instruction the last trap was about.
+#[inline]
+pub(crate) fn stval() -> usize {
+    read!("stval")
+}
+
+/// Where the last trap interrupted.
+#[inline]
+pub(crate) fn sepc() -> usize {
+    read!("sepc")
+}
+
+/// Pending interrupts.
+#[inline]
+pub(crate) fn sip() -> usize {
+    read!("sip")
+}
+
+/// Takes a pending IPI down.
+#[inline]
+pub(crate) fn clear_software_interrupt() {
+    // SAFETY: clears one pending bit of this hart.
+    unsafe { asm!("csrc sip, {}", in(reg) 1 << SOFTWARE, options(nostack)) };
+}
+
+/// Masks interrupts and returns whether they were enabled.
+#[inline]
+pub(crate) fn interrupts_off() -> bool {
+    let before: usize;
+    // SAFETY: masking interrupts delays handlers, nothing else. No `nomem`: what
+    // follows must not move before it.
+    unsafe { asm!("csrrc {}, sstatus, {}", out(reg) before, in(reg) SIE, options(nostack)) };
+    before & SIE != 0
+}
+
+/// Enables interrupts if `before`, the answer of [`interrupts_off`], says so.
+#[inline]
+pub(crate) fn interrupts_restore(before: bool) {
+    if before {
+        // SAFETY: handlers may run at any point of kernel code that has not
+        // masked them; they only use interrupt-safe locks.
+        unsafe { asm!("csrs sstatus, {}", in(reg) SIE, options(nostack)) };
+    }
+}
+
+/// Are interrupts enabled?
+#[inline]
+pub(crate) fn interrupts_enabled() -> bool {
+    read!("sstatus") & SIE != 0
+}
+
+/// Waits until an interrupt is pending, masked or not.
+#[inline]
+pub(crate) fn wait_for_interrupt() {
+    // SAFETY: a hint that ends by itself when something is pending.
+    unsafe { asm!("wfi", options(nostack)) };
+}
+
+/// Lets this hart take IPIs, timer and external interrupts, when unmasked.
+pub(crate) fn enable_sources() {
+    let sources = 1 << SOFTWARE | 1 << TIMER | 1 << EXTERNAL;
+    // SAFETY: the trap vector is set before; handlers exist for all three.
+    unsafe { asm!("csrs sie, {}", in(reg) sources, options(nostack)) };
+}
+
+/// Switches floating point off in the kernel: its use traps, loudly, instead of
+/// changing the registers of a user program.
+pub(crate) fn floating_point_off() {
+    // SAFETY: the kernel has no floating-point state.
+    unsafe { asm!("csrc sstatus, {}", in(reg) FS, options(nostack)) };
+}
+
+/// Arms the timer of this hart through the Sstc extension.
+#[inline]
+pub(crate) fn set_stimecmp(deadline: u64) {
+    // SAFETY: only raises or clears the pending bit of the timer.
+    unsafe { asm!("csrw 0x14d, {}", in(reg) deadline, options(nostack)) };
+}
+
+/// Sets the trap vector.
+///
+/// # Safety
+/// `handler` is a trap entry for the mode that runs next.
+pub(crate) unsafe fn set_stvec(handler: usize) {
+    // SAFETY: passed on.
+    unsafe { asm!("csrw stvec, {}", in(reg) handler, options(nostack)) };
+}
+
+/// Installs a page table and forgets old translations.
+///
+/// # Safety
+/// The table maps the kernel as the present one does, and lives until another
+/// is installed.
+pub(crate) unsafe fn set_satp(satp: usize) {
+    // SAFETY: passed on. No `nomem`: memory is seen through the new table.
+    unsafe { asm!("csrw satp, {}", "sfence.vma", in(reg) satp, options(nostack)) };
+}
+
+/// The page table in force.
+pub(crate) fn satp() -> usize {
+    read!("satp")
+}
+
+/// Forgets old translations of this hart.
+#[inline]
+pub(crate) fn flush_translations() {
+    // SAFETY: costs time only.
+    unsafe { asm!("sfence.vma", options(nostack)) };
+}
+
+/// Makes this hart fetch the instructions that were written last.
+#[inline]
+pub(crate) fn flush_instructions() {
+    // SAFETY: costs time only.
+    unsafe { asm!("fence.i", options(nostack)) };
+}

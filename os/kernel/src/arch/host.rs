@@ -1,0 +1,66 @@
+//! The kernel as a host of the scheduler.
+//!
+//! A hart serves one vCPU, with the hart's number as index. An interrupt handler
+//! serves none: what it wakes goes through the inbox, because the code it
+//! interrupted may hold the vCPU's lock.
+
+use core::future::Future;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+use upshift_core::{
+    CoroutineId, Executor, Host, JoinHandle, Kind, Level, Priority, SpawnError, SpawnOptions, Vcpu,
+};
+
+use super::csr;
+use crate::hart;
+
+/// The kernel.
+pub(crate) struct KernelHost;
+
+// SAFETY: `current` names the vCPU whose executor the hart's loop holds (it is
+// set right before the loop starts, which never ends), and only to that hart;
+// to a handler, which may stand in the middle of the loop, it names none.
+unsafe impl Host for KernelHost {
+    #[inline]
+    fn now(&self) -> u64 {
+        csr::time()
+    }
+
+    #[inline]
+    fn current(&self) -> Option<NonNull<Vcpu<KernelHost>>> {
+        let hart = hart::this();
+        if hart.in_interrupt.load(Relaxed) {
+            return None;
+        }
+        NonNull::new(hart.vcpu.load(Relaxed))
+    }
+
+    fn pend(&self, index: usize) {
+        hart::interrupt(index);
+    }
+}
+
+/// Starts the switching coroutine of a vCPU: pinned, never done, at the least
+/// urgent level until it is told otherwise.
+///
+/// # Errors
+/// [`SpawnError`].
+pub(crate) fn spawn_switching<F>(
+    executor: &Executor<KernelHost>,
+    future: F,
+) -> Result<CoroutineId, SpawnError>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let options = SpawnOptions {
+        priority: Priority::At(Level::LEAST_URGENT),
+        kind: Kind::Switching,
+        start: true,
+    };
+    // SAFETY: the future and its output are `Send`.
+    let handle: JoinHandle<(), KernelHost> = unsafe { executor.spawn_pinned(future, options)? };
+    let id = handle.id();
+    handle.detach();
+    Ok(id)
+}

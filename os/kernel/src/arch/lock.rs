@@ -1,0 +1,139 @@
+//! [`IrqLock`], the one lock of the kernel, and [`Once`].
+//!
+//! Every lock masks interrupts while it is held. So a handler never meets a lock
+//! that the code it interrupted holds, and there is one kind of lock to reason
+//! about. Critical sections are short: no system call, no `await`, no user
+//! memory fault happens in one. The order in which locks are taken is written
+//! down in `main.rs`.
+
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU8};
+
+use super::csr;
+
+/// A spin lock that masks interrupts of its hart while it is held.
+pub(crate) struct IrqLock<T> {
+    held: AtomicBool,
+    data: UnsafeCell<T>,
+}
+
+// SAFETY: the data is reached by one hart at a time, and by no handler of that
+// hart meanwhile; it moves between harts, hence `Send`.
+unsafe impl<T: Send> Sync for IrqLock<T> {}
+
+impl<T> IrqLock<T> {
+    /// An open lock around `data`.
+    pub(crate) const fn new(data: T) -> IrqLock<T> {
+        IrqLock {
+            held: AtomicBool::new(false),
+            data: UnsafeCell::new(data),
+        }
+    }
+
+    /// Takes the lock, spinning.
+    #[inline]
+    pub(crate) fn lock(&self) -> IrqGuard<'_, T> {
+        let interrupts = csr::interrupts_off();
+        while self.held.swap(true, Acquire) {
+            while self.held.load(Relaxed) {
+                core::hint::spin_loop();
+            }
+        }
+        IrqGuard {
+            lock: self,
+            interrupts,
+            not_send: PhantomData,
+        }
+    }
+}
+
+/// The lock is held until this is dropped. It is not `Send`, so the compiler
+/// rejects a coroutine that holds one across an `await`.
+pub(crate) struct IrqGuard<'a, T> {
+    lock: &'a IrqLock<T>,
+    interrupts: bool,
+    not_send: PhantomData<*const ()>,
+}
+
+impl<T> Deref for IrqGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held.
+        unsafe { &*self.lock.data.get() }
+    }
+}
+
+impl<T> DerefMut for IrqGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, and the guard is borrowed mutably.
+        unsafe { &mut *self.lock.data.get() }
+    }
+}
+
+impl<T> Drop for IrqGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.held.store(false, Release);
+        csr::interrupts_restore(self.interrupts);
+    }
+}
+
+const EMPTY: u8 = 0;
+const BUSY: u8 = 1;
+const FULL: u8 = 2;
+
+/// A value that is set once, while booting, and shared from then on.
+pub(crate) struct Once<T> {
+    state: AtomicU8,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: written once by whoever turned `EMPTY` into `BUSY`, read after `FULL`.
+unsafe impl<T: Send + Sync> Sync for Once<T> {}
+
+impl<T> Once<T> {
+    /// Nothing yet.
+    pub(crate) const fn new() -> Once<T> {
+        Once {
+            state: AtomicU8::new(EMPTY),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// Sets the value.
+    ///
+    /// # Panics
+    /// If it was set before: a mistake in the order of booting.
+    pub(crate) fn set(&self, value: T) {
+        let first = self.state.compare_exchange(EMPTY, BUSY, Acquire, Relaxed);
+        assert!(first.is_ok(), "a boot-time value is set twice");
+        // SAFETY: this call alone made the state `BUSY`; nobody reads yet.
+        unsafe { (*self.value.get()).write(value) };
+        self.state.store(FULL, Release);
+    }
+
+    /// The value, if it is set.
+    #[inline]
+    pub(crate) fn try_get(&self) -> Option<&T> {
+        if self.state.load(Acquire) == FULL {
+            // SAFETY: written before `FULL`, never again.
+            Some(unsafe { (*self.value.get()).assume_init_ref() })
+        } else {
+            None
+        }
+    }
+
+    /// The value.
+    ///
+    /// # Panics
+    /// If it is not set yet: a mistake in the order of booting.
+    #[inline]
+    pub(crate) fn get(&self) -> &T {
+        self.try_get()
+            .expect("a boot-time value is used before it is set")
+    }
+}

@@ -1,0 +1,60 @@
+//! RISC-V: registers, traps, firmware, and the devices every machine has.
+//!
+//! With `memory` the only place of `unsafe`; each block argues its case. What
+//! leaves this module is safe to call. Nothing here decides anything: policy is
+//! in the modules above.
+
+pub(crate) mod boot;
+pub(crate) mod csr;
+pub(crate) mod finisher;
+pub(crate) mod host;
+pub(crate) mod lock;
+pub(crate) mod plic;
+pub(crate) mod sbi;
+pub(crate) mod trap;
+pub(crate) mod uart;
+
+use core::arch::asm;
+use core::ptr::{read_volatile, write_volatile};
+
+use crate::memory::PhysAddr;
+
+/// The number of the hart this code runs on: its vCPU's index, not the hart id
+/// of the firmware. Kept in `tp` from `boot.rs` on.
+#[inline]
+pub(crate) fn hart_index() -> usize {
+    let index;
+    // SAFETY: reads a register that nothing else uses.
+    unsafe { asm!("mv {}, tp", out(reg) index, options(nomem, nostack)) };
+    index
+}
+
+/// A device register of one byte or word.
+#[derive(Clone, Copy)]
+pub(crate) struct Register<T>(*mut T);
+
+// SAFETY: an address; each access is a volatile one of its own.
+unsafe impl<T> Send for Register<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Register<T> {}
+
+impl<T: Copy> Register<T> {
+    /// The register at a physical address below [`crate::memory::DEVICE_END`];
+    /// `None` if it is not there.
+    pub(crate) fn new(address: PhysAddr) -> Option<Register<T>> {
+        let last = address.get().checked_add(size_of::<T>())?;
+        let aligned = address.get().is_multiple_of(align_of::<T>());
+        (last <= crate::memory::DEVICE_END && aligned).then(|| Register(address.direct() as *mut T))
+    }
+
+    pub(crate) fn read(self) -> T {
+        // SAFETY: device space is mapped for as long as the kernel runs and
+        // holds no Rust object; aligned, says the constructor.
+        unsafe { read_volatile(self.0) }
+    }
+
+    pub(crate) fn write(self, value: T) {
+        // SAFETY: as above. Devices of this kernel do no DMA.
+        unsafe { write_volatile(self.0, value) };
+    }
+}

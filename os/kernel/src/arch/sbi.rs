@@ -1,0 +1,62 @@
+//! Calls to the firmware (SBI 1.0): timer, IPIs, starting harts.
+//!
+//! Costs some microseconds each: a trap to M-mode and back.
+
+use core::arch::asm;
+
+const TIME: usize = 0x5449_4d45;
+const IPI: usize = 0x0073_5049;
+const HSM: usize = 0x0048_534d;
+
+/// The error word of a call; 0 is success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SbiError(pub(crate) isize);
+
+fn call(extension: usize, function: usize, args: [usize; 3]) -> Result<(), SbiError> {
+    let error: isize;
+    // SAFETY: the calls below change the timer, pending bits or the state of
+    // harts, not memory; the firmware preserves all registers but a0 and a1.
+    unsafe {
+        asm!(
+            "ecall",
+            inlateout("a0") args[0] => error,
+            inlateout("a1") args[1] => _,
+            in("a2") args[2],
+            in("a6") function,
+            in("a7") extension,
+            options(nostack),
+        );
+    }
+    if error == 0 {
+        Ok(())
+    } else {
+        Err(SbiError(error))
+    }
+}
+
+/// Arms the timer of the calling hart.
+pub(crate) fn set_timer(deadline: u64) {
+    // A machine without Sstc has this call; there is nothing to do if it fails.
+    let _ = call(TIME, 0, [deadline as usize, 0, 0]);
+}
+
+/// Makes a software interrupt pending on a hart.
+pub(crate) fn send_ipi(hart: usize) {
+    // It fails only for a hart that does not exist; ours were started.
+    let _ = call(IPI, 0, [1, hart, 0]);
+}
+
+/// Starts a stopped hart at a physical address, with `argument` in `a1`.
+///
+/// # Errors
+/// The firmware's error word: no such hart, or not stopped.
+///
+/// # Safety
+/// `entry` is the physical address of code that expects to be started so.
+pub(crate) unsafe fn start_hart(
+    hart: usize,
+    entry: usize,
+    argument: usize,
+) -> Result<(), SbiError> {
+    call(HSM, 0, [hart, entry, argument])
+}

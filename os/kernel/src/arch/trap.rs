@@ -1,0 +1,339 @@
+//! Traps: into the kernel from itself, and from user mode.
+//!
+//! *From the kernel*: the registers a function may change go onto the stack,
+//! [`handle`] runs with interrupts masked, and the interrupted code goes on. An
+//! exception there is a bug, and a panic.
+//!
+//! *To user mode and back* is a function call: [`UserContext::run`] saves the
+//! callee-saved registers of the kernel on its stack, loads the user's and goes;
+//! the next trap saves the user's, loads the kernel's and returns. So a trap
+//! from user mode comes back in the middle of the poll that entered it, on the
+//! same stack, and nothing of the kernel is ever interrupted by it.
+//!
+//! Floating point: the kernel runs with it off. A program starts with it off as
+//! well; its first floating-point instruction traps, and from then on its
+//! registers are saved when they were changed and loaded on the way back. Those
+//! who never use it pay two instructions.
+
+use core::arch::global_asm;
+
+use super::csr;
+use crate::interrupts;
+
+/// The registers of a user program while it does not run.
+#[repr(C)]
+pub(crate) struct UserContext {
+    /// x1 to x31.
+    pub(crate) registers: [usize; 31],
+    /// Where it goes on.
+    pub(crate) pc: usize,
+    status: usize,
+    kernel_sp: usize,
+    kernel_tp: usize,
+    float: [u64; 32],
+    fcsr: u64,
+}
+
+/// Offsets that the assembly below uses.
+const PC: usize = core::mem::offset_of!(UserContext, pc);
+const STATUS: usize = core::mem::offset_of!(UserContext, status);
+const KERNEL_SP: usize = core::mem::offset_of!(UserContext, kernel_sp);
+const KERNEL_TP: usize = core::mem::offset_of!(UserContext, kernel_tp);
+const FLOAT: usize = core::mem::offset_of!(UserContext, float);
+const FCSR: usize = core::mem::offset_of!(UserContext, fcsr);
+
+/// Why a program came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trap {
+    /// `ecall`.
+    SystemCall,
+    /// An interrupt, with its code; still pending.
+    Interrupt(usize),
+    /// It did what it may not.
+    Fault(Fault),
+}
+
+/// An exception of a user program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// `scause`.
+    pub(crate) cause: usize,
+    /// The address or instruction.
+    pub(crate) value: usize,
+    /// Where.
+    pub(crate) pc: usize,
+}
+
+impl UserContext {
+    /// A program that starts at `pc` with the stack pointer `sp`.
+    pub(crate) fn new(pc: usize, sp: usize) -> UserContext {
+        let mut registers = [0; 31];
+        registers[1] = sp;
+        UserContext {
+            registers,
+            pc,
+            status: csr::SPIE | csr::UXL_64,
+            kernel_sp: 0,
+            kernel_tp: 0,
+            float: [0; 32],
+            fcsr: 0,
+        }
+    }
+
+    /// The argument register `n`, a0 to a7.
+    pub(crate) fn argument(&self, n: usize) -> usize {
+        self.registers[9 + n]
+    }
+
+    /// Sets a0 to a7.
+    pub(crate) fn set_argument(&mut self, n: usize, value: usize) {
+        self.registers[9 + n] = value;
+    }
+
+    /// Runs the program on this hart until it traps. Interrupts are masked when
+    /// it returns, as they must be before. The user's page table is installed.
+    pub(crate) fn run(&mut self) -> Trap {
+        debug_assert!(!csr::interrupts_enabled());
+        // SAFETY: the context is ours until the call returns. User mode cannot
+        // touch kernel memory, and returns only through `user_trap`, which
+        // restores stack, `tp` and the callee-saved registers.
+        unsafe { enter_user(self) };
+        let (cause, value) = (csr::scause(), csr::stval());
+        if cause & csr::INTERRUPT != 0 {
+            return Trap::Interrupt(cause & !csr::INTERRUPT);
+        }
+        if cause == 8 {
+            self.pc += 4;
+            return Trap::SystemCall;
+        }
+        Trap::Fault(Fault {
+            cause,
+            value,
+            pc: self.pc,
+        })
+    }
+
+    /// Gives the program floating point if the fault may be for lack of it.
+    /// False: it has it already, or wanted something else.
+    pub(crate) fn enable_float(&mut self, fault: Fault) -> bool {
+        let wants = fault.cause == 2 && self.status & csr::FS == 0;
+        if wants {
+            self.status |= csr::FS_INITIAL;
+        }
+        wants
+    }
+}
+
+/// Sets the trap vector of this hart.
+pub(crate) fn install() {
+    // SAFETY: the entry below handles traps from the kernel.
+    unsafe { csr::set_stvec(kernel_trap as *const () as usize) };
+}
+
+unsafe extern "C" {
+    fn kernel_trap();
+    fn enter_user(context: *mut UserContext);
+}
+
+/// A trap while the kernel ran. Interrupts are masked until it returns.
+extern "C" fn handle() {
+    let cause = csr::scause();
+    if cause & csr::INTERRUPT != 0 {
+        interrupts::handle(cause & !csr::INTERRUPT);
+    } else {
+        panic!(
+            "exception {cause} in the kernel at {:#x}, about {:#x}",
+            csr::sepc(),
+            csr::stval()
+        );
+    }
+}
+
+extern "C" fn stack_overflow() -> ! {
+    panic!("the kernel stack of a hart is full, at {:#x}", csr::sepc());
+}
+
+global_asm!(
+    r#"
+    .option push
+    .option arch, +d
+    .section .text
+    .globl kernel_trap
+    .align 2
+kernel_trap:
+    # A stack is 64 KiB, aligned so, and its lowest page is a guard.
+    csrw    sscratch, t0
+    addi    t0, sp, -144
+    slli    t0, t0, 48
+    srli    t0, t0, 60
+    beqz    t0, 1f
+    csrr    t0, sscratch
+    addi    sp, sp, -144
+    sd      ra, 0(sp)
+    sd      t0, 8(sp)
+    sd      t1, 16(sp)
+    sd      t2, 24(sp)
+    sd      t3, 32(sp)
+    sd      t4, 40(sp)
+    sd      t5, 48(sp)
+    sd      t6, 56(sp)
+    sd      a0, 64(sp)
+    sd      a1, 72(sp)
+    sd      a2, 80(sp)
+    sd      a3, 88(sp)
+    sd      a4, 96(sp)
+    sd      a5, 104(sp)
+    sd      a6, 112(sp)
+    sd      a7, 120(sp)
+    call    {handle}
+    ld      ra, 0(sp)
+    ld      t0, 8(sp)
+    ld      t1, 16(sp)
+    ld      t2, 24(sp)
+    ld      t3, 32(sp)
+    ld      t4, 40(sp)
+    ld      t5, 48(sp)
+    ld      t6, 56(sp)
+    ld      a0, 64(sp)
+    ld      a1, 72(sp)
+    ld      a2, 80(sp)
+    ld      a3, 88(sp)
+    ld      a4, 96(sp)
+    ld      a5, 104(sp)
+    ld      a6, 112(sp)
+    ld      a7, 120(sp)
+    addi    sp, sp, 144
+    sret
+1:  la      sp, {emergency} + 4096
+    call    {overflow}
+
+    .macro  each_float op
+    .altmacro
+    .set    i, 0
+    .rept   32
+    each_float_one \op, %i
+    .set    i, i + 1
+    .endr
+    .noaltmacro
+    .endm
+    .macro  each_float_one op, n
+    \op     f\n, ({FLOAT} + 8 * \n)(a0)
+    .endm
+    # All but x10 (a0), which holds the context.
+    .macro  each_register op
+    .altmacro
+    .set    i, 1
+    .rept   9
+    each_register_one \op, %i
+    .set    i, i + 1
+    .endr
+    .set    i, 11
+    .rept   21
+    each_register_one \op, %i
+    .set    i, i + 1
+    .endr
+    .noaltmacro
+    .endm
+    .macro  each_register_one op, n
+    \op     x\n, (8 * (\n - 1))(a0)
+    .endm
+
+    .globl enter_user
+enter_user:
+    addi    sp, sp, -112
+    sd      ra, 0(sp)
+    sd      s0, 8(sp)
+    sd      s1, 16(sp)
+    sd      s2, 24(sp)
+    sd      s3, 32(sp)
+    sd      s4, 40(sp)
+    sd      s5, 48(sp)
+    sd      s6, 56(sp)
+    sd      s7, 64(sp)
+    sd      s8, 72(sp)
+    sd      s9, 80(sp)
+    sd      s10, 88(sp)
+    sd      s11, 96(sp)
+    sd      sp, {KERNEL_SP}(a0)
+    sd      tp, {KERNEL_TP}(a0)
+    la      t0, user_trap
+    csrw    stvec, t0
+    csrw    sscratch, a0
+    ld      t0, {PC}(a0)
+    csrw    sepc, t0
+    ld      t1, {STATUS}(a0)
+    csrw    sstatus, t1
+    srli    t1, t1, 13
+    andi    t1, t1, 3
+    beqz    t1, 1f
+    ld      t0, {FCSR}(a0)
+    fscsr   t0
+    each_float fld
+    # Clean: what is loaded is what is saved.
+    li      t0, 1 << 13
+    csrc    sstatus, t0
+    li      t0, 2 << 13
+    csrs    sstatus, t0
+1:  each_register ld
+    ld      a0, 72(a0)
+    sret
+
+    .align 2
+user_trap:
+    csrrw   a0, sscratch, a0
+    each_register sd
+    csrr    t0, sscratch
+    sd      t0, 72(a0)
+    csrr    t0, sepc
+    sd      t0, {PC}(a0)
+    csrr    t1, sstatus
+    sd      t1, {STATUS}(a0)
+    srli    t2, t1, 13
+    andi    t2, t2, 3
+    addi    t2, t2, -3
+    bnez    t2, 1f
+    each_float fsd
+    frcsr   t0
+    sd      t0, {FCSR}(a0)
+1:  li      t0, 3 << 13
+    csrc    sstatus, t0
+    la      t0, kernel_trap
+    csrw    stvec, t0
+    ld      tp, {KERNEL_TP}(a0)
+    ld      sp, {KERNEL_SP}(a0)
+    ld      ra, 0(sp)
+    ld      s0, 8(sp)
+    ld      s1, 16(sp)
+    ld      s2, 24(sp)
+    ld      s3, 32(sp)
+    ld      s4, 40(sp)
+    ld      s5, 48(sp)
+    ld      s6, 56(sp)
+    ld      s7, 64(sp)
+    ld      s8, 72(sp)
+    ld      s9, 80(sp)
+    ld      s10, 88(sp)
+    ld      s11, 96(sp)
+    addi    sp, sp, 112
+    ret
+    .option pop
+    "#,
+    handle = sym handle,
+    overflow = sym stack_overflow,
+    emergency = sym EMERGENCY,
+    PC = const PC,
+    STATUS = const STATUS,
+    KERNEL_SP = const KERNEL_SP,
+    KERNEL_TP = const KERNEL_TP,
+    FLOAT = const FLOAT,
+    FCSR = const FCSR,
+);
+
+/// Where a hart whose stack is full says so.
+#[repr(C, align(16))]
+struct Emergency(core::cell::UnsafeCell<[u8; 4096]>);
+
+// SAFETY: only the assembly above uses it, for a path that ends in a panic.
+unsafe impl Sync for Emergency {}
+
+static EMERGENCY: Emergency = Emergency(core::cell::UnsafeCell::new([0; 4096]));

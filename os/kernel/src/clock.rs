@@ -1,0 +1,49 @@
+//! The clock: ticks since the machine started, and the timer of each hart.
+//!
+//! A hart's timer is armed for the earliest of its sleepers and the end of the
+//! quantum of the program it runs; there is no periodic tick. Arming costs one
+//! register write with Sstc, a call to the firmware without.
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+use crate::arch::{csr, sbi};
+use crate::hart::Hart;
+
+static TICKS_PER_SECOND: AtomicU64 = AtomicU64::new(1);
+static HAS_SSTC: AtomicBool = AtomicBool::new(false);
+
+/// Sets what the device tree says.
+pub(crate) fn init(ticks_per_second: u64, sstc: bool) {
+    TICKS_PER_SECOND.store(ticks_per_second, Relaxed);
+    HAS_SSTC.store(sstc, Relaxed);
+}
+
+/// Ticks since the machine started.
+#[inline]
+pub(crate) fn now() -> u64 {
+    csr::time()
+}
+
+/// Ticks per second.
+pub(crate) fn ticks_per_second() -> u64 {
+    TICKS_PER_SECOND.load(Relaxed)
+}
+
+/// So many ticks are at least that many microseconds.
+pub(crate) fn from_micros(micros: u64) -> u64 {
+    let ticks = u128::from(micros) * u128::from(ticks_per_second());
+    u64::try_from(ticks.div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Arms the timer of the calling hart for what it has to do next. `hart` is the
+/// calling hart; interrupts are masked, or the caller is its handler.
+pub(crate) fn rearm(hart: &Hart) {
+    let next = hart.timers.lock().next_deadline();
+    let deadline = next.min(hart.quantum_end.load(Relaxed));
+    if HAS_SSTC.load(Relaxed) {
+        csr::set_stimecmp(deadline);
+    } else {
+        sbi::set_timer(deadline);
+    }
+}

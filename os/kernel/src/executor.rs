@@ -1,0 +1,122 @@
+//! The kernel's domain of coroutines, and the loop of each hart.
+//!
+//! Each hart serves one vCPU of `upshift-core`; there are no kernel threads. The
+//! loop never finds its queues empty, because the *switching coroutine* of the
+//! hart is always ready: its poll runs user programs, or waits for an interrupt.
+//!
+//! Levels 0 to 62 are for work. Level 63 is that of a switching coroutine
+//! without a program to run.
+
+use core::future::Future;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use upshift_core::{
+    Config, Domain, Executor, JoinHandle, Level, Picked, Polled, SpawnError, SpawnOptions,
+};
+
+use crate::arch::host::{KernelHost, spawn_switching};
+use crate::arch::lock::{IrqLock, Once};
+use crate::arch::{csr, hart_index};
+use crate::{MAX_HARTS, hart, switching};
+
+/// The least urgent level that work may have.
+pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
+
+static DOMAIN: Once<Domain<KernelHost>> = Once::new();
+
+/// The executors, until their harts take them.
+static EXECUTORS: [IrqLock<Option<Executor<KernelHost>>>; MAX_HARTS] =
+    [const { IrqLock::new(None) }; MAX_HARTS];
+
+/// The kernel's domain.
+pub(crate) fn domain() -> &'static Domain<KernelHost> {
+    DOMAIN.get()
+}
+
+/// Makes the domain, with a vCPU for each of `harts` harts. With a seed, the
+/// scheduler shuffles what order it may.
+///
+/// # Panics
+/// Without memory for that: it is boot time.
+pub(crate) fn init(harts: usize, chaos: Option<u64>) {
+    let config = Config {
+        chaos,
+        ..Config::default()
+    };
+    let domain = Domain::new(KernelHost, config);
+    for place in &EXECUTORS[..harts] {
+        let executor = domain.add_vcpu().expect("as many vCPUs as harts");
+        *place.lock() = Some(executor);
+    }
+    DOMAIN.set(domain);
+}
+
+/// Hart `index` will never serve its vCPU: what came there goes to the others.
+pub(crate) fn give_up(index: usize) {
+    let executor = EXECUTORS[index].lock().take();
+    drop(executor);
+}
+
+/// Starts a coroutine of the kernel.
+///
+/// # Errors
+/// [`SpawnError`]; the future is dropped.
+pub(crate) fn spawn<F>(
+    future: F,
+    options: impl Into<SpawnOptions>,
+) -> Result<JoinHandle<F::Output, KernelHost>, SpawnError>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    domain().spawn(future, options)
+}
+
+/// Serves the vCPU of the calling hart for ever.
+///
+/// # Panics
+/// If called twice on a hart, or without memory for its switching coroutine.
+pub(crate) fn run() -> ! {
+    let index = hart_index();
+    let executor = EXECUTORS[index].lock().take();
+    let executor = executor.expect("one loop per hart");
+    let switching = spawn_switching(&executor, switching::run()).expect("memory to boot");
+    let hart = hart::this();
+    hart.switching.store(switching.to_u64(), Relaxed);
+    hart.vcpu.store(executor.vcpu().as_ptr(), Relaxed);
+    hart::set_online(index);
+    csr::interrupts_restore(true);
+    let mut back = None;
+    loop {
+        interrupt_overtaken(index);
+        // Never `None`, for the switching coroutine is ready or running; never
+        // `Resume`, for nothing in the kernel is suspended.
+        if let Some(Picked::Poll(coroutine)) = executor.pick(back.take())
+            && let Polled::Yielded(yielded) = coroutine.poll()
+        {
+            back = Some(yielded);
+        }
+    }
+}
+
+/// Interrupts harts that run a program while something more urgent has come into
+/// their inbox.
+///
+/// The scheduler tells the host of a wake only if the vCPU is parked; a hart in
+/// user mode is not, it is in the middle of a poll. So whoever has woken
+/// something looks, after its poll, at the harts in user mode. Such a hart has
+/// set `in_user` before it looked at its queues for the last time
+/// (`switching.rs`), and the waker has filled the queue before it looks at
+/// `in_user`, both sequentially consistent: one of them sees the other. Costs
+/// one load per hart, and two for each in user mode.
+fn interrupt_overtaken(this: usize) {
+    for (index, (hart, vcpu)) in hart::online().iter().zip(domain().vcpus()).enumerate() {
+        if index != this
+            && hart.in_user.load(SeqCst)
+            && vcpu.need_preempt()
+            && hart.in_user.swap(false, SeqCst)
+        {
+            hart::interrupt(index);
+        }
+    }
+}

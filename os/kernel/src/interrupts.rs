@@ -1,0 +1,46 @@
+//! Interrupts: the timer, IPIs, devices.
+//!
+//! A handler wakes coroutines and does nothing else. It runs with interrupts
+//! masked, on the stack of what it interrupted, and for its duration the hart
+//! serves no vCPU (`arch/host.rs`).
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::arch::csr;
+use crate::{clock, console, hart};
+
+/// Handles an interrupt that came while the kernel ran.
+pub(crate) fn handle(code: usize) {
+    let in_interrupt = &hart::this().in_interrupt;
+    in_interrupt.store(true, Relaxed);
+    serve(code);
+    in_interrupt.store(false, Relaxed);
+}
+
+/// Does what an interrupt asks for. Also called for one that ended a program's
+/// turn: then the hart is in the poll of its switching coroutine, with
+/// interrupts masked, and holds no lock.
+pub(crate) fn serve(code: usize) {
+    match code {
+        csr::TIMER => {
+            let hart = hart::this();
+            let now = clock::now();
+            if hart.quantum_end.load(Relaxed) <= now {
+                // The end of the quantum is seen by whoever looks at the clock.
+                hart.quantum_end.store(u64::MAX, Relaxed);
+            }
+            loop {
+                let expired = hart.timers.lock().expire(now);
+                match expired {
+                    Some(waker) => waker.wake(),
+                    None => break,
+                }
+            }
+            clock::rearm(hart);
+        }
+        // It has done its work by ending a wait or a program's turn.
+        csr::SOFTWARE => csr::clear_software_interrupt(),
+        csr::EXTERNAL => console::serve_devices(),
+        _ => panic!("interrupt {code}, which nobody has asked for"),
+    }
+}

@@ -1,0 +1,193 @@
+//! The machine, as its device tree describes it.
+//!
+//! Nothing is taken for granted that the tree says: harts (with gaps, in any
+//! order), memory, clock, devices. The one assumption is that of `-machine
+//! virt`: the kernel is loaded at the address it is linked for.
+
+use core::ops::Range;
+
+use crate::MAX_HARTS;
+use crate::device_tree::{DeviceTree, Node};
+use crate::memory::PhysAddr;
+
+/// A device with registers and an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Device {
+    /// Its registers.
+    pub(crate) base: PhysAddr,
+    /// Its interrupt source; 0: none.
+    pub(crate) interrupt: u32,
+}
+
+/// A hart that can run this kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HartInfo {
+    /// The firmware's id.
+    pub(crate) id: usize,
+    /// The name of its interrupt controller within the tree.
+    controller: u32,
+    /// Its context at the PLIC, in S-mode.
+    pub(crate) plic_context: Option<usize>,
+    /// It has `stimecmp`.
+    pub(crate) sstc: bool,
+}
+
+/// A list of fixed size: there is no heap yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List<T, const N: usize> {
+    items: [Option<T>; N],
+}
+
+impl<T: Copy, const N: usize> List<T, N> {
+    const fn new() -> List<T, N> {
+        List { items: [None; N] }
+    }
+
+    /// Adds an item; what does not fit is left out.
+    fn add(&mut self, item: T) {
+        if let Some(place) = self.items.iter_mut().find(|place| place.is_none()) {
+            *place = Some(item);
+        }
+    }
+
+    /// The items.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items.iter().flatten()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.iter().count()
+    }
+}
+
+/// What was found.
+pub(crate) struct Machine {
+    /// The memory.
+    pub(crate) memory: Range<usize>,
+    /// The harts that have an MMU, at most [`MAX_HARTS`].
+    pub(crate) harts: List<HartInfo, MAX_HARTS>,
+    /// Ticks of the clock per second.
+    pub(crate) timebase: u64,
+    /// The serial port.
+    pub(crate) uart: Option<Device>,
+    /// The interrupt controller.
+    pub(crate) plic: Option<PhysAddr>,
+    /// The device that ends the machine.
+    pub(crate) finisher: Option<PhysAddr>,
+    /// virtio slots, used or not.
+    pub(crate) virtio: List<Device, 32>,
+    /// The kernel's command line.
+    pub(crate) arguments: &'static str,
+    /// The archive with the programs.
+    pub(crate) archive: Option<Range<usize>>,
+}
+
+impl Machine {
+    /// Reads the tree. `None`: it lacks memory, clock or harts.
+    pub(crate) fn new(tree: DeviceTree<'static>) -> Option<Machine> {
+        let mut machine = Machine {
+            memory: 0..0,
+            harts: List::new(),
+            timebase: 0,
+            uart: None,
+            plic: None,
+            finisher: None,
+            virtio: List::new(),
+            arguments: "",
+            archive: None,
+        };
+        // A controller node follows its hart; the PLIC may precede both.
+        let mut hart = None;
+        for node in tree.nodes() {
+            match node.name.split('@').next() {
+                Some("memory") => machine.add_memory(&node),
+                Some("cpus") => machine.timebase = node.number("timebase-frequency")?,
+                Some("cpu") => hart = usable_hart(&node),
+                Some("interrupt-controller") => {
+                    if let (Some(mut hart), Some(phandle)) = (hart.take(), node.number("phandle")) {
+                        hart.controller = phandle as u32;
+                        machine.harts.add(hart);
+                    }
+                }
+                Some("chosen") => machine.read_chosen(&node),
+                _ => machine.add_device(&node),
+            }
+        }
+        for node in tree
+            .nodes()
+            .filter(|node| node.is_compatible("riscv,plic0"))
+        {
+            machine.read_contexts(&node);
+        }
+        let complete =
+            !machine.memory.is_empty() && machine.timebase != 0 && machine.harts.len() != 0;
+        complete.then_some(machine)
+    }
+
+    /// The largest region counts; the others are left alone.
+    fn add_memory(&mut self, node: &Node<'_>) {
+        if let Some((start, size)) = node.region()
+            && size > self.memory.len()
+        {
+            self.memory = start..start.saturating_add(size);
+        }
+    }
+
+    fn read_chosen(&mut self, node: &Node<'static>) {
+        self.arguments = node.text("bootargs").unwrap_or("");
+        let start = node.number("linux,initrd-start");
+        if let (Some(start), Some(end)) = (start, node.number("linux,initrd-end")) {
+            self.archive = Some(start as usize..end as usize);
+        }
+    }
+
+    fn add_device(&mut self, node: &Node<'_>) {
+        let Some((base, _)) = node.region() else {
+            return;
+        };
+        let device = Device {
+            base: PhysAddr::new(base),
+            interrupt: node.words("interrupts").next().unwrap_or(0),
+        };
+        if node.is_compatible("ns16550a") {
+            self.uart = Some(device);
+        } else if node.is_compatible("riscv,plic0") {
+            self.plic = Some(device.base);
+        } else if node.is_compatible("sifive,test1") {
+            self.finisher = Some(device.base);
+        } else if node.is_compatible("virtio,mmio") {
+            self.virtio.add(device);
+        }
+    }
+
+    /// The PLIC lists its contexts in order: a controller and an interrupt of
+    /// it each, of which the external one of S-mode is meant for us.
+    fn read_contexts(&mut self, node: &Node<'_>) {
+        const SUPERVISOR_EXTERNAL: u32 = 9;
+        let mut words = node.words("interrupts-extended");
+        let mut context = 0;
+        while let (Some(controller), Some(interrupt)) = (words.next(), words.next()) {
+            for hart in self.harts.items.iter_mut().flatten() {
+                if hart.controller == controller && interrupt == SUPERVISOR_EXTERNAL {
+                    hart.plic_context = Some(context);
+                }
+            }
+            context += 1;
+        }
+    }
+}
+
+/// A hart that is there and has the MMU we need.
+fn usable_hart(node: &Node<'_>) -> Option<HartInfo> {
+    let okay = node.text("status").is_none_or(|status| status == "okay");
+    let mmu = node.text("mmu-type")?;
+    let sv39 = matches!(mmu, "riscv,sv39" | "riscv,sv48" | "riscv,sv57");
+    let isa = node.text("riscv,isa").unwrap_or("");
+    (okay && sv39).then_some(HartInfo {
+        id: node.number("reg")? as usize,
+        controller: 0,
+        plic_context: None,
+        sstc: isa.split('_').any(|extension| extension == "sstc"),
+    })
+}

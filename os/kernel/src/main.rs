@@ -1,0 +1,142 @@
+//! The kernel of Upshift: one scheduler for kernel and user coroutines.
+//!
+//! Principles to hold the code against:
+//!
+//! 1. *The unit of scheduling is the coroutine.* The kernel is a domain of
+//!    `upshift-core`, each hart one of its vCPUs. There are no kernel threads.
+//! 2. *User memory is an allegation.* The kernel never follows a user's pointer:
+//!    it checks the range against the page table and copies through its own
+//!    mapping. A bad one harms only its process.
+//! 3. *Nothing is lost.* Every queue is bounded by something reserved before;
+//!    wakes are bits or links, never records that could be dropped.
+//! 4. *`unsafe` lives in `arch` and `memory`*, each block with its argument.
+//!    The compiler holds the rest to it.
+//! 5. *One kind of lock*, which masks interrupts, never held across an `await`.
+//!
+//! Locks are taken in this order, from the outside in; a lock that is not listed
+//! is never held together with another of its kind:
+//!
+//! ```text
+//!  waited-for things (console) → timers of a hart → the scheduler's own
+//!    → heap → frames
+//! ```
+
+#![no_std]
+#![no_main]
+#![deny(unsafe_code)]
+
+extern crate alloc;
+
+#[allow(unsafe_code)]
+mod arch;
+mod clock;
+mod console;
+mod device_tree;
+mod executor;
+mod hart;
+mod interrupts;
+mod machine;
+#[allow(unsafe_code)]
+mod memory;
+#[cfg(feature = "selftest")]
+mod selftest;
+mod sleep;
+mod switching;
+mod timers;
+mod waiters;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use arch::{boot, finisher};
+use device_tree::DeviceTree;
+use machine::Machine;
+use memory::PhysAddr;
+
+/// The most harts that are used.
+pub(crate) const MAX_HARTS: usize = 8;
+
+/// Boots the machine, on the hart that the firmware has chosen. The number of
+/// this hart is 0, whatever its id.
+fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
+    let header = memory::boot_bytes(device_tree, device_tree::HEADER);
+    let size = header
+        .and_then(device_tree::total_size)
+        .expect("the firmware passes a device tree");
+    let tree = memory::boot_bytes(device_tree, size).and_then(DeviceTree::new);
+    let machine = tree
+        .and_then(Machine::new)
+        .expect("a device tree with memory, harts and a clock");
+    console::init(&machine);
+    if let Some(address) = machine.finisher {
+        finisher::set_address(address);
+    }
+    let sstc = machine.harts.iter().all(|hart| hart.sstc);
+    clock::init(machine.timebase, sstc);
+    memory::init(&machine, device_tree.get()..device_tree.get() + size);
+    println!(
+        "upshift: {} harts (booted by {hart_id}), {} MiB, {} ticks/s{}, {} virtio slots",
+        machine.harts.len(),
+        machine.memory.len() >> 20,
+        machine.timebase,
+        if sstc { " by stimecmp" } else { " by SBI" },
+        machine.virtio.iter().count(),
+    );
+    let seed = argument(&machine, "chaos").and_then(|seed| seed.parse().ok());
+    executor::init(machine.harts.len(), seed);
+    start_harts(&machine, hart_id);
+    let this = machine.harts.iter().find(|hart| hart.id == hart_id);
+    if let Some(context) = this.and_then(|hart| hart.plic_context) {
+        console::enable_input(&machine, context);
+    }
+    begin(&machine);
+    executor::run()
+}
+
+/// Starts the other harts. One that does not start is a machine with fewer.
+fn start_harts(machine: &Machine, boot_hart: usize) {
+    hart::at(0).id.store(boot_hart, Relaxed);
+    let others = machine.harts.iter().filter(|hart| hart.id != boot_hart);
+    for (index, hart) in (1..MAX_HARTS).zip(others) {
+        hart::at(index).id.store(hart.id, Relaxed);
+        if let Err(error) = boot::start(hart.id, index) {
+            println!(
+                "upshift: hart {} does not start: SBI error {}",
+                hart.id, error.0
+            );
+            executor::give_up(index);
+        }
+    }
+}
+
+/// Where the other harts come in.
+fn boot_more(_hart_id: usize, _index: usize) -> ! {
+    memory::install_kernel_table();
+    executor::run()
+}
+
+/// Starts what the command line asks for.
+fn begin(machine: &Machine) {
+    #[cfg(feature = "selftest")]
+    if argument(machine, "selftest").is_some() {
+        selftest::start(argument(machine, "icount").is_some());
+        return;
+    }
+    println!("upshift: nothing to run; say what with -append");
+    let _ = machine;
+    finisher::exit(2);
+}
+
+/// The value of a word `name=value` of the command line; of a bare word, itself.
+fn argument<'a>(machine: &'a Machine, name: &str) -> Option<&'a str> {
+    machine.arguments.split_whitespace().find_map(|word| {
+        let (key, value) = word.split_once('=').unwrap_or((word, word));
+        (key == name).then_some(value)
+    })
+}
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    arch::csr::interrupts_off();
+    console::print_last(format_args!("upshift: kernel {info}"));
+    finisher::exit(101)
+}

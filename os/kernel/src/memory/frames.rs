@@ -1,0 +1,235 @@
+//! Frames: a buddy allocator over all free memory.
+//!
+//! A block of order `n` is 2ⁿ frames, aligned to its size. Free blocks are in
+//! one doubly linked list per order, the links in the blocks themselves; one
+//! byte per frame says whether a free block starts there and of what order.
+//! Allocating and freeing are O(orders): at most eleven splits or merges.
+//!
+//! [`Frame`] is the ownership of one zeroed frame. The heap takes blocks.
+
+use core::ops::Range;
+
+use super::{OutOfMemory, PAGE, PhysAddr};
+use crate::arch::lock::IrqLock;
+
+/// Blocks are at most 2¹⁰ frames: 4 MiB.
+const ORDERS: usize = 11;
+/// `state`: no free block starts here.
+const NONE: u8 = u8::MAX;
+/// No block: physical address 0 is a device.
+const NIL: usize = 0;
+
+/// The links of a free block, at its start.
+#[repr(C)]
+struct Links {
+    next: usize,
+    prev: usize,
+}
+
+struct Buddy {
+    /// The address of the frame that `state[0]` is about.
+    base: usize,
+    state: &'static mut [u8],
+    /// The first free block of each order.
+    lists: [usize; ORDERS],
+    free: usize,
+}
+
+static BUDDY: IrqLock<Buddy> = IrqLock::new(Buddy {
+    base: 0,
+    state: &mut [],
+    lists: [NIL; ORDERS],
+    free: 0,
+});
+
+impl Buddy {
+    fn links(&mut self, block: usize) -> &mut Links {
+        // SAFETY: called only for blocks that are in a list (or about to be):
+        // free memory, page-aligned, in the direct map, and nobody's but ours;
+        // the borrow of `self` keeps two of these from existing at once.
+        unsafe { &mut *(PhysAddr::new(block).direct() as *mut Links) }
+    }
+
+    fn index(&self, block: usize) -> usize {
+        (block - self.base) / PAGE
+    }
+
+    fn link(&mut self, block: usize, order: usize) {
+        let next = self.lists[order];
+        *self.links(block) = Links { next, prev: NIL };
+        if next != NIL {
+            self.links(next).prev = block;
+        }
+        self.lists[order] = block;
+        let index = self.index(block);
+        self.state[index] = order as u8;
+        self.free += 1 << order;
+    }
+
+    fn unlink(&mut self, block: usize, order: usize) {
+        let Links { next, prev } = *self.links(block);
+        match prev {
+            NIL => self.lists[order] = next,
+            prev => self.links(prev).next = next,
+        }
+        if next != NIL {
+            self.links(next).prev = prev;
+        }
+        let index = self.index(block);
+        self.state[index] = NONE;
+        self.free -= 1 << order;
+    }
+
+    fn allocate(&mut self, order: usize) -> Option<usize> {
+        let from = (order..ORDERS).find(|&order| self.lists[order] != NIL)?;
+        let block = self.lists[from];
+        self.unlink(block, from);
+        for order in (order..from).rev() {
+            self.link(block + (PAGE << order), order);
+        }
+        Some(block)
+    }
+
+    fn free(&mut self, mut block: usize, mut order: usize) {
+        while order + 1 < ORDERS {
+            // Blocks are aligned by address, not by distance from the base.
+            let buddy = block ^ (PAGE << order);
+            let is_free =
+                buddy >= self.base && self.state.get(self.index(buddy)) == Some(&(order as u8));
+            if !is_free {
+                break;
+            }
+            self.unlink(buddy, order);
+            block = block.min(buddy);
+            order += 1;
+        }
+        self.link(block, order);
+    }
+}
+
+/// Gives the allocator what is not used of `first`. `ram` is all memory there
+/// will ever be; `first` is the part that is mapped already.
+///
+/// # Panics
+/// If `first` has no room for the bookkeeping.
+pub(super) fn init(ram: Range<usize>, first: Range<usize>, used: &mut [Range<usize>]) {
+    let frames = (ram.end - ram.start) / PAGE;
+    let place = gaps(first.clone(), used)
+        .find(|gap| gap.end - gap.start >= frames)
+        .expect("no room for one byte per frame");
+    let state = PhysAddr::new(place.start).direct() as *mut u8;
+    // SAFETY: free memory, mapped, given to nobody else: it is excluded below.
+    let state = unsafe {
+        state.write_bytes(NONE, frames);
+        core::slice::from_raw_parts_mut(state, frames)
+    };
+    {
+        let mut buddy = BUDDY.lock();
+        buddy.base = ram.start;
+        buddy.state = state;
+    }
+    let bookkeeping = place.start..place.start + frames;
+    for gap in gaps(first, used) {
+        release(
+            gap.start
+                .max(if gap == place { bookkeeping.end } else { 0 })..gap.end,
+        );
+    }
+}
+
+/// Gives the allocator what is not used of more memory.
+pub(super) fn add(memory: Range<usize>, used: &mut [Range<usize>]) {
+    for gap in gaps(memory, used) {
+        release(gap);
+    }
+}
+
+/// The parts of `memory` that are in none of the ranges.
+fn gaps(
+    memory: Range<usize>,
+    used: &mut [Range<usize>],
+) -> impl Iterator<Item = Range<usize>> + '_ {
+    used.sort_unstable_by_key(|range| range.start);
+    let end = memory.end;
+    let mut at = memory.start;
+    used.iter()
+        .cloned()
+        .chain(core::iter::once(end..end))
+        .filter_map(move |range| {
+            let gap = at..range.start.min(end);
+            at = at.max(range.end);
+            (gap.start < gap.end).then_some(gap)
+        })
+}
+
+fn release(memory: Range<usize>) {
+    let start = memory.start.next_multiple_of(PAGE);
+    let end = memory.end / PAGE * PAGE;
+    let mut buddy = BUDDY.lock();
+    for frame in (start..end).step_by(PAGE) {
+        buddy.free(frame, 0);
+    }
+}
+
+/// A block of 2ᵒʳᵈᵉʳ frames with any contents. `None`: there is none.
+pub(super) fn allocate_block(order: usize) -> Option<PhysAddr> {
+    if order >= ORDERS {
+        return None;
+    }
+    BUDDY.lock().allocate(order).map(PhysAddr::new)
+}
+
+/// Gives a block back.
+///
+/// # Safety
+/// It came from [`allocate_block`] with this order, and nobody uses it any more.
+pub(super) unsafe fn free_block(block: PhysAddr, order: usize) {
+    BUDDY.lock().free(block.get(), order);
+}
+
+/// How many frames are free.
+pub(crate) fn free_frames() -> usize {
+    BUDDY.lock().free
+}
+
+/// The ownership of one frame.
+#[derive(Debug)]
+pub(crate) struct Frame(PhysAddr);
+
+impl Frame {
+    /// A frame of zeroes.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn zeroed() -> Result<Frame, OutOfMemory> {
+        let block = allocate_block(0).ok_or(OutOfMemory)?;
+        // SAFETY: just allocated, ours, in the direct map.
+        unsafe { (block.direct() as *mut u8).write_bytes(0, PAGE) };
+        Ok(Frame(block))
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> PhysAddr {
+        self.0
+    }
+
+    /// Gives up the ownership, to [`Frame::from_address`].
+    pub(super) fn into_address(self) -> PhysAddr {
+        core::mem::ManuallyDrop::new(self).0
+    }
+
+    /// Takes the ownership over again.
+    ///
+    /// # Safety
+    /// `address` came from [`Frame::into_address`], once.
+    pub(super) unsafe fn from_address(address: PhysAddr) -> Frame {
+        Frame(address)
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        // SAFETY: a block of order 0 that is ours, and we are its last use.
+        unsafe { free_block(self.0, 0) };
+    }
+}

@@ -1,0 +1,163 @@
+//! Memory: frames, the kernel heap, page tables, address spaces.
+//!
+//! ```text
+//!  0xffff_ffff_ffff_ffff ┐
+//!                        │ nothing
+//!  DIRECT + end of RAM   ┤
+//!                        │ all RAM, at its physical address + DIRECT: readable and
+//!                        │ writable, but the image in it is W^X: text RX,
+//!                        │ constants R, data RW, a hole below each stack
+//!  DIRECT + 2 GiB        ┤
+//!                        │ devices, readable and writable
+//!  DIRECT                ┘ 0xffff_ffc0_0000_0000
+//!            (not addressable)
+//!  0x40_0000_0000        ┐
+//!                        │ user programs, see os_abi::layout
+//!  0                     ┘
+//! ```
+//!
+//! The upper half is the same in every address space and never accessible to
+//! user mode. There is one mapping of the kernel, so nothing is writable under
+//! one address and executable under another.
+//!
+//! With `arch` the only place of `unsafe`. User memory is an *allegation*: see
+//! [`space`].
+
+pub(crate) mod frames;
+pub(crate) mod heap;
+pub(crate) mod pagetable;
+
+use core::ops::Range;
+
+use crate::arch::lock::Once;
+use crate::arch::{boot, csr};
+use crate::machine::Machine;
+use pagetable::{Mapping, PageTable};
+
+/// Bytes of a page and of a frame.
+pub(crate) const PAGE: usize = 4096;
+/// Where physical address 0 is seen.
+pub(crate) const DIRECT: usize = 0xffff_ffc0_0000_0000;
+/// Devices are below this physical address, memory is above.
+pub(crate) const DEVICE_END: usize = 0x8000_0000;
+/// The most memory that is used.
+const MEMORY_END: usize = DEVICE_END + (64 << 30);
+
+/// There is no memory for what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfMemory;
+
+/// A physical address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PhysAddr(usize);
+
+impl PhysAddr {
+    pub(crate) const fn new(address: usize) -> PhysAddr {
+        PhysAddr(address)
+    }
+
+    /// The physical address of something in the image or its stacks.
+    pub(crate) fn of_image(address: usize) -> PhysAddr {
+        PhysAddr(address.wrapping_sub(DIRECT))
+    }
+
+    pub(crate) fn get(self) -> usize {
+        self.0
+    }
+
+    /// Where the kernel sees it.
+    pub(crate) fn direct(self) -> usize {
+        self.0.wrapping_add(DIRECT)
+    }
+}
+
+unsafe extern "C" {
+    static __image_start: u8;
+    static __text_end: u8;
+    static __rodata_end: u8;
+    static __image_end: u8;
+}
+
+fn image() -> Range<usize> {
+    PhysAddr::of_image(&raw const __image_start as usize).get()
+        ..PhysAddr::of_image(&raw const __image_end as usize).get()
+}
+
+/// Bytes that the firmware or QEMU left in memory, for good.
+///
+/// `None` unless they are in the memory that is mapped while booting (the first
+/// GiB) or, after [`init`], in any memory.
+pub(crate) fn boot_bytes(start: PhysAddr, len: usize) -> Option<&'static [u8]> {
+    let first_gib = DEVICE_END..DEVICE_END + (1 << 30);
+    let mapped = KERNEL_TABLE.try_get().map_or(first_gib, |_| memory_end());
+    let end = start.get().checked_add(len)?;
+    if start.get() < mapped.start || end > mapped.end || end > isize::MAX as usize {
+        return None;
+    }
+    // SAFETY: mapped, and kept out of the frame allocator by `init`, so nobody
+    // ever writes there.
+    Some(unsafe { core::slice::from_raw_parts(start.direct() as *const u8, len) })
+}
+
+static KERNEL_TABLE: Once<PageTable> = Once::new();
+static RAM: Once<Range<usize>> = Once::new();
+
+fn memory_end() -> Range<usize> {
+    RAM.get().clone()
+}
+
+/// Makes the frame allocator and the kernel's page table, and installs it.
+///
+/// # Panics
+/// If the memory does not suffice to boot.
+pub(crate) fn init(machine: &Machine, device_tree: Range<usize>) {
+    let ram = machine.memory.start..machine.memory.end.min(MEMORY_END);
+    let image = image();
+    assert!(
+        ram.start >= DEVICE_END && ram.start <= image.start && image.end < ram.end,
+        "the kernel is not in the memory that the device tree describes"
+    );
+    let mut used = [
+        // The firmware sits below the kernel.
+        ram.start..image.end,
+        device_tree,
+        machine.archive.clone().unwrap_or(0..0),
+    ];
+    // Memory beyond the first GiB is mapped by the table that is made of frames
+    // of the first GiB.
+    let first = ram.start..ram.end.min(DEVICE_END + (1 << 30));
+    frames::init(ram.clone(), first.clone(), &mut used);
+    RAM.set(ram.clone());
+    let table = kernel_table(&ram).expect("memory for the kernel's page table");
+    // SAFETY: it maps all that the boot table maps and the kernel uses: image,
+    // stacks, memory, devices; it is never dropped.
+    unsafe { csr::set_satp(table.satp()) };
+    KERNEL_TABLE.set(table);
+    if first.end < ram.end {
+        frames::add(first.end..ram.end, &mut used);
+    }
+}
+
+/// Installs the kernel's page table on a hart that still has another.
+pub(crate) fn install_kernel_table() {
+    // SAFETY: never dropped, and maps the kernel.
+    unsafe { csr::set_satp(KERNEL_TABLE.get().satp()) };
+}
+
+fn kernel_table(ram: &Range<usize>) -> Result<PageTable, OutOfMemory> {
+    let mut table = PageTable::new()?;
+    let image = image();
+    let text = PhysAddr::of_image(&raw const __text_end as usize).get();
+    let rodata = PhysAddr::of_image(&raw const __rodata_end as usize).get();
+    let stacks = PhysAddr::of_image(boot::stacks()).get();
+    table.map_direct(0..DEVICE_END, Mapping::KERNEL_DATA)?;
+    table.map_direct(ram.start..image.start, Mapping::KERNEL_DATA)?;
+    table.map_direct(image.start..text, Mapping::KERNEL_TEXT)?;
+    table.map_direct(text..rodata, Mapping::KERNEL_CONSTANTS)?;
+    table.map_direct(rodata..stacks, Mapping::KERNEL_DATA)?;
+    for stack in (stacks..image.end).step_by(boot::STACK) {
+        table.map_direct(stack + PAGE..stack + boot::STACK, Mapping::KERNEL_DATA)?;
+    }
+    table.map_direct(image.end..ram.end, Mapping::KERNEL_DATA)?;
+    Ok(table)
+}

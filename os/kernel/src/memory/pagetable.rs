@@ -1,0 +1,265 @@
+//! Sv39 page tables: three levels of 512 entries, pages of 4 KiB, 2 MiB, 1 GiB.
+//!
+//! A [`PageTable`] owns its tables and, in the lower half, the frames that were
+//! given to it; both go with it. The entries of the upper half point to tables
+//! of the kernel's page table, which is never dropped.
+
+use core::ops::Range;
+
+use super::frames::Frame;
+use super::{DIRECT, OutOfMemory, PAGE, PhysAddr};
+
+const ENTRIES: usize = 512;
+/// The first entry of the upper half.
+const UPPER: usize = ENTRIES / 2;
+/// The end of the lower half.
+pub(crate) const LOWER_END: usize = 1 << 38;
+
+const VALID: u64 = 1 << 0;
+const READ: u64 = 1 << 1;
+const WRITE: u64 = 1 << 2;
+const EXECUTE: u64 = 1 << 3;
+const USER: u64 = 1 << 4;
+const GLOBAL: u64 = 1 << 5;
+/// Set from the start, for machines that do not set them.
+const ACCESSED_DIRTY: u64 = 0b11 << 6;
+/// For software: the frame goes with the table.
+const OWNED: u64 = 1 << 8;
+
+/// What may be done with a page. Only these exist, so W^X holds by type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping(u64);
+
+impl Mapping {
+    pub(super) const KERNEL_TEXT: Mapping = Mapping(READ | EXECUTE | GLOBAL);
+    pub(super) const KERNEL_CONSTANTS: Mapping = Mapping(READ | GLOBAL);
+    pub(super) const KERNEL_DATA: Mapping = Mapping(READ | WRITE | GLOBAL);
+    /// A program may execute and read it.
+    pub(crate) const USER_TEXT: Mapping = Mapping(USER | READ | EXECUTE);
+    /// A program may read it.
+    pub(crate) const USER_CONSTANTS: Mapping = Mapping(USER | READ);
+    /// A program may read and write it.
+    pub(crate) const USER_DATA: Mapping = Mapping(USER | READ | WRITE);
+}
+
+/// What a program wants to do with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Read it.
+    Read,
+    /// Write it.
+    Write,
+}
+
+#[derive(Clone, Copy)]
+struct Entry(u64);
+
+impl Entry {
+    fn table(address: PhysAddr) -> Entry {
+        Entry((address.get() as u64 >> 12) << 10 | VALID)
+    }
+
+    fn leaf(address: PhysAddr, bits: u64) -> Entry {
+        Entry((address.get() as u64 >> 12) << 10 | bits | VALID | ACCESSED_DIRTY)
+    }
+
+    fn is_valid(self) -> bool {
+        self.0 & VALID != 0
+    }
+
+    fn is_leaf(self) -> bool {
+        self.0 & (READ | WRITE | EXECUTE) != 0
+    }
+
+    fn address(self) -> PhysAddr {
+        PhysAddr::new(((self.0 >> 10) as usize & ((1 << 44) - 1)) << 12)
+    }
+}
+
+/// One table, in a frame of its own.
+#[repr(C, align(4096))]
+struct Table([Entry; ENTRIES]);
+
+/// The number of entry that is about an address in a table of a level (2, 1, 0).
+fn index(address: usize, level: usize) -> usize {
+    address >> (12 + 9 * level) & (ENTRIES - 1)
+}
+
+/// The bytes that a leaf of a level covers.
+fn span(level: usize) -> usize {
+    PAGE << (9 * level)
+}
+
+/// A page table. See the module.
+pub(crate) struct PageTable {
+    root: Frame,
+}
+
+impl PageTable {
+    /// A table that maps nothing.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn new() -> Result<PageTable, OutOfMemory> {
+        let root = Frame::zeroed()?;
+        Ok(PageTable { root })
+    }
+
+    /// A table that maps the kernel as `kernel` does, and nothing else.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn with_kernel(kernel: &PageTable) -> Result<PageTable, OutOfMemory> {
+        let mut table = PageTable::new()?;
+        let upper = &kernel.root_table().0[UPPER..];
+        table.root_table_mut().0[UPPER..].copy_from_slice(upper);
+        Ok(table)
+    }
+
+    /// The word for the `satp` register.
+    pub(crate) fn satp(&self) -> usize {
+        8 << 60 | self.root.address().get() >> 12
+    }
+
+    fn root_table(&self) -> &Table {
+        // SAFETY: the root is a frame of ours that holds a table; the borrow of
+        // `self` keeps it from being written.
+        unsafe { &*(self.root.address().direct() as *const Table) }
+    }
+
+    fn root_table_mut(&mut self) -> &mut Table {
+        // SAFETY: as above, and `self` is borrowed mutably. The hardware reads
+        // tables as well; each entry is written whole.
+        unsafe { &mut *(self.root.address().direct() as *mut Table) }
+    }
+
+    /// The entry for an address at a level; tables on the way are made.
+    fn entry(&mut self, address: usize, level: usize) -> Result<&mut Entry, OutOfMemory> {
+        let mut table = self.root_table_mut();
+        for step in (level + 1..=2).rev() {
+            let entry = &mut table.0[index(address, step)];
+            if !entry.is_valid() {
+                *entry = Entry::table(Frame::zeroed()?.into_address());
+            }
+            assert!(!entry.is_leaf(), "a large page is in the way");
+            // SAFETY: a valid entry that is no leaf points to a table in a frame
+            // of ours; we go down a tree, under a mutable borrow of its root.
+            table = unsafe { &mut *(entry.address().direct() as *mut Table) };
+        }
+        Ok(&mut table.0[index(address, level)])
+    }
+
+    /// Maps physical memory into the direct map with the largest pages that fit.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn map_direct(
+        &mut self,
+        memory: Range<usize>,
+        mapping: Mapping,
+    ) -> Result<(), OutOfMemory> {
+        let mut at = memory.start;
+        while at < memory.end {
+            let fits =
+                |level: &usize| at.is_multiple_of(span(*level)) && memory.end - at >= span(*level);
+            let level = [2, 1].into_iter().find(fits).unwrap_or(0);
+            *self.entry(DIRECT + at, level)? = Entry::leaf(PhysAddr::new(at), mapping.0);
+            at += span(level);
+        }
+        Ok(())
+    }
+
+    /// Maps a frame at a page of the lower half that has none yet; it goes with
+    /// the table.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; the frame is freed.
+    pub(super) fn map_owned(
+        &mut self,
+        page: usize,
+        frame: Frame,
+        mapping: Mapping,
+    ) -> Result<(), OutOfMemory> {
+        let entry = self.lower(page)?;
+        *entry = Entry::leaf(frame.into_address(), mapping.0 | OWNED);
+        Ok(())
+    }
+
+    /// Maps a frame that belongs to somebody who outlives the table.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn map_shared(
+        &mut self,
+        page: usize,
+        frame: PhysAddr,
+        mapping: Mapping,
+    ) -> Result<(), OutOfMemory> {
+        *self.lower(page)? = Entry::leaf(frame, mapping.0);
+        Ok(())
+    }
+
+    fn lower(&mut self, page: usize) -> Result<&mut Entry, OutOfMemory> {
+        assert!(page < LOWER_END && page.is_multiple_of(PAGE));
+        let entry = self.entry(page, 0)?;
+        assert!(!entry.is_valid(), "a page is mapped twice");
+        Ok(entry)
+    }
+
+    /// Where a page of the lower half is, if a program may access it so.
+    pub(super) fn translate(&self, page: usize, access: Option<Access>) -> Option<PhysAddr> {
+        if page >= LOWER_END {
+            return None;
+        }
+        let mut table = self.root_table();
+        for level in (1..=2).rev() {
+            let entry = table.0[index(page, level)];
+            if !entry.is_valid() || entry.is_leaf() {
+                return None;
+            }
+            // SAFETY: as in `entry`, under a shared borrow.
+            table = unsafe { &*(entry.address().direct() as *const Table) };
+        }
+        let entry = table.0[index(page, 0)];
+        let wanted = match access {
+            None => 0,
+            Some(Access::Read) => READ,
+            Some(Access::Write) => WRITE,
+        } | VALID
+            | USER;
+        (entry.0 & wanted == wanted).then(|| entry.address())
+    }
+}
+
+impl Drop for PageTable {
+    fn drop(&mut self) {
+        for entry in &mut self.root_table_mut().0[..UPPER] {
+            // SAFETY: the lower half is ours, and the table is in use nowhere.
+            unsafe { drop_entry(*entry, 2) };
+        }
+    }
+}
+
+/// Frees what an entry owns.
+///
+/// # Safety
+/// Nobody uses the entry any more, and it is of a table of this level.
+unsafe fn drop_entry(entry: Entry, level: usize) {
+    if !entry.is_valid() {
+        return;
+    }
+    if !entry.is_leaf() {
+        debug_assert!(level > 0);
+        // SAFETY: points to a table that only this entry reaches.
+        let table = unsafe { &*(entry.address().direct() as *const Table) };
+        for entry in &table.0 {
+            // SAFETY: passed on.
+            unsafe { drop_entry(*entry, level - 1) };
+        }
+    } else if entry.0 & OWNED == 0 {
+        return;
+    }
+    // SAFETY: tables and owned leaves were `into_address`ed when the entry was
+    // made; this is the one time they are taken back.
+    drop(unsafe { Frame::from_address(entry.address()) });
+}

@@ -1,0 +1,191 @@
+//! The scheduler, as the kernel hosts it.
+
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use core::task::Poll;
+
+use upshift_core::{Level, Priority};
+
+use super::Outcome;
+use crate::arch::hart_index;
+use crate::arch::lock::IrqLock;
+use crate::sleep::{sleep_until, yield_now};
+use crate::{clock, ensure, executor, hart};
+
+fn at(level: u8) -> Priority {
+    Priority::At(Level::new(level).unwrap_or(Level::DEFAULT))
+}
+
+/// Runs a test while coroutines that never yield occupy all other harts, so that
+/// order on this hart can be observed.
+async fn with_the_others_busy<F: Future<Output = Outcome>>(test: F) -> Outcome {
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy = Arc::new(AtomicUsize::new(0));
+    let others = hart::online().len() - 1;
+    let mut handles = Vec::new();
+    for _ in 0..others {
+        let (stop, busy) = (stop.clone(), busy.clone());
+        let hog = async move {
+            busy.fetch_add(1, SeqCst);
+            while !stop.load(SeqCst) {
+                core::hint::spin_loop();
+            }
+        };
+        handles.push(executor::spawn(hog, at(31)).map_err(|error| format!("{error}"))?);
+    }
+    // This coroutine is always ready and more urgent, so each hog starts elsewhere.
+    while busy.load(SeqCst) < others {
+        yield_now().await;
+    }
+    let outcome = test.await;
+    stop.store(true, SeqCst);
+    for handle in handles {
+        handle.await.map_err(|error| format!("{error}"))?;
+    }
+    outcome
+}
+
+/// Spawns one coroutine per level that notes its number; returns the order.
+async fn order_of(levels: &[u8]) -> Result<Vec<usize>, alloc::string::String> {
+    let order = Arc::new(IrqLock::new(Vec::new()));
+    let mut handles = Vec::new();
+    for (number, &level) in levels.iter().enumerate() {
+        let order = order.clone();
+        let note = async move { order.lock().push(number) };
+        handles.push(executor::spawn(note, at(level)).map_err(|error| format!("{error}"))?);
+    }
+    for handle in &handles {
+        while !handle.is_finished() {
+            // To the tail of this level: everything more urgent runs first.
+            yield_now().await;
+            sleep_until(clock::now() + 100).await;
+        }
+    }
+    let order = order.lock().clone();
+    Ok(order)
+}
+
+pub(super) async fn more_urgent_runs_first() -> Outcome {
+    with_the_others_busy(async {
+        let order = order_of(&[40, 33, 62, 31, 50]).await?;
+        ensure!(order == [3, 1, 0, 4, 2], "ran in the order {order:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub(super) async fn levels_are_fifo() -> Outcome {
+    with_the_others_busy(async {
+        let order = order_of(&[40; 16]).await?;
+        ensure!(order.is_sorted(), "ran in the order {order:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub(super) async fn reprio_moves_a_queued_coroutine() -> Outcome {
+    with_the_others_busy(async {
+        let order = Arc::new(IrqLock::new(Vec::new()));
+        let mut handles = Vec::new();
+        for number in 0..3 {
+            let order = order.clone();
+            let note = async move { order.lock().push(number) };
+            handles.push(executor::spawn(note, at(40)).map_err(|error| format!("{error}"))?);
+        }
+        let urgent = Level::at::<35>();
+        let moved = executor::domain().reprio(handles[2].id(), urgent);
+        ensure!(moved.is_ok(), "a queued coroutine is alive");
+        for handle in &handles {
+            while !handle.is_finished() {
+                sleep_until(clock::now() + 100).await;
+            }
+        }
+        let order = order.lock().clone();
+        ensure!(order == [2, 0, 1], "ran in the order {order:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub(super) async fn wake_of_a_dead_id_is_an_error() -> Outcome {
+    let handle = executor::spawn(async {}, at(20)).map_err(|error| format!("{error}"))?;
+    let id = handle.id();
+    handle.await.map_err(|error| format!("{error}"))?;
+    ensure!(executor::domain().wake(id).is_err(), "a dead id was woken");
+    Ok(())
+}
+
+/// A coroutine on each hart wakes one receiver 100,000 times in all, by id. The
+/// receiver is polled after the last wake, so it sees all of them.
+pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
+    const WAKES: u32 = 100_000;
+    let sent = Arc::new(AtomicU32::new(0));
+    let done = Arc::new(AtomicU32::new(0));
+    let senders = hart::online().len().max(2) as u32;
+    let receiver = {
+        let (sent, done) = (sent.clone(), done.clone());
+        let mut polls = 0u32;
+        poll_fn(move |_| {
+            polls += 1;
+            // What was sent before the wake is visible to the poll after it.
+            if sent.load(Relaxed) == WAKES && done.load(Relaxed) == senders {
+                return Poll::Ready(polls);
+            }
+            Poll::Pending
+        })
+    };
+    let receiver = executor::spawn(receiver, at(10)).map_err(|error| format!("{error}"))?;
+    let id = receiver.id();
+    for sender in 0..senders {
+        let share = WAKES / senders + u32::from(sender < WAKES % senders);
+        let (sent, done) = (sent.clone(), done.clone());
+        let send = async move {
+            for n in 0..share {
+                sent.fetch_add(1, Relaxed);
+                // It lives until all wakes are sent.
+                let _ = executor::domain().wake(id);
+                if n % 1000 == 0 {
+                    yield_now().await;
+                }
+            }
+            done.fetch_add(1, Relaxed);
+            let _ = executor::domain().wake(id);
+        };
+        executor::spawn(send, at(31))
+            .map_err(|error| format!("{error}"))?
+            .detach();
+    }
+    let polls = receiver.await.map_err(|error| format!("{error}"))?;
+    ensure!(
+        polls <= WAKES + senders + 1,
+        "{polls} polls for {WAKES} wakes"
+    );
+    Ok(())
+}
+
+pub(super) async fn idle_harts_take_work() -> Outcome {
+    let all = (1u32 << hart::online().len()) - 1;
+    let seen = Arc::new(AtomicU32::new(0));
+    let mut handles = Vec::new();
+    for _ in hart::online() {
+        let seen = seen.clone();
+        let look = async move {
+            let limit = clock::now() + 20 * clock::ticks_per_second();
+            while seen.load(SeqCst) != all && clock::now() < limit {
+                seen.fetch_or(1 << hart_index(), SeqCst);
+                yield_now().await;
+            }
+        };
+        handles.push(executor::spawn(look, at(31)).map_err(|error| format!("{error}"))?);
+    }
+    for handle in handles {
+        handle.await.map_err(|error| format!("{error}"))?;
+    }
+    let seen = seen.load(SeqCst);
+    ensure!(seen == all, "ran on harts {seen:#b} of {all:#b}");
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Frames and heap.
+
+use alloc::vec::Vec;
+
+use super::Outcome;
+use crate::ensure;
+use crate::memory::frames::{Frame, free_frames};
+use crate::memory::heap;
+
+pub(super) async fn frames_come_back() -> Outcome {
+    let before = free_frames();
+    let mut frames = Vec::with_capacity(256);
+    let with_list = free_frames();
+    for _ in 0..256 {
+        frames.push(Frame::zeroed().map_err(|_| "no frame")?);
+    }
+    ensure!(free_frames() == with_list - 256, "256 frames taken");
+    let mut addresses: Vec<_> = frames.iter().map(Frame::address).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    ensure!(addresses.len() == 256, "a frame was handed out twice");
+    drop((frames, addresses));
+    ensure!(
+        free_frames() >= before - 2,
+        "{} of {before} frames came back",
+        free_frames()
+    );
+    Ok(())
+}
+
+pub(super) async fn blocks_split_and_merge() -> Outcome {
+    // Two rounds: the first lets the heap grow.
+    let mut free = [0; 2];
+    for round in &mut free {
+        let big: Vec<u8> = Vec::with_capacity(1 << 20);
+        let small: Vec<Vec<u8>> = (0..64).map(|_| Vec::with_capacity(4096)).collect();
+        drop(small);
+        drop(big);
+        *round = free_frames();
+    }
+    ensure!(free[0] == free[1], "{free:?} frames free");
+    let largest: Vec<u8> = Vec::with_capacity(4 << 20);
+    ensure!(largest.capacity() == 4 << 20, "blocks merged again");
+    Ok(())
+}
+
+pub(super) async fn heap_serves_every_size() -> Outcome {
+    let before = heap::in_use();
+    let mut all = Vec::new();
+    for size in (1..6000).step_by(37) {
+        let mut one: Vec<u8> = Vec::with_capacity(size);
+        one.resize(size, size as u8);
+        all.push(one);
+    }
+    for one in &all {
+        ensure!(
+            one.iter().all(|byte| *byte == one.len() as u8),
+            "{} bytes kept",
+            one.len()
+        );
+    }
+    drop(all);
+    ensure!(
+        heap::in_use() == before,
+        "{} bytes leaked",
+        heap::in_use() - before
+    );
+    Ok(())
+}
+
+pub(super) async fn heap_answers_null_when_memory_is_out() -> Outcome {
+    let mut memory: Vec<u8> = Vec::new();
+    ensure!(
+        memory.try_reserve_exact(1 << 40).is_err(),
+        "a TiB was promised"
+    );
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Tests that run inside the kernel, as a coroutine of it.
+//!
+//! Each is an `async fn` that returns what went wrong. The runner looks for the
+//! last line and the exit status; a test that hangs is a time-out there.
+
+mod executor;
+mod memory;
+mod time;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::future::Future;
+use core::pin::Pin;
+
+use upshift_core::{Level, Priority};
+
+use crate::arch::finisher;
+use crate::{executor as kernel, println};
+
+/// What a test came to.
+type Outcome = Result<(), String>;
+type Test = fn() -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// The level of the tests themselves.
+const LEVEL: Level = Level::at::<30>();
+
+/// Fails the test unless the condition holds.
+#[macro_export]
+macro_rules! ensure {
+    ($condition:expr, $($arg:tt)+) => {
+        if !$condition {
+            return Err(alloc::format!($($arg)+));
+        }
+    };
+}
+
+macro_rules! tests {
+    ($($module:ident :: $name:ident),* $(,)?) => {
+        const TESTS: &[(&str, Test)] = &[
+            $((stringify!($name), || Box::pin($module::$name()))),*
+        ];
+    };
+}
+
+tests! {
+    memory::frames_come_back,
+    memory::blocks_split_and_merge,
+    memory::heap_serves_every_size,
+    memory::heap_answers_null_when_memory_is_out,
+    executor::more_urgent_runs_first,
+    executor::levels_are_fifo,
+    executor::reprio_moves_a_queued_coroutine,
+    executor::wake_of_a_dead_id_is_an_error,
+    executor::burst_of_wakes_from_another_hart_loses_none,
+    executor::idle_harts_take_work,
+    time::sleepers_wake_in_order_of_deadline,
+    time::dropped_sleep_leaves_nothing_behind,
+    time::timer_is_exact_under_icount,
+    time::idle_hart_waits_for_interrupts,
+}
+
+/// Starts the tests; the last one ends the machine. With `icount` the machine
+/// counts instructions as time.
+pub(crate) fn start(icount: bool) {
+    time::set_icount(icount);
+    kernel::spawn(run(), Priority::At(LEVEL))
+        .expect("memory for the tests")
+        .detach();
+}
+
+async fn run() {
+    let mut failed = 0;
+    for (name, test) in TESTS {
+        match test().await {
+            Ok(()) => println!("test {name} ... ok"),
+            Err(reason) => {
+                failed += 1;
+                println!("test {name} ... FAILED: {reason}");
+            }
+        }
+    }
+    println!("selftest: {} passed, {failed} failed", TESTS.len() - failed);
+    finisher::exit(u16::from(failed != 0));
+}

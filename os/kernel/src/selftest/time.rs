@@ -1,0 +1,91 @@
+//! Timers and idleness. Exact figures are asserted under `-icount` only, where
+//! time is counted in instructions; the runner says so on the command line.
+
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use upshift_core::{Level, Priority};
+
+use super::Outcome;
+use crate::arch::lock::IrqLock;
+use crate::sleep::{sleep_until, yield_now};
+use crate::{clock, ensure, executor, hart};
+
+/// Whether the machine counts instructions as time.
+static ICOUNT: AtomicBool = AtomicBool::new(false);
+
+/// Says that it does.
+pub(super) fn set_icount(icount: bool) {
+    ICOUNT.store(icount, Relaxed);
+}
+
+pub(super) async fn sleepers_wake_in_order_of_deadline() -> Outcome {
+    let order = Arc::new(IrqLock::new(Vec::new()));
+    let start = clock::now() + clock::from_micros(2_000);
+    let mut handles = Vec::new();
+    for number in [3u64, 0, 4, 1, 2] {
+        let order = order.clone();
+        let sleep = async move {
+            sleep_until(start + number * clock::from_micros(20_000)).await;
+            order.lock().push(number);
+        };
+        let level = Priority::At(Level::at::<20>());
+        handles.push(executor::spawn(sleep, level).map_err(|error| format!("{error}"))?);
+    }
+    for handle in handles {
+        handle.await.map_err(|error| format!("{error}"))?;
+    }
+    let order = order.lock().clone();
+    ensure!(order.is_sorted(), "woke in the order {order:?}");
+    Ok(())
+}
+
+pub(super) async fn dropped_sleep_leaves_nothing_behind() -> Outcome {
+    let sleep = async { sleep_until(clock::now() + 100 * clock::ticks_per_second()).await };
+    let handle = executor::spawn(sleep, Priority::Inherit).map_err(|error| format!("{error}"))?;
+    yield_now().await;
+    handle.cancel();
+    let cancelled = handle.await.is_err_and(|error| error.is_cancelled());
+    ensure!(cancelled, "a sleeper is cancelled");
+    let pending = hart::online()
+        .iter()
+        .any(|hart| hart.timers.lock().next_deadline() != u64::MAX);
+    ensure!(!pending, "a timer is still set");
+    Ok(())
+}
+
+/// From the deadline to the poll: interrupt, wake, pick.
+pub(super) async fn timer_is_exact_under_icount() -> Outcome {
+    let mut worst = 0;
+    for n in 0..50 {
+        let deadline = clock::now() + 1_000 + 37 * n;
+        sleep_until(deadline).await;
+        let now = clock::now();
+        ensure!(now >= deadline, "woke {} ticks early", deadline - now);
+        worst = worst.max(now - deadline);
+    }
+    // One tick is 100 instructions there.
+    ensure!(
+        !ICOUNT.load(Relaxed) || worst <= 40,
+        "woke up to {worst} ticks late"
+    );
+    Ok(())
+}
+
+/// The switching coroutine of an idle hart is polled once per interrupt.
+pub(super) async fn idle_hart_waits_for_interrupts() -> Outcome {
+    let idle_polls = || -> u64 {
+        let vcpus = executor::domain().vcpus();
+        vcpus
+            .map(|vcpu| vcpu.level_stats(Level::LEAST_URGENT).polls)
+            .sum()
+    };
+    let before = idle_polls();
+    sleep_until(clock::now() + clock::ticks_per_second() / 10).await;
+    let polls = idle_polls() - before;
+    // Busy waiting would have polled a million times.
+    ensure!(polls < 1_000, "{polls} polls while all harts were idle");
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Sleeping and yielding, for kernel coroutines.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use crate::arch::{csr, hart_index};
+use crate::timers::Key;
+use crate::{clock, hart};
+
+/// Waits until `deadline`, in ticks of the clock. Dropped early, it leaves
+/// nothing behind.
+pub(crate) fn sleep_until(deadline: u64) -> Sleep {
+    Sleep {
+        deadline,
+        armed: None,
+    }
+}
+
+/// See [`sleep_until`].
+pub(crate) struct Sleep {
+    deadline: u64,
+    /// The hart whose timer it is on, and its name there.
+    armed: Option<(usize, Key)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if clock::now() >= self.deadline {
+            return Poll::Ready(());
+        }
+        if let Some((index, key)) = self.armed {
+            hart::at(index).timers.lock().set_waker(key, cx.waker());
+        } else {
+            // The timer of another hart cannot be armed: stay on this one.
+            let interrupts = csr::interrupts_off();
+            let hart = hart::this();
+            let added = hart.timers.lock().add(self.deadline, cx.waker().clone());
+            if let Ok(key) = added {
+                self.armed = Some((hart_index(), key));
+                clock::rearm(hart);
+            }
+            csr::interrupts_restore(interrupts);
+            if added.is_err() {
+                // No memory for an entry: look at the clock again, in turn.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        // It may have fired before the new waker was in place.
+        if clock::now() >= self.deadline {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some((index, key)) = self.armed {
+            let waker = hart::at(index).timers.lock().cancel(key);
+            // After the lock is released: dropping a waker may free memory.
+            drop(waker);
+        }
+    }
+}
+
+/// Goes to the tail of its level once.
+pub(crate) fn yield_now() -> impl Future<Output = ()> {
+    let mut yielded = false;
+    core::future::poll_fn(move |cx| {
+        if core::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+}

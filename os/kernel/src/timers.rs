@@ -1,0 +1,177 @@
+//! The sleepers of a hart: a binary heap by deadline, with cancellation.
+//!
+//! Setting and cancelling cost O(log n); firing needs no allocation and no more
+//! than O(log n) per sleeper, so it can be done by the interrupt handler.
+//! Sleepers of one deadline wake in the order in which they lay down.
+//!
+//! ```text
+//!  Key ─► slots[key.slot]: position, waker ─► heap[position]: deadline, slot
+//! ```
+
+use alloc::vec::Vec;
+use core::task::Waker;
+
+use crate::memory::OutOfMemory;
+
+/// One sleeper, in the heap.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    deadline: u64,
+    /// Breaks ties, and tells sleepers of one slot apart.
+    sequence: u64,
+    slot: usize,
+}
+
+/// The other half of a sleeper.
+struct Slot {
+    sequence: u64,
+    position: usize,
+    waker: Option<Waker>,
+}
+
+/// Names a sleeper of one hart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    slot: usize,
+    sequence: u64,
+}
+
+/// See the module.
+pub(crate) struct Timers {
+    heap: Vec<Entry>,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    sequence: u64,
+}
+
+impl Timers {
+    /// Nobody sleeps.
+    pub(crate) const fn new() -> Timers {
+        Timers {
+            heap: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            sequence: 0,
+        }
+    }
+
+    /// The earliest deadline; `u64::MAX` without sleepers.
+    pub(crate) fn next_deadline(&self) -> u64 {
+        self.heap.first().map_or(u64::MAX, |entry| entry.deadline)
+    }
+
+    /// Adds a sleeper.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn add(&mut self, deadline: u64, waker: Waker) -> Result<Key, OutOfMemory> {
+        let out = |_| OutOfMemory;
+        self.heap.try_reserve(1).map_err(out)?;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.try_reserve(1).map_err(out)?;
+                // So that giving it back never allocates.
+                let slots = self.slots.len() + 1;
+                self.free.try_reserve(slots).map_err(out)?;
+                self.slots.push(Slot {
+                    sequence: 0,
+                    position: 0,
+                    waker: None,
+                });
+                slots - 1
+            }
+        };
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let position = self.heap.len();
+        self.heap.push(Entry {
+            deadline,
+            sequence,
+            slot,
+        });
+        self.slots[slot] = Slot {
+            sequence,
+            position,
+            waker: Some(waker),
+        };
+        self.up(position);
+        Ok(Key { slot, sequence })
+    }
+
+    /// Takes a sleeper out, unless it has been fired.
+    pub(crate) fn cancel(&mut self, key: Key) -> Option<Waker> {
+        let slot = self.slots.get(key.slot)?;
+        if slot.sequence != key.sequence || slot.waker.is_none() {
+            return None;
+        }
+        self.remove(slot.position)
+    }
+
+    /// Replaces the waker of a sleeper that has not been fired.
+    pub(crate) fn set_waker(&mut self, key: Key, waker: &Waker) {
+        if let Some(slot) = self.slots.get_mut(key.slot)
+            && slot.sequence == key.sequence
+            && let Some(old) = &mut slot.waker
+        {
+            old.clone_from(waker);
+        }
+    }
+
+    /// Takes the first sleeper whose time has come.
+    pub(crate) fn expire(&mut self, now: u64) -> Option<Waker> {
+        if self.next_deadline() > now {
+            return None;
+        }
+        self.remove(0)
+    }
+
+    fn remove(&mut self, position: usize) -> Option<Waker> {
+        let entry = self.heap.swap_remove(position);
+        if position < self.heap.len() {
+            self.place(position);
+            self.up(position);
+            self.down(position);
+        }
+        self.free.push(entry.slot);
+        self.slots[entry.slot].waker.take()
+    }
+
+    fn place(&mut self, position: usize) {
+        self.slots[self.heap[position].slot].position = position;
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.heap.swap(a, b);
+        self.place(a);
+        self.place(b);
+    }
+
+    fn up(&mut self, mut position: usize) {
+        while position > 0 {
+            let parent = (position - 1) / 2;
+            if self.heap[parent] <= self.heap[position] {
+                return;
+            }
+            self.swap(position, parent);
+            position = parent;
+        }
+    }
+
+    fn down(&mut self, mut position: usize) {
+        loop {
+            let left = 2 * position + 1;
+            let least = [left, left + 1]
+                .into_iter()
+                .filter(|child| *child < self.heap.len())
+                .min_by_key(|child| self.heap[*child]);
+            match least {
+                Some(child) if self.heap[child] < self.heap[position] => {
+                    self.swap(position, child);
+                    position = child;
+                }
+                _ => return,
+            }
+        }
+    }
+}

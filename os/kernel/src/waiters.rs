@@ -1,0 +1,103 @@
+//! Waiting for a change of something that is behind a lock.
+//!
+//! Everybody who waits is woken and looks again; the scheduler lets the most
+//! urgent look first. No wake is lost: a waiter looks and enters the list under
+//! the lock under which the thing changes. The list is as long as there are
+//! waiting coroutines; one that is dropped takes its entry out, O(waiters).
+
+use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
+use crate::arch::lock::IrqLock;
+
+/// The list. It lives behind the lock of what is waited for.
+pub(crate) struct Waiters(Vec<Waker>);
+
+impl Waiters {
+    /// Nobody waits.
+    pub(crate) const fn new() -> Waiters {
+        Waiters(Vec::new())
+    }
+
+    /// Adds a coroutine. If there is no memory for it, it is woken at once and
+    /// so looks again in its turn.
+    fn add(&mut self, waker: &Waker) {
+        if self.0.iter().any(|known| known.will_wake(waker)) {
+            return;
+        }
+        if self.0.try_reserve(1).is_ok() {
+            self.0.push(waker.clone());
+        } else {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn remove(&mut self, waker: &Waker) {
+        self.0.retain(|known| !known.will_wake(waker));
+    }
+
+    /// Takes everybody, to be woken after the lock is released.
+    #[must_use = "they are to be woken"]
+    pub(crate) fn take(&mut self) -> Waiters {
+        core::mem::replace(self, Waiters::new())
+    }
+
+    /// Wakes everybody, in the order in which they came.
+    pub(crate) fn wake(self) {
+        for waker in self.0 {
+            waker.wake();
+        }
+    }
+}
+
+/// Something that coroutines wait for.
+pub(crate) trait Awaited {
+    /// Those who wait for it.
+    fn waiters(&mut self) -> &mut Waiters;
+}
+
+/// Waits until `look`, called under the lock, finds what it wants.
+pub(crate) fn until<T, R, F>(lock: &IrqLock<T>, look: F) -> impl Future<Output = R> + Send
+where
+    T: Awaited + Send,
+    F: FnMut(&mut T) -> Option<R> + Send + Unpin,
+{
+    Until {
+        lock,
+        look,
+        listed: None,
+    }
+}
+
+struct Until<'a, T: Awaited, F> {
+    lock: &'a IrqLock<T>,
+    look: F,
+    /// The waker that is in the list, unless it has been taken from there.
+    listed: Option<Waker>,
+}
+
+impl<T: Awaited, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for Until<'_, T, F> {
+    type Output = R;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
+        let this = self.get_mut();
+        let mut data = this.lock.lock();
+        if let Some(found) = (this.look)(&mut data) {
+            return Poll::Ready(found);
+        }
+        data.waiters().add(cx.waker());
+        drop(data);
+        this.listed = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<T: Awaited, F> Drop for Until<'_, T, F> {
+    fn drop(&mut self) {
+        if let Some(waker) = self.listed.take() {
+            self.lock.lock().waiters().remove(&waker);
+        }
+    }
+}
