@@ -58,7 +58,7 @@ pub enum ElevateError {
 }
 
 impl ElevateError {
-    /// Whether a right is missing, so that `upshift calibrate` has a remedy.
+    /// Whether a right is missing, so that [`Rights::probe`](crate::Rights::probe) has a remedy.
     pub fn is_rights(&self) -> bool {
         match self {
             ElevateError::Refused { error, .. } => error.raw_os_error() == Some(libc::EPERM),

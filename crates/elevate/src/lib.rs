@@ -57,6 +57,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod calibrate;
 mod elevator;
 mod error;
 mod exit;
@@ -64,13 +65,16 @@ mod guardian;
 mod policy;
 mod priority;
 mod restore;
+mod rights;
 pub mod sys;
 mod table;
 pub mod testing;
 
+pub use calibrate::{CalibrateError, Calibration, DELAYS_US, LONGEST, Quantiles, TimerFloor};
 pub use elevator::{Builder, DEFAULT_CAPACITY, Elevated, Elevator, MAX_CAPACITY};
 pub use error::ElevateError;
 pub use policy::{Class, Policy};
 pub use priority::{Bands, Priority, PriorityError};
 pub use restore::Restored;
+pub use rights::{Lack, MissingRights, Rights, RtGroup, Throttling};
 pub use sys::{Tid, current_tid};

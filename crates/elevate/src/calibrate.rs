@@ -1,0 +1,319 @@
+//! Calibration: what a switch and a timer cost on this machine, and the shortest sensible quantum.
+//!
+//! Two threads are pinned to one CPU and elevated: a *measurer*, and a *worker* that it switches to. Everything is bounded by
+//! a count and by a deadline, under 1 s in all; both threads end afterwards, so nothing is left elevated. Ordinary threads
+//! do not get this CPU meanwhile, for up to [`LONGEST`].
+
+mod bench;
+mod worker;
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::elevator::Elevator;
+use crate::error::ElevateError;
+use crate::priority::{Bands, Priority};
+use crate::rights::{MissingRights, Rights};
+use crate::sys::{Linux, Sys};
+
+/// No calibration takes longer than this.
+pub const LONGEST: Duration = Duration::from_millis(800);
+
+/// The delays that timers are asked for, µs.
+pub const DELAYS_US: [u64; 6] = [5, 10, 20, 50, 100, 200];
+
+/// The quantum is never clamped to less than the first, nor to more than the second, µs.
+const LEAST_QUANTUM_US: u64 = 5;
+const MOST_QUANTUM_US: u64 = 4000;
+
+/// One part in this many of the CPU may go into switching.
+const SHARE: u32 = 5;
+
+/// Median and 99th percentile of one measurement, ns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Quantiles {
+    /// Half of the samples took no longer.
+    pub p50_ns: u64,
+    /// 99 of 100 took no longer.
+    pub p99_ns: u64,
+    /// How many samples there were.
+    pub samples: usize,
+}
+
+impl Quantiles {
+    /// Sorts the samples and reads them off.
+    fn of(samples: &mut [u64]) -> Quantiles {
+        samples.sort_unstable();
+        let at = |part: usize| {
+            samples.get((samples.len() * part / 100).min(samples.len().saturating_sub(1)))
+        };
+        Quantiles {
+            p50_ns: at(50).copied().unwrap_or(0),
+            p99_ns: at(99).copied().unwrap_or(0),
+            samples: samples.len(),
+        }
+    }
+}
+
+/// One-shot timers of one delay, while a less urgent thread keeps the CPU busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimerFloor {
+    /// What was asked for, ns.
+    pub asked_ns: u64,
+    /// What arming cost.
+    pub arming: Quantiles,
+    /// How much later than asked the waiting thread ran.
+    pub lateness: Quantiles,
+}
+
+/// What [`Calibration::measure`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Calibration {
+    /// The CPU measured.
+    pub cpu: usize,
+    /// A thread is elevated, runs, demotes itself, and the first one runs again: two calls and two switches.
+    pub switch: Quantiles,
+    /// One change of priority without a switch.
+    pub change: Quantiles,
+    /// One thread wakes the other by futex and sleeps: one hop on the same CPU.
+    pub hand_over: Quantiles,
+    /// Timers, by delay.
+    pub timers: Vec<TimerFloor>,
+    /// How long the calibration took.
+    pub took: Duration,
+}
+
+impl Calibration {
+    /// Measures on `cpu`, or on the first CPU this thread may use.
+    ///
+    /// # Errors
+    /// [`CalibrateError`]: a missing right, with its remedy; a CPU that is not ours; an exhausted resource.
+    pub fn measure(cpu: Option<usize>) -> Result<Calibration, CalibrateError> {
+        let began = Instant::now();
+        let allowed = Linux.sched_getaffinity(0)?;
+        let cpu = match cpu {
+            Some(cpu) if allowed.contains(cpu) => cpu,
+            Some(cpu) => {
+                return Err(CalibrateError::NoSuchCpu {
+                    cpu,
+                    allowed: allowed.iter().collect(),
+                });
+            }
+            None => allowed.iter().next().unwrap_or(0),
+        };
+        let bands = bands(&Rights::probe())?;
+        let elevator = Elevator::new()?;
+        let mut calibration = bench::run(&elevator, bands, cpu, began + LONGEST)?;
+        calibration.took = began.elapsed();
+        Ok(calibration)
+    }
+
+    /// The cost of one preemption with a timer of `asked`: arming it, and switching away and back. Median.
+    pub fn preemption_cost(&self, asked: Duration) -> Duration {
+        let arming = self.at(asked, |timer| timer.arming.p50_ns);
+        Duration::from_nanos(arming + self.switch.p50_ns)
+    }
+
+    /// How late a timer of `asked` is. Median.
+    pub fn lateness(&self, asked: Duration) -> Duration {
+        Duration::from_nanos(self.at(asked, |timer| timer.lateness.p50_ns))
+    }
+
+    /// The smallest sensible quantum: the smallest for which, in the median,
+    ///
+    /// 1. a slice is at most twice as long as was asked for: *lateness ≤ quantum*. Below, the quantum says nothing about
+    ///    what happens; and
+    /// 2. at most a fifth of the CPU goes into switching: *cost ≤ (quantum + lateness) / 5*, because a slice really lasts for
+    ///    quantum and lateness. Below, an overload of long requests costs more than it gives. A fifth is much, but it is
+    ///    paid only while long requests are being interrupted.
+    ///
+    /// In whole µs, 5 µs at least. Delays between two that were measured are interpolated.
+    pub fn quantum_floor(&self) -> Duration {
+        let sensible = |quantum: &Duration| {
+            let late = self.lateness(*quantum);
+            late <= *quantum && self.preemption_cost(*quantum) * SHARE <= *quantum + late
+        };
+        (LEAST_QUANTUM_US..MOST_QUANTUM_US)
+            .map(Duration::from_micros)
+            .find(sensible)
+            .unwrap_or(Duration::from_micros(MOST_QUANTUM_US))
+    }
+
+    /// A figure of the timers at `asked`, on the straight line between the two delays measured around it.
+    fn at(&self, asked: Duration, figure: impl Fn(&TimerFloor) -> u64) -> u64 {
+        let asked = nanos(asked);
+        let above = self.timers.partition_point(|timer| timer.asked_ns < asked);
+        match (
+            above.checked_sub(1).map(|below| &self.timers[below]),
+            self.timers.get(above),
+        ) {
+            (None, None) => 0,
+            (Some(only), None) | (None, Some(only)) => figure(only),
+            (Some(low), Some(high)) => {
+                let part = (asked - low.asked_ns) as f64 / (high.asked_ns - low.asked_ns) as f64;
+                let (from, to) = (figure(low) as f64, figure(high) as f64);
+                (from + (to - from) * part) as u64
+            }
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Three priorities that the rights permit.
+fn bands(rights: &Rights) -> Result<Bands, CalibrateError> {
+    let default = Bands::DEFAULT;
+    if rights.highest >= Some(default.dispatcher()) {
+        return Ok(default);
+    }
+    let least = Bands::new(
+        Priority::of::<1>(),
+        Priority::of::<2>(),
+        Priority::of::<3>(),
+    );
+    rights.require(Priority::of::<3>())?;
+    Ok(least.unwrap_or(default))
+}
+
+/// Why nothing was measured.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// SCHED_FIFO is not permitted.
+    Rights(MissingRights),
+    /// The CPU does not exist or this thread may not run there.
+    NoSuchCpu {
+        /// What was asked for.
+        cpu: usize,
+        /// What there is.
+        allowed: Vec<usize>,
+    },
+    /// A thread could not be elevated although it seemed permitted.
+    Elevate(ElevateError),
+    /// Threads, timers or memory are exhausted.
+    Os(io::Error),
+    /// The machine was too busy: real-time threads of others held the CPU, or throttling stopped ours.
+    TooBusy,
+}
+
+impl fmt::Display for CalibrateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CalibrateError::Rights(error) => error.fmt(f),
+            CalibrateError::NoSuchCpu { cpu, allowed } => {
+                write!(f, "CPU {cpu} is not available here: choose one of {allowed:?}")
+            }
+            CalibrateError::Elevate(error) => error.fmt(f),
+            CalibrateError::Os(error) => write!(f, "cannot calibrate: {error}"),
+            CalibrateError::TooBusy => f.write_str(
+                "too few samples in the time allowed: other real-time threads hold this CPU, or throttling stopped it; \
+                 try again, or another CPU",
+            ),
+        }
+    }
+}
+
+impl Error for CalibrateError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            CalibrateError::Rights(error) => Some(error),
+            CalibrateError::Elevate(error) => Some(error),
+            CalibrateError::Os(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<MissingRights> for CalibrateError {
+    fn from(error: MissingRights) -> CalibrateError {
+        CalibrateError::Rights(error)
+    }
+}
+
+impl From<ElevateError> for CalibrateError {
+    fn from(error: ElevateError) -> CalibrateError {
+        CalibrateError::Elevate(error)
+    }
+}
+
+impl From<io::Error> for CalibrateError {
+    fn from(error: io::Error) -> CalibrateError {
+        CalibrateError::Os(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calibration(switch_us: u64, timers: &[(u64, u64, u64)]) -> Calibration {
+        let us = |us: u64| Quantiles {
+            p50_ns: us * 1000,
+            p99_ns: us * 2000,
+            samples: 100,
+        };
+        let timer = |&(asked, arming, lateness): &(u64, u64, u64)| TimerFloor {
+            asked_ns: asked * 1000,
+            arming: us(arming),
+            lateness: us(lateness),
+        };
+        Calibration {
+            cpu: 0,
+            switch: us(switch_us),
+            change: us(0),
+            hand_over: us(1),
+            timers: timers.iter().map(timer).collect(),
+            took: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_late_timer_raises_the_floor_to_its_lateness() {
+        let floor = calibration(2, &[(5, 1, 40), (200, 1, 40)]).quantum_floor();
+        assert_eq!(floor, Duration::from_micros(40));
+    }
+
+    #[test]
+    fn a_dear_switch_raises_the_floor_until_it_is_a_fifth() {
+        let floor = calibration(3, &[(5, 17, 30), (200, 17, 30)]).quantum_floor();
+        assert_eq!(floor, Duration::from_micros(70));
+    }
+
+    #[test]
+    fn figures_between_two_delays_lie_on_a_line() {
+        let found = calibration(0, &[(10, 20, 4), (20, 10, 8)]);
+        let late = |us| found.lateness(Duration::from_micros(us)).as_micros();
+        assert_eq!(
+            [late(1), late(10), late(15), late(20), late(99)],
+            [4, 4, 6, 8, 8]
+        );
+        let cost = found.preemption_cost(Duration::from_micros(15));
+        assert_eq!(cost, Duration::from_micros(15));
+    }
+
+    #[test]
+    fn the_floor_has_a_floor_and_a_ceiling() {
+        let floor = calibration(0, &[(5, 0, 0)]).quantum_floor();
+        assert_eq!(floor, Duration::from_micros(5));
+        let floor = calibration(100_000, &[(5, 0, 0)]).quantum_floor();
+        assert_eq!(floor, Duration::from_millis(4));
+        assert_eq!(
+            calibration(0, &[]).quantum_floor(),
+            Duration::from_micros(5)
+        );
+    }
+
+    #[test]
+    fn quantiles_of_few_samples_are_samples() {
+        assert_eq!(Quantiles::of(&mut []), Quantiles::default());
+        let one = Quantiles::of(&mut [7]);
+        assert_eq!((one.p50_ns, one.p99_ns, one.samples), (7, 7, 1));
+        let mut many: Vec<u64> = (0..100).rev().collect();
+        let many = Quantiles::of(&mut many);
+        assert_eq!((many.p50_ns, many.p99_ns), (50, 99));
+    }
+}

@@ -1,0 +1,117 @@
+//! The worker of a calibration: a thread that runs when it is elevated and does what the mode says.
+//!
+//! Bounded: whatever the mode, it ends when told to or at the deadline.
+
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
+use std::time::Instant;
+
+use crate::elevator::Elevated;
+use crate::priority::Priority;
+use crate::sys::current_tid;
+
+/// Demotes itself whenever it runs.
+pub(super) const SWITCH: u32 = 0;
+/// Keeps the CPU busy.
+pub(super) const SPIN: u32 = 1;
+/// Answers every ball.
+pub(super) const HOPS: u32 = 2;
+/// Ends.
+pub(super) const STOP: u32 = 3;
+
+/// The longest sleep in a futex, so that no wait outlives the calibration, ns.
+const NAP_NS: i64 = 50_000_000;
+
+/// What the two threads share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) mode: AtomicU32,
+    /// The worker's tid once it runs, else 0.
+    pub(super) tid: AtomicI32,
+    /// The worker may begin: it has been elevated.
+    pub(super) ready: AtomicBool,
+    /// 0: the measurer has it; 1: the worker.
+    pub(super) ball: AtomicU32,
+    pub(super) deadline: Instant,
+}
+
+impl Shared {
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+}
+
+/// The thread's body. `guard` is its own, filled in before it is told to begin.
+pub(super) fn work(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated>) {
+    shared.tid.store(current_tid(), Release);
+    while !shared.ready.load(Acquire) {
+        if shared.is_over() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+    let Some(guard) = guard.get() else { return };
+    let mut rounds = 0u32;
+    loop {
+        rounds = rounds.wrapping_add(1);
+        if rounds.is_multiple_of(64) && shared.is_over() {
+            return;
+        }
+        match shared.mode.load(Acquire) {
+            SWITCH => {
+                if guard.set(demoted).is_err() {
+                    return;
+                }
+            }
+            SPIN => std::hint::spin_loop(),
+            HOPS => {
+                if shared.ball.load(Acquire) == 1 {
+                    shared.ball.store(0, Release);
+                    wake(&shared.ball);
+                } else {
+                    wait(&shared.ball, 0);
+                }
+            }
+            _ => return,
+        }
+    }
+}
+
+/// Sleeps while `word` is `value`, 50 ms at most.
+pub(super) fn wait(word: &AtomicU32, value: u32) {
+    let nap = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: NAP_NS,
+    };
+    // SAFETY: the word and the time are live for the length of the call; spurious returns are expected by the callers.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            &raw const nap,
+        );
+    }
+}
+
+/// Wakes who sleeps on `word`.
+pub(super) fn wake(word: &AtomicU32) {
+    // SAFETY: the word is live; the kernel uses only its address.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            1,
+        );
+    }
+}
+
+/// Changes what the worker does, and wakes it if it sleeps.
+pub(super) fn tell(shared: &Shared, mode: u32) {
+    shared.mode.store(mode, Release);
+    shared.ball.store(0, Relaxed);
+    wake(&shared.ball);
+}

@@ -1,0 +1,185 @@
+//! Rights: what this process may do with SCHED_FIFO, and the remedy for what it may not.
+//!
+//! [`Rights::probe`] asks the kernel by trying: a thread made for it raises itself for some µs. Files of `/proc` and
+//! `/sys` only explain a refusal. Costs one thread and some ten small files, under 1 ms.
+
+mod facts;
+mod lack;
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+pub use facts::{RtGroup, Throttling};
+pub use lack::Lack;
+
+use crate::priority::Priority;
+use crate::sys::{Limit, Linux, Sys};
+
+/// What this process may do, why not more, and facts that change what it gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rights {
+    /// The highest priority the kernel let a thread have; `None`: no SCHED_FIFO at all.
+    pub highest: Option<Priority>,
+    /// Whether CAP_SYS_NICE is effective: needed for threads of other users and for clearing reset-on-fork.
+    pub capable: bool,
+    /// RLIMIT_RTPRIO, soft and hard.
+    pub limit: (u64, u64),
+    /// RLIMIT_RTTIME, soft: µs of CPU a real-time thread may use without blocking before SIGXCPU; `None`: unlimited.
+    pub time_limit_us: Option<u64>,
+    /// The kernel's throttling of all real-time threads.
+    pub throttling: Throttling,
+    /// The cgroup (v1) that gives out RT time, if there is one.
+    pub group: Option<RtGroup>,
+    /// Whether the process lives in a user namespace, where capabilities do not reach the scheduler.
+    pub user_namespace: bool,
+    /// Whether a seccomp filter watches the process, as in most containers.
+    pub filtered: bool,
+    /// What is missing for [`Priority::MAX`], most likely reason first; empty if nothing is.
+    pub lacks: Vec<Lack>,
+}
+
+impl Rights {
+    /// Probes this process.
+    pub fn probe() -> Rights {
+        Rights::probe_with(&Linux)
+    }
+
+    /// Probes with system calls of one's own.
+    pub fn probe_with(sys: &dyn Sys) -> Rights {
+        let attempt = |priority: Priority| try_on_a_thread(sys, priority);
+        let limit = sys.getrlimit(Limit::RtPrio).unwrap_or((0, 0));
+        let (highest, refusal) = match attempt(Priority::MAX) {
+            Ok(()) => (Some(Priority::MAX), None),
+            Err(error) => {
+                let permitted = u8::try_from(limit.0)
+                    .ok()
+                    .and_then(|value| Priority::new(value).ok())
+                    .filter(|&priority| attempt(priority).is_ok());
+                (permitted, Some(error))
+            }
+        };
+        let status = sys
+            .read_file("/proc/thread-self/status")
+            .unwrap_or_default();
+        let mut rights = Rights {
+            highest,
+            capable: facts::has_sys_nice(&status),
+            limit,
+            time_limit_us: sys
+                .getrlimit(Limit::RtTime)
+                .ok()
+                .map(|(soft, _)| soft)
+                .filter(|&soft| soft != libc::RLIM_INFINITY),
+            throttling: facts::throttling(sys),
+            group: facts::rt_group(sys),
+            user_namespace: facts::in_user_namespace(sys),
+            filtered: facts::is_filtered(&status),
+            lacks: Vec::new(),
+        };
+        if let Some(error) = refusal {
+            rights.lacks = lack::explain(&rights, &error, facts::unified_group(sys));
+        }
+        rights
+    }
+
+    /// Whether threads may run at `priority`.
+    ///
+    /// # Errors
+    /// [`MissingRights`], which names every remedy.
+    pub fn require(&self, priority: Priority) -> Result<(), MissingRights> {
+        if self.highest >= Some(priority) {
+            Ok(())
+        } else {
+            Err(MissingRights {
+                asked: priority,
+                highest: self.highest,
+                lacks: self.lacks.clone(),
+            })
+        }
+    }
+}
+
+/// Raises a thread made for it to `priority`, and lets it end at its former policy.
+fn try_on_a_thread(sys: &dyn Sys, priority: Priority) -> io::Result<()> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("upshift-probe".into())
+            .spawn_scoped(scope, || {
+                let fifo = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+                sys.sched_setscheduler(0, fifo, i32::from(priority.get()))?;
+                let other = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
+                // If this fails, the thread takes the priority with it a moment later.
+                let _ = sys.sched_setscheduler(0, other, 0);
+                Ok(())
+            })?;
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the probing thread panicked")))
+    })
+}
+
+impl fmt::Display for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.highest {
+            Some(priority) => writeln!(f, "SCHED_FIFO: permitted up to {priority}")?,
+            None => writeln!(f, "SCHED_FIFO: not permitted")?,
+        }
+        for lack in &self.lacks {
+            writeln!(f, "  missing: {lack}")?;
+        }
+        let others = if self.capable {
+            "of any user"
+        } else {
+            "of the same user only"
+        };
+        writeln!(f, "threads of other processes: {others}")?;
+        writeln!(f, "throttling: {}", self.throttling)?;
+        if let Some(group) = &self.group {
+            writeln!(f, "cgroup: {group}")?;
+        }
+        if let Some(limit) = self.time_limit_us {
+            writeln!(
+                f,
+                "RLIMIT_RTTIME: a real-time thread that uses {limit} µs of CPU without blocking gets SIGXCPU"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A priority that this process may not give out, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingRights {
+    asked: Priority,
+    highest: Option<Priority>,
+    lacks: Vec<Lack>,
+}
+
+impl MissingRights {
+    /// What is missing, most likely reason first.
+    pub fn lacks(&self) -> &[Lack] {
+        &self.lacks
+    }
+}
+
+impl fmt::Display for MissingRights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "this process may not run threads at SCHED_FIFO {}",
+            self.asked
+        )?;
+        if let Some(highest) = self.highest {
+            write!(f, " (only up to {highest})")?;
+        }
+        let mut separator = ": ";
+        for lack in &self.lacks {
+            write!(f, "{separator}{lack}")?;
+            separator = "; or ";
+        }
+        Ok(())
+    }
+}
+
+impl Error for MissingRights {}

@@ -1,0 +1,222 @@
+//! What is missing, and the exact remedy.
+
+use std::fmt;
+use std::io;
+
+use super::Rights;
+
+/// One missing right. Its text names the remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lack {
+    /// Neither CAP_SYS_NICE nor RLIMIT_RTPRIO.
+    Capability {
+        /// The program to give the capability to.
+        program: String,
+    },
+    /// RLIMIT_RTPRIO permits something, but not enough.
+    Limit {
+        /// The soft limit.
+        soft: u64,
+        /// The hard limit, up to which the process may raise the soft one itself.
+        hard: u64,
+    },
+    /// CAP_SYS_NICE in a user namespace does not count.
+    UserNamespace,
+    /// The cgroup (v1) has no RT time.
+    GroupTime {
+        /// Its `cpu.rt_runtime_us`.
+        path: String,
+    },
+    /// The kernel has RT_GROUP_SCHED and the process is in a v2 cgroup, which cannot have RT time.
+    UnifiedGroup {
+        /// The cgroup.
+        group: String,
+    },
+    /// A seccomp filter may refuse the call.
+    Filter,
+    /// The kernel refused for another reason.
+    Other {
+        /// What it said.
+        errno: i32,
+    },
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lack::Capability { program } => write!(
+                f,
+                "CAP_SYS_NICE or RLIMIT_RTPRIO. Run `sudo setcap cap_sys_nice+ep {program}`; or put LimitRTPRIO=49 into \
+                 the [Service] section of its unit; or put the line `<user> - rtprio 49` into \
+                 /etc/security/limits.d/upshift.conf and log in again; in a container add `--cap-add=sys_nice`"
+            ),
+            Lack::Limit { soft, hard } => {
+                write!(f, "RLIMIT_RTPRIO is {soft}, less than 49. ")?;
+                if *hard > *soft {
+                    write!(f, "Run `ulimit -r {}` before starting (the hard limit is {hard}); or put ", (*hard).min(49))?;
+                } else {
+                    f.write_str("Put ")?;
+                }
+                f.write_str(
+                    "LimitRTPRIO=49 into the [Service] section of the unit; or the line `<user> - rtprio 49` into \
+                     /etc/security/limits.d/upshift.conf and log in again",
+                )
+            }
+            Lack::UserNamespace => f.write_str(
+                "CAP_SYS_NICE outside this user namespace (rootless container): the scheduler honours only the first \
+                 one. Raise the limit instead: `--ulimit rtprio=49`, with LimitRTPRIO=49 for whatever starts the \
+                 container; or run it as root",
+            ),
+            Lack::GroupTime { path } => write!(
+                f,
+                "RT time of the cgroup. Run `echo 900000 | sudo tee {path}`, for its parents first; with docker \
+                 `--cpu-rt-runtime=900000`; or move the process to the root cgroup"
+            ),
+            Lack::UnifiedGroup { group } => write!(
+                f,
+                "RT time: this kernel gives out RT time by cgroup (RT_GROUP_SCHED), and cgroup v2 {group} cannot have \
+                 any. Boot with `rt_group_sched=0`; or move the process to the root cgroup: `echo PID | sudo tee \
+                 /sys/fs/cgroup/cgroup.procs`"
+            ),
+            Lack::Filter => f.write_str(
+                "permission of the seccomp filter. Allow sched_setscheduler and sched_setattr in its profile (docker: \
+                 `--cap-add=sys_nice` does)",
+            ),
+            Lack::Other { errno } => write!(
+                f,
+                "the kernel's consent: {}",
+                io::Error::from_raw_os_error(*errno)
+            ),
+        }
+    }
+}
+
+/// Why the kernel refused [`Priority::MAX`](crate::Priority::MAX), most likely reason first.
+pub(super) fn explain(rights: &Rights, refusal: &io::Error, unified: Option<String>) -> Vec<Lack> {
+    let errno = refusal.raw_os_error().unwrap_or(0);
+    if errno != libc::EPERM {
+        return vec![Lack::Other { errno }];
+    }
+    let mut lacks = Vec::new();
+    let limit_helps = rights.limit.0 > 0;
+    if let Some(group) = rights.group.as_ref().filter(|group| group.runtime_us == 0) {
+        lacks.push(Lack::GroupTime {
+            path: group.path.clone(),
+        });
+    }
+    if rights.highest.is_some() {
+        lacks.push(Lack::Limit {
+            soft: rights.limit.0,
+            hard: rights.limit.1,
+        });
+        return lacks;
+    }
+    if rights.capable && rights.user_namespace && !limit_helps {
+        lacks.push(Lack::UserNamespace);
+    } else if !rights.capable && !limit_helps {
+        lacks.push(Lack::Capability { program: program() });
+    } else if lacks.is_empty() {
+        // The right is there and was not enough: something else refuses.
+        if rights.group.is_none()
+            && let Some(group) = unified
+        {
+            lacks.push(Lack::UnifiedGroup { group });
+        }
+        if rights.filtered {
+            lacks.push(Lack::Filter);
+        }
+    }
+    if lacks.is_empty() {
+        lacks.push(Lack::Other { errno });
+    }
+    lacks
+}
+
+fn program() -> String {
+    std::env::current_exe().map_or_else(
+        |_| "/path/to/program".into(),
+        |path| path.display().to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{RtGroup, Throttling};
+    use super::*;
+    use crate::priority::Priority;
+
+    fn rights() -> Rights {
+        Rights {
+            highest: None,
+            capable: false,
+            limit: (0, 0),
+            time_limit_us: None,
+            throttling: Throttling::Off,
+            group: None,
+            user_namespace: false,
+            filtered: false,
+            lacks: Vec::new(),
+        }
+    }
+
+    fn explained(rights: &Rights, unified: Option<&str>) -> String {
+        let refusal = io::Error::from_raw_os_error(libc::EPERM);
+        let lacks = explain(rights, &refusal, unified.map(str::to_string));
+        let texts: Vec<String> = lacks.iter().map(Lack::to_string).collect();
+        texts.join("\n")
+    }
+
+    #[test]
+    fn an_ordinary_user_is_told_three_ways() {
+        let text = explained(&rights(), None);
+        for remedy in ["setcap cap_sys_nice+ep", "LimitRTPRIO=49", "rtprio 49"] {
+            assert!(text.contains(remedy), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_group_without_time_is_named_by_its_file() {
+        let path = "/sys/fs/cgroup/cpu/x/cpu.rt_runtime_us".to_string();
+        let mut rights = rights();
+        rights.capable = true;
+        rights.group = Some(RtGroup {
+            path: path.clone(),
+            runtime_us: 0,
+        });
+        let text = explained(&rights, None);
+        assert!(text.contains(&path) && !text.contains("setcap"), "{text}");
+    }
+
+    #[test]
+    fn the_capable_are_told_what_else_refuses() {
+        let mut rights = rights();
+        rights.capable = true;
+        assert!(explained(&rights, Some("/user.slice")).contains("rt_group_sched=0"));
+        rights.filtered = true;
+        assert!(explained(&rights, None).contains("seccomp"));
+        rights.user_namespace = true;
+        assert!(explained(&rights, None).contains("rtprio=49"));
+    }
+
+    #[test]
+    fn a_low_limit_is_told_how_to_rise() {
+        let mut rights = rights();
+        rights.limit = (10, 20);
+        rights.highest = Some(Priority::of::<10>());
+        let text = explained(&rights, None);
+        assert!(text.contains("ulimit -r 20"), "{text}");
+    }
+
+    #[test]
+    fn any_other_refusal_is_passed_on() {
+        let refusal = io::Error::from_raw_os_error(libc::ENOSYS);
+        let lacks = explain(&rights(), &refusal, None);
+        assert_eq!(
+            lacks,
+            [Lack::Other {
+                errno: libc::ENOSYS
+            }]
+        );
+    }
+}
