@@ -179,10 +179,9 @@ impl<H: Host> Header<H> {
         }
     }
 
-    /// Must it stay on its vCPU? A suspended one must: its stack is on a thread
-    /// of that vCPU.
+    /// Must it stay on its vCPU?
     pub(crate) fn is_pinned(&self) -> bool {
-        self.traits.load(Relaxed) & PINNED != 0 || self.state() == State::Suspended
+        self.traits.load(Relaxed) & PINNED != 0
     }
 
     /// Does it lend its level to what it waits for?

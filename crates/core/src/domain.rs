@@ -15,7 +15,7 @@ use core::ops::Deref;
 use core::ptr::{NonNull, null_mut};
 
 use crate::coroutine::{Birth, Header, Kind, State, allocate};
-use crate::host::Host;
+use crate::host::{Critical, Host};
 use crate::id::{CoroutineId, Dead};
 use crate::join::JoinHandle;
 use crate::level::{Level, Priority};
@@ -47,6 +47,10 @@ pub struct Config {
     /// Ticks. A vCPU that has work for others wakes a parked one if the work is
     /// worth more than this, judged by the mean poll. 0: always.
     pub notify_above: u64,
+    /// Ticks. A suspended coroutine takes its place in its level as if it had
+    /// come so much later: those that have not used their quantum go first, but
+    /// only for so long. 0: it waits its turn like any other.
+    pub patience: u64,
 }
 
 /// How to start a coroutine.
@@ -210,6 +214,7 @@ impl<H: Host> Inner<H> {
     /// # Safety
     /// The caller holds a reference to the coroutine.
     pub(crate) unsafe fn resettle(&self, coroutine: NonNull<Header<H>>, propagate: bool) {
+        let _critical = Critical::<H>::enter();
         // SAFETY: referenced, hence alive.
         let header = unsafe { coroutine.as_ref() };
         let before = header.level();
@@ -241,6 +246,7 @@ impl<H: Host> Inner<H> {
 
     fn wake(&self, id: CoroutineId, cancel: bool) -> Result<(), Dead> {
         let slot = self.table.slot(id.index()).ok_or(Dead)?;
+        let _critical = Critical::<H>::enter();
         match slot.word.wake_by_id(id.generation(), cancel) {
             Wake::Exited => Err(Dead),
             Wake::Absorbed => Ok(()),
@@ -270,6 +276,7 @@ impl<H: Host> Inner<H> {
         if self.closed.load(Relaxed) {
             return Err(SpawnError::Closed);
         }
+        let _critical = Critical::<H>::enter();
         let here = self.here().filter(|vcpu| !vcpu.retired.load(Relaxed));
         let home = pinned.or(here).or_else(|| self.choose(|_| true));
         let home = home.ok_or(SpawnError::NoVcpu)?;
@@ -616,6 +623,7 @@ impl<H: Host> Domain<H> {
         for (_, slot) in self.inner.table.slots() {
             if let Some(generation) = slot.word.tenant() {
                 living += 1;
+                let _critical = Critical::<H>::enter();
                 if slot.word.wake_by_id(generation, true) == Wake::Enqueue {
                     // SAFETY: `Enqueue` makes the coroutine ours.
                     unsafe { Vcpu::admit(slot.header()) };

@@ -5,6 +5,7 @@
 
 use alloc::boxed::Box;
 use core::any::Any;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use crate::vcpu::Vcpu;
@@ -42,6 +43,25 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         core::hint::spin_loop();
     }
 
+    /// The calling thread begins something that must not be interrupted for
+    /// long, because others would wait for it: a wake that is half done, a lock
+    /// of this crate. Nests. A host that suspends polls (see
+    /// [`Vcpu::suspend_current`]) or takes interrupts on the stack of a poll
+    /// holds them back until [`Host::leave`]. A nanosecond matters.
+    #[inline]
+    fn enter() {}
+
+    /// The end of what [`Host::enter`] began.
+    #[inline]
+    fn leave() {}
+
+    /// Something became ready on vCPU `index` while a poll was under way there,
+    /// and [`Vcpu::set_attended`] had asked for this call. From any thread; once
+    /// per `set_attended`.
+    fn attend(&self, index: usize) {
+        let _ = index;
+    }
+
     /// Runs `f` and returns what it returned, or what it threw. A host whose
     /// panics abort just calls it.
     ///
@@ -49,5 +69,25 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// The payload of a panic that unwound out of `f`.
     fn catch<R>(f: impl FnOnce() -> R) -> Result<R, Panic> {
         Ok(f())
+    }
+}
+
+/// What the host must not interrupt; from [`Host::enter`] to its drop.
+pub(crate) struct Critical<H: Host> {
+    host: PhantomData<fn() -> H>,
+}
+
+impl<H: Host> Critical<H> {
+    #[inline]
+    pub(crate) fn enter() -> Critical<H> {
+        H::enter();
+        Critical { host: PhantomData }
+    }
+}
+
+impl<H: Host> Drop for Critical<H> {
+    #[inline]
+    fn drop(&mut self) {
+        H::leave();
     }
 }

@@ -19,7 +19,7 @@ use core::task::{Context, Poll, Waker};
 
 use crate::coroutine::{BoxedWaker, Header};
 use crate::domain::Inner;
-use crate::host::{Host, Panic};
+use crate::host::{Critical, Host, Panic};
 use crate::id::CoroutineId;
 use crate::state::{Join, Wake};
 use crate::sync::Ordering::Relaxed;
@@ -146,6 +146,7 @@ impl<T, H: Host> JoinHandle<T, H> {
     /// [`JoinError::Cancelled`], unless the coroutine was faster.
     pub fn cancel(&self) {
         self.with_slot(|slot| {
+            let _critical = Critical::<H>::enter();
             if slot.word.wake_by_id(self.id.generation(), true) == Wake::Enqueue {
                 // SAFETY: `Enqueue` makes the coroutine ours.
                 unsafe { Vcpu::admit(slot.header()) };

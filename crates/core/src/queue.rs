@@ -1,16 +1,18 @@
 //! The ready queues of one vCPU: 64 levels, a bitmap, O(1) everything.
 //!
-//! Per level two doubly linked FIFO lists, one of coroutines that may move to
-//! another vCPU and one of those that may not, and one bit that is set iff either
-//! has an element. The two are served as one FIFO: every element carries the
-//! strictly increasing stamp of its enqueueing. Push, pop, unlink and finding the
-//! most urgent level touch a constant number of words, whatever is queued.
+//! Per level three doubly linked FIFO lists: of coroutines that may move to
+//! another vCPU, of those that may not, and of suspended ones (which may not
+//! either); and one bit that is set iff any has an element. They are served as
+//! one FIFO: every element carries the strictly increasing stamp of its
+//! enqueueing, and suspended ones are taken to have come `patience` later than
+//! they did. Push, pop, unlink and finding the most urgent level touch a constant
+//! number of words, whatever is queued.
 //!
 //! Everything here happens under the lock of the vCPU that owns the queues.
 
 use core::ptr::{NonNull, null_mut};
 
-use crate::coroutine::Header;
+use crate::coroutine::{Header, State};
 use crate::host::Host;
 use crate::level::{LEVELS, Level};
 use crate::sync::Ordering::Relaxed;
@@ -29,10 +31,17 @@ impl<H: Host> List<H> {
     };
 }
 
-/// A level's two lists.
-struct Pair<H: Host> {
+/// A level's lists.
+struct Lists<H: Host> {
     movable: List<H>,
     pinned: List<H>,
+    suspended: List<H>,
+}
+
+impl<H: Host> Lists<H> {
+    fn len(&self) -> usize {
+        self.movable.len + self.pinned.len + self.suspended.len
+    }
 }
 
 /// The queues of one vCPU.
@@ -41,8 +50,9 @@ pub(crate) struct ReadyQueues<H: Host> {
     ready: u64,
     /// Bit L set: level L has an element that may move.
     movable: u64,
-    levels: [Pair<H>; LEVELS],
+    levels: [Lists<H>; LEVELS],
     stamp: u64,
+    suspended: usize,
 }
 
 impl<H: Host> ReadyQueues<H> {
@@ -51,12 +61,14 @@ impl<H: Host> ReadyQueues<H> {
             ready: 0,
             movable: 0,
             levels: [const {
-                Pair {
+                Lists {
                     movable: List::EMPTY,
                     pinned: List::EMPTY,
+                    suspended: List::EMPTY,
                 }
             }; LEVELS],
             stamp: 0,
+            suspended: 0,
         }
     }
 
@@ -77,23 +89,37 @@ impl<H: Host> ReadyQueues<H> {
 
     /// How many are ready on a level.
     pub(crate) fn len(&self, level: Level) -> usize {
-        let pair = &self.levels[level.get() as usize];
-        pair.movable.len + pair.pinned.len
+        self.levels[level.get() as usize].len()
     }
 
-    fn list(&mut self, level: Level, pinned: bool) -> &mut List<H> {
-        let pair = &mut self.levels[level.get() as usize];
-        if pinned {
-            &mut pair.pinned
+    /// How many are suspended, on all levels.
+    pub(crate) fn suspended(&self) -> usize {
+        self.suspended
+    }
+
+    /// Has the level any that is not suspended?
+    pub(crate) fn has_fresh(&self, level: Level) -> bool {
+        let lists = &self.levels[level.get() as usize];
+        lists.movable.len + lists.pinned.len != 0
+    }
+
+    /// The list that a coroutine belongs to. Its state and traits do not change
+    /// while it is queued.
+    fn list(&mut self, level: Level, header: &Header<H>) -> &mut List<H> {
+        let lists = &mut self.levels[level.get() as usize];
+        if header.state() == State::Suspended {
+            &mut lists.suspended
+        } else if header.is_pinned() {
+            &mut lists.pinned
         } else {
-            &mut pair.movable
+            &mut lists.movable
         }
     }
 
     fn update_bits(&mut self, level: Level) {
-        let pair = &self.levels[level.get() as usize];
-        let movable = u64::from(pair.movable.len != 0) << level.get();
-        let ready = u64::from(pair.movable.len + pair.pinned.len != 0) << level.get();
+        let lists = &self.levels[level.get() as usize];
+        let movable = u64::from(lists.movable.len != 0) << level.get();
+        let ready = u64::from(lists.len() != 0) << level.get();
         self.ready = (self.ready & !level.bit()) | ready;
         self.movable = (self.movable & !level.bit()) | movable;
     }
@@ -121,7 +147,8 @@ impl<H: Host> ReadyQueues<H> {
         // SAFETY: owned by the caller, hence alive.
         let header = unsafe { coroutine.as_ref() };
         let level = header.level();
-        let list = self.list(level, header.is_pinned());
+        self.suspended += usize::from(header.state() == State::Suspended);
+        let list = self.list(level, header);
         header.next.store(null_mut(), Relaxed);
         header.prev.store(list.tail, Relaxed);
         match NonNull::new(list.tail) {
@@ -147,7 +174,8 @@ impl<H: Host> ReadyQueues<H> {
         let level = Level::from_stored(header.queued.load(Relaxed));
         let next = header.next.load(Relaxed);
         let prev = header.prev.load(Relaxed);
-        let list = self.list(level, header.is_pinned());
+        self.suspended -= usize::from(header.state() == State::Suspended);
+        let list = self.list(level, header);
         match NonNull::new(prev) {
             // SAFETY: neighbours in a list are alive.
             Some(prev) => unsafe { prev.as_ref() }.next.store(next, Relaxed),
@@ -180,29 +208,36 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// Takes the oldest coroutine of a level, or with `newest` the other end.
-    pub(crate) fn pop(&mut self, level: Level, newest: bool) -> Option<NonNull<Header<H>>> {
-        let pair = &self.levels[level.get() as usize];
-        let (movable, pinned) = if newest {
-            (pair.movable.tail, pair.pinned.tail)
-        } else {
-            (pair.movable.head, pair.pinned.head)
+    /// Suspended ones count as `patience` ticks younger than they are.
+    #[inline]
+    pub(crate) fn pop(
+        &mut self,
+        level: Level,
+        newest: bool,
+        patience: u64,
+    ) -> Option<NonNull<Header<H>>> {
+        let lists = &self.levels[level.get() as usize];
+        let end = |list: &List<H>| NonNull::new(if newest { list.tail } else { list.head });
+        let stamp = |header: NonNull<Header<H>>| {
+            // SAFETY: queued here, hence alive.
+            unsafe { header.as_ref() }.ready_at.load(Relaxed)
         };
-        let chosen = match (NonNull::new(movable), NonNull::new(pinned)) {
-            (Some(a), Some(b)) => {
-                // SAFETY: both are queued here, hence alive.
-                let (at, bt) = unsafe {
-                    (
-                        a.as_ref().ready_at.load(Relaxed),
-                        b.as_ref().ready_at.load(Relaxed),
-                    )
-                };
-                if (at < bt) != newest { a } else { b }
-            }
-            (a, b) => a.or(b)?,
-        };
+        let mut chosen = end(&lists.movable);
+        if let Some(pinned) = end(&lists.pinned)
+            && chosen.is_none_or(|other| (stamp(pinned) < stamp(other)) != newest)
+        {
+            chosen = Some(pinned);
+        }
+        if let Some(suspended) = end(&lists.suspended)
+            && chosen.is_none_or(|other| {
+                (stamp(suspended).saturating_add(patience) < stamp(other)) != newest
+            })
+        {
+            chosen = Some(suspended);
+        }
         // SAFETY: it is the head or tail of one of these lists.
-        unsafe { self.unlink(chosen) };
-        Some(chosen)
+        unsafe { self.unlink(chosen?) };
+        chosen
     }
 
     /// Takes the oldest coroutine of a level that may move.
@@ -218,7 +253,7 @@ impl<H: Host> ReadyQueues<H> {
         let head = self
             .levels
             .iter()
-            .find_map(|pair| NonNull::new(pair.pinned.head))?;
+            .find_map(|lists| NonNull::new(lists.pinned.head))?;
         // SAFETY: it is the head of one of these lists.
         unsafe { self.unlink(head) };
         Some(head)

@@ -25,7 +25,14 @@ pub enum Picked<'a, H: Host> {
     Poll(Running<'a, H>),
     /// A suspended coroutine: let the thread that holds its stack go on. Its
     /// poll ends there.
-    Resume(CoroutineId),
+    Resume {
+        /// Which.
+        id: CoroutineId,
+        /// Others of its level wait that have not used their quantum: it has been
+        /// patient ([`Config::patience`](crate::Config::patience)) and is due a
+        /// quantum.
+        entitled: bool,
+    },
 }
 
 /// What a poll came to.
@@ -76,6 +83,12 @@ impl<'a, H: Host> Running<'a, H> {
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.header().kind()
+    }
+
+    /// Was it spawned with [`Executor::spawn_pinned`](crate::Executor::spawn_pinned)?
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.header().is_pinned()
     }
 
     /// Polls it once. A panic in it ends it and is reported by its join handle.

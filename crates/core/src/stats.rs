@@ -34,6 +34,7 @@ fn lower_bound(bucket: usize) -> u64 {
 
 struct LevelCounters {
     polls: AtomicU64,
+    suspensions: AtomicU64,
     run: AtomicU64,
     starve: AtomicU64,
     wait: [AtomicU64; BUCKETS],
@@ -58,6 +59,7 @@ impl Counters {
             levels: (0..LEVELS)
                 .map(|_| LevelCounters {
                     polls: AtomicU64::new(0),
+                    suspensions: AtomicU64::new(0),
                     run: AtomicU64::new(0),
                     starve: AtomicU64::new(0),
                     wait: zeros(),
@@ -82,6 +84,10 @@ impl Counters {
         add(&self.levels[level.get() as usize].run, ticks);
     }
 
+    pub(crate) fn suspended(&self, level: Level) {
+        add(&self.levels[level.get() as usize].suspensions, 1);
+    }
+
     pub(crate) fn exited(&self, panicked: bool) {
         add(&self.exited, 1);
         add(&self.panicked, u64::from(panicked));
@@ -91,6 +97,7 @@ impl Counters {
         let counters = &self.levels[level.get() as usize];
         LevelStats {
             polls: counters.polls.load(Relaxed),
+            suspensions: counters.suspensions.load(Relaxed),
             run_ticks: counters.run.load(Relaxed),
             starve_ticks: counters.starve.load(Relaxed),
             wait: WaitHistogram {
@@ -103,8 +110,10 @@ impl Counters {
 /// What happened on one level so far.
 #[derive(Clone, Debug)]
 pub struct LevelStats {
-    /// Polls begun.
+    /// Polls begun or resumed.
     pub polls: u64,
+    /// Polls suspended.
+    pub suspensions: u64,
     /// Ticks spent in polls.
     pub run_ticks: u64,
     /// Ticks during which the level had a ready coroutine and none of it was
@@ -118,6 +127,7 @@ impl LevelStats {
     /// Adds another vCPU's figures of the same level.
     pub fn merge(&mut self, other: &LevelStats) {
         self.polls += other.polls;
+        self.suspensions += other.suspensions;
         self.run_ticks += other.run_ticks;
         self.starve_ticks += other.starve_ticks;
         for (mine, theirs) in self.wait.counts.iter_mut().zip(&other.wait.counts) {

@@ -21,7 +21,7 @@ use core::ptr::{NonNull, null_mut};
 
 use crate::coroutine::{Header, State};
 use crate::domain::Inner;
-use crate::host::Host;
+use crate::host::{Critical, Host};
 use crate::id::CoroutineId;
 use crate::inbox::Inbox;
 use crate::level::{LEVELS, Level};
@@ -78,6 +78,8 @@ pub struct Vcpu<H: Host> {
     /// The last reading of the clock.
     clock: AtomicU64,
     parked: AtomicBool,
+    /// The host wants to hear of what becomes ready during a poll.
+    attended: AtomicBool,
     pub(crate) retired: AtomicBool,
     /// Retired, and its executor is gone: it may be put back into service.
     pub(crate) vacant: AtomicBool,
@@ -107,6 +109,7 @@ impl<H: Host> Vcpu<H> {
             running: AtomicU8::new(NOBODY),
             clock: AtomicU64::new(0),
             parked: AtomicBool::new(false),
+            attended: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             vacant: AtomicBool::new(false),
             lock: Lock::new(),
@@ -166,6 +169,22 @@ impl<H: Host> Vcpu<H> {
         self.preempt.fetch_or(PREEMPT_HOST, Release);
     }
 
+    /// Asks for one call of [`Host::attend`], when something becomes ready here
+    /// while a poll is under way: the host supervises polls and sleeps meanwhile.
+    /// One sequentially consistent store, so that what became ready before is
+    /// seen by a look at [`Vcpu::bitmap`] afterwards.
+    pub fn set_attended(&self, attended: bool) {
+        self.attended.store(attended, SeqCst);
+        fence(SeqCst);
+    }
+
+    #[cold]
+    fn attend(&self) {
+        if self.attended.swap(false, SeqCst) {
+            self.inner().host.attend(self.index);
+        }
+    }
+
     /// The last reading of the clock: about when the current poll began.
     #[inline]
     #[must_use]
@@ -222,7 +241,16 @@ impl<H: Host> Vcpu<H> {
     /// How many coroutines of a level are ready here.
     #[must_use]
     pub fn ready_len(&self, level: Level) -> usize {
+        let _critical = Critical::<H>::enter();
         self.locked().queues().len(level)
+    }
+
+    /// How many coroutines are suspended here: interrupted in the middle of a
+    /// poll, and not yet resumed.
+    #[must_use]
+    pub fn suspended(&self) -> usize {
+        let _critical = Critical::<H>::enter();
+        self.locked().queues().suspended()
     }
 
     pub(crate) fn locked(&self) -> Locked<'_, H> {
@@ -270,11 +298,11 @@ impl<H: Host> Vcpu<H> {
                 self.current.store(null_mut(), Relaxed);
                 None
             }
-            Some(header) => {
+            Some((header, resumed)) => {
                 let notify = domain.idle.load(Relaxed) != 0 && locked.has_surplus();
                 // Under the lock, so that `settle` finds it queued or running.
                 // SAFETY: it came out of a queue, so it is owned by us.
-                let picked = unsafe { self.start(header) };
+                let picked = unsafe { self.start(header, resumed) };
                 drop(locked);
                 if notify {
                     domain.notify_idle(self);
@@ -286,17 +314,18 @@ impl<H: Host> Vcpu<H> {
 
     /// # Safety
     /// The caller took the coroutine out of a queue.
-    unsafe fn start(&self, coroutine: NonNull<Header<H>>) -> Picked<'_, H> {
+    unsafe fn start(&self, coroutine: NonNull<Header<H>>, resumed: Option<bool>) -> Picked<'_, H> {
         // SAFETY: owned, hence alive.
         let header = unsafe { coroutine.as_ref() };
-        let suspended = header.state() == State::Suspended;
         header.set_state(State::Running);
         self.running.store(header.level().get(), Relaxed);
         self.current.store(coroutine.as_ptr(), Relaxed);
-        if suspended {
-            Picked::Resume(id_of(coroutine))
-        } else {
-            Picked::Poll(Running::new(self, coroutine))
+        match resumed {
+            Some(entitled) => Picked::Resume {
+                id: id_of(coroutine),
+                entitled,
+            },
+            None => Picked::Poll(Running::new(self, coroutine)),
         }
     }
 
@@ -306,9 +335,10 @@ impl<H: Host> Vcpu<H> {
         self.current.store(null_mut(), Relaxed);
     }
 
-    /// Suspends the coroutine that is being polled here: it joins the tail of its
-    /// level as [`State::Suspended`], and when `pick` comes to it again it answers
-    /// [`Picked::Resume`]. `None` if nothing is being polled.
+    /// Suspends the coroutine that is being polled here: it queues in its level as
+    /// [`State::Suspended`], behind what has not used its quantum (see
+    /// [`Config::patience`](crate::Config::patience)), and when `pick` comes to it
+    /// again it answers [`Picked::Resume`]. `None` if nothing is being polled.
     ///
     /// # Safety
     /// The thread that polls it is stopped, outside this crate, and goes on only
@@ -323,6 +353,7 @@ impl<H: Host> Vcpu<H> {
         // is stopped and has handed the ownership to us.
         unsafe {
             coroutine.as_ref().set_state(State::Suspended);
+            self.counters.suspended(coroutine.as_ref().level());
             locked.enqueue(coroutine);
         }
         self.running.store(NOBODY, Relaxed);
@@ -397,9 +428,16 @@ impl<H: Host> Vcpu<H> {
         fence(SeqCst);
         if self.retired.load(SeqCst) {
             self.forward();
-        } else if self.is_parked() {
+            return;
+        }
+        if self.is_parked() {
             self.kick();
-        } else if !pinned && self.inner().idle.load(Relaxed) != 0 {
+            return;
+        }
+        if self.attended.load(Relaxed) {
+            self.attend();
+        }
+        if !pinned && self.inner().idle.load(Relaxed) != 0 {
             self.inner().notify_idle(self);
         }
     }
@@ -624,10 +662,14 @@ impl<'a, H: Host> Locked<'a, H> {
         // SAFETY: passed on.
         let level = unsafe { self.push(coroutine, now) };
         self.publish();
-        let urgent = level.get() < vcpu.running.load(Relaxed) && vcpu.current().is_some();
+        let polling = vcpu.current().is_some();
+        let urgent = level.get() < vcpu.running.load(Relaxed) && polling;
         if urgent {
             vcpu.preempt
                 .store(vcpu.preempt.load(Relaxed) | PREEMPT_WAKE, Relaxed);
+        }
+        if polling && vcpu.attended.load(Relaxed) {
+            vcpu.attend();
         }
         urgent
     }
@@ -665,8 +707,9 @@ impl<'a, H: Host> Locked<'a, H> {
         guarded.mean * guarded.queues.movable_len(level) as u64 >= threshold
     }
 
-    /// Takes the next coroutine out of the queues and accounts for it.
-    fn next(&mut self) -> Option<NonNull<Header<H>>> {
+    /// Takes the next coroutine out of the queues and accounts for it. With it,
+    /// for a suspended one, whether it goes before fresh ones of its level.
+    fn next(&mut self) -> Option<(NonNull<Header<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
         let config = &vcpu.inner().config;
         let guarded = self.guarded();
@@ -691,7 +734,7 @@ impl<'a, H: Host> Locked<'a, H> {
             guarded.random & 1 == 0
         };
         let level = Level::from_stored(level);
-        let coroutine = guarded.queues.pop(level, newest)?;
+        let coroutine = guarded.queues.pop(level, newest, config.patience)?;
         // SAFETY: just out of the queue, owned by us.
         let ready_at = unsafe { coroutine.as_ref() }.ready_at.load(Relaxed);
         let since = &mut guarded.waiting_since[level.get() as usize];
@@ -704,8 +747,11 @@ impl<'a, H: Host> Locked<'a, H> {
         if config.chaos.is_some() {
             vcpu.preempt.store(PREEMPT_HOST, Relaxed);
         }
+        // SAFETY: as above.
+        let suspended = unsafe { coroutine.as_ref() }.state() == State::Suspended;
+        let resumed = suspended.then(|| guarded.queues.has_fresh(level));
         self.publish();
-        Some(coroutine)
+        Some((coroutine, resumed))
     }
 
     /// The coroutine's levels have changed: gives it its place. False if it has
@@ -740,10 +786,16 @@ impl<'a, H: Host> Locked<'a, H> {
             if new.get() < vcpu.running.load(Relaxed) && vcpu.current().is_some() {
                 vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
             }
+            if vcpu.attended.load(Relaxed) {
+                vcpu.attend();
+            }
         } else if vcpu.current() == Some(coroutine) {
             vcpu.running.store(new.get(), Relaxed);
             if self.queues().ready() & new.more_urgent_bits() != 0 {
                 vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
+            }
+            if vcpu.attended.load(Relaxed) {
+                vcpu.attend();
             }
         }
         true
@@ -763,7 +815,7 @@ impl<'a, H: Host> Locked<'a, H> {
         let ready = self.queues().ready();
         let coroutine = (ready != 0)
             .then(|| Level::from_stored(ready.trailing_zeros() as u8))
-            .and_then(|level| self.queues().pop(level, false));
+            .and_then(|level| self.queues().pop(level, false, 0));
         self.publish();
         coroutine
     }

@@ -10,7 +10,7 @@ use core::task::{RawWaker, RawWakerVTable, Waker};
 
 use crate::coroutine::Header;
 use crate::domain::Inner;
-use crate::host::Host;
+use crate::host::{Critical, Host};
 use crate::state::{Release, Wake};
 use crate::table::{Slot, Table};
 use crate::vcpu::Vcpu;
@@ -44,6 +44,8 @@ pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
 /// # Safety
 /// The caller holds a reference.
 pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
+    // A wake that is half done swallows those of others.
+    let _critical = Critical::<H>::enter();
     // SAFETY: slots with references are alive.
     let slot = unsafe { slot.as_ref() };
     match slot.word.wake() {

@@ -6,9 +6,10 @@
 mod support;
 
 use std::panic::panic_any;
+use std::sync::atomic::Ordering;
 
 use support::{Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now};
-use upshift_core::{Config, Kind, SpawnOptions, State};
+use upshift_core::{Config, Kind, Picked, SpawnOptions, State};
 
 #[test]
 fn all_six_states_are_observed() {
@@ -74,6 +75,117 @@ fn a_suspended_coroutine_waits_its_turn_like_any_other() {
     domain.spawn(trace.say("lazy"), at(30)).unwrap().detach();
     run(&vcpu, 10);
     assert_eq!(trace.take(), "begins equal goes_on lazy");
+}
+
+/// A coroutine of level 20 that is suspended at time 0, and two that yield now
+/// and then, with `step` ticks to a poll.
+fn suspended_among_yielding(patience: u64, step: u64) -> String {
+    let config = Config {
+        patience,
+        ..Config::default()
+    };
+    let (domain, trace) = (domain(config), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (t, server) = (trace.clone(), Server::of(&vcpu));
+    let long = async move {
+        server.suspend();
+        t.push("long");
+    };
+    domain.spawn(long, at(20)).unwrap().detach();
+    for name in ["a", "b"] {
+        let (t, d) = (trace.clone(), domain.clone());
+        let short = async move {
+            for _ in 0..3 {
+                t.push(name);
+                d.host().time.fetch_add(step, Ordering::Relaxed);
+                yield_now().await;
+            }
+        };
+        domain.spawn(short, at(20)).unwrap().detach();
+    }
+    run(&vcpu, 20);
+    trace.take()
+}
+
+#[test]
+fn a_suspended_coroutine_lets_fresh_ones_of_its_level_go_first() {
+    assert_eq!(suspended_among_yielding(0, 10), "a b long a b a b");
+    assert_eq!(suspended_among_yielding(1000, 10), "a b a b a b long");
+}
+
+#[test]
+fn a_suspended_coroutine_is_patient_for_a_bounded_time() {
+    assert_eq!(suspended_among_yielding(25, 10), "a b a b a long b");
+}
+
+#[test]
+fn a_resumed_coroutine_is_entitled_if_fresh_ones_wait() {
+    for (others, level, expected) in [(true, 20, true), (true, 30, false), (false, 20, false)] {
+        let domain = domain(Config::default());
+        let vcpu = domain.add_vcpu().unwrap();
+        let (server, d) = (Server::of(&vcpu), domain.clone());
+        let long = async move {
+            let executor = server.get();
+            // SAFETY: this poll goes on after it was picked again, two lines on.
+            unsafe { executor.suspend_current() }.unwrap();
+            if others {
+                d.spawn(async {}, at(level)).unwrap().detach();
+            }
+            match executor.pick(None) {
+                Some(Picked::Resume { entitled, .. }) => assert_eq!(entitled, expected),
+                _ => panic!("the suspended one is the oldest"),
+            }
+        };
+        let handle = domain.spawn(long, at(20)).unwrap();
+        run(&vcpu, 20);
+        join(&vcpu, handle).unwrap();
+    }
+}
+
+#[test]
+fn suspensions_are_counted() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let server = Server::of(&vcpu);
+    let long = async move {
+        let executor = server.get();
+        assert_eq!(executor.suspended(), 0);
+        // SAFETY: this poll goes on after it was picked again.
+        unsafe { executor.suspend_current() }.unwrap();
+        assert_eq!(executor.suspended(), 1);
+        assert!(matches!(executor.pick(None), Some(Picked::Resume { .. })));
+        assert_eq!(executor.suspended(), 0);
+    };
+    domain.spawn(long, at(20)).unwrap().detach();
+    run(&vcpu, 20);
+    assert_eq!(vcpu.level_stats(level(20)).suspensions, 1);
+    assert_eq!(vcpu.level_stats(level(21)).suspensions, 0);
+}
+
+#[test]
+fn attention_is_asked_for_once_when_something_becomes_ready_during_a_poll() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let count = || domain.host().attended.lock().unwrap().len();
+    vcpu.set_attended(true);
+    let d = domain.clone();
+    let busy = async move {
+        let count = || d.host().attended.lock().unwrap().len();
+        assert_eq!(count(), 0, "what is queued between polls does not count");
+        d.spawn(async {}, at(30)).unwrap().detach();
+        assert_eq!(count(), 1);
+        d.spawn(async {}, at(10)).unwrap().detach();
+        assert_eq!(count(), 1, "once is enough");
+        d.vcpus().next().unwrap().set_attended(true);
+        std::thread::scope(|scope| {
+            // Another thread: by the inbox.
+            scope.spawn(|| d.spawn(async {}, at(30)).unwrap().detach());
+        });
+        assert_eq!(count(), 2);
+    };
+    support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap().detach());
+    run(&vcpu, 20);
+    assert_eq!(count(), 2);
 }
 
 #[test]

@@ -125,7 +125,7 @@ impl Worker {
                         return;
                     }
                 }
-                Some(Picked::Resume(_)) => {
+                Some(Picked::Resume { .. }) => {
                     unreachable!("nothing is suspended on an inline vCPU")
                 }
                 None => {

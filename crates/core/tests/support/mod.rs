@@ -29,6 +29,8 @@ thread_local! {
 pub struct TestHost {
     pub time: AtomicU64,
     pub pended: Mutex<Vec<usize>>,
+    /// vCPUs that asked for attention.
+    pub attended: Mutex<Vec<usize>>,
 }
 
 // SAFETY: `SERVED` is set by `serve` only, which has the executor.
@@ -41,6 +43,9 @@ unsafe impl Host for TestHost {
     }
     fn pend(&self, index: usize) {
         self.pended.lock().unwrap().push(index);
+    }
+    fn attend(&self, index: usize) {
+        self.attended.lock().unwrap().push(index);
     }
     fn relax(&self, _: u32) {
         std::thread::yield_now();
@@ -69,7 +74,7 @@ pub fn run(executor: &Executor<TestHost>, limit: usize) -> usize {
         for polls in 0..limit {
             match executor.pick(back.take()) {
                 None => return polls,
-                Some(Picked::Resume(id)) => panic!("{id} was not suspended"),
+                Some(Picked::Resume { id, .. }) => panic!("{id} was not suspended"),
                 Some(Picked::Poll(running)) => {
                     if let Polled::Yielded(yielded) = running.poll() {
                         back = Some(yielded);
@@ -138,7 +143,7 @@ pub fn yield_now() -> impl Future<Output = ()> + Send {
 /// One turn: what was polled, and at which level.
 pub fn step(executor: &Executor<TestHost>) -> Option<(CoroutineId, Level)> {
     serving(executor, || match executor.pick(None)? {
-        Picked::Resume(id) => panic!("{id} was not suspended"),
+        Picked::Resume { id, .. } => panic!("{id} was not suspended"),
         Picked::Poll(running) => {
             let polled = (running.id(), running.level());
             // Dropping what yielded puts it back.
@@ -189,7 +194,7 @@ impl Server {
         let me = unsafe { executor.suspend_current() }.unwrap();
         loop {
             match executor.pick(None).expect("the suspended one is ready") {
-                Picked::Resume(id) => return assert_eq!(id, me),
+                Picked::Resume { id, .. } => return assert_eq!(id, me),
                 Picked::Poll(running) => drop(running.poll()),
             }
         }

@@ -94,7 +94,7 @@ pub fn serve(
     let (mut left, mut back) = (polls, None);
     while left != 0 && !stop.is_set() {
         match executor.pick(back.take()) {
-            Some(Picked::Resume(id)) => panic!("{id} was not suspended"),
+            Some(Picked::Resume { id, .. }) => panic!("{id} was not suspended"),
             Some(Picked::Poll(running)) => {
                 left -= 1;
                 if let Polled::Yielded(yielded) = running.poll() {
