@@ -3,6 +3,7 @@
 //! | module | concern |
 //! |---|---|
 //! | `args`, `spin_args`, `values` | the command line |
+//! | `calibrate` | costs and rights of this machine |
 //! | `demo` | the tour: children, three experiments, progress |
 //! | `servers` | matrix, plaintext and spin server in two models |
 //! | `load_cmd`, `load_report` | the client and its result |
@@ -14,6 +15,7 @@
 //! Ctrl-C, 143 by SIGTERM (servers end with 0 on both).
 
 mod args;
+mod calibrate;
 mod demo;
 mod load_cmd;
 mod load_report;
@@ -51,6 +53,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::PlaintextServer(args) => servers::serve(Service::Plaintext, &args)?,
         Command::SpinServer(args) => servers::serve(Service::Spin, &args)?,
         Command::Load(args) => return load_cmd::load(&args),
+        Command::Calibrate(args) => return calibrate::calibrate(&args),
         Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,
     }
     Ok(ExitCode::SUCCESS)

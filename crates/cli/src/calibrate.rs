@@ -1,0 +1,173 @@
+//! `upshift calibrate`: what a switch and a timer cost on this machine, and which rights are missing.
+//!
+//! Takes well under a second, during which ordinary threads do not get the CPU measured. Without the right to
+//! use SCHED_FIFO it prints what is missing with its remedy, and fails.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::{Value, json};
+use upshift_elevate::{Calibration, Priority, Quantiles, Rights, Throttling};
+
+use crate::table::{Table, micros};
+use crate::values;
+
+/// Flags of `upshift calibrate`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  upshift calibrate
+  upshift calibrate --cpu 1 --json
+
+The quantum of preemptive servers is clamped to the smallest sensible one printed here. The exit
+code is 1 if SCHED_FIFO is not permitted; what to change is printed then.")]
+pub(crate) struct CalibrateArgs {
+    /// CPU to measure [default: the first one available]
+    #[arg(long, value_name = "CPU", value_parser = values::cpu)]
+    cpu: Option<usize>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Probes, measures and prints.
+pub(crate) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
+    let rights = Rights::probe();
+    let permitted = rights.highest.is_some();
+    let found = if permitted {
+        Some(Calibration::measure(args.cpu)?)
+    } else {
+        None
+    };
+    let mut out = io::stdout().lock();
+    if args.json {
+        let value = json!({
+            "rights": rights_value(&rights),
+            "calibration": found.as_ref().map(calibration_value),
+        });
+        writeln!(out, "{value:#}")?;
+    } else {
+        write!(out, "{rights}")?;
+        if let Some(found) = &found {
+            write!(out, "\n{}\n{}", switches(found), timers(found))?;
+            writeln!(
+                out,
+                "\nsmallest sensible quantum: {}",
+                micros(found.quantum_floor().as_secs_f64() * 1e6)
+            )?;
+        }
+    }
+    out.flush()?;
+    if let Err(missing) = rights.require(Priority::MIN) {
+        anyhow::bail!("{missing}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn us(ns: u64) -> String {
+    micros(ns as f64 / 1000.0)
+}
+
+fn switches(found: &Calibration) -> Table {
+    let mut table = Table::new(
+        format!(
+            "CPU {}, measured in {:.0} ms",
+            found.cpu,
+            found.took.as_secs_f64() * 1000.0
+        ),
+        &["<what", "median", "p99", "samples"],
+    );
+    for (what, figures) in [
+        ("switch: elevate, run, demote itself, back", &found.switch),
+        ("change of priority without a switch", &found.change),
+        ("hand-over by futex", &found.hand_over),
+    ] {
+        table.row([
+            what.into(),
+            us(figures.p50_ns),
+            us(figures.p99_ns),
+            figures.samples.to_string(),
+        ]);
+    }
+    table
+}
+
+fn timers(found: &Calibration) -> Table {
+    let mut table = Table::new(
+        "one-shot timers",
+        &[
+            "asked",
+            "late, median",
+            "late, p99",
+            "arming, median",
+            "arming, p99",
+        ],
+    );
+    for timer in &found.timers {
+        table.row([
+            us(timer.asked_ns),
+            us(timer.lateness.p50_ns),
+            us(timer.lateness.p99_ns),
+            us(timer.arming.p50_ns),
+            us(timer.arming.p99_ns),
+        ]);
+    }
+    table
+}
+
+fn quantiles_value(figures: &Quantiles) -> Value {
+    json!({
+        "p50_ns": figures.p50_ns,
+        "p99_ns": figures.p99_ns,
+        "samples": figures.samples,
+    })
+}
+
+fn calibration_value(found: &Calibration) -> Value {
+    let timers: Vec<Value> = found
+        .timers
+        .iter()
+        .map(|timer| {
+            json!({
+                "asked_ns": timer.asked_ns,
+                "arming": quantiles_value(&timer.arming),
+                "lateness": quantiles_value(&timer.lateness),
+            })
+        })
+        .collect();
+    json!({
+        "cpu": found.cpu,
+        "took_ns": found.took.as_nanos() as u64,
+        "switch": quantiles_value(&found.switch),
+        "change": quantiles_value(&found.change),
+        "hand_over": quantiles_value(&found.hand_over),
+        "timers": timers,
+        "quantum_floor_ns": found.quantum_floor().as_nanos() as u64,
+    })
+}
+
+fn rights_value(rights: &Rights) -> Value {
+    let missing: Vec<String> = rights.lacks.iter().map(ToString::to_string).collect();
+    let throttling = match rights.throttling {
+        Throttling::On {
+            runtime_us,
+            period_us,
+        } => json!({ "runtime_us": runtime_us, "period_us": period_us }),
+        Throttling::Off => json!("off"),
+        Throttling::Unknown => Value::Null,
+    };
+    let group = rights
+        .group
+        .as_ref()
+        .map(|group| json!({ "path": group.path, "runtime_us": group.runtime_us }));
+    json!({
+        "highest_priority": rights.highest.map(Priority::get),
+        "cap_sys_nice": rights.capable,
+        "throttling": throttling,
+        "cgroup": group,
+        "user_namespace": rights.user_namespace,
+        "seccomp_filter": rights.filtered,
+        "missing": missing,
+    })
+}
