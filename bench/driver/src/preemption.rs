@@ -133,7 +133,7 @@ impl Loads<'_> {
         plan.arrivals = Arrivals::Even;
         // It ends some time after the run, so that a server that it hangs can be ended without force.
         plan.hog = hog.then_some(Hog {
-            service: plan.warmup + plan.duration + Duration::from_secs(2),
+            service: plan.warmup + plan.duration + plan.drain + Duration::from_millis(500),
             level: 40,
         });
         spin
