@@ -181,9 +181,7 @@ impl Builder {
             aging: None,
             chaos: None,
             spin: None,
-            reap_interval: Duration::from_micros(
-                std::env::var("REAP").map_or(20, |v| v.parse().unwrap()),
-            ),
+            reap_interval: Duration::from_micros(20),
             quantum: Duration::from_micros(500),
             blocking_threads: 64,
             main_level: Level::DEFAULT,
@@ -318,6 +316,7 @@ impl Builder {
             chaos: self.chaos,
             coarse_below: clock::to_ticks(Duration::from_nanos(300)),
             notify_above: clock::to_ticks(Duration::from_micros(20)),
+            patience: 0,
         };
         let shared = Arc::new(Shared {
             domain: Domain::new(Linux::new(), config),
