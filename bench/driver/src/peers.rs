@@ -174,11 +174,7 @@ const SPIN: &[(&str, Source, &[&str])] = &[
         Source::Bench("peer-tokio"),
         &["spin", "--variant", "mt2"],
     ),
-    (
-        "threads",
-        Source::Root("upshift-cli"),
-        &["spin-server", "--model", "thread", "--pin", "0"],
-    ),
+    ("threads", Source::Bench("peer-threads"), &["spin"]),
 ];
 
 /// A program that was built: its file and its first arguments.
