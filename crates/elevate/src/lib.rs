@@ -58,6 +58,7 @@
 #![cfg(target_os = "linux")]
 
 mod calibrate;
+pub mod dispatch;
 mod elevator;
 mod error;
 mod exit;

@@ -1,0 +1,294 @@
+//! [`Permit`]: the right of one thread to use what the threads of a vCPU share, and how it is taken away.
+//!
+//! The thread brackets each use with [`enter`](Permit::enter) and [`leave`](Permit::leave), which nest. A supervisor may
+//! [`revoke`](Permit::revoke) the permit between uses; then the next `enter` waits until it is
+//! [granted](Permit::grant) again. Correctness does not depend on who has which priority or runs on which CPU.
+//!
+//! ```text
+//!   thread:      depth = 1;  (compiler barrier)   revoked? ──► yes: wait until granted
+//!   supervisor:  revoked = 1; (heavy barrier)     depth?   ──► not 0: take it back, ask to be told at `leave`
+//! ```
+//!
+//! Either the thread sees `revoked`, or the supervisor sees `depth`, or both; never neither (checked by loom with a full
+//! fence for the heavy barrier). If both, the supervisor takes the revocation back, and the thread goes on.
+//!
+//! Cost: `enter` two plain stores and two loads, `leave` a load and a store and a load; no read-modify-write.
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+
+use Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+/// The thread is in the middle of a use: nothing was revoked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Permit {
+    /// Uses that are under way. Written by the thread only.
+    depth: AtomicU32,
+    revoked: AtomicU32,
+    /// The thread waits for `revoked` to change.
+    waiting: AtomicU32,
+    /// Whoever found the thread busy wants to know when it is not.
+    asked: AtomicU32,
+}
+
+/// Orders a store before a load as far as the compiler is concerned; the heavy barrier does the rest.
+#[inline]
+fn light_barrier() {
+    #[cfg(not(loom))]
+    compiler_fence(SeqCst);
+    #[cfg(loom)]
+    fence(SeqCst);
+}
+
+impl Default for Permit {
+    fn default() -> Permit {
+        Permit::new()
+    }
+}
+
+impl Permit {
+    /// Granted, and not in use.
+    #[must_use]
+    pub fn new() -> Permit {
+        Permit {
+            depth: AtomicU32::new(0),
+            revoked: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+        }
+    }
+
+    /// The thread begins a use; if the permit has been revoked, when it is granted again.
+    #[inline]
+    pub fn enter(&self) {
+        let depth = self.depth.load(Relaxed);
+        self.depth.store(depth + 1, Relaxed);
+        light_barrier();
+        if depth == 0 && self.revoked.load(Acquire) != 0 {
+            self.wait();
+        }
+    }
+
+    /// The thread ends a use. True: it is the outermost, and somebody [asked](Permit::ask) to be told.
+    #[inline]
+    #[must_use]
+    pub fn leave(&self) -> bool {
+        let depth = self.depth.load(Relaxed);
+        debug_assert!(depth > 0);
+        self.depth.store(depth - 1, Release);
+        light_barrier();
+        depth == 1 && self.asked.load(Relaxed) != 0 && self.take_request()
+    }
+
+    #[cold]
+    fn take_request(&self) -> bool {
+        self.asked.swap(0, Relaxed) != 0
+    }
+
+    /// Is a use under way? Exact for the thread itself.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        self.depth.load(Acquire) != 0
+    }
+
+    #[cold]
+    fn wait(&self) {
+        self.waiting.store(1, SeqCst);
+        while self.revoked.load(SeqCst) != 0 {
+            #[cfg(not(loom))]
+            futex(&self.revoked, libc::FUTEX_WAIT, 1);
+            #[cfg(loom)]
+            loom::thread::yield_now();
+        }
+        self.waiting.store(0, Relaxed);
+    }
+
+    /// Takes the permit away, with `barrier` a barrier for all threads (see [`heavy_barrier`](super::heavy_barrier)). From
+    /// then on the thread is outside of all uses. One supervisor at a time.
+    ///
+    /// # Errors
+    /// [`Busy`]: a use is under way; nothing has changed.
+    pub fn revoke(&self, barrier: impl FnOnce()) -> Result<(), Busy> {
+        self.revoked.store(1, SeqCst);
+        barrier();
+        if self.depth.load(Acquire) == 0 {
+            return Ok(());
+        }
+        self.grant();
+        Err(Busy)
+    }
+
+    /// Gives the permit back.
+    pub fn grant(&self) {
+        self.revoked.store(0, SeqCst);
+        if self.waiting.load(SeqCst) != 0 {
+            #[cfg(not(loom))]
+            futex(&self.revoked, libc::FUTEX_WAKE, 1);
+        }
+    }
+
+    /// Has it been taken away?
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Acquire) != 0
+    }
+
+    /// The outermost [`leave`](Permit::leave) that comes next is to answer true. Returns whether a use is still under
+    /// way; if not, that leave may have been missed, and the caller looks again at once. With a barrier as in
+    /// [`revoke`](Permit::revoke).
+    pub fn ask(&self, barrier: impl FnOnce()) -> bool {
+        self.asked.store(1, SeqCst);
+        barrier();
+        self.in_use()
+    }
+}
+
+#[cfg(not(loom))]
+fn futex(word: &AtomicU32, operation: libc::c_int, value: u32) {
+    // SAFETY: the word lives for the time of the call; without a time-out nothing else is read. All errors mean: look again.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            operation | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            std::ptr::null::<libc::timespec>(),
+        );
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::dispatch::{heavy_barrier, register_barrier};
+    use std::cell::UnsafeCell;
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_permit_in_use_is_not_revoked() {
+        let permit = Permit::new();
+        permit.enter();
+        permit.enter();
+        assert_eq!(permit.revoke(|| ()), Err(Busy));
+        assert!(permit.ask(|| ()));
+        assert!(!permit.leave(), "not the outermost");
+        assert!(permit.leave());
+        assert_eq!(permit.revoke(|| ()), Ok(()));
+        assert!(permit.is_revoked());
+        permit.grant();
+        permit.enter();
+        assert!(!permit.leave(), "asked once, told once");
+    }
+
+    struct Plain(UnsafeCell<u64>);
+    // SAFETY: the permit decides who touches it.
+    unsafe impl Sync for Plain {}
+
+    impl Plain {
+        /// # Safety
+        /// Nobody else calls it meanwhile.
+        unsafe fn increment(&self) {
+            // SAFETY: the caller's promise.
+            unsafe { *self.0.get() += 1 };
+        }
+    }
+
+    /// A thread that uses plain memory all the time, and one that takes it away, uses it, and gives it back.
+    #[test]
+    fn what_is_shared_is_used_by_one_thread_at_a_time() {
+        register_barrier().unwrap();
+        let (permit, shared, stop) = (
+            Permit::new(),
+            Plain(UnsafeCell::new(0)),
+            AtomicBool::new(false),
+        );
+        let (mut own, mut taken) = (0u64, 0u64);
+        std::thread::scope(|scope| {
+            let user = scope.spawn(|| {
+                let mut count = 0u64;
+                while !stop.load(Relaxed) {
+                    permit.enter();
+                    // SAFETY: the permit is held.
+                    unsafe { shared.increment() };
+                    count += 1;
+                    let _ = permit.leave();
+                }
+                count
+            });
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(300) {
+                if permit.revoke(heavy_barrier).is_ok() {
+                    for _ in 0..10 {
+                        // SAFETY: the permit of the only other user is revoked.
+                        unsafe { shared.increment() };
+                        taken += 1;
+                    }
+                    permit.grant();
+                }
+                std::hint::spin_loop();
+            }
+            stop.store(true, Relaxed);
+            own = user.join().unwrap();
+        });
+        assert!(own > 0 && taken > 0);
+        assert_eq!(shared.0.into_inner(), own + taken);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+
+    /// 1: the thread and the supervisor never use what is shared at the same time, and nobody waits for ever.
+    #[test]
+    fn a_revoked_permit_keeps_its_thread_out() {
+        loom::model(|| {
+            let shared = Arc::new((Permit::new(), UnsafeCell::new(0u32)));
+            let other = shared.clone();
+            let thread = loom::thread::spawn(move || {
+                for _ in 0..2 {
+                    other.0.enter();
+                    other.1.with_mut(|value| {
+                        // SAFETY: loom checks that nobody else has access.
+                        unsafe { *value += 1 }
+                    });
+                    let _ = other.0.leave();
+                }
+            });
+            if shared.0.revoke(|| fence(SeqCst)).is_ok() {
+                shared.1.with_mut(|value| {
+                    // SAFETY: as above.
+                    unsafe { *value += 10 }
+                });
+                shared.0.grant();
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    /// 2: who asks while a use is under way is told, or sees that none is under way any more.
+    #[test]
+    fn a_request_is_answered_or_seen_to_be_late() {
+        loom::model(|| {
+            let permit = Arc::new(Permit::new());
+            let other = permit.clone();
+            let thread = loom::thread::spawn(move || {
+                other.enter();
+                other.leave()
+            });
+            let in_use = permit.ask(|| fence(SeqCst));
+            let told = thread.join().unwrap();
+            // Asked before the use began counts as told at its end.
+            assert!(told || !in_use);
+        });
+    }
+}

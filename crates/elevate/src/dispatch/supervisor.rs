@@ -1,0 +1,437 @@
+//! [`Supervisor`]: what a sentinel does when it has looked at its vCPU. Pure: times come in, a [`Decision`] goes out.
+//!
+//! The rules, for a poll of level *L*:
+//! 1. Something more urgent than *L* waits: suspend at once.
+//! 2. Something of level *L* waits: suspend when the poll has used its quantum. A poll that was resumed has used it, and is
+//!    suspended again at once, but not before it has run for the *grace*, so that it gets on; unless it was *entitled* to a
+//!    quantum (it had let others go first for long enough).
+//! 3. Nothing of the kind waits: rest until the next bell.
+//! 4. The runtime is in the middle of something: ask to be told when it is not. A guard of the user's is respected for a
+//!    bounded time.
+//! 5. What looks cost that end in no suspension is drawn from an allowance; see the module above.
+//!
+//! All times are ns of one monotonic clock.
+
+/// The times that the rules are about, ns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a poll may run while something of its level waits.
+    pub quantum: u64,
+    /// How long a poll that has used its quantum runs at least when it is resumed.
+    pub grace: u64,
+    /// How long a user's guard is respected.
+    pub guard_grace: u64,
+    /// The sentinel looks at least so often while somebody waits, whatever the allowance says.
+    pub backstop: u64,
+    /// What a look costs the vCPU, all in all: the interrupt and two switches.
+    pub look_cost: u64,
+    /// Looks that bring nothing may take one part in so many of the time.
+    pub share: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            quantum: 100_000,
+            grace: 20_000,
+            guard_grace: 1_000_000,
+            backstop: 4_000_000,
+            look_cost: 20_000,
+            share: 30,
+        }
+    }
+}
+
+/// Why the sentinel woke up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// Something may have become ready.
+    Bell,
+    /// The time it had set has come.
+    Timer,
+}
+
+/// What keeps a poll from being suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// Nothing.
+    None,
+    /// The runtime's own bookkeeping, which takes nanoseconds.
+    Runtime,
+    /// A guard of the user's, taken at this time.
+    User(u64),
+}
+
+/// The poll that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Poll {
+    /// When it began.
+    pub started: u64,
+    /// When it went on after a suspension.
+    pub resumed: Option<u64>,
+    /// It was resumed with the right to a quantum.
+    pub entitled: bool,
+    /// Its level, 0 to 63.
+    pub level: u8,
+    /// What keeps it from being suspended.
+    pub guard: Guard,
+}
+
+/// What the sentinel sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// The time.
+    pub now: u64,
+    /// The poll that is under way, if any.
+    pub poll: Option<Poll>,
+    /// Levels that have something ready.
+    pub ready: u64,
+    /// Levels that what has arrived but has not been looked at may have.
+    pub hidden: u64,
+    /// There is a thread to go on with.
+    pub free_seat: bool,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Nobody waits: sleep until a bell.
+    Rest,
+    /// Look again at this time (ns).
+    Look(u64),
+    /// Ask to be told when the guard is given up; look again at this time (ns) if it is not.
+    Ask(u64),
+    /// Suspend the poll.
+    Suspend,
+}
+
+/// The state of one sentinel: its limits and its allowance.
+#[derive(Clone, Debug)]
+pub struct Supervisor {
+    limits: Limits,
+    /// ns that looks without a result may still cost; negative: overdrawn.
+    allowance: i64,
+    refilled: u64,
+    looks: u64,
+    useless: u64,
+}
+
+/// Looks that may come without a pause before the share counts.
+const BURST: i64 = 50;
+
+impl Supervisor {
+    /// With a full allowance.
+    #[must_use]
+    pub fn new(limits: Limits, now: u64) -> Supervisor {
+        Supervisor {
+            allowance: limits.look_cost as i64 * BURST,
+            limits,
+            refilled: now,
+            looks: 0,
+            useless: 0,
+        }
+    }
+
+    /// The limits it was made with.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// How often it has looked, and how often for nothing.
+    #[must_use]
+    pub fn looks(&self) -> (u64, u64) {
+        (self.looks, self.useless)
+    }
+
+    /// Until when (ns) the sentinel should be deaf to bells; in the past if it need not.
+    #[must_use]
+    pub fn deaf_until(&self) -> u64 {
+        if self.allowance >= 0 {
+            return 0;
+        }
+        let pause = self.allowance.unsigned_abs() * self.limits.share;
+        self.refilled + pause.min(self.limits.backstop)
+    }
+
+    /// What to do about what is seen. O(1).
+    pub fn decide(&mut self, wake: Wake, seen: &Observation) -> Decision {
+        self.refill(seen.now);
+        self.looks += 1;
+        let decision = self.judge(seen);
+        if decision == Decision::Suspend {
+            // Paid by the one that overran, and a sign that looking is worth while.
+            self.allowance = self.allowance.max(self.limits.look_cost as i64);
+        } else {
+            self.useless += 1;
+            // A look that answers a request of ours was paid for when it was made.
+            let asked = matches!(seen.poll, Some(poll) if poll.guard == Guard::Runtime);
+            if wake == Wake::Timer || !asked {
+                self.allowance -= self.limits.look_cost as i64;
+            }
+        }
+        match decision {
+            Decision::Look(at) => Decision::Look(self.not_too_soon(seen, at)),
+            other => other,
+        }
+    }
+
+    /// A look that is a mere precaution waits until the allowance has recovered.
+    fn not_too_soon(&self, seen: &Observation, at: u64) -> u64 {
+        at.max(self.deaf_until())
+            .min(seen.now + self.limits.backstop)
+    }
+
+    fn refill(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.refilled);
+        self.refilled = self.refilled.max(now);
+        let gained = i64::try_from(passed / self.limits.share).unwrap_or(i64::MAX);
+        let most = self.limits.look_cost as i64 * BURST;
+        self.allowance = self.allowance.saturating_add(gained).min(most);
+    }
+
+    fn judge(&self, seen: &Observation) -> Decision {
+        let Some(poll) = seen.poll else {
+            return Decision::Rest;
+        };
+        let waiting = seen.ready | seen.hidden;
+        let level = 1u64 << (poll.level & 63);
+        let due = if waiting & (level - 1) != 0 {
+            seen.now
+        } else if waiting & level != 0 {
+            self.slice_end(&poll)
+        } else {
+            return Decision::Rest;
+        };
+        if seen.now < due {
+            return Decision::Look(due);
+        }
+        if !seen.free_seat {
+            return Decision::Look(seen.now + self.limits.backstop);
+        }
+        match poll.guard {
+            Guard::None => Decision::Suspend,
+            Guard::Runtime => Decision::Ask(seen.now + self.limits.guard_grace),
+            Guard::User(since) => {
+                let end = since + self.limits.guard_grace;
+                if seen.now < end {
+                    Decision::Ask(end)
+                } else {
+                    Decision::Suspend
+                }
+            }
+        }
+    }
+
+    fn slice_end(&self, poll: &Poll) -> u64 {
+        let first = poll.started + self.limits.quantum;
+        match poll.resumed {
+            None => first,
+            Some(resumed) if poll.entitled => resumed + self.limits.quantum,
+            Some(resumed) => first.max(resumed + self.limits.grace),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn supervisor() -> Supervisor {
+        Supervisor::new(Limits::default(), 0)
+    }
+
+    fn poll(started: u64, level: u8) -> Poll {
+        Poll {
+            started,
+            resumed: None,
+            entitled: false,
+            level,
+            guard: Guard::None,
+        }
+    }
+
+    fn seen(now: u64, poll: Poll, ready: u64, hidden: u64) -> Observation {
+        Observation {
+            now,
+            poll: Some(poll),
+            ready,
+            hidden,
+            free_seat: true,
+        }
+    }
+
+    #[test]
+    fn something_more_urgent_suspends_at_once() {
+        for (ready, hidden) in [(1 << 3, 0), (0, 1 << 3)] {
+            let look = seen(10, poll(5, 4), ready, hidden);
+            assert_eq!(supervisor().decide(Wake::Bell, &look), Decision::Suspend);
+        }
+    }
+
+    #[test]
+    fn an_equal_waits_for_the_quantum() {
+        let mut s = supervisor();
+        let quantum = s.limits().quantum;
+        let at = |now| seen(now, poll(1000, 4), 1 << 4, 0);
+        assert_eq!(
+            s.decide(Wake::Bell, &at(2000)),
+            Decision::Look(1000 + quantum)
+        );
+        assert_eq!(
+            s.decide(Wake::Timer, &at(1000 + quantum)),
+            Decision::Suspend
+        );
+    }
+
+    #[test]
+    fn the_less_urgent_wait_for_ever() {
+        let look = seen(100 * MS, poll(0, 4), !0 << 5, !0 << 5);
+        assert_eq!(supervisor().decide(Wake::Bell, &look), Decision::Rest);
+    }
+
+    #[test]
+    fn a_resumed_poll_runs_for_its_grace_or_if_entitled_for_a_quantum() {
+        let limits = Limits::default();
+        for (entitled, slice) in [(false, limits.grace), (true, limits.quantum)] {
+            let resumed = Poll {
+                resumed: Some(10 * MS),
+                entitled,
+                ..poll(0, 4)
+            };
+            let mut s = supervisor();
+            let early = seen(10 * MS + 1, resumed, 1 << 4, 0);
+            assert_eq!(
+                s.decide(Wake::Bell, &early),
+                Decision::Look(10 * MS + slice)
+            );
+            let late = seen(10 * MS + slice, resumed, 1 << 4, 0);
+            assert_eq!(s.decide(Wake::Timer, &late), Decision::Suspend);
+            // The more urgent does not wait for either.
+            let urgent = seen(10 * MS + 1, resumed, 1 << 3, 0);
+            assert_eq!(s.decide(Wake::Bell, &urgent), Decision::Suspend);
+        }
+    }
+
+    #[test]
+    fn guards_are_asked_and_the_users_only_for_a_bounded_time() {
+        let grace = Limits::default().guard_grace;
+        let guarded = |guard| Poll {
+            guard,
+            ..poll(0, 4)
+        };
+        let mut s = supervisor();
+        let runtime = seen(MS, guarded(Guard::Runtime), 1, 0);
+        assert_eq!(s.decide(Wake::Bell, &runtime), Decision::Ask(MS + grace));
+        let user = |now| seen(now, guarded(Guard::User(MS)), 1, 0);
+        assert_eq!(s.decide(Wake::Bell, &user(MS)), Decision::Ask(MS + grace));
+        assert_eq!(s.decide(Wake::Timer, &user(MS + grace)), Decision::Suspend);
+    }
+
+    #[test]
+    fn without_a_free_seat_it_looks_again_at_the_backstop() {
+        let full = Observation {
+            free_seat: false,
+            ..seen(MS, poll(0, 4), 1, 0)
+        };
+        let mut s = supervisor();
+        let backstop = s.limits().backstop;
+        assert_eq!(s.decide(Wake::Bell, &full), Decision::Look(MS + backstop));
+    }
+
+    #[test]
+    fn between_polls_there_is_nothing_to_do() {
+        let idle = Observation {
+            now: 1,
+            poll: None,
+            ready: !0,
+            hidden: !0,
+            free_seat: true,
+        };
+        assert_eq!(supervisor().decide(Wake::Bell, &idle), Decision::Rest);
+    }
+
+    /// Polls of 1 µs without end, something of their level always waiting: looks are spaced so that they cost their share.
+    #[test]
+    fn useless_looks_cost_no_more_than_their_share() {
+        let mut s = supervisor();
+        let (mut now, mut looks) = (0, 0u64);
+        while now < 2_000 * MS {
+            looks += 1;
+            match s.decide(Wake::Timer, &seen(now, poll(now, 4), 1 << 4, 0)) {
+                Decision::Look(at) => {
+                    assert!(at > now && at <= now + s.limits().backstop);
+                    now = at;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let cost = looks * s.limits().look_cost;
+        assert!(cost <= 2_000 * MS / s.limits().share + 60 * s.limits().look_cost);
+        assert!(looks > 1_000, "{looks}");
+    }
+
+    /// Deafness is bounded, and ends with the first suspension.
+    #[test]
+    fn an_overdrawn_allowance_recovers() {
+        let mut s = supervisor();
+        let useless = seen(MS, poll(MS, 4), 0, 0);
+        for _ in 0..1000 {
+            assert_eq!(s.decide(Wake::Bell, &useless), Decision::Rest);
+        }
+        assert!(s.deaf_until() > MS && s.deaf_until() <= MS + s.limits().backstop);
+        let overrun = seen(MS, poll(0, 4), 1, 0);
+        assert_eq!(s.decide(Wake::Timer, &overrun), Decision::Suspend);
+        assert!(s.deaf_until() < MS);
+    }
+
+    /// Every observation on a small grid: whoever waits at least as urgently is looked after within the backstop.
+    #[test]
+    fn nobody_who_may_wait_is_forgotten() {
+        let guards = [
+            Guard::None,
+            Guard::Runtime,
+            Guard::User(0),
+            Guard::User(9 * MS),
+        ];
+        for level in [0u8, 1, 31, 63] {
+            for waiting in 0..64 {
+                for guard in guards {
+                    for resumed in [None, Some(10 * MS - 1), Some(MS)] {
+                        for free_seat in [false, true] {
+                            let now = 10 * MS;
+                            let look = Observation {
+                                free_seat,
+                                ..seen(
+                                    now,
+                                    Poll {
+                                        resumed,
+                                        guard,
+                                        ..poll(now - 1, level)
+                                    },
+                                    1 << waiting,
+                                    0,
+                                )
+                            };
+                            let mut s = supervisor();
+                            let decision = s.decide(Wake::Bell, &look);
+                            match decision {
+                                Decision::Rest => assert!(waiting > u32::from(level)),
+                                Decision::Look(at) | Decision::Ask(at) => {
+                                    assert!(waiting <= u32::from(level));
+                                    assert!(at > now && at <= now + s.limits().backstop);
+                                }
+                                Decision::Suspend => {
+                                    assert!(waiting <= u32::from(level) && free_seat);
+                                    assert_ne!(guard, Guard::Runtime);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
