@@ -20,13 +20,15 @@ const (
 // turnsPerNs is how many turns of spinTurns a ns of CPU time takes.
 var turnsPerNs float64
 
-// spinTurns is the loop of the other servers: one multiplication and one addition per turn, in registers.
+// spinTurns is the loop of the other servers: a step of a shift-register generator per turn, in registers.
 //
 //go:noinline
 func spinTurns(turns uint64) uint64 {
-	x := turns
+	x := turns | 1
 	for i := uint64(0); i < turns; i++ {
-		x = x*0x5851f42d4c957f2d + 1
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
 	}
 	return x
 }
@@ -43,7 +45,7 @@ func threadClock() int64 {
 func calibrate() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	const sample = 400_000
+	const sample = 300_000
 	times := make([]float64, 15)
 	for i := range times {
 		before := threadClock()
