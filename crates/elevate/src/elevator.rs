@@ -12,6 +12,7 @@
 //! system call, without lock or allocation.
 
 use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -58,6 +59,10 @@ pub(crate) struct Inner {
     /// Taken for every change of the table, and for the guardian.
     guardian: Mutex<Option<Guardian>>,
 }
+
+// Every change of the table ends with one store that publishes it, so a panic in between leaves it as it was.
+impl UnwindSafe for Inner {}
+impl RefUnwindSafe for Inner {}
 
 impl Builder {
     /// Threads the set can hold at once, 1 … [`MAX_CAPACITY`]; [`DEFAULT_CAPACITY`] at first. 256 bytes each.
@@ -220,13 +225,7 @@ impl Inner {
             return Err(ElevateError::Forked);
         }
         let sys = inner.sys.as_ref();
-        let unreadable = |error: io::Error| {
-            if is_gone(&error) {
-                ElevateError::NoSuchThread(tid)
-            } else {
-                ElevateError::Unreadable { tid, error }
-            }
-        };
+        let unreadable = |error| unreadable(tid, error);
         let own = retrying(|| sys.is_own(tid)).map_err(unreadable)?;
         if !own && !inner.guarded {
             return Err(ElevateError::GuardianNeeded(tid));
@@ -242,27 +241,12 @@ impl Inner {
         if !own {
             inner.ensure_guardian(&mut lock)?;
         }
-        if inner.has(tid, start_time) {
-            return Err(ElevateError::AlreadyElevated(tid));
-        }
-        let former = retrying(|| Policy::of(sys, tid)).map_err(unreadable)?;
-        if former.is_above_bands() {
-            return Err(ElevateError::AboveBands {
-                tid,
-                policy: former,
-            });
-        }
-        let record = Record {
-            tid,
-            start_time,
-            own,
-            former: *former.attr(),
-            pin: None,
-        };
-        let (index, generation) = inner.record(&record)?;
+        let (index, generation) = inner.find_or_record(tid, start_time, own)?;
         let raise = || sys.sched_setscheduler(tid, FIFO, i32::from(priority.get()));
         if let Err(error) = retrying(raise) {
-            inner.table.free(index);
+            if inner.table.orphan(index).is_none() {
+                inner.table.free(index);
+            }
             return Err(if is_gone(&error) {
                 ElevateError::NoSuchThread(tid)
             } else {
@@ -273,6 +257,7 @@ impl Inner {
                 }
             });
         }
+        inner.table.set_orphan(index, false);
         drop(lock);
         Ok(Elevated {
             inner: Arc::clone(inner),
@@ -284,6 +269,36 @@ impl Inner {
             } else {
                 Priority::FOREIGN_MAX
             },
+        })
+    }
+
+    /// The slot of an orphan of this thread, or a new record of it. Caller holds the lock.
+    fn find_or_record(
+        &self,
+        tid: Tid,
+        start_time: u64,
+        own: bool,
+    ) -> Result<(usize, u64), ElevateError> {
+        if let Some(index) = self.find(tid, start_time) {
+            return match self.table.orphan(index) {
+                Some(generation) => Ok((index, generation)),
+                None => Err(ElevateError::AlreadyElevated(tid)),
+            };
+        }
+        let former = retrying(|| Policy::of(self.sys.as_ref(), tid))
+            .map_err(|error| unreadable(tid, error))?;
+        if former.is_above_bands() {
+            return Err(ElevateError::AboveBands {
+                tid,
+                policy: former,
+            });
+        }
+        self.record(&Record {
+            tid,
+            start_time,
+            own,
+            former: *former.attr(),
+            pin: None,
         })
     }
 
@@ -307,23 +322,27 @@ impl Inner {
         })
     }
 
-    fn has(&self, tid: Tid, start_time: u64) -> bool {
+    fn find(&self, tid: Tid, start_time: u64) -> Option<usize> {
         self.table
             .records()
-            .any(|(_, record)| record.tid == tid && record.start_time == start_time)
+            .find(|(_, record)| record.tid == tid && record.start_time == start_time)
+            .map(|(index, _)| index)
     }
 
     /// Whether this set holds the thread. Takes the lock.
     pub(crate) fn holds(&self, tid: Tid, start_time: u64) -> bool {
         let _lock = self.lock();
-        self.has(tid, start_time)
+        self.find(tid, start_time).is_some()
     }
 
-    /// Gives back the thread of slot `index` and frees the slot. Caller holds the lock.
+    /// Gives back the thread of slot `index` and frees the slot, or leaves it as an orphan. Caller holds the lock.
     fn give_back(&self, index: usize, record: &Record) -> io::Result<Restored> {
-        let restored = restore(self.sys.as_ref(), record)?;
-        self.table.free(index);
-        Ok(restored)
+        let restored = restore(self.sys.as_ref(), record);
+        match restored {
+            Ok(_) => self.table.free(index),
+            Err(_) => self.table.set_orphan(index, true),
+        }
+        restored
     }
 
     /// The calling thread ends: gives it back if it is still recorded.
@@ -385,6 +404,14 @@ impl Drop for Inner {
     }
 }
 
+fn unreadable(tid: Tid, error: io::Error) -> ElevateError {
+    if is_gone(&error) {
+        ElevateError::NoSuchThread(tid)
+    } else {
+        ElevateError::Unreadable { tid, error }
+    }
+}
+
 /// One elevated thread. Dropping it gives the thread its former policy and CPUs back.
 ///
 /// It may be sent to and dropped on any thread.
@@ -441,8 +468,12 @@ impl Elevated {
         }
         let sys = self.inner.sys.as_ref();
         let former = || retrying(|| sys.sched_getaffinity(self.tid));
-        self.inner.table.note_pin(self.index, cpu, former)?;
-        retrying(|| sys.sched_setaffinity(self.tid, &only))
+        let table = &self.inner.table;
+        let noted = table.get(self.index).and_then(|record| record.pin);
+        table.note_pin(self.index, cpu, former)?;
+        retrying(|| sys.sched_setaffinity(self.tid, &only)).inspect_err(|_| {
+            table.unnote_pin(self.index, noted.map_or([None; 2], |pin| pin.cpus));
+        })
     }
 
     /// What the thread had before it was elevated; `None` if it has been given back.
@@ -473,7 +504,8 @@ impl Elevated {
     /// Gives the thread back now and says how far that went; dropping does the same silently.
     ///
     /// # Errors
-    /// The kernel's. The record then stays: it is tried again at exit and by the guardian.
+    /// The kernel's. The record then stays: it is tried again at the end of the set, at exit and by the guardian, and the
+    /// thread can be elevated again.
     pub fn release(self) -> io::Result<Restored> {
         self.give_back()
     }

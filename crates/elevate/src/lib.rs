@@ -29,7 +29,8 @@
 //! 3. **Nobody inherits.** Elevated threads have `SCHED_RESET_ON_FORK`: what they spawn, fork and exec is `SCHED_OTHER`.
 //! 4. **Never above 49.** Interrupt threads of the kernel run at 50; threads at 50 and above, and deadline threads, are left
 //!    alone.
-//! 5. **Givers of rights may take them back.** Giving back needs none.
+//! 5. **Givers of rights may take them back.** Giving a thread back needs none, if the thread has the same user and no more
+//!    capabilities; where it does, the guardian, which keeps the rights of its start, does it in the end.
 //!
 //! | what ends | who gives back |
 //! |---|---|

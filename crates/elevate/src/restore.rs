@@ -1,7 +1,8 @@
 //! Giving one thread back: the one routine that guards, exit handlers and the guardian share.
 //!
-//! Idempotent, allocates nothing, takes no lock. Lowering needs no rights in Linux, so it works after rights were lost;
-//! what does need them is done as far as it goes, and said ([`Restored`]):
+//! Idempotent, allocates nothing, takes no lock. Lowering a thread of the same user needs no rights in Linux, so it works
+//! after rights were lost, unless the thread kept capabilities that the caller has lost (then the record stays, and the
+//! guardian or the next try does it). What does need rights is done as far as it goes, and said ([`Restored`]):
 //!
 //! 1. the exact former policy;
 //! 2. the same, keeping the reset-on-fork flag, which only the privileged may clear;

@@ -17,6 +17,9 @@
 //!   back. Restoring is idempotent, so dying in between does no harm.
 //! * The generation names one use of a slot: a guard whose generation is past refuses to act.
 //!
+//! A record whose thread could not be given back when its guard was dropped stays, as an *orphan*: it is tried again at the
+//! end, and the next guard of the same thread takes it over.
+//!
 //! Only the owner writes; the guardian reads once the owner is dead. A table is a fixed number of slots of 256 bytes in
 //! one anonymous shared mapping, touched only as far as it is used. Recording scans for a free slot: O(capacity).
 
@@ -31,6 +34,7 @@ use crate::sys::{CpuSet, SchedAttr, Tid};
 const RECORDED: u64 = 1;
 const OWN: u64 = 2;
 const CPUS: u64 = 4;
+const ORPHAN: u64 = 8;
 const FLAGS: u64 = 0xff;
 const GENERATION: u64 = 0x100;
 
@@ -180,12 +184,35 @@ impl Table {
         Ok(())
     }
 
+    /// Takes back what [`Table::note_pin`] noted, because the pin was refused: the thread still is where `noted_before`
+    /// says, and those two must not be forgotten. Caller holds the owner's lock.
+    pub(crate) fn unnote_pin(&self, index: usize, noted_before: [Option<usize>; 2]) {
+        let slot = &self.slots()[index];
+        let word = |cpu: Option<usize>| cpu.map_or(NO_CPU, |cpu| cpu as i32);
+        slot.pinned.store(word(noted_before[0]), Release);
+        slot.pinned_before.store(word(noted_before[1]), Release);
+    }
+
     /// Step 3. Caller holds the owner's lock and has given the thread back.
     pub(crate) fn free(&self, index: usize) {
         let slot = &self.slots()[index];
         let generation = slot.state.load(Relaxed) & !FLAGS;
         slot.state
             .store(generation.wrapping_add(GENERATION), Release);
+    }
+
+    /// Marks or unmarks the record at `index` as one without a guard. Caller holds the owner's lock.
+    pub(crate) fn set_orphan(&self, index: usize, orphan: bool) {
+        let slot = &self.slots()[index];
+        let state = slot.state.load(Relaxed) & !ORPHAN;
+        let flag = if orphan { ORPHAN } else { 0 };
+        slot.state.store(state | flag, Release);
+    }
+
+    /// The generation of the record at `index` if it has no guard. Caller holds the owner's lock.
+    pub(crate) fn orphan(&self, index: usize) -> Option<u64> {
+        let state = self.slots()[index].state.load(Relaxed);
+        (state & ORPHAN != 0).then_some(state & !FLAGS)
     }
 
     /// Whether slot `index` still is the use named `generation`. One load.
@@ -285,5 +312,11 @@ mod tests {
         let pin = table.get(index).unwrap().pin.unwrap();
         assert_eq!(pin.former, former);
         assert_eq!(pin.cpus, [Some(2), Some(1)]);
+        let noted = pin.cpus;
+        table
+            .note_pin(index, 3, || panic!("asked for once"))
+            .unwrap();
+        table.unnote_pin(index, noted);
+        assert_eq!(table.get(index).unwrap().pin.unwrap().cpus, noted);
     }
 }

@@ -1,0 +1,291 @@
+//! What the children do: victims, and owners that die.
+
+use std::time::{Duration, Instant};
+
+use upshift_elevate::sys::{Linux, SchedAttr, Sys};
+use upshift_elevate::{Elevated, Elevator, Priority, Tid, current_tid};
+
+use crate::process::{ROLE, Random};
+
+/// Not a test of its own: this program, started by other tests to be one of their children.
+#[test]
+fn plays_a_role() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    bound_this_process(if role == "victim" { 150 } else { 20 });
+    match role.as_str() {
+        "victim" => victim(),
+        "spinner" => spinner(),
+        "owner" => owner(),
+        "tyrant" => tyrant(),
+        "successor" => successor(),
+        "exec" => exec(),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Whatever goes wrong, this process ends within `seconds`, and within 1 s if it keeps a CPU in SCHED_FIFO.
+fn bound_this_process(seconds: u32) {
+    let limit = libc::rlimit {
+        rlim_cur: 1_000_000,
+        rlim_max: 1_000_000,
+    };
+    // SAFETY: plain calls with live arguments.
+    unsafe {
+        libc::alarm(seconds);
+        libc::setrlimit(libc::RLIMIT_RTTIME, &raw const limit);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+}
+
+fn setting(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+fn tids() -> Vec<Tid> {
+    let text = setting("TIDS");
+    text.split_whitespace()
+        .map(|tid| tid.parse().unwrap())
+        .collect()
+}
+
+fn sleep(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// Threads of every policy, asleep until killed.
+fn victim() {
+    let attr = |policy: i32, nice: i32, priority: u32| SchedAttr {
+        policy: policy as u32,
+        nice,
+        priority,
+        ..SchedAttr::normal()
+    };
+    let wanted = [
+        attr(libc::SCHED_OTHER, 0, 0),
+        attr(libc::SCHED_OTHER, 5, 0),
+        attr(libc::SCHED_OTHER, -3, 0),
+        attr(libc::SCHED_BATCH, 2, 0),
+        attr(libc::SCHED_IDLE, 0, 0),
+        attr(libc::SCHED_RR, 0, 4),
+        attr(libc::SCHED_FIFO, 0, 3),
+    ];
+    let threads: Vec<Tid> = wanted
+        .into_iter()
+        .map(|attr| {
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                Linux.sched_setattr(0, &attr).unwrap();
+                tell.send(current_tid()).unwrap();
+                sleep(60_000);
+            });
+            told.recv().unwrap()
+        })
+        .collect();
+    say_threads(&threads);
+    sleep(60_000);
+}
+
+/// As many threads as CPUs, which sleep for a moment and then spin for a second.
+fn spinner() {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let threads: Vec<Tid> = (0..cpus)
+        .map(|_| {
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                tell.send(current_tid()).unwrap();
+                sleep(50);
+                let end = Instant::now() + Duration::from_millis(700);
+                while Instant::now() < end {
+                    std::hint::spin_loop();
+                }
+                sleep(60_000);
+            });
+            told.recv().unwrap()
+        })
+        .collect();
+    say_threads(&threads);
+    sleep(60_000);
+}
+
+fn say_threads(threads: &[Tid]) {
+    let threads: Vec<String> = threads.iter().map(Tid::to_string).collect();
+    println!("threads {}", threads.join(" "));
+}
+
+/// Elevates own and foreign threads at random until it dies, in one of many ways.
+fn owner() {
+    let mut random = Random(setting("SEED").parse().unwrap());
+    let (manner, tids) = (setting("MANNER"), tids());
+    let elevator = Elevator::with_guardian().unwrap();
+    println!("ready");
+    let busy = elevator.clone();
+    let seed = random.below(u64::MAX) | 1;
+    // One thread of its own elevates and gives back all the time, itself included.
+    std::thread::spawn(move || own_threads(&busy, Random(seed)));
+    let delay = Duration::from_micros(random.below(5000));
+    let death = manner.clone();
+    if !matches!(manner.as_str(), "exit" | "panic" | "return" | "killed") {
+        std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            die(&death);
+        });
+    }
+    let mut guards = Vec::new();
+    let end = Instant::now() + delay;
+    let late = Instant::now() + Duration::from_secs(2);
+    let loses_rights = random.below(4) == 0;
+    loop {
+        step(&elevator, &tids, &mut guards, &mut random);
+        if Instant::now() > end {
+            match manner.as_str() {
+                "exit" => std::process::exit(0),
+                "panic" => panic!("with guards alive"),
+                "return" => {
+                    drop(guards);
+                    return;
+                }
+                _ => {}
+            }
+            if loses_rights {
+                become_nobody();
+            }
+        }
+        if Instant::now() > late {
+            std::process::exit(3);
+        }
+        if random.below(8) == 0 {
+            std::thread::sleep(Duration::from_micros(random.below(300)));
+        }
+    }
+}
+
+/// One random act on a random foreign thread.
+fn step(elevator: &Elevator, tids: &[Tid], guards: &mut Vec<Elevated>, random: &mut Random) {
+    let priority = Priority::new(1 + random.below(48) as u8).unwrap();
+    match random.below(5) {
+        0 | 1 => {
+            let tid = tids[random.below(tids.len() as u64) as usize];
+            guards.extend(elevator.elevate(tid, priority));
+        }
+        2 if !guards.is_empty() => {
+            let at = random.below(guards.len() as u64) as usize;
+            drop(guards.swap_remove(at));
+        }
+        3 => {
+            let cpu = random.below(2) as usize;
+            if let Some(guard) = guards.last() {
+                let _ = guard.pin(cpu);
+            }
+        }
+        _ => {
+            for guard in &*guards {
+                let _ = guard.set(priority);
+            }
+        }
+    }
+}
+
+/// Elevates itself, spawns from there, gives back: for at most two seconds.
+fn own_threads(elevator: &Elevator, mut random: Random) {
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        let priority = Priority::new(1 + random.below(48) as u8).unwrap();
+        if let Ok(guard) = elevator.elevate_current(priority) {
+            if random.below(50) == 0 {
+                let child = std::process::Command::new("sleep").arg("5").spawn();
+                drop(child);
+            }
+            let _ = guard.set(Priority::MIN);
+            std::thread::sleep(Duration::from_micros(random.below(200)));
+        }
+    }
+}
+
+fn die(manner: &str) {
+    // SAFETY: each of these ends the process, which is what the test is about.
+    unsafe {
+        match manner {
+            "segv" => {
+                std::ptr::null_mut::<u32>().write_volatile(1);
+            }
+            "abort" => std::process::abort(),
+            "_exit" => libc::_exit(0),
+            "term" => {
+                libc::kill(libc::getpid(), libc::SIGTERM);
+            }
+            "kill" => {
+                libc::kill(libc::getpid(), libc::SIGKILL);
+            }
+            other => panic!("no manner {other}"),
+        }
+    }
+}
+
+/// Gives up every right, in every thread.
+fn become_nobody() {
+    // SAFETY: plain calls.
+    unsafe {
+        libc::setgroups(0, std::ptr::null());
+        libc::setresgid(65534, 65534, 65534);
+        libc::setresuid(65534, 65534, 65534);
+    }
+}
+
+/// Elevates spinning threads on every CPU to the highest foreign priority, then kills itself.
+fn tyrant() {
+    let elevator = Elevator::with_guardian().unwrap();
+    let _own = elevator.elevate_current(Priority::MAX).unwrap();
+    let guards: Vec<Elevated> = tids()
+        .into_iter()
+        .enumerate()
+        .map(|(cpu, tid)| {
+            let guard = elevator.elevate(tid, Priority::FOREIGN_MAX).unwrap();
+            guard.pin(cpu).unwrap();
+            guard
+        })
+        .collect();
+    println!("ready {}", guards.len());
+    sleep(100);
+    println!("dead");
+    die("kill");
+}
+
+/// Loses its guardian, gets another, dies.
+fn successor() {
+    let elevator = Elevator::with_guardian().unwrap();
+    let guards: Vec<Elevated> = tids()
+        .into_iter()
+        .map(|tid| elevator.elevate(tid, Priority::MIN).unwrap())
+        .collect();
+    let first = elevator.guardian_pid().unwrap();
+    // SAFETY: the guardian is this process's child and has not been waited for.
+    unsafe { libc::kill(first, libc::SIGKILL) };
+    while elevator.guardian_pid().is_some() {
+        sleep(1);
+    }
+    elevator.ensure_guardian().unwrap();
+    assert_ne!(elevator.guardian_pid().unwrap(), first);
+    println!("ready {}", guards.len());
+    sleep(20);
+    die("kill");
+}
+
+/// Replaces itself while elevated, from its main thread or another one.
+fn exec() {
+    use std::os::unix::process::CommandExt;
+    let elevator = Elevator::with_guardian().unwrap();
+    let go = move || {
+        let guard = elevator.elevate_current(Priority::of::<5>()).unwrap();
+        guard.pin(0).unwrap();
+        println!("ready");
+        let error = std::process::Command::new("sleep").arg("10").exec();
+        panic!("exec: {error}");
+    };
+    if setting("WHERE") == "main" {
+        go();
+    } else {
+        std::thread::spawn(go).join().unwrap();
+    }
+}

@@ -1,0 +1,141 @@
+//! Whatever dies, nobody stays elevated (the property test), and the guardian goes too.
+
+use std::time::{Duration, Instant};
+
+use upshift_elevate::Policy;
+use upshift_elevate::sys::Linux;
+
+use crate::process::{PROMISE, Process, Random, Victim, elevated_threads, marked, until};
+use crate::root;
+
+const MANNERS: [&str; 10] = [
+    "killed", "killed", "killed", "segv", "abort", "_exit", "term", "exit", "panic", "return",
+];
+
+/// After the death of `owner`: victims as before, and nothing of the owner left but ordinary processes.
+fn nothing_stays(owner: &Process, victim: &Victim, what: &str) {
+    let deadline = Instant::now() + PROMISE;
+    loop {
+        let changed = victim.changed();
+        let left = marked(&owner.marker);
+        let guardians: Vec<_> = left
+            .iter()
+            .filter(|pid| {
+                std::fs::read_to_string(format!("/proc/{pid}/comm"))
+                    .is_ok_and(|name| name.trim() == "upshift-guard")
+            })
+            .collect();
+        let elevated: Vec<_> = left.iter().flat_map(|&pid| elevated_threads(pid)).collect();
+        if changed.is_none() && guardians.is_empty() && elevated.is_empty() {
+            for pid in left {
+                // SAFETY: a child the owner has spawned and left; it carries the owner's marker.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "1 s after {what}: {changed:?}, guardians {guardians:?}, elevated {elevated:?}"
+        );
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+#[test]
+fn nobody_stays_elevated_over_hundreds_of_deaths() {
+    if !root() {
+        return;
+    }
+    let victim = Victim::start("victim");
+    let rounds: u64 = std::env::var("UPSHIFT_ELEVATE_DEATHS")
+        .ok()
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(330);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let began = Instant::now();
+    let mut longest = Duration::ZERO;
+    for round in 0..rounds {
+        let manner = MANNERS[(round % MANNERS.len() as u64) as usize];
+        let seed = random.below(u64::MAX) | 1;
+        let settings = [
+            ("SEED", seed.to_string()),
+            ("MANNER", manner.to_string()),
+            ("TIDS", victim.tids()),
+        ];
+        let mut owner = Process::start("owner", &settings);
+        if manner == "killed" {
+            // Every third time at any moment of its life, else at any moment of its work.
+            if round % 3 == 0 {
+                std::thread::sleep(Duration::from_micros(random.below(8000)));
+            } else {
+                owner.line("ready");
+                std::thread::sleep(Duration::from_micros(random.below(5000)));
+            }
+            owner.child.kill().unwrap();
+        }
+        owner.child.wait().unwrap();
+        let dead = Instant::now();
+        nothing_stays(
+            &owner,
+            &victim,
+            &format!("round {round}, {manner}, seed {seed}"),
+        );
+        longest = longest.max(dead.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(120),
+            "round {round}: too slow"
+        );
+    }
+    println!(
+        "{rounds} deaths in {:?}, longest restore {longest:?}",
+        began.elapsed()
+    );
+}
+
+#[test]
+fn the_guardian_runs_over_charges_that_burn_every_cpu() {
+    if !root() {
+        return;
+    }
+    let victim = Victim::start("spinner");
+    let mut tyrant = Process::start("tyrant", &[("TIDS", victim.tids())]);
+    assert!(tyrant.line("ready").is_some());
+    assert!(tyrant.line("dead").is_some());
+    tyrant.child.wait().unwrap();
+    nothing_stays(&tyrant, &victim, "the tyrant's death");
+}
+
+#[test]
+fn a_second_guardian_takes_over_the_records_of_the_first() {
+    if !root() {
+        return;
+    }
+    let victim = Victim::start("victim");
+    let mut owner = Process::start("successor", &[("TIDS", victim.tids())]);
+    assert_eq!(owner.line("ready").as_deref(), Some("7"));
+    assert!(victim.changed().is_some());
+    owner.child.wait().unwrap();
+    nothing_stays(&owner, &victim, "the owner's death");
+}
+
+#[test]
+fn a_process_image_does_not_inherit_an_elevation() {
+    if !root() {
+        return;
+    }
+    for place in ["main", "elsewhere"] {
+        let mut owner = Process::start("exec", &[("WHERE", place.to_string())]);
+        assert!(owner.line("ready").is_some(), "{place}");
+        until("the new image runs", || {
+            std::fs::read_to_string(format!("/proc/{}/comm", owner.pid()))
+                .is_ok_and(|name| name.trim() == "sleep")
+        });
+        until("it is not elevated", || {
+            Policy::of(&Linux, owner.pid()).is_ok_and(|policy| policy.real_time() == 0)
+        });
+        until("the guardian is gone", || {
+            marked(&owner.marker) == [owner.pid()]
+        });
+        owner.kill();
+    }
+}

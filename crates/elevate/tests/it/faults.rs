@@ -1,0 +1,127 @@
+//! Every system call fails once, or for ever, with every error: nobody stays elevated.
+
+use std::sync::Arc;
+
+use upshift_elevate::testing::{Call, Faulty};
+use upshift_elevate::{ElevateError, Elevator, Priority};
+
+use crate::process::{Sleeper, Victim};
+use crate::{permitted, root};
+
+const ERRORS: [i32; 6] = [
+    libc::EPERM,
+    libc::ESRCH,
+    libc::EINVAL,
+    libc::EINTR,
+    libc::ENOMEM,
+    libc::EBUSY,
+];
+
+/// More calls than one round of the sequence below makes.
+const CALLS: u64 = 24;
+
+#[test]
+fn any_call_may_fail_and_nobody_stays_elevated() {
+    if !permitted() {
+        return;
+    }
+    let sleeper = Sleeper::start();
+    let former = sleeper.policy();
+    for errno in ERRORS {
+        for nth in 0..CALLS {
+            for times in [1, u64::MAX] {
+                let faulty = Arc::new(Faulty::new());
+                let elevator = Elevator::builder().sys(faulty.clone()).build().unwrap();
+                faulty.fail(Call::Any, nth, times, errno);
+                let what = format!("call {nth}, {times} times, errno {errno}");
+                match elevator.elevate(sleeper.tid, Priority::of::<5>()) {
+                    Ok(guard) => {
+                        let _ = guard.set(Priority::of::<6>());
+                        let _ = guard.pin(0);
+                        let _ = guard.set(Priority::of::<4>());
+                        drop(guard);
+                        if times == 1 && errno != libc::ESRCH {
+                            assert_eq!(sleeper.policy().real_time(), 0, "guard dropped, {what}");
+                        }
+                    }
+                    Err(_) => {
+                        assert_eq!(sleeper.policy(), former, "refused, {what}");
+                        assert!(elevator.is_empty(), "refused, {what}");
+                    }
+                }
+                faulty.heal();
+                drop(elevator);
+                if errno != libc::ESRCH {
+                    assert_eq!(sleeper.policy().real_time(), 0, "set dropped, {what}");
+                    assert_eq!(sleeper.policy().class(), former.class(), "{what}");
+                }
+                // A flag that could not be cleared, or a thread said to be gone.
+                let _ = upshift_elevate::sys::Sys::sched_setattr(
+                    &upshift_elevate::sys::Linux,
+                    sleeper.tid,
+                    former.attr(),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_could_not_be_given_back_can_be_elevated_again() {
+    if !permitted() {
+        return;
+    }
+    let faulty = Arc::new(Faulty::new());
+    let elevator = Elevator::builder().sys(faulty.clone()).build().unwrap();
+    let sleeper = Sleeper::start();
+    let former = sleeper.policy();
+    let guard = elevator.elevate(sleeper.tid, Priority::of::<5>()).unwrap();
+    faulty.fail(Call::Any, 0, u64::MAX, libc::EPERM);
+    let error = guard.release().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+    faulty.heal();
+    assert_eq!(elevator.len(), 1, "it stays recorded");
+    let guard = elevator.elevate(sleeper.tid, Priority::of::<6>()).unwrap();
+    assert_eq!(guard.former(), Some(former));
+    assert_eq!(elevator.len(), 1);
+    drop(guard);
+    assert_eq!(sleeper.policy(), former);
+    assert!(elevator.is_empty());
+}
+
+#[test]
+fn a_guardian_that_cannot_be_forked_is_an_error() {
+    for errno in [libc::EAGAIN, libc::ENOMEM] {
+        let faulty = Arc::new(Faulty::new());
+        faulty.fail(Call::Fork, 0, 1, errno);
+        let error = Elevator::builder()
+            .guardian(true)
+            .sys(faulty)
+            .build()
+            .unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(errno));
+    }
+}
+
+#[test]
+fn without_a_second_guardian_no_thread_of_others_is_elevated() {
+    if !root() {
+        return;
+    }
+    let victim = Victim::start("victim");
+    let faulty = Arc::new(Faulty::new());
+    let elevator = Elevator::builder()
+        .guardian(true)
+        .sys(faulty.clone())
+        .build()
+        .unwrap();
+    // SAFETY: the guardian is a child of this process that has not been waited for.
+    unsafe { libc::kill(elevator.guardian_pid().unwrap(), libc::SIGKILL) };
+    crate::process::until("its death is noticed", || elevator.guardian_pid().is_none());
+    faulty.fail(Call::Fork, 0, 1, libc::EAGAIN);
+    let error = elevator
+        .elevate(victim.threads[0].0, Priority::MIN)
+        .unwrap_err();
+    assert!(matches!(error, ElevateError::GuardianLost(_)), "{error}");
+    assert!(victim.changed().is_none());
+}

@@ -1,0 +1,364 @@
+//! Guards: what is refused, what is given back, and by whom it is not.
+
+use std::time::Duration;
+
+use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
+use upshift_elevate::{Class, ElevateError, Elevator, Policy, Priority, Restored, current_tid};
+
+use crate::process::{Sleeper, Victim, until};
+use crate::{permitted, root};
+
+const FIVE: Priority = Priority::of::<5>();
+
+#[test]
+fn a_thread_gets_policy_and_cpus_back() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    let sleeper = Sleeper::start();
+    let attr = SchedAttr {
+        nice: 3,
+        ..SchedAttr::normal()
+    };
+    Linux.sched_setattr(sleeper.tid, &attr).unwrap();
+    let former = sleeper.policy();
+    let cpus = Linux.sched_getaffinity(sleeper.tid).unwrap();
+
+    let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+    assert_eq!(guard.former(), Some(former));
+    assert_eq!(sleeper.policy().class(), Class::Fifo(5));
+    assert!(sleeper.policy().resets_on_fork());
+    guard.set(Priority::of::<7>()).unwrap();
+    assert_eq!(sleeper.policy().class(), Class::Fifo(7));
+    let cpu = cpus.iter().last().unwrap();
+    guard.pin(cpu).unwrap();
+    assert_eq!(
+        Linux.sched_getaffinity(sleeper.tid).unwrap(),
+        CpuSet::only(cpu).unwrap()
+    );
+    assert_eq!(elevator.len(), 1);
+
+    assert_eq!(guard.release().unwrap(), Restored::Exactly);
+    assert_eq!(sleeper.policy(), former);
+    assert_eq!(Linux.sched_getaffinity(sleeper.tid).unwrap(), cpus);
+    assert!(elevator.is_empty());
+}
+
+#[test]
+fn a_panic_gives_back_while_it_unwinds() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    let before = Policy::of(&Linux, 0).unwrap();
+    let panicked = std::panic::catch_unwind(|| {
+        let _guard = elevator.elevate_current(FIVE).unwrap();
+        panic!("on purpose");
+    });
+    assert!(panicked.is_err());
+    assert_eq!(Policy::of(&Linux, 0).unwrap(), before);
+}
+
+#[test]
+fn children_and_threads_of_an_elevated_thread_are_ordinary() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    let _guard = elevator.elevate_current(FIVE).unwrap();
+    let mut child = std::process::Command::new("sleep")
+        .arg("5")
+        .spawn()
+        .unwrap();
+    let policy = Policy::of(&Linux, child.id() as i32).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(policy.class(), Class::Other { nice: 0 });
+    let thread = std::thread::spawn(|| Policy::of(&Linux, 0).unwrap());
+    assert_eq!(thread.join().unwrap().class(), Class::Other { nice: 0 });
+}
+
+#[test]
+fn nothing_unrecorded_is_elevated_when_the_table_is_full() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::builder().capacity(1).build().unwrap();
+    let (mut first, second) = (Sleeper::start(), Sleeper::start());
+    let guard = elevator.elevate(first.tid, FIVE).unwrap();
+    let error = elevator.elevate(second.tid, FIVE).unwrap_err();
+    assert!(
+        matches!(error, ElevateError::TableFull { capacity: 1 }),
+        "{error}"
+    );
+    assert_eq!(second.policy().real_time(), 0);
+    // A thread that has ended makes room, even while its guard lives; the guard then acts on nobody.
+    first.end();
+    let other = elevator.elevate(second.tid, FIVE).unwrap();
+    assert!(!guard.is_alive() && other.is_alive());
+    assert_eq!(
+        guard.set(FIVE).unwrap_err().raw_os_error(),
+        Some(libc::ESRCH)
+    );
+    assert_eq!(guard.release().unwrap(), Restored::Gone);
+    assert_eq!(second.policy().class(), Class::Fifo(5));
+}
+
+#[test]
+fn a_thread_is_elevated_once_in_a_process() {
+    if !permitted() {
+        return;
+    }
+    let (one, two) = (Elevator::new().unwrap(), Elevator::new().unwrap());
+    let sleeper = Sleeper::start();
+    let _guard = one.elevate(sleeper.tid, FIVE).unwrap();
+    for elevator in [&one, &two] {
+        let error = elevator.elevate(sleeper.tid, FIVE).unwrap_err();
+        assert!(matches!(error, ElevateError::AlreadyElevated(_)), "{error}");
+    }
+}
+
+#[test]
+fn threads_above_the_bands_are_left_alone() {
+    if !permitted() {
+        return;
+    }
+    let sleeper = Sleeper::start();
+    Linux
+        .sched_setscheduler(sleeper.tid, libc::SCHED_FIFO, 60)
+        .unwrap();
+    let elevator = Elevator::new().unwrap();
+    let error = elevator.elevate(sleeper.tid, FIVE).unwrap_err();
+    assert!(matches!(error, ElevateError::AboveBands { .. }), "{error}");
+    assert_eq!(sleeper.policy().class(), Class::Fifo(60));
+    Linux
+        .sched_setscheduler(sleeper.tid, libc::SCHED_OTHER, 0)
+        .unwrap();
+}
+
+#[test]
+fn a_thread_that_ends_leaves_no_record_even_if_its_guard_leaks() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| std::mem::forget(elevator.elevate_current(FIVE).unwrap()));
+    });
+    assert!(elevator.is_empty());
+}
+
+#[test]
+fn a_choice_made_from_outside_stands() {
+    if !permitted() {
+        return;
+    }
+    let sleeper = Sleeper::start();
+    let all: Vec<usize> = Linux
+        .sched_getaffinity(sleeper.tid)
+        .unwrap()
+        .iter()
+        .collect();
+    let &[one, other, ..] = all.as_slice() else {
+        eprintln!("skipped: needs two CPUs");
+        return;
+    };
+    let elevator = Elevator::new().unwrap();
+    let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+    guard.pin(one).unwrap();
+    // As `taskset` does.
+    let chosen = CpuSet::only(other).unwrap();
+    Linux.sched_setaffinity(sleeper.tid, &chosen).unwrap();
+    assert_eq!(guard.release().unwrap(), Restored::Exactly);
+    assert_eq!(Linux.sched_getaffinity(sleeper.tid).unwrap(), chosen);
+    assert_eq!(sleeper.policy().real_time(), 0);
+}
+
+#[test]
+fn cpus_that_are_not_there_are_refused() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    let sleeper = Sleeper::start();
+    let cpus = Linux.sched_getaffinity(sleeper.tid).unwrap();
+    let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+    guard.pin(cpus.iter().next().unwrap()).unwrap();
+    // Refused pins do not make the guard forget where the thread is.
+    for cpu in [CpuSet::MAX - 1, CpuSet::MAX - 2, CpuSet::MAX, usize::MAX] {
+        assert_eq!(
+            guard.pin(cpu).unwrap_err().raw_os_error(),
+            Some(libc::EINVAL)
+        );
+    }
+    drop(guard);
+    assert_eq!(Linux.sched_getaffinity(sleeper.tid).unwrap(), cpus);
+}
+
+#[test]
+fn threads_of_others_need_a_guardian_and_stay_below_it() {
+    if !root() {
+        return;
+    }
+    let victim = Victim::start("victim");
+    let tid = victim.threads[0].0;
+    let error = Elevator::new().unwrap().elevate(tid, FIVE).unwrap_err();
+    assert!(matches!(error, ElevateError::GuardianNeeded(_)), "{error}");
+    let elevator = Elevator::with_guardian().unwrap();
+    let error = elevator.elevate(tid, Priority::MAX).unwrap_err();
+    assert!(
+        matches!(error, ElevateError::AboveGuardian { .. }),
+        "{error}"
+    );
+    assert!(victim.changed().is_none());
+    let guard = elevator.elevate(tid, Priority::FOREIGN_MAX).unwrap();
+    assert_eq!(
+        guard.set(Priority::MAX).unwrap_err().raw_os_error(),
+        Some(libc::EINVAL)
+    );
+    let guardian = elevator.guardian_pid().unwrap();
+    assert_eq!(
+        Policy::of(&Linux, guardian).unwrap().class(),
+        Class::Fifo(49)
+    );
+    drop(guard);
+    assert!(victim.changed().is_none());
+    drop(elevator);
+    assert!(
+        Policy::of(&Linux, guardian).is_err(),
+        "the guardian ends with the set"
+    );
+}
+
+#[test]
+fn the_guardian_is_invisible_to_wait_loops() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::with_guardian().unwrap();
+    // Other tests have children too, so only what concerns the guardian is asked.
+    let guardian = elevator.guardian_pid().unwrap();
+    // SAFETY: no status is asked for.
+    let seen = unsafe { libc::waitpid(guardian, std::ptr::null_mut(), libc::WNOHANG) };
+    assert_eq!(seen, -1);
+    let descriptors = std::fs::read_dir(format!("/proc/{guardian}/fd")).unwrap();
+    assert!(descriptors.count() <= 2, "socket and pidfd");
+}
+
+#[test]
+fn a_fork_of_the_owner_changes_nothing() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    let sleeper = Sleeper::start();
+    let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+    // SAFETY: the child drops a guard, which allocates nothing there, and ends.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            drop(guard);
+            libc::_exit(0);
+        }
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    }
+    assert_eq!(sleeper.policy().class(), Class::Fifo(5));
+    drop(guard);
+    assert_eq!(sleeper.policy().real_time(), 0);
+}
+
+#[test]
+fn a_dead_guardian_is_replaced_before_another_thread_is_elevated() {
+    if !root() {
+        return;
+    }
+    let victim = Victim::start("victim");
+    let elevator = Elevator::with_guardian().unwrap();
+    let first = elevator.guardian_pid().unwrap();
+    // SAFETY: the guardian is a child of this process that has not been waited for.
+    unsafe { libc::kill(first, libc::SIGKILL) };
+    until("its death is noticed", || elevator.guardian_pid().is_none());
+    let guard = elevator.elevate(victim.threads[0].0, FIVE).unwrap();
+    let second = elevator.guardian_pid().unwrap();
+    assert_ne!(second, first);
+    drop(guard);
+}
+
+#[test]
+fn a_later_process_of_the_same_pid_is_not_touched() {
+    if !root() {
+        return;
+    }
+    let elevator = Elevator::with_guardian().unwrap();
+    let mut first = std::process::Command::new("sleep")
+        .arg("9")
+        .spawn()
+        .unwrap();
+    let tid = first.id() as i32;
+    let guard = elevator.elevate(tid, FIVE).unwrap();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // Start times count in ticks of 10 ms.
+    std::thread::sleep(Duration::from_millis(30));
+    let Some(second) = SamePid::start(tid) else {
+        eprintln!("skipped: the kernel does not let a process choose pid {tid}");
+        return;
+    };
+    Linux.sched_setscheduler(tid, libc::SCHED_FIFO, 4).unwrap();
+    assert!(!guard.is_alive());
+    assert_eq!(guard.release().unwrap(), Restored::Gone);
+    assert_eq!(Policy::of(&Linux, tid).unwrap().class(), Class::Fifo(4));
+    drop(second);
+}
+
+/// A sleeping process of a chosen pid.
+struct SamePid(i32);
+
+impl SamePid {
+    fn start(pid: i32) -> Option<SamePid> {
+        let chosen = [pid];
+        // SAFETY: zeroes are valid arguments.
+        let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+        arguments.exit_signal = libc::SIGCHLD as u64;
+        arguments.set_tid = chosen.as_ptr() as u64;
+        arguments.set_tid_size = 1;
+        // SAFETY: a plain fork; the child only sleeps and ends.
+        unsafe {
+            let made = libc::syscall(
+                libc::SYS_clone3,
+                &raw const arguments,
+                size_of::<libc::clone_args>(),
+            );
+            if made == 0 {
+                libc::poll(std::ptr::null_mut(), 0, 5000);
+                libc::_exit(0);
+            }
+            (made == i64::from(pid)).then_some(SamePid(pid))
+        }
+    }
+}
+
+impl Drop for SamePid {
+    fn drop(&mut self) {
+        // SAFETY: a child of this process that has not been waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+#[test]
+fn threads_that_do_not_exist_are_named() {
+    let elevator = Elevator::new().unwrap();
+    for tid in [0, -1, i32::MAX] {
+        let error = elevator.elevate(tid, FIVE).unwrap_err();
+        let named = matches!(
+            error,
+            ElevateError::NoSuchThread(_) | ElevateError::GuardianNeeded(_)
+        );
+        assert!(named, "{error}");
+    }
+    assert!(current_tid() > 0);
+}

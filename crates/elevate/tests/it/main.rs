@@ -1,0 +1,35 @@
+//! Tests on the real kernel: real threads, real processes, real deaths.
+//!
+//! Whatever elevates is bounded: children live under `alarm` and RLIMIT_RTTIME, loops under a clock. Without the right to use
+//! SCHED_FIFO a test prints `skipped:` and the reason.
+
+mod calibrate;
+mod child;
+mod deaths;
+mod faults;
+mod guards;
+mod process;
+mod rights;
+
+use upshift_elevate::{Priority, Rights};
+
+/// Whether this machine lets us; if not, says why.
+fn permitted() -> bool {
+    match Rights::probe().require(Priority::MAX) {
+        Ok(()) => true,
+        Err(missing) => {
+            eprintln!("skipped: {missing}");
+            false
+        }
+    }
+}
+
+/// As [`permitted`], and the tests that change users or make pids need root.
+fn root() -> bool {
+    // SAFETY: cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root && permitted()
+}

@@ -1,0 +1,212 @@
+//! Processes and threads the tests act on.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
+use upshift_elevate::{Policy, Tid, current_tid};
+
+/// The variable that tells this program which child to be.
+pub(crate) const ROLE: &str = "UPSHIFT_ELEVATE_ROLE";
+
+/// This program again, as the child `role`; ends with its guard.
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    pub(crate) out: BufReader<ChildStdout>,
+    pub(crate) marker: String,
+}
+
+impl Process {
+    pub(crate) fn start(role: &str, settings: &[(&str, String)]) -> Process {
+        use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let marker = format!("UPSHIFT_ELEVATE_MARK={}-{number}", std::process::id());
+        let (name, value) = marker.split_once('=').unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+            .env(ROLE, role)
+            .env(name, value)
+            .envs(settings.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Process { child, out, marker }
+    }
+
+    pub(crate) fn pid(&self) -> Tid {
+        self.child.id() as Tid
+    }
+
+    /// The rest of the next line that begins with `name`; `None` at the end of the output.
+    pub(crate) fn line(&mut self, name: &str) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.out.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            // The test harness may have written something before.
+            if let Some((_, rest)) = line.trim().split_once(name) {
+                return Some(rest.trim().to_string());
+            }
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A process with one sleeping thread for each of several policies.
+pub(crate) struct Victim {
+    _process: Process,
+    pub(crate) threads: Vec<(Tid, SchedAttr, CpuSet)>,
+}
+
+impl Victim {
+    pub(crate) fn start(role: &str) -> Victim {
+        let mut process = Process::start(role, &[]);
+        let tids = process.line("threads").unwrap();
+        let threads = tids
+            .split_whitespace()
+            .map(|tid| {
+                let tid = tid.parse().unwrap();
+                let former = Linux.sched_getattr(tid).unwrap();
+                (tid, former, Linux.sched_getaffinity(tid).unwrap())
+            })
+            .collect();
+        Victim {
+            _process: process,
+            threads,
+        }
+    }
+
+    pub(crate) fn tids(&self) -> String {
+        let tids: Vec<String> = self
+            .threads
+            .iter()
+            .map(|(tid, ..)| tid.to_string())
+            .collect();
+        tids.join(" ")
+    }
+
+    /// The first thread that is not as it was at first.
+    pub(crate) fn changed(&self) -> Option<String> {
+        self.threads.iter().find_map(|(tid, former, cpus)| {
+            let now = Linux.sched_getattr(*tid).unwrap();
+            let now_cpus = Linux.sched_getaffinity(*tid).unwrap();
+            (now != *former || now_cpus != *cpus)
+                .then(|| format!("thread {tid}: {former:?} {cpus:?} became {now:?} {now_cpus:?}"))
+        })
+    }
+}
+
+/// A sleeping thread of this process; ends with its guard.
+pub(crate) struct Sleeper {
+    pub(crate) tid: Tid,
+    wake: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sleeper {
+    pub(crate) fn start() -> Sleeper {
+        let (wake, sleep) = channel::<()>();
+        let (tell, told) = channel();
+        let thread = std::thread::spawn(move || {
+            tell.send(current_tid()).unwrap();
+            let _ = sleep.recv();
+        });
+        Sleeper {
+            tid: told.recv().unwrap(),
+            wake: Some(wake),
+            thread: Some(thread),
+        }
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        Policy::of(&Linux, self.tid).unwrap()
+    }
+
+    pub(crate) fn end(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+        // The kernel takes a moment longer than `join`.
+        until("the thread is gone", || {
+            Policy::of(&Linux, self.tid).is_err()
+        });
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The bound of the crate's promise.
+pub(crate) const PROMISE: Duration = Duration::from_secs(1);
+
+/// Waits for `condition`, at most as long as is promised.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PROMISE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "within 1 s: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Processes that carry `marker` in their environment.
+pub(crate) fn marked(marker: &str) -> Vec<Tid> {
+    let entries = std::fs::read_dir("/proc").unwrap();
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<Tid>().ok())
+        .filter(|pid| {
+            std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| {
+                environ
+                    .split(|&byte| byte == 0)
+                    .any(|variable| variable == marker.as_bytes())
+            })
+        })
+        .collect()
+}
+
+/// The threads of `pid` that run in SCHED_FIFO.
+pub(crate) fn elevated_threads(pid: Tid) -> Vec<Tid> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    tasks
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<Tid>().ok())
+        .filter(|&tid| Policy::of(&Linux, tid).is_ok_and(|policy| policy.looks_elevated()))
+        .collect()
+}
+
+/// A small random number generator (xorshift), so that a failing seed can be repeated.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}

@@ -1,0 +1,186 @@
+//! Rights that are missing, or lost on the way.
+
+use upshift_elevate::sys::{Linux, Sys};
+use upshift_elevate::testing::{Call, Faulty};
+use upshift_elevate::{Class, Elevator, Lack, Policy, Priority, Restored, Rights};
+
+use crate::process::Sleeper;
+use crate::root;
+
+/// Takes every capability from the calling thread only.
+fn drop_capabilities() {
+    // Version 3, this thread; then effective, permitted and inheritable, low and high words.
+    let header = [0x2008_0522u32, 0];
+    let none = [0u32; 6];
+    // SAFETY: the kernel reads a header of two words and six words of data.
+    let dropped = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
+    assert_eq!(dropped, 0);
+}
+
+fn in_a_thread(body: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(body).join().unwrap();
+    });
+}
+
+#[test]
+fn lowering_works_without_rights_and_raising_says_what_is_missing() {
+    if !root() {
+        return;
+    }
+    in_a_thread(|| {
+        let elevator = Elevator::new().unwrap();
+        let sleeper = Sleeper::start();
+        let guard = elevator.elevate_current(Priority::of::<5>()).unwrap();
+        drop_capabilities();
+        guard.set(Priority::of::<3>()).unwrap();
+        let error = guard.set(Priority::of::<6>()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        assert_eq!(Policy::of(&Linux, 0).unwrap().class(), Class::Fifo(3));
+        assert_eq!(guard.release().unwrap(), Restored::ResetOnForkStays);
+        let policy = Policy::of(&Linux, 0).unwrap();
+        assert_eq!(policy.class(), Class::Other { nice: 0 });
+
+        let error = elevator.elevate(sleeper.tid, Priority::MIN).unwrap_err();
+        assert!(error.is_rights(), "{error}");
+        assert!(error.to_string().contains("CAP_SYS_NICE"), "{error}");
+        assert_eq!(sleeper.policy().real_time(), 0);
+        assert!(elevator.is_empty());
+    });
+}
+
+#[test]
+fn a_real_time_thread_comes_back_without_rights_not_above_its_former_priority() {
+    if !root() {
+        return;
+    }
+    for (policy, former) in [(libc::SCHED_FIFO, 4), (libc::SCHED_RR, 4)] {
+        in_a_thread(|| {
+            let elevator = Elevator::new().unwrap();
+            Linux.sched_setscheduler(0, policy, former).unwrap();
+            let guard = elevator.elevate_current(Priority::of::<9>()).unwrap();
+            drop_capabilities();
+            let restored = guard.release().unwrap();
+            assert_ne!(restored, Restored::Exactly);
+            let now = Policy::of(&Linux, 0).unwrap();
+            assert_eq!(now.real_time(), former as u32, "{restored:?}");
+            assert!(elevator.is_empty());
+        });
+    }
+}
+
+#[test]
+fn a_thread_that_kept_its_capabilities_is_given_back_by_one_that_has_them() {
+    if !root() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    let sleeper = Sleeper::start();
+    let guard = elevator.elevate(sleeper.tid, Priority::of::<9>()).unwrap();
+    in_a_thread(|| {
+        drop_capabilities();
+        // The kernel protects a thread from those that have fewer capabilities.
+        assert_eq!(
+            guard.set(Priority::MIN).unwrap_err().raw_os_error(),
+            Some(libc::EPERM)
+        );
+        assert!(guard.release().is_err());
+    });
+    assert_eq!(elevator.len(), 1);
+    drop(elevator);
+    assert_eq!(sleeper.policy().class(), Class::Other { nice: 0 });
+}
+
+#[test]
+fn a_thread_without_rights_is_told_the_remedy() {
+    if !root() {
+        return;
+    }
+    in_a_thread(|| {
+        drop_capabilities();
+        let rights = Rights::probe();
+        if rights.limit.0 > 0 {
+            eprintln!("skipped: RLIMIT_RTPRIO permits it");
+            return;
+        }
+        assert_eq!(rights.highest, None);
+        assert!(!rights.capable);
+        let missing = rights.require(Priority::MIN).unwrap_err();
+        assert!(
+            matches!(missing.lacks(), [Lack::Capability { .. }]),
+            "{missing}"
+        );
+        assert!(
+            missing.to_string().contains("setcap cap_sys_nice+ep"),
+            "{missing}"
+        );
+    });
+}
+
+#[test]
+fn probing_changes_nothing_and_explains_a_refusal() {
+    let before = Policy::of(&Linux, 0).unwrap();
+    println!("{}", Rights::probe());
+    assert_eq!(Policy::of(&Linux, 0).unwrap(), before);
+    let faulty = Faulty::new();
+    faulty.fail(Call::SetScheduler, 0, u64::MAX, libc::EPERM);
+    let rights = Rights::probe_with(&faulty);
+    assert_eq!(rights.highest, None);
+    assert!(!rights.lacks.is_empty());
+    let text = rights.to_string();
+    assert!(
+        text.contains("not permitted") && text.contains("missing:"),
+        "{text}"
+    );
+}
+
+#[test]
+fn unreadable_facts_are_no_error() {
+    let faulty = Faulty::new();
+    faulty.fail(Call::ReadFile, 0, u64::MAX, libc::EACCES);
+    let rights = Rights::probe_with(&faulty);
+    assert!(
+        rights.to_string().contains("throttling: unknown"),
+        "{rights}"
+    );
+    assert_eq!(rights.group, None);
+    assert!(faulty.calls() > 0 && Linux.sched_getattr(0).is_ok());
+}
+
+/// A group of its own in the v1 hierarchy, without RT time.
+#[test]
+fn a_group_without_time_is_named_with_its_file() {
+    if !root() {
+        return;
+    }
+    let rights = Rights::probe();
+    let Some(group) = &rights.group else {
+        eprintln!("skipped: no cgroup v1 gives out RT time here");
+        return;
+    };
+    let parent = std::path::Path::new(&group.path).parent().unwrap();
+    let own = parent.join(format!("upshift-elevate-{}", std::process::id()));
+    if let Err(error) = std::fs::create_dir(&own) {
+        eprintln!("skipped: {}: {error}", own.display());
+        return;
+    }
+    let mut child = std::process::Command::new("sleep")
+        .arg("5")
+        .spawn()
+        .unwrap();
+    std::fs::write(own.join("cgroup.procs"), child.id().to_string()).unwrap();
+    let elevator = Elevator::with_guardian().unwrap();
+    let error = elevator
+        .elevate(child.id() as i32, Priority::MIN)
+        .unwrap_err();
+    let policy = Policy::of(&Linux, child.id() as i32).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    crate::process::until("the group can be removed", || {
+        std::fs::remove_dir(&own).is_ok()
+    });
+    assert!(error.is_rights(), "{error}");
+    assert!(error.to_string().contains("RT time"), "{error}");
+    assert_eq!(policy.class(), Class::Other { nice: 0 });
+    assert!(elevator.is_empty());
+}
