@@ -1,3 +1,22 @@
-//! What the kernel and user programs agree on.
+//! What the kernel and user programs agree on: system calls, errors, addresses,
+//! and the layout of memory that both look at.
+//!
+//! The table of system calls is [`system_calls!`]. It generates the numbers (here),
+//! the dispatch (in the kernel) and the functions that programs call (in the user
+//! library), so the three cannot disagree.
+
 #![no_std]
 #![forbid(unsafe_code)]
+
+mod calls;
+mod error;
+pub mod layout;
+mod structs;
+
+pub use calls::number;
+pub use error::Error;
+pub use structs::{ProcessInfo, SpawnRequest, UserRange};
+
+/// Changes whenever something in this crate does. The kernel writes it into the
+/// page that a program looks at first.
+pub const VERSION: u64 = 1;

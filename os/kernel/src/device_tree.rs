@@ -1,8 +1,7 @@
 //! A reader of flattened device trees (Devicetree Specification 0.4, chapter 5).
 //!
 //! Safe and total: offsets are checked, a malformed tree ends early. Nodes come
-//! in the order of the tree, each with its depth, so a reader that keeps what it
-//! has seen on the way down knows the parents.
+//! in the order of the tree: a child follows its parent.
 
 /// A tree in memory.
 #[derive(Clone, Copy)]
@@ -52,28 +51,21 @@ impl<'a> DeviceTree<'a> {
     /// All nodes, parents before children.
     pub(crate) fn nodes(self) -> impl Iterator<Item = Node<'a>> {
         let mut at = 0;
-        let mut depth = 0;
         core::iter::from_fn(move || {
             loop {
                 match word(self.structure, at)? {
                     BEGIN_NODE => {
                         let name = text(self.structure.get(at + 4..)?)?;
                         at += 4 + (name.len() + 1).next_multiple_of(4);
-                        depth += 1;
                         let tree = self;
                         return Some(Node {
                             name,
-                            depth,
                             tree,
                             properties: at,
                         });
                     }
-                    END_NODE => {
-                        depth = usize::checked_sub(depth, 1)?;
-                        at += 4;
-                    }
+                    END_NODE | NOP => at += 4,
                     PROPERTY => at = self.property(at)?.end,
-                    NOP => at += 4,
                     _ => return None,
                 }
             }
@@ -103,8 +95,6 @@ struct Property<'a> {
 pub(crate) struct Node<'a> {
     /// With the unit address: `cpu@0`; empty for the root.
     pub(crate) name: &'a str,
-    /// 1 for the root.
-    pub(crate) depth: usize,
     tree: DeviceTree<'a>,
     properties: usize,
 }

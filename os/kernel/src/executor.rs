@@ -33,17 +33,12 @@ pub(crate) fn domain() -> &'static Domain<KernelHost> {
     DOMAIN.get()
 }
 
-/// Makes the domain, with a vCPU for each of `harts` harts. With a seed, the
-/// scheduler shuffles what order it may.
+/// Makes the domain, with a vCPU for each of `harts` harts.
 ///
 /// # Panics
 /// Without memory for that: it is boot time.
-pub(crate) fn init(harts: usize, chaos: Option<u64>) {
-    let config = Config {
-        chaos,
-        ..Config::default()
-    };
-    let domain = Domain::new(KernelHost, config);
+pub(crate) fn init(harts: usize) {
+    let domain = Domain::new(KernelHost, Config::default());
     for place in &EXECUTORS[..harts] {
         let executor = domain.add_vcpu().expect("as many vCPUs as harts");
         *place.lock() = Some(executor);
@@ -82,6 +77,7 @@ pub(crate) fn run() -> ! {
     let executor = executor.expect("one loop per hart");
     let switching = spawn_switching(&executor, switching::run()).expect("memory to boot");
     let hart = hart::this();
+    hart.timers.lock().reserve().expect("memory to boot");
     hart.switching.store(switching.to_u64(), Relaxed);
     hart.vcpu.store(executor.vcpu().as_ptr(), Relaxed);
     hart::set_online(index);

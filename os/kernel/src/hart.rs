@@ -6,11 +6,11 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 
 use upshift_core::Vcpu;
 
-use crate::MAX_HARTS;
 use crate::arch::host::KernelHost;
 use crate::arch::lock::IrqLock;
 use crate::arch::{hart_index, sbi};
 use crate::timers::Timers;
+use crate::{MAX_HARTS, clock};
 
 /// One hart.
 pub(crate) struct Hart {
@@ -65,6 +65,19 @@ pub(crate) fn online() -> &'static [Hart] {
 /// Hart `index` is about to serve its vCPU.
 pub(crate) fn set_online(index: usize) {
     ONLINE.fetch_max(index + 1, SeqCst);
+}
+
+/// Waits until hart `index` is online, at most a second: what it allocates to
+/// come up is there then. False: it has not come.
+pub(crate) fn wait_online(index: usize) -> bool {
+    let limit = clock::now() + clock::ticks_per_second();
+    while HARTS[index].vcpu.load(Relaxed).is_null() {
+        if clock::now() > limit {
+            return false;
+        }
+        core::hint::spin_loop();
+    }
+    true
 }
 
 /// Sends an IPI: the hart comes back from its wait, or into the kernel.

@@ -17,8 +17,9 @@
 //! is never held together with another of its kind:
 //!
 //! ```text
-//!  waited-for things (console) → timers of a hart → the scheduler's own
-//!    → heap → frames
+//!  table of processes ─► fields of a process ─► waited-for things (pipes, lives, console)
+//!    ─► ready threads ─► timers of a hart, loaded spaces, page tables
+//!      ─► the scheduler's own ─► heap ─► frames
 //! ```
 
 #![no_std]
@@ -29,20 +30,27 @@ extern crate alloc;
 
 #[allow(unsafe_code)]
 mod arch;
+mod archive;
 mod clock;
 mod console;
 mod device_tree;
+mod elf;
 mod executor;
 mod hart;
+mod init;
 mod interrupts;
 mod machine;
 #[allow(unsafe_code)]
 mod memory;
+mod pipe;
+mod process;
 #[cfg(feature = "selftest")]
 mod selftest;
 mod sleep;
 mod switching;
+mod syscall;
 mod timers;
+mod users;
 mod waiters;
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -81,8 +89,12 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
         if sstc { " by stimecmp" } else { " by SBI" },
         machine.virtio.iter().count(),
     );
-    let seed = argument(&machine, "chaos").and_then(|seed| seed.parse().ok());
-    executor::init(machine.harts.len(), seed);
+    executor::init(machine.harts.len());
+    if let Some(archive) = &machine.archive
+        && let Some(bytes) = memory::boot_bytes(PhysAddr::new(archive.start), archive.len())
+    {
+        archive::set(bytes);
+    }
     start_harts(&machine, hart_id);
     let this = machine.harts.iter().find(|hart| hart.id == hart_id);
     if let Some(context) = this.and_then(|hart| hart.plic_context) {
@@ -104,6 +116,8 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
                 hart.id, error.0
             );
             executor::give_up(index);
+        } else if !hart::wait_online(index) {
+            println!("upshift: hart {} has not come", hart.id);
         }
     }
 }
@@ -117,17 +131,23 @@ fn boot_more(_hart_id: usize, _index: usize) -> ! {
 /// Starts what the command line asks for.
 fn begin(machine: &Machine) {
     #[cfg(feature = "selftest")]
-    if argument(machine, "selftest").is_some() {
-        selftest::start(argument(machine, "icount").is_some());
+    if let Some(how) = argument(machine, "selftest") {
+        selftest::start(how, argument(machine, "icount").is_some());
         return;
     }
-    println!("upshift: nothing to run; say what with -append");
-    let _ = machine;
-    finisher::exit(2);
+    let Some(program) = argument(machine, "init") else {
+        println!("upshift: nothing to run; say what with init=PROGRAM");
+        finisher::exit(2);
+    };
+    let started = init::start(program.into(), argument(machine, "with").unwrap_or(""));
+    if let Err(error) = started {
+        println!("upshift: {program} does not start: {error}");
+        finisher::exit(2);
+    }
 }
 
 /// The value of a word `name=value` of the command line; of a bare word, itself.
-fn argument<'a>(machine: &'a Machine, name: &str) -> Option<&'a str> {
+fn argument(machine: &Machine, name: &str) -> Option<&'static str> {
     machine.arguments.split_whitespace().find_map(|word| {
         let (key, value) = word.split_once('=').unwrap_or((word, word));
         (key == name).then_some(value)

@@ -1,4 +1,4 @@
-//! Sleeping and yielding, for kernel coroutines.
+//! Sleeping, for kernel coroutines.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -65,16 +65,4 @@ impl Drop for Sleep {
             drop(waker);
         }
     }
-}
-
-/// Goes to the tail of its level once.
-pub(crate) fn yield_now() -> impl Future<Output = ()> {
-    let mut yielded = false;
-    core::future::poll_fn(move |cx| {
-        if core::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
 }

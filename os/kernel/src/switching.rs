@@ -1,32 +1,193 @@
-//! The switching coroutine of a hart: its poll waits for an interrupt.
+//! The switching coroutine of a hart: its poll is "run the most urgent user
+//! thread until it has to give way" (SharedScheduler, section 3.3).
+//!
+//! It never ends. Its level equals that of the most urgent user thread
+//! (`users.rs`), so the scheduler runs more urgent kernel coroutines before it
+//! and less urgent ones after it. Without a thread it is at the least urgent
+//! level, and its poll waits for an interrupt.
+//!
+//! A thread goes on until it parks itself or ends; until something more urgent is
+//! ready, kernel or user; or until its quantum is over and something of its level
+//! is ready. In the first and last case it goes to the tail of its level.
 
+use alloc::boxed::Box;
 use core::future::{Future, poll_fn};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::task::Poll;
 
-use crate::arch::{csr, hart_index};
-use crate::executor;
+use os_abi::number::FAULTED;
+use upshift_core::Vcpu;
 
-/// The coroutine. It never ends.
+use crate::arch::host::KernelHost;
+use crate::arch::trap::Trap;
+use crate::arch::{csr, hart_index};
+use crate::hart::Hart;
+use crate::memory::space;
+use crate::process::Thread;
+use crate::users::{self, Next};
+use crate::{clock, executor, hart, interrupts, println, syscall};
+
+/// A thread may run that long while another of its level waits, in microseconds.
+const QUANTUM_MICROS: u64 = 5_000;
+
+/// The same in ticks.
+pub(crate) fn quantum() -> u64 {
+    clock::from_micros(QUANTUM_MICROS)
+}
+
+/// The coroutine.
 pub(crate) fn run() -> impl Future<Output = ()> + Send {
     poll_fn(|_| {
-        idle();
+        turn();
         Poll::Pending
     })
 }
 
+fn turn() {
+    let index = hart_index();
+    let Some(vcpu) = executor::domain().vcpus().nth(index) else {
+        return;
+    };
+    // Masked but for the time in user mode and in system calls, so that nothing
+    // comes between a last look at the queues and `sret` or `wfi`.
+    let interrupts = csr::interrupts_off();
+    match users::take(index) {
+        Next::Run(thread) => {
+            Turn {
+                hart: hart::at(index),
+                index,
+                vcpu,
+            }
+            .run(thread);
+        }
+        Next::GiveWay => {}
+        Next::Idle => idle(vcpu),
+    }
+    csr::interrupts_restore(interrupts);
+}
+
 /// Waits until an interrupt is pending, unless there is work.
 ///
-/// No wake is lost: with interrupts masked, the vCPU is announced as parked and
-/// its queues are looked at once more; from then on each wake from another hart
-/// sends an IPI, and `wfi` ends at once if one is pending, masked or not.
-fn idle() {
-    let interrupts = csr::interrupts_off();
-    if let Some(vcpu) = executor::domain().vcpus().nth(hart_index()) {
-        if vcpu.prepare_park() {
-            csr::wait_for_interrupt();
-        }
-        vcpu.unpark();
+/// No wake is lost: with interrupts masked, the hart is marked idle in the queue
+/// of threads and announced as parked to the scheduler, which then looks at its
+/// queues once more. From then on each wake sends an IPI, and `wfi` ends at once
+/// if one is pending, masked or not.
+fn idle(vcpu: &Vcpu<KernelHost>) {
+    // So that what has ended can be freed.
+    space::unload();
+    if vcpu.prepare_park() {
+        csr::wait_for_interrupt();
     }
-    // The pending interrupt is taken here.
-    csr::interrupts_restore(interrupts);
+    vcpu.unpark();
+}
+
+/// A thread on a hart.
+struct Turn<'a> {
+    hart: &'static Hart,
+    index: usize,
+    vcpu: &'a Vcpu<KernelHost>,
+}
+
+/// What becomes of a thread after a trap.
+enum After {
+    /// It goes on, if nothing is more urgent.
+    GoesOn(Box<Thread>),
+    /// It is parked, or has ended.
+    Gone,
+}
+
+impl Turn<'_> {
+    fn run(&self, thread: Box<Thread>) {
+        let until = clock::now().saturating_add(thread.quantum);
+        self.hart.quantum_end.store(until, Relaxed);
+        clock::rearm(self.hart);
+        self.run_until(thread, until);
+        self.hart.quantum_end.store(u64::MAX, Relaxed);
+        users::stopped(self.index);
+    }
+
+    fn run_until(&self, mut thread: Box<Thread>, until: u64) {
+        // An ended process has no space.
+        let Ok(space) = thread.process.space() else {
+            return;
+        };
+        space::load(&space);
+        drop(space);
+        loop {
+            // Before the last look: see `executor::interrupt_overtaken`.
+            self.hart.in_user.store(true, SeqCst);
+            if let Some(leave) = self.must_leave(&thread, until) {
+                self.hart.in_user.store(false, SeqCst);
+                leave(thread);
+                return;
+            }
+            let trap = thread.context.run();
+            self.hart.in_user.store(false, SeqCst);
+            match self.after(trap, thread) {
+                After::GoesOn(same) => thread = same,
+                After::Gone => return,
+            }
+        }
+    }
+
+    /// Where the thread has to go instead of user mode.
+    fn must_leave(&self, thread: &Thread, until: u64) -> Option<fn(Box<Thread>)> {
+        if thread.process.is_ended() {
+            return Some(drop);
+        }
+        let level = thread.process.level();
+        let left = until.saturating_sub(clock::now());
+        if left == 0 {
+            let kernel_waits = self.vcpu.bitmap() & level.bit() != 0;
+            if kernel_waits || users::is_overtaken(level, true) {
+                return Some(expired);
+            }
+        }
+        if self.vcpu.need_preempt() || users::is_overtaken(level, false) {
+            return Some(users::push_front);
+        }
+        None
+    }
+
+    fn after(&self, trap: Trap, mut thread: Box<Thread>) -> After {
+        match trap {
+            Trap::Interrupt(code) => {
+                interrupts::serve(code);
+                After::GoesOn(thread)
+            }
+            Trap::SystemCall => {
+                csr::interrupts_restore(true);
+                let after = syscall::dispatch(thread);
+                csr::interrupts_off();
+                match after {
+                    Some(thread) => After::GoesOn(thread),
+                    None => After::Gone,
+                }
+            }
+            Trap::Fault(fault) if thread.context.enable_float(fault) => After::GoesOn(thread),
+            Trap::Fault(fault) => {
+                println!(
+                    "process {}: exception {} at {:#x}, about {:#x}",
+                    thread.process.number, fault.cause, fault.pc, fault.value
+                );
+                thread.process.end(FAULTED);
+                After::Gone
+            }
+        }
+    }
+}
+
+/// The quantum is over: a new one, at the tail.
+fn expired(mut thread: Box<Thread>) {
+    thread.quantum = quantum();
+    users::push_back(thread);
+}
+
+/// Makes the harts that run programs look at what they run.
+pub(crate) fn interrupt_programs() {
+    for (index, hart) in hart::online().iter().enumerate() {
+        if hart.in_user.swap(false, SeqCst) {
+            hart::interrupt(index);
+        }
+    }
 }

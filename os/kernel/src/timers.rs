@@ -13,6 +13,9 @@ use core::task::Waker;
 
 use crate::memory::OutOfMemory;
 
+/// Room for so many sleepers is kept when nobody sleeps; more is given back.
+const KEEP: usize = 64;
+
 /// One sleeper, in the heap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
@@ -53,6 +56,17 @@ impl Timers {
             free: Vec::new(),
             sequence: 0,
         }
+    }
+
+    /// Makes room for the first sleepers, while booting.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn reserve(&mut self) -> Result<(), OutOfMemory> {
+        let heap = self.heap.try_reserve_exact(KEEP);
+        let slots = self.slots.try_reserve_exact(KEEP);
+        let free = self.free.try_reserve_exact(KEEP);
+        heap.and(slots).and(free).map_err(|_| OutOfMemory)
     }
 
     /// The earliest deadline; `u64::MAX` without sleepers.
@@ -134,7 +148,15 @@ impl Timers {
             self.down(position);
         }
         self.free.push(entry.slot);
-        self.slots[entry.slot].waker.take()
+        let waker = self.slots[entry.slot].waker.take();
+        if self.heap.is_empty() {
+            self.heap.shrink_to(KEEP);
+            self.slots.clear();
+            self.slots.shrink_to(KEEP);
+            self.free.clear();
+            self.free.shrink_to(KEEP);
+        }
+        waker
     }
 
     fn place(&mut self, position: usize) {

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::archive;
+
 /// The target of everything that runs in the machine.
 const TARGET: &str = "riscv64gc-unknown-none-elf";
 
@@ -10,19 +12,35 @@ const TARGET: &str = "riscv64gc-unknown-none-elf";
 pub(crate) struct Image {
     /// The kernel, an ELF file.
     pub(crate) kernel: PathBuf,
+    /// The programs.
+    pub(crate) archive: PathBuf,
 }
 
-/// Builds the image; with the kernel's own tests if asked.
-pub(crate) fn image(selftest: bool) -> Result<Image, String> {
-    let features: &[&str] = if selftest {
-        &["--features", "selftest"]
-    } else {
-        &[]
-    };
-    cargo("os-kernel", features)?;
+/// Builds the image: the kernel with its own tests, which cost nothing unless
+/// they are asked for, and the programs.
+pub(crate) fn image() -> Result<Image, String> {
+    cargo("os-kernel", &["--features", "selftest"])?;
+    cargo("os-user", &["--bins"])?;
+    let archive = output().join("programs.cpio");
+    let bytes = archive::write(programs()?.into_iter())?;
+    std::fs::write(&archive, bytes).map_err(|error| format!("{}: {error}", archive.display()))?;
     Ok(Image {
         kernel: output().join("os-kernel"),
+        archive,
     })
+}
+
+/// The programs, by the sources there are.
+fn programs() -> Result<Vec<PathBuf>, String> {
+    let sources = root().join("user/src/bin");
+    let entries =
+        std::fs::read_dir(&sources).map_err(|error| format!("{}: {error}", sources.display()))?;
+    let mut programs: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| Some(output().join(entry.path().file_stem()?)))
+        .collect();
+    programs.sort();
+    Ok(programs)
 }
 
 /// The workspace.

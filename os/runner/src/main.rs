@@ -6,11 +6,12 @@
 //! os-runner test [--smp 1,2,4]   the test matrix
 //! ```
 //!
-//! `build` calls cargo, `qemu`
+//! `build` calls cargo, `archive` writes the archive the programs come in, `qemu`
 //! starts the machine and ends it in time, `suite` is the test matrix.
 
 #![forbid(unsafe_code)]
 
+mod archive;
 mod build;
 mod qemu;
 mod suite;
@@ -57,7 +58,7 @@ fn take_smp(arguments: &mut Vec<String>) -> Result<Vec<u32>, String> {
 
 /// Boots with the console on the terminal.
 fn run(smp: &[u32], arguments: &[String]) -> Result<ExitCode, String> {
-    let image = build::image(false)?;
+    let image = build::image()?;
     let machine = qemu::Machine {
         smp: smp[0],
         icount: false,

@@ -36,6 +36,8 @@ pub(crate) fn command(image: &Image, machine: &Machine) -> Command {
         .args(["-global", "virtio-mmio.force-legacy=false"])
         .arg("-kernel")
         .arg(&image.kernel)
+        .arg("-initrd")
+        .arg(&image.archive)
         .args(["-append", &machine.arguments]);
     if machine.icount {
         // Without `sleep=off`, idle time is tied to the host's clock.

@@ -1,5 +1,5 @@
-//! The test matrix: the kernel's own tests, on each number of harts, in
-//! deterministic time, and with a scheduler that shuffles.
+//! The test matrix: the kernel's own tests and the programs', on each number of
+//! harts, and in deterministic time; and the ways in which the machine must fail.
 //!
 //! A run passes if the machine exits with 0, the last line is there, and no line
 //! speaks of a panic.
@@ -13,12 +13,23 @@ use crate::qemu::{self, Machine, Outcome};
 /// Generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// One run of the machine.
+struct Run {
+    name: String,
+    machine: Machine,
+    /// The exit status that is right.
+    status: i32,
+    /// The last line begins so.
+    last: &'static str,
+}
+
 /// Runs all of it and prints one line per test.
 pub(crate) fn run(smp: &[u32]) -> Result<ExitCode, String> {
-    let image = build::image(true)?;
+    let image = build::image()?;
     let (mut passed, mut failed) = (0, 0);
-    for (name, machine) in matrix(smp) {
-        let outcome = qemu::run(&image, &machine, LIMIT)?;
+    for run in matrix(smp) {
+        let outcome = qemu::run(&image, &run.machine, LIMIT)?;
+        let name = &run.name;
         for line in outcome
             .output
             .lines()
@@ -30,45 +41,118 @@ pub(crate) fn run(smp: &[u32]) -> Result<ExitCode, String> {
                 false => failed += 1,
             }
         }
-        if let Err(reason) = verdict(&outcome) {
-            failed += 1;
-            println!(
-                "{name}: FAILED after {:.1?}: {reason}\n{}",
-                outcome.took, outcome.output
-            );
+        let took = outcome.took;
+        match verdict(&run, &outcome) {
+            Ok(()) => {
+                passed += 1;
+                println!("{name}: test ends_as_it_should ... ok ({took:.1?})");
+            }
+            Err(reason) => {
+                failed += 1;
+                println!(
+                    "{name}: FAILED after {took:.1?}: {reason}\n{}",
+                    outcome.output
+                );
+            }
         }
     }
     println!("{passed} passed, {failed} failed");
     Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
-fn matrix(smp: &[u32]) -> Vec<(String, Machine)> {
-    let machine = |smp, icount, arguments: &str| Machine {
-        smp,
-        icount,
-        arguments: arguments.to_owned(),
+fn matrix(smp: &[u32]) -> Vec<Run> {
+    let mut runs = Vec::new();
+    let mut add = |name: String, smp, icount, arguments: &str, status, last| {
+        let arguments = arguments.to_owned();
+        let machine = Machine {
+            smp,
+            icount,
+            arguments,
+        };
+        runs.push(Run {
+            name,
+            machine,
+            status,
+            last,
+        });
     };
-    let mut runs = vec![("icount".to_owned(), machine(1, true, "selftest icount"))];
+    for (how, last) in [
+        ("panic", "upshift: kernel panicked"),
+        ("overflow", "upshift: kernel panicked"),
+        ("text", "upshift: kernel panicked"),
+    ] {
+        add(
+            format!("{how} fails"),
+            1,
+            false,
+            &format!("selftest={how}"),
+            101,
+            last,
+        );
+    }
+    add(
+        "no program fails".to_owned(),
+        1,
+        false,
+        "init=none",
+        2,
+        "upshift: none ended with 2",
+    );
+    let kernel = "selftest: ";
+    let tests = "upshift: tests ended with 0";
+    add(
+        "icount kernel".to_owned(),
+        1,
+        true,
+        "selftest icount",
+        0,
+        kernel,
+    );
+    add(
+        "icount".to_owned(),
+        1,
+        true,
+        "init=tests with=single",
+        0,
+        tests,
+    );
     for &harts in smp {
-        runs.push((format!("smp {harts}"), machine(harts, false, "selftest")));
+        let with = if harts == 1 { " with=single" } else { "" };
+        add(
+            format!("smp {harts} kernel"),
+            harts,
+            false,
+            "selftest",
+            0,
+            kernel,
+        );
+        add(
+            format!("smp {harts}"),
+            harts,
+            false,
+            &format!("init=tests{with}"),
+            0,
+            tests,
+        );
     }
     runs
 }
 
-fn verdict(outcome: &Outcome) -> Result<(), String> {
-    if outcome.output.contains("panicked") {
-        return Err("the kernel panicked".to_owned());
+fn verdict(run: &Run, outcome: &Outcome) -> Result<(), String> {
+    if run.status == 0 && outcome.output.contains("panicked") {
+        return Err("something panicked".to_owned());
     }
     match outcome.status {
         None => Err(format!("no end within {LIMIT:?}")),
-        Some(0) => {
-            let last = outcome.output.lines().last().unwrap_or_default();
-            if last.starts_with("selftest: ") && last.ends_with(" 0 failed") {
-                Ok(())
-            } else {
-                Err("the last line is missing".to_owned())
+        Some(status) if status != run.status => {
+            Err(format!("exit status {status} instead of {}", run.status))
+        }
+        Some(_) => {
+            let mut lines = outcome.output.lines().rev();
+            match lines.any(|line| line.starts_with(run.last)) {
+                true => Ok(()),
+                false => Err(format!("the line `{}` is missing", run.last)),
             }
         }
-        Some(status) => Err(format!("exit status {status}")),
     }
 }

@@ -29,10 +29,10 @@ const fn boot_table() -> BootTable {
     const ALL: u64 = 0b1110_1111;
     const GIGA: u64 = 1 << 28;
     let mut table = [0; 512];
-    table[2] = 2 * GIGA | ALL;
+    table[2] = (2 * GIGA) | ALL;
     table[256] = ALL;
     table[257] = GIGA | ALL;
-    table[258] = 2 * GIGA | ALL;
+    table[258] = (2 * GIGA) | ALL;
     BootTable(table)
 }
 

@@ -38,12 +38,6 @@ pub(crate) fn time() -> u64 {
     read!("time") as u64
 }
 
-/// Instructions retired by this hart.
-#[inline]
-pub(crate) fn instructions() -> u64 {
-    read!("instret") as u64
-}
-
 /// Why the last trap was taken.
 #[inline]
 pub(crate) fn scause() -> usize {
@@ -60,12 +54,6 @@ pub(crate) fn stval() -> usize {
 #[inline]
 pub(crate) fn sepc() -> usize {
     read!("sepc")
-}
-
-/// Pending interrupts.
-#[inline]
-pub(crate) fn sip() -> usize {
-    read!("sip")
 }
 
 /// Takes a pending IPI down.
@@ -146,11 +134,6 @@ pub(crate) unsafe fn set_stvec(handler: usize) {
 pub(crate) unsafe fn set_satp(satp: usize) {
     // SAFETY: passed on. No `nomem`: memory is seen through the new table.
     unsafe { asm!("csrw satp, {}", "sfence.vma", in(reg) satp, options(nostack)) };
-}
-
-/// The page table in force.
-pub(crate) fn satp() -> usize {
-    read!("satp")
 }
 
 /// Forgets old translations of this hart.

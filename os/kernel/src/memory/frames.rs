@@ -213,6 +213,17 @@ impl Frame {
         self.0
     }
 
+    /// Writes bytes at an offset.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub(super) fn fill(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset <= PAGE && bytes.len() <= PAGE - offset);
+        let start = (self.0.direct() + offset) as *mut u8;
+        // SAFETY: within the frame, which is ours alone.
+        unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
     /// Gives up the ownership, to [`Frame::from_address`].
     pub(super) fn into_address(self) -> PhysAddr {
         core::mem::ManuallyDrop::new(self).0

@@ -24,11 +24,14 @@ struct Heap {
     /// The address of the first free cell of each class, 0 for none; each free
     /// cell starts with the address of the next.
     free: [usize; CLASSES],
+    /// Pages that were cut into cells.
+    pages: usize,
     in_use: usize,
 }
 
 static HEAP: IrqLock<Heap> = IrqLock::new(Heap {
     free: [0; CLASSES],
+    pages: 0,
     in_use: 0,
 });
 
@@ -69,6 +72,7 @@ impl Heap {
         let Some(page) = frames::allocate_block(0) else {
             return;
         };
+        self.pages += 1;
         let page = page.direct();
         for cell in (page..page + PAGE).step_by(SMALLEST << class) {
             self.give(class, cell);
@@ -112,6 +116,11 @@ unsafe impl GlobalAlloc for KernelHeap {
             }
         }
     }
+}
+
+/// Pages that the size classes keep.
+pub(crate) fn pages() -> usize {
+    HEAP.lock().pages
 }
 
 /// Bytes that are allocated.

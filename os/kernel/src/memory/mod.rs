@@ -26,6 +26,7 @@
 pub(crate) mod frames;
 pub(crate) mod heap;
 pub(crate) mod pagetable;
+pub(crate) mod space;
 
 use core::ops::Range;
 
@@ -160,4 +161,12 @@ fn kernel_table(ram: &Range<usize>) -> Result<PageTable, OutOfMemory> {
     }
     table.map_direct(image.end..ram.end, Mapping::KERNEL_DATA)?;
     Ok(table)
+}
+
+/// Writes to the kernel's own code, which must end in a panic.
+#[cfg(feature = "selftest")]
+pub(crate) fn write_to_text() {
+    let text = (&raw const __image_start).cast_mut();
+    // SAFETY: not sound if it succeeded, and then the test has failed.
+    unsafe { text.write_volatile(0) };
 }

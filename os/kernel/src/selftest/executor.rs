@@ -10,10 +10,10 @@ use core::task::Poll;
 
 use upshift_core::{Level, Priority};
 
-use super::Outcome;
+use super::{Outcome, yield_now};
 use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
-use crate::sleep::{sleep_until, yield_now};
+use crate::sleep::sleep_until;
 use crate::{clock, ensure, executor, hart};
 
 fn at(level: u8) -> Priority {

@@ -3,14 +3,16 @@
 //! Each is an `async fn` that returns what went wrong. The runner looks for the
 //! last line and the exit status; a test that hangs is a time-out there.
 
+mod die;
 mod executor;
 mod memory;
 mod time;
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use core::future::Future;
+use core::future::{Future, poll_fn};
 use core::pin::Pin;
+use core::task::Poll;
 
 use upshift_core::{Level, Priority};
 
@@ -60,8 +62,9 @@ tests! {
 }
 
 /// Starts the tests; the last one ends the machine. With `icount` the machine
-/// counts instructions as time.
-pub(crate) fn start(icount: bool) {
+/// counts instructions as time. `how`: fail in one of these ways instead.
+pub(crate) fn start(how: &str, icount: bool) {
+    die::now(how);
     time::set_icount(icount);
     kernel::spawn(run(), Priority::At(LEVEL))
         .expect("memory for the tests")
@@ -81,4 +84,16 @@ async fn run() {
     }
     println!("selftest: {} passed, {failed} failed", TESTS.len() - failed);
     finisher::exit(u16::from(failed != 0));
+}
+
+/// Goes to the tail of its level once.
+fn yield_now() -> impl Future<Output = ()> {
+    let mut yielded = false;
+    poll_fn(move |cx| {
+        if core::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
 }

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use upshift_core::{Level, Priority};
 
-use super::Outcome;
+use super::{Outcome, yield_now};
 use crate::arch::lock::IrqLock;
-use crate::sleep::{sleep_until, yield_now};
+use crate::sleep::sleep_until;
 use crate::{clock, ensure, executor, hart};
 
 /// Whether the machine counts instructions as time.

@@ -1,0 +1,64 @@
+//! The table of system calls.
+//!
+//! A call is made by `ecall` with the number in a7 and arguments in a0 to a5; the
+//! result is in a0, negative if it is an [`Error`](crate::Error).
+//!
+//! `now` calls are answered at once. `later` calls may take time: each becomes a
+//! kernel coroutine with the level of the caller, who waits for it.
+
+/// Calls `$with! { … }` with the table: `NUMBER KIND NAME(ARGUMENTS);`, each with
+/// its documentation.
+#[macro_export]
+macro_rules! system_calls {
+    ($with:ident) => {
+        $with! {
+            /// Ends the process with a status.
+            0 now exit(status);
+            /// Lets others of the same level have their turn.
+            1 now yield_cpu();
+            /// The number of ticks since the machine started.
+            2 now clock();
+            /// Maps so many pages of zeroes and returns their address.
+            3 now map(pages);
+            /// Gives the calling process another level, not above its ceiling.
+            4 now set_level(level);
+            /// Makes a pipe; returns its reading end, plus its writing end times 2³².
+            5 now pipe();
+            /// Closes a file descriptor.
+            6 now close(file);
+            /// Starts a program as described by the [`SpawnRequest`](crate::SpawnRequest)
+            /// at an address; returns its process number.
+            7 now spawn(request);
+            /// Ends a child, with status [`KILLED`](crate::number::KILLED).
+            8 now kill(process);
+            /// How much memory is free, in pages.
+            9 now free_pages();
+            /// Reads from a file descriptor into a range; returns how many bytes, 0
+            /// at the end.
+            16 later read(file, start, len);
+            /// Writes a range to a file descriptor; returns how many bytes.
+            17 later write(file, start, len);
+            /// Waits until the clock shows a number of ticks.
+            18 later sleep_until(deadline);
+            /// Waits until a child has ended and returns its status.
+            19 later wait(process);
+        }
+    };
+}
+
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $number:literal $kind:ident $name:ident($($argument:ident),*);)*) => {
+        /// The numbers of the calls, by name.
+        #[allow(non_upper_case_globals, reason = "named like the calls")]
+        pub mod number {
+            $($(#[$doc])* pub const $name: usize = $number;)*
+
+            /// The status of a process that was killed.
+            pub const KILLED: isize = 137;
+            /// The status of a process that did what it may not.
+            pub const FAULTED: isize = 139;
+        }
+    };
+}
+
+system_calls!(numbers);

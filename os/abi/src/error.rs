@@ -1,0 +1,72 @@
+//! Errors of system calls: negative results.
+
+use core::fmt;
+
+macro_rules! errors {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
+        /// Why a system call failed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(isize)]
+        pub enum Error {
+            $($(#[$doc])* $name = $code,)*
+        }
+
+        impl Error {
+            /// The error that a result word stands for, if it is one.
+            #[must_use]
+            pub const fn from_code(code: isize) -> Option<Error> {
+                match code {
+                    $($code => Some(Error::$name),)*
+                    _ => None,
+                }
+            }
+
+            const fn text(self) -> &'static str {
+                match self {
+                    $(Error::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+errors! {
+    /// There is no such system call.
+    NoSuchCall = -1, "no such system call: the program is for another kernel";
+    /// The memory is not the program's, or not for this purpose.
+    BadAddress = -2, "the memory is not the program's";
+    /// No such file descriptor, or not for this purpose.
+    BadFile = -3, "no such file descriptor, or not for this";
+    /// No memory, or the process has used up its share.
+    OutOfMemory = -4, "no memory left for this process";
+    /// A limit of the process: descriptors, calls in flight, processes.
+    TooMany = -5, "a limit of the process is reached";
+    /// An argument is out of range.
+    BadArgument = -6, "an argument is out of range";
+    /// No such program in the archive.
+    NoProgram = -7, "no such program in the archive";
+    /// The program is no ELF file this kernel runs.
+    BadProgram = -8, "the program cannot be run";
+    /// No such process, or none of the caller's children.
+    NoProcess = -9, "no such process among the children";
+    /// Nobody reads from the pipe any more.
+    BrokenPipe = -10, "nobody reads from the pipe";
+    /// More urgent than the process may be.
+    TooUrgent = -11, "more urgent than the ceiling of the process";
+}
+
+impl Error {
+    /// The result word.
+    #[must_use]
+    pub const fn code(self) -> isize {
+        self as isize
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl core::error::Error for Error {}

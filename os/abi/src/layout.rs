@@ -1,0 +1,23 @@
+//! Where things are in a process.
+//!
+//! ```text
+//!  0x30_0000_0000  INFO: what the program was started with; read-only
+//!  0x20_0000_0000  STACK_TOP: the stack, downwards, above a hole
+//!  0x10_0000_0000  HEAP: memory that was asked for, upwards
+//!  0x1_0000        IMAGE: the program
+//! ```
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Where programs are linked to.
+pub const IMAGE: usize = 0x1_0000;
+/// The end of what a program may occupy.
+pub const IMAGE_END: usize = 0x1000_0000;
+/// Where memory that was asked for begins.
+pub const HEAP: usize = 0x10_0000_0000;
+/// The end of the stack of the main thread.
+pub const STACK_TOP: usize = 0x20_0000_0000;
+/// Bytes of it.
+pub const STACK_SIZE: usize = 16 * PAGE;
+/// The page with [`ProcessInfo`](crate::ProcessInfo).
+pub const INFO: usize = 0x30_0000_0000;

@@ -1,0 +1,48 @@
+//! The archive that the programs come in: cpio, "newc" format.
+//!
+//! Safe and total: a malformed archive ends early.
+
+use crate::arch::lock::Once;
+
+const HEADER: usize = 110;
+
+static PROGRAMS: Once<&'static [u8]> = Once::new();
+
+/// Says where the archive is, once.
+pub(crate) fn set(archive: &'static [u8]) {
+    PROGRAMS.set(archive);
+}
+
+/// The contents of a file of the archive. O(files).
+pub(crate) fn find(name: &str) -> Option<&'static [u8]> {
+    let mut files = files(PROGRAMS.try_get()?);
+    files
+        .find(|(known, _)| *known == name)
+        .map(|(_, contents)| contents)
+}
+
+/// The files of an archive: name and contents.
+fn files(archive: &'static [u8]) -> impl Iterator<Item = (&'static str, &'static [u8])> {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        let header = archive.get(at..at + HEADER)?;
+        if !header.starts_with(b"070701") {
+            return None;
+        }
+        let size = field(header, 6)?;
+        let name_size = field(header, 11)?;
+        let name_start = at + HEADER;
+        let name = archive.get(name_start..name_start.checked_add(name_size.checked_sub(1)?)?)?;
+        let start = (name_start + name_size).next_multiple_of(4);
+        let contents = archive.get(start..start.checked_add(size)?)?;
+        at = (start + size).next_multiple_of(4);
+        let name = core::str::from_utf8(name).ok()?;
+        (name != "TRAILER!!!").then_some((name, contents))
+    })
+}
+
+/// The n-th field of a header: eight hexadecimal digits each.
+fn field(header: &[u8], n: usize) -> Option<usize> {
+    let digits = core::str::from_utf8(header.get(6 + 8 * n..14 + 8 * n)?).ok()?;
+    usize::from_str_radix(digits, 16).ok()
+}

@@ -1,0 +1,108 @@
+//! A reader of ELF files: what is to be loaded, and where to start.
+//!
+//! Safe and total: whatever the bytes, it answers with segments whose file part
+//! is within the file and whose memory part does not wrap, or with an error.
+
+use os_abi::Error;
+
+const PROGRAM_HEADER: usize = 56;
+const LOAD: u32 = 1;
+const EXECUTABLE: u16 = 2;
+const RISCV: u16 = 243;
+
+/// An ELF file for this machine.
+#[derive(Clone, Copy)]
+pub(crate) struct Elf<'a> {
+    bytes: &'a [u8],
+    /// Where the program starts.
+    pub(crate) entry: usize,
+    headers: usize,
+    count: usize,
+}
+
+/// A part of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment<'a> {
+    /// Where it belongs.
+    pub(crate) start: usize,
+    /// Its first bytes; the rest is zero.
+    pub(crate) bytes: &'a [u8],
+    /// How long it is in memory.
+    pub(crate) len: usize,
+    /// It is code.
+    pub(crate) execute: bool,
+    /// It is written to.
+    pub(crate) write: bool,
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    number(bytes, at).map(u16::from_le_bytes)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    number(bytes, at).map(u32::from_le_bytes)
+}
+
+fn double(bytes: &[u8], at: usize) -> Option<usize> {
+    number(bytes, at).map(|bytes| u64::from_le_bytes(bytes) as usize)
+}
+
+impl<'a> Elf<'a> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// [`Error::BadProgram`]: not a statically linked RISC-V program.
+    pub(crate) fn new(bytes: &'a [u8]) -> Result<Elf<'a>, Error> {
+        Elf::parse(bytes).ok_or(Error::BadProgram)
+    }
+
+    fn parse(bytes: &'a [u8]) -> Option<Elf<'a>> {
+        // 64 bits, little endian, version 1.
+        let fits = bytes.starts_with(b"\x7fELF\x02\x01\x01")
+            && half(bytes, 16)? == EXECUTABLE
+            && half(bytes, 18)? == RISCV
+            && usize::from(half(bytes, 54)?) == PROGRAM_HEADER;
+        fits.then_some(Elf {
+            bytes,
+            entry: double(bytes, 24)?,
+            headers: double(bytes, 32)?,
+            count: usize::from(half(bytes, 56)?),
+        })
+    }
+
+    /// The parts to be loaded.
+    pub(crate) fn segments(self) -> impl Iterator<Item = Result<Segment<'a>, Error>> {
+        (0..self.count).filter_map(move |n| match self.segment(n) {
+            None => Some(Err(Error::BadProgram)),
+            Some(None) => None,
+            Some(Some(segment)) => Some(Ok(segment)),
+        })
+    }
+
+    fn segment(self, n: usize) -> Option<Option<Segment<'a>>> {
+        let at = self.headers.checked_add(n * PROGRAM_HEADER)?;
+        let header = self.bytes.get(at..at.checked_add(PROGRAM_HEADER)?)?;
+        if word(header, 0)? != LOAD {
+            return Some(None);
+        }
+        let flags = word(header, 4)?;
+        let offset = double(header, 8)?;
+        let start = double(header, 16)?;
+        let len = double(header, 40)?;
+        let bytes = self
+            .bytes
+            .get(offset..offset.checked_add(double(header, 32)?)?)?;
+        start.checked_add(len)?;
+        (bytes.len() <= len).then_some(Some(Segment {
+            start,
+            bytes,
+            len,
+            execute: flags & 1 != 0,
+            write: flags & 2 != 0,
+        }))
+    }
+}

@@ -1,0 +1,97 @@
+//! The first program: the machine ends when it does, with its status.
+//!
+//! Afterwards everything has to be as it was before: processes, frames, bytes of
+//! the heap. What is missing is a leak, and a failure.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use os_abi::Error;
+use upshift_core::{Level, Priority};
+
+use crate::arch::finisher;
+use crate::memory::{frames, heap};
+use crate::process::{self, File, Spawn};
+use crate::sleep::sleep_until;
+use crate::{clock, executor, println};
+
+/// The first program may do everything, and begins in the middle.
+const LEVEL: Level = Level::DEFAULT;
+
+/// What is in use: processes, pages, bytes of the heap.
+#[derive(PartialEq, Eq)]
+struct InUse {
+    processes: usize,
+    free_pages: usize,
+    heap: usize,
+}
+
+impl InUse {
+    fn now() -> InUse {
+        InUse {
+            processes: process::living(),
+            free_pages: frames::free_frames() + heap::pages(),
+            heap: heap::in_use(),
+        }
+    }
+}
+
+/// Starts the program.
+///
+/// # Errors
+/// Why it does not start.
+pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error> {
+    let supervise = async move {
+        let before = InUse::now();
+        let status = run(&program, argument).await;
+        let status = match status {
+            Ok(status) => status,
+            Err(error) => {
+                println!("upshift: {program} does not start: {error}");
+                2
+            }
+        };
+        let leaked = !is_back(&before).await;
+        println!("upshift: {program} ended with {status}");
+        let status = u16::try_from(status & 0xff).unwrap_or(1);
+        finisher::exit(if leaked && status == 0 { 1 } else { status });
+    };
+    let options = Priority::At(Level::MOST_URGENT);
+    executor::spawn(supervise, options)
+        .map_err(|_| Error::OutOfMemory)?
+        .detach();
+    Ok(())
+}
+
+async fn run(program: &str, argument: &str) -> Result<isize, Error> {
+    let mut files = Vec::new();
+    files.resize_with(3, || File::Console);
+    let init = process::spawn(Spawn {
+        program,
+        argument: argument.as_bytes(),
+        files,
+        level: LEVEL,
+        ceiling: Level::MOST_URGENT,
+        parent: 0,
+    })?;
+    Ok(process::ended(&init).await)
+}
+
+/// Waits, at most a second, until the harts have let go of everything.
+async fn is_back(before: &InUse) -> bool {
+    let mut now = InUse::now();
+    for _ in 0..100 {
+        if now == *before {
+            return true;
+        }
+        sleep_until(clock::now() + clock::ticks_per_second() / 100).await;
+        now = InUse::now();
+    }
+    println!(
+        "upshift: leaked {} processes, {} pages, {} bytes",
+        now.processes as isize - before.processes as isize,
+        before.free_pages as isize - now.free_pages as isize,
+        now.heap as isize - before.heap as isize,
+    );
+    false
+}

@@ -1,0 +1,260 @@
+//! Address spaces of processes, and the only way to user memory.
+//!
+//! A [`UserSlice`] is an *allegation*: a program says that this is memory of its
+//! own. It is checked page by page against the page table, for the access that
+//! is meant, and copied through the kernel's mapping, at the moment of use and
+//! under the lock of the table. The kernel never follows a user's address, so no
+//! address makes it fault.
+//!
+//! An address space is freed when nobody holds it any more; a hart that has it
+//! in `satp` holds it ([`load`], [`unload`]).
+
+use alloc::sync::Arc;
+use core::ptr::{read_volatile, write_volatile};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use os_abi::Error;
+
+use super::frames::{self, Frame};
+use super::pagetable::{Access, LOWER_END, Mapping, PageTable};
+use super::{KERNEL_TABLE, OutOfMemory, PAGE};
+use crate::MAX_HARTS;
+use crate::arch::lock::IrqLock;
+use crate::arch::{csr, hart_index};
+
+/// Frames that user memory leaves to the kernel: 8 MiB.
+const RESERVE: usize = 2048;
+
+/// The address space of a process.
+pub(crate) struct AddressSpace {
+    table: IrqLock<PageTable>,
+    satp: usize,
+    /// Frames of user memory that may still be taken.
+    allowance: AtomicUsize,
+}
+
+/// A range of a program's memory, if it is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UserSlice {
+    start: usize,
+    len: usize,
+}
+
+impl UserSlice {
+    /// The range, if it is in the lower half.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`].
+    pub(crate) fn new(start: usize, len: usize) -> Result<UserSlice, Error> {
+        match start.checked_add(len) {
+            Some(end) if end <= LOWER_END => Ok(UserSlice { start, len }),
+            _ => Err(Error::BadAddress),
+        }
+    }
+
+    /// Bytes.
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    /// The part from `offset` on, at most `len` bytes.
+    pub(crate) fn part(self, offset: usize, len: usize) -> UserSlice {
+        let offset = offset.min(self.len);
+        UserSlice {
+            start: self.start + offset,
+            len: len.min(self.len - offset),
+        }
+    }
+
+    /// Its pieces, each within one page: page, offset in it, bytes.
+    fn pieces(self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let mut rest = self;
+        core::iter::from_fn(move || {
+            let (page, offset) = (rest.start / PAGE * PAGE, rest.start % PAGE);
+            let len = rest.len.min(PAGE - offset);
+            rest = rest.part(len, usize::MAX);
+            (len > 0).then_some((page, offset, len))
+        })
+    }
+}
+
+impl AddressSpace {
+    /// A space with the kernel and nothing else, for at most so many frames.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(allowance: usize) -> Result<AddressSpace, OutOfMemory> {
+        let table = PageTable::with_kernel(KERNEL_TABLE.get())?;
+        Ok(AddressSpace {
+            satp: table.satp(),
+            table: IrqLock::new(table),
+            allowance: AtomicUsize::new(allowance),
+        })
+    }
+
+    /// Maps a page that has no frame yet to a new one with these first bytes.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: memory is short, or the space has used its allowance.
+    pub(crate) fn map_page(
+        &self,
+        page: usize,
+        bytes: &[u8],
+        mapping: Mapping,
+    ) -> Result<(), OutOfMemory> {
+        if frames::free_frames() < RESERVE {
+            return Err(OutOfMemory);
+        }
+        let taken = |allowance: usize| allowance.checked_sub(1);
+        self.allowance
+            .fetch_update(Relaxed, Relaxed, taken)
+            .map_err(|_| OutOfMemory)?;
+        let mut frame = Frame::zeroed()?;
+        frame.fill(0, bytes);
+        self.table.lock().map_owned(page, frame, mapping)?;
+        // The hardware may remember that there was nothing.
+        csr::flush_translations();
+        Ok(())
+    }
+
+    /// Does the program have all of this memory, for this access? It cannot lose
+    /// any: pages are never unmapped, only whole spaces are dropped.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`].
+    pub(crate) fn check(&self, slice: UserSlice, access: Access) -> Result<(), Error> {
+        let table = self.table.lock();
+        let all = slice
+            .pieces()
+            .all(|(page, _, _)| table.translate(page, Some(access)).is_some());
+        if all { Ok(()) } else { Err(Error::BadAddress) }
+    }
+
+    /// Is anything mapped at this page?
+    pub(crate) fn is_mapped(&self, page: usize) -> bool {
+        self.table.lock().translate(page, None).is_some()
+    }
+
+    /// Copies from the program.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`]; part of it may have been copied.
+    pub(crate) fn read(&self, from: UserSlice, to: &mut [u8]) -> Result<(), Error> {
+        let from = from.part(0, to.len());
+        if from.len < to.len() {
+            return Err(Error::BadAddress);
+        }
+        let mut done = 0;
+        for (page, offset, len) in from.pieces() {
+            let table = self.table.lock();
+            let frame = table
+                .translate(page, Some(Access::Read))
+                .ok_or(Error::BadAddress)?;
+            // SAFETY: see `copy`; `frame` is a frame of the program as long as
+            // its table is locked or alive, and `len` bytes stay within it; `to`
+            // has `len` bytes left.
+            unsafe {
+                copy(
+                    (frame.direct() + offset) as *const u8,
+                    to[done..done + len].as_mut_ptr(),
+                    len,
+                );
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Copies to the program.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`]; part of it may have been copied.
+    pub(crate) fn write(&self, to: UserSlice, from: &[u8]) -> Result<(), Error> {
+        let to = to.part(0, from.len());
+        if to.len < from.len() {
+            return Err(Error::BadAddress);
+        }
+        let mut done = 0;
+        for (page, offset, len) in to.pieces() {
+            let table = self.table.lock();
+            let frame = table
+                .translate(page, Some(Access::Write))
+                .ok_or(Error::BadAddress)?;
+            // SAFETY: as in `read`; the page is one that the program may write.
+            unsafe {
+                copy(
+                    from[done..done + len].as_ptr(),
+                    (frame.direct() + offset) as *mut u8,
+                    len,
+                );
+            }
+            done += len;
+        }
+        Ok(())
+    }
+}
+
+/// Copies between kernel memory and a frame of a program.
+///
+/// Other harts may run the program meanwhile and write the same bytes: what is
+/// copied is then any mixture. No Rust object is in such a frame and no
+/// reference to it exists, so the accesses are volatile, like those to a device.
+///
+/// # Safety
+/// `from` and `to` are valid for `len` bytes and do not overlap.
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    let words = if (from.addr() | to.addr()).is_multiple_of(8) {
+        len / 8
+    } else {
+        0
+    };
+    for n in 0..words {
+        // SAFETY: within the ranges, and aligned.
+        unsafe {
+            write_volatile(
+                to.cast::<u64>().add(n),
+                read_volatile(from.cast::<u64>().add(n)),
+            )
+        };
+    }
+    for n in 8 * words..len {
+        // SAFETY: within the ranges.
+        unsafe { write_volatile(to.add(n), read_volatile(from.add(n))) };
+    }
+}
+
+/// The space each hart has in `satp`; none: the kernel's own table.
+static LOADED: [IrqLock<Option<Arc<AddressSpace>>>; MAX_HARTS] =
+    [const { IrqLock::new(None) }; MAX_HARTS];
+
+/// Installs a space on the calling hart, which holds it from now on. Interrupts
+/// are masked, or the hart is otherwise kept from changing.
+pub(crate) fn load(space: &Arc<AddressSpace>) {
+    let mut loaded = LOADED[hart_index()].lock();
+    if loaded
+        .as_ref()
+        .is_some_and(|loaded| Arc::ptr_eq(loaded, space))
+    {
+        return;
+    }
+    // SAFETY: it maps the kernel as every table does, and lives until `loaded`
+    // is replaced, which happens after another table is installed.
+    unsafe { csr::set_satp(space.satp) };
+    // A program's text was written by some hart.
+    csr::flush_instructions();
+    let old = loaded.replace(space.clone());
+    drop(loaded);
+    drop(old);
+}
+
+/// Installs the kernel's own table on the calling hart and lets go of the space
+/// it had.
+pub(crate) fn unload() {
+    let mut loaded = LOADED[hart_index()].lock();
+    if loaded.is_some() {
+        super::install_kernel_table();
+        let old = loaded.take();
+        drop(loaded);
+        drop(old);
+    }
+}

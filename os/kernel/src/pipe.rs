@@ -1,0 +1,137 @@
+//! Pipes: a ring of [`CAPACITY`] bytes between writers and readers.
+//!
+//! A full pipe makes writers wait, an empty one readers; with the last writer
+//! gone readers see the end, with the last reader gone writers see an error.
+
+use alloc::sync::Arc;
+
+use os_abi::Error;
+
+use crate::arch::lock::IrqLock;
+use crate::waiters::{Awaited, Waiters, until};
+
+/// Bytes a pipe holds.
+pub(crate) const CAPACITY: usize = 512;
+
+struct Ring {
+    bytes: [u8; CAPACITY],
+    /// Bytes ever put in and taken out.
+    put: usize,
+    taken: usize,
+    readers: usize,
+    writers: usize,
+    waiters: Waiters,
+}
+
+impl Awaited for Ring {
+    fn waiters(&mut self) -> &mut Waiters {
+        &mut self.waiters
+    }
+}
+
+impl Ring {
+    /// Takes what is there, or says that nothing will come any more (0 bytes).
+    fn take(&mut self, to: &mut [u8]) -> Option<usize> {
+        let count = to.len().min(self.put - self.taken);
+        for byte in &mut to[..count] {
+            *byte = self.bytes[self.taken % CAPACITY];
+            self.taken += 1;
+        }
+        (count > 0 || self.writers == 0).then_some(count)
+    }
+
+    /// Puts in what fits, or says that nobody will take it.
+    fn put(&mut self, from: &[u8]) -> Option<Result<usize, Error>> {
+        if self.readers == 0 {
+            return Some(Err(Error::BrokenPipe));
+        }
+        let count = from.len().min(CAPACITY - (self.put - self.taken));
+        for byte in &from[..count] {
+            self.bytes[self.put % CAPACITY] = *byte;
+            self.put += 1;
+        }
+        (count > 0).then_some(Ok(count))
+    }
+}
+
+/// One end of a pipe.
+pub(crate) struct End {
+    ring: Arc<IrqLock<Ring>>,
+    writes: bool,
+}
+
+/// A new pipe: its reading and its writing end.
+pub(crate) fn new() -> (End, End) {
+    let ring = Arc::new(IrqLock::new(Ring {
+        bytes: [0; CAPACITY],
+        put: 0,
+        taken: 0,
+        readers: 1,
+        writers: 1,
+        waiters: Waiters::new(),
+    }));
+    let reader = End {
+        ring: ring.clone(),
+        writes: false,
+    };
+    (reader, End { ring, writes: true })
+}
+
+impl End {
+    /// Waits for bytes; 0 at the end.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`] at the writing end.
+    pub(crate) async fn read(&self, to: &mut [u8]) -> Result<usize, Error> {
+        if self.writes {
+            return Err(Error::BadFile);
+        }
+        let count = until(&self.ring, |ring| ring.take(to)).await;
+        self.wake();
+        Ok(count)
+    }
+
+    /// Waits for room and puts in what fits.
+    ///
+    /// # Errors
+    /// [`Error::BrokenPipe`]; [`Error::BadFile`] at the reading end.
+    pub(crate) async fn write(&self, from: &[u8]) -> Result<usize, Error> {
+        if !self.writes {
+            return Err(Error::BadFile);
+        }
+        let count = until(&self.ring, |ring| ring.put(from)).await?;
+        self.wake();
+        Ok(count)
+    }
+
+    fn wake(&self) {
+        let waiters = self.ring.lock().waiters.take();
+        waiters.wake();
+    }
+}
+
+impl Clone for End {
+    fn clone(&self) -> End {
+        let mut ring = self.ring.lock();
+        match self.writes {
+            true => ring.writers += 1,
+            false => ring.readers += 1,
+        }
+        End {
+            ring: self.ring.clone(),
+            writes: self.writes,
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut ring = self.ring.lock();
+        match self.writes {
+            true => ring.writers -= 1,
+            false => ring.readers -= 1,
+        }
+        drop(ring);
+        self.wake();
+    }
+}

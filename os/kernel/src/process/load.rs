@@ -1,0 +1,84 @@
+//! Makes the address space of a program from its ELF file.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use os_abi::{Error, ProcessInfo, layout};
+
+use crate::arch::trap::UserContext;
+use crate::clock;
+use crate::elf::{Elf, Segment};
+use crate::memory::PAGE;
+use crate::memory::pagetable::Mapping;
+use crate::memory::space::AddressSpace;
+
+/// Loads a program; returns its space and where it starts.
+///
+/// # Errors
+/// [`Error::BadProgram`], [`Error::OutOfMemory`].
+pub(super) fn load(
+    program: &[u8],
+    process: u64,
+    argument: &[u8],
+    allowance: usize,
+) -> Result<(Arc<AddressSpace>, UserContext), Error> {
+    let out = |_| Error::OutOfMemory;
+    let elf = Elf::new(program)?;
+    let space = AddressSpace::new(allowance).map_err(out)?;
+    for segment in elf.segments() {
+        map_segment(&space, segment?)?;
+    }
+    let stack = layout::STACK_TOP - layout::STACK_SIZE..layout::STACK_TOP;
+    for page in stack.step_by(PAGE) {
+        space.map_page(page, &[], Mapping::USER_DATA).map_err(out)?;
+    }
+    let info = info_page(process, argument);
+    space
+        .map_page(layout::INFO, &info[..], Mapping::USER_CONSTANTS)
+        .map_err(out)?;
+    let context = UserContext::new(elf.entry, layout::STACK_TOP);
+    Ok((Arc::new(space), context))
+}
+
+fn map_segment(space: &AddressSpace, segment: Segment<'_>) -> Result<(), Error> {
+    let end = segment.start + segment.len;
+    let in_place = segment.start >= layout::IMAGE && end <= layout::IMAGE_END;
+    // W^X, and no page in two segments.
+    let sound = segment.start.is_multiple_of(PAGE) && !(segment.write && segment.execute);
+    if !in_place || !sound {
+        return Err(Error::BadProgram);
+    }
+    let mapping = match (segment.execute, segment.write) {
+        (true, _) => Mapping::USER_TEXT,
+        (false, true) => Mapping::USER_DATA,
+        (false, false) => Mapping::USER_CONSTANTS,
+    };
+    let mut chunks = segment.bytes.chunks(PAGE);
+    for page in (segment.start..end).step_by(PAGE) {
+        if space.is_mapped(page) {
+            return Err(Error::BadProgram);
+        }
+        let bytes = chunks.next().unwrap_or(&[]);
+        space
+            .map_page(page, bytes, mapping)
+            .map_err(|_| Error::OutOfMemory)?;
+    }
+    Ok(())
+}
+
+/// The page the program looks at first: [`ProcessInfo`], word by word.
+fn info_page(process: u64, argument: &[u8]) -> Box<[u8; size_of::<ProcessInfo>()]> {
+    const WORDS: usize = core::mem::offset_of!(ProcessInfo, argument);
+    let mut page = Box::new([0; size_of::<ProcessInfo>()]);
+    let words = [
+        os_abi::VERSION,
+        process,
+        clock::ticks_per_second(),
+        argument.len() as u64,
+    ];
+    for (place, word) in page.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    page[WORDS..WORDS + argument.len()].copy_from_slice(argument);
+    page
+}

@@ -1,0 +1,200 @@
+//! The table of processes: names, children, spawning, waiting, killing.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+
+use os_abi::number::KILLED;
+use os_abi::{Error, layout};
+use upshift_core::Level;
+
+use super::files::{File, Files};
+use super::{Life, MAX_FRAMES, Process, Thread, load};
+use crate::arch::lock::IrqLock;
+use crate::waiters::{Waiters, until};
+use crate::{archive, switching, users};
+
+/// The most processes at one time.
+pub(crate) const MAX_PROCESSES: usize = 64;
+
+enum Tenant {
+    None,
+    /// Somebody is making one.
+    Reserved,
+    Process(Arc<Process>),
+}
+
+struct Place {
+    tenant: Tenant,
+    /// The last number of this place.
+    number: usize,
+}
+
+static TABLE: IrqLock<[Place; MAX_PROCESSES]> = IrqLock::new(
+    [const {
+        Place {
+            tenant: Tenant::None,
+            number: 0,
+        }
+    }; MAX_PROCESSES],
+);
+
+/// The process of a number.
+pub(crate) fn find(number: usize) -> Option<Arc<Process>> {
+    match &TABLE.lock()[number % MAX_PROCESSES].tenant {
+        Tenant::Process(process) if process.number == number => Some(process.clone()),
+        _ => None,
+    }
+}
+
+/// How many processes there are, ended ones that are waited for included.
+pub(crate) fn living() -> usize {
+    let table = TABLE.lock();
+    let lives = |place: &&Place| !matches!(place.tenant, Tenant::None);
+    table.iter().filter(lives).count()
+}
+
+/// What a new process gets.
+pub(crate) struct Spawn<'a> {
+    /// The name of its program.
+    pub(crate) program: &'a str,
+    /// Bytes for it.
+    pub(crate) argument: &'a [u8],
+    /// Its descriptors 0, 1, ….
+    pub(crate) files: Vec<File>,
+    /// Its first level.
+    pub(crate) level: Level,
+    /// The most urgent it may have.
+    pub(crate) ceiling: Level,
+    /// Who may wait for it; 0: nobody.
+    pub(crate) parent: usize,
+}
+
+/// Starts a program; returns the process.
+///
+/// # Errors
+/// [`Error::NoProgram`], [`Error::BadProgram`], [`Error::TooMany`] processes,
+/// [`Error::OutOfMemory`].
+pub(crate) fn spawn(spawn: Spawn<'_>) -> Result<Arc<Process>, Error> {
+    let program = archive::find(spawn.program).ok_or(Error::NoProgram)?;
+    let number = reserve()?;
+    match make(number, program, spawn) {
+        Ok((process, thread)) => {
+            TABLE.lock()[number % MAX_PROCESSES].tenant = Tenant::Process(process.clone());
+            users::push_back(thread);
+            Ok(process)
+        }
+        Err(error) => {
+            forget(number);
+            Err(error)
+        }
+    }
+}
+
+/// Takes a free place and gives it its next number: never 0, never one that was
+/// used before.
+fn reserve() -> Result<usize, Error> {
+    let mut table = TABLE.lock();
+    let free = |(_, place): &(usize, &mut Place)| matches!(place.tenant, Tenant::None);
+    let found = table.iter_mut().enumerate().find(free);
+    let (index, place) = found.ok_or(Error::TooMany)?;
+    place.number = place.number.max(index) + MAX_PROCESSES;
+    place.tenant = Tenant::Reserved;
+    Ok(place.number)
+}
+
+/// Takes a process out of the table: its number is dead from now on.
+pub(super) fn forget(number: usize) {
+    let place = &mut TABLE.lock()[number % MAX_PROCESSES];
+    let gone = match &place.tenant {
+        Tenant::Process(process) if process.number != number => return,
+        _ => core::mem::replace(&mut place.tenant, Tenant::None),
+    };
+    drop(gone);
+}
+
+/// A process has ended: nobody waits for its children any more.
+pub(super) fn release_children(number: usize) {
+    for index in 0..MAX_PROCESSES {
+        let child = match &TABLE.lock()[index].tenant {
+            Tenant::Process(child) if child.parent.load(SeqCst) == number => child.clone(),
+            _ => continue,
+        };
+        child.parent.store(0, SeqCst);
+        // Either it sees that it has no parent when it ends, or we see its end.
+        if child.life.lock().status.is_some() {
+            forget(child.number);
+        }
+    }
+}
+
+/// Waits until a child has ended; its number is dead afterwards.
+///
+/// # Errors
+/// [`Error::NoProcess`]: not a child of `parent`.
+pub(crate) async fn wait(parent: usize, number: usize) -> Result<isize, Error> {
+    let child = child(parent, number)?;
+    let status = ended(&child).await;
+    forget(number);
+    Ok(status)
+}
+
+/// Waits until a process has ended.
+pub(crate) async fn ended(process: &Process) -> isize {
+    until(&process.life, |life| life.status).await
+}
+
+/// Ends a child.
+///
+/// # Errors
+/// [`Error::NoProcess`]: not a child of `parent`.
+pub(crate) fn kill(parent: usize, number: usize) -> Result<(), Error> {
+    child(parent, number)?.end(KILLED);
+    Ok(())
+}
+
+fn child(parent: usize, number: usize) -> Result<Arc<Process>, Error> {
+    let process = find(number).ok_or(Error::NoProcess)?;
+    let is_child = process.parent.load(SeqCst) == parent;
+    if is_child {
+        Ok(process)
+    } else {
+        Err(Error::NoProcess)
+    }
+}
+
+fn make(
+    number: usize,
+    program: &[u8],
+    spawn: Spawn<'_>,
+) -> Result<(Arc<Process>, Box<Thread>), Error> {
+    let (space, context) = load::load(program, number as u64, spawn.argument, MAX_FRAMES)?;
+    let mut files = Files::new();
+    for file in spawn.files {
+        files.add([file])?;
+    }
+    let process = Arc::new(Process {
+        number,
+        parent: AtomicUsize::new(spawn.parent),
+        ceiling: spawn.ceiling,
+        level: AtomicU8::new(spawn.level.max(spawn.ceiling).get()),
+        ended: AtomicBool::new(false),
+        life: IrqLock::new(Life {
+            status: None,
+            waiters: Waiters::new(),
+        }),
+        space: IrqLock::new(Some(space)),
+        files: IrqLock::new(files),
+        parked: IrqLock::new(None),
+        calls: IrqLock::new(Vec::new()),
+        heap_end: AtomicUsize::new(layout::HEAP),
+    });
+    let thread = Box::new(Thread {
+        process: process.clone(),
+        context,
+        quantum: switching::quantum(),
+    });
+    Ok((process, thread))
+}

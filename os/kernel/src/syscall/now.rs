@@ -1,0 +1,146 @@
+//! The calls that are answered at once.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+
+use os_abi::layout::{HEAP, STACK_SIZE, STACK_TOP};
+use os_abi::{Error, ProcessInfo, SpawnRequest, UserRange};
+use upshift_core::Level;
+
+use super::Answer;
+use crate::arch::hart_index;
+use crate::memory::pagetable::Mapping;
+use crate::memory::space::{AddressSpace, UserSlice};
+use crate::memory::{PAGE, frames, heap};
+use crate::process::{self, File, MAX_FILES, Spawn, Thread};
+use crate::{clock, pipe, users};
+
+/// The longest name of a program.
+const MAX_NAME: usize = 64;
+
+type Arguments = [usize; 6];
+
+pub(super) fn exit(thread: &mut Thread, [status, ..]: Arguments) -> Answer {
+    thread.process.end(status as isize);
+    Ok(0)
+}
+
+/// The thread has used its quantum up.
+pub(super) fn yield_cpu(thread: &mut Thread, _: Arguments) -> Answer {
+    thread.quantum = 0;
+    Ok(0)
+}
+
+pub(super) fn clock(_: &mut Thread, _: Arguments) -> Answer {
+    Ok(clock::now() as isize)
+}
+
+pub(super) fn map(thread: &mut Thread, [pages, ..]: Arguments) -> Answer {
+    let space = thread.process.space()?;
+    let start = thread.process.heap_end.load(Relaxed);
+    let end = pages
+        .checked_mul(PAGE)
+        .and_then(|len| start.checked_add(len));
+    let limit = STACK_TOP - STACK_SIZE - PAGE;
+    let end = end.filter(|end| *end <= limit).ok_or(Error::OutOfMemory)?;
+    debug_assert!(start >= HEAP);
+    for page in (start..end).step_by(PAGE) {
+        // What was mapped stays, and is used by the next call.
+        thread.process.heap_end.store(page, Relaxed);
+        space
+            .map_page(page, &[], Mapping::USER_DATA)
+            .map_err(|_| Error::OutOfMemory)?;
+    }
+    thread.process.heap_end.store(end, Relaxed);
+    Ok(start as isize)
+}
+
+pub(super) fn set_level(thread: &mut Thread, [level, ..]: Arguments) -> Answer {
+    let level = level_of(level as u64)?;
+    thread.process.set_level(level)?;
+    users::changed_level(hart_index(), level);
+    Ok(0)
+}
+
+fn level_of(word: u64) -> Result<Level, Error> {
+    let byte = u8::try_from(word).map_err(|_| Error::BadArgument)?;
+    Level::new(byte).map_err(|_| Error::BadArgument)
+}
+
+pub(super) fn pipe(thread: &mut Thread, _: Arguments) -> Answer {
+    let (reader, writer) = pipe::new();
+    let files = [File::Pipe(reader), File::Pipe(writer)];
+    let [reader, writer] = thread.process.add_files(files)?;
+    Ok((reader | writer << 32) as isize)
+}
+
+pub(super) fn close(thread: &mut Thread, [file, ..]: Arguments) -> Answer {
+    thread.process.close(file)?;
+    Ok(0)
+}
+
+/// The bytes of a range, if they are not more than `most`.
+fn bytes(space: &AddressSpace, range: UserRange, most: usize) -> Result<Vec<u8>, Error> {
+    let slice = UserSlice::new(range.start as usize, range.len as usize)?;
+    if slice.len() > most {
+        return Err(Error::BadArgument);
+    }
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(slice.len())
+        .map_err(|_| Error::OutOfMemory)?;
+    bytes.resize(slice.len(), 0);
+    space.read(slice, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    bytes.chunks_exact(8).map(word)
+}
+
+pub(super) fn spawn(thread: &mut Thread, [request, ..]: Arguments) -> Answer {
+    let space = thread.process.space()?;
+    let slice = UserSlice::new(request, size_of::<SpawnRequest>())?;
+    let mut raw = [0; size_of::<SpawnRequest>()];
+    space.read(slice, &mut raw)?;
+    let mut request = [0; 8];
+    for (place, word) in request.iter_mut().zip(words(&raw)) {
+        *place = word;
+    }
+    let request = SpawnRequest::from_words(request);
+    let name = bytes(&space, request.program, MAX_NAME)?;
+    let name = String::from_utf8(name).map_err(|_| Error::NoProgram)?;
+    let argument = bytes(&space, request.argument, ProcessInfo::ARGUMENT)?;
+    let list = bytes(&space, request.files, 8 * MAX_FILES)?;
+    let mut files = Vec::with_capacity(MAX_FILES);
+    for descriptor in words(&list) {
+        files.push(thread.process.file(descriptor as usize)?);
+    }
+    let (level, ceiling) = (level_of(request.level)?, level_of(request.ceiling)?);
+    if ceiling < thread.process.ceiling || level < ceiling {
+        return Err(Error::TooUrgent);
+    }
+    if level > crate::executor::LEAST_URGENT_WORK {
+        return Err(Error::BadArgument);
+    }
+    let child = process::spawn(Spawn {
+        program: &name,
+        argument: &argument,
+        files,
+        level,
+        ceiling,
+        parent: thread.process.number,
+    })?;
+    Ok(child.number as isize)
+}
+
+pub(super) fn kill(thread: &mut Thread, [process, ..]: Arguments) -> Answer {
+    process::kill(thread.process.number, process)?;
+    Ok(0)
+}
+
+pub(super) fn free_pages(_: &mut Thread, _: Arguments) -> Answer {
+    Ok((frames::free_frames() + heap::pages()) as isize)
+}

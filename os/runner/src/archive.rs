@@ -1,0 +1,70 @@
+//! Writes the archive the programs come in: cpio, "newc" format.
+
+use std::path::PathBuf;
+
+/// The files, by their names without directories, as one archive.
+pub(crate) fn write(files: impl Iterator<Item = PathBuf>) -> Result<Vec<u8>, String> {
+    let mut archive = Vec::new();
+    for file in files {
+        let contents =
+            std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let name = file
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        add(&mut archive, &name, &contents);
+    }
+    add(&mut archive, "TRAILER!!!", &[]);
+    Ok(archive)
+}
+
+fn add(archive: &mut Vec<u8>, name: &str, contents: &[u8]) {
+    archive.extend_from_slice(b"070701");
+    let regular_file = 0o100_755;
+    // inode, mode, uid, gid, links, time, size, device (4), name size, checksum
+    let fields = [
+        0,
+        regular_file,
+        0,
+        0,
+        1,
+        0,
+        contents.len(),
+        0,
+        0,
+        0,
+        0,
+        name.len() + 1,
+        0,
+    ];
+    for field in fields {
+        archive.extend_from_slice(format!("{field:08X}").as_bytes());
+    }
+    archive.extend_from_slice(name.as_bytes());
+    archive.push(0);
+    pad(archive);
+    archive.extend_from_slice(contents);
+    pad(archive);
+}
+
+fn pad(archive: &mut Vec<u8>) {
+    archive.resize(archive.len().next_multiple_of(4), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_aligned_and_end_with_the_trailer() {
+        let mut archive = Vec::new();
+        add(&mut archive, "a", b"xyz");
+        assert_eq!(archive.len() % 4, 0);
+        assert_eq!(&archive[54..62], b"00000003");
+        assert_eq!(&archive[110..112], b"a\0");
+        assert_eq!(&archive[112..115], b"xyz");
+        let archive = write(std::iter::empty()).expect("no files");
+        assert_eq!(&archive[110..120], b"TRAILER!!!");
+    }
+}

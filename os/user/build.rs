@@ -1,0 +1,8 @@
+//! Tells the linker where programs live.
+
+fn main() {
+    let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    println!("cargo::rerun-if-changed=user.ld");
+    println!("cargo::rustc-link-arg-bins=-T{here}/user.ld");
+    println!("cargo::rustc-link-arg-bins=--no-relax");
+}

@@ -1,0 +1,87 @@
+//! The heap of a program: size classes over pages from the kernel.
+//!
+//! Powers of two from 16 bytes up, one free list each; what is freed stays in its
+//! class. One thread uses it.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use os_abi::layout::PAGE;
+
+use crate::sys;
+
+/// 16 bytes to 16 MiB.
+const CLASSES: usize = 21;
+const SMALLEST: usize = 16;
+
+struct Heap(UnsafeCell<[*mut u8; CLASSES]>);
+
+// SAFETY: a process has one thread.
+unsafe impl Sync for Heap {}
+
+#[global_allocator]
+static HEAP: Heap = Heap(UnsafeCell::new([null_mut(); CLASSES]));
+
+static PAGES: AtomicUsize = AtomicUsize::new(0);
+
+/// How many pages the heap has taken.
+pub fn heap_pages() -> usize {
+    PAGES.load(Relaxed)
+}
+
+fn class(layout: Layout) -> usize {
+    let size = layout.size().max(layout.align()).max(SMALLEST);
+    (size.next_power_of_two() / SMALLEST).ilog2() as usize
+}
+
+/// Asks for memory and cuts it into cells; returns the first, with the others
+/// linked behind it.
+fn fill(class: usize) -> *mut u8 {
+    let size = SMALLEST << class;
+    let pages = size.div_ceil(PAGE);
+    let Ok(start) = sys::map(pages) else {
+        return null_mut();
+    };
+    PAGES.fetch_add(pages, Relaxed);
+    let mut first = null_mut();
+    for cell in (0..pages * PAGE / size).rev() {
+        let cell = (start as usize + cell * size) as *mut u8;
+        // SAFETY: memory that was mapped just now, at least 16 bytes a cell.
+        unsafe { cell.cast::<*mut u8>().write(first) };
+        first = cell;
+    }
+    first
+}
+
+// SAFETY: a cell is in a list or with a caller; cells of up to a page are aligned
+// to their size, larger ones to a page, and nothing asks for more.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let class = class(layout);
+        if class >= CLASSES || layout.align() > PAGE {
+            return null_mut();
+        }
+        // SAFETY: one thread, and no reference outlives this function.
+        let list = unsafe { &mut (*self.0.get())[class] };
+        if list.is_null() {
+            *list = fill(class);
+        }
+        let cell = *list;
+        if !cell.is_null() {
+            // SAFETY: a free cell starts with its link.
+            *list = unsafe { cell.cast::<*mut u8>().read() };
+        }
+        cell
+    }
+
+    unsafe fn dealloc(&self, cell: *mut u8, layout: Layout) {
+        // SAFETY: as above; the cell is free now.
+        unsafe {
+            let list = &mut (*self.0.get())[class(layout)];
+            cell.cast::<*mut u8>().write(*list);
+            *list = cell;
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The library of user programs: starting, system calls, memory, output.
+//!
+//! A program is `#![no_std] #![no_main]` and says `os_user::entry!(main)` with
+//! `fn main() -> isize`; what it returns is its status.
+
+#![no_std]
+
+extern crate alloc;
+
+mod heap;
+mod io;
+mod start;
+pub mod sys;
+
+pub use heap::heap_pages;
+pub use io::{Output, print};
+pub use os_abi::{Error, number};
+pub use start::{argument, exit, process_number, run, ticks_per_second};
+
+use alloc::vec::Vec;
+use os_abi::{SpawnRequest, UserRange};
+
+/// The two ends of a pipe.
+#[derive(Clone, Copy, Debug)]
+pub struct Pipe {
+    /// Descriptor to read from.
+    pub reader: usize,
+    /// Descriptor to write to.
+    pub writer: usize,
+}
+
+/// Makes a pipe.
+///
+/// # Errors
+/// [`Error::TooMany`] descriptors.
+pub fn pipe() -> Result<Pipe, Error> {
+    let word = sys::pipe()? as usize;
+    Ok(Pipe {
+        reader: word & 0xffff_ffff,
+        writer: word >> 32,
+    })
+}
+
+fn range(bytes: &[u8]) -> UserRange {
+    UserRange {
+        start: bytes.as_ptr() as u64,
+        len: bytes.len() as u64,
+    }
+}
+
+/// Starts a program with an argument, descriptors of ours as its 0, 1, …, and a
+/// level that is also its ceiling; returns its process number.
+///
+/// # Errors
+/// No such program, no memory, too many processes, a level above our ceiling.
+pub fn spawn(program: &str, argument: &[u8], files: &[usize], level: u8) -> Result<usize, Error> {
+    let mut list = Vec::with_capacity(8 * files.len());
+    for file in files {
+        list.extend_from_slice(&(*file as u64).to_le_bytes());
+    }
+    let request = SpawnRequest {
+        program: range(program.as_bytes()),
+        argument: range(argument),
+        files: range(&list),
+        level: u64::from(level),
+        ceiling: u64::from(level),
+    };
+    let number = sys::spawn(&raw const request as usize)?;
+    Ok(number as usize)
+}
+
+/// Waits until a child has ended; returns its status.
+///
+/// # Errors
+/// [`Error::NoProcess`].
+pub fn wait(process: usize) -> Result<isize, Error> {
+    sys::wait(process)
+}
+
+/// Reads what is there, waiting for the first byte; 0 at the end.
+///
+/// # Errors
+/// [`Error::BadFile`].
+pub fn read(file: usize, buffer: &mut [u8]) -> Result<usize, Error> {
+    Ok(sys::read(file, buffer.as_mut_ptr() as usize, buffer.len())? as usize)
+}
+
+/// Writes all of it.
+///
+/// # Errors
+/// [`Error::BadFile`], [`Error::BrokenPipe`].
+pub fn write(file: usize, mut bytes: &[u8]) -> Result<(), Error> {
+    while !bytes.is_empty() {
+        let count = sys::write(file, bytes.as_ptr() as usize, bytes.len())?;
+        bytes = &bytes[count as usize..];
+    }
+    Ok(())
+}
+
+/// Ticks since the machine started.
+#[must_use]
+pub fn now() -> u64 {
+    sys::clock().map_or(0, |ticks| ticks as u64)
+}
+
+/// Sleeps for so many microseconds.
+pub fn sleep_micros(micros: u64) {
+    let ticks = micros * ticks_per_second() / 1_000_000;
+    // It cannot fail but for lack of memory.
+    let _ = sys::sleep_until((now() + ticks) as usize);
+}

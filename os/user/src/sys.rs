@@ -1,0 +1,61 @@
+//! The system calls, one function each, generated from the table in `os_abi`.
+//!
+//! Arguments and results are words; the functions of the crate's root give them
+//! types. Passing nonsense is safe: the kernel checks, and memory it is told to
+//! write to must be the program's and writable. Still, `read` into memory that
+//! Rust believes to be something else breaks the program, so the crate's root is
+//! what programs use; tests of the kernel use these.
+
+use core::arch::asm;
+
+use os_abi::{Error, number, system_calls};
+
+fn call(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
+    let result: isize;
+    // SAFETY: the kernel changes a0 and memory that the caller has named for it,
+    // nothing else.
+    unsafe {
+        asm!(
+            "ecall",
+            inlateout("a0") arguments[0] => result,
+            in("a1") arguments[1],
+            in("a2") arguments[2],
+            in("a3") arguments[3],
+            in("a4") arguments[4],
+            in("a5") arguments[5],
+            in("a7") number,
+            options(nostack),
+        );
+    }
+    match Error::from_code(result) {
+        Some(error) => Err(error),
+        None => Ok(result),
+    }
+}
+
+/// A call by its number, which need not exist.
+///
+/// # Errors
+/// Those of the call.
+pub fn raw(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
+    call(number, arguments)
+}
+
+macro_rules! stubs {
+    ($($(#[$doc:meta])* $number:literal $kind:ident $name:ident($($argument:ident),*);)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// See [`Error`].
+            pub fn $name($($argument: usize),*) -> Result<isize, Error> {
+                let given: &[usize] = &[$($argument),*];
+                let mut all = [0; 6];
+                all[..given.len()].copy_from_slice(given);
+                call(number::$name, all)
+            }
+        )*
+    };
+}
+
+system_calls!(stubs);
