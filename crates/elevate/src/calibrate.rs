@@ -2,7 +2,7 @@
 //!
 //! Two threads are pinned to one CPU and elevated: a *measurer*, and a *worker* that it switches to. Everything is bounded by
 //! a count and by a deadline, under 1 s in all; both threads end afterwards, so nothing is left elevated. Ordinary threads
-//! do not get this CPU meanwhile, for up to [`LONGEST`].
+//! do not get this CPU meanwhile, for up to [`LONGEST_CALIBRATION`].
 
 mod bench;
 mod worker;
@@ -12,6 +12,8 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use bench::Effort;
+
 use crate::elevator::Elevator;
 use crate::error::ElevateError;
 use crate::priority::{Bands, Priority};
@@ -19,7 +21,7 @@ use crate::rights::{MissingRights, Rights};
 use crate::sys::{Linux, Sys};
 
 /// No calibration takes longer than this.
-pub const LONGEST: Duration = Duration::from_millis(800);
+pub const LONGEST_CALIBRATION: Duration = Duration::from_millis(800);
 
 /// The delays that timers are asked for, µs.
 pub const DELAYS_US: [u64; 6] = [5, 10, 20, 50, 100, 200];
@@ -27,9 +29,6 @@ pub const DELAYS_US: [u64; 6] = [5, 10, 20, 50, 100, 200];
 /// The quantum is never clamped to less than the first, nor to more than the second, µs.
 const LEAST_QUANTUM_US: u64 = 5;
 const MOST_QUANTUM_US: u64 = 4000;
-
-/// One part in this many of the CPU may go into switching.
-const SHARE: u32 = 5;
 
 /// Median and 99th percentile of one measurement, ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,16 +80,31 @@ pub struct Calibration {
     pub hand_over: Quantiles,
     /// Timers, by delay.
     pub timers: Vec<TimerFloor>,
+    /// One look: what a timer takes from the thread it interrupts if nothing is switched in the end.
+    pub look: Duration,
     /// How long the calibration took.
     pub took: Duration,
 }
 
 impl Calibration {
-    /// Measures on `cpu`, or on the first CPU this thread may use.
+    /// Measures on `cpu`, or on the first CPU this thread may use, for some 150 ms.
     ///
     /// # Errors
     /// [`CalibrateError`]: a missing right, with its remedy; a CPU that is not ours; an exhausted resource.
     pub fn measure(cpu: Option<usize>) -> Result<Calibration, CalibrateError> {
+        Calibration::with(cpu, Effort::FULL)
+    }
+
+    /// Measures on the first CPU this thread may use, for some 20 ms: enough for medians and what is derived from them, not
+    /// for the 99th percentiles.
+    ///
+    /// # Errors
+    /// As [`Calibration::measure`].
+    pub fn brief() -> Result<Calibration, CalibrateError> {
+        Calibration::with(None, Effort::BRIEF)
+    }
+
+    fn with(cpu: Option<usize>, effort: Effort) -> Result<Calibration, CalibrateError> {
         let began = Instant::now();
         let allowed = Linux.sched_getaffinity(0)?;
         let cpu = match cpu {
@@ -105,15 +119,15 @@ impl Calibration {
         };
         let bands = bands(&Rights::probe())?;
         let elevator = Elevator::new()?;
-        let mut calibration = bench::run(&elevator, bands, cpu, began + LONGEST)?;
-        calibration.took = began.elapsed();
-        Ok(calibration)
+        let mut found = bench::run(&elevator, bands, cpu, effort, began + LONGEST_CALIBRATION)?;
+        found.took = began.elapsed();
+        Ok(found)
     }
 
-    /// The cost of one preemption with a timer of `asked`: arming it, and switching away and back. Median.
-    pub fn preemption_cost(&self, asked: Duration) -> Duration {
-        let arming = self.at(asked, |timer| timer.arming.p50_ns);
-        Duration::from_nanos(arming + self.switch.p50_ns)
+    /// What one look of a dispatcher costs the thread that runs: the interrupt, arming a timer, and two switches, as that
+    /// thread feels them.
+    pub fn look_cost(&self) -> Duration {
+        self.look
     }
 
     /// How late a timer of `asked` is. Median.
@@ -125,15 +139,15 @@ impl Calibration {
     ///
     /// 1. a slice is at most twice as long as was asked for: *lateness ≤ quantum*. Below, the quantum says nothing about
     ///    what happens; and
-    /// 2. at most a fifth of the CPU goes into switching: *cost ≤ (quantum + lateness) / 5*, because a slice really lasts for
-    ///    quantum and lateness. Below, an overload of long requests costs more than it gives. A fifth is much, but it is
-    ///    paid only while long requests are being interrupted.
+    /// 2. at most a third of the CPU goes into interrupting: *2 × look ≤ quantum + lateness*, because a slice really lasts for
+    ///    quantum and lateness. Below, an overload of long requests costs more than it gives. A third is much, but this is a
+    ///    bound, not advice, and it is paid only while long requests are being interrupted.
     ///
-    /// In whole µs, 5 µs at least. Delays between two that were measured are interpolated.
+    /// In whole µs, 5 µs at least, 4 ms at most. Delays between two that were measured are interpolated.
     pub fn quantum_floor(&self) -> Duration {
         let sensible = |quantum: &Duration| {
             let late = self.lateness(*quantum);
-            late <= *quantum && self.preemption_cost(*quantum) * SHARE <= *quantum + late
+            late <= *quantum && self.look * 2 <= *quantum + late
         };
         (LEAST_QUANTUM_US..MOST_QUANTUM_US)
             .map(Duration::from_micros)
@@ -250,61 +264,57 @@ impl From<io::Error> for CalibrateError {
 mod tests {
     use super::*;
 
-    fn calibration(switch_us: u64, timers: &[(u64, u64, u64)]) -> Calibration {
+    fn calibration(look_us: u64, timers: &[(u64, u64)]) -> Calibration {
         let us = |us: u64| Quantiles {
             p50_ns: us * 1000,
             p99_ns: us * 2000,
             samples: 100,
         };
-        let timer = |&(asked, arming, lateness): &(u64, u64, u64)| TimerFloor {
+        let timer = |&(asked, lateness): &(u64, u64)| TimerFloor {
             asked_ns: asked * 1000,
-            arming: us(arming),
+            arming: us(1),
             lateness: us(lateness),
         };
         Calibration {
             cpu: 0,
-            switch: us(switch_us),
-            change: us(0),
+            switch: us(2),
+            change: us(1),
             hand_over: us(1),
             timers: timers.iter().map(timer).collect(),
+            look: Duration::from_micros(look_us),
             took: Duration::ZERO,
         }
     }
 
     #[test]
     fn a_late_timer_raises_the_floor_to_its_lateness() {
-        let floor = calibration(2, &[(5, 1, 40), (200, 1, 40)]).quantum_floor();
+        let floor = calibration(2, &[(5, 40), (200, 40)]).quantum_floor();
         assert_eq!(floor, Duration::from_micros(40));
     }
 
     #[test]
-    fn a_dear_switch_raises_the_floor_until_it_is_a_fifth() {
-        let floor = calibration(3, &[(5, 17, 30), (200, 17, 30)]).quantum_floor();
+    fn a_dear_look_raises_the_floor_until_it_is_a_third() {
+        let floor = calibration(50, &[(5, 30), (200, 30)]).quantum_floor();
         assert_eq!(floor, Duration::from_micros(70));
     }
 
     #[test]
     fn figures_between_two_delays_lie_on_a_line() {
-        let found = calibration(0, &[(10, 20, 4), (20, 10, 8)]);
+        let found = calibration(0, &[(10, 4), (20, 8)]);
         let late = |us| found.lateness(Duration::from_micros(us)).as_micros();
         assert_eq!(
             [late(1), late(10), late(15), late(20), late(99)],
             [4, 4, 6, 8, 8]
         );
-        let cost = found.preemption_cost(Duration::from_micros(15));
-        assert_eq!(cost, Duration::from_micros(15));
     }
 
     #[test]
     fn the_floor_has_a_floor_and_a_ceiling() {
-        let floor = calibration(0, &[(5, 0, 0)]).quantum_floor();
-        assert_eq!(floor, Duration::from_micros(5));
-        let floor = calibration(100_000, &[(5, 0, 0)]).quantum_floor();
-        assert_eq!(floor, Duration::from_millis(4));
-        assert_eq!(
-            calibration(0, &[]).quantum_floor(),
-            Duration::from_micros(5)
-        );
+        let least = Duration::from_micros(5);
+        assert_eq!(calibration(0, &[(5, 0)]).quantum_floor(), least);
+        assert_eq!(calibration(0, &[]).quantum_floor(), least);
+        let most = calibration(100_000, &[(5, 0)]).quantum_floor();
+        assert_eq!(most, Duration::from_millis(4));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! [`Elevator`]: a set of elevated threads; [`Elevated`]: the guard of one.
+//! [`Elevator`]: a set of elevated threads.
 //!
 //! Invariants:
 //! * Nothing is elevated that is not recorded in the table (`table.rs`), and a record goes only when its thread was given
@@ -16,13 +16,14 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::elevated::Elevated;
 use crate::error::ElevateError;
 use crate::exit;
 use crate::guardian::Guardian;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::restore::{Restored, is_gone, restore, retrying};
-use crate::sys::{CpuSet, Linux, Sys, Tid, current_tid};
+use crate::sys::{Linux, Sys, Tid, current_tid};
 use crate::table::{Record, Table};
 
 /// Threads a table holds unless told otherwise.
@@ -31,7 +32,7 @@ pub const DEFAULT_CAPACITY: usize = 1024;
 /// The largest table: restoring every thread of it takes the guardian well under a second.
 pub const MAX_CAPACITY: usize = 8192;
 
-const FIFO: i32 = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+pub(crate) const FIFO: i32 = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
 
 /// A set of threads that run in SCHED_FIFO for as long as their guards live. Cloning gives another handle to the set.
 ///
@@ -51,8 +52,8 @@ pub struct Builder {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    sys: Arc<dyn Sys>,
-    table: Table,
+    pub(crate) sys: Arc<dyn Sys>,
+    pub(crate) table: Table,
     /// The process that made the set.
     owner: libc::pid_t,
     guarded: bool,
@@ -196,12 +197,12 @@ impl Elevator {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Option<Guardian>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Guardian>> {
         self.guardian.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the caller is the process that made the set, and not a fork of it.
-    fn is_owner(&self) -> bool {
+    pub(crate) fn is_owner(&self) -> bool {
         // SAFETY: cannot fail.
         unsafe { libc::getpid() == self.owner }
     }
@@ -259,17 +260,13 @@ impl Inner {
         }
         inner.table.set_orphan(index, false);
         drop(lock);
-        Ok(Elevated {
-            inner: Arc::clone(inner),
-            tid,
-            index,
-            generation,
-            ceiling: if own {
-                Priority::MAX
-            } else {
-                Priority::FOREIGN_MAX
-            },
-        })
+        let ceiling = if own {
+            Priority::MAX
+        } else {
+            Priority::FOREIGN_MAX
+        };
+        let inner = Arc::clone(inner);
+        Ok(Elevated::new(inner, tid, (index, generation), ceiling))
     }
 
     /// The slot of an orphan of this thread, or a new record of it. Caller holds the lock.
@@ -336,7 +333,7 @@ impl Inner {
     }
 
     /// Gives back the thread of slot `index` and frees the slot, or leaves it as an orphan. Caller holds the lock.
-    fn give_back(&self, index: usize, record: &Record) -> io::Result<Restored> {
+    pub(crate) fn give_back(&self, index: usize, record: &Record) -> io::Result<Restored> {
         let restored = restore(self.sys.as_ref(), record);
         match restored {
             Ok(_) => self.table.free(index),
@@ -409,125 +406,5 @@ fn unreadable(tid: Tid, error: io::Error) -> ElevateError {
         ElevateError::NoSuchThread(tid)
     } else {
         ElevateError::Unreadable { tid, error }
-    }
-}
-
-/// One elevated thread. Dropping it gives the thread its former policy and CPUs back.
-///
-/// It may be sent to and dropped on any thread.
-#[derive(Debug)]
-pub struct Elevated {
-    inner: Arc<Inner>,
-    tid: Tid,
-    index: usize,
-    generation: u64,
-    ceiling: Priority,
-}
-
-impl Elevated {
-    /// The thread.
-    pub fn tid(&self) -> Tid {
-        self.tid
-    }
-
-    /// Moves the thread to `priority`: one system call, 0.2–0.7 µs, no lock, no allocation. If the thread is then less
-    /// urgent than another one that is ready on its CPU, the kernel switches before this returns.
-    ///
-    /// The start time of the thread is not compared here: a guard of a thread of *another* process must not be used for
-    /// long after that process ended (see [`Elevated::is_alive`]), or it might meet a later thread of the same tid.
-    ///
-    /// # Errors
-    /// `ESRCH` if the thread has ended, `EPERM` if it is raised and the rights are gone, `EINVAL` above
-    /// [`Priority::FOREIGN_MAX`] for a thread of another process. The priority is then as it was.
-    #[inline]
-    pub fn set(&self, priority: Priority) -> io::Result<()> {
-        if priority > self.ceiling {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        if !self.inner.table.is_current(self.index, self.generation) {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
-        }
-        self.inner
-            .sys
-            .sched_setscheduler(self.tid, FIFO, i32::from(priority.get()))
-    }
-
-    /// Pins the thread to one CPU. Its former CPUs are saved the first time and come back with its policy, unless
-    /// somebody else has moved the thread meanwhile.
-    ///
-    /// # Errors
-    /// `EINVAL` if there is no such CPU or the thread may not run there, `ESRCH` if the thread has ended.
-    pub fn pin(&self, cpu: usize) -> io::Result<()> {
-        let only = CpuSet::only(cpu).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
-        if !self.inner.is_owner() {
-            return Err(io::Error::from_raw_os_error(libc::EPERM));
-        }
-        let _lock = self.inner.lock();
-        if !self.inner.table.is_current(self.index, self.generation) {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
-        }
-        let sys = self.inner.sys.as_ref();
-        let former = || retrying(|| sys.sched_getaffinity(self.tid));
-        let table = &self.inner.table;
-        let noted = table.get(self.index).and_then(|record| record.pin);
-        table.note_pin(self.index, cpu, former)?;
-        retrying(|| sys.sched_setaffinity(self.tid, &only)).inspect_err(|_| {
-            table.unnote_pin(self.index, noted.map_or([None; 2], |pin| pin.cpus));
-        })
-    }
-
-    /// What the thread had before it was elevated; `None` if it has been given back.
-    pub fn former(&self) -> Option<Policy> {
-        let _lock = self.inner.lock();
-        if !self.inner.table.is_current(self.index, self.generation) {
-            return None;
-        }
-        let record = self.inner.table.get(self.index)?;
-        Some(Policy::from_attr(record.former))
-    }
-
-    /// Whether the thread still exists. Reads a file of `/proc`, some 10 µs.
-    pub fn is_alive(&self) -> bool {
-        let record = {
-            let _lock = self.inner.lock();
-            if !self.inner.table.is_current(self.index, self.generation) {
-                return false;
-            }
-            self.inner.table.get(self.index)
-        };
-        record.is_some_and(|record| {
-            retrying(|| self.inner.sys.start_time(self.tid))
-                .is_ok_and(|start| start == record.start_time)
-        })
-    }
-
-    /// Gives the thread back now and says how far that went; dropping does the same silently.
-    ///
-    /// # Errors
-    /// The kernel's. The record then stays: it is tried again at the end of the set, at exit and by the guardian, and the
-    /// thread can be elevated again.
-    pub fn release(self) -> io::Result<Restored> {
-        self.give_back()
-    }
-
-    fn give_back(&self) -> io::Result<Restored> {
-        if !self.inner.is_owner() {
-            return Ok(Restored::Gone);
-        }
-        let _lock = self.inner.lock();
-        if !self.inner.table.is_current(self.index, self.generation) {
-            return Ok(Restored::Gone);
-        }
-        match self.inner.table.get(self.index) {
-            Some(record) => self.inner.give_back(self.index, &record),
-            None => Ok(Restored::Gone),
-        }
-    }
-}
-
-impl Drop for Elevated {
-    fn drop(&mut self) {
-        // After `release` the generation is past, and this does nothing.
-        let _ = self.give_back();
     }
 }

@@ -30,6 +30,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::priority::Priority;
 use crate::sys::Sys;
 use crate::table::Table;
 
@@ -70,6 +71,9 @@ impl Guardian {
         }
         drop(signals);
         drop(theirs);
+        // It rises by itself too; but if its charges burn every CPU already, it would not get to that.
+        let fifo = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+        let _ = sys.sched_setscheduler(pid, fifo, i32::from(Priority::MAX.get()));
         let guardian = Guardian { pid, socket };
         match guardian.wait_until_ready() {
             Ok(()) => Ok(guardian),

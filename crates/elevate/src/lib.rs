@@ -60,6 +60,7 @@
 
 mod calibrate;
 pub mod dispatch;
+mod elevated;
 mod elevator;
 mod error;
 mod exit;
@@ -72,8 +73,11 @@ pub mod sys;
 mod table;
 pub mod testing;
 
-pub use calibrate::{CalibrateError, Calibration, DELAYS_US, LONGEST, Quantiles, TimerFloor};
-pub use elevator::{Builder, DEFAULT_CAPACITY, Elevated, Elevator, MAX_CAPACITY};
+pub use calibrate::{
+    CalibrateError, Calibration, DELAYS_US, LONGEST_CALIBRATION, Quantiles, TimerFloor,
+};
+pub use elevated::Elevated;
+pub use elevator::{Builder, DEFAULT_CAPACITY, Elevator, MAX_CAPACITY};
 pub use error::ElevateError;
 pub use policy::{Class, Policy};
 pub use priority::{Bands, Priority, PriorityError};

@@ -4,27 +4,59 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 use super::worker::{HOPS, SPIN, STOP, SWITCH, Shared, tell, wait, wake, work};
 use super::{CalibrateError, Calibration, DELAYS_US, Quantiles, TimerFloor, nanos};
-use crate::elevator::{Elevated, Elevator};
+use crate::elevated::Elevated;
+use crate::elevator::Elevator;
 use crate::priority::Bands;
 
-/// Samples of each kind, and how many are the least to say something.
-const SWITCHES: usize = 4000;
-const CHANGES: usize = 4000;
-const HOP_PAIRS: usize = 3000;
-const TIMERS: usize = 200;
-const LEAST: usize = 50;
+/// How many samples to take of each kind.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Effort {
+    switches: usize,
+    changes: usize,
+    hops: usize,
+    /// Of each delay.
+    timers: usize,
+    looks: u64,
+    /// Fewer than this say nothing.
+    least: usize,
+}
+
+impl Effort {
+    /// Some 150 ms.
+    pub(super) const FULL: Effort = Effort {
+        switches: 4000,
+        changes: 4000,
+        hops: 3000,
+        timers: 200,
+        looks: 200,
+        least: 50,
+    };
+    /// Some 20 ms: medians only.
+    pub(super) const BRIEF: Effort = Effort {
+        switches: 200,
+        changes: 200,
+        hops: 200,
+        timers: 12,
+        looks: 40,
+        least: 8,
+    };
+}
+
+/// The time between two looks when their cost is measured.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// Measures on `cpu` until `deadline` at the latest. `took` is left to the caller.
 pub(super) fn run(
     elevator: &Elevator,
     bands: Bands,
     cpu: usize,
+    effort: Effort,
     deadline: Instant,
 ) -> Result<Calibration, CalibrateError> {
     let shared = Shared {
@@ -32,6 +64,7 @@ pub(super) fn run(
         tid: AtomicI32::new(0),
         ready: AtomicBool::new(false),
         ball: AtomicU32::new(0),
+        spins: AtomicU64::new(0),
         deadline,
     };
     // The worker's guard: it demotes itself by it, and the measurer raises it.
@@ -43,7 +76,7 @@ pub(super) fn run(
         let measurer = std::thread::Builder::new()
             .name("upshift-measure".into())
             .spawn_scoped(scope, || {
-                let result = measure(elevator, bands, cpu, &shared, &guard);
+                let result = measure(elevator, bands, cpu, effort, &shared, &guard);
                 tell(&shared, STOP);
                 shared.ready.store(true, Release);
                 result
@@ -65,6 +98,7 @@ fn measure(
     elevator: &Elevator,
     bands: Bands,
     cpu: usize,
+    effort: Effort,
     shared: &Shared,
     guard: &OnceLock<Elevated>,
 ) -> Result<Calibration, CalibrateError> {
@@ -83,8 +117,8 @@ fn measure(
     // The worker wakes from its nap, demoted, and reaches its loop while we sleep.
     std::thread::sleep(Duration::from_millis(2));
 
-    let mut switches = Vec::with_capacity(SWITCHES);
-    for _ in 0..SWITCHES {
+    let mut switches = Vec::with_capacity(effort.switches);
+    for _ in 0..effort.switches {
         let began = Instant::now();
         worker.set(bands.dispatcher())?;
         switches.push(nanos(began.elapsed()));
@@ -93,8 +127,8 @@ fn measure(
         }
     }
 
-    let mut changes = Vec::with_capacity(CHANGES);
-    for round in 0..CHANGES {
+    let mut changes = Vec::with_capacity(effort.changes);
+    for round in 0..effort.changes {
         let to = if round % 2 == 0 {
             bands.dispatcher()
         } else {
@@ -110,12 +144,13 @@ fn measure(
     measurer.set(bands.elevated())?;
 
     tell(shared, SPIN);
-    let timers = timers(shared)?;
+    let timers = timers(effort, shared)?;
+    let look = look_cost(effort, shared)?;
 
     tell(shared, HOPS);
     worker.set(bands.elevated())?;
-    let mut hops = Vec::with_capacity(HOP_PAIRS);
-    for _ in 0..HOP_PAIRS {
+    let mut hops = Vec::with_capacity(effort.hops);
+    for _ in 0..effort.hops {
         let began = Instant::now();
         shared.ball.store(1, Release);
         wake(&shared.ball);
@@ -130,7 +165,7 @@ fn measure(
             break;
         }
     }
-    if hops.len() < LEAST {
+    if hops.len() < effort.least {
         return Err(CalibrateError::TooBusy);
     }
     Ok(Calibration {
@@ -139,63 +174,41 @@ fn measure(
         change: Quantiles::of(&mut changes),
         hand_over: Quantiles::of(&mut hops),
         timers,
+        look,
         took: Duration::ZERO,
     })
 }
 
 /// One-shot timers against a worker that spins below.
-fn timers(shared: &Shared) -> Result<Vec<TimerFloor>, CalibrateError> {
-    // SAFETY: integers only.
-    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error().into());
-    }
-    // SAFETY: just opened, owned by nobody else.
-    let timer = unsafe { OwnedFd::from_raw_fd(fd) };
+fn timers(effort: Effort, shared: &Shared) -> Result<Vec<TimerFloor>, CalibrateError> {
+    let timer = timer()?;
     DELAYS_US
         .iter()
-        .map(|delay| one_delay(&timer, delay * 1000, shared))
+        .map(|delay| one_delay(&timer, delay * 1000, effort, shared))
         .collect()
 }
 
 fn one_delay(
     timer: &OwnedFd,
     asked_ns: u64,
+    effort: Effort,
     shared: &Shared,
 ) -> Result<TimerFloor, CalibrateError> {
-    let mut arming = Vec::with_capacity(TIMERS);
-    let mut lateness = Vec::with_capacity(TIMERS);
-    for _ in 0..TIMERS {
+    let mut arming = Vec::with_capacity(effort.timers);
+    let mut lateness = Vec::with_capacity(effort.timers);
+    for _ in 0..effort.timers {
         let began = now_ns();
         let due = began + asked_ns;
-        let spec = libc::itimerspec {
-            it_interval: timespec(0),
-            it_value: timespec(due),
-        };
-        // SAFETY: a live descriptor and a live structure; the former setting is not asked for.
-        let armed = unsafe {
-            libc::timerfd_settime(
-                timer.as_raw_fd(),
-                libc::TFD_TIMER_ABSTIME,
-                &raw const spec,
-                std::ptr::null_mut(),
-            )
-        };
-        if armed != 0 {
-            return Err(std::io::Error::last_os_error().into());
-        }
+        arm(timer, due)?;
         arming.push(now_ns() - began);
-        let mut expirations = 0u64;
-        // SAFETY: eight bytes are read into eight live bytes. The timer is armed, so the read ends.
-        let got = unsafe { libc::read(timer.as_raw_fd(), (&raw mut expirations).cast(), 8) };
-        if got == 8 {
+        if wait_for(timer) {
             lateness.push(now_ns().saturating_sub(due));
         }
         if shared.is_over() {
             break;
         }
     }
-    if lateness.len() < LEAST {
+    if lateness.len() < effort.least {
         return Err(CalibrateError::TooBusy);
     }
     Ok(TimerFloor {
@@ -203,6 +216,84 @@ fn one_delay(
         arming: Quantiles::of(&mut arming),
         lateness: Quantiles::of(&mut lateness),
     })
+}
+
+/// What one look takes from the thread that is looked at: how much less it gets done while it is interrupted regularly,
+/// compared with the same time undisturbed.
+fn look_cost(effort: Effort, shared: &Shared) -> Result<Duration, CalibrateError> {
+    let timer = timer()?;
+    let every = nanos(LOOK_EVERY);
+    let undisturbed = spins_per_ns(shared, || {
+        arm(&timer, now_ns() + every * effort.looks)?;
+        wait_for(&timer);
+        Ok(())
+    })?;
+    let mut took = 0;
+    let disturbed = spins_per_ns(shared, || {
+        let began = now_ns();
+        for _ in 0..effort.looks {
+            arm(&timer, now_ns() + every)?;
+            wait_for(&timer);
+        }
+        took = now_ns() - began;
+        Ok(())
+    })?;
+    if undisturbed <= 0.0 {
+        return Err(CalibrateError::TooBusy);
+    }
+    let lost = (1.0 - disturbed / undisturbed).max(0.0);
+    let cost = lost * took as f64 / effort.looks as f64;
+    Ok(Duration::from_nanos(cost as u64))
+}
+
+/// How fast the worker spins while `wait` lasts.
+fn spins_per_ns(
+    shared: &Shared,
+    wait: impl FnOnce() -> std::io::Result<()>,
+) -> Result<f64, CalibrateError> {
+    let (spins, began) = (shared.spins.load(Relaxed), now_ns());
+    wait()?;
+    let done = shared.spins.load(Relaxed) - spins;
+    Ok(done as f64 / (now_ns() - began).max(1) as f64)
+}
+
+fn timer() -> std::io::Result<OwnedFd> {
+    // SAFETY: integers only.
+    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: just opened, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Arms a one-shot timer for `due`, ns of CLOCK_MONOTONIC.
+fn arm(timer: &OwnedFd, due: u64) -> std::io::Result<()> {
+    let spec = libc::itimerspec {
+        it_interval: timespec(0),
+        it_value: timespec(due),
+    };
+    // SAFETY: a live descriptor and a live structure; the former setting is not asked for.
+    let armed = unsafe {
+        libc::timerfd_settime(
+            timer.as_raw_fd(),
+            libc::TFD_TIMER_ABSTIME,
+            &raw const spec,
+            std::ptr::null_mut(),
+        )
+    };
+    if armed == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Sleeps until an armed timer expires; `false` if a signal came first.
+fn wait_for(timer: &OwnedFd) -> bool {
+    let mut expirations = 0u64;
+    // SAFETY: eight bytes are read into eight live bytes.
+    unsafe { libc::read(timer.as_raw_fd(), (&raw mut expirations).cast(), 8) == 8 }
 }
 
 /// CLOCK_MONOTONIC, ns: absolute, as timers take it.

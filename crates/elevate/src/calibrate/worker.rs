@@ -4,10 +4,10 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::time::Instant;
 
-use crate::elevator::Elevated;
+use crate::elevated::Elevated;
 use crate::priority::Priority;
 use crate::sys::current_tid;
 
@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub(super) ready: AtomicBool,
     /// 0: the measurer has it; 1: the worker.
     pub(super) ball: AtomicU32,
+    /// Rounds of the worker's loop while it kept the CPU busy.
+    pub(super) spins: AtomicU64,
     pub(super) deadline: Instant,
 }
 
@@ -52,7 +54,7 @@ pub(super) fn work(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated
         std::thread::sleep(std::time::Duration::from_micros(100));
     }
     let Some(guard) = guard.get() else { return };
-    let mut rounds = 0u32;
+    let mut rounds = 0u64;
     loop {
         rounds = rounds.wrapping_add(1);
         if rounds.is_multiple_of(64) && shared.is_over() {
@@ -64,7 +66,10 @@ pub(super) fn work(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated
                     return;
                 }
             }
-            SPIN => std::hint::spin_loop(),
+            SPIN => {
+                shared.spins.store(rounds, Relaxed);
+                std::hint::spin_loop();
+            }
             HOPS => {
                 if shared.ball.load(Acquire) == 1 {
                     shared.ball.store(0, Release);

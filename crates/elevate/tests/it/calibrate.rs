@@ -1,7 +1,7 @@
 //! Calibration on the real machine: bounded, complete, and leaving nothing behind.
 
 use upshift_elevate::sys::Linux;
-use upshift_elevate::{Calibration, LONGEST, Policy, Priority, Rights};
+use upshift_elevate::{Calibration, LONGEST_CALIBRATION, Policy, Priority, Rights};
 
 #[test]
 fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
@@ -15,7 +15,7 @@ fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
     let found = Calibration::measure(None).unwrap();
     println!("{found:#?}");
     println!("quantum floor {:?}", found.quantum_floor());
-    assert!(found.took <= LONGEST * 2);
+    assert!(found.took <= LONGEST_CALIBRATION * 2);
     assert!(found.switch.samples > 0 && found.switch.p50_ns > 0);
     assert!(found.change.p50_ns > 0 && found.hand_over.p50_ns > 0);
     assert_eq!(found.timers.len(), 6);
@@ -24,6 +24,11 @@ fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
         assert!(timer.lateness.p99_ns >= timer.lateness.p50_ns);
     }
     assert!(found.switch.p50_ns > found.change.p50_ns);
+    assert!(found.look_cost().as_nanos() > 0);
+    let brief = Calibration::brief().unwrap();
+    println!("brief: {brief:?}, floor {:?}", brief.quantum_floor());
+    assert!(brief.took < found.took);
+    assert_eq!(brief.timers.len(), found.timers.len());
     assert_eq!(Policy::of(&Linux, 0).unwrap(), before);
 }
 

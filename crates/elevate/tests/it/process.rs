@@ -28,6 +28,8 @@ impl Process {
         let (name, value) = marker.split_once('=').unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+            // On the main thread.
+            .arg("--test-threads=1")
             .env(ROLE, role)
             .env(name, value)
             .envs(settings.iter().map(|(name, value)| (name, value)))

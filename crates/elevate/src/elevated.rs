@@ -1,0 +1,150 @@
+//! [`Elevated`]: the guard of one elevated thread.
+//!
+//! It owns one use of a slot of its set's table, named by index and generation; once that is past, it acts on nobody.
+//! Everything but [`Elevated::set`] takes the set's lock.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::elevator::{FIFO, Inner};
+use crate::policy::Policy;
+use crate::priority::Priority;
+use crate::restore::{Restored, retrying};
+use crate::sys::{CpuSet, Tid};
+
+/// One elevated thread. Dropping it gives the thread its former policy and CPUs back.
+///
+/// It may be sent to and dropped on any thread.
+#[derive(Debug)]
+pub struct Elevated {
+    inner: Arc<Inner>,
+    tid: Tid,
+    index: usize,
+    generation: u64,
+    ceiling: Priority,
+}
+
+impl Elevated {
+    /// The guard of the thread recorded in `slot` (index and generation), which may rise up to `ceiling`.
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        tid: Tid,
+        slot: (usize, u64),
+        ceiling: Priority,
+    ) -> Elevated {
+        Elevated {
+            inner,
+            tid,
+            index: slot.0,
+            generation: slot.1,
+            ceiling,
+        }
+    }
+
+    /// The thread.
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// Moves the thread to `priority`: one system call, 0.2–0.7 µs, no lock, no allocation. If the thread is then less
+    /// urgent than another one that is ready on its CPU, the kernel switches before this returns.
+    ///
+    /// The start time of the thread is not compared here: a guard of a thread of *another* process must not be used for
+    /// long after that process ended (see [`Elevated::is_alive`]), or it might meet a later thread of the same tid. Nor is
+    /// it checked that the caller is the process that made the set: a fork of it must not call this.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread has ended, `EPERM` if it is raised and the rights are gone, `EINVAL` above
+    /// [`Priority::FOREIGN_MAX`] for a thread of another process. The priority is then as it was.
+    #[inline]
+    pub fn set(&self, priority: Priority) -> io::Result<()> {
+        if priority > self.ceiling {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        if !self.inner.table.is_current(self.index, self.generation) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        self.inner
+            .sys
+            .sched_setscheduler(self.tid, FIFO, i32::from(priority.get()))
+    }
+
+    /// Pins the thread to one CPU. Its former CPUs are saved the first time and come back with its policy, unless
+    /// somebody else has moved the thread meanwhile.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is no such CPU or the thread may not run there, `ESRCH` if the thread has ended.
+    pub fn pin(&self, cpu: usize) -> io::Result<()> {
+        let only = CpuSet::only(cpu).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
+        if !self.inner.is_owner() {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        let _lock = self.inner.lock();
+        if !self.inner.table.is_current(self.index, self.generation) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        let sys = self.inner.sys.as_ref();
+        let former = || retrying(|| sys.sched_getaffinity(self.tid));
+        let table = &self.inner.table;
+        let noted = table.get(self.index).and_then(|record| record.pin);
+        table.note_pin(self.index, cpu, former)?;
+        retrying(|| sys.sched_setaffinity(self.tid, &only)).inspect_err(|_| {
+            table.unnote_pin(self.index, noted.map_or([None; 2], |pin| pin.cpus));
+        })
+    }
+
+    /// What the thread had before it was elevated; `None` if it has been given back.
+    pub fn former(&self) -> Option<Policy> {
+        let _lock = self.inner.lock();
+        if !self.inner.table.is_current(self.index, self.generation) {
+            return None;
+        }
+        let record = self.inner.table.get(self.index)?;
+        Some(Policy::from_attr(record.former))
+    }
+
+    /// Whether the thread still exists. Reads a file of `/proc`, some 10 µs.
+    pub fn is_alive(&self) -> bool {
+        let record = {
+            let _lock = self.inner.lock();
+            if !self.inner.table.is_current(self.index, self.generation) {
+                return false;
+            }
+            self.inner.table.get(self.index)
+        };
+        record.is_some_and(|record| {
+            retrying(|| self.inner.sys.start_time(self.tid))
+                .is_ok_and(|start| start == record.start_time)
+        })
+    }
+
+    /// Gives the thread back now and says how far that went; dropping does the same silently.
+    ///
+    /// # Errors
+    /// The kernel's. The record then stays: it is tried again at the end of the set, at exit and by the guardian, and the
+    /// thread can be elevated again.
+    pub fn release(self) -> io::Result<Restored> {
+        self.give_back()
+    }
+
+    fn give_back(&self) -> io::Result<Restored> {
+        if !self.inner.is_owner() {
+            return Ok(Restored::Gone);
+        }
+        let _lock = self.inner.lock();
+        if !self.inner.table.is_current(self.index, self.generation) {
+            return Ok(Restored::Gone);
+        }
+        match self.inner.table.get(self.index) {
+            Some(record) => self.inner.give_back(self.index, &record),
+            None => Ok(Restored::Gone),
+        }
+    }
+}
+
+impl Drop for Elevated {
+    fn drop(&mut self) {
+        // After `release` the generation is past, and this does nothing.
+        let _ = self.give_back();
+    }
+}
