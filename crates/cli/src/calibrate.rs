@@ -53,7 +53,8 @@ pub(crate) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
             write!(out, "\n{}\n{}", switches(found), timers(found))?;
             writeln!(
                 out,
-                "\nsmallest sensible quantum: {}",
+                "\na timer takes from the thread it interrupts: {}\nsmallest sensible quantum: {}",
+                micros(found.look_cost().as_secs_f64() * 1e6),
                 micros(found.quantum_floor().as_secs_f64() * 1e6)
             )?;
         }
@@ -143,6 +144,7 @@ fn calibration_value(found: &Calibration) -> Value {
         "change": quantiles_value(&found.change),
         "hand_over": quantiles_value(&found.hand_over),
         "timers": timers,
+        "look_ns": found.look_cost().as_nanos() as u64,
         "quantum_floor_ns": found.quantum_floor().as_nanos() as u64,
     })
 }
@@ -170,4 +172,54 @@ fn rights_value(rights: &Rights) -> Value {
         "seccomp_filter": rights.filtered,
         "missing": missing,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::MAX_WIDTH;
+    use std::time::Duration;
+    use upshift_elevate::TimerFloor;
+
+    fn found() -> Calibration {
+        let figures = Quantiles {
+            p50_ns: 3_400,
+            p99_ns: 123_456_789,
+            samples: 4000,
+        };
+        Calibration {
+            cpu: 127,
+            switch: figures,
+            change: figures,
+            hand_over: figures,
+            timers: vec![TimerFloor {
+                asked_ns: 200_000,
+                arming: figures,
+                lateness: figures,
+            }],
+            look: Duration::from_micros(20),
+            took: Duration::from_millis(170),
+        }
+    }
+
+    #[test]
+    fn tables_fit_the_terminal_and_show_every_figure() {
+        let found = found();
+        for table in [switches(&found), timers(&found)] {
+            let text = table.to_string();
+            assert!(text.contains("3.40 µs"), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= MAX_WIDTH));
+        }
+    }
+
+    #[test]
+    fn json_holds_what_the_tables_show() {
+        let value = calibration_value(&found());
+        assert_eq!(value["switch"]["p50_ns"], 3_400);
+        assert_eq!(value["timers"][0]["asked_ns"], 200_000);
+        assert_eq!(value["look_ns"], 20_000);
+        assert!(value["quantum_floor_ns"].as_u64().unwrap() >= 5_000);
+        let rights = rights_value(&Rights::probe());
+        assert!(rights["missing"].is_array() && rights["cap_sys_nice"].is_boolean());
+    }
 }
