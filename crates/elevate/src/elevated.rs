@@ -46,7 +46,7 @@ impl Elevated {
         self.tid
     }
 
-    /// Moves the thread to `priority`: one system call, 0.2–0.7 µs, no lock, no allocation. If the thread is then less
+    /// Moves the thread to `priority`: one system call, 0.3–1 µs, no lock, no allocation. If the thread is then less
     /// urgent than another one that is ready on its CPU, the kernel switches before this returns.
     ///
     /// The start time of the thread is not compared here: a guard of a thread of *another* process must not be used for

@@ -47,14 +47,15 @@
 //!   `RLIMIT_RTTIME` or keeps a dispatcher above it. The kernel's throttling (950 ms of each second) is not a scheduler.
 //! * Lock holders are not boosted: an elevated thread that *spins* for a lock of a demoted one on its CPU waits for ever.
 //!   Locks that sleep are safe as long as the holder gets the CPU in the end.
+//! * A process that is stopped or frozen is not dead: what it has elevated stays so until it goes on, or dies.
 //! * Two processes that elevate the same thread each take the other's policy for the former one.
 //! * Without CAP_SYS_NICE, `SCHED_RESET_ON_FORK` cannot be cleared again: the thread's policy comes back, its *children* go
 //!   on being reset ([`Restored::ResetOnForkStays`]).
 //!
 //! # Costs
 //!
-//! Elevating and giving back: some 15 µs each (a file of `/proc` and four system calls). [`Elevated::set`]: one system call,
-//! 0.2–0.7 µs, and the switch if there is one. The guardian: one sleeping process, and 256 bytes for each recorded thread.
+//! Elevating and giving back: some 10–15 µs each (a file of `/proc` and four system calls). [`Elevated::set`]: one system call,
+//! 0.3–1 µs, and the switch if there is one. The guardian: one sleeping process, and 256 bytes for each recorded thread.
 
 #![cfg(target_os = "linux")]
 

@@ -128,12 +128,14 @@ impl fmt::Display for Rights {
         for lack in &self.lacks {
             writeln!(f, "  missing: {lack}")?;
         }
-        let others = if self.capable {
-            "of any user"
-        } else {
-            "of the same user only"
-        };
-        writeln!(f, "threads of other processes: {others}")?;
+        if self.highest.is_some() {
+            let others = if self.capable && !self.user_namespace {
+                "of any user"
+            } else {
+                "of the same user only"
+            };
+            writeln!(f, "threads of other processes: {others}")?;
+        }
         writeln!(f, "throttling: {}", self.throttling)?;
         if let Some(group) = &self.group {
             writeln!(f, "cgroup: {group}")?;

@@ -4,7 +4,7 @@
 //! [`testing::Faulty`](crate::testing::Faulty) makes them too but fails chosen ones. Nothing here keeps state.
 //!
 //! The methods of [`Linux`] allocate nothing and take no lock, except [`Sys::read_file`]: the guardian calls them after a
-//! fork of a process with many threads. Each costs the system calls it is named after: 0.2–0.7 µs for a policy,
+//! fork of a process with many threads. Each costs the system calls it is named after: 0.3–1 µs for a policy,
 //! some 10 µs for [`Sys::start_time`], which opens a file of `/proc`.
 
 use std::ffi::CStr;

@@ -21,6 +21,7 @@ fn plays_a_role() {
         "tyrant" => tyrant(),
         "successor" => successor(),
         "exec" => exec(),
+        "namespace" => namespace(),
         other => panic!("no role {other}"),
     }
 }
@@ -274,18 +275,32 @@ fn successor() {
 
 /// Replaces itself while elevated, from its main thread or another one.
 fn exec() {
+    if setting("WHERE") == "elsewhere" {
+        return replace();
+    }
+    // Tests do not run on the main thread; the only thread of a fork is one. glibc keeps its allocator usable there.
+    // SAFETY: the child replaces itself, or ends by a panic that nobody waits for.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        replace();
+    }
+    // SAFETY: no status is asked for.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+}
+
+fn replace() {
     use std::os::unix::process::CommandExt;
     let elevator = Elevator::with_guardian().unwrap();
-    let go = move || {
-        let guard = elevator.elevate_current(Priority::of::<5>()).unwrap();
-        guard.pin(0).unwrap();
-        println!("ready");
-        let error = std::process::Command::new("sleep").arg("10").exec();
-        panic!("exec: {error}");
-    };
-    if setting("WHERE") == "main" {
-        go();
-    } else {
-        std::thread::spawn(go).join().unwrap();
-    }
+    let guard = elevator.elevate_current(Priority::of::<5>()).unwrap();
+    guard.pin(0).unwrap();
+    let pid = std::process::id();
+    println!("ready {pid} {}", pid == current_tid() as u32);
+    let error = std::process::Command::new("sleep").arg("10").exec();
+    panic!("exec: {error}");
+}
+
+/// Says what it may do in the user namespace it was started in.
+fn namespace() {
+    let rights = upshift_elevate::Rights::probe();
+    println!("lacks {:?} capable {}", rights.lacks, rights.capable);
 }

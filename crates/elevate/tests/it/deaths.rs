@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use upshift_elevate::Policy;
 use upshift_elevate::sys::Linux;
+use upshift_elevate::{Policy, Tid};
 
 use crate::process::{PROMISE, Process, Random, Victim, elevated_threads, marked, until};
 use crate::root;
@@ -123,19 +123,26 @@ fn a_process_image_does_not_inherit_an_elevation() {
     if !root() {
         return;
     }
-    for place in ["main", "elsewhere"] {
+    for (place, is_main) in [("main", "true"), ("elsewhere", "false")] {
         let mut owner = Process::start("exec", &[("WHERE", place.to_string())]);
-        assert!(owner.line("ready").is_some(), "{place}");
+        let ready = owner.line("ready").unwrap();
+        let (pid, main) = ready.split_once(' ').unwrap();
+        assert_eq!(main, is_main);
+        let pid: Tid = pid.parse().unwrap();
         until("the new image runs", || {
-            std::fs::read_to_string(format!("/proc/{}/comm", owner.pid()))
+            std::fs::read_to_string(format!("/proc/{pid}/comm"))
                 .is_ok_and(|name| name.trim() == "sleep")
         });
         until("it is not elevated", || {
-            Policy::of(&Linux, owner.pid()).is_ok_and(|policy| policy.real_time() == 0)
+            Policy::of(&Linux, pid).is_ok_and(|policy| policy.real_time() == 0)
         });
         until("the guardian is gone", || {
-            marked(&owner.marker) == [owner.pid()]
+            marked(&owner.marker)
+                .iter()
+                .all(|&left| left == pid || left == owner.pid())
         });
+        // SAFETY: the sleeping process the owner has become, or its child.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
         owner.kill();
     }
 }

@@ -1,6 +1,7 @@
 //! Processes and threads the tests act on.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -21,25 +22,34 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(role: &str, settings: &[(&str, String)]) -> Process {
+        Process::try_start(role, settings, || Ok(())).unwrap()
+    }
+
+    /// As [`Process::start`]; `before` runs in the child before it becomes this program.
+    pub(crate) fn try_start(
+        role: &str,
+        settings: &[(&str, String)],
+        before: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<Process> {
         use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let marker = format!("UPSHIFT_ELEVATE_MARK={}-{number}", std::process::id());
         let (name, value) = marker.split_once('=').unwrap();
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
-            // On the main thread.
-            .arg("--test-threads=1")
             .env(ROLE, role)
             .env(name, value)
             .envs(settings.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::null());
+        // SAFETY: what the tests run there makes system calls only.
+        unsafe { command.pre_exec(before) };
+        let mut child = command.spawn()?;
         let out = BufReader::new(child.stdout.take().unwrap());
-        Process { child, out, marker }
+        Ok(Process { child, out, marker })
     }
 
     pub(crate) fn pid(&self) -> Tid {

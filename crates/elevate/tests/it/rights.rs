@@ -4,7 +4,7 @@ use upshift_elevate::sys::{Linux, Sys};
 use upshift_elevate::testing::{Call, Faulty};
 use upshift_elevate::{Class, Elevator, Lack, Policy, Priority, Restored, Rights};
 
-use crate::process::Sleeper;
+use crate::process::{Process, Sleeper};
 use crate::root;
 
 /// Takes every capability from the calling thread only.
@@ -115,6 +115,40 @@ fn a_thread_without_rights_is_told_the_remedy() {
             "{missing}"
         );
     });
+}
+
+#[test]
+fn capabilities_of_a_user_namespace_are_not_mistaken_for_rights() {
+    if !root() {
+        return;
+    }
+    match Process::try_start("namespace", &[], enter_user_namespace) {
+        Ok(mut process) => {
+            let found = process.line("lacks");
+            assert_eq!(found.as_deref(), Some("[UserNamespace] capable true"));
+        }
+        Err(error) => eprintln!("skipped: no user namespace can be made here: {error}"),
+    }
+}
+
+/// A user namespace in which root stays root.
+fn enter_user_namespace() -> std::io::Result<()> {
+    let map = b"0 0 1\n";
+    // SAFETY: system calls on integers and constants.
+    unsafe {
+        if libc::unshare(libc::CLONE_NEWUSER) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let file = libc::open(
+            c"/proc/self/uid_map".as_ptr(),
+            libc::O_WRONLY | libc::O_CLOEXEC,
+        );
+        if file < 0 || libc::write(file, map.as_ptr().cast(), map.len()) < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        libc::close(file);
+    }
+    Ok(())
 }
 
 #[test]
