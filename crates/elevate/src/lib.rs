@@ -22,6 +22,14 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
+//! | part | concern |
+//! |---|---|
+//! | [`Elevator`], [`Elevated`] | threads that are elevated, and given back |
+//! | [`Rights`] | what this process may do, and the remedy for what it may not |
+//! | [`Calibration`] | what switches and timers cost here, and the smallest sensible quantum |
+//! | [`dispatch`] | when to suspend and resume whom: logic without system calls |
+//! | [`sys`], [`testing`] | the system calls, and a way to make them fail |
+//!
 //! # What is promised
 //!
 //! 1. **Nobody stays elevated.** Whatever dies, within 1 s no thread is left above the policy it had before.

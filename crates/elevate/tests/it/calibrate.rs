@@ -8,7 +8,7 @@ fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
     let rights = Rights::probe();
     println!("{rights}");
     if let Err(missing) = rights.require(Priority::of::<3>()) {
-        eprintln!("skipped: {missing}");
+        crate::skipped(format_args!("{missing}"));
         return;
     }
     let before = Policy::of(&Linux, 0).unwrap();

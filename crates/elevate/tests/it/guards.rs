@@ -161,7 +161,7 @@ fn a_choice_made_from_outside_stands() {
         .iter()
         .collect();
     let &[one, other, ..] = all.as_slice() else {
-        eprintln!("skipped: needs two CPUs");
+        crate::skipped("needs two CPUs");
         return;
     };
     let elevator = Elevator::new().unwrap();
@@ -302,7 +302,9 @@ fn a_later_process_of_the_same_pid_is_not_touched() {
     // Start times count in ticks of 10 ms.
     std::thread::sleep(Duration::from_millis(30));
     let Some(second) = SamePid::start(tid) else {
-        eprintln!("skipped: the kernel does not let a process choose pid {tid}");
+        crate::skipped(format_args!(
+            "the kernel does not let a process choose pid {tid}"
+        ));
         return;
     };
     Linux.sched_setscheduler(tid, libc::SCHED_FIFO, 4).unwrap();

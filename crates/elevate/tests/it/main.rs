@@ -11,7 +11,17 @@ mod guards;
 mod process;
 mod rights;
 
+use std::fmt::Display;
+use std::io::Write;
+
 use upshift_elevate::{Priority, Rights};
+
+/// Says that the calling test does not test, past the capture of the test harness.
+fn skipped(why: impl Display) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("test");
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+}
 
 /// Whether this machine lets us; if not, says why. From then on a thread of this process that keeps a CPU in SCHED_FIFO
 /// for 2 s ends the process.
@@ -25,7 +35,7 @@ fn permitted() -> bool {
     match Rights::probe().require(Priority::MAX) {
         Ok(()) => true,
         Err(missing) => {
-            eprintln!("skipped: {missing}");
+            skipped(missing);
             false
         }
     }
@@ -36,7 +46,7 @@ fn root() -> bool {
     // SAFETY: cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
-        eprintln!("skipped: needs root");
+        skipped("needs root");
     }
     root && permitted()
 }

@@ -100,7 +100,7 @@ fn a_thread_without_rights_is_told_the_remedy() {
         drop_capabilities();
         let rights = Rights::probe();
         if rights.limit.0 > 0 {
-            eprintln!("skipped: RLIMIT_RTPRIO permits it");
+            crate::skipped("RLIMIT_RTPRIO permits it");
             return;
         }
         assert_eq!(rights.highest, None);
@@ -127,7 +127,7 @@ fn capabilities_of_a_user_namespace_are_not_mistaken_for_rights() {
             let found = process.line("lacks");
             assert_eq!(found.as_deref(), Some("[UserNamespace] capable true"));
         }
-        Err(error) => eprintln!("skipped: no user namespace can be made here: {error}"),
+        Err(error) => crate::skipped(format_args!("no user namespace here: {error}")),
     }
 }
 
@@ -189,13 +189,13 @@ fn a_group_without_time_is_named_with_its_file() {
     }
     let rights = Rights::probe();
     let Some(group) = &rights.group else {
-        eprintln!("skipped: no cgroup v1 gives out RT time here");
+        crate::skipped("no cgroup v1 gives out RT time here");
         return;
     };
     let parent = std::path::Path::new(&group.path).parent().unwrap();
     let own = parent.join(format!("upshift-elevate-{}", std::process::id()));
     if let Err(error) = std::fs::create_dir(&own) {
-        eprintln!("skipped: {}: {error}", own.display());
+        crate::skipped(format_args!("{}: {error}", own.display()));
         return;
     }
     let mut child = std::process::Command::new("sleep")
