@@ -550,12 +550,14 @@ impl<H: Host> Domain<H> {
     /// The coroutine that the calling thread is polling (`get_cid`).
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
+        let _critical = Critical::<H>::enter();
         self.inner.here().and_then(Vcpu::current_id)
     }
 
     /// Its effective level.
     #[must_use]
     pub fn current_level(&self) -> Option<Level> {
+        let _critical = Critical::<H>::enter();
         // SAFETY: it is being polled by this thread, hence alive.
         self.inner.current().map(|c| unsafe { c.as_ref() }.level())
     }
@@ -563,6 +565,7 @@ impl<H: Host> Domain<H> {
     /// The current coroutine has taken a lock that lends: until it has given back
     /// all such locks it may be lent the levels of those who wait for them.
     pub fn lock_taken(&self) {
+        let _critical = Critical::<H>::enter();
         if let Some(current) = self.inner.current() {
             // SAFETY: it is being polled by this thread, hence alive.
             let locks = unsafe { &current.as_ref().locks };
@@ -593,6 +596,7 @@ impl<H: Host> Domain<H> {
     /// The current coroutine waits for a lock that `holder` holds, and lends it
     /// its level.
     pub fn lend_to_holder(&self, holder: CoroutineId) {
+        let _critical = Critical::<H>::enter();
         let Some(waiting) = self.inner.current() else {
             return;
         };

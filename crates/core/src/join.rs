@@ -184,6 +184,7 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
         let slot = self
             .slot
             .expect("a join handle is not polled after its result");
+        let _critical = Critical::<H>::enter();
         if let Some(result) = self.try_take() {
             return Poll::Ready(result);
         }

@@ -88,6 +88,11 @@ impl Counters {
         add(&self.levels[level.get() as usize].suspensions, 1);
     }
 
+    pub(crate) fn suspensions(&self) -> u64 {
+        let of = |level: &LevelCounters| level.suspensions.load(Relaxed);
+        self.levels.iter().map(of).sum()
+    }
+
     pub(crate) fn exited(&self, panicked: bool) {
         add(&self.exited, 1);
         add(&self.panicked, u64::from(panicked));

@@ -232,6 +232,12 @@ impl<H: Host> Vcpu<H> {
         )
     }
 
+    /// How many polls were suspended here.
+    #[must_use]
+    pub fn suspensions(&self) -> u64 {
+        self.counters.suspensions()
+    }
+
     /// How many coroutines were taken over from other vCPUs.
     #[must_use]
     pub fn stolen(&self) -> u64 {

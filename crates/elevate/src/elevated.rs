@@ -127,6 +127,14 @@ impl Elevated {
         self.give_back()
     }
 
+    /// Gives the thread back now, for a guard that is shared; [`set`](Elevated::set) fails afterwards.
+    ///
+    /// # Errors
+    /// As [`Elevated::release`].
+    pub fn restore(&self) -> io::Result<Restored> {
+        self.give_back()
+    }
+
     fn give_back(&self) -> io::Result<Restored> {
         if !self.inner.is_owner() {
             return Ok(Restored::Gone);

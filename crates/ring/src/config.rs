@@ -1,5 +1,6 @@
 //! What a ring is made of and what it has done.
 
+use crate::owner::Bracket;
 use std::fmt;
 
 /// How the kernel hands completions over, from the best rung of the ladder to the worst.
@@ -65,6 +66,8 @@ pub struct Config {
     pub max_operations: u32,
     /// The highest rung to try.
     pub mode: Mode,
+    /// Called around each use of a handle, where the ring's owner may change; see [`Ring::adopt`](crate::Ring::adopt).
+    pub bracket: Option<Bracket>,
 }
 
 impl Default for Config {
@@ -78,6 +81,7 @@ impl Default for Config {
             accept_window: 128,
             max_operations: 1 << 18,
             mode: Mode::DeferTaskrun,
+            bracket: None,
         }
     }
 }

@@ -48,6 +48,7 @@ impl Consumer {
     /// The next event that is not `STALLED`, or an errno if the ring is gone. The event belongs to the caller.
     #[inline]
     pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<NonNull<Slot>, i32>> {
+        let _use = self.shared().begin_use();
         let here = self.shared().is_here();
         loop {
             if let Some(event) = self.next_unread(here) {
@@ -92,6 +93,7 @@ impl Consumer {
     /// Asks for the stream to be armed again.
     pub(crate) fn request(&self) -> Result<(), i32> {
         let (slot, shared) = (self.slot(), self.shared());
+        let _use = shared.begin_use();
         if shared.is_here() {
             shared.driver.arm(slot);
             return Ok(());
@@ -105,6 +107,7 @@ impl Consumer {
     #[inline]
     pub(crate) fn free(&self, event: NonNull<Slot>) {
         let shared = self.shared();
+        let _use = shared.begin_use();
         if shared.is_here() {
             // SAFETY: slots live as long as `shared`.
             shared.driver.slab.give_back(unsafe { event.as_ref() });
@@ -144,6 +147,7 @@ impl Drop for Consumer {
         // SAFETY: this handle keeps slot and stream alive until it is released, which is its last act. Until then only
         // the consumer touches `unread`.
         unsafe {
+            let _use = self.shared().begin_use();
             stream_of(slot.as_ref()).unread.set(self.unread);
             if !self.shared().is_here() {
                 slot.as_ref().forget_waker(false);

@@ -12,6 +12,7 @@ use crate::pool::Pools;
 use crate::slab::Slab;
 use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
 use crate::uring::Uring;
+use crate::watch::Flights;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
 use std::cell::{Cell, RefCell};
@@ -57,7 +58,7 @@ pub(crate) struct Driver {
     /// Operations to cancel that found the submission queue full.
     pub(crate) cancels: RefCell<Vec<u64>>,
     /// Operations and armed streams: in the backlog, in the queue or in the kernel.
-    pub(crate) flying: Cell<usize>,
+    pub(crate) flying: Flights,
     /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
@@ -88,7 +89,7 @@ impl Driver {
             starved: Backlog::new(),
             backlog: Backlog::new(),
             cancels: RefCell::new(Vec::new()),
-            flying: Cell::new(0),
+            flying: Flights::new(),
             handles: Cell::new(1),
             closing: Cell::new(false),
             watching: Cell::new(false),
@@ -115,7 +116,7 @@ impl Driver {
         slot.kind.set(Kind::Once);
         slot.level.set(level);
         self.handles.set(self.handles.get() + 1);
-        self.flying.set(self.flying.get() + 1);
+        self.flying.begin(level);
         if self.backlog.is_empty() && !self.uring.is_full() {
             // SAFETY: just stored.
             let entry = unsafe { (*Stored::<T>::place(slot.payload())).entry() };
@@ -128,7 +129,7 @@ impl Driver {
 
     /// Queues the entry of a slot that is not flying.
     pub(crate) fn launch(&self, slot: &Slot) {
-        self.flying.set(self.flying.get() + 1);
+        self.flying.begin(slot.level.get());
         if self.backlog.is_empty() && !self.uring.is_full() {
             self.push_slot(slot);
         } else {
@@ -259,7 +260,7 @@ impl Driver {
         slot.result.set(result);
         slot.flags.set(flags);
         slot.place.set(Place::Done);
-        self.flying.set(self.flying.get() - 1);
+        self.flying.end(slot.level.get());
         if slot.has_mark(ORPHAN) {
             self.dispose(slot);
         } else if let Some(waker) = slot.deliver(slot) {
@@ -282,7 +283,7 @@ impl Driver {
 
     /// Nothing is in flight any more.
     pub(crate) fn is_idle(&self) -> bool {
-        self.flying.get() == 0 && !self.watching.get()
+        self.flying.count() == 0 && !self.watching.get()
     }
 
     pub(crate) fn stats(&self) -> Stats {

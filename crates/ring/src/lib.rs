@@ -31,7 +31,8 @@
 //!
 //! # Who owns what
 //!
-//! * The ring and everything marked "owner" belong to the ring's thread; handles may be polled and dropped on any.
+//! * The ring and everything marked "owner" belong to the ring's thread; handles may be polled and dropped on any. Its
+//!   user-space side may change hands (`owner.rs`), and be watched from elsewhere (`watch.rs`).
 //! * A handle and the ring meet in one word of the slot (`inbox.rs`, model-checked) and in the mailbox (`mailbox.rs`), which
 //!   handles on other threads use to cancel, to ask for more, and to give slots and buffers back.
 //! * A buffer belongs to its operation, the operation to its slot, until the terminal completion. A descriptor is kept open by
@@ -87,6 +88,7 @@ mod inbox;
 mod mailbox;
 pub mod op;
 mod operation;
+mod owner;
 mod pool;
 mod recv;
 mod remote;
@@ -100,6 +102,7 @@ mod submission;
 mod sync;
 mod turn;
 mod uring;
+mod watch;
 
 pub use accept::AcceptMulti;
 pub use address::Address;
@@ -109,8 +112,10 @@ pub use fd::Fd;
 /// The submission queue entry that an [`Operation`] describes itself by.
 pub use io_uring::squeue::Entry;
 pub use operation::Operation;
+pub use owner::{Bracket, Owner, Proxy};
 pub use recv::{RecvBuf, RecvMulti};
 pub use remote::Remote;
 pub use ring::Ring;
 pub use setup::SetupError;
 pub use submission::Submission;
+pub use watch::Watch;

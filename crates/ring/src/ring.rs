@@ -5,12 +5,14 @@ use crate::backlog::LEVELS;
 use crate::config::{Config, Mode, Stats};
 use crate::fd::Fd;
 use crate::operation::Operation;
+use crate::owner::{Owner, Proxy, this_thread};
 use crate::recv::RecvMulti;
 use crate::remote::{Kick, Remote, Sleep};
 use crate::setup::explain;
 use crate::shared::Shared;
 use crate::slot::Kind;
 use crate::submission::Submission;
+use crate::watch::Watch;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -152,7 +154,7 @@ impl Ring {
     /// Operations and armed streams that have not completed.
     #[inline]
     pub fn in_flight(&self) -> usize {
-        self.shared().driver.flying.get()
+        self.shared().driver.flying.count()
     }
 
     /// Slots in use: operations, streams and events whose handles are alive, and cancelled ones the kernel still has.
@@ -163,6 +165,46 @@ impl Ring {
     /// A handle to wake this ring from other threads.
     pub fn remote(&self) -> Remote {
         Remote::new(self.kick.clone())
+    }
+
+    /// A watch on this ring for another thread; once per ring, on the thread that made it.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel answers to another descriptor, or to a second registration (EBUSY).
+    pub fn watch(&self) -> io::Result<Watch> {
+        let driver = &self.shared().driver;
+        driver.uring.watch(driver.flying.levels())
+    }
+
+    /// The thread that owns the user-space side of this ring.
+    pub fn owner(&self) -> Owner {
+        self.shared().owner()
+    }
+
+    /// The calling thread owns the user-space side of this ring from now on, as the maker did at first: its handles work on the
+    /// ring directly, those on other threads through the mailbox.
+    ///
+    /// # Safety
+    ///
+    /// The caller sees to it that one thread at a time uses this `Ring`, and that the owner changes only while no thread is
+    /// within its [`Bracket`]. System calls of other threads than the maker need a [proxy](Self::set_proxy).
+    pub unsafe fn adopt(&self) {
+        self.shared().assign(Owner(this_thread()));
+    }
+
+    /// The same on behalf of another thread, which owned the ring before.
+    ///
+    /// # Safety
+    ///
+    /// As [`adopt`](Self::adopt), with that thread for the calling one.
+    pub unsafe fn assign(&self, owner: Owner) {
+        self.shared().assign(owner);
+    }
+
+    /// Who makes the system calls of owners that did not make the ring.
+    pub fn set_proxy(&self, proxy: Box<dyn Proxy>) {
+        self.shared().driver.uring.set_proxy(proxy);
     }
 
     /// What has been done so far.

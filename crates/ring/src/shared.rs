@@ -5,12 +5,14 @@
 //! When the ring goes, what the cell says becomes an atomic count, the mailbox refuses, and the last to leave frees the
 //! memory. The ring itself is the first handle.
 //!
-//! "Here" means: on the ring's thread, while the ring lives. It costs a load and a call of `pthread_self`. No other thread
-//! can be mistaken for it: the ring cannot leave its thread, and forgets it when it is dropped.
+//! "Here" means: on the thread that owns the ring, while the ring lives. It costs a load and a call of `pthread_self`. No other
+//! thread can be mistaken for it: the ring forgets its owner when it is dropped, and the owner changes only between uses
+//! (`owner.rs`).
 
 use crate::config::Config;
 use crate::driver::{Driver, count};
 use crate::mailbox::{Closed, Mailbox, Message};
+use crate::owner::{Bracket, InUse, Owner, this_thread};
 use crate::remote::Kick;
 use crate::slot::Slot;
 use std::cell::Cell;
@@ -20,8 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) struct Shared {
-    /// The ring's thread, or 0.
+    /// The owner's thread, or 0.
     owner: AtomicUsize,
+    bracket: Option<Bracket>,
     /// Handles alive after the mailbox has closed.
     references: AtomicUsize,
     mail: Arc<Mailbox>,
@@ -30,17 +33,13 @@ pub(crate) struct Shared {
     pub(crate) driver: Driver,
 }
 
-fn this_thread() -> usize {
-    // SAFETY: has no preconditions.
-    unsafe { libc::pthread_self() as usize }
-}
-
 impl Shared {
     pub(crate) fn new(config: &Config, kick: Arc<Kick>) -> io::Result<NonNull<Self>> {
         let mail = Arc::new(Mailbox::new(kick));
         let shared = Self {
             owner: AtomicUsize::new(this_thread()),
             references: AtomicUsize::new(0),
+            bracket: config.bracket,
             mail: mail.clone(),
             letters: Cell::new(Vec::new()),
             driver: Driver::new(config, mail)?,
@@ -52,6 +51,20 @@ impl Shared {
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// A use of a handle begins; to be kept until it ends.
+    #[inline]
+    pub(crate) fn begin_use(&self) -> InUse {
+        InUse::begin(self.bracket)
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        Owner(self.owner.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn assign(&self, owner: Owner) {
+        self.owner.store(owner.0, Ordering::Relaxed);
     }
 
     /// Sends a message that does not release.
@@ -73,6 +86,7 @@ impl Shared {
     ) {
         // SAFETY: the caller's handle keeps it alive until it is released.
         let shared = unsafe { this.as_ref() };
+        let _use = shared.begin_use();
         if shared.is_here() {
             here(&shared.driver);
             if shared.is_here() {

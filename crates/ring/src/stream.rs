@@ -146,7 +146,7 @@ impl Driver {
         }
         let last = !cqueue::more(flags);
         if last {
-            self.flying.set(self.flying.get() - 1);
+            self.flying.end(slot.level.get());
             slot.place.set(Place::Idle);
         }
         if slot.has_mark(ORPHAN) {

@@ -73,6 +73,7 @@ impl<T> Submission<T> {
         if let State::Slot(slot, shared) = self.state {
             // SAFETY: this handle keeps both alive.
             let (slot, shared) = unsafe { (slot.as_ref(), shared.as_ref()) };
+            let _use = shared.begin_use();
             if shared.is_here() {
                 shared.driver.cancel(slot);
             } else {
@@ -102,6 +103,7 @@ impl<T: Operation> Future for Submission<T> {
         if let State::Slot(slot, shared) = self.state {
             // SAFETY: this handle keeps both alive.
             let (at, owner) = unsafe { (slot.as_ref(), shared.as_ref()) };
+            let _use = owner.begin_use();
             if !at.inbox.has_arrived() && at.wait(cx.waker(), owner.is_here()) {
                 return Poll::Pending;
             }
@@ -146,6 +148,7 @@ impl<T> Drop for Submission<T> {
         if let State::Slot(slot, shared) = self.state {
             // SAFETY: this handle keeps both alive until it is released, which is its last act.
             unsafe {
+                let _use = shared.as_ref().begin_use();
                 if !shared.as_ref().is_here() {
                     // The owner may be far behind; the waker should not wait for it.
                     slot.as_ref().forget_waker(false);

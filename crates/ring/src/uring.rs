@@ -5,19 +5,25 @@
 //! nothing here may be called after that.
 
 use crate::config::{Config, Mode};
+use crate::owner::{Proxy, this_thread};
 use crate::setup::{build, explain};
+use crate::watch::Watch;
 use io_uring::cqueue::{CompletionQueue, CompletionStatus};
 use io_uring::squeue::{Entry, SubmissionQueue};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, Submitter, cqueue};
-use std::cell::{Cell, UnsafeCell};
+use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 pub(crate) struct Uring {
-    ring: NonNull<IoUring>,
+    ring: ManuallyDrop<Arc<IoUring>>,
+    /// The thread that made it, the only one that the kernel lets in.
+    maker: usize,
+    proxy: OnceCell<Box<dyn Proxy>>,
     // These three point into `*ring` and are never dropped (they own nothing), so they cannot outlive it harmfully.
     submitter: UnsafeCell<ManuallyDrop<Submitter<'static>>>,
     sq: UnsafeCell<ManuallyDrop<SubmissionQueue<'static>>>,
@@ -33,9 +39,9 @@ pub(crate) struct Uring {
 impl Uring {
     pub(crate) fn new(config: &Config) -> io::Result<Self> {
         let (ring, mode) = build(config)?;
-        let ring = NonNull::from(Box::leak(Box::new(ring)));
-        // SAFETY: just leaked; freed only by `close`, after which nothing of this type is used.
-        let shared: &'static IoUring = unsafe { ring.as_ref() };
+        let ring = ManuallyDrop::new(Arc::new(ring));
+        // SAFETY: our reference is given back only by `close`, after which nothing of this type is used.
+        let shared: &'static IoUring = unsafe { &*Arc::as_ptr(&ring) };
         let mut submitter = shared.submitter();
         // Saves the look-up of the descriptor in each enter; Linux 5.18. Without it everything works as well.
         let _ = submitter.register_ring_fd();
@@ -52,6 +58,8 @@ impl Uring {
         }
         Ok(Self {
             ring,
+            maker: this_thread(),
+            proxy: OnceCell::new(),
             submitter: UnsafeCell::new(ManuallyDrop::new(submitter)),
             sq: UnsafeCell::new(ManuallyDrop::new(sq)),
             cq: UnsafeCell::new(ManuallyDrop::new(cq)),
@@ -97,6 +105,47 @@ impl Uring {
     fn submitter(&self) -> &Submitter<'static> {
         // SAFETY: owner only; changed by `close` alone, after which nothing is called.
         unsafe { &*self.submitter.get() }
+    }
+
+    /// See [`Watch`].
+    pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<Watch> {
+        Watch::new(Arc::clone(&self.ring), levels)
+    }
+
+    /// The first one stays.
+    pub(crate) fn set_proxy(&self, proxy: Box<dyn Proxy>) {
+        let _ = self.proxy.set(proxy);
+    }
+
+    #[inline]
+    fn is_made_here(&self) -> bool {
+        self.maker == this_thread()
+    }
+
+    /// Makes a system call, or has the maker of the ring make it.
+    #[inline]
+    fn by_maker<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        if self.is_made_here() {
+            call()
+        } else {
+            self.by_proxy(&mut call)
+        }
+    }
+
+    #[cold]
+    fn by_proxy<T>(&self, call: &mut dyn FnMut() -> io::Result<T>) -> io::Result<T> {
+        let Some(proxy) = self.proxy.get() else {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the ring was made by another thread: set a proxy before it is adopted",
+            ));
+        };
+        let mut result = None;
+        if !proxy.call(&mut || result = Some(call())) {
+            // What was to be handed over stays queued.
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        result.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EAGAIN)))
     }
 
     /// No room for another entry before the next enter.
@@ -170,11 +219,13 @@ impl Uring {
         let sq = self.sq();
         sq.sync();
         let pending = sq.len() as u32;
-        // SAFETY: no argument block.
-        let result = unsafe {
-            self.submitter()
-                .enter::<libc::sigset_t>(pending, 0, flags.bits(), None)
-        };
+        let result = self.by_maker(|| {
+            // SAFETY: no argument block.
+            unsafe {
+                self.submitter()
+                    .enter::<libc::sigset_t>(pending, 0, flags.bits(), None)
+            }
+        });
         self.entered(result)
     }
 
@@ -188,11 +239,15 @@ impl Uring {
         if let Some(time) = &time {
             args = args.timespec(time);
         }
-        // SAFETY: `args` is what EXT_ARG announces, and it and the time outlive the call.
-        let result = unsafe {
-            self.submitter()
-                .enter(pending, want, self.wait_flags.bits(), Some(&args))
-        };
+        // A maker that answers for another thread has something better to do than to wait.
+        let want = if self.is_made_here() { want } else { 0 };
+        let result = self.by_maker(|| {
+            // SAFETY: `args` is what EXT_ARG announces, and it and the time outlive the call.
+            unsafe {
+                self.submitter()
+                    .enter(pending, want, self.wait_flags.bits(), Some(&args))
+            }
+        });
         self.entered(result)
     }
 
@@ -215,17 +270,19 @@ impl Uring {
         entries: u16,
         group: u16,
     ) -> io::Result<()> {
-        // SAFETY: forwarded.
-        unsafe {
-            self.submitter()
-                .register_buf_ring_with_flags(address, entries, group, 0)
-        }
+        self.by_maker(|| {
+            // SAFETY: forwarded.
+            unsafe {
+                self.submitter()
+                    .register_buf_ring_with_flags(address, entries, group, 0)
+            }
+        })
         .map_err(|error| explain("cannot register receive buffers", &error))
     }
 
     pub(crate) fn unregister_buffers(&self, group: u16) {
         // The only failure is that there are none.
-        let _ = self.submitter().unregister_buf_ring(group);
+        let _ = self.by_maker(|| self.submitter().unregister_buf_ring(group));
     }
 
     /// Closes the instance.
@@ -236,7 +293,7 @@ impl Uring {
         // The registered descriptor would keep the instance alive as long as the thread.
         // SAFETY: owner only, and the last use.
         let _ = unsafe { (*self.submitter.get()).unregister_ring_fd() };
-        // SAFETY: leaked in `new`, freed only here, and the views are never used again.
-        drop(unsafe { Box::from_raw(self.ring.as_ptr()) });
+        // SAFETY: forgotten in `new`, given back only here, and the views are never used again.
+        drop(unsafe { Arc::from_raw(Arc::as_ptr(&self.ring)) });
     }
 }

@@ -5,6 +5,16 @@ use std::io;
 /// The CPUs of a thread.
 pub(crate) struct Mask(libc::cpu_set_t);
 
+impl Mask {
+    /// Their numbers.
+    pub(crate) fn cpus(&self) -> Vec<usize> {
+        (0..libc::CPU_SETSIZE as usize)
+            // SAFETY: within the set.
+            .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &self.0) })
+            .collect()
+    }
+}
+
 /// The affinity of the calling thread.
 pub(crate) fn current() -> io::Result<Mask> {
     // SAFETY: an all-zero set is a valid, empty one.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use upshift_core::{CoroutineId, Level};
 
+use crate::preempt::Critical;
 use crate::time::Timers;
 use crate::worker::Worker;
 
@@ -44,7 +45,9 @@ impl Drop for Entered {
 pub(crate) fn with<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
     // SAFETY: not null only between `enter` and its end, while the worker lives.
-    unsafe { worker.as_ref() }.map(f)
+    let worker = unsafe { worker.as_ref() }?;
+    let _critical = Critical::enter();
+    Some(f(worker))
 }
 
 /// Runs `f` with the worker of the calling thread, or says what is missing.
@@ -59,6 +62,7 @@ pub(crate) fn try_with<R>(f: impl FnOnce(&Worker) -> R) -> io::Result<R> {
 /// The coroutine that is being polled.
 #[inline]
 pub(crate) fn current_id() -> Option<CoroutineId> {
+    let _critical = Critical::enter();
     // SAFETY: a served vCPU exists.
     crate::host::served().and_then(|vcpu| unsafe { vcpu.as_ref() }.current_id())
 }
@@ -66,6 +70,7 @@ pub(crate) fn current_id() -> Option<CoroutineId> {
 /// Its effective level.
 #[inline]
 pub(crate) fn current_level() -> Option<Level> {
+    let _critical = Critical::enter();
     // SAFETY: a served vCPU exists.
     crate::host::served().and_then(|vcpu| unsafe { vcpu.as_ref() }.running_level())
 }

@@ -6,9 +6,10 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
 use upshift_core::{Host, MAX_VCPUS, Panic, Vcpu};
-use upshift_ring::Remote;
+use upshift_ring::{Remote, Watch};
 
 use crate::clock;
+use crate::preempt;
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<Linux>>>> = const { Cell::new(None) };
@@ -34,12 +35,15 @@ pub(crate) fn served() -> Option<NonNull<Vcpu<Linux>>> {
 pub struct Linux {
     /// How to end the wait of each vCPU.
     remotes: Box<[Mutex<Option<Remote>>]>,
+    /// How to wake the sentinel of each preemptible vCPU.
+    bells: Box<[Mutex<Option<Watch>>]>,
 }
 
 impl Linux {
     pub(crate) fn new() -> Linux {
         Linux {
             remotes: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
+            bells: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
         }
     }
 
@@ -47,6 +51,12 @@ impl Linux {
         *self.remotes[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = remote;
+    }
+
+    pub(crate) fn set_bell(&self, index: usize, bell: Option<Watch>) {
+        *self.bells[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = bell;
     }
 }
 
@@ -74,9 +84,31 @@ unsafe impl Host for Linux {
     fn relax(&self, spins: u32) {
         if spins < 100 {
             core::hint::spin_loop();
-        } else {
+        } else if spins < 200 {
             // The holder of the lock may be waiting for this CPU.
             std::thread::yield_now();
+        } else {
+            // And it may be less urgent than this thread.
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+
+    #[inline]
+    fn enter() {
+        preempt::enter();
+    }
+
+    #[inline]
+    fn leave() {
+        preempt::leave();
+    }
+
+    fn attend(&self, index: usize) {
+        let bell = self.bells[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(bell) = &*bell {
+            bell.ring_bell();
         }
     }
 

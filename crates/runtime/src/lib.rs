@@ -54,12 +54,15 @@
 
 mod affinity;
 mod blocking;
+mod builder;
 mod clock;
 mod context;
 mod coop;
 pub mod fs;
+mod handle;
 mod host;
 pub mod net;
+mod preempt;
 mod runtime;
 pub mod signal;
 mod stats;
@@ -69,9 +72,12 @@ mod task;
 pub mod time;
 mod worker;
 
+pub use builder::Builder;
 pub use coop::{YieldIfNeeded, need_preempt, yield_if_needed, yield_now};
+pub use handle::Handle;
 pub use host::Linux;
-pub use runtime::{Builder, Handle, Runtime};
+pub use preempt::{NoSuspend, Preemption, PreemptionStats, no_suspend};
+pub use runtime::Runtime;
 pub use stats::LevelStats;
 pub use task::{
     JoinHandle, LocalHandle, alloc_cpu, current_level, get_cid, release_cpu, reprio, spawn,

@@ -10,25 +10,24 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
-use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
 use std::task::{Context, Poll};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use upshift_core::{
-    Config, CoroutineId, Dead, Domain, Executor, Level, Priority, SpawnError, State,
-};
+use upshift_core::{Domain, Executor, Level, Priority};
 use upshift_ring::{Mode, Ring};
 
 use crate::affinity;
 use crate::blocking::Pool;
+use crate::builder::Builder;
 use crate::clock;
 use crate::context;
+use crate::handle::Handle;
 use crate::host::Linux;
-use crate::task::JoinHandle;
+use crate::preempt::{self, PreemptionStats, Split};
 use crate::time::Timers;
 use crate::worker::Worker;
 
@@ -37,21 +36,34 @@ pub(crate) struct Shared {
     pub(crate) domain: Domain<Linux>,
     pub(crate) pool: Pool,
     pub(crate) spin: Duration,
-    reap_interval: Duration,
-    quantum: Duration,
-    ring: upshift_ring::Config,
-    name: String,
-    pins: Vec<usize>,
-    others: Mutex<Vec<Other>>,
+    pub(crate) reap_interval: Duration,
+    pub(crate) quantum: Duration,
+    pub(crate) ring: upshift_ring::Config,
+    pub(crate) name: String,
+    pub(crate) pins: Vec<usize>,
+    pub(crate) others: Mutex<Vec<Other>>,
     /// A ring that fails is reported once, not at every turn.
-    reported: AtomicBool,
+    pub(crate) reported: AtomicBool,
+    /// How vCPUs interrupt polls; `None`: they do not.
+    pub(crate) preemption: Option<preempt::Settings>,
+    /// vCPU 0, if it is preemptible.
+    pub(crate) first: OnceLock<Weak<Split>>,
+    /// The CPUs of the process, for preemptible vCPUs that are not pinned by the user.
+    pub(crate) cpus: Vec<usize>,
 }
 
-/// A vCPU with a thread of its own.
-struct Other {
+/// A vCPU with threads of its own.
+pub(crate) struct Other {
     index: usize,
-    stop: Arc<AtomicBool>,
-    thread: thread::JoinHandle<()>,
+    engine: OtherEngine,
+}
+
+enum OtherEngine {
+    Inline {
+        stop: Arc<AtomicBool>,
+        thread: thread::JoinHandle<()>,
+    },
+    Split(Arc<Split>),
 }
 
 impl Shared {
@@ -64,9 +76,14 @@ impl Shared {
         thread::sleep(Duration::from_millis(1));
     }
 
-    fn worker(self: &Arc<Shared>, executor: Executor<Linux>) -> io::Result<Worker> {
+    /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so.
+    pub(crate) fn worker(
+        self: &Arc<Shared>,
+        executor: Executor<Linux>,
+        pin: Option<usize>,
+    ) -> io::Result<Worker> {
         let index = executor.index();
-        if let Some(&cpu) = self.pins.get(index) {
+        if let Some(cpu) = pin {
             affinity::pin(cpu)?;
         }
         let ring = Ring::new(self.ring.clone())?;
@@ -83,16 +100,45 @@ impl Shared {
         })
     }
 
-    /// Starts a thread that serves one more vCPU. Returns its index.
+    /// The CPU that the user wants a vCPU on.
+    pub(crate) fn pin_of(&self, index: usize) -> Option<usize> {
+        self.pins.get(index).copied()
+    }
+
+    /// Starts the threads of a preemptible vCPU.
+    pub(crate) fn split(
+        self: &Arc<Shared>,
+        executor: Executor<Linux>,
+        settings: &preempt::Settings,
+    ) -> io::Result<Arc<Split>> {
+        let index = executor.index();
+        let cpu = self
+            .pin_of(index)
+            .or_else(|| self.cpus.get(index % self.cpus.len().max(1)).copied())
+            .unwrap_or(0);
+        Split::start(self, executor, cpu, settings.clone())
+    }
+
+    /// Starts the threads that serve one more vCPU. Returns its index.
     pub(crate) fn add_vcpu(self: &Arc<Shared>) -> io::Result<usize> {
         let executor = self.domain.add_vcpu().map_err(io::Error::other)?;
+        let index = executor.index();
+        let engine = match &self.preemption {
+            Some(settings) => OtherEngine::Split(self.split(executor, settings)?),
+            None => self.inline(executor)?,
+        };
+        self.others().push(Other { index, engine });
+        Ok(index)
+    }
+
+    fn inline(self: &Arc<Shared>, executor: Executor<Linux>) -> io::Result<OtherEngine> {
         let index = executor.index();
         let (ready, is_ready) = mpsc::sync_channel(1);
         let shared = self.clone();
         let thread = thread::Builder::new()
             .name(format!("{}-{index}", self.name))
             .spawn(move || {
-                let worker = match shared.worker(executor) {
+                let worker = match shared.worker(executor, shared.pin_of(index)) {
                     Ok(worker) => worker,
                     Err(error) => {
                         let _ = ready.send(Err(error));
@@ -108,12 +154,7 @@ impl Shared {
         let stop = is_ready
             .recv()
             .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;
-        self.others().push(Other {
-            index,
-            stop,
-            thread,
-        });
-        Ok(index)
+        Ok(OtherEngine::Inline { stop, thread })
     }
 
     /// Ends the vCPU that was added last. Returns its index.
@@ -135,8 +176,31 @@ impl Shared {
     }
 
     fn stop(&self, other: &Other) {
-        other.stop.store(true, Ordering::Relaxed);
-        upshift_core::Host::pend(self.domain.host(), other.index);
+        match &other.engine {
+            OtherEngine::Inline { stop, .. } => {
+                stop.store(true, Ordering::Relaxed);
+                upshift_core::Host::pend(self.domain.host(), other.index);
+            }
+            OtherEngine::Split(split) => split.stop(),
+        }
+    }
+
+    /// What preemption has done so far.
+    pub(crate) fn preemption_stats(&self) -> PreemptionStats {
+        let mut stats = PreemptionStats::default();
+        if let Some(first) = self.first.get().and_then(Weak::upgrade) {
+            first.add_to(&mut stats);
+        }
+        for other in self.others().iter() {
+            if let OtherEngine::Split(split) = &other.engine {
+                split.add_to(&mut stats);
+            }
+        }
+        for vcpu in self.domain.vcpus() {
+            stats.suspended += vcpu.suspended();
+            stats.suspensions += vcpu.suspensions();
+        }
+        stats
     }
 
     fn others(&self) -> std::sync::MutexGuard<'_, Vec<Other>> {
@@ -144,217 +208,22 @@ impl Shared {
     }
 }
 
-/// Settings of a runtime to be built.
-///
-/// ```
-/// use std::time::Duration;
-///
-/// let runtime = upshift::Runtime::builder()
-///     .vcpus(2)
-///     .spin(Duration::ZERO)
-///     .name("api")
-///     .build()?;
-/// assert_eq!(runtime.block_on(async { 1 + 1 }), 2);
-/// # Ok::<(), std::io::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct Builder {
-    vcpus: usize,
-    pins: Vec<usize>,
-    ring: upshift_ring::Config,
-    aging: Option<NonZeroU32>,
-    chaos: Option<u64>,
-    spin: Option<Duration>,
-    reap_interval: Duration,
-    quantum: Duration,
-    blocking_threads: usize,
-    main_level: Level,
-    name: String,
-}
-
-impl Builder {
-    fn new() -> Builder {
-        Builder {
-            vcpus: thread::available_parallelism().map_or(1, usize::from),
-            pins: Vec::new(),
-            ring: upshift_ring::Config::default(),
-            aging: None,
-            chaos: None,
-            spin: None,
-            reap_interval: Duration::from_micros(20),
-            quantum: Duration::from_micros(500),
-            blocking_threads: 64,
-            main_level: Level::DEFAULT,
-            name: "upshift".into(),
-        }
-    }
-
-    /// How many vCPUs (default: one per CPU the process may use). At least 1.
-    #[must_use]
-    pub fn vcpus(mut self, vcpus: usize) -> Builder {
-        self.vcpus = vcpus;
-        self
-    }
-
-    /// Pins vCPU k to the k-th of these CPUs. Further vCPUs are not pinned.
-    #[must_use]
-    pub fn pin(mut self, cpus: impl IntoIterator<Item = usize>) -> Builder {
-        self.pins = cpus.into_iter().collect();
-        self
-    }
-
-    /// Entries of each ring's submission queue (default 256): so many operations
-    /// are handed to the kernel at once.
-    #[must_use]
-    pub fn ring_entries(mut self, entries: u32) -> Builder {
-        self.ring.entries = entries;
-        self
-    }
-
-    /// Number (a power of two) and size in bytes of the receive buffers, from which
-    /// [`recv`](crate::net::TcpStream::recv) is served: so many per vCPU and level
-    /// that receives (default 1024 of 2 KiB), so that data which waits for less
-    /// urgent coroutines does not keep buffers from more urgent ones.
-    #[must_use]
-    pub fn buffers(mut self, count: u16, size: u32) -> Builder {
-        self.ring.buffers = count;
-        self.ring.buffer_size = size;
-        self
-    }
-
-    /// The best ring mode to try (default: the best the kernel has).
-    #[must_use]
-    pub fn ring_mode(mut self, mode: Mode) -> Builder {
-        self.ring.mode = mode;
-        self
-    }
-
-    /// Aging: every `turns`-th turn of a vCPU goes to its levels in rotation, so
-    /// that none starves. Default: strict priority.
-    #[must_use]
-    pub fn aging(mut self, turns: NonZeroU32) -> Builder {
-        self.aging = Some(turns);
-        self
-    }
-
-    /// Test mode: shuffles the order within a level and makes every preemption
-    /// test answer yes.
-    #[must_use]
-    pub fn chaos(mut self, seed: u64) -> Builder {
-        self.chaos = Some(seed);
-        self
-    }
-
-    /// How long a vCPU that is being woken by others spins before it parks
-    /// (default 50 µs; zero with more vCPUs than CPUs, or one CPU). Zero: never.
-    #[must_use]
-    pub fn spin(mut self, spin: Duration) -> Builder {
-        self.spin = Some(spin);
-        self
-    }
-
-    /// How long completions may wait in the ring while coroutines are ready
-    /// (default 20 µs): shorter is more prompt, longer saves system calls.
-    #[must_use]
-    pub fn reap_interval(mut self, interval: Duration) -> Builder {
-        self.reap_interval = interval;
-        self
-    }
-
-    /// How long a poll may go on when [`yield_if_needed`](crate::yield_if_needed)
-    /// finds an equal waiting (default 500 µs).
-    #[must_use]
-    pub fn quantum(mut self, quantum: Duration) -> Builder {
-        self.quantum = quantum;
-        self
-    }
-
-    /// The most threads for [`spawn_blocking`](crate::spawn_blocking) (default
-    /// 64); they are started when needed.
-    #[must_use]
-    pub fn blocking_threads(mut self, threads: usize) -> Builder {
-        self.blocking_threads = threads;
-        self
-    }
-
-    /// The level of the main coroutine (default 32), which its children inherit.
-    #[must_use]
-    pub fn main_level(mut self, level: Level) -> Builder {
-        self.main_level = level;
-        self
-    }
-
-    /// The beginning of the names of the threads (default `upshift`).
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Builder {
-        self.name = name.into();
-        self
-    }
-
-    /// Builds the runtime and starts its threads.
-    ///
-    /// # Errors
-    /// `InvalidInput` for zero vCPUs or a CPU that does not exist; what the kernel
-    /// answered to the set-up of a ring, with what to change; what it answered to
-    /// the start of a thread.
-    pub fn build(self) -> io::Result<Runtime> {
-        if self.vcpus == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a runtime needs at least one vCPU",
-            ));
-        }
-        // Of the machine, not of this thread: whoever wakes may run elsewhere.
-        let cpus = affinity::online_cpus();
-        let default_spin = if cpus > 1 && self.vcpus <= cpus {
-            Duration::from_micros(50)
-        } else {
-            Duration::ZERO
-        };
-        let config = Config {
-            aging: self.aging,
-            chaos: self.chaos,
-            coarse_below: clock::to_ticks(Duration::from_nanos(300)),
-            notify_above: clock::to_ticks(Duration::from_micros(20)),
-            patience: 0,
-        };
-        let shared = Arc::new(Shared {
-            domain: Domain::new(Linux::new(), config),
-            pool: Pool::new(self.blocking_threads.max(1), self.name.clone()),
-            spin: self.spin.unwrap_or(default_spin),
-            reap_interval: self.reap_interval,
-            quantum: self.quantum,
-            ring: self.ring,
-            name: self.name,
-            pins: self.pins,
-            others: Mutex::new(Vec::new()),
-            reported: AtomicBool::new(false),
-        });
-        let affinity = (!shared.pins.is_empty())
-            .then(affinity::current)
-            .transpose()?;
-        let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
-        let worker = shared.worker(executor)?;
-        let runtime = Runtime {
-            worker,
-            main_level: self.main_level,
-            affinity,
-            not_send: PhantomData,
-        };
-        for _ in 1..self.vcpus {
-            runtime.worker.shared.add_vcpu()?;
-        }
-        Ok(runtime)
-    }
-}
-
 /// Vcpus, threads and rings: everything coroutines need. See the [crate].
 pub struct Runtime {
-    worker: Worker,
-    main_level: Level,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) engine: Engine,
+    pub(crate) main_level: Level,
     /// The affinity of the building thread before it was pinned.
-    affinity: Option<affinity::Mask>,
-    not_send: PhantomData<*const ()>,
+    pub(crate) affinity: Option<affinity::Mask>,
+    pub(crate) not_send: PhantomData<*const ()>,
+}
+
+/// How vCPU 0 is served.
+pub(crate) enum Engine {
+    /// By the thread that built the runtime, while it is in `block_on`.
+    Inline(Box<Worker>),
+    /// By threads of its own, all the time; what is pinned by the thread that built the runtime.
+    Split(Arc<Split>),
 }
 
 impl Runtime {
@@ -376,12 +245,17 @@ impl Runtime {
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle {
-            shared: self.worker.shared.clone(),
+            shared: self.shared.clone(),
         }
     }
 
     /// Runs `future` as the main coroutine on vCPU 0, which the calling thread
     /// serves meanwhile. Other coroutines of vCPU 0 rest when this returns.
+    ///
+    /// With preemption, vCPU 0 has threads of its own, which go on when this
+    /// returns. The calling thread polls the main coroutine and those of
+    /// [`spawn_local`](crate::spawn_local) only, at the price of two switches a
+    /// poll, and these are not interrupted: spawn what is hot, or long.
     ///
     /// # Panics
     /// If the future panics, with its payload; or if called inside a coroutine.
@@ -406,15 +280,17 @@ impl Runtime {
             };
             let abort = AbortOnUnwind;
             // SAFETY: `Runtime` is not `Send`, so this thread is the only one that
-            // ever serves vCPU 0; the handle stays here.
+            // ever polls what is pinned to vCPU 0; the handle stays here.
             let spawned = unsafe {
-                self.worker
-                    .executor
+                self.executor()
                     .spawn_pinned(main, Priority::At(self.main_level))
             };
             match spawned {
                 Ok(handle) => {
-                    self.worker.run(|| done.get());
+                    match &self.engine {
+                        Engine::Inline(worker) => worker.run(|| done.get()),
+                        Engine::Split(split) => split.block_on(|| done.get()),
+                    }
                     std::mem::forget(abort);
                     // The output of a coroutine whose future is dropped is there,
                     // once its exit is complete, which the loop has waited for.
@@ -436,7 +312,17 @@ impl Runtime {
     /// How the rings of this runtime run.
     #[must_use]
     pub fn ring_mode(&self) -> Mode {
-        self.worker.ring.mode()
+        match &self.engine {
+            Engine::Inline(worker) => worker.ring.mode(),
+            Engine::Split(split) => split.ring_mode(),
+        }
+    }
+
+    fn executor(&self) -> &Executor<Linux> {
+        match &self.engine {
+            Engine::Inline(worker) => &worker.executor,
+            Engine::Split(split) => split.executor(),
+        }
     }
 }
 
@@ -479,26 +365,53 @@ impl Drop for AbortOnUnwind {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        let shared = self.worker.shared.clone();
+        let shared = self.shared.clone();
         shared.domain.close();
         // Cancelled coroutines exit on their vCPUs; this thread serves its own.
+        let limit = Instant::now() + Split::shutdown_grace();
         while shared.domain.cancel_all() != 0 {
-            let turns = Cell::new(0);
-            self.worker.run(|| {
-                turns.set(turns.get() + 1);
-                turns.get() > 64 || shared.domain.bitmap() == 0
-            });
-            thread::yield_now();
+            match &self.engine {
+                Engine::Inline(worker) => {
+                    let turns = Cell::new(0);
+                    worker.run(|| {
+                        turns.set(turns.get() + 1);
+                        turns.get() > 64 || shared.domain.bitmap() == 0
+                    });
+                    thread::yield_now();
+                }
+                Engine::Split(split) => split.stay_home(true, || true),
+            }
+            if shared.preemption.is_some() && Instant::now() > limit {
+                break;
+            }
         }
         let others = std::mem::take(&mut *shared.others());
         for other in &others {
             shared.stop(other);
         }
+        let mut given_up = 0;
         for other in others {
-            // A thread that panicked has said so already.
-            let _ = other.thread.join();
+            match other.engine {
+                // A thread that panicked has said so already.
+                OtherEngine::Inline { thread, .. } => drop(thread.join()),
+                OtherEngine::Split(split) => given_up += usize::from(!split.join(limit)),
+            }
         }
-        self.worker.retire();
+        match &self.engine {
+            Engine::Inline(worker) => worker.retire(),
+            Engine::Split(split) => {
+                split.stop();
+                given_up += usize::from(!split.join(limit));
+            }
+        }
+        if given_up != 0 {
+            eprintln!(
+                "upshift: a poll did not end within {:?} of the runtime's shutdown; its thread goes on without it",
+                Split::shutdown_grace()
+            );
+            // Its domain stays for as long as it goes on.
+            std::mem::forget(shared.clone());
+        }
         shared.pool.shut_down();
         if let Some(affinity) = self.affinity.take() {
             let _ = affinity::restore(&affinity);
@@ -509,96 +422,8 @@ impl Drop for Runtime {
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime")
-            .field("vcpus", &self.worker.shared.domain.active_vcpus())
+            .field("vcpus", &self.shared.domain.active_vcpus())
             .field("ring", &self.ring_mode())
             .finish()
-    }
-}
-
-/// A runtime from outside: `Clone`, `Send`, usable from any thread.
-#[derive(Clone)]
-pub struct Handle {
-    pub(crate) shared: Arc<Shared>,
-}
-
-impl Handle {
-    /// The runtime whose coroutine is calling.
-    ///
-    /// # Errors
-    /// Outside a runtime.
-    pub fn current() -> io::Result<Handle> {
-        context::try_with(|worker| Handle {
-            shared: worker.shared.clone(),
-        })
-    }
-
-    /// Starts a coroutine. See [`crate::spawn`].
-    ///
-    /// # Errors
-    /// [`SpawnError`] without memory, or while the runtime shuts down.
-    pub fn spawn<F>(
-        &self,
-        future: F,
-        priority: impl Into<Priority>,
-    ) -> Result<JoinHandle<F::Output>, SpawnError>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        self.shared.domain.spawn(future, priority.into())
-    }
-
-    /// Wakes a coroutine.
-    ///
-    /// # Errors
-    /// [`Dead`] if it has exited.
-    pub fn wake(&self, id: CoroutineId) -> Result<(), Dead> {
-        self.shared.domain.wake(id)
-    }
-
-    /// Gives a coroutine another level.
-    ///
-    /// # Errors
-    /// [`Dead`] if it has exited.
-    pub fn reprio(&self, id: CoroutineId, level: Level) -> Result<(), Dead> {
-        self.shared.domain.reprio(id, level)
-    }
-
-    /// Asks a coroutine to end.
-    ///
-    /// # Errors
-    /// [`Dead`] if it has exited.
-    pub fn cancel(&self, id: CoroutineId) -> Result<(), Dead> {
-        self.shared.domain.cancel(id)
-    }
-
-    /// The state of a coroutine.
-    #[must_use]
-    pub fn state(&self, id: CoroutineId) -> State {
-        self.shared.domain.state(id)
-    }
-
-    /// How many vCPUs serve.
-    #[must_use]
-    pub fn vcpus(&self) -> usize {
-        self.shared.domain.active_vcpus()
-    }
-
-    /// What happened on each level since the start, over all vCPUs.
-    #[must_use]
-    pub fn level_stats(&self, level: Level) -> crate::stats::LevelStats {
-        crate::stats::of_level(&self.shared.domain, level)
-    }
-
-    /// Bit L is set iff level L has a ready coroutine.
-    #[must_use]
-    pub fn bitmap(&self) -> u64 {
-        self.shared.domain.bitmap()
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Handle").field(&self.shared.domain).finish()
     }
 }

@@ -38,7 +38,7 @@ use upshift_core::CoroutineId;
 use upshift_ring::{Fd, IoBuf, IoBufMut, Operation, Submission, op};
 
 use crate::context;
-use crate::runtime::Handle;
+use crate::handle::Handle;
 
 /// `read(2)` at the file's own position, in two forms; see the [module](self).
 #[doc(inline)]

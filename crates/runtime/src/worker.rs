@@ -36,7 +36,7 @@ use crate::runtime::Shared;
 use crate::time::Timers;
 
 /// Polls before a vCPU with completions or submissions waiting enters the ring.
-const POLLS_PER_REAP: u32 = 64;
+pub(crate) const POLLS_PER_REAP: u32 = 64;
 /// A parked vCPU looks for work of busy ones this often: their owners wake it
 /// when they see that they have too much, but not in the middle of a long poll.
 const LOOK_AROUND: Duration = Duration::from_millis(10);
@@ -47,7 +47,7 @@ const SHORT_WAIT: Duration = Duration::from_micros(200);
 /// Whether to spin before parking. A spin that brings nothing (the waker needs
 /// this very CPU, say) makes the next ones rarer, down to one wait in 64.
 #[derive(Default)]
-struct Spin {
+pub(crate) struct Spin {
     /// The last wait was short, and another vCPU or thread ended it.
     worthwhile: bool,
     misses: u32,
@@ -98,11 +98,7 @@ impl Worker {
         let mut polls = 0;
         let mut back: Option<Yielded<'_, Linux>> = None;
         loop {
-            if self.pending_level.get() < u8::MAX
-                && self.next_level(back.as_ref()) > self.pending_level.get()
-            {
-                // What more urgent coroutines have asked of the kernel goes before
-                // less urgent polls.
+            if self.submissions_are_urgent(back.as_ref()) {
                 self.turn();
                 reaped_at = self.executor.clock();
                 polls = 0;
@@ -114,9 +110,7 @@ impl Worker {
                         back = Some(yielded);
                     }
                     polls += 1;
-                    let due = self.executor.clock().wrapping_sub(reaped_at) >= self.reap_ticks
-                        && (self.ring_is_due() || self.timers.next_deadline().is_some());
-                    if due || polls >= POLLS_PER_REAP {
+                    if polls >= POLLS_PER_REAP || self.reap_is_due(reaped_at) {
                         self.turn();
                         reaped_at = self.executor.clock();
                         polls = 0;
@@ -141,6 +135,21 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Has something more urgent than the next poll asked for I/O that is not
+    /// submitted yet? That goes first.
+    #[inline]
+    pub(crate) fn submissions_are_urgent(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
+        self.pending_level.get() < u8::MAX && self.next_level(back) > self.pending_level.get()
+    }
+
+    /// Is it time to look at the ring and the timers, at which the last look was
+    /// at tick `reaped_at`?
+    #[inline]
+    pub(crate) fn reap_is_due(&self, reaped_at: u64) -> bool {
+        self.executor.clock().wrapping_sub(reaped_at) >= self.reap_ticks
+            && (self.ring_is_due() || self.timers.next_deadline().is_some())
     }
 
     /// The most urgent level that has something to poll; 64 if none has.
@@ -175,7 +184,7 @@ impl Worker {
     }
 
     #[inline]
-    fn ring_is_due(&self) -> bool {
+    pub(crate) fn ring_is_due(&self) -> bool {
         self.ring.has_completions() || self.ring.pending_submissions() != 0
     }
 
@@ -186,7 +195,7 @@ impl Worker {
     }
 
     /// Submits, reaps all completions into the ready queues, expires timers.
-    fn turn(&self) {
+    pub(crate) fn turn(&self) {
         self.pending_level.set(u8::MAX);
         if self.ring_is_due()
             && let Err(error) = self.ring.submit()
@@ -202,7 +211,7 @@ impl Worker {
 
     /// Waits for completions, timers or wakes, spinning first if that has been
     /// worthwhile.
-    fn wait(&self, spin: &mut Spin) {
+    pub(crate) fn wait(&self, spin: &mut Spin) {
         if spin.is_due() {
             if self.spin() {
                 spin.hit();

@@ -18,6 +18,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::preempt::Critical;
+
 /// Attempts that only spin.
 const SPINS: u32 = 64;
 /// Attempts before the thread sleeps instead of yielding.
@@ -43,10 +45,15 @@ impl<T> Lock<T> {
 
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
+        // The holder is not suspended in the middle: others would spin.
+        let critical = Critical::enter();
         if self.held.swap(true, Ordering::Acquire) {
             self.wait();
         }
-        Guard { lock: self }
+        Guard {
+            lock: self,
+            critical,
+        }
     }
 
     #[cold]
@@ -72,6 +79,8 @@ impl<T> Lock<T> {
 /// The right to the value; gives the lock back when dropped.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    #[expect(dead_code, reason = "held for its drop, which comes after the lock's")]
+    critical: Critical,
 }
 
 // SAFETY: shared access to the guard is shared access to the value.

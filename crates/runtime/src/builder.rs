@@ -1,0 +1,344 @@
+//! Settings, and how a runtime comes to be.
+
+use std::io;
+use std::marker::PhantomData;
+use std::num::NonZeroU32;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use upshift_core::{Config, Domain, Level};
+use upshift_ring::{Bracket, Mode};
+
+use crate::affinity;
+use crate::blocking::Pool;
+use crate::clock;
+use crate::host::Linux;
+use crate::preempt::{self, Preemption};
+use crate::runtime::{Engine, Runtime, Shared};
+
+/// Settings of a runtime to be built.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let runtime = upshift::Runtime::builder()
+///     .vcpus(2)
+///     .spin(Duration::ZERO)
+///     .name("api")
+///     .build()?;
+/// assert_eq!(runtime.block_on(async { 1 + 1 }), 2);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Builder {
+    vcpus: usize,
+    pins: Vec<usize>,
+    ring: upshift_ring::Config,
+    aging: Option<NonZeroU32>,
+    chaos: Option<u64>,
+    spin: Option<Duration>,
+    reap_interval: Duration,
+    quantum: Option<Duration>,
+    preemption: Preemption,
+    suspended: usize,
+    blocking_threads: usize,
+    main_level: Level,
+    name: String,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Builder {
+        Builder {
+            vcpus: thread::available_parallelism().map_or(1, usize::from),
+            pins: Vec::new(),
+            ring: upshift_ring::Config::default(),
+            aging: None,
+            chaos: None,
+            spin: None,
+            reap_interval: Duration::from_micros(20),
+            quantum: None,
+            preemption: Preemption::Off,
+            suspended: 32,
+            blocking_threads: 64,
+            main_level: Level::DEFAULT,
+            name: "upshift".into(),
+        }
+    }
+
+    /// How many vCPUs (default: one per CPU the process may use). At least 1.
+    #[must_use]
+    pub fn vcpus(mut self, vcpus: usize) -> Builder {
+        self.vcpus = vcpus;
+        self
+    }
+
+    /// Pins vCPU k to the k-th of these CPUs. Further vCPUs are not pinned.
+    #[must_use]
+    pub fn pin(mut self, cpus: impl IntoIterator<Item = usize>) -> Builder {
+        self.pins = cpus.into_iter().collect();
+        self
+    }
+
+    /// Entries of each ring's submission queue (default 256): so many operations
+    /// are handed to the kernel at once.
+    #[must_use]
+    pub fn ring_entries(mut self, entries: u32) -> Builder {
+        self.ring.entries = entries;
+        self
+    }
+
+    /// Number (a power of two) and size in bytes of the receive buffers, from which
+    /// [`recv`](crate::net::TcpStream::recv) is served: so many per vCPU and level
+    /// that receives (default 1024 of 2 KiB), so that data which waits for less
+    /// urgent coroutines does not keep buffers from more urgent ones.
+    #[must_use]
+    pub fn buffers(mut self, count: u16, size: u32) -> Builder {
+        self.ring.buffers = count;
+        self.ring.buffer_size = size;
+        self
+    }
+
+    /// The best ring mode to try (default: the best the kernel has).
+    #[must_use]
+    pub fn ring_mode(mut self, mode: Mode) -> Builder {
+        self.ring.mode = mode;
+        self
+    }
+
+    /// Aging: every `turns`-th turn of a vCPU goes to its levels in rotation, so
+    /// that none starves. Default: strict priority.
+    #[must_use]
+    pub fn aging(mut self, turns: NonZeroU32) -> Builder {
+        self.aging = Some(turns);
+        self
+    }
+
+    /// Test mode: shuffles the order within a level and makes every preemption
+    /// test answer yes.
+    #[must_use]
+    pub fn chaos(mut self, seed: u64) -> Builder {
+        self.chaos = Some(seed);
+        self
+    }
+
+    /// How long a vCPU that is being woken by others spins before it parks
+    /// (default 50 µs; zero with more vCPUs than CPUs, or one CPU). Zero: never.
+    #[must_use]
+    pub fn spin(mut self, spin: Duration) -> Builder {
+        self.spin = Some(spin);
+        self
+    }
+
+    /// How long completions may wait in the ring while coroutines are ready
+    /// (default 20 µs): shorter is more prompt, longer saves system calls.
+    #[must_use]
+    pub fn reap_interval(mut self, interval: Duration) -> Builder {
+        self.reap_interval = interval;
+        self
+    }
+
+    /// How long a poll may go on while something of its level waits: when
+    /// [`yield_if_needed`](crate::yield_if_needed) is asked (default 500 µs), and
+    /// with [preemption](Builder::preemption) without being asked (default
+    /// 100 µs). With preemption it is raised, with a warning on standard error, to what
+    /// `upshift calibrate` finds to be the shortest quantum that this machine's
+    /// timers and switches allow.
+    #[must_use]
+    pub fn quantum(mut self, quantum: Duration) -> Builder {
+        self.quantum = Some(quantum);
+        self
+    }
+
+    /// Whether polls that overrun are interrupted (default: [`Preemption::Off`]).
+    ///
+    /// A strictly more urgent coroutine that becomes ready then suspends a running
+    /// poll at once, and one of its level when it has used its quantum. The threads
+    /// of each vCPU run in SCHED_FIFO (priorities 10 to 30), pinned to one CPU:
+    /// that of [`pin`](Builder::pin), or the k-th that the process may use. Ordinary
+    /// threads get that CPU when the vCPU sleeps, and by the kernel's throttling.
+    /// See [`NoSuspend`](crate::NoSuspend) for sections that must not be
+    /// interrupted; never spin for something that another coroutine holds.
+    ///
+    /// It needs CAP_SYS_NICE or an RLIMIT_RTPRIO of 30, and no more vCPUs than CPUs.
+    #[must_use]
+    pub fn preemption(mut self, preemption: Preemption) -> Builder {
+        self.preemption = preemption;
+        self
+    }
+
+    /// How many polls of a vCPU can be suspended at the same time (default 32): each
+    /// needs a thread, which is started with the runtime. When so many are, the
+    /// next that overruns is not interrupted until one of them has ended.
+    #[must_use]
+    pub fn max_suspended(mut self, polls: usize) -> Builder {
+        self.suspended = polls;
+        self
+    }
+
+    /// The most threads for [`spawn_blocking`](crate::spawn_blocking) (default
+    /// 64); they are started when needed.
+    #[must_use]
+    pub fn blocking_threads(mut self, threads: usize) -> Builder {
+        self.blocking_threads = threads;
+        self
+    }
+
+    /// The level of the main coroutine (default 32), which its children inherit.
+    #[must_use]
+    pub fn main_level(mut self, level: Level) -> Builder {
+        self.main_level = level;
+        self
+    }
+
+    /// The beginning of the names of the threads (default `upshift`).
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Builder {
+        self.name = name.into();
+        self
+    }
+
+    /// Builds the runtime and starts its threads.
+    ///
+    /// # Errors
+    /// `InvalidInput` for zero vCPUs or a CPU that does not exist; what the kernel
+    /// answered to the set-up of a ring, with what to change; what it answered to
+    /// the start of a thread; with [`Preemption::Required`], `PermissionDenied` with
+    /// the right that is missing and how to give it.
+    pub fn build(mut self) -> io::Result<Runtime> {
+        if self.vcpus == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a runtime needs at least one vCPU",
+            ));
+        }
+        let settings = match self.preemption {
+            Preemption::Off => None,
+            Preemption::Required => Some(self.preempt_settings()?),
+            Preemption::Preferred => self.preempt_settings().map_err(say_cooperative).ok(),
+        };
+        match self.clone().build_with(settings.clone()) {
+            Err(error)
+                if settings.is_some()
+                    && self.preemption == Preemption::Preferred
+                    && error.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                say_cooperative(error);
+                self.preemption = Preemption::Off;
+                self.build_with(None)
+            }
+            built => built,
+        }
+    }
+
+    fn build_with(self, settings: Option<preempt::Settings>) -> io::Result<Runtime> {
+        // Of the machine, not of this thread: whoever wakes may run elsewhere.
+        let cpus = affinity::online_cpus();
+        let default_spin = if cpus > 1 && self.vcpus <= cpus && settings.is_none() {
+            Duration::from_micros(50)
+        } else {
+            Duration::ZERO
+        };
+        let quantum = match &settings {
+            Some(settings) => Duration::from_nanos(settings.limits.quantum),
+            None => self.quantum.unwrap_or(QUANTUM_INLINE),
+        };
+        let config = Config {
+            aging: self.aging,
+            chaos: self.chaos,
+            coarse_below: clock::to_ticks(Duration::from_nanos(300)),
+            notify_above: clock::to_ticks(Duration::from_micros(20)),
+            patience: clock::to_ticks(quantum * PATIENCE_QUANTA),
+        };
+        let mut ring = self.ring;
+        if settings.is_some() {
+            ring.bracket = Some(Bracket {
+                enter: preempt::enter,
+                leave: preempt::leave,
+            });
+        }
+        let shared = Arc::new(Shared {
+            domain: Domain::new(Linux::new(), config),
+            pool: Pool::new(self.blocking_threads.max(1), self.name.clone()),
+            spin: self.spin.unwrap_or(default_spin),
+            reap_interval: self.reap_interval,
+            quantum,
+            ring,
+            name: self.name,
+            pins: self.pins,
+            others: Mutex::new(Vec::new()),
+            reported: AtomicBool::new(false),
+            preemption: settings,
+            first: OnceLock::new(),
+            cpus: affinity::current()?.cpus(),
+        });
+        let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
+        let mut affinity = None;
+        let engine = match &shared.preemption {
+            Some(settings) => {
+                let split = shared.split(executor, settings)?;
+                let _ = shared.first.set(Arc::downgrade(&split));
+                Engine::Split(split)
+            }
+            None => {
+                let pin = shared.pin_of(0);
+                if pin.is_some() {
+                    affinity = Some(affinity::current()?);
+                }
+                Engine::Inline(Box::new(shared.worker(executor, pin)?))
+            }
+        };
+        let runtime = Runtime {
+            shared,
+            engine,
+            main_level: self.main_level,
+            affinity,
+            not_send: PhantomData,
+        };
+        for _ in 1..self.vcpus {
+            runtime.shared.add_vcpu()?;
+        }
+        Ok(runtime)
+    }
+
+    /// Checks that polls can be interrupted here, and how soon.
+    fn preempt_settings(&self) -> io::Result<preempt::Settings> {
+        let cpus = affinity::current()?.cpus().len();
+        if self.vcpus > cpus {
+            return Err(preempt::refusal(format_args!(
+                "{} vCPUs on {cpus} CPUs would keep each other off; use at most {cpus}",
+                self.vcpus
+            )));
+        }
+        let bands = upshift_elevate::Bands::DEFAULT;
+        upshift_elevate::Rights::probe()
+            .require(bands.dispatcher())
+            .map_err(preempt::refusal)?;
+        let machine = preempt::machine()?;
+        let asked = self.quantum.unwrap_or(QUANTUM_PREEMPTIBLE);
+        let quantum = asked.max(machine.floor);
+        if quantum > asked && self.quantum.is_some() {
+            eprintln!(
+                "upshift: the quantum is {quantum:?} instead of {asked:?}: timers and switches of this machine allow no less (`upshift calibrate`)"
+            );
+        }
+        Ok(preempt::Settings::new(
+            bands,
+            quantum,
+            machine.look_cost,
+            self.suspended.max(1) + 1,
+        ))
+    }
+}
+
+/// The quantum of inline vCPUs, on which only the willing give way.
+const QUANTUM_INLINE: Duration = Duration::from_micros(500);
+/// The quantum of preemptible vCPUs.
+const QUANTUM_PREEMPTIBLE: Duration = Duration::from_micros(100);
+/// A suspended coroutine lets others of its level go first for so many quanta.
+const PATIENCE_QUANTA: u32 = 10;
+
+fn say_cooperative(error: io::Error) {
+    eprintln!("upshift: {error}; long polls are not interrupted");
+}

@@ -1,0 +1,107 @@
+//! The runtime from outside.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError, State};
+
+use crate::context;
+use crate::preempt::PreemptionStats;
+use crate::runtime::Shared;
+use crate::task::JoinHandle;
+
+/// A runtime from outside: `Clone`, `Send`, usable from any thread.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Handle {
+    /// The runtime whose coroutine is calling.
+    ///
+    /// # Errors
+    /// Outside a runtime.
+    pub fn current() -> io::Result<Handle> {
+        context::try_with(|worker| Handle {
+            shared: worker.shared.clone(),
+        })
+    }
+
+    /// Starts a coroutine. See [`crate::spawn`].
+    ///
+    /// # Errors
+    /// [`SpawnError`] without memory, or while the runtime shuts down.
+    pub fn spawn<F>(
+        &self,
+        future: F,
+        priority: impl Into<Priority>,
+    ) -> Result<JoinHandle<F::Output>, SpawnError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.shared.domain.spawn(future, priority.into())
+    }
+
+    /// Wakes a coroutine.
+    ///
+    /// # Errors
+    /// [`Dead`] if it has exited.
+    pub fn wake(&self, id: CoroutineId) -> Result<(), Dead> {
+        self.shared.domain.wake(id)
+    }
+
+    /// Gives a coroutine another level.
+    ///
+    /// # Errors
+    /// [`Dead`] if it has exited.
+    pub fn reprio(&self, id: CoroutineId, level: Level) -> Result<(), Dead> {
+        self.shared.domain.reprio(id, level)
+    }
+
+    /// Asks a coroutine to end.
+    ///
+    /// # Errors
+    /// [`Dead`] if it has exited.
+    pub fn cancel(&self, id: CoroutineId) -> Result<(), Dead> {
+        self.shared.domain.cancel(id)
+    }
+
+    /// The state of a coroutine.
+    #[must_use]
+    pub fn state(&self, id: CoroutineId) -> State {
+        self.shared.domain.state(id)
+    }
+
+    /// How many vCPUs serve.
+    #[must_use]
+    pub fn vcpus(&self) -> usize {
+        self.shared.domain.active_vcpus()
+    }
+
+    /// What happened on each level since the start, over all vCPUs.
+    #[must_use]
+    pub fn level_stats(&self, level: Level) -> crate::stats::LevelStats {
+        crate::stats::of_level(&self.shared.domain, level)
+    }
+
+    /// What preemption has done so far, over all vCPUs.
+    #[must_use]
+    pub fn preemption_stats(&self) -> PreemptionStats {
+        self.shared.preemption_stats()
+    }
+
+    /// Bit L is set iff level L has a ready coroutine.
+    #[must_use]
+    pub fn bitmap(&self) -> u64 {
+        self.shared.domain.bitmap()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Handle").field(&self.shared.domain).finish()
+    }
+}

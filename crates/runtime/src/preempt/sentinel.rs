@@ -1,0 +1,231 @@
+//! The sentinel of a vCPU: the thread that suspends polls.
+//!
+//! It sleeps until its bell rings (an arrival in the ring, something that became
+//! ready, the end of a critical section that it asked to hear of) or its timer goes
+//! off, looks at the current seat, and does what the supervisor decides. On its CPU
+//! it runs before everything else of the vCPU, so what it sees stands still; where
+//! that fails (somebody has moved the threads), the permit holds.
+//!
+//! Nothing is forgotten: when it goes to sleep without a timer it first says that
+//! it listens, then looks once more; whoever makes something ready does the
+//! reverse. Both steps are separated by full barriers.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::fence;
+use std::time::Duration;
+
+use upshift_elevate::dispatch::{
+    Decision, Guard, Observation, Poll, Supervisor, Wake, heavy_barrier,
+};
+
+use super::split::{NEVER, Split, Unsuspended};
+use crate::clock;
+
+/// When the ring is in use just as it is to be taken away: so long until the next try, ns.
+const RETRY: u64 = 20_000;
+
+/// Runs until the vCPU has ended.
+pub(super) fn run(split: &Split) {
+    let mut supervisor = Supervisor::new(split.settings.limits.clone(), clock::now());
+    while !split.ended.load(Acquire) {
+        let wake = sleep(split);
+        if wake == Wake::Timer {
+            split.armed.store(NEVER, Relaxed);
+        }
+        split.watched.store(true, Relaxed);
+        look(split, &mut supervisor, wake);
+    }
+}
+
+/// Waits for the bell or the timer.
+fn sleep(split: &Split) -> Wake {
+    let mut events = [split.watch().raw_fd(), split.timer()].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    // SAFETY: a pointer to a local array of the length given. An error means: look.
+    unsafe { libc::poll(events.as_mut_ptr(), 2, -1) };
+    if events[0].revents != 0 {
+        split.watch().clear();
+    }
+    if events[1].revents == 0 {
+        return Wake::Bell;
+    }
+    let mut count = 0u64;
+    // SAFETY: a pointer to a local of the size given; the descriptor does not block.
+    unsafe { libc::read(split.timer(), (&raw mut count).cast(), size_of::<u64>()) };
+    Wake::Timer
+}
+
+/// Looks and acts until there is nothing to do for now.
+fn look(split: &Split, supervisor: &mut Supervisor, mut wake: Wake) {
+    loop {
+        let seen = observe(split);
+        let decision = supervisor.decide(wake, &seen);
+        account(split, supervisor);
+        match decision {
+            Decision::Rest => {
+                if rest(split, &seen) {
+                    return;
+                }
+            }
+            Decision::Look(at) => {
+                if !listen_for_the_urgent(split, supervisor, &seen) {
+                    return watch_until(split, at);
+                }
+            }
+            Decision::Ask(at) => {
+                let seat = &split.seats[split.current.load(Acquire)];
+                if seat.permit.ask(heavy_barrier) || seen.poll.is_some_and(is_users_guard) {
+                    return watch_until(split, at);
+                }
+            }
+            Decision::Suspend => match split.suspend() {
+                // The next seat looks after itself.
+                Ok(()) => return unwatch(split),
+                Err(Unsuspended::InUse) => return watch_until(split, seen.now + RETRY),
+                Err(Unsuspended::NoSeat) => {
+                    let backstop = supervisor.limits().backstop;
+                    return watch_until(split, seen.now + backstop);
+                }
+                Err(Unsuspended::Over) => {}
+            },
+        }
+        // Looking again is part of the same wake-up.
+        wake = Wake::Bell;
+        if split.ended.load(Relaxed) {
+            return;
+        }
+    }
+}
+
+fn is_users_guard(poll: Poll) -> bool {
+    matches!(poll.guard, Guard::User(_))
+}
+
+/// What there is to see.
+fn observe(split: &Split) -> Observation {
+    let now = clock::now();
+    let ticks = clock::ticks();
+    let at =
+        |then: u64| now.saturating_sub(clock::nanos(clock::from_ticks(ticks.saturating_sub(then))));
+    let worker = split.worker();
+    let watch = split.watch();
+    let current = split.current.load(Acquire);
+    let seat = &split.seats[current];
+    let level = worker.executor.running_level();
+    let poll = match (seat.started.load(Relaxed), level) {
+        (0, _) | (_, None) => None,
+        (started, Some(level)) => {
+            let resumed = seat.resumed.load(Relaxed);
+            let guard = match seat.guarded_since() {
+                _ if seat.permit.in_use() => Guard::Runtime,
+                0 => Guard::None,
+                since => Guard::User(since),
+            };
+            Some(Poll {
+                started: at(started),
+                resumed: (resumed != 0).then(|| at(resumed)),
+                entitled: seat.entitled.load(Relaxed),
+                level: level.get(),
+                guard,
+            })
+        }
+    };
+    let mut hidden = 0;
+    if watch.has_arrivals() {
+        hidden |= watch.levels_in_flight();
+    }
+    if worker
+        .timers
+        .next_deadline()
+        .is_some_and(|deadline| deadline <= now)
+    {
+        // Whom it wakes is not known: it may be anybody.
+        hidden = u64::MAX;
+    }
+    Observation {
+        now,
+        poll,
+        ready: worker.executor.bitmap(),
+        hidden,
+        free_seat: split.roles().free().is_some(),
+    }
+}
+
+fn account(split: &Split, supervisor: &Supervisor) {
+    let (looks, useless) = supervisor.looks();
+    split.looks.store(looks, Relaxed);
+    split.useless.store(useless, Relaxed);
+    let deaf = supervisor.deaf_until().saturating_sub(clock::now());
+    let until = if deaf == 0 {
+        0
+    } else {
+        clock::ticks() + clock::to_ticks(Duration::from_nanos(deaf))
+    };
+    split.deaf_until.store(until, Relaxed);
+}
+
+/// Nobody waits. Says so, and looks once more whether that is still true; if not, false.
+fn rest(split: &Split, seen: &Observation) -> bool {
+    unwatch(split);
+    let deaf = split.deaf_until.load(Relaxed);
+    if seen.poll.is_none() {
+        // Between polls. A poll that begins now looks itself, for we do not watch any more; one that has begun before it
+        // could see that, we see.
+        heavy_barrier();
+        return split.seats[split.current.load(Acquire)]
+            .started
+            .load(Relaxed)
+            == 0;
+    }
+    if deaf > clock::ticks() {
+        // Somebody may come while we do not listen.
+        let pause = clock::nanos(clock::from_ticks(deaf.saturating_sub(clock::ticks())));
+        watch_until(split, clock::now() + pause);
+        return true;
+    }
+    split.watch().unmask();
+    split.worker().executor.set_attended(true);
+    fence(SeqCst);
+    let deadline = next_deadline(split);
+    if deadline < split.armed.load(Relaxed) {
+        split.set_timer(deadline);
+    }
+    let again = observe(split);
+    again.ready == seen.ready && again.hidden == seen.hidden
+}
+
+/// The next timer of the vCPU that is not due yet.
+fn next_deadline(split: &Split) -> u64 {
+    let deadline = split.worker().timers.next_deadline().unwrap_or(NEVER);
+    // What is due has been seen, and is less urgent than what runs.
+    if deadline > clock::now() {
+        deadline
+    } else {
+        NEVER
+    }
+}
+
+/// Whoever is waiting has to wait a little longer; something more urgent shall not. True: something has come.
+fn listen_for_the_urgent(split: &Split, supervisor: &Supervisor, seen: &Observation) -> bool {
+    let is_deaf = supervisor.deaf_until() > seen.now;
+    if is_deaf || seen.poll.is_none_or(|poll| poll.level == 0) {
+        return false;
+    }
+    split.watch().unmask();
+    split.worker().executor.set_attended(true);
+    fence(SeqCst);
+    let again = observe(split);
+    (again.ready, again.hidden) != (seen.ready, seen.hidden)
+}
+
+fn watch_until(split: &Split, at: u64) {
+    split.watched.store(true, Relaxed);
+    split.set_timer(at.min(next_deadline(split)));
+}
+
+fn unwatch(split: &Split) {
+    split.watched.store(false, Relaxed);
+}

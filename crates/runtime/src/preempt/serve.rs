@@ -1,0 +1,243 @@
+//! The loop of the current seat: that of an inline vCPU (`worker.rs`), plus the
+//! watch that the sentinel keeps over each poll.
+//!
+//! The permit of the seat is in use throughout, but for the time of polls.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use upshift_core::{CoroutineId, Picked, Polled, Running, Yielded};
+use upshift_elevate::dispatch::Role;
+
+use super::seat::{Go, Seat, compiler_barrier};
+use super::split::{NEVER, RING_SEAT, Split};
+use crate::clock;
+use crate::coop;
+use crate::host::Linux;
+use crate::worker::{POLLS_PER_REAP, Spin, Worker};
+
+impl Split {
+    /// Serves the vCPU until it is given to another seat; true: until it is to leave.
+    pub(super) fn serve(&self, me: usize) -> bool {
+        let worker = self.worker();
+        let seat = &self.seats[me];
+        // SAFETY: this seat is current: it alone uses the ring.
+        unsafe { worker.ring.adopt() };
+        // Whatever made us current waits in the ring, or in the queues.
+        self.turn(worker);
+        let mut spin = Spin::default();
+        let mut reaped_at = worker.executor.clock();
+        let mut polls = 0;
+        let mut back: Option<Yielded<'_, Linux>> = None;
+        loop {
+            if me != RING_SEAT && self.roles().role(RING_SEAT) == Role::Free {
+                drop(back.take());
+                self.hand_over(worker, me, RING_SEAT);
+                return false;
+            }
+            if worker.submissions_are_urgent(back.as_ref())
+                || (self.suspended.load(Relaxed) != 0 && worker.ring_is_due())
+            {
+                // What has arrived goes before what is resumed, if it is as urgent.
+                self.turn(worker);
+                reaped_at = worker.executor.clock();
+                polls = 0;
+            }
+            if self.home_has_come() {
+                self.fetch_aside();
+            }
+            match worker.executor.pick(back.take()) {
+                Some(Picked::Poll(running)) => {
+                    coop::refill();
+                    back = if running.is_pinned() {
+                        self.poll_pinned(worker, running)
+                    } else {
+                        self.begin(worker, seat);
+                        let polled = running.poll();
+                        end(seat);
+                        match polled {
+                            Polled::Yielded(yielded) => Some(yielded),
+                            Polled::Blocked | Polled::Exited => None,
+                        }
+                    };
+                    polls += 1;
+                    if polls >= POLLS_PER_REAP || worker.reap_is_due(reaped_at) {
+                        self.turn(worker);
+                        reaped_at = worker.executor.clock();
+                        polls = 0;
+                    }
+                    if self.leaves(me) {
+                        return true;
+                    }
+                }
+                Some(Picked::Resume { id, entitled }) => {
+                    self.resume(worker, me, id, entitled);
+                    return false;
+                }
+                None => {
+                    polls = 0;
+                    if worker.ring_is_due() || worker.timer_is_due() {
+                        self.turn(worker);
+                    } else if self.leaves(me) {
+                        return true;
+                    } else {
+                        self.watch().mask();
+                        worker.wait(&mut spin);
+                        self.listen(worker);
+                    }
+                    reaped_at = worker.executor.clock();
+                }
+            }
+        }
+    }
+
+    fn leaves(&self, me: usize) -> bool {
+        me == RING_SEAT && self.stop.load(Acquire) && self.suspended.load(Relaxed) == 0
+    }
+
+    /// Enters the ring, reaps, expires timers; then listens.
+    fn turn(&self, worker: &Worker) {
+        self.watch().mask();
+        worker.turn();
+        self.listen(worker);
+    }
+
+    /// From now on what arrives or becomes ready during a poll wakes the sentinel;
+    /// unless it is awake anyway, or has been woken for nothing too often.
+    fn listen(&self, worker: &Worker) {
+        if self.watched.load(Relaxed) || self.deaf_until.load(Relaxed) > worker.executor.clock() {
+            return;
+        }
+        self.watch().unmask();
+        // A full barrier: what came before is seen by `begin`.
+        worker.executor.set_attended(true);
+    }
+
+    /// The poll of this seat begins: from here on it may be suspended.
+    #[inline]
+    fn begin(&self, worker: &Worker, seat: &Seat) {
+        seat.resumed.store(0, Relaxed);
+        seat.started.store(worker.executor.clock().max(1), Relaxed);
+        compiler_barrier();
+        if !self.watched.load(Relaxed) {
+            self.watch_over(worker);
+        }
+        if seat.permit.leave() {
+            Split::tell_sentinel();
+        }
+    }
+
+    /// Sets the sentinel's timer if somebody waits already, or a timer is pending.
+    #[inline]
+    fn watch_over(&self, worker: &Worker) {
+        let waits = worker.executor.bitmap() != 0
+            || worker.ring.has_completions()
+            || self.deaf_until.load(Relaxed) > worker.executor.clock();
+        let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
+        if waits || deadline < self.armed.load(Relaxed) {
+            self.set_watch(waits, deadline);
+        }
+    }
+
+    #[cold]
+    fn set_watch(&self, waits: bool, deadline: u64) {
+        let now = clock::now();
+        let deaf = self.deaf_until.load(Relaxed).saturating_sub(clock::ticks());
+        let soonest = now + clock::nanos(clock::from_ticks(deaf));
+        let mut at = deadline.max(soonest);
+        if waits {
+            self.watched.store(true, Relaxed);
+            at = at.min(soonest.max(now + self.settings.limits.quantum));
+        }
+        if at < self.armed.load(Relaxed) {
+            self.set_timer(at);
+        }
+    }
+
+    /// Has the home thread poll a pinned coroutine, or keeps it until there is one.
+    fn poll_pinned<'a>(
+        &self,
+        worker: &Worker,
+        running: Running<'a, Linux>,
+    ) -> Option<Yielded<'a, Linux>> {
+        let polled = self.home.poll(running);
+        // SAFETY: this seat is current, and the home thread has finished.
+        unsafe { worker.ring.adopt() };
+        match polled {
+            Ok(back) => back,
+            Err(running) => {
+                // SAFETY: the vCPU outlives what is kept aside; the list is the current seat's.
+                unsafe {
+                    let running =
+                        std::mem::transmute::<Running<'a, Linux>, Running<'static, Linux>>(running);
+                    (*self.aside.0.get()).push(running);
+                }
+                None
+            }
+        }
+    }
+
+    fn home_has_come(&self) -> bool {
+        // SAFETY: the list is the current seat's.
+        !unsafe { &*self.aside.0.get() }.is_empty() && !self.home.is_absent()
+    }
+
+    /// Queues what was kept aside.
+    pub(super) fn fetch_aside(&self) {
+        // SAFETY: the list is the current seat's; dropping what was picked queues it again.
+        drop(std::mem::take(unsafe { &mut *self.aside.0.get() }));
+    }
+
+    /// Gives the vCPU to a free seat.
+    fn hand_over(&self, worker: &Worker, me: usize, to: usize) {
+        debug_assert_eq!(self.current.load(Relaxed), me);
+        self.roles().hand_over(to);
+        worker.executor.refresh_clock();
+        self.current.store(to, Release);
+        self.seats[to].tell(Go::Serve);
+    }
+
+    /// Gives the vCPU to the seat that holds the suspended poll of a coroutine.
+    fn resume(&self, worker: &Worker, me: usize, id: CoroutineId, entitled: bool) {
+        let seats = &self.seats;
+        let to = seats
+            .iter()
+            .position(|seat| seat.coroutine.load(Relaxed) == id.to_u64());
+        let Some(to) = to else {
+            unreachable!("{id} is suspended on a seat");
+        };
+        let seat = &seats[to];
+        seat.coroutine.store(0, Relaxed);
+        seat.entitled.store(entitled, Relaxed);
+        seat.resumed.store(clock::ticks(), Relaxed);
+        self.roles().resume(to);
+        self.suspended.fetch_sub(1, Relaxed);
+        self.current.store(to, Release);
+        debug_assert_ne!(me, to);
+        if !self.watched.load(Relaxed) {
+            self.listen(worker);
+            self.watch_over(worker);
+        }
+        if let Some(owner) = seat.owner.get() {
+            // SAFETY: it is about to become the current seat, and is not within a use of the ring.
+            unsafe { worker.ring.assign(*owner) };
+        }
+        if let Some(thread) = seat.thread.get() {
+            // Without rights it goes on when this seat sleeps.
+            let _ = thread.set(self.settings.bands.elevated());
+        }
+        // From here on the vCPU is the other seat's.
+        seat.permit.grant();
+    }
+
+    /// Ends the wait of the current seat in the ring, so that it looks around.
+    pub(super) fn kick(&self) {
+        upshift_core::Host::pend(self.shared.domain.host(), self.index);
+    }
+}
+
+/// The poll of this seat is over; if it was suspended, when it has been resumed.
+#[inline]
+fn end(seat: &Seat) {
+    seat.permit.enter();
+    seat.started.store(0, Relaxed);
+}

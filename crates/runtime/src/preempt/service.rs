@@ -1,0 +1,234 @@
+//! System calls on a ring, made by its owner while the owner is suspended.
+//!
+//! ```text
+//!   Idle ──1 request──► Requested ──2 handler takes it──► Taken ──3 done──► Done ──4──► Idle
+//!                          └──────5 no answer in time: withdrawn──────────────────────────┘
+//! ```
+//!
+//! The requester (1) fills the call in, sends the owner a signal and elevates it
+//! above itself: on their common CPU the handler runs at once, makes the call, and
+//! demotes its thread again, so that the requester finds the result when its own
+//! call to elevate returns. Only if the owner runs elsewhere, or has the signal
+//! blocked, or is in an uninterruptible sleep, is there anything to wait for; then
+//! the requester waits a little, withdraws (5), and tries again later.
+//!
+//! The handler does nothing but the job, which calls nothing but the kernel.
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+use upshift_elevate::{Elevated, Priority};
+
+use super::seat::{futex_wait_for, futex_wake};
+
+const IDLE: u32 = 0;
+const REQUESTED: u32 = 1;
+const TAKEN: u32 = 2;
+const DONE: u32 = 3;
+
+/// How long a requester waits for an owner that does not answer at once, ns.
+const PATIENCE: u64 = 2_000_000;
+
+thread_local! {
+    static SERVICE: AtomicPtr<Service> = const { AtomicPtr::new(null_mut()) };
+}
+
+/// The calls of one ring.
+pub(super) struct Service {
+    state: AtomicU32,
+    /// What to do; good from REQUESTED to DONE.
+    job: UnsafeCell<Option<*mut dyn FnMut()>>,
+    /// The ring's thread.
+    owner: AtomicU32,
+    /// The priority the owner goes back to after a call.
+    demoted: Priority,
+    pub(super) served: AtomicU64,
+}
+
+// SAFETY: `job` belongs to the requester in IDLE, and to the handler in TAKEN, while the requester waits; the changes of `state`
+// order them. There is one requester at a time: the current seat.
+unsafe impl Sync for Service {}
+// SAFETY: as above.
+unsafe impl Send for Service {}
+
+impl Service {
+    pub(super) fn new(demoted: Priority) -> Service {
+        Service {
+            state: AtomicU32::new(IDLE),
+            job: UnsafeCell::new(None),
+            owner: AtomicU32::new(0),
+            demoted,
+            served: AtomicU64::new(0),
+        }
+    }
+
+    /// The calling thread owns the ring and answers requests.
+    ///
+    /// # Safety
+    /// The service outlives the thread, or [`retire`] is called before.
+    pub(super) unsafe fn attend(&self) -> io::Result<()> {
+        let signal = install()?;
+        SERVICE.with(|service| service.store(std::ptr::from_ref(self).cast_mut(), Relaxed));
+        // SAFETY: cannot fail.
+        self.owner.store(unsafe { libc::gettid() } as u32, Release);
+        unblock(signal)
+    }
+
+    /// Has the owner do `job`; false: it does not answer, and will not do it. `owner`: its elevation; `service`: the
+    /// priority for the time of the handler.
+    pub(super) fn request(
+        &self,
+        job: &mut dyn FnMut(),
+        owner: &Elevated,
+        service: Priority,
+    ) -> bool {
+        let Ok(signal) = install() else { return false };
+        // SAFETY: only the lifetime is forgotten: the job is done or withdrawn when this returns.
+        let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
+        // SAFETY: IDLE, and we are the only requester.
+        unsafe { *self.job.get() = Some(job) };
+        self.state.store(REQUESTED, Release);
+        // SAFETY: no pointers; a thread that is gone answers ESRCH.
+        unsafe {
+            libc::syscall(
+                libc::SYS_tgkill,
+                libc::getpid(),
+                self.owner.load(Relaxed) as libc::pid_t,
+                signal,
+            );
+        }
+        if self.state.load(Acquire) != DONE {
+            // Without rights the owner answers when it gets the CPU: we sleep below.
+            let _ = owner.set(service);
+            if self.state.load(Acquire) != DONE {
+                self.wait();
+            }
+            // The handler may not have run, or before it was elevated.
+            let _ = owner.set(self.demoted);
+        }
+        let done = self.state.load(Acquire) == DONE;
+        self.state.store(IDLE, Relaxed);
+        self.served
+            .store(self.served.load(Relaxed) + u64::from(done), Relaxed);
+        done
+    }
+
+    /// Waits for an answer; returns with DONE, or with the request withdrawn.
+    #[cold]
+    fn wait(&self) {
+        for state in [REQUESTED, TAKEN] {
+            futex_wait_for(&self.state, state, PATIENCE);
+        }
+        if self
+            .state
+            .compare_exchange(REQUESTED, IDLE, AcqRel, Acquire)
+            .is_err()
+        {
+            // Taken: the call is under way and does not block.
+            while self.state.load(Acquire) == TAKEN {
+                futex_wait_for(&self.state, TAKEN, PATIENCE);
+            }
+        }
+    }
+
+    /// The owner, in its signal handler.
+    fn answer(&self) {
+        if self
+            .state
+            .compare_exchange(REQUESTED, TAKEN, AcqRel, Acquire)
+            .is_err()
+        {
+            return;
+        }
+        // SAFETY: TAKEN: the job is ours, and good until DONE.
+        unsafe {
+            if let Some(job) = *self.job.get() {
+                (*job)();
+            }
+        }
+        self.state.store(DONE, Release);
+        futex_wake(&self.state);
+        let param = libc::sched_param {
+            sched_priority: i32::from(self.demoted.get()),
+        };
+        // SAFETY: the parameter lives for the length of the call. Lowering needs no rights.
+        unsafe {
+            libc::sched_setscheduler(
+                0,
+                libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+                &raw const param,
+            );
+        }
+    }
+}
+
+/// The calling thread answers no more.
+pub(super) fn retire() {
+    SERVICE.with(|service| service.store(null_mut(), Relaxed));
+}
+
+extern "C" fn handler(_: libc::c_int) {
+    // SAFETY: the thread's own errno.
+    let errno = unsafe { *libc::__errno_location() };
+    SERVICE.with(|service| {
+        // SAFETY: set while the service is there.
+        if let Some(service) = unsafe { service.load(Relaxed).as_ref() } {
+            service.answer();
+        }
+    });
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The signal, with its handler in place: the last real-time signal that nobody
+/// uses. System calls of a poll that it interrupts are restarted.
+fn install() -> io::Result<libc::c_int> {
+    static SIGNAL: OnceLock<Option<libc::c_int>> = OnceLock::new();
+    SIGNAL
+        .get_or_init(|| {
+            (libc::SIGRTMIN() + 1..libc::SIGRTMAX())
+                .rev()
+                .find(|signal| claim(*signal))
+        })
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "no preemption: all real-time signals have handlers; leave one free",
+            )
+        })
+}
+
+fn claim(signal: libc::c_int) -> bool {
+    // SAFETY: all-zero is a valid value of this plain struct.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: pointers to locals.
+    let known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) } == 0;
+    if !known || before.sa_sigaction != libc::SIG_DFL {
+        return false;
+    }
+    // SAFETY: as above.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: pointers to locals; the handler is async-signal-safe.
+    unsafe { libc::sigaction(signal, &raw const action, null_mut()) == 0 }
+}
+
+fn unblock(signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: plain data; pointers to locals.
+    let result = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, null_mut())
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(result))
+    }
+}
