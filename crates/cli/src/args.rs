@@ -21,8 +21,8 @@ use crate::values::{self, Endpoint, Listen};
     max_term_width = 100
 )]
 #[command(after_help = "Examples:
-  upshift demo                 a tour of about a minute; writes upshift-report.html
-  upshift demo --quick         the same in 15 seconds
+  upshift demo                 a tour of a minute and a quarter; writes upshift-report.html
+  upshift demo --quick         the same in 20 seconds
   upshift matrix-server --listen 127.0.0.1:7000
   upshift load matrix --connect 127.0.0.1:7000 --connections 64 --size 8
 
@@ -35,7 +35,7 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure coroutines against threads and show what priorities buy, in about a minute
+    /// Measure coroutines against threads and show what priorities buy, in a minute and a quarter
     Demo(DemoArgs),
     /// Serve squares of matrices: receive, queue, compute, queue, send per connection
     MatrixServer(ServerArgs),
@@ -59,6 +59,11 @@ pub(crate) enum Command {
   1  coroutines vs threads, over connections and matrix sizes
   2  8 priority levels at overload, on one vCPU and on all CPUs
   3  spawn 1,000,000 coroutines: memory and time
+  4  99.5 % short and 0.5 % long requests: preemption off and on, latency by class
+  5  level 0 pings against a level 40 coroutine that never yields: preemption off and on
+
+4 and 5 need the right to use SCHED_FIFO for their second half; without it they say what to
+change, and go on with the first.
 
 Examples:
   upshift demo
@@ -67,7 +72,7 @@ Examples:
 The servers run as child processes on 127.0.0.1. With two or more CPUs the server is pinned to
 CPU 0 and the client to CPU 1. Ctrl-C stops the children and leaves no report; exit code 130.")]
 pub(crate) struct DemoArgs {
-    /// Take 15 seconds instead of a minute: fewer and shorter measurements
+    /// Take 20 seconds instead of 75: fewer and shorter measurements
     #[arg(long)]
     pub(crate) quick: bool,
     /// Where to write the report, one HTML file that needs nothing else
@@ -141,6 +146,21 @@ pub(crate) struct ServerArgs {
     /// Priority level of the connections: 0 (most urgent) to 63
     #[arg(long, value_name = "LEVEL", default_value_t = 32, value_parser = values::level)]
     pub(crate) level: u8,
+    /// Suspend what runs too long when something as urgent waits: on or off (coroutine model)
+    #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
+    pub(crate) preempt: Switch,
+    /// How long a coroutine may run when something as urgent waits, e.g. `50us` (coroutine model)
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub(crate) quantum: Option<Duration>,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    /// On
+    On,
+    /// Off
+    Off,
 }
 
 /// Flags of `upshift load`.
@@ -295,6 +315,23 @@ mod tests {
     }
 
     #[test]
+    fn preemption_is_off_unless_asked_for() {
+        let parsed = |more: &str| {
+            let line = format!("upshift spin-server --listen 127.0.0.1:7000 {more}");
+            let Command::SpinServer(args) = parse(&line).unwrap().command else {
+                panic!("wrong command")
+            };
+            (args.preempt, args.quantum)
+        };
+        assert_eq!(parsed(""), (Switch::Off, None));
+        let quantum = Some(Duration::from_micros(50));
+        assert_eq!(parsed("--preempt on --quantum 50us"), (Switch::On, quantum));
+        let text = error_of("upshift matrix-server --listen 127.0.0.1:7000 --preempt perhaps");
+        assert!(text.contains("on") && text.contains("off"), "{text}");
+        assert!(parse("upshift plaintext-server --listen 127.0.0.1:1 --quantum 0s").is_err());
+    }
+
+    #[test]
     fn level_64_is_refused_with_the_allowed_range() {
         for line in [
             "upshift matrix-server --listen 127.0.0.1:7000 --level 64",
@@ -313,8 +350,8 @@ mod tests {
             text.contains("coroutine") && text.contains("thread"),
             "{text}"
         );
-        let text = error_of("upshift demo --only 4");
-        assert!(text.contains("1, 2 and 3"), "{text}");
+        let text = error_of("upshift demo --only 6");
+        assert!(text.contains("1 to 5"), "{text}");
         let text = error_of("upshift load matrix --connect 127.0.0.1:1 --period 5min");
         assert!(text.contains("100ms"), "{text}");
         let text = error_of("upshift load ftp");

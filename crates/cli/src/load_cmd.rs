@@ -49,6 +49,9 @@ fn print(outcome: &Outcome, json: bool) -> Result<ExitCode> {
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {
         write!(out, "{}\n{}\n", report.table(), report.cpu_line())?;
+        if !report.lag_line().is_empty() {
+            writeln!(out, "{}", report.lag_line())?;
+        }
     }
     if report.total.errors > 0 {
         let first = report.total.first_error.as_deref().unwrap_or("no details");

@@ -123,6 +123,17 @@ impl LoadReport {
         table
     }
 
+    /// How late the client itself was, in a sentence; empty in a closed loop.
+    pub(crate) fn lag_line(&self) -> String {
+        match self.total.send_lag_p99 {
+            late if late > 0.0 => format!(
+                "Requests left {} late (p99): the client's own part",
+                micros(late)
+            ),
+            _ => String::new(),
+        }
+    }
+
     /// CPU time in a sentence.
     pub(crate) fn cpu_line(&self) -> String {
         let server = match self.server_cpu_us {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `args`, `spin_args`, `values` | the command line |
 //! | `calibrate` | costs and rights of this machine |
-//! | `demo` | the tour: children, three experiments, progress |
+//! | `demo` | the tour: children, five experiments, progress |
 //! | `servers` | matrix, plaintext and spin server in two models |
 //! | `load_cmd`, `load_report` | the client and its result |
 //! | `spawn_test` | memory and time of a million coroutines |

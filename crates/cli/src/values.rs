@@ -203,9 +203,9 @@ pub(crate) fn cpu(text: &str) -> Result<usize, String> {
 /// The number of an experiment of the demo.
 pub(crate) fn experiment(text: &str) -> Result<u8, String> {
     match text.parse::<u8>() {
-        Ok(n) if (1..=3).contains(&n) => Ok(n),
+        Ok(n) if (1..=5).contains(&n) => Ok(n),
         _ => Err(format!(
-            "there is no experiment `{text}`; the experiments are 1, 2 and 3"
+            "there is no experiment `{text}`; the experiments are 1 to 5"
         )),
     }
 }

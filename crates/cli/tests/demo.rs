@@ -106,3 +106,31 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
         "it was found out too late"
     );
 }
+
+#[test]
+fn the_experiments_on_preemption_end_and_report_by_class() {
+    let report = report_path("preemption.html");
+    let output = Command::new(PROGRAM)
+        .args(["demo", "--quick", "--only", "4,5", "--report"])
+        .arg(&report)
+        .output()
+        .unwrap();
+    let (out, err) = (output.stdout, output.stderr);
+    let (out, err) = (String::from_utf8_lossy(&out), String::from_utf8_lossy(&err));
+    assert!(output.status.success(), "{err}");
+    for word in ["preemption off", "long", "p99.9", "no reply"] {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+    assert!(
+        out.contains("the vCPU hangs"),
+        "without preemption no ping can be answered: {out}"
+    );
+    // Where the right to preempt is missing the remedy is there instead of the figures.
+    assert!(
+        out.contains("preemption on") || out.contains("Skipped"),
+        "{out}"
+    );
+    let page = std::fs::read_to_string(&report).unwrap();
+    assert!(page.contains("Short requests: latency by percentile"));
+    assert!(page.contains("Pings sent and answered"));
+}

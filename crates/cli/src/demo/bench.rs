@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
+use upshift_load::Awake;
 
 use super::children::{Children, Interrupted, Server, Stop};
 use super::progress::Progress;
@@ -80,6 +81,11 @@ pub(crate) fn server_flags(cpus: &[usize]) -> Vec<String> {
         "--pin".into(),
         list,
     ]
+}
+
+/// `--preempt on|off --quantum TIME`.
+pub(crate) fn spin_flags(preempt: &str, quantum: &str) -> [String; 4] {
+    ["--preempt", preempt, "--quantum", quantum].map(str::to_owned)
 }
 
 /// When requests leave.
@@ -165,6 +171,44 @@ impl Bench {
         }
         args.extend(server_flags(cpus));
         self.children.server(&args, levels.len())
+    }
+
+    /// Starts a spin server on a free port, on the server's CPU.
+    pub(crate) fn spin_server(&self, level: u8, preempt: &str, quantum: &str) -> Result<Server> {
+        let mut args = vec!["spin-server".to_owned()];
+        args.extend(["--listen".to_owned(), format!("127.0.0.1:0@{level}")]);
+        args.extend(spin_flags(preempt, quantum));
+        args.extend(server_flags(&self.placement.server));
+        self.children.server(&args, 1)
+    }
+
+    /// Runs `upshift load spin` with these flags against a server.
+    pub(crate) fn spin_load(
+        &mut self,
+        label: &str,
+        server: &Server,
+        flags: &str,
+        time: Duration,
+    ) -> Result<LoadReport> {
+        self.progress.step(label, time);
+        let mut args = vec!["load".to_owned(), "spin".into(), "--json".into()];
+        for address in &server.addresses {
+            args.extend(["--connect".to_owned(), address.to_string()]);
+        }
+        args.extend(flags.split_whitespace().map(str::to_owned));
+        args.extend(["--server-pid".to_owned(), server.pid().to_string()]);
+        if let Some(cpu) = self.placement.client {
+            args.extend(["--pin".to_owned(), cpu.to_string()]);
+        }
+        let progress = &mut self.progress;
+        self.children
+            .json(&args, time + PATIENCE, &mut || progress.tick())
+    }
+
+    /// Keeps the server's CPU from halting while the result lives, if the client has another one.
+    pub(crate) fn awake(&self) -> Option<Awake> {
+        self.placement.client?;
+        Awake::on(*self.placement.server.first()?).ok()
     }
 
     /// Makes one measurement.

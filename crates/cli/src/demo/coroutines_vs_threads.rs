@@ -97,7 +97,7 @@ impl Cell {
 
 /// Runs the experiment.
 pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
-    bench.progress.stage("(1/3) coroutines vs threads");
+    bench.progress.stage("(1/5) coroutines vs threads");
     let grid = grid(bench.quick);
     let pin = bench.placement.server.clone();
     let servers = [

@@ -79,7 +79,7 @@ struct Run {
 
 /// Runs the experiment on one vCPU, and on all CPUs if there are more.
 pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
-    bench.progress.stage("(2/3) 8 levels at overload");
+    bench.progress.stage("(2/5) 8 levels at overload");
     let mut runs = Vec::new();
     let first = bench.placement.server.clone();
     runs.push(run_on(bench, &first, "one vCPU")?);

@@ -35,7 +35,7 @@ pub(crate) fn plan(quick: bool) -> Duration {
 
 /// Runs the experiment.
 pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
-    bench.progress.stage("(3/3) a million coroutines");
+    bench.progress.stage("(3/5) a million coroutines");
     let mut reports = Vec::new();
     for &count in counts(bench.quick) {
         reports.push(spawn(bench, Model::Coroutine, count)?);

@@ -1,20 +1,24 @@
-//! `upshift demo`: three experiments in about a minute, tables on the way, one HTML file at the end.
+//! `upshift demo`: five experiments in a minute and a quarter, tables on the way, one HTML file at the end.
 //!
 //! | module | concern |
 //! |---|---|
 //! | `children` | child processes that never outlive the demo |
 //! | `bench` | placement on CPUs, one measurement |
 //! | `progress` | the bar |
-//! | `coroutines_vs_threads`, `levels`, `million` | the experiments |
+//! | `coroutines_vs_threads`, `levels`, `million`, `long_requests`, `endless` | the experiments |
+//! | `rights` | whether this process may preempt |
 //!
 //! The report appears under its name only when it is complete: Ctrl-C leaves an older one alone.
 
 mod bench;
 mod children;
 mod coroutines_vs_threads;
+mod endless;
 mod levels;
+mod long_requests;
 mod million;
 mod progress;
+mod rights;
 
 use std::fs;
 use std::io::{self, Write};
@@ -72,6 +76,8 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
         coroutines_vs_threads::plan(args.quick),
         levels::plan(args.quick, placement.all.len()),
         million::plan(args.quick),
+        long_requests::plan(args.quick),
+        endless::plan(args.quick),
     ];
     let planned: Duration = plans
         .iter()
@@ -105,8 +111,13 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
         progress: Progress::new(planned),
     };
     let mut sections: Vec<Section> = Vec::new();
-    let experiments: [fn(&mut Bench) -> Result<Section>; 3] =
-        [coroutines_vs_threads::run, levels::run, million::run];
+    let experiments: [fn(&mut Bench) -> Result<Section>; 5] = [
+        coroutines_vs_threads::run,
+        levels::run,
+        million::run,
+        long_requests::run,
+        endless::run,
+    ];
     for (experiment, n) in experiments.into_iter().zip(1..) {
         if !wanted(n) {
             continue;

@@ -46,10 +46,11 @@ const LIMITS: [&str; 4] = [
      interrupt from one. What is compared is the cost of the server's concurrency, not of a network.",
     "The client takes CPU time too. With two or more CPUs it has its own; an experiment that gives the server \
      all CPUs makes both share, and its figures are lower bounds.",
-    "Each measurement is short (the demo lasts about a minute) and made once: differences of a few per cent are \
+    "Each measurement is short (the demo lasts little more than a minute) and made once: differences of a few per cent are \
      noise. The benchmarks of the project repeat in interleaved rounds and print the spread.",
     "On a virtual machine an idle CPU halts and its first wake-up costs up to some 35 µs; that shows in the \
-     latency at few connections, for coroutines and threads alike.",
+     latency at few connections, for coroutines and threads alike. In the experiments on preemption the server's \
+     CPU is kept awake by a thread that runs only when nothing else wants it.",
 ];
 
 /// Writes the whole file.
@@ -66,7 +67,8 @@ pub(crate) fn page(page: &Page<'_>) -> String {
         out,
         "<header><h1>Upshift demo report</h1>\n<p>Coroutines with 64 priority levels, measured against threads \
          with the matrix web server of the SharedScheduler papers: a request carries n × n numbers, the reply is \
-         their square; receive, compute and send are three coroutines (or three threads) per connection.</p>\n"
+         their square; receive, compute and send are three coroutines (or three threads) per connection. Experiments 4 \
+         and 5 use a server that burns as much CPU time as a request asks for.</p>\n"
     );
     let facts = [
         ("Machine", page.machine.line()),

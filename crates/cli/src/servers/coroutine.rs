@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use std::{io, process};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use upshift::net::{OwnedReadHalf, TcpListener, TcpSocket, TcpStream};
 use upshift::signal::Signal;
 use upshift::{Level, Runtime, time};
@@ -43,7 +43,14 @@ pub(super) fn run(
         .cycle()
         .take(options.vcpus)
         .collect();
-    let runtime = Runtime::builder()
+    let mut builder = Runtime::builder();
+    if options.preempt {
+        bail!("--preempt on: the runtime of this version cannot suspend polls; give --preempt off");
+    }
+    if let Some(quantum) = options.quantum {
+        builder = builder.quantum(quantum);
+    }
+    let runtime = builder
         .vcpus(options.vcpus)
         .pin(if options.pin.is_empty() {
             Vec::new()

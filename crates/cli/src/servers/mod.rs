@@ -12,11 +12,12 @@ mod thread;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Error, Result};
 use upshift_load::Burner;
 
-use crate::args::{Model, ServerArgs};
+use crate::args::{Model, ServerArgs, Switch};
 use crate::machine;
 
 /// What a server answers.
@@ -46,6 +47,10 @@ pub(crate) struct ServerOptions {
     pub(crate) vcpus: usize,
     /// CPU of each vCPU, in turn; empty: not pinned.
     pub(crate) pin: Vec<usize>,
+    /// Suspend coroutines that overrun (coroutine model).
+    pub(crate) preempt: bool,
+    /// How long one may run (coroutine model); none: as the runtime has it.
+    pub(crate) quantum: Option<Duration>,
 }
 
 impl ServerOptions {
@@ -62,6 +67,8 @@ impl ServerOptions {
             addresses,
             vcpus: args.vcpus.unwrap_or(args.pin.len().max(1)),
             pin: args.pin.clone(),
+            preempt: args.preempt == Switch::On,
+            quantum: args.quantum,
         }
     }
 }

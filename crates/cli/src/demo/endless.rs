@@ -1,0 +1,302 @@
+//! Experiment 5: level 0 pings against a coroutine of level 40 that never yields, preemption off and on.
+//!
+//! One connection asks for CPU time that outlasts the measurement, at level 40, in one poll; another sends a ping of level
+//! 0 each millisecond. Requests are received at level 0. Without preemption the vCPU hangs and no ping is answered: the
+//! run is bounded, and says so. The same pings with nobody in their way, on a CPU that is kept awake, show the best case.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::bench::{Bench, planned, server_flags, spin_flags};
+use super::rights;
+use crate::load_report::{LoadGroup, LoadReport};
+use crate::report::plot::{Look, Plot, Series};
+use crate::report::scale::Kind;
+use crate::report::{Finding, Section};
+use crate::table::{Table, factor, grouped, micros};
+
+const QUANTUM: &str = "50us";
+const PINGS: &str = "--connections 1 --rate 1000 --arrivals even --short 0 --level 0";
+const WARMUP: Duration = Duration::from_millis(100);
+/// How long the client waits for the last replies; a server that hangs makes it wait to the end.
+const DRAIN: Duration = Duration::from_millis(500);
+/// By how much the endless coroutine outlasts the run. It ends, so that the server can be ended in order.
+const MARGIN: Duration = Duration::from_millis(200);
+
+fn time(quick: bool) -> Duration {
+    Duration::from_millis(if quick { 500 } else { 1200 })
+}
+
+/// How long the coroutine of level 40 runs.
+fn endless(quick: bool) -> Duration {
+    WARMUP + time(quick) + DRAIN + MARGIN
+}
+
+/// How long the experiment is planned to take.
+pub(crate) fn plan(quick: bool) -> Duration {
+    planned(WARMUP, time(quick)) * 3 + (DRAIN + MARGIN) * 2
+}
+
+/// What was measured; the last is missing where nothing may preempt.
+struct Runs {
+    alone: LoadReport,
+    off: LoadReport,
+    on: Result<LoadReport, String>,
+}
+
+/// Runs the experiment.
+pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
+    bench
+        .progress
+        .stage("(5/5) pings against an endless coroutine");
+    let awake = bench.awake();
+    let alone = measure(bench, "nobody else", "off", false)?;
+    let off = measure(bench, "preemption off", "off", true)?;
+    let on = match rights::lack() {
+        Some(lack) => Err(lack),
+        None => Ok(measure(bench, "preemption on", "on", true)?),
+    };
+    drop(awake);
+    let runs = Runs { alone, off, on };
+    Ok(Section {
+        title: "5. An endless coroutine".into(),
+        intro: format!(
+            "On one vCPU a coroutine of level 40 computes for longer than the measurement and never yields. Another \
+             connection sends a ping of level 0 each millisecond for {} ms. A runtime that only switches where coroutines \
+             let it cannot answer any; with preemption a more urgent coroutine that becomes ready suspends the other at \
+             once. Nobody else: the same pings with no coroutine of level 40.",
+            time(bench.quick).as_millis()
+        ),
+        findings: findings(&runs),
+        plots: vec![answered_plot(&runs), latency_plot(&runs)],
+        tables: vec![table(&runs)],
+        commands: commands(bench),
+    })
+}
+
+fn measure(bench: &mut Bench, label: &str, preempt: &str, hog: bool) -> Result<LoadReport> {
+    let mut plan = planned(WARMUP, time(bench.quick));
+    if hog {
+        plan += DRAIN + MARGIN;
+    }
+    let server = bench.spin_server(0, preempt, QUANTUM)?;
+    let flags = load_flags(bench.quick, hog);
+    let report = bench.spin_load(label, &server, &flags, plan)?;
+    server.stop(&bench.stop)?;
+    Ok(report)
+}
+
+fn load_flags(quick: bool, hog: bool) -> String {
+    let hog = if hog {
+        format!(" --hog {}ms --hog-level 40", endless(quick).as_millis())
+    } else {
+        String::new()
+    };
+    format!(
+        "{PINGS}{hog} --warmup {}ms --duration {}ms",
+        WARMUP.as_millis(),
+        time(quick).as_millis()
+    )
+}
+
+impl Runs {
+    /// Name, pings and colour, in the order of tables and legends.
+    fn all(&self) -> impl Iterator<Item = (&'static str, &LoadGroup, usize)> {
+        let on = self.on.as_ref().ok().map(|on| ("preemption on", on, 0));
+        [
+            ("nobody else", &self.alone, 2),
+            ("preemption off", &self.off, 1),
+        ]
+        .into_iter()
+        .chain(on)
+        .filter_map(|(name, report, colour)| Some((name, report.groups.first()?, colour)))
+    }
+}
+
+/// Pings sent, as far as they count.
+fn sent(pings: &LoadGroup) -> u64 {
+    pings.requests + pings.unanswered
+}
+
+fn findings(runs: &Runs) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let [Some(alone), Some(off)] = [&runs.alone, &runs.off].map(|r| r.groups.first()) else {
+        return findings;
+    };
+    findings.push(Finding::neutral(format!(
+        "Without preemption {} of {} pings had no reply at the end{}.",
+        grouped(off.unanswered as f64),
+        grouped(sent(off) as f64),
+        if off.requests == 0 {
+            ": the vCPU hangs"
+        } else {
+            ""
+        }
+    )));
+    match runs.on.as_ref().map(|on| on.groups.first()) {
+        Ok(Some(on)) => {
+            findings.push(Finding::judged(
+                on.unanswered == 0 && on.requests > 0,
+                format!(
+                    "With preemption {} of {} pings were answered.",
+                    grouped(on.requests as f64),
+                    grouped(sent(on) as f64)
+                ),
+            ));
+            if on.requests > 0 {
+                findings.push(Finding::judged(
+                    on.p99 <= 2.0 * alone.p99,
+                    format!(
+                        "Their p99 is {}; with nobody else on the vCPU it is {} ({}; at most 2.00× is the aim).",
+                        micros(on.p99),
+                        micros(alone.p99),
+                        factor(on.p99, alone.p99),
+                    ),
+                ));
+            }
+        }
+        Ok(None) => {}
+        Err(lack) => findings.push(Finding::neutral(format!(
+            "Skipped the run with preemption: {lack}."
+        ))),
+    }
+    findings
+}
+
+fn answered_plot(runs: &Runs) -> Plot {
+    let bar = |name: &str, colour, of: fn(&LoadGroup) -> u64| Series {
+        name: name.into(),
+        points: runs
+            .all()
+            .enumerate()
+            .map(|(i, (_, pings, _))| (i as f64, of(pings) as f64))
+            .collect(),
+        colour,
+        look: Look::Bar,
+    };
+    Plot {
+        title: "Pings sent and answered".into(),
+        x_label: "run".into(),
+        y_label: "pings".into(),
+        x: Kind::Linear,
+        y: Kind::Linear,
+        groups: runs.all().map(|(name, ..)| name.to_owned()).collect(),
+        series: vec![
+            bar("sent", 3, sent),
+            bar("answered", 0, |pings| pings.requests),
+        ],
+        palette: 'c',
+    }
+}
+
+fn latency_plot(runs: &Runs) -> Plot {
+    let series = runs.all().map(|(name, pings, colour)| Series {
+        name: if pings.requests == 0 {
+            format!("{name} (no replies)")
+        } else {
+            name.to_owned()
+        },
+        points: if pings.requests == 0 {
+            Vec::new()
+        } else {
+            pings.curve.clone()
+        },
+        colour,
+        look: if colour == 2 {
+            Look::DashedCurve
+        } else {
+            Look::Curve
+        },
+    });
+    Plot {
+        title: "Latency of the pings that were answered".into(),
+        x_label: "percentile of the replies".into(),
+        y_label: "latency, µs".into(),
+        x: Kind::Quantile,
+        y: Kind::Log10,
+        groups: Vec::new(),
+        series: series.collect(),
+        palette: 'c',
+    }
+}
+
+fn table(runs: &Runs) -> Table {
+    let mut table = Table::new(
+        "Pings of level 0, one each millisecond",
+        &[
+            "<run", "sent", "answered", "no reply", "p50", "p90", "p99", "p99.9", "max",
+        ],
+    );
+    for (name, pings, _) in runs.all() {
+        table.row([
+            name.to_owned(),
+            grouped(sent(pings) as f64),
+            grouped(pings.requests as f64),
+            grouped(pings.unanswered as f64),
+            pings.time(pings.p50),
+            pings.time(pings.p90),
+            pings.time(pings.p99),
+            pings.time(pings.p999),
+            pings.time(pings.max),
+        ]);
+    }
+    table
+}
+
+fn commands(bench: &Bench) -> Vec<String> {
+    vec![
+        "# preemption on; for the other run --preempt off".into(),
+        format!(
+            "upshift spin-server --listen 127.0.0.1:7000@0 {} {} & SERVER=$!; sleep 1",
+            spin_flags("on", QUANTUM).join(" "),
+            server_flags(&bench.placement.server).join(" ")
+        ),
+        format!(
+            "upshift load spin --connect 127.0.0.1:7000 {}{}",
+            load_flags(bench.quick, true),
+            bench.placement.client_flag()
+        ),
+        "kill $SERVER; wait $SERVER".into(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::long_requests::tests::report;
+    use super::*;
+
+    fn hung() -> LoadReport {
+        let mut report = report(&[[0.0; 3]]);
+        report.groups[0].requests = 0;
+        report.groups[0].unanswered = 1000;
+        report
+    }
+
+    #[test]
+    fn a_hang_is_shown_as_one() {
+        let runs = Runs {
+            alone: report(&[[30.0, 50.0, 60.0]]),
+            off: hung(),
+            on: Ok(report(&[[40.0, 90.0, 95.0]])),
+        };
+        let found = findings(&runs);
+        assert!(found[0].text.contains("hangs") && found[0].text.contains("1,000 of 1,000"));
+        assert_eq!(found.iter().map(Finding::mark).collect::<String>(), "·++");
+        let plot = latency_plot(&runs);
+        assert!(plot.series[1].points.is_empty());
+        assert!(plot.series[1].name.contains("no replies"));
+        assert_eq!(table(&runs).rows[1][4], "–", "no latency is made up");
+    }
+
+    #[test]
+    fn pings_that_stay_unanswered_with_preemption_are_a_miss() {
+        let runs = Runs {
+            alone: report(&[[30.0, 50.0, 60.0]]),
+            off: hung(),
+            on: Ok(hung()),
+        };
+        let marks: String = findings(&runs).iter().map(Finding::mark).collect();
+        assert_eq!(marks, "·-");
+    }
+}

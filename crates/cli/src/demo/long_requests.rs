@@ -1,0 +1,324 @@
+//! Experiment 4: a few long requests among many short ones, preemption off and on.
+//!
+//! One vCPU serves 20,000 requests per second; one in 200 burns a thousand times as much CPU as the others, all at the same
+//! level. Without preemption whoever comes during a long request waits for its end; with it, the long request is suspended
+//! when it has had its quantum and somebody waits. The same load without its long requests shows what is left to gain.
+//! The client's process burns nothing and asks in open loop, so nothing is hidden.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::bench::{Bench, planned, server_flags, spin_flags};
+use super::rights;
+use crate::load_report::{LoadGroup, LoadReport};
+use crate::report::plot::{Look, Plot, Series};
+use crate::report::scale::Kind;
+use crate::report::{Finding, Section};
+use crate::table::{Table, factor, grouped, micros};
+
+const TITLE: &str = "4. Long requests among short ones";
+const QUANTUM: &str = "50us";
+/// The load; the second one leaves the long requests out and keeps the number of short ones.
+const MIXED: &str = "--connections 32 --rate 20000 --short 500ns --long 500us --long-share 0.5%";
+const SHORT_ONLY: &str = "--connections 32 --rate 19900 --short 500ns";
+const WARMUP: Duration = Duration::from_millis(200);
+/// The client's own lateness from which on it is mentioned, µs.
+const LATE: f64 = 50.0;
+
+fn time(quick: bool) -> Duration {
+    Duration::from_millis(if quick { 700 } else { 2500 })
+}
+
+/// How long the experiment is planned to take.
+pub(crate) fn plan(quick: bool) -> Duration {
+    planned(WARMUP, time(quick)) * 3
+}
+
+/// What was measured; the last is missing where nothing may preempt.
+struct Runs {
+    alone: LoadReport,
+    off: LoadReport,
+    on: Result<LoadReport, String>,
+}
+
+/// Runs the experiment.
+pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
+    bench.progress.stage("(4/5) long requests among short ones");
+    let awake = bench.awake();
+    let alone = measure(bench, "no long requests", "off", SHORT_ONLY)?;
+    let off = measure(bench, "preemption off", "off", MIXED)?;
+    let on = match rights::lack() {
+        Some(lack) => Err(lack),
+        None => Ok(measure(bench, "preemption on", "on", MIXED)?),
+    };
+    let runs = Runs { alone, off, on };
+    let kept = if awake.is_some() {
+        " A thread that runs only when nothing else wants to keeps the server's CPU from halting."
+    } else {
+        ""
+    };
+    let mut section = Section {
+        title: TITLE.into(),
+        intro: format!(
+            "A server on one vCPU gets 20,000 requests per second on 32 connections, as from independent clients. A \
+             request costs 0.5 µs of CPU, but one in 200 costs 500 µs; all have the same level, and nobody knows \
+             beforehand which are long. Latency counts from the time a request was due. With preemption, a request that \
+             has run for {} while others wait is suspended in the middle of its poll.{kept}",
+            QUANTUM.replace("us", " µs")
+        ),
+        findings: findings(&runs),
+        plots: vec![
+            plot(&runs, 0, "Short requests"),
+            plot(&runs, 1, "Long requests"),
+        ],
+        tables: vec![table(&runs)],
+        commands: commands(bench),
+    };
+    section.plots.retain(|plot| !plot.series.is_empty());
+    Ok(section)
+}
+
+fn measure(bench: &mut Bench, label: &str, preempt: &str, load: &str) -> Result<LoadReport> {
+    let time = time(bench.quick);
+    let server = bench.spin_server(32, preempt, QUANTUM)?;
+    let flags = format!("{load} {}", times(time));
+    let report = bench.spin_load(label, &server, &flags, planned(WARMUP, time))?;
+    server.stop(&bench.stop)?;
+    Ok(report)
+}
+
+fn times(time: Duration) -> String {
+    format!(
+        "--warmup {}ms --duration {}ms",
+        WARMUP.as_millis(),
+        time.as_millis()
+    )
+}
+
+impl Runs {
+    /// Name, report and colour, in the order of tables and legends.
+    fn all(&self) -> impl Iterator<Item = (&'static str, &LoadReport, usize)> {
+        [
+            ("no long requests", &self.alone, 2),
+            ("preemption off", &self.off, 1),
+        ]
+        .into_iter()
+        .chain(self.on.as_ref().ok().map(|on| ("preemption on", on, 0)))
+    }
+}
+
+fn findings(runs: &Runs) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let [Some(alone), Some(off)] = [&runs.alone, &runs.off].map(|r| r.groups.first()) else {
+        return findings;
+    };
+    match runs.on.as_ref().map(|on| on.groups.first()) {
+        Ok(Some(on)) => {
+            findings.push(Finding::judged(
+                on.p99 <= 1.4 * alone.p99,
+                format!(
+                    "With preemption the p99 of short requests is {}; without it {} ({}), without any long request {} \
+                     ({}; at most 1.40× is the aim).",
+                    micros(on.p99),
+                    micros(off.p99),
+                    factor(on.p99, off.p99),
+                    micros(alone.p99),
+                    factor(on.p99, alone.p99),
+                ),
+            ));
+            findings.push(Finding::judged(
+                on.p999 <= 0.5 * off.p999,
+                format!(
+                    "The p99.9 of short requests is {} with and {} without preemption ({}; at most 0.50× is the aim).",
+                    micros(on.p999),
+                    micros(off.p999),
+                    factor(on.p999, off.p999),
+                ),
+            ));
+            findings.push(Finding::judged(
+                on.p50 <= 1.15 * off.p50,
+                format!(
+                    "The median of short requests is {} with and {} without preemption ({}; at most 1.15× is the aim).",
+                    micros(on.p50),
+                    micros(off.p50),
+                    factor(on.p50, off.p50),
+                ),
+            ));
+        }
+        Ok(None) => {}
+        Err(lack) => {
+            findings.push(Finding::neutral(format!(
+                "Skipped the run with preemption: {lack}."
+            )));
+            findings.push(Finding::neutral(format!(
+                "Without preemption the p99 of short requests is {}, {} of what it is without any long request ({}).",
+                micros(off.p99),
+                factor(off.p99, alone.p99),
+                micros(alone.p99),
+            )));
+        }
+    }
+    let late = runs.all().map(|(_, report, _)| report.total.send_lag_p99);
+    let late = late.fold(0.0, f64::max);
+    if late > LATE {
+        findings.push(Finding::neutral(format!(
+            "The client itself was late by up to {} (p99): latencies of that order are its own.",
+            micros(late)
+        )));
+    }
+    findings
+}
+
+fn plot(runs: &Runs, class: usize, title: &str) -> Plot {
+    let series = runs.all().filter_map(|(name, report, colour)| {
+        let group: &LoadGroup = report.groups.get(class)?;
+        Some(Series {
+            name: name.into(),
+            points: group.curve.clone(),
+            colour,
+            look: if colour == 2 {
+                Look::DashedCurve
+            } else {
+                Look::Curve
+            },
+        })
+    });
+    Plot {
+        title: format!("{title}: latency by percentile"),
+        x_label: "percentile of the replies".into(),
+        y_label: "latency, µs".into(),
+        x: Kind::Quantile,
+        y: Kind::Log10,
+        groups: Vec::new(),
+        series: series.collect(),
+        palette: 'c',
+    }
+}
+
+fn table(runs: &Runs) -> Table {
+    let mut table = Table::new(
+        "Latency by class",
+        &[
+            "<run",
+            "<class",
+            "served/s",
+            "p50",
+            "p90",
+            "p99",
+            "p99.9",
+            "max",
+            "waiting",
+            "CPU/request",
+        ],
+    );
+    for (name, report, _) in runs.all() {
+        for (i, group) in report.groups.iter().enumerate() {
+            table.row([
+                if i == 0 {
+                    name.to_owned()
+                } else {
+                    String::new()
+                },
+                group.label.clone(),
+                grouped(group.per_second),
+                group.time(group.p50),
+                group.time(group.p90),
+                group.time(group.p99),
+                group.time(group.p999),
+                group.time(group.max),
+                grouped(group.unanswered as f64),
+                if i == 0 {
+                    micros(report.server_cpu())
+                } else {
+                    String::new()
+                },
+            ]);
+        }
+    }
+    table
+}
+
+fn commands(bench: &Bench) -> Vec<String> {
+    vec![
+        "# preemption on; for the other run --preempt off".into(),
+        format!(
+            "upshift spin-server --listen 127.0.0.1:7000 {} {} & SERVER=$!; sleep 1",
+            spin_flags("on", QUANTUM).join(" "),
+            server_flags(&bench.placement.server).join(" ")
+        ),
+        format!(
+            "upshift load spin --connect 127.0.0.1:7000 {MIXED} {}{} --server-pid $SERVER",
+            times(time(bench.quick)),
+            bench.placement.client_flag()
+        ),
+        "kill $SERVER; wait $SERVER".into(),
+    ]
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A report of one class after the other, given as p50, p99, p99.9.
+    pub(crate) fn report(classes: &[[f64; 3]]) -> LoadReport {
+        let group = |&[p50, p99, p999]: &[f64; 3]| LoadGroup {
+            label: "short".into(),
+            connections: 32,
+            requests: 1000,
+            per_second: 1000.0,
+            errors: 0,
+            first_error: None,
+            p50,
+            p90: p50,
+            p99,
+            p999,
+            max: p999,
+            unanswered: 0,
+            oldest_unanswered: 0.0,
+            send_lag_p99: 1.0,
+            curve: vec![(0.5, p50), (0.99, p99)],
+        };
+        let groups: Vec<LoadGroup> = classes.iter().map(group).collect();
+        LoadReport {
+            seconds: 1.0,
+            total: groups[0].clone(),
+            groups,
+            server_cpu_us: None,
+            client_cpu_us: None,
+        }
+    }
+
+    fn marks(runs: &Runs) -> String {
+        findings(runs).iter().map(Finding::mark).collect()
+    }
+
+    #[test]
+    fn each_aim_is_judged_by_itself() {
+        let long = [500.0, 600.0, 700.0];
+        let mut runs = Runs {
+            alone: report(&[[33.0, 80.0, 100.0]]),
+            off: report(&[[33.0, 450.0, 500.0], long]),
+            on: Ok(report(&[[36.0, 110.0, 200.0], long])),
+        };
+        assert_eq!(marks(&runs), "+++");
+        runs.on = Ok(report(&[[60.0, 200.0, 499.0], long]));
+        assert_eq!(marks(&runs), "---");
+        assert_eq!(table(&runs).rows.len(), 5);
+        assert_eq!(plot(&runs, 0, "t").series.len(), 3);
+        assert_eq!(plot(&runs, 1, "t").series.len(), 2);
+    }
+
+    #[test]
+    fn without_rights_the_remedy_is_in_the_report() {
+        let runs = Runs {
+            alone: report(&[[33.0, 80.0, 100.0]]),
+            off: report(&[[33.0, 450.0, 500.0]]),
+            on: Err("run setcap".into()),
+        };
+        let found = findings(&runs);
+        assert!(found[0].text.contains("Skipped") && found[0].text.contains("run setcap."));
+        assert_eq!(marks(&runs), "··");
+        assert_eq!(plot(&runs, 0, "t").series.len(), 2);
+    }
+}
