@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::bench::{Bench, planned, server_flags, spin_flags};
-use super::rights;
+use super::preempted;
 use crate::load_report::{LoadGroup, LoadReport};
 use crate::report::plot::{Look, Plot, Series};
 use crate::report::scale::Kind;
@@ -42,7 +42,7 @@ pub(crate) fn plan(quick: bool) -> Duration {
 struct Runs {
     alone: LoadReport,
     off: LoadReport,
-    on: Result<LoadReport, String>,
+    on: Result<LoadReport, Finding>,
 }
 
 /// Runs the experiment.
@@ -53,10 +53,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
     let awake = bench.awake();
     let alone = measure(bench, "nobody else", "off", false)?;
     let off = measure(bench, "preemption off", "off", true)?;
-    let on = match rights::lack() {
-        Some(lack) => Err(lack),
-        None => Ok(measure(bench, "preemption on", "on", true)?),
-    };
+    let on = preempted::report(|| measure(bench, "preemption on", "on", true))?;
     drop(awake);
     let runs = Runs { alone, off, on };
     Ok(Section {
@@ -157,9 +154,7 @@ fn findings(runs: &Runs) -> Vec<Finding> {
             }
         }
         Ok(None) => {}
-        Err(lack) => findings.push(Finding::neutral(format!(
-            "Skipped the run with preemption: {lack}."
-        ))),
+        Err(why) => findings.push(why.clone()),
     }
     findings
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::bench::{Bench, planned, server_flags, spin_flags};
-use super::rights;
+use super::preempted;
 use crate::load_report::{LoadGroup, LoadReport};
 use crate::report::plot::{Look, Plot, Series};
 use crate::report::scale::Kind;
@@ -39,7 +39,7 @@ pub(crate) fn plan(quick: bool) -> Duration {
 struct Runs {
     alone: LoadReport,
     off: LoadReport,
-    on: Result<LoadReport, String>,
+    on: Result<LoadReport, Finding>,
 }
 
 /// Runs the experiment.
@@ -48,10 +48,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
     let awake = bench.awake();
     let alone = measure(bench, "no long requests", "off", SHORT_ONLY)?;
     let off = measure(bench, "preemption off", "off", MIXED)?;
-    let on = match rights::lack() {
-        Some(lack) => Err(lack),
-        None => Ok(measure(bench, "preemption on", "on", MIXED)?),
-    };
+    let on = preempted::report(|| measure(bench, "preemption on", "on", MIXED))?;
     let runs = Runs { alone, off, on };
     let kept = if awake.is_some() {
         " A thread that runs only when nothing else wants to keeps the server's CPU from halting."
@@ -147,10 +144,8 @@ fn findings(runs: &Runs) -> Vec<Finding> {
             ));
         }
         Ok(None) => {}
-        Err(lack) => {
-            findings.push(Finding::neutral(format!(
-                "Skipped the run with preemption: {lack}."
-            )));
+        Err(why) => {
+            findings.push(why.clone());
             findings.push(Finding::neutral(format!(
                 "Without preemption the p99 of short requests is {}, {} of what it is without any long request ({}).",
                 micros(off.p99),
@@ -314,10 +309,10 @@ pub(super) mod tests {
         let runs = Runs {
             alone: report(&[[33.0, 80.0, 100.0]]),
             off: report(&[[33.0, 450.0, 500.0]]),
-            on: Err("run setcap".into()),
+            on: Err(Finding::neutral("Skipped: run setcap.")),
         };
         let found = findings(&runs);
-        assert!(found[0].text.contains("Skipped") && found[0].text.contains("run setcap."));
+        assert!(found[0].text.contains("Skipped") && found[0].text.contains("setcap"));
         assert_eq!(marks(&runs), "··");
         assert_eq!(plot(&runs, 0, "t").series.len(), 2);
     }

@@ -6,7 +6,7 @@
 //! | `bench` | placement on CPUs, one measurement |
 //! | `progress` | the bar |
 //! | `coroutines_vs_threads`, `levels`, `million`, `long_requests`, `endless` | the experiments |
-//! | `rights` | whether this process may preempt |
+//! | `preempted` | runs with preemption, which may lack the right to it |
 //!
 //! The report appears under its name only when it is complete: Ctrl-C leaves an older one alone.
 
@@ -17,8 +17,8 @@ mod endless;
 mod levels;
 mod long_requests;
 mod million;
+mod preempted;
 mod progress;
-mod rights;
 
 use std::fs;
 use std::io::{self, Write};

@@ -10,10 +10,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use std::{io, process};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use upshift::net::{OwnedReadHalf, TcpListener, TcpSocket, TcpStream};
 use upshift::signal::Signal;
-use upshift::{Level, Runtime, time};
+use upshift::{Level, Preemption, Runtime, time};
 
 use super::{Address, ServerOptions, announce, bind_advice};
 
@@ -45,7 +45,8 @@ pub(super) fn run(
         .collect();
     let mut builder = Runtime::builder();
     if options.preempt {
-        bail!("--preempt on: the runtime of this version cannot suspend polls; give --preempt off");
+        // Without the right to it the runtime says what is missing, and serves all the same.
+        builder = builder.preemption(Preemption::Preferred);
     }
     if let Some(quantum) = options.quantum {
         builder = builder.quantum(quantum);

@@ -1,0 +1,72 @@
+//! Runs with preemption: where the right to it is missing they are skipped, and where they fail the demo goes on; the
+//! report says which, and why.
+//!
+//! The servers run as the same user as the demo, from the same file, so what the demo may do they may.
+
+use anyhow::Result;
+use upshift_elevate::{Priority, Rights};
+
+use super::bench::keep_going;
+use crate::load_report::LoadReport;
+use crate::report::Finding;
+
+/// The highest priority that the runtime gives to a thread.
+const HIGHEST: u8 = 30;
+
+/// The report of `measure`, or what the demo's report says instead of it. An interruption is an error.
+pub(crate) fn report(
+    measure: impl FnOnce() -> Result<LoadReport>,
+) -> Result<Result<LoadReport, Finding>> {
+    if let Some(lack) = lack() {
+        let text = format!("Skipped the run with preemption: {lack}.");
+        return Ok(Err(Finding::neutral(text)));
+    }
+    Ok(keep_going(measure())?
+        .and_then(without_errors)
+        .map_err(|why| Finding::judged(false, format!("The run with preemption failed: {why}."))))
+}
+
+/// What is missing and how to get it; none if nothing is. Costs one short-lived thread.
+fn lack() -> Option<String> {
+    let highest = Priority::new(HIGHEST).ok()?;
+    let missing = Rights::probe().require(highest).err()?;
+    Some(missing.to_string())
+}
+
+/// A report whose connections all held.
+fn without_errors(report: LoadReport) -> Result<LoadReport, String> {
+    match report.total.errors {
+        0 => Ok(report),
+        count => Err(format!(
+            "{count} connections or replies failed; the first: {}",
+            report.total.first_error.as_deref().unwrap_or("no details")
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::long_requests::tests::report as sample;
+    use super::*;
+
+    #[test]
+    fn a_report_with_errors_is_no_result() {
+        assert!(without_errors(sample(&[[1.0; 3]])).is_ok());
+        let mut broken = sample(&[[1.0; 3]]);
+        broken.total.errors = 2;
+        broken.total.first_error = Some("connection lost".into());
+        let why = without_errors(broken).unwrap_err();
+        assert!(why.contains("2 connections") && why.contains("connection lost"));
+    }
+
+    #[test]
+    fn a_run_that_fails_becomes_a_finding() {
+        let found = report(|| anyhow::bail!("the server died")).unwrap();
+        let text = found.unwrap_err().text;
+        // Without the right to preempt it is not even tried.
+        assert!(
+            text.contains("the server died") || text.contains("Skipped"),
+            "{text}"
+        );
+    }
+}
