@@ -3,8 +3,12 @@
 //! A call is made by `ecall` with the number in a7 and arguments in a0 to a5; the
 //! result is in a0, negative if it is an [`Error`](crate::Error).
 //!
-//! `now` calls are answered at once. `later` calls may take time: each becomes a
-//! kernel coroutine with the level of the caller, who waits for it.
+//! `now` calls are answered at once; `thread` calls are about the calling thread.
+//! `later` calls may take time: each becomes a kernel coroutine with the level of
+//! the caller. They have two forms. Synchronously, the caller waits. With
+//! [`ASYNCHRONOUS`](crate::number::ASYNCHRONOUS) added to the number the call
+//! returns at once, and later the completion ring gets the result together with
+//! two words that were in a5 (a token) and a6 (the id of the coroutine to wake).
 
 /// Calls `$with! { … }` with the table: `NUMBER KIND NAME(ARGUMENTS);`, each with
 /// its documentation.
@@ -33,6 +37,10 @@ macro_rules! system_calls {
             8 now kill(process);
             /// How much memory is free, in pages.
             9 now free_pages();
+            /// Waits until the completion ring has something.
+            10 thread wait_completion();
+            /// Ends the handler of a user interrupt: back to what it interrupted.
+            11 thread return_from_interrupt();
             /// Reads from a file descriptor into a range; returns how many bytes, 0
             /// at the end.
             16 later read(file, start, len);
@@ -53,6 +61,8 @@ macro_rules! numbers {
         pub mod number {
             $($(#[$doc])* pub const $name: usize = $number;)*
 
+            /// Added to the number of a `later` call: asynchronously.
+            pub const ASYNCHRONOUS: usize = 1 << 16;
             /// The status of a process that was killed.
             pub const KILLED: isize = 137;
             /// The status of a process that did what it may not.

@@ -1,6 +1,9 @@
 //! Where things are in a process.
 //!
 //! ```text
+//!  0x31_0000_0000  VDSO: the scheduler
+//!  0x30_0002_0000  GLOBAL: the global bitmap; read-only
+//!  0x30_0001_0000  SHARED: local bitmap and completion ring
 //!  0x30_0000_0000  INFO: what the program was started with; read-only
 //!  0x20_0000_0000  STACK_TOP: the stack, downwards, above a hole
 //!  0x10_0000_0000  HEAP: memory that was asked for, upwards
@@ -21,3 +24,9 @@ pub const STACK_TOP: usize = 0x20_0000_0000;
 pub const STACK_SIZE: usize = 16 * PAGE;
 /// The page with [`ProcessInfo`](crate::ProcessInfo).
 pub const INFO: usize = 0x30_0000_0000;
+/// The page of [`shared`](crate::shared) words that is the process's own.
+pub const SHARED: usize = 0x30_0001_0000;
+/// The page with the global bitmap.
+pub const GLOBAL: usize = 0x30_0002_0000;
+/// Where the vDSO is mapped.
+pub const VDSO: usize = 0x31_0000_0000;

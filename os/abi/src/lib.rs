@@ -11,6 +11,7 @@
 mod calls;
 mod error;
 pub mod layout;
+pub mod shared;
 mod structs;
 
 pub use calls::number;

@@ -1,5 +1,7 @@
 //! Structures in memory that kernel and programs both look at.
 
+use crate::shared::VDSO_NAMES;
+
 /// A range of a program's memory, as the program says.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -54,8 +56,13 @@ pub struct ProcessInfo {
     pub version: u64,
     /// The process's number.
     pub process: u64,
+    /// The level it was started with.
+    pub level: u64,
     /// Ticks of the clock per second.
     pub ticks_per_second: u64,
+    /// The addresses of the functions of the vDSO, as
+    /// [`VDSO_NAMES`](crate::shared::VDSO_NAMES) lists them.
+    pub vdso: [u64; VDSO_NAMES.len()],
     /// Bytes of `argument` that are used.
     pub argument_len: u64,
     /// What `spawn` was given.

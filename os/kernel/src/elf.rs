@@ -7,7 +7,9 @@ use os_abi::Error;
 
 const PROGRAM_HEADER: usize = 56;
 const LOAD: u32 = 1;
+const DYNAMIC: u32 = 2;
 const EXECUTABLE: u16 = 2;
+const SHARED_OBJECT: u16 = 3;
 const RISCV: u16 = 243;
 
 /// An ELF file for this machine.
@@ -57,13 +59,21 @@ impl<'a> Elf<'a> {
     /// # Errors
     /// [`Error::BadProgram`]: not a statically linked RISC-V program.
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Elf<'a>, Error> {
-        Elf::parse(bytes).ok_or(Error::BadProgram)
+        Elf::parse(bytes, EXECUTABLE).ok_or(Error::BadProgram)
     }
 
-    fn parse(bytes: &'a [u8]) -> Option<Elf<'a>> {
+    /// Reads the header of a shared object.
+    ///
+    /// # Errors
+    /// [`Error::BadProgram`]: it is none, or not for RISC-V.
+    pub(crate) fn object(bytes: &'a [u8]) -> Result<Elf<'a>, Error> {
+        Elf::parse(bytes, SHARED_OBJECT).ok_or(Error::BadProgram)
+    }
+
+    fn parse(bytes: &'a [u8], kind: u16) -> Option<Elf<'a>> {
         // 64 bits, little endian, version 1.
         let fits = bytes.starts_with(b"\x7fELF\x02\x01\x01")
-            && half(bytes, 16)? == EXECUTABLE
+            && half(bytes, 16)? == kind
             && half(bytes, 18)? == RISCV
             && usize::from(half(bytes, 54)?) == PROGRAM_HEADER;
         fits.then_some(Elf {
@@ -83,9 +93,22 @@ impl<'a> Elf<'a> {
         })
     }
 
-    fn segment(self, n: usize) -> Option<Option<Segment<'a>>> {
+    /// Where the dynamic section is in memory: address and bytes.
+    pub(crate) fn dynamic(self) -> Option<(usize, usize)> {
+        (0..self.count).find_map(|n| {
+            let header = self.header(n)?;
+            let found = word(header, 0)? == DYNAMIC;
+            found.then_some((double(header, 16)?, double(header, 40)?))
+        })
+    }
+
+    fn header(self, n: usize) -> Option<&'a [u8]> {
         let at = self.headers.checked_add(n * PROGRAM_HEADER)?;
-        let header = self.bytes.get(at..at.checked_add(PROGRAM_HEADER)?)?;
+        self.bytes.get(at..at.checked_add(PROGRAM_HEADER)?)
+    }
+
+    fn segment(self, n: usize) -> Option<Option<Segment<'a>>> {
+        let header = self.header(n)?;
         if word(header, 0)? != LOAD {
             return Some(None);
         }

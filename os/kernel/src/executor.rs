@@ -9,6 +9,7 @@
 
 use core::future::Future;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::fence;
 
 use upshift_core::{
     Config, Domain, Executor, JoinHandle, Level, Picked, Polled, SpawnError, SpawnOptions,
@@ -67,11 +68,12 @@ where
     domain().spawn(future, options)
 }
 
-/// Serves the vCPU of the calling hart for ever.
+/// The calling hart takes its executor, and what it needs to serve it. Nothing is
+/// allocated for it afterwards.
 ///
 /// # Panics
-/// If called twice on a hart, or without memory for its switching coroutine.
-pub(crate) fn run() -> ! {
+/// If called twice on a hart, or without memory.
+pub(crate) fn take() -> Executor<KernelHost> {
     let index = hart_index();
     let executor = EXECUTORS[index].lock().take();
     let executor = executor.expect("one loop per hart");
@@ -81,10 +83,15 @@ pub(crate) fn run() -> ! {
     hart.switching.store(switching.to_u64(), Relaxed);
     hart.vcpu.store(executor.vcpu().as_ptr(), Relaxed);
     hart::set_online(index);
+    executor
+}
+
+/// Serves the vCPU of the calling hart for ever.
+pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     csr::interrupts_restore(true);
     let mut back = None;
     loop {
-        interrupt_overtaken(index);
+        interrupt_overtaken();
         // Never `None`, for the switching coroutine is ready or running; never
         // `Resume`, for nothing in the kernel is suspended.
         if let Some(Picked::Poll(coroutine)) = executor.pick(back.take())
@@ -95,24 +102,38 @@ pub(crate) fn run() -> ! {
     }
 }
 
-/// Interrupts harts that run a program while something more urgent has come into
-/// their inbox.
+/// Is a coroutine of the kernel ready, on whatever hart, that is more urgent than
+/// `level`? Counts those in inboxes, which `Vcpu::need_preempt` may not.
+pub(crate) fn has_more_urgent(level: Level) -> bool {
+    domain().bitmap() & level.more_urgent_bits() != 0
+}
+
+/// Interrupts the hart that runs the least urgent program, if a coroutine of the
+/// kernel that is more urgent than that is ready anywhere.
 ///
 /// The scheduler tells the host of a wake only if the vCPU is parked; a hart in
-/// user mode is not, it is in the middle of a poll. So whoever has woken
-/// something looks, after its poll, at the harts in user mode. Such a hart has
-/// set `in_user` before it looked at its queues for the last time
-/// (`switching.rs`), and the waker has filled the queue before it looks at
-/// `in_user`, both sequentially consistent: one of them sees the other. Costs
-/// one load per hart, and two for each in user mode.
-fn interrupt_overtaken(this: usize) {
+/// user mode is not, it is in the middle of a poll that may take for ever. So
+/// whoever has woken something looks, after its poll or before it goes to user
+/// mode, at the harts in user mode; the one that is interrupted takes the
+/// coroutine from wherever it is. Such a hart has set `in_user` before it looked at
+/// the queues for the last time (`switching.rs`), and the waker has filled the
+/// queue before it looks at `in_user`, both sequentially consistent: one of them
+/// sees the other. O(harts).
+pub(crate) fn interrupt_overtaken() {
+    let waiting = domain().bitmap();
+    fence(SeqCst);
+    let mut least = (waiting.trailing_zeros(), None);
     for (index, (hart, vcpu)) in hart::online().iter().zip(domain().vcpus()).enumerate() {
-        if index != this
-            && hart.in_user.load(SeqCst)
-            && vcpu.need_preempt()
-            && hart.in_user.swap(false, SeqCst)
+        if hart.in_user.load(SeqCst)
+            && let Some(level) = vcpu.running_level()
+            && u32::from(level.get()) > least.0
         {
-            hart::interrupt(index);
+            least = (u32::from(level.get()), Some((index, hart)));
         }
+    }
+    if let Some((index, hart)) = least.1
+        && hart.in_user.swap(false, SeqCst)
+    {
+        hart::interrupt(index);
     }
 }

@@ -36,6 +36,7 @@ mod console;
 mod device_tree;
 mod elf;
 mod executor;
+mod global;
 mod hart;
 mod init;
 mod interrupts;
@@ -51,6 +52,7 @@ mod switching;
 mod syscall;
 mod timers;
 mod users;
+mod vdso;
 mod waiters;
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -95,13 +97,20 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     {
         archive::set(bytes);
     }
+    if let Some(image) = archive::find(vdso::NAME)
+        && let Err(error) = vdso::init(image)
+    {
+        println!("upshift: {error}; build the image again");
+        finisher::exit(2);
+    }
     start_harts(&machine, hart_id);
     let this = machine.harts.iter().find(|hart| hart.id == hart_id);
     if let Some(context) = this.and_then(|hart| hart.plic_context) {
         console::enable_input(&machine, context);
     }
+    let executor = executor::take();
     begin(&machine);
-    executor::run()
+    executor::run(&executor)
 }
 
 /// Starts the other harts. One that does not start is a machine with fewer.
@@ -125,7 +134,7 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
 /// Where the other harts come in.
 fn boot_more(_hart_id: usize, _index: usize) -> ! {
     memory::install_kernel_table();
-    executor::run()
+    executor::run(&executor::take())
 }
 
 /// Starts what the command line asks for.

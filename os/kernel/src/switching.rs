@@ -13,6 +13,7 @@
 use alloc::boxed::Box;
 use core::future::{Future, poll_fn};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::fence;
 use core::task::Poll;
 
 use os_abi::number::FAULTED;
@@ -25,7 +26,7 @@ use crate::hart::Hart;
 use crate::memory::space;
 use crate::process::Thread;
 use crate::users::{self, Next};
-use crate::{clock, executor, hart, interrupts, println, syscall};
+use crate::{clock, executor, global, hart, interrupts, println, syscall};
 
 /// A thread may run that long while another of its level waits, in microseconds.
 const QUANTUM_MICROS: u64 = 5_000;
@@ -88,6 +89,9 @@ struct Turn<'a> {
     vcpu: &'a Vcpu<KernelHost>,
 }
 
+/// Puts a thread where it belongs.
+type Leave = fn(Box<Thread>);
+
 /// What becomes of a thread after a trap.
 enum After {
     /// It goes on, if nothing is more urgent.
@@ -97,53 +101,69 @@ enum After {
 }
 
 impl Turn<'_> {
-    fn run(&self, thread: Box<Thread>) {
-        let until = clock::now().saturating_add(thread.quantum);
-        self.hart.quantum_end.store(until, Relaxed);
-        clock::rearm(self.hart);
-        self.run_until(thread, until);
+    fn run(&self, mut thread: Box<Thread>) {
+        self.begin_quantum(&mut thread);
+        let left = self.run_on(thread);
         self.hart.quantum_end.store(u64::MAX, Relaxed);
+        // Before the thread can run elsewhere.
         users::stopped(self.index);
+        if let Some((thread, leave)) = left {
+            leave(thread);
+        }
     }
 
-    fn run_until(&self, mut thread: Box<Thread>, until: u64) {
+    fn begin_quantum(&self, thread: &mut Thread) {
+        thread.until = clock::now().saturating_add(thread.quantum);
+        self.hart.quantum_end.store(thread.until, Relaxed);
+        clock::rearm(self.hart);
+    }
+
+    /// Runs the thread until it has to leave, and says where to; `None`: it is
+    /// parked or has ended.
+    fn run_on(&self, mut thread: Box<Thread>) -> Option<(Box<Thread>, Leave)> {
         // An ended process has no space.
-        let Ok(space) = thread.process.space() else {
-            return;
-        };
+        let space = thread.process.space().ok()?;
         space::load(&space);
-        drop(space);
         loop {
+            if thread.process.follow_bitmap(space.shared()) {
+                users::changed_level(self.index, thread.process.level());
+            }
+            global::publish();
+            executor::interrupt_overtaken();
             // Before the last look: see `executor::interrupt_overtaken`.
             self.hart.in_user.store(true, SeqCst);
-            if let Some(leave) = self.must_leave(&thread, until) {
+            fence(SeqCst);
+            if let Some(leave) = self.must_leave(&mut thread) {
                 self.hart.in_user.store(false, SeqCst);
-                leave(thread);
-                return;
+                return Some((thread, leave));
             }
+            thread.deliver_interrupt(space.shared());
             let trap = thread.context.run();
             self.hart.in_user.store(false, SeqCst);
             match self.after(trap, thread) {
                 After::GoesOn(same) => thread = same,
-                After::Gone => return,
+                After::Gone => return None,
             }
         }
     }
 
     /// Where the thread has to go instead of user mode.
-    fn must_leave(&self, thread: &Thread, until: u64) -> Option<fn(Box<Thread>)> {
+    fn must_leave(&self, thread: &mut Thread) -> Option<Leave> {
         if thread.process.is_ended() {
             return Some(drop);
         }
         let level = thread.process.level();
-        let left = until.saturating_sub(clock::now());
-        if left == 0 {
+        if clock::now() >= thread.until {
+            thread.quantum = quantum();
             let kernel_waits = self.vcpu.bitmap() & level.bit() != 0;
             if kernel_waits || users::is_overtaken(level, true) {
-                return Some(expired);
+                return Some(users::push_back);
             }
+            // Nobody waits: another one.
+            self.begin_quantum(thread);
         }
-        if self.vcpu.need_preempt() || users::is_overtaken(level, false) {
+        if executor::has_more_urgent(level) || users::is_overtaken(level, false) {
+            thread.quantum = thread.until.saturating_sub(clock::now());
             return Some(users::push_front);
         }
         None
@@ -175,12 +195,6 @@ impl Turn<'_> {
             }
         }
     }
-}
-
-/// The quantum is over: a new one, at the tail.
-fn expired(mut thread: Box<Thread>) {
-    thread.quantum = quantum();
-    users::push_back(thread);
 }
 
 /// Makes the harts that run programs look at what they run.

@@ -18,8 +18,8 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use upshift_core::{CoroutineId, LEVELS, Level};
 
 use crate::arch::lock::IrqLock;
-use crate::process::{MAX_PROCESSES, Thread};
-use crate::{MAX_HARTS, executor, hart};
+use crate::process::{MAX_PROCESSES, Process, Thread};
+use crate::{MAX_HARTS, executor, global, hart};
 
 /// No place.
 const NONE: u8 = u8::MAX;
@@ -46,6 +46,8 @@ struct Doing {
     level: u8,
     /// The level of the thread that runs there, or [`NOTHING`].
     running: u8,
+    /// The number of its process.
+    process: usize,
     /// It waits for an interrupt, or is about to.
     idle: bool,
 }
@@ -75,6 +77,7 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
     harts: [Doing {
         level: Level::LEAST_URGENT.get(),
         running: NOTHING,
+        process: 0,
         idle: false,
     }; MAX_HARTS],
 });
@@ -181,10 +184,8 @@ fn push(thread: Box<Thread>, front: bool) {
     users.link(thread, front);
     let interrupted = users.announce(level);
     drop(users);
-    if let Some(index) = interrupted {
-        hart::at(index).in_user.store(false, SeqCst);
-        hart::interrupt(index);
-    }
+    wake_hart(interrupted);
+    global::publish();
 }
 
 /// A thread is ready: it becomes the last of its level.
@@ -196,6 +197,48 @@ pub(crate) fn push_back(thread: Box<Thread>) {
 /// its level.
 pub(crate) fn push_front(thread: Box<Thread>) {
     push(thread, true);
+}
+
+/// A completion of this level has come for a process that does not wait for it:
+/// its thread is interrupted if it runs, and moved to that level if it is ready
+/// at a less urgent one. Otherwise it sees the completion when it goes on.
+pub(crate) fn notify(process: &Process, level: Level) {
+    let mut users = USERS.lock();
+    let place = process.number % MAX_PROCESSES;
+    // Bit H: hart H is to be interrupted. A hart whose thread has just been parked
+    // may still count as running it.
+    let mut interrupted = 0;
+    if let Some(thread) = &users.places[place].thread {
+        let level = level.max(process.ceiling);
+        if thread.process.number == process.number && level < process.level() {
+            let thread = users.unlink(place as u8);
+            if let (Some(thread), Ok(())) = (thread, process.set_level(level)) {
+                users.link(thread, false);
+                let hart = users.announce(level.get());
+                interrupted = hart.map_or(0, |index| 1 << index);
+            }
+        }
+    } else {
+        for (index, hart) in users.harts.iter().enumerate() {
+            interrupted |= usize::from(hart.process == process.number) << index;
+        }
+    }
+    drop(users);
+    for index in (0..MAX_HARTS).filter(|index| interrupted >> index & 1 != 0) {
+        wake_hart(Some(index));
+    }
+}
+
+fn wake_hart(index: Option<usize>) {
+    if let Some(index) = index {
+        hart::at(index).in_user.store(false, SeqCst);
+        hart::interrupt(index);
+    }
+}
+
+/// The levels that have a ready thread.
+pub(crate) fn ready() -> u64 {
+    USERS.lock().ready
 }
 
 /// Takes the ready thread of a process out, because it has ended.
@@ -245,12 +288,15 @@ pub(crate) fn take(index: usize) -> Next {
         return Next::GiveWay;
     };
     users.harts[index].running = level;
+    users.harts[index].process = thread.process.number;
     Next::Run(thread)
 }
 
 /// The thread of hart `index` does not run any more.
 pub(crate) fn stopped(index: usize) {
-    USERS.lock().harts[index].running = NOTHING;
+    let hart = &mut USERS.lock().harts[index];
+    hart.running = NOTHING;
+    hart.process = 0;
 }
 
 /// The thread that runs on hart `index` has another level.

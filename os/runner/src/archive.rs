@@ -2,17 +2,12 @@
 
 use std::path::PathBuf;
 
-/// The files, by their names without directories, as one archive.
-pub(crate) fn write(files: impl Iterator<Item = PathBuf>) -> Result<Vec<u8>, String> {
+/// The files, each under its name, as one archive.
+pub(crate) fn write(files: impl Iterator<Item = (String, PathBuf)>) -> Result<Vec<u8>, String> {
     let mut archive = Vec::new();
-    for file in files {
+    for (name, file) in files {
         let contents =
             std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let name = file
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
         add(&mut archive, &name, &contents);
     }
     add(&mut archive, "TRAILER!!!", &[]);

@@ -21,8 +21,11 @@ pub(crate) struct Image {
 pub(crate) fn image() -> Result<Image, String> {
     cargo("os-kernel", &["--features", "selftest"])?;
     cargo("os-user", &["--bins"])?;
+    // A shared object needs position-independent code; cargo has no setting for it.
+    cargo_rustc("os-vdso", &["-C", "relocation-model=pic"])?;
     let archive = output().join("programs.cpio");
-    let bytes = archive::write(programs()?.into_iter())?;
+    let vdso = ("vdso".to_owned(), output().join("os-vdso"));
+    let bytes = archive::write(programs()?.into_iter().chain([vdso]))?;
     std::fs::write(&archive, bytes).map_err(|error| format!("{}: {error}", archive.display()))?;
     Ok(Image {
         kernel: output().join("os-kernel"),
@@ -31,13 +34,17 @@ pub(crate) fn image() -> Result<Image, String> {
 }
 
 /// The programs, by the sources there are.
-fn programs() -> Result<Vec<PathBuf>, String> {
+fn programs() -> Result<Vec<(String, PathBuf)>, String> {
     let sources = root().join("user/src/bin");
     let entries =
         std::fs::read_dir(&sources).map_err(|error| format!("{}: {error}", sources.display()))?;
     let mut programs: Vec<_> = entries
         .flatten()
-        .filter_map(|entry| Some(output().join(entry.path().file_stem()?)))
+        .filter_map(|entry| {
+            let name = entry.path().file_stem()?.to_string_lossy().into_owned();
+            let file = output().join(&name);
+            Some((name, file))
+        })
         .collect();
     programs.sort();
     Ok(programs)
@@ -58,10 +65,18 @@ fn output() -> PathBuf {
 }
 
 fn cargo(package: &str, more: &[&str]) -> Result<(), String> {
+    call("build", package, more)
+}
+
+fn cargo_rustc(package: &str, arguments: &[&str]) -> Result<(), String> {
+    call("rustc", package, &[&["--"], arguments].concat())
+}
+
+fn call(task: &str, package: &str, more: &[&str]) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .current_dir(root())
-        .args(["build", "--quiet", "--release", "--target", TARGET])
+        .args([task, "--quiet", "--release", "--target", TARGET])
         .args(["--package", package])
         .args(more)
         .status()

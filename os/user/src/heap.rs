@@ -36,6 +36,23 @@ fn class(layout: Layout) -> usize {
     (size.next_power_of_two() / SMALLEST).ilog2() as usize
 }
 
+/// The heap as the vDSO sees it.
+pub(crate) extern "C" fn allocate(size: u64, align: u64) -> u64 {
+    match Layout::from_size_align(size as usize, align as usize) {
+        // SAFETY: the scheduler asks for no empty layouts.
+        Ok(layout) => unsafe { HEAP.alloc(layout) as u64 },
+        Err(_) => 0,
+    }
+}
+
+/// The same, for what `allocate` gave.
+pub(crate) extern "C" fn release(cell: u64, size: u64, align: u64) {
+    if let Ok(layout) = Layout::from_size_align(size as usize, align as usize) {
+        // SAFETY: the scheduler gives back what it got, with the same layout.
+        unsafe { HEAP.dealloc(cell as *mut u8, layout) };
+    }
+}
+
 /// Asks for memory and cuts it into cells; returns the first, with the others
 /// linked behind it.
 fn fill(class: usize) -> *mut u8 {

@@ -7,18 +7,52 @@
 
 extern crate alloc;
 
+pub mod asynchronous;
+pub mod coroutine;
 mod heap;
 mod io;
 mod start;
 pub mod sys;
+mod vdso;
 
 pub use heap::heap_pages;
 pub use io::{Output, print};
-pub use os_abi::{Error, number};
-pub use start::{argument, exit, process_number, run, ticks_per_second};
+pub use os_abi::{Error, layout, number};
+pub use start::{argument, exit, process_number, run, run_coroutines, ticks_per_second};
 
 use alloc::vec::Vec;
 use os_abi::{SpawnRequest, UserRange};
+
+/// `read!(file, buffer)` waits, with a `&mut [u8]`; `read!(file, buffer, cid)` is a
+/// future of the same result, with a `Vec<u8>` that comes back with it.
+#[macro_export]
+macro_rules! read {
+    ($file:expr, $buffer:expr) => {
+        $crate::read($file, $buffer)
+    };
+    ($file:expr, $buffer:expr, $cid:expr) => {
+        $crate::asynchronous::read($file, $buffer, $cid)
+    };
+}
+
+/// `write!(file, bytes)` waits; `write!(file, bytes, cid)` is a future, with a
+/// `Vec<u8>` that comes back with the result.
+#[macro_export]
+macro_rules! write {
+    ($file:expr, $bytes:expr) => {
+        $crate::write($file, $bytes)
+    };
+    ($file:expr, $bytes:expr, $cid:expr) => {
+        $crate::asynchronous::write($file, $bytes, $cid)
+    };
+}
+
+/// Lets the running coroutine sleep for so many microseconds.
+pub async fn sleep(micros: u64) {
+    let deadline = now() + micros * ticks_per_second() / 1_000_000;
+    // It cannot fail but for too many calls in flight; then it does not sleep.
+    let _ = asynchronous::sleep_until(deadline, coroutine::current()).await;
+}
 
 /// The two ends of a pipe.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +88,21 @@ fn range(bytes: &[u8]) -> UserRange {
 /// # Errors
 /// No such program, no memory, too many processes, a level above our ceiling.
 pub fn spawn(program: &str, argument: &[u8], files: &[usize], level: u8) -> Result<usize, Error> {
+    spawn_below(program, argument, files, level, level)
+}
+
+/// The same, with a ceiling of its own: the most urgent level the process may
+/// have.
+///
+/// # Errors
+/// As [`spawn`].
+pub fn spawn_below(
+    program: &str,
+    argument: &[u8],
+    files: &[usize],
+    level: u8,
+    ceiling: u8,
+) -> Result<usize, Error> {
     let mut list = Vec::with_capacity(8 * files.len());
     for file in files {
         list.extend_from_slice(&(*file as u64).to_le_bytes());
@@ -63,7 +112,7 @@ pub fn spawn(program: &str, argument: &[u8], files: &[usize], level: u8) -> Resu
         argument: range(argument),
         files: range(&list),
         level: u64::from(level),
-        ceiling: u64::from(level),
+        ceiling: u64::from(ceiling),
     };
     let number = sys::spawn(&raw const request as usize)?;
     Ok(number as usize)

@@ -1,10 +1,12 @@
 //! How a program starts and ends.
 
+use core::future::Future;
 use core::panic::PanicInfo;
 
+use os_abi::shared::{ACTIVE, Turn};
 use os_abi::{ProcessInfo, VERSION, layout};
 
-use crate::{println, sys};
+use crate::{asynchronous, coroutine, heap, println, sys, vdso};
 
 /// Declares the main function of a program.
 #[macro_export]
@@ -18,7 +20,48 @@ macro_rules! entry {
     };
 }
 
-fn info() -> &'static ProcessInfo {
+/// Declares the main coroutine of a program: an `async fn() -> isize`.
+#[macro_export]
+macro_rules! coroutine_entry {
+    ($main:path) => {
+        fn start_main_coroutine() -> isize {
+            $crate::run_coroutines($main())
+        }
+        $crate::entry!(start_main_coroutine);
+    };
+}
+
+/// Runs `main` as a coroutine of the level that the process was started with,
+/// and whatever it spawns, until it ends; its result is the status.
+#[doc(hidden)]
+pub fn run_coroutines(main: impl Future<Output = isize> + 'static) -> isize {
+    let (allocate, release) = (heap::allocate as *const (), heap::release as *const ());
+    if info().vdso[0] == 0 || vdso::upshift_init(allocate as u64, release as u64) == 0 {
+        println!("no scheduler: the machine was booted without a vDSO, or memory is out");
+        return 2;
+    }
+    asynchronous::enable_interrupts();
+    let main = async move { exit(main.await) };
+    if coroutine::spawn(main, Some(info().level as u8)).is_err() {
+        return 2;
+    }
+    asynchronous::set_word(ACTIVE, 1);
+    loop {
+        asynchronous::drain_undisturbed();
+        match vdso::upshift_turn() {
+            turn if turn == Turn::Polled as u64 => {}
+            turn if turn == Turn::Overtaken as u64 => {
+                let _ = sys::yield_cpu();
+            }
+            // Comes back at once if there is a completion already.
+            _ => {
+                let _ = sys::wait_completion();
+            }
+        }
+    }
+}
+
+pub(crate) fn info() -> &'static ProcessInfo {
     // SAFETY: the kernel has mapped this page and filled it with the structure;
     // nobody can write it.
     unsafe { &*(layout::INFO as *const ProcessInfo) }

@@ -11,6 +11,15 @@ use core::arch::asm;
 use os_abi::{Error, number, system_calls};
 
 fn call(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
+    raw_with(number, arguments, 0)
+}
+
+/// A call with a word in a6 as well: the coroutine to wake, in the asynchronous
+/// form.
+///
+/// # Errors
+/// Those of the call.
+pub fn raw_with(number: usize, arguments: [usize; 6], coroutine: usize) -> Result<isize, Error> {
     let result: isize;
     // SAFETY: the kernel changes a0 and memory that the caller has named for it,
     // nothing else.
@@ -23,6 +32,7 @@ fn call(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
             in("a3") arguments[3],
             in("a4") arguments[4],
             in("a5") arguments[5],
+            in("a6") coroutine,
             in("a7") number,
             options(nostack),
         );

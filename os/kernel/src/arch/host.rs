@@ -19,7 +19,7 @@ use crate::hart;
 pub(crate) struct KernelHost;
 
 // SAFETY: `current` names the vCPU whose executor the hart's loop holds (it is
-// set right before the loop starts, which never ends), and only to that hart;
+// set when the hart takes it, and the loop never ends), and only to that hart;
 // to a handler, which may stand in the middle of the loop, it names none.
 unsafe impl Host for KernelHost {
     #[inline]

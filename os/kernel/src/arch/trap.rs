@@ -21,6 +21,7 @@ use super::csr;
 use crate::interrupts;
 
 /// The registers of a user program while it does not run.
+#[derive(Clone)]
 #[repr(C)]
 pub(crate) struct UserContext {
     /// x1 to x31.
@@ -88,6 +89,13 @@ impl UserContext {
     /// Sets a0 to a7.
     pub(crate) fn set_argument(&mut self, n: usize, value: usize) {
         self.registers[9 + n] = value;
+    }
+
+    /// Goes on at `handler` instead, on the same stack.
+    pub(crate) fn enter_handler(&mut self, handler: usize) {
+        self.pc = handler;
+        // As the ABI wants it; nothing below the stack pointer is in use.
+        self.registers[1] &= !15;
     }
 
     /// Runs the program on this hart until it traps. Interrupts are masked when

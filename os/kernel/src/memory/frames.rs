@@ -208,6 +208,19 @@ impl Frame {
         Ok(Frame(block))
     }
 
+    /// A frame that begins with these bytes; the rest is zero.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    ///
+    /// # Panics
+    /// If they are more than a page.
+    pub(crate) fn with(bytes: &[u8]) -> Result<Frame, OutOfMemory> {
+        let mut frame = Frame::zeroed()?;
+        frame.fill(0, bytes);
+        Ok(frame)
+    }
+
     /// Where it is.
     pub(crate) fn address(&self) -> PhysAddr {
         self.0

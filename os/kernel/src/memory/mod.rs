@@ -134,6 +134,7 @@ pub(crate) fn init(machine: &Machine, device_tree: Range<usize>) {
     // stacks, memory, devices; it is never dropped.
     unsafe { csr::set_satp(table.satp()) };
     KERNEL_TABLE.set(table);
+    space::init().expect("memory for the global bitmap");
     if first.end < ram.end {
         frames::add(first.end..ram.end, &mut used);
     }

@@ -185,6 +185,20 @@ impl PageTable {
         Ok(())
     }
 
+    /// Maps a frame that belongs to somebody who outlives the table.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn map_shared(
+        &mut self,
+        page: usize,
+        frame: PhysAddr,
+        mapping: Mapping,
+    ) -> Result<(), OutOfMemory> {
+        *self.lower(page)? = Entry::leaf(frame, mapping.0);
+        Ok(())
+    }
+
     fn lower(&mut self, page: usize) -> Result<&mut Entry, OutOfMemory> {
         assert!(page < LOWER_END && page.is_multiple_of(PAGE));
         let entry = self.entry(page, 0)?;

@@ -11,15 +11,16 @@
 
 use alloc::sync::Arc;
 use core::ptr::{read_volatile, write_volatile};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicU64, AtomicUsize};
 
-use os_abi::Error;
+use os_abi::{Error, layout};
 
 use super::frames::{self, Frame};
 use super::pagetable::{Access, LOWER_END, Mapping, PageTable};
 use super::{KERNEL_TABLE, OutOfMemory, PAGE};
 use crate::MAX_HARTS;
-use crate::arch::lock::IrqLock;
+use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
 
 /// Frames that user memory leaves to the kernel: 8 MiB.
@@ -31,6 +32,52 @@ pub(crate) struct AddressSpace {
     satp: usize,
     /// Frames of user memory that may still be taken.
     allowance: AtomicUsize,
+    /// The words that the kernel and the program both look at.
+    shared: SharedPage,
+}
+
+/// A frame of words that programs see as well. The kernel accesses it word by
+/// word, atomically, and holds no reference into it.
+pub(crate) struct SharedPage(Frame);
+
+impl SharedPage {
+    fn new() -> Result<SharedPage, OutOfMemory> {
+        Frame::zeroed().map(SharedPage)
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < PAGE / 8);
+        // SAFETY: within a frame of ours that holds nothing but such words;
+        // aligned; programs access it too, which atomics allow.
+        unsafe { &*((self.0.address().direct() as *const AtomicU64).add(index)) }
+    }
+
+    /// Reads a word: whatever the program has put there.
+    pub(crate) fn load(&self, index: usize) -> u64 {
+        self.word(index).load(SeqCst)
+    }
+
+    /// Writes a word.
+    pub(crate) fn store(&self, index: usize, value: u64) {
+        self.word(index).store(value, SeqCst);
+    }
+}
+
+/// The page with the global bitmap, the same in every space.
+static GLOBAL: Once<SharedPage> = Once::new();
+
+/// Makes what all spaces share, while booting.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub(super) fn init() -> Result<(), OutOfMemory> {
+    GLOBAL.set(SharedPage::new()?);
+    Ok(())
+}
+
+/// The page with the global bitmap.
+pub(crate) fn global() -> &'static SharedPage {
+    GLOBAL.get()
 }
 
 /// A range of a program's memory, if it is right.
@@ -84,12 +131,36 @@ impl AddressSpace {
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(allowance: usize) -> Result<AddressSpace, OutOfMemory> {
-        let table = PageTable::with_kernel(KERNEL_TABLE.get())?;
+        let mut table = PageTable::with_kernel(KERNEL_TABLE.get())?;
+        let shared = SharedPage::new()?;
+        table.map_shared(layout::SHARED, shared.0.address(), Mapping::USER_DATA)?;
+        let global = global().0.address();
+        table.map_shared(layout::GLOBAL, global, Mapping::USER_CONSTANTS)?;
         Ok(AddressSpace {
             satp: table.satp(),
             table: IrqLock::new(table),
             allowance: AtomicUsize::new(allowance),
+            shared,
         })
+    }
+
+    /// The words that the kernel and the program both look at.
+    pub(crate) fn shared(&self) -> &SharedPage {
+        &self.shared
+    }
+
+    /// Maps a frame that is never freed, not for writing.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn map_static(
+        &self,
+        page: usize,
+        frame: &'static Frame,
+        mapping: Mapping,
+    ) -> Result<(), OutOfMemory> {
+        debug_assert!(mapping != Mapping::USER_DATA);
+        self.table.lock().map_shared(page, frame.address(), mapping)
     }
 
     /// Maps a page that has no frame yet to a new one with these first bytes.
@@ -109,8 +180,7 @@ impl AddressSpace {
         self.allowance
             .fetch_update(Relaxed, Relaxed, taken)
             .map_err(|_| OutOfMemory)?;
-        let mut frame = Frame::zeroed()?;
-        frame.fill(0, bytes);
+        let frame = Frame::with(bytes)?;
         self.table.lock().map_owned(page, frame, mapping)?;
         // The hardware may remember that there was nothing.
         csr::flush_translations();

@@ -4,13 +4,14 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use os_abi::{Error, ProcessInfo, layout};
+use upshift_core::Level;
 
 use crate::arch::trap::UserContext;
-use crate::clock;
 use crate::elf::{Elf, Segment};
 use crate::memory::PAGE;
 use crate::memory::pagetable::Mapping;
 use crate::memory::space::AddressSpace;
+use crate::{clock, vdso};
 
 /// Loads a program; returns its space and where it starts.
 ///
@@ -19,6 +20,7 @@ use crate::memory::space::AddressSpace;
 pub(super) fn load(
     program: &[u8],
     process: u64,
+    level: Level,
     argument: &[u8],
     allowance: usize,
 ) -> Result<(Arc<AddressSpace>, UserContext), Error> {
@@ -32,7 +34,8 @@ pub(super) fn load(
     for page in stack.step_by(PAGE) {
         space.map_page(page, &[], Mapping::USER_DATA).map_err(out)?;
     }
-    let info = info_page(process, argument);
+    let functions = vdso::map(&space).map_err(out)?;
+    let info = info_page(process, level, &functions, argument);
     space
         .map_page(layout::INFO, &info[..], Mapping::USER_CONSTANTS)
         .map_err(out)?;
@@ -67,15 +70,18 @@ fn map_segment(space: &AddressSpace, segment: Segment<'_>) -> Result<(), Error> 
 }
 
 /// The page the program looks at first: [`ProcessInfo`], word by word.
-fn info_page(process: u64, argument: &[u8]) -> Box<[u8; size_of::<ProcessInfo>()]> {
+fn info_page(
+    process: u64,
+    level: Level,
+    vdso: &[u64],
+    argument: &[u8],
+) -> Box<[u8; size_of::<ProcessInfo>()]> {
     const WORDS: usize = core::mem::offset_of!(ProcessInfo, argument);
     let mut page = Box::new([0; size_of::<ProcessInfo>()]);
-    let words = [
-        os_abi::VERSION,
-        process,
-        clock::ticks_per_second(),
-        argument.len() as u64,
-    ];
+    let level = u64::from(level.get());
+    let first = [os_abi::VERSION, process, level, clock::ticks_per_second()];
+    let last = [argument.len() as u64];
+    let words = first.iter().chain(vdso).chain(&last);
     for (place, word) in page.chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
     }

@@ -22,6 +22,7 @@
 
 mod files;
 mod load;
+mod ring;
 mod table;
 mod thread;
 
@@ -36,13 +37,15 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 
 use os_abi::Error;
+use os_abi::shared::{ACTIVE, ENTRY_WORDS, LOCAL_BITMAP};
 use upshift_core::{CoroutineId, Level};
 
 use crate::arch::lock::IrqLock;
-use crate::memory::space::AddressSpace;
+use crate::memory::space::{AddressSpace, SharedPage};
 use crate::waiters::{Awaited, Waiters};
 use crate::{executor, switching, users};
 use files::Files;
+use ring::{Notify, Ring};
 
 /// Frames a process may have: 16 MiB.
 const MAX_FRAMES: usize = 4096;
@@ -78,6 +81,10 @@ pub(crate) struct Process {
     parked: IrqLock<Option<Box<Thread>>>,
     /// The coroutines of calls in flight.
     calls: IrqLock<Vec<CoroutineId>>,
+    /// Results of asynchronous calls.
+    ring: IrqLock<Ring>,
+    /// A user interrupt is pending.
+    interrupt: AtomicBool,
     /// The end of the memory it has asked for.
     pub(crate) heap_end: AtomicUsize,
 }
@@ -102,6 +109,23 @@ impl Process {
         }
         self.level.store(level.get(), Relaxed);
         Ok(())
+    }
+
+    /// Takes the level that the local bitmap of the program says, within its
+    /// ceiling; without a ready coroutine, or without a scheduler, the level stays.
+    /// True: it has changed.
+    pub(crate) fn follow_bitmap(&self, page: &SharedPage) -> bool {
+        let bits = page.load(LOCAL_BITMAP);
+        if page.load(ACTIVE) == 0 || bits == 0 {
+            return false;
+        }
+        self.become_level(bits.trailing_zeros() as u8)
+    }
+
+    fn become_level(&self, level: u8) -> bool {
+        let least = executor::LEAST_URGENT_WORK.get();
+        let level = level.clamp(self.ceiling.get(), least);
+        self.level.swap(level, Relaxed) != level
     }
 
     /// Has it ended? Its thread must not run any more.
@@ -199,6 +223,65 @@ impl Process {
         if let Some(at) = calls.iter().position(|known| *known == call) {
             calls.swap_remove(at);
         }
+    }
+
+    /// Reserves a place for the result of an asynchronous call.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`], [`Error::NoProcess`]: it has ended.
+    pub(crate) fn reserve_completion(&self) -> Result<(), Error> {
+        let space = self.space()?;
+        self.ring.lock().reserve(space.shared())
+    }
+
+    /// The asynchronous call was not made.
+    pub(crate) fn release_completion(&self) {
+        self.ring.lock().release();
+    }
+
+    /// Hands the result of an asynchronous call to the program, which becomes at
+    /// least as urgent as the call was.
+    pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
+        let Ok(space) = self.space() else {
+            return;
+        };
+        let notify = self.ring.lock().complete(space.shared(), entry);
+        match notify {
+            Notify::Nothing => {}
+            Notify::Resume => {
+                // It had nothing to do before.
+                self.become_level(level.get());
+                self.resume(0);
+            }
+            Notify::Interrupt => {
+                self.interrupt.store(true, SeqCst);
+                users::notify(self, level);
+            }
+        }
+    }
+
+    /// Parks the thread until there is a completion. `Some`: there is one.
+    ///
+    /// # Errors
+    /// [`Error::NoProcess`]: it has ended.
+    pub(crate) fn wait_completion(
+        &self,
+        thread: Box<Thread>,
+    ) -> Result<Option<Box<Thread>>, Error> {
+        let space = self.space()?;
+        // The lock is held until the thread is parked, so that a completion that
+        // comes now finds it.
+        let mut ring = self.ring.lock();
+        if !ring.wait(space.shared()) {
+            return Ok(Some(thread));
+        }
+        self.park(thread);
+        Ok(None)
+    }
+
+    /// Is a user interrupt pending? It is not any more.
+    fn take_interrupt(&self) -> bool {
+        self.interrupt.load(Relaxed) && self.interrupt.swap(false, SeqCst)
     }
 
     /// Ends the process with a status, unless it has ended before. From any hart;

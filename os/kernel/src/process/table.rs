@@ -11,6 +11,7 @@ use os_abi::{Error, layout};
 use upshift_core::Level;
 
 use super::files::{File, Files};
+use super::ring::Ring;
 use super::{Life, MAX_FRAMES, Process, Thread, load};
 use crate::arch::lock::IrqLock;
 use crate::waiters::{Waiters, until};
@@ -107,11 +108,14 @@ fn reserve() -> Result<usize, Error> {
 
 /// Takes a process out of the table: its number is dead from now on.
 pub(super) fn forget(number: usize) {
-    let place = &mut TABLE.lock()[number % MAX_PROCESSES];
-    let gone = match &place.tenant {
+    let mut table = TABLE.lock();
+    let tenant = &mut table[number % MAX_PROCESSES].tenant;
+    let gone = match tenant {
         Tenant::Process(process) if process.number != number => return,
-        _ => core::mem::replace(&mut place.tenant, Tenant::None),
+        _ => core::mem::replace(tenant, Tenant::None),
     };
+    // After the lock: with it memory is freed.
+    drop(table);
     drop(gone);
 }
 
@@ -170,7 +174,8 @@ fn make(
     program: &[u8],
     spawn: Spawn<'_>,
 ) -> Result<(Arc<Process>, Box<Thread>), Error> {
-    let (space, context) = load::load(program, number as u64, spawn.argument, MAX_FRAMES)?;
+    let (name, level) = (number as u64, spawn.level.max(spawn.ceiling));
+    let (space, context) = load::load(program, name, level, spawn.argument, MAX_FRAMES)?;
     let mut files = Files::new();
     for file in spawn.files {
         files.add([file])?;
@@ -179,7 +184,7 @@ fn make(
         number,
         parent: AtomicUsize::new(spawn.parent),
         ceiling: spawn.ceiling,
-        level: AtomicU8::new(spawn.level.max(spawn.ceiling).get()),
+        level: AtomicU8::new(level.get()),
         ended: AtomicBool::new(false),
         life: IrqLock::new(Life {
             status: None,
@@ -189,12 +194,16 @@ fn make(
         files: IrqLock::new(files),
         parked: IrqLock::new(None),
         calls: IrqLock::new(Vec::new()),
+        ring: IrqLock::new(Ring::new()),
+        interrupt: AtomicBool::new(false),
         heap_end: AtomicUsize::new(layout::HEAP),
     });
     let thread = Box::new(Thread {
         process: process.clone(),
         context,
         quantum: switching::quantum(),
+        until: 0,
+        interrupted: None,
     });
     Ok((process, thread))
 }

@@ -1,35 +1,58 @@
 //! System calls: from the table to the kernel's functions.
 //!
 //! `now` calls are answered before the thread goes on. A `later` call becomes a
-//! kernel coroutine with the level of the caller; the thread is parked, and the
-//! coroutine's end lets it go on. The dispatch is generated from the table in
-//! `os_abi`; a call that is in the table and not here does not compile.
+//! kernel coroutine with the level of the caller. Called synchronously, it parks
+//! the thread, and its end lets the thread go on; called asynchronously, it
+//! reserves a place in the completion ring, the thread goes on at once, and its
+//! end fills the place. The dispatch is generated from the table in `os_abi`; a
+//! call that is in the table and not here does not compile.
 
 mod later;
 mod now;
+mod thread;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::future::Future;
 
 use os_abi::{Error, number, system_calls};
-use upshift_core::{Kind, Priority, SpawnOptions};
+use upshift_core::{Kind, Level, Priority, SpawnOptions};
 
 use crate::executor;
 use crate::process::{Process, Thread};
 
 /// The result of a call, as a word.
 type Answer = Result<isize, Error>;
+/// What becomes of the thread that called: it goes on with an answer, or it is
+/// parked or has ended.
+type After = Option<(Box<Thread>, Answer)>;
 
 fn word(answer: Answer) -> isize {
     answer.unwrap_or_else(Error::code)
 }
 
+/// How a `later` call was made.
+#[derive(Clone, Copy)]
+enum Form {
+    /// The thread waits.
+    Synchronous,
+    /// It goes on; the completion carries these words.
+    Asynchronous { token: u64, coroutine: u64 },
+}
+
 /// Does what the thread asks for. `None`: it is parked, or has ended.
 pub(crate) fn dispatch(thread: Box<Thread>) -> Option<Box<Thread>> {
     let arguments = core::array::from_fn(|n| thread.context.argument(n));
-    let call = thread.context.argument(7);
-    route(thread, call, arguments).map(|(mut thread, answer)| {
+    let word_7 = thread.context.argument(7);
+    let form = match word_7 & number::ASYNCHRONOUS {
+        0 => Form::Synchronous,
+        _ => Form::Asynchronous {
+            token: thread.context.argument(5) as u64,
+            coroutine: thread.context.argument(6) as u64,
+        },
+    };
+    let call = word_7 & !number::ASYNCHRONOUS;
+    route(thread, call, form, arguments).map(|(mut thread, answer)| {
         thread.context.set_argument(0, word(answer) as usize);
         thread
     })
@@ -37,62 +60,126 @@ pub(crate) fn dispatch(thread: Box<Thread>) -> Option<Box<Thread>> {
 
 macro_rules! routes {
     ($($(#[$doc:meta])* $number:literal $kind:ident $name:ident($($argument:ident),*);)*) => {
-        fn route(
-            mut thread: Box<Thread>,
-            call: usize,
-            arguments: [usize; 6],
-        ) -> Option<(Box<Thread>, Answer)> {
-            match call {
-                $(number::$name => routes!(@$kind $name thread arguments),)*
+        fn route(mut thread: Box<Thread>, call: usize, form: Form, arguments: [usize; 6]) -> After {
+            match (call, form) {
+                $(routes!(@pattern $kind $name form) => {
+                    routes!(@$kind $name thread form arguments)
+                })*
                 _ => Some((thread, Err(Error::NoSuchCall))),
             }
         }
     };
-    (@now $name:ident $thread:ident $arguments:ident) => {{
+    // Only `later` calls have an asynchronous form.
+    (@pattern later $name:ident $form:ident) => { (number::$name, _) };
+    (@pattern $kind:ident $name:ident $form:ident) => { (number::$name, Form::Synchronous) };
+    (@now $name:ident $thread:ident $form:ident $arguments:ident) => {{
         let answer = now::$name(&mut $thread, $arguments);
         Some(($thread, answer))
     }};
-    (@later $name:ident $thread:ident $arguments:ident) => {{
+    (@thread $name:ident $thread:ident $form:ident $arguments:ident) => {
+        thread::$name($thread)
+    };
+    (@later $name:ident $thread:ident $form:ident $arguments:ident) => {{
         let process = $thread.process.clone();
-        start($thread, later::$name(process, $arguments))
+        start($thread, $form, later::$name(process, $arguments))
     }};
 }
 
 system_calls!(routes);
 
-/// Starts the coroutine of a call, with the level of the caller, and parks the
-/// thread. If it cannot be started the thread goes on with the error.
+/// Starts the coroutine of a call, with the level of the caller. If it cannot be
+/// started the thread goes on with the error.
 fn start(
     thread: Box<Thread>,
+    form: Form,
     call: impl Future<Output = Answer> + Send + 'static,
-) -> Option<(Box<Thread>, Answer)> {
+) -> After {
     let process = thread.process.clone();
+    let level = process.level();
+    match form {
+        Form::Synchronous => match begin(&process, level, resume(process.clone(), call)) {
+            Err(error) => Some((thread, Err(error))),
+            Ok(begun) => {
+                process.park(thread);
+                begun.go();
+                None
+            }
+        },
+        Form::Asynchronous { token, coroutine } => {
+            if let Err(error) = process.reserve_completion() {
+                return Some((thread, Err(error)));
+            }
+            let entry = [token, coroutine];
+            let answer = match begin(
+                &process,
+                level,
+                complete(process.clone(), level, entry, call),
+            ) {
+                Err(error) => {
+                    process.release_completion();
+                    Err(error)
+                }
+                Ok(begun) => {
+                    begun.go();
+                    Ok(0)
+                }
+            };
+            Some((thread, answer))
+        }
+    }
+}
+
+/// A coroutine that is known to its process and was not started yet.
+#[must_use]
+struct Begun(upshift_core::CoroutineId);
+
+impl Begun {
+    fn go(self) {
+        // Dead if the process has ended meanwhile, from another hart.
+        let _ = executor::domain().wake(self.0);
+    }
+}
+
+fn begin(
+    process: &Process,
+    level: Level,
+    call: impl Future<Output = ()> + Send + 'static,
+) -> Result<Begun, Error> {
     let options = SpawnOptions {
-        priority: Priority::At(process.level()),
+        priority: Priority::At(level),
         kind: Kind::Completion,
-        // It must find the thread parked.
         start: false,
     };
-    let finish = finish(process.clone(), call);
-    let id = match executor::spawn(finish, options) {
-        Ok(handle) => handle.id(),
-        Err(_) => return Some((thread, Err(Error::OutOfMemory))),
-    };
+    let handle = executor::spawn(call, options).map_err(|_| Error::OutOfMemory)?;
+    let id = handle.id();
+    handle.detach();
     if let Err(error) = process.begin_call(id) {
         // It was never polled; this drops it.
         let _ = executor::domain().cancel(id);
-        return Some((thread, Err(error)));
+        return Err(error);
     }
-    process.park(thread);
-    // Dead if the process has ended meanwhile, from another hart.
-    let _ = executor::domain().wake(id);
-    None
+    Ok(Begun(id))
 }
 
-async fn finish(process: Arc<Process>, call: impl Future<Output = Answer>) {
-    let answer = call.await;
+fn end(process: &Process) {
     if let Some(id) = executor::domain().current_id() {
         process.end_call(id);
     }
+}
+
+async fn resume(process: Arc<Process>, call: impl Future<Output = Answer>) {
+    let answer = call.await;
+    end(&process);
     process.resume(word(answer));
+}
+
+async fn complete(
+    process: Arc<Process>,
+    level: Level,
+    [token, coroutine]: [u64; 2],
+    call: impl Future<Output = Answer>,
+) {
+    let answer = call.await;
+    end(&process);
+    process.complete([token, coroutine, word(answer) as u64], level);
 }

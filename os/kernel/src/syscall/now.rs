@@ -28,7 +28,7 @@ pub(super) fn exit(thread: &mut Thread, [status, ..]: Arguments) -> Answer {
 
 /// The thread has used its quantum up.
 pub(super) fn yield_cpu(thread: &mut Thread, _: Arguments) -> Answer {
-    thread.quantum = 0;
+    thread.until = 0;
     Ok(0)
 }
 

@@ -3,7 +3,9 @@
 #![no_std]
 #![no_main]
 
-use os_user::{Error, exit, now, println, read, sleep_micros, spawn, sys, ticks_per_second, write};
+use os_user::{
+    Error, exit, layout, now, println, read, sleep_micros, spawn, sys, ticks_per_second, write,
+};
 
 os_user::entry!(main);
 
@@ -20,7 +22,7 @@ fn main() -> isize {
             Err(Error::TooUrgent) => 0,
             _ => 1,
         },
-        "count" => count(rest.parse().unwrap_or(1)),
+        "share" => share(rest.parse().unwrap_or(1)),
         "note" => write(1, rest.as_bytes()).map_or(1, |()| 0),
         "hog" => hog(),
         "float" => float(rest.parse().unwrap_or(1)),
@@ -49,14 +51,20 @@ fn echo() -> isize {
     }
 }
 
-/// Counts for so many milliseconds and writes how far it came to descriptor 1.
-fn count(millis: u64) -> isize {
+/// Runs for so many milliseconds and writes to descriptor 1 for how many ticks of
+/// them it had a hart: the clock takes small steps then.
+fn share(millis: u64) -> isize {
+    let step = ticks_per_second() / 2_000;
     let end = now() + millis * ticks_per_second() / 1000;
-    let mut counted = 0u64;
-    while now() < end {
-        counted += 1;
+    let (mut last, mut ran) = (now(), 0);
+    while last < end {
+        let time = now();
+        if time - last < step {
+            ran += time - last;
+        }
+        last = time;
     }
-    write(1, &counted.to_le_bytes()).map_or(1, |()| 0)
+    write(1, &ran.to_le_bytes()).map_or(1, |()| 0)
 }
 
 /// Takes all the memory it can get, and uses it.
@@ -110,6 +118,16 @@ fn fault(what: &str) -> isize {
         "info" => {
             // SAFETY: as above.
             unsafe { (os_user::argument().as_ptr().cast_mut()).write_volatile(0) };
+            1
+        }
+        "global" => {
+            // SAFETY: as above.
+            unsafe { (layout::GLOBAL as *mut u64).write_volatile(0) };
+            1
+        }
+        "vdso" => {
+            // SAFETY: as above.
+            unsafe { (layout::VDSO as *mut u64).write_volatile(0) };
             1
         }
         "data" => {

@@ -1,0 +1,76 @@
+//! Pages that kernel and program both look at, word by word.
+//!
+//! [`SHARED`](crate::layout::SHARED) is private to a process and writable by it.
+//! The kernel treats what it reads there as hearsay: a wrong word harms only the
+//! process. It never reads back what it has written.
+//!
+//! [`GLOBAL`](crate::layout::GLOBAL) is the same page in every process, and
+//! read-only: its first word is the *global bitmap*, bit L set if work of level L
+//! waits for a hart, in the kernel or in any process.
+
+/// Bit L: a coroutine of level L is ready or running here (program → kernel).
+pub const LOCAL_BITMAP: usize = 0;
+/// How many completions the program has taken (program → kernel).
+pub const RING_HEAD: usize = 1;
+/// How many completions there have been (kernel → program).
+pub const RING_TAIL: usize = 2;
+/// Not 0: the program will look at the ring before it waits, so it need not be
+/// interrupted (program → kernel).
+pub const DRAINING: usize = 3;
+/// The handler of user interrupts; 0: none (program → kernel).
+pub const HANDLER: usize = 4;
+/// Not 0: the local bitmap says the level of the process (program → kernel).
+pub const ACTIVE: usize = 5;
+/// The first word of the completion ring.
+pub const RING: usize = 8;
+/// Completions that the ring holds: calls in flight plus completions that have
+/// not been taken are never more.
+pub const RING_ENTRIES: usize = 128;
+/// Words of a completion: token, coroutine id, result.
+pub const ENTRY_WORDS: usize = 3;
+
+/// A level that is none: inherit the spawner's.
+pub const INHERIT: u8 = u8::MAX;
+
+const _: () = assert!(RING + RING_ENTRIES * ENTRY_WORDS <= 512);
+
+/// What a turn of the scheduler came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Turn {
+    /// Nothing is ready.
+    Idle = 0,
+    /// A coroutine was polled.
+    Polled = 1,
+    /// So it was, and something more urgent than all here waits elsewhere: give
+    /// the hart away.
+    Overtaken = 2,
+}
+
+/// The functions of the vDSO, by name and number of arguments: all words. The
+/// kernel looks each up and passes their addresses in this order.
+#[macro_export]
+macro_rules! vdso_functions {
+    ($with:ident) => {
+        $with! {
+            upshift_init(allocate, release);
+            upshift_spawn(task, poll, discard, level);
+            upshift_wake(id);
+            upshift_reprio(id, level);
+            upshift_cancel(id);
+            upshift_current();
+            upshift_need_preempt();
+            upshift_turn();
+            upshift_interrupt(begins);
+        }
+    };
+}
+
+macro_rules! names {
+    ($($name:ident($($argument:ident),*);)*) => {
+        /// The names of the functions of the vDSO, in order.
+        pub const VDSO_NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+vdso_functions!(names);

@@ -1,0 +1,17 @@
+//! The global bitmap: one word that every process can read.
+//!
+//! Bit L is set if work of level L waits for a hart: a ready user thread, or a
+//! ready coroutine of the kernel. It is rebuilt whenever a hart is about to
+//! return to user mode (so on each tick and each kernel entry) and whenever a
+//! thread becomes ready; O(harts). Work that runs already is not in it, so a
+//! process that sees something more urgent than its own gives its hart away for
+//! a reason (SharedScheduler, section 3.4).
+
+use crate::memory::space;
+use crate::{executor, users};
+
+/// Rebuilds it.
+pub(crate) fn publish() {
+    let bits = users::ready() | executor::domain().bitmap();
+    space::global().store(0, bits);
+}

@@ -1,0 +1,28 @@
+//! The calls that are about the calling thread itself.
+
+use alloc::boxed::Box;
+
+use os_abi::Error;
+
+use super::After;
+use crate::process::Thread;
+
+/// Parks the thread until the completion ring has something.
+pub(super) fn wait_completion(thread: Box<Thread>) -> After {
+    let process = thread.process.clone();
+    match process.wait_completion(thread) {
+        Ok(Some(thread)) => Some((thread, Ok(0))),
+        // It is parked, or its process has ended.
+        Ok(None) | Err(_) => None,
+    }
+}
+
+/// Ends the handler of a user interrupt.
+pub(super) fn return_from_interrupt(mut thread: Box<Thread>) -> After {
+    if !thread.return_from_interrupt() {
+        return Some((thread, Err(Error::BadArgument)));
+    }
+    // The register of the answer is one of those that were restored.
+    let same = thread.context.argument(0) as isize;
+    Some((thread, Ok(same)))
+}

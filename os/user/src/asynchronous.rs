@@ -1,0 +1,263 @@
+//! Asynchronous system calls: futures of what the synchronous form returns.
+//!
+//! ```text
+//!  read!(fd, buffer, cid)
+//!    │ an operation of the table owns the buffer; the call returns at once
+//!    ▼
+//!  kernel coroutine with our level … ─► completion ring: token, cid, result
+//!                                         │ user interrupt, or found by the loop
+//!    ┌────────────────────────────────────┘
+//!    ▼ `drain`: result into the operation, wake(cid)
+//!  poll: the result and the buffer
+//! ```
+//!
+//! The table owns the buffer until the completion is there, so a future that is
+//! dropped early leaves nothing that the kernel could write to after it is freed.
+//! [`drain`] runs in the loop, or in the handler of a user interrupt, which may
+//! stop the program anywhere: it allocates nothing and only sets atomics.
+
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64};
+use core::task::{Context, Poll};
+
+use os_abi::shared::{DRAINING, ENTRY_WORDS, HANDLER, RING, RING_ENTRIES, RING_HEAD, RING_TAIL};
+use os_abi::{Error, layout, number};
+
+use crate::coroutine::Cid;
+use crate::{sys, vdso};
+
+const FREE: u32 = 0;
+/// In flight, and somebody awaits it.
+const PENDING: u32 = 1;
+/// In flight, and nobody does.
+const ABANDONED: u32 = 2;
+/// The result is there.
+const DONE: u32 = 3;
+/// It is there, and nobody wants it.
+const UNWANTED: u32 = 4;
+
+struct Operation {
+    state: AtomicU32,
+    result: AtomicIsize,
+    /// The program's, except while the operation is in flight: then the kernel
+    /// may write to the bytes it holds.
+    buffer: UnsafeCell<Option<Vec<u8>>>,
+}
+
+// SAFETY: one thread; its interrupt handler does not touch `buffer`.
+unsafe impl Sync for Operation {}
+
+static OPERATIONS: [Operation; RING_ENTRIES] = [const {
+    Operation {
+        state: AtomicU32::new(FREE),
+        result: AtomicIsize::new(0),
+        buffer: UnsafeCell::new(None),
+    }
+}; RING_ENTRIES];
+
+/// Where to look for a free operation next.
+static HINT: AtomicU32 = AtomicU32::new(0);
+
+fn word(index: usize) -> &'static AtomicU64 {
+    // SAFETY: the kernel has mapped this page of words, which it accesses
+    // atomically as well.
+    unsafe { &*((layout::SHARED as *const AtomicU64).add(index)) }
+}
+
+/// Sets a word of the shared page.
+pub(crate) fn set_word(index: usize, value: u64) {
+    word(index).store(value, SeqCst);
+}
+
+/// Takes a free operation. O(1) while few are in flight.
+fn take() -> Option<usize> {
+    let start = HINT.load(Relaxed) as usize;
+    let free = (start..start + RING_ENTRIES).find(|at| {
+        let state = OPERATIONS[at % RING_ENTRIES].state.load(Acquire);
+        state == FREE || state == UNWANTED
+    })?;
+    HINT.store(((free + 1) % RING_ENTRIES) as u32, Relaxed);
+    Some(free % RING_ENTRIES)
+}
+
+/// A call in flight: a future of its result and its buffer.
+pub struct Call {
+    operation: Result<usize, (Error, Option<Vec<u8>>)>,
+    taken: bool,
+}
+
+fn call(
+    number: usize,
+    arguments: impl FnOnce(&mut Option<Vec<u8>>) -> [usize; 3],
+    mut buffer: Option<Vec<u8>>,
+    cid: Cid,
+) -> Call {
+    let failed = |error, buffer| Call {
+        operation: Err((error, buffer)),
+        taken: false,
+    };
+    let Some(token) = take() else {
+        return failed(Error::TooMany, buffer);
+    };
+    let [a, b, c] = arguments(&mut buffer);
+    let operation = &OPERATIONS[token];
+    // SAFETY: the operation is free: the cell is ours. Moving the vector does not
+    // move its bytes.
+    let place = unsafe { &mut *operation.buffer.get() };
+    *place = buffer;
+    operation.state.store(PENDING, Release);
+    let number = number | number::ASYNCHRONOUS;
+    if let Err(error) = sys::raw_with(number, [a, b, c, 0, 0, token], cid as usize) {
+        operation.state.store(FREE, Release);
+        return failed(error, place.take());
+    }
+    Call {
+        operation: Ok(token),
+        taken: false,
+    }
+}
+
+impl Future for Call {
+    type Output = (Result<isize, Error>, Option<Vec<u8>>);
+
+    /// The coroutine whose id was given to the call is woken.
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let token = match &mut self.operation {
+            Ok(token) => *token,
+            Err((error, buffer)) => {
+                let result = Err(*error);
+                return Poll::Ready((result, buffer.take()));
+            }
+        };
+        let operation = &OPERATIONS[token];
+        if operation.state.load(Acquire) != DONE {
+            return Poll::Pending;
+        }
+        // SAFETY: done: the kernel is through with the buffer.
+        let buffer = unsafe { (*operation.buffer.get()).take() };
+        let result = operation.result.load(Relaxed);
+        operation.state.store(FREE, Release);
+        self.taken = true;
+        Poll::Ready((Error::from_code(result).map_or(Ok(result), Err), buffer))
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let Ok(token) = self.operation else { return };
+        if self.taken {
+            return;
+        }
+        let state = &OPERATIONS[token].state;
+        // It may be completed by an interrupt right now.
+        let abandoned = state.compare_exchange(PENDING, ABANDONED, SeqCst, SeqCst);
+        if abandoned.is_err() {
+            state.store(UNWANTED, Release);
+        }
+    }
+}
+
+/// Takes all completions: results into their operations, wakes. True: there were
+/// some. In the loop, or in the handler; never in both at once.
+pub(crate) fn drain() -> bool {
+    let mut head = word(RING_HEAD).load(Relaxed);
+    let tail = word(RING_TAIL).load(Acquire);
+    let some = head != tail;
+    while head != tail {
+        let entry = RING + head as usize % RING_ENTRIES * ENTRY_WORDS;
+        let [token, cid, result] = [0, 1, 2].map(|n| word(entry + n).load(Relaxed));
+        head += 1;
+        word(RING_HEAD).store(head, Release);
+        if let Some(operation) = OPERATIONS.get(token as usize) {
+            operation.result.store(result as isize, Relaxed);
+            let done = |state| Some(if state == ABANDONED { UNWANTED } else { DONE });
+            let _ = operation.state.fetch_update(SeqCst, SeqCst, done);
+            vdso::upshift_wake(cid);
+        }
+    }
+    some
+}
+
+/// Drains the ring while interrupts are not needed.
+pub(crate) fn drain_undisturbed() {
+    loop {
+        set_word(DRAINING, 1);
+        drain();
+        set_word(DRAINING, 0);
+        // What came after the last look and before the word was taken down has
+        // caused no interrupt.
+        if word(RING_HEAD).load(SeqCst) == word(RING_TAIL).load(SeqCst) {
+            return;
+        }
+    }
+}
+
+/// Names the handler of user interrupts.
+pub(crate) fn enable_interrupts() {
+    set_word(HANDLER, on_interrupt as *const () as u64);
+}
+
+/// Where the kernel makes this program go on when a completion has come. All
+/// registers are kept by the kernel.
+extern "C" fn on_interrupt() -> ! {
+    vdso::upshift_interrupt(1);
+    drain();
+    vdso::upshift_interrupt(0);
+    loop {
+        // It does not come back.
+        let _ = sys::return_from_interrupt();
+    }
+}
+
+/// A `read` in flight.
+pub struct Read(Call);
+
+impl Future for Read {
+    type Output = (Result<usize, Error>, Vec<u8>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = Pin::new(&mut self.0);
+        call.poll(cx).map(|(result, buffer)| {
+            let buffer = buffer.unwrap_or_default();
+            (result.map(|count| count as usize), buffer)
+        })
+    }
+}
+
+/// Reads into the whole length of a buffer; gives it back with the result. The
+/// coroutine `cid` is woken.
+pub fn read(file: usize, buffer: Vec<u8>, cid: Cid) -> Read {
+    Read(transfer(number::read, file, buffer, cid))
+}
+
+/// Writes a buffer; gives it back with the result. The coroutine `cid` is woken.
+pub fn write(file: usize, buffer: Vec<u8>, cid: Cid) -> Read {
+    Read(transfer(number::write, file, buffer, cid))
+}
+
+fn transfer(number: usize, file: usize, buffer: Vec<u8>, cid: Cid) -> Call {
+    let arguments = |buffer: &mut Option<Vec<u8>>| {
+        let bytes = buffer.as_deref_mut().unwrap_or_default();
+        [file, bytes.as_mut_ptr() as usize, bytes.len()]
+    };
+    call(number, arguments, Some(buffer), cid)
+}
+
+/// Waits until the clock shows `deadline`. The coroutine `cid` is woken.
+pub fn sleep_until(deadline: u64, cid: Cid) -> Call {
+    call(
+        number::sleep_until,
+        |_| [deadline as usize, 0, 0],
+        None,
+        cid,
+    )
+}
+
+/// Waits for a child. The coroutine `cid` is woken.
+pub fn wait(process: usize, cid: Cid) -> Call {
+    call(number::wait, |_| [process, 0, 0], None, cid)
+}

@@ -1,0 +1,172 @@
+//! System calls: pipes, and arguments that are wrong.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use os_user::{Error, pipe, read, spawn, sys, wait, write};
+
+use crate::{LATER, Outcome, close, ensure, text};
+
+pub(crate) fn pipe_carries_bytes() -> Outcome {
+    let (there, back) = (pipe().map_err(text)?, pipe().map_err(text)?);
+    let files = [there.reader, back.writer];
+    let child = spawn("child", b"echo", &files, 20).map_err(text)?;
+    close(there.reader)?;
+    close(back.writer)?;
+    let mut seen = 0;
+    for round in 0..50u8 {
+        let sent = [round; 100];
+        write(there.writer, &sent).map_err(text)?;
+        let mut got = [0; 100];
+        let mut count = 0;
+        while count < got.len() {
+            count += read(back.reader, &mut got[count..]).map_err(text)?;
+        }
+        ensure!(got == sent, "round {round} came back changed");
+        seen += count;
+    }
+    close(there.writer)?;
+    ensure!(wait(child).map_err(text)? == 0, "the child failed");
+    close(back.reader)?;
+    ensure!(seen == 5000, "{seen} bytes came back");
+    Ok(())
+}
+
+pub(crate) fn pipe_ends_with_its_last_writer() -> Outcome {
+    let pipe = pipe().map_err(text)?;
+    write(pipe.writer, b"last").map_err(text)?;
+    close(pipe.writer)?;
+    let mut buffer = [0; 16];
+    ensure!(
+        read(pipe.reader, &mut buffer) == Ok(4),
+        "what was written is read"
+    );
+    ensure!(
+        read(pipe.reader, &mut buffer) == Ok(0),
+        "then comes the end"
+    );
+    close(pipe.reader)
+}
+
+pub(crate) fn pipe_breaks_with_its_last_reader() -> Outcome {
+    let pipe = pipe().map_err(text)?;
+    close(pipe.reader)?;
+    let result = write(pipe.writer, b"to nobody");
+    ensure!(result == Err(Error::BrokenPipe), "{result:?}");
+    close(pipe.writer)
+}
+
+pub(crate) fn ring_of_processes_passes_a_token() -> Outcome {
+    const LINKS: usize = 8;
+    const ROUNDS: u32 = 20;
+    let first = pipe().map_err(text)?;
+    let mut input = first.reader;
+    let mut children = Vec::new();
+    for _ in 0..LINKS {
+        let next = pipe().map_err(text)?;
+        children.push(spawn("child", b"echo", &[input, next.writer], LATER).map_err(text)?);
+        close(input)?;
+        close(next.writer)?;
+        input = next.reader;
+    }
+    for round in 0..ROUNDS {
+        write(first.writer, &round.to_le_bytes()).map_err(text)?;
+        let mut token = [0; 4];
+        ensure!(read(input, &mut token) == Ok(4), "the token is lost");
+        ensure!(u32::from_le_bytes(token) == round, "it is another token");
+    }
+    close(first.writer)?;
+    for child in children {
+        ensure!(wait(child).map_err(text)? == 0, "a link failed");
+    }
+    close(input)
+}
+
+pub(crate) fn bad_pointers_are_errors() -> Outcome {
+    let pipe = pipe().map_err(text)?;
+    write(pipe.writer, b"some bytes").map_err(text)?;
+    let text_address = bad_pointers_are_errors as *const () as usize;
+    let kernel = 0xffff_ffc0_8020_0000;
+    let info = os_user::argument().as_ptr() as usize;
+    for (address, len) in [
+        (0, 8),
+        (kernel, 8),
+        (usize::MAX - 3, 8),
+        (text_address, usize::MAX),
+        ((1 << 38) - 4, 8),
+        (text_address, 8),
+        (info, 8),
+    ] {
+        let result = sys::read(pipe.reader, address, len);
+        ensure!(
+            result == Err(Error::BadAddress),
+            "read to {address:#x}: {result:?}"
+        );
+    }
+    for (address, len) in [(0, 8), (kernel, 8), (usize::MAX - 3, 8), ((1 << 38) - 4, 8)] {
+        let result = sys::write(pipe.writer, address, len);
+        ensure!(
+            result == Err(Error::BadAddress),
+            "write from {address:#x}: {result:?}"
+        );
+        let result = sys::spawn(address);
+        ensure!(
+            result == Err(Error::BadAddress),
+            "spawn from {address:#x}: {result:?}"
+        );
+    }
+    let mut buffer = [0; 16];
+    ensure!(
+        read(pipe.reader, &mut buffer) == Ok(10),
+        "nothing was taken by the failed reads"
+    );
+    close(pipe.reader)?;
+    close(pipe.writer)
+}
+
+pub(crate) fn bad_calls_are_errors() -> Outcome {
+    for number in [15, 999, usize::MAX] {
+        let result = sys::raw(number, [0; 6]);
+        ensure!(
+            result == Err(Error::NoSuchCall),
+            "call {number}: {result:?}"
+        );
+    }
+    for file in [9, 16, usize::MAX] {
+        ensure!(sys::close(file) == Err(Error::BadFile), "closed {file}");
+        let mut buffer = [0; 4];
+        ensure!(
+            read(file, &mut buffer) == Err(Error::BadFile),
+            "read from {file}"
+        );
+    }
+    let result = spawn("nothing", b"", &[], LATER);
+    ensure!(result == Err(Error::NoProgram), "{result:?}");
+    let result = spawn("child", &[0; 257], &[], LATER);
+    ensure!(result == Err(Error::BadArgument), "{result:?}");
+    let result = spawn("child", b"exit 0", &[77], LATER);
+    ensure!(result == Err(Error::BadFile), "{result:?}");
+    for pages in [usize::MAX, 1 << 51, 1 << 30] {
+        ensure!(
+            sys::map(pages) == Err(Error::OutOfMemory),
+            "mapped {pages} pages"
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn descriptors_are_limited() -> Outcome {
+    let mut pipes = Vec::new();
+    let error = loop {
+        match pipe() {
+            Ok(pipe) => pipes.push(pipe),
+            Err(error) => break error,
+        }
+    };
+    for pipe in pipes {
+        close(pipe.reader)?;
+        close(pipe.writer)?;
+    }
+    ensure!(error == Error::TooMany, "{error:?}");
+    Ok(())
+}

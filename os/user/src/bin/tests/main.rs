@@ -1,0 +1,123 @@
+//! The tests of the kernel by what programs see of it.
+//!
+//! Each returns what went wrong. After each, all memory it used has to be free
+//! again.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod calls;
+mod processes;
+mod scheduling;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use os_user::{Error, println, sleep_micros, spawn, sys, wait};
+
+os_user::entry!(main);
+
+type Outcome = Result<(), String>;
+
+/// The level of children that are to be less urgent than the tests.
+const LATER: u8 = 40;
+
+/// Fails the test unless the condition holds.
+#[macro_export]
+macro_rules! ensure {
+    ($condition:expr, $($arg:tt)+) => {
+        if !$condition {
+            return Err(format!($($arg)+));
+        }
+    };
+}
+
+macro_rules! tests {
+    ($($module:ident :: $name:ident),* $(,)?) => {
+        const TESTS: &[(&str, fn() -> Outcome)] = &[$((stringify!($name), $module::$name)),*];
+    };
+}
+
+tests! {
+    processes::exit_status_reaches_the_parent,
+    calls::pipe_carries_bytes,
+    calls::pipe_ends_with_its_last_writer,
+    calls::pipe_breaks_with_its_last_reader,
+    calls::ring_of_processes_passes_a_token,
+    scheduling::sleep_is_never_short,
+    calls::bad_pointers_are_errors,
+    calls::bad_calls_are_errors,
+    scheduling::forged_levels_are_errors,
+    processes::faults_end_only_their_process,
+    processes::endless_loop_can_be_killed,
+    processes::blocked_process_can_be_killed,
+    processes::kill_is_for_children_only,
+    scheduling::more_urgent_process_runs_first,
+    scheduling::equal_levels_share,
+    scheduling::floating_point_survives_preemption,
+    processes::orphans_leave_nothing_behind,
+    processes::memory_is_limited,
+    processes::processes_are_limited,
+    calls::descriptors_are_limited,
+    processes::coroutine_tests_pass,
+    processes::exit_with_calls_pending_leaves_nothing_behind,
+    scheduling::process_is_as_urgent_as_its_coroutines,
+}
+
+fn main() -> isize {
+    // So that the heap's tables are there.
+    core::hint::black_box(Vec::<u8>::with_capacity(4096));
+    let mut failed = 0;
+    for (name, test) in TESTS {
+        let before = free_pages();
+        let mut outcome = test();
+        if outcome.is_ok() {
+            outcome = comes_back(before);
+        }
+        match outcome {
+            Ok(()) => println!("test {name} ... ok"),
+            Err(reason) => {
+                failed += 1;
+                println!("test {name} ... FAILED: {reason}");
+            }
+        }
+    }
+    println!("tests: {} passed, {failed} failed", TESTS.len() - failed);
+    isize::from(failed != 0)
+}
+
+/// Free pages, counting those of our own heap.
+fn free_pages() -> isize {
+    sys::free_pages().unwrap_or(0) + os_user::heap_pages() as isize
+}
+
+/// The kernel may need a moment to drop what has ended.
+fn comes_back(before: isize) -> Outcome {
+    for _ in 0..100 {
+        if free_pages() == before {
+            return Ok(());
+        }
+        sleep_micros(10_000);
+    }
+    Err(format!(
+        "{} pages are not free again",
+        before - free_pages()
+    ))
+}
+
+fn text(error: Error) -> String {
+    format!("{error}")
+}
+
+/// Runs a child to its end.
+fn run(argument: &str, files: &[usize], level: u8) -> Result<isize, String> {
+    let child = spawn("child", argument.as_bytes(), files, level).map_err(text)?;
+    wait(child).map_err(text)
+}
+
+fn close(file: usize) -> Outcome {
+    sys::close(file).map(|_| ()).map_err(text)
+}

@@ -1,0 +1,122 @@
+//! Processes: how they end, and what they may not.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use os_user::number::{FAULTED, KILLED};
+use os_user::{Error, pipe, sleep_micros, spawn, sys, wait, write};
+
+use crate::{LATER, Outcome, close, ensure, run, text};
+
+pub(crate) fn exit_status_reaches_the_parent() -> Outcome {
+    for status in [0, 7, 255] {
+        let seen = run(&format!("exit {status}"), &[1, 1], LATER)?;
+        ensure!(seen == status, "{status} became {seen}");
+    }
+    Ok(())
+}
+
+pub(crate) fn faults_end_only_their_process() -> Outcome {
+    for what in [
+        "null",
+        "kernel",
+        "text",
+        "info",
+        "global",
+        "vdso",
+        "data",
+        "privileged",
+        "stack",
+    ] {
+        let seen = run(&format!("fault {what}"), &[1, 1], LATER)?;
+        ensure!(seen == FAULTED, "{what}: status {seen}");
+    }
+    Ok(())
+}
+
+pub(crate) fn endless_loop_can_be_killed() -> Outcome {
+    let child = spawn("child", b"endless", &[], LATER).map_err(text)?;
+    sleep_micros(20_000);
+    sys::kill(child).map_err(text)?;
+    ensure!(wait(child).map_err(text)? == KILLED, "it was killed");
+    ensure!(wait(child) == Err(Error::NoProcess), "its number is dead");
+    Ok(())
+}
+
+pub(crate) fn blocked_process_can_be_killed() -> Outcome {
+    let pipe = pipe().map_err(text)?;
+    let child = spawn("child", b"echo", &[pipe.reader, 1], 20).map_err(text)?;
+    sleep_micros(5_000);
+    sys::kill(child).map_err(text)?;
+    ensure!(wait(child).map_err(text)? == KILLED, "it was killed");
+    close(pipe.reader)?;
+    let result = write(pipe.writer, b"x");
+    ensure!(
+        result == Err(Error::BrokenPipe),
+        "its descriptors are closed: {result:?}"
+    );
+    close(pipe.writer)
+}
+
+pub(crate) fn kill_is_for_children_only() -> Outcome {
+    for process in [0, os_user::process_number(), 12345, usize::MAX] {
+        let result = sys::kill(process);
+        ensure!(
+            result == Err(Error::NoProcess),
+            "kill {process}: {result:?}"
+        );
+        let result = sys::wait(process);
+        ensure!(
+            result == Err(Error::NoProcess),
+            "wait {process}: {result:?}"
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn orphans_leave_nothing_behind() -> Outcome {
+    ensure!(run("orphan", &[1, 1], LATER)? == 0, "the child has a child");
+    sleep_micros(30_000);
+    Ok(())
+}
+
+pub(crate) fn memory_is_limited() -> Outcome {
+    ensure!(
+        run("hog", &[1, 1], LATER)? == 0,
+        "the hog got all it wanted"
+    );
+    Ok(())
+}
+
+pub(crate) fn processes_are_limited() -> Outcome {
+    let mut children = Vec::new();
+    let error = loop {
+        match spawn("child", b"endless", &[], 60) {
+            Ok(child) => children.push(child),
+            Err(error) => break error,
+        }
+    };
+    let count = children.len();
+    for child in children {
+        sys::kill(child).map_err(text)?;
+        ensure!(wait(child).map_err(text)? == KILLED, "killed");
+    }
+    ensure!(
+        error == Error::TooMany && count > 30,
+        "{count} processes, then {error:?}"
+    );
+    Ok(())
+}
+
+pub(crate) fn coroutine_tests_pass() -> Outcome {
+    let child = os_user::spawn_below("coroutines", b"", &[1, 1], 32, 0).map_err(text)?;
+    let failed = wait(child).map_err(text)?;
+    ensure!(failed == 0, "{failed} failed");
+    Ok(())
+}
+
+pub(crate) fn exit_with_calls_pending_leaves_nothing_behind() -> Outcome {
+    let child = spawn("coroutines", b"pending", &[1, 1], LATER).map_err(text)?;
+    ensure!(wait(child).map_err(text)? == 0, "it ends");
+    Ok(())
+}

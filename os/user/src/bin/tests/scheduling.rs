@@ -1,0 +1,131 @@
+//! What runs when, and for how long.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use os_user::{Error, now, pipe, read, sleep_micros, spawn, sys, wait};
+
+use crate::{LATER, Outcome, close, ensure, run, text};
+
+pub(crate) fn forged_levels_are_errors() -> Outcome {
+    for level in [64, 256, usize::MAX] {
+        let result = sys::set_level(level);
+        ensure!(
+            result == Err(Error::BadArgument),
+            "level {level}: {result:?}"
+        );
+    }
+    // 63 is for idleness.
+    ensure!(
+        sys::set_level(63) == Err(Error::BadArgument),
+        "took level 63"
+    );
+    ensure!(spawn("child", b"exit 0", &[], 63).is_err(), "gave level 63");
+    let seen = run("urgent 10", &[1, 1], LATER)?;
+    ensure!(seen == 0, "a child went above its ceiling");
+    Ok(())
+}
+
+/// Children that note their number when they run, less urgent than this process,
+/// so that none runs before all are there on one hart; on several harts each
+/// ready one waits behind an endless loop per hart that is more urgent.
+pub(crate) fn more_urgent_process_runs_first() -> Outcome {
+    let pipe = pipe().map_err(text)?;
+    let mut hogs = Vec::new();
+    for _ in 0..8 {
+        hogs.push(spawn("child", b"endless", &[], 39).map_err(text)?);
+    }
+    // Until each hart has one.
+    sleep_micros(5_000);
+    let mut children = Vec::new();
+    for (number, level) in [(0, 50), (1, 45), (2, 60), (3, 42)] {
+        let argument = format!("note {number}");
+        let files = [0, pipe.writer];
+        children.push(spawn("child", argument.as_bytes(), &files, level).map_err(text)?);
+    }
+    // All but one hart stay occupied.
+    for hog in &hogs {
+        sys::kill(*hog).map_err(text)?;
+    }
+    let mut order = [0; 4];
+    let mut count = 0;
+    while count < order.len() {
+        count += read(pipe.reader, &mut order[count..]).map_err(text)?;
+    }
+    for child in children.into_iter().chain(hogs) {
+        wait(child).map_err(text)?;
+    }
+    close(pipe.reader)?;
+    close(pipe.writer)?;
+    let single = core::str::from_utf8(os_user::argument()) == Ok("single");
+    ensure!(!single || &order == b"3102", "ran in the order {order:?}");
+    Ok(())
+}
+
+pub(crate) fn equal_levels_share() -> Outcome {
+    let mut pipes = Vec::new();
+    let mut children = Vec::new();
+    for _ in 0..3 {
+        let pipe = pipe().map_err(text)?;
+        children.push(spawn("child", b"share 200", &[0, pipe.writer], LATER).map_err(text)?);
+        close(pipe.writer)?;
+        pipes.push(pipe.reader);
+    }
+    let mut shares = Vec::new();
+    for (child, reader) in children.into_iter().zip(pipes) {
+        let mut share = [0; 8];
+        ensure!(read(reader, &mut share) == Ok(8), "no answer");
+        shares.push(u64::from_le_bytes(share));
+        wait(child).map_err(text)?;
+        close(reader)?;
+    }
+    let least = shares.iter().min().copied().unwrap_or(0);
+    let most = shares.iter().max().copied().unwrap_or(0);
+    ensure!(least * 4 > most, "they had {shares:?} ticks");
+    Ok(())
+}
+
+pub(crate) fn floating_point_survives_preemption() -> Outcome {
+    let mut children = Vec::new();
+    for seed in 1..6 {
+        let argument = format!("float {seed}");
+        children.push(spawn("child", argument.as_bytes(), &[1, 1], LATER).map_err(text)?);
+    }
+    for child in children {
+        ensure!(wait(child).map_err(text)? == 0, "a sum is wrong");
+    }
+    Ok(())
+}
+
+/// A process whose coroutine spins at level 40 gives way to one of level 35 in
+/// another process at once, and to one of level 45 not at all.
+pub(crate) fn process_is_as_urgent_as_its_coroutines() -> Outcome {
+    let start = now();
+    let spinning = spawn("coroutines", b"spin", &[1, 1], 40).map_err(text)?;
+    let later = spawn("child", b"exit 0", &[1, 1], 45).map_err(text)?;
+    let sooner = spawn("child", b"exit 0", &[1, 1], 35).map_err(text)?;
+    wait(sooner).map_err(text)?;
+    let sooner = now() - start;
+    wait(later).map_err(text)?;
+    let later = now() - start;
+    wait(spinning).map_err(text)?;
+    let quarter = os_user::ticks_per_second() / 4;
+    ensure!(sooner < quarter, "the more urgent one took {sooner} ticks");
+    let single = core::str::from_utf8(os_user::argument()) == Ok("single");
+    ensure!(
+        !single || later >= quarter,
+        "the less urgent one took {later} ticks"
+    );
+    Ok(())
+}
+
+pub(crate) fn sleep_is_never_short() -> Outcome {
+    for micros in [0, 50, 1_000, 20_000] {
+        let start = now();
+        sleep_micros(micros);
+        let slept = now() - start;
+        let asked = micros * os_user::ticks_per_second() / 1_000_000;
+        ensure!(slept >= asked, "{slept} ticks instead of {asked}");
+    }
+    Ok(())
+}

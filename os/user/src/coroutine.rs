@@ -1,0 +1,180 @@
+//! Coroutines of a program: the API of the SharedScheduler papers on the
+//! scheduler in the vDSO.
+//!
+//! A coroutine is a box with its future; the scheduler knows its address and the
+//! functions that poll and drop it. Its waker is its id: cloning and dropping one
+//! cost nothing, and waking a dead one does nothing.
+
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use core::cell::{Cell, RefCell};
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::ptr::without_provenance;
+use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
+
+use os_abi::Error;
+use os_abi::shared::INHERIT;
+
+use crate::vdso;
+
+/// Names a coroutine of this program. The name of one that has ended is dead.
+pub type Cid = u64;
+
+/// What a coroutine and its handle share.
+struct Shared<T> {
+    result: RefCell<Option<T>>,
+    ended: Cell<bool>,
+    waiter: RefCell<Option<Waker>>,
+}
+
+impl<T> Shared<T> {
+    fn end(&self) {
+        self.ended.set(true);
+        if let Some(waiter) = self.waiter.take() {
+            waiter.wake();
+        }
+    }
+}
+
+struct Task<F: Future> {
+    future: F,
+    shared: Rc<Shared<F::Output>>,
+}
+
+impl<F: Future> Drop for Task<F> {
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+extern "C" fn poll<F: Future>(task: u64) -> u64 {
+    // SAFETY: the scheduler passes the box that `spawn` gave it, polls it nowhere
+    // else meanwhile, and has not discarded it.
+    let task = unsafe { &mut *(task as *mut Task<F>) };
+    let waker = waker(current());
+    // SAFETY: the future is in a box that is never moved out of.
+    let future = unsafe { Pin::new_unchecked(&mut task.future) };
+    match future.poll(&mut Context::from_waker(&waker)) {
+        Poll::Pending => 0,
+        Poll::Ready(result) => {
+            *task.shared.result.borrow_mut() = Some(result);
+            1
+        }
+    }
+}
+
+extern "C" fn discard<F: Future>(task: u64) {
+    // SAFETY: the box that `spawn` gave away; the scheduler is done with it.
+    drop(unsafe { Box::from_raw(task as *mut Task<F>) });
+}
+
+/// Starts a coroutine; `None`: at the level of the one that calls.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+pub fn spawn<F>(future: F, level: Option<u8>) -> Result<JoinHandle<F::Output>, Error>
+where
+    F: Future + 'static,
+{
+    let shared = Rc::new(Shared {
+        result: RefCell::new(None),
+        ended: Cell::new(false),
+        waiter: RefCell::new(None),
+    });
+    let task = Box::into_raw(Box::new(Task {
+        future,
+        shared: shared.clone(),
+    }));
+    let (poll, discard) = (poll::<F> as *const (), discard::<F> as *const ());
+    let level = u64::from(level.unwrap_or(INHERIT));
+    match vdso::upshift_spawn(task as u64, poll as u64, discard as u64, level) {
+        0 => Err(Error::OutOfMemory),
+        cid => Ok(JoinHandle { cid, shared }),
+    }
+}
+
+/// The result of a coroutine, to be awaited. Dropping it lets the coroutine go.
+pub struct JoinHandle<T> {
+    cid: Cid,
+    shared: Rc<Shared<T>>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Its name.
+    #[must_use]
+    pub fn cid(&self) -> Cid {
+        self.cid
+    }
+
+    /// Ends the coroutine: it is dropped instead of polled again.
+    pub fn cancel(&self) {
+        vdso::upshift_cancel(self.cid);
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    /// `None`: it was cancelled.
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        if self.shared.ended.get() {
+            return Poll::Ready(self.shared.result.take());
+        }
+        *self.shared.waiter.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// The name of the coroutine that runs (`get_cid`); 0: none does.
+#[must_use]
+pub fn current() -> Cid {
+    vdso::upshift_current()
+}
+
+/// Wakes a coroutine: it will be polled once more. False: the name is dead.
+pub fn wake(cid: Cid) -> bool {
+    vdso::upshift_wake(cid) != 0
+}
+
+/// Gives a coroutine another level, 0 to 63, whatever state it is in. False: the
+/// name is dead, or there is no such level.
+pub fn reprio(cid: Cid, level: u8) -> bool {
+    vdso::upshift_reprio(cid, u64::from(level)) != 0
+}
+
+/// Is something more urgent ready, here or elsewhere?
+#[must_use]
+pub fn need_preempt() -> bool {
+    vdso::upshift_need_preempt() != 0
+}
+
+/// Goes to the tail of its level.
+pub fn yield_now() -> impl Future<Output = ()> {
+    let mut yielded = false;
+    poll_fn(move |cx| {
+        if core::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+}
+
+const VTABLE: RawWakerVTable = RawWakerVTable::new(
+    |cid| RawWaker::new(cid, &VTABLE),
+    wake_waker,
+    wake_waker,
+    |_| {},
+);
+
+fn wake_waker(cid: *const ()) {
+    wake(cid.addr() as Cid);
+}
+
+/// The waker of a coroutine.
+fn waker(cid: Cid) -> Waker {
+    let raw = RawWaker::new(without_provenance(cid as usize), &VTABLE);
+    // SAFETY: the data is a number, the functions accept any, on any thread.
+    unsafe { Waker::from_raw(raw) }
+}

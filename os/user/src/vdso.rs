@@ -1,0 +1,40 @@
+//! The functions of the vDSO, bound to this program: one call through a table
+//! that the kernel has filled in.
+
+use core::mem::transmute;
+
+use os_abi::vdso_functions;
+
+use crate::start::info;
+
+macro_rules! word {
+    ($argument:ident) => {
+        u64
+    };
+}
+
+macro_rules! bindings {
+    ($($name:ident($($argument:ident),*);)*) => {
+        /// The place of each function in the table.
+        #[allow(non_camel_case_types, reason = "named like the functions")]
+        enum Place {
+            $($name),*
+        }
+
+        $(
+            pub(crate) fn $name($($argument: u64),*) -> u64 {
+                let address = info().vdso[Place::$name as usize];
+                // SAFETY: the kernel has put the function of this name at this
+                // place of the table, and the table that both were made from
+                // gives its type. Without a vDSO the address is 0, and the call
+                // ends the process; `start` has checked that.
+                let function = unsafe {
+                    transmute::<u64, extern "C" fn($(word!($argument)),*) -> u64>(address)
+                };
+                function($($argument),*)
+            }
+        )*
+    };
+}
+
+vdso_functions!(bindings);
