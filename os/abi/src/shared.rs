@@ -61,6 +61,7 @@ macro_rules! vdso_functions {
             upshift_current();
             upshift_need_preempt();
             upshift_turn();
+            upshift_has_ready();
             upshift_interrupt(begins);
         }
     };

@@ -132,7 +132,7 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
 }
 
 /// Where the other harts come in.
-fn boot_more(_hart_id: usize, _index: usize) -> ! {
+fn boot_more() -> ! {
     memory::install_kernel_table();
     executor::run(&executor::take())
 }

@@ -196,6 +196,20 @@ pub(crate) fn drain_undisturbed() {
     }
 }
 
+/// Waits until there is a completion, unless something is ready.
+///
+/// No wake is lost: interrupts are held off first, so none can take a completion
+/// out of the ring and wake somebody after the last look; and the kernel does not
+/// let the thread wait while the ring has something.
+pub(crate) fn wait_until_ready() {
+    set_word(DRAINING, 1);
+    drain();
+    if vdso::upshift_has_ready() == 0 {
+        let _ = sys::wait_completion();
+    }
+    set_word(DRAINING, 0);
+}
+
 /// Names the handler of user interrupts.
 pub(crate) fn enable_interrupts() {
     set_word(HANDLER, on_interrupt as *const () as u64);

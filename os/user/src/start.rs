@@ -53,10 +53,7 @@ pub fn run_coroutines(main: impl Future<Output = isize> + 'static) -> isize {
             turn if turn == Turn::Overtaken as u64 => {
                 let _ = sys::yield_cpu();
             }
-            // Comes back at once if there is a completion already.
-            _ => {
-                let _ = sys::wait_completion();
-            }
+            _ => asynchronous::wait_until_ready(),
         }
     }
 }

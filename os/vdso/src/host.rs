@@ -54,10 +54,19 @@ fn word(page: usize, index: usize) -> &'static AtomicU64 {
 /// Tells the kernel which levels are ready or running. `running`: the level that
 /// is about to run; `None`: whatever runs now.
 pub(crate) fn publish(executor: Option<&Executor<VdsoHost>>, running: Option<Level>) {
-    if let Some(executor) = executor {
+    let Some(executor) = executor else { return };
+    let bits = || {
         let running = running.or(executor.running_level());
-        let bits = executor.bitmap() | running.map_or(0, Level::bit);
-        word(layout::SHARED, shared::LOCAL_BITMAP).store(bits, Release);
+        executor.bitmap() | running.map_or(0, Level::bit)
+    };
+    let mut now = bits();
+    loop {
+        word(layout::SHARED, shared::LOCAL_BITMAP).store(now, Release);
+        // An interrupt may have come after the bits were read, and set its own.
+        match bits() {
+            same if same == now => return,
+            changed => now = changed,
+        }
     }
 }
 

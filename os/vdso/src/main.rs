@@ -175,6 +175,13 @@ extern "C" fn upshift_turn() -> u64 {
     }
 }
 
+/// Is anything ready? Asked before the thread waits, with interrupts held off, so
+/// that no wake slips in between.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_has_ready() -> u64 {
+    u64::from(executor().is_some_and(|executor| executor.has_arrivals()))
+}
+
 /// A user interrupt begins (1) or ends (0).
 #[unsafe(no_mangle)]
 extern "C" fn upshift_interrupt(begins: u64) -> u64 {

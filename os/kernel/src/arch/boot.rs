@@ -2,16 +2,21 @@
 //!
 //! ```text
 //!  OpenSBI ─► _start       the one hart it chose, whichever; MMU off
-//!             │ clear .bss
-//!  boot ────► _start_more  each other hart, by SBI hart_start
-//!             ▼
+//!             │ claim the boot, clear .bss
+//!             │     ┌───── each other hart, by SBI hart_start: its number by its id
+//!             ▼     ▼
 //!             MMU on with BOOT_TABLE: the image twice, at its physical address
 //!             (this code) and in the upper half (everything after)
 //!             ▼
 //!             own stack, tp = number of the hart, main.rs
 //! ```
+//!
+//! All harts come in at `_start`, and their argument counts for nothing: OpenSBI
+//! 1.1 marks a hart as to be started before it writes down where and with which
+//! argument, so a hart that looks in between starts with those of the boot hart.
 
 use core::arch::global_asm;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 use super::{csr, sbi, trap};
 use crate::MAX_HARTS;
@@ -36,15 +41,31 @@ const fn boot_table() -> BootTable {
     BootTable(table)
 }
 
+/// The ids of the harts that are to be started, by number. Not in .bss.
+#[unsafe(no_mangle)]
+static START_IDS: [AtomicUsize; MAX_HARTS] = [const { AtomicUsize::new(usize::MAX) }; MAX_HARTS];
+
+/// 1: somebody boots. Not in .bss.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".data.claimed")]
+static BOOT_CLAIMED: AtomicU32 = AtomicU32::new(0);
+
 #[unsafe(no_mangle)]
 static BOOT_TABLE: BootTable = boot_table();
 
 global_asm!(
     r#"
+    .option push
+    .option arch, +a
     .section .text.entry
     .globl _start
 _start:
-    # a0 = hart id, a1 = device tree
+    # a0 = hart id, a1 = device tree for the first to come; the MMU is off:
+    # addresses are physical
+    la      t0, BOOT_CLAIMED
+    li      t1, 1
+    amoswap.w.aqrl t1, t1, (t0)
+    bnez    t1, 3f
     la      t0, __bss_start
     la      t1, __bss_end
 0:  bgeu    t0, t1, 1f
@@ -55,13 +76,20 @@ _start:
     la      a3, {first}
     j       2f
 
-    .globl _start_more
-_start_more:
-    # a0 = hart id, a1 = number of the hart
-    mv      a2, a1
-    la      a3, {more}
+3:  # Which number has this id?
+    la      t0, START_IDS
+    li      a2, 0
+    li      t1, {max_harts}
+4:  ld      t2, (t0)
+    beq     t2, a0, 6f
+    addi    t0, t0, 8
+    addi    a2, a2, 1
+    bne     a2, t1, 4b
+5:  wfi     # nobody has asked for this one
+    j       5b
+6:  la      a3, {more}
 
-2:  # a2 = number of the hart, a3 = where to go; the MMU is off: addresses are physical
+2:  # a2 = number of the hart, a3 = where to go
     li      t0, {direct}
     add     a3, a3, t0
     mv      tp, a2
@@ -79,15 +107,17 @@ _start_more:
     sfence.vma
     li      ra, 0
     jr      a3
+    .option pop
     "#,
     first = sym first,
     more = sym more,
     direct = const DIRECT,
+    max_harts = const MAX_HARTS,
     stack_shift = const STACK.trailing_zeros(),
 );
 
 unsafe extern "C" {
-    fn _start_more();
+    fn _start();
     static __stacks: [u8; STACK];
 }
 
@@ -96,9 +126,9 @@ extern "C" fn first(hart_id: usize, device_tree: usize) -> ! {
     crate::boot(hart_id, PhysAddr::new(device_tree))
 }
 
-extern "C" fn more(hart_id: usize, index: usize) -> ! {
+extern "C" fn more() -> ! {
     prepare();
-    crate::boot_more(hart_id, index)
+    crate::boot_more()
 }
 
 /// What each hart does before it can take a trap.
@@ -113,10 +143,10 @@ fn prepare() {
 /// # Errors
 /// The firmware's answer.
 pub(crate) fn start(hart_id: usize, index: usize) -> Result<(), sbi::SbiError> {
-    debug_assert!(index < MAX_HARTS);
-    let entry = PhysAddr::of_image(_start_more as *const () as usize);
-    // SAFETY: `_start_more` is what a hart is to be started with.
-    unsafe { sbi::start_hart(hart_id, entry.get(), index) }
+    START_IDS[index].store(hart_id, SeqCst);
+    let entry = PhysAddr::of_image(_start as *const () as usize);
+    // SAFETY: `_start` is what a hart is to be started with.
+    unsafe { sbi::start_hart(hart_id, entry.get(), 0) }
 }
 
 /// The guard pages of the stacks, as offsets from the first stack; and the

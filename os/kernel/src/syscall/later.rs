@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use super::Answer;
 use crate::memory::pagetable::Access;
 use crate::memory::space::UserSlice;
-use crate::process::{self, Process};
+use crate::process::{self, File, Process};
 use crate::sleep;
 
 /// Bytes that a call moves at a time: they are in its control block.
@@ -16,14 +16,20 @@ const CHUNK: usize = 256;
 
 type Arguments = [usize; 6];
 
-pub(super) async fn read(process: Arc<Process>, arguments: Arguments) -> Answer {
-    let [file, start, len, ..] = arguments;
-    let slice = UserSlice::new(start, len)?;
+/// The file is the one that the descriptor names when the call is made.
+pub(super) fn read(
+    process: Arc<Process>,
+    [file, start, len, ..]: Arguments,
+) -> impl Future<Output = Answer> {
+    let file = process.file(file);
+    async move { read_file(process, file?, UserSlice::new(start, len)?).await }
+}
+
+async fn read_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answer {
     // Before anything is taken out of the file.
     process.space()?.check(slice, Access::Write)?;
-    let file = process.file(file)?;
     let mut chunk = [0; CHUNK];
-    let want = len.min(CHUNK);
+    let want = slice.len().min(CHUNK);
     let count = file.read(&mut chunk[..want]).await?;
     drop(file);
     process
@@ -32,14 +38,20 @@ pub(super) async fn read(process: Arc<Process>, arguments: Arguments) -> Answer 
     Ok(count as isize)
 }
 
-pub(super) async fn write(process: Arc<Process>, arguments: Arguments) -> Answer {
-    let [file, start, len, ..] = arguments;
-    let slice = UserSlice::new(start, len)?;
+/// The file is the one that the descriptor names when the call is made.
+pub(super) fn write(
+    process: Arc<Process>,
+    [file, start, len, ..]: Arguments,
+) -> impl Future<Output = Answer> {
+    let file = process.file(file);
+    async move { write_file(process, file?, UserSlice::new(start, len)?).await }
+}
+
+async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answer {
     process.space()?.check(slice, Access::Read)?;
-    let file = process.file(file)?;
     let mut chunk = [0; CHUNK];
     let mut done = 0;
-    while done < len {
+    while done < slice.len() {
         let part = slice.part(done, CHUNK);
         process.space()?.read(part, &mut chunk[..part.len()])?;
         let mut sent = 0;

@@ -193,7 +193,7 @@ async fn cancelled_coroutine_has_no_result() -> Outcome {
 
 async fn sleepers_wake_in_order_of_deadline() -> Outcome {
     let order = Rc::new(RefCell::new(Vec::new()));
-    let start = now() + ticks_per_second() / 500;
+    let start = now() + ticks_per_second() / 50;
     let mut handles = Vec::new();
     for number in [3u8, 0, 4, 1, 2] {
         let order = order.clone();
@@ -209,7 +209,9 @@ async fn sleepers_wake_in_order_of_deadline() -> Outcome {
         ensure!(handle.await == Some(true), "a sleep was short");
     }
     let order = order.take();
-    ensure!(order.is_sorted(), "woke in the order {order:?}");
+    // On several harts each has timers of its own, and the host may stop one.
+    let single = os_user::argument() == b"single";
+    ensure!(!single || order.is_sorted(), "woke in the order {order:?}");
     Ok(())
 }
 

@@ -89,6 +89,11 @@ fn main() -> isize {
     isize::from(failed != 0)
 }
 
+/// Is there one hart only? Then order is exact.
+fn is_single() -> bool {
+    os_user::argument() == b"single"
+}
+
 /// Free pages, counting those of our own heap.
 fn free_pages() -> isize {
     sys::free_pages().unwrap_or(0) + os_user::heap_pages() as isize

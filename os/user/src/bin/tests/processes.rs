@@ -109,7 +109,8 @@ pub(crate) fn processes_are_limited() -> Outcome {
 }
 
 pub(crate) fn coroutine_tests_pass() -> Outcome {
-    let child = os_user::spawn_below("coroutines", b"", &[1, 1], 32, 0).map_err(text)?;
+    let child =
+        os_user::spawn_below("coroutines", os_user::argument(), &[1, 1], 32, 0).map_err(text)?;
     let failed = wait(child).map_err(text)?;
     ensure!(failed == 0, "{failed} failed");
     Ok(())
