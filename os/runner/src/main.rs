@@ -4,6 +4,7 @@
 //! ```text
 //! os-runner run [ARGUMENTS…]     boot with this command line, console on the terminal
 //! os-runner test [--smp 1,2,4]   the test matrix
+//! os-runner figures              what things cost, in instructions
 //! ```
 //!
 //! `build` calls cargo, `archive` writes the archive the programs come in, `qemu`
@@ -17,9 +18,11 @@ mod qemu;
 mod suite;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 const USAGE: &str = "usage: os-runner run [--smp N] [KERNEL ARGUMENTS...]
-       os-runner test [--smp N,N,...]";
+       os-runner test [--smp N,N,...]
+       os-runner figures";
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
     let task = arguments.remove(0);
     let outcome = take_smp(&mut arguments).and_then(|smp| match task.as_str() {
         "run" => run(&smp, &arguments),
+        "figures" if arguments.is_empty() => figures(),
         "test" if arguments.is_empty() => suite::run(&smp),
         _ => Err(USAGE.to_owned()),
     });
@@ -54,6 +58,27 @@ fn take_smp(arguments: &mut Vec<String>) -> Result<Vec<u32>, String> {
         _ => Err(format!("--smp {number}: give numbers from 1 to 8")),
     };
     list.split(',').map(parse).collect()
+}
+
+/// Boots where instructions count as time, and prints what the program `figures`
+/// has counted.
+fn figures() -> Result<ExitCode, String> {
+    let image = build::image()?;
+    let machine = qemu::Machine {
+        smp: 1,
+        icount: true,
+        arguments: "init=figures".to_owned(),
+    };
+    let outcome = qemu::run(&image, &machine, Duration::from_secs(60))?;
+    let figures = outcome
+        .output
+        .lines()
+        .filter_map(|line| line.strip_prefix("figure: "));
+    figures.for_each(|figure| println!("{figure}"));
+    match outcome.status {
+        Some(0) => Ok(ExitCode::SUCCESS),
+        _ => Err(outcome.output),
+    }
 }
 
 /// Boots with the console on the terminal.

@@ -112,7 +112,7 @@ fn matrix(smp: &[u32]) -> Vec<Run> {
         "icount".to_owned(),
         1,
         true,
-        "init=tests with=single",
+        "init=tests with=exact",
         0,
         tests,
     );

@@ -56,12 +56,46 @@ pub(crate) const MAX_CALLS: usize = 256;
 pub(crate) struct Life {
     /// The status, once it has ended.
     status: Option<isize>,
+    /// Calls whose coroutines exist. It is waited for until they are gone, and
+    /// with them the files they use.
+    calls: usize,
     waiters: Waiters,
 }
 
 impl Awaited for Life {
     fn waiters(&mut self) -> &mut Waiters {
         &mut self.waiters
+    }
+}
+
+impl Life {
+    /// The status, once nothing is left of the process.
+    fn over(&self) -> Option<isize> {
+        self.status.filter(|_| self.calls == 0)
+    }
+}
+
+/// A call in flight; dropped last of all that the call has.
+pub(crate) struct Flight(Arc<Process>);
+
+impl Flight {
+    /// A call of the process begins.
+    pub(crate) fn new(process: Arc<Process>) -> Flight {
+        process.life.lock().calls += 1;
+        Flight(process)
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        let mut life = self.0.life.lock();
+        life.calls -= 1;
+        if life.over().is_none() {
+            return;
+        }
+        let waiters = life.waiters.take();
+        drop(life);
+        waiters.wake();
     }
 }
 

@@ -145,9 +145,9 @@ pub(crate) async fn wait(parent: usize, number: usize) -> Result<isize, Error> {
     Ok(status)
 }
 
-/// Waits until a process has ended.
+/// Waits until a process has ended and nothing is left of it.
 pub(crate) async fn ended(process: &Process) -> isize {
-    until(&process.life, |life| life.status).await
+    until(&process.life, |life| life.over()).await
 }
 
 /// Ends a child.
@@ -188,6 +188,7 @@ fn make(
         ended: AtomicBool::new(false),
         life: IrqLock::new(Life {
             status: None,
+            calls: 0,
             waiters: Waiters::new(),
         }),
         space: IrqLock::new(Some(space)),

@@ -19,7 +19,7 @@ use os_abi::{Error, number, system_calls};
 use upshift_core::{Kind, Level, Priority, SpawnOptions};
 
 use crate::executor;
-use crate::process::{Process, Thread};
+use crate::process::{Flight, Process, Thread};
 
 /// The result of a call, as a word.
 type Answer = Result<isize, Error>;
@@ -96,6 +96,10 @@ fn start(
 ) -> After {
     let process = thread.process.clone();
     let level = process.level();
+    let call = InFlight {
+        call,
+        flight: Flight::new(process.clone()),
+    };
     match form {
         Form::Synchronous => match begin(&process, level, resume(process.clone(), call)) {
             Err(error) => Some((thread, Err(error))),
@@ -167,9 +171,18 @@ fn end(process: &Process) {
     }
 }
 
-async fn resume(process: Arc<Process>, call: impl Future<Output = Answer>) {
-    let answer = call.await;
+/// A call and the mark that it is in flight, dropped in this order.
+struct InFlight<F> {
+    call: F,
+    flight: Flight,
+}
+
+async fn resume(process: Arc<Process>, call: InFlight<impl Future<Output = Answer>>) {
+    // First, so that it is dropped last.
+    let flight = call.flight;
+    let answer = call.call.await;
     end(&process);
+    drop(flight);
     process.resume(word(answer));
 }
 
@@ -177,9 +190,12 @@ async fn complete(
     process: Arc<Process>,
     level: Level,
     [token, coroutine]: [u64; 2],
-    call: impl Future<Output = Answer>,
+    call: InFlight<impl Future<Output = Answer>>,
 ) {
-    let answer = call.await;
+    // First, so that it is dropped last.
+    let flight = call.flight;
+    let answer = call.call.await;
     end(&process);
+    drop(flight);
     process.complete([token, coroutine, word(answer) as u64], level);
 }

@@ -56,6 +56,7 @@ tests! {
     processes::blocked_process_can_be_killed,
     processes::kill_is_for_children_only,
     scheduling::more_urgent_process_runs_first,
+    scheduling::urgent_wake_preempts_a_program_at_once,
     scheduling::equal_levels_share,
     scheduling::floating_point_survives_preemption,
     processes::orphans_leave_nothing_behind,
@@ -91,7 +92,12 @@ fn main() -> isize {
 
 /// Is there one hart only? Then order is exact.
 fn is_single() -> bool {
-    os_user::argument() == b"single"
+    os_user::argument() == b"single" || is_exact()
+}
+
+/// Does the machine count instructions as time? Then times are exact as well.
+fn is_exact() -> bool {
+    os_user::argument() == b"exact"
 }
 
 /// Free pages, counting those of our own heap.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use os_user::{Error, now, pipe, read, sleep_micros, spawn, sys, wait};
 
-use crate::{LATER, Outcome, close, ensure, is_single, run, text};
+use crate::{LATER, Outcome, close, ensure, is_exact, is_single, run, text};
 
 pub(crate) fn forged_levels_are_errors() -> Outcome {
     for level in [64, 256, usize::MAX] {
@@ -132,5 +132,22 @@ pub(crate) fn sleep_is_never_short() -> Outcome {
         let asked = micros * os_user::ticks_per_second() / 1_000_000;
         ensure!(slept >= asked, "{slept} ticks instead of {asked}");
     }
+    Ok(())
+}
+
+/// From the deadline to the program that slept, while an endless loop has the hart:
+/// interrupt, kernel coroutine, the loop is put back, the sleeper goes on.
+pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
+    let hog = spawn("child", b"endless", &[], LATER).map_err(text)?;
+    let mut worst = 0;
+    for n in 0..20 {
+        let deadline = now() + 1_000 + 37 * n;
+        sys::sleep_until(deadline as usize).map_err(text)?;
+        worst = worst.max(now() - deadline);
+    }
+    sys::kill(hog).map_err(text)?;
+    wait(hog).map_err(text)?;
+    // A tick is 100 instructions there; the quantum is 50,000 ticks.
+    ensure!(!is_exact() || worst <= 100, "up to {worst} ticks late");
     Ok(())
 }
