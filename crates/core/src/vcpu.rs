@@ -178,6 +178,13 @@ impl<H: Host> Vcpu<H> {
         fence(SeqCst);
     }
 
+    /// Has [`Vcpu::set_attended`] asked for a call that has not come yet? One load.
+    #[inline]
+    #[must_use]
+    pub fn is_attended(&self) -> bool {
+        self.attended.load(Relaxed)
+    }
+
     #[cold]
     fn attend(&self) {
         if self.attended.swap(false, SeqCst) {

@@ -32,6 +32,12 @@ impl LevelStats {
         self.inner.polls
     }
 
+    /// Polls that were interrupted for something at least as urgent.
+    #[must_use]
+    pub fn suspensions(&self) -> u64 {
+        self.inner.suspensions
+    }
+
     /// Time spent in polls.
     #[must_use]
     pub fn run_time(&self) -> Duration {

@@ -23,6 +23,8 @@ use crate::clock;
 
 /// When the ring is in use just as it is to be taken away: so long until the next try, ns.
 const RETRY: u64 = 20_000;
+/// The most looks in a row.
+const LOOKS: usize = 8;
 
 /// Runs until the vCPU has ended.
 pub(super) fn run(split: &Split) {
@@ -60,7 +62,7 @@ fn sleep(split: &Split) -> Wake {
 
 /// Looks and acts until there is nothing to do for now.
 fn look(split: &Split, supervisor: &mut Supervisor, mut wake: Wake) {
-    loop {
+    for _ in 0..LOOKS {
         let seen = observe(split);
         let decision = supervisor.decide(wake, &seen);
         account(split, supervisor);
@@ -89,15 +91,15 @@ fn look(split: &Split, supervisor: &mut Supervisor, mut wake: Wake) {
                     let backstop = supervisor.limits().backstop;
                     return watch_until(split, seen.now + backstop);
                 }
-                Err(Unsuspended::Over) => {}
+                // Its seat has only to say so, and looks after what comes next.
+                Err(Unsuspended::Over) => return unwatch(split),
             },
         }
         // Looking again is part of the same wake-up.
         wake = Wake::Bell;
-        if split.ended.load(Relaxed) {
-            return;
-        }
     }
+    // Things change as fast as we look: the others must get on.
+    watch_until(split, clock::now() + RETRY);
 }
 
 fn is_users_guard(poll: Poll) -> bool {
@@ -175,10 +177,7 @@ fn rest(split: &Split, seen: &Observation) -> bool {
         // Between polls. A poll that begins now looks itself, for we do not watch any more; one that has begun before it
         // could see that, we see.
         heavy_barrier();
-        return split.seats[split.current.load(Acquire)]
-            .started
-            .load(Relaxed)
-            == 0;
+        return observe(split).poll.is_none();
     }
     if deaf > clock::ticks() {
         // Somebody may come while we do not listen.

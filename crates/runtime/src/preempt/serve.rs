@@ -136,6 +136,18 @@ impl Split {
         if waits || deadline < self.armed.load(Relaxed) {
             self.set_watch(waits, deadline);
         }
+        if !waits && !worker.executor.is_attended() {
+            self.listen_again(worker);
+        }
+    }
+
+    /// The bell has rung for something that is over: listens once more.
+    #[cold]
+    fn listen_again(&self, worker: &Worker) {
+        self.listen(worker);
+        if worker.executor.bitmap() != 0 || worker.ring.has_completions() {
+            self.set_watch(true, NEVER);
+        }
     }
 
     #[cold]
@@ -190,8 +202,10 @@ impl Split {
     /// Gives the vCPU to a free seat.
     fn hand_over(&self, worker: &Worker, me: usize, to: usize) {
         debug_assert_eq!(self.current.load(Relaxed), me);
-        self.roles().hand_over(to);
         worker.executor.refresh_clock();
+        // Held until the other seat is told: the sentinel sees all of it or nothing.
+        let mut roles = self.roles();
+        roles.hand_over(to);
         self.current.store(to, Release);
         self.seats[to].tell(Go::Serve);
     }
@@ -209,10 +223,12 @@ impl Split {
         seat.coroutine.store(0, Relaxed);
         seat.entitled.store(entitled, Relaxed);
         seat.resumed.store(clock::ticks(), Relaxed);
-        self.roles().resume(to);
+        debug_assert_ne!(me, to);
+        // Held until the permit is granted: the sentinel sees all of it or nothing.
+        let mut roles = self.roles();
+        roles.resume(to);
         self.suspended.fetch_sub(1, Relaxed);
         self.current.store(to, Release);
-        debug_assert_ne!(me, to);
         if !self.watched.load(Relaxed) {
             self.listen(worker);
             self.watch_over(worker);

@@ -44,8 +44,8 @@ pub(super) struct Service {
     job: UnsafeCell<Option<*mut dyn FnMut()>>,
     /// The ring's thread.
     owner: AtomicU32,
-    /// The priority the owner goes back to after a call.
-    demoted: Priority,
+    /// The priority the owner goes back to after the job.
+    back_to: AtomicU32,
     pub(super) served: AtomicU64,
 }
 
@@ -56,12 +56,12 @@ unsafe impl Sync for Service {}
 unsafe impl Send for Service {}
 
 impl Service {
-    pub(super) fn new(demoted: Priority) -> Service {
+    pub(super) fn new() -> Service {
         Service {
             state: AtomicU32::new(IDLE),
             job: UnsafeCell::new(None),
             owner: AtomicU32::new(0),
-            demoted,
+            back_to: AtomicU32::new(0),
             served: AtomicU64::new(0),
         }
     }
@@ -79,18 +79,20 @@ impl Service {
     }
 
     /// Has the owner do `job`; false: it does not answer, and will not do it. `owner`: its elevation; `service`: the
-    /// priority for the time of the handler.
+    /// priority for the time of the handler; `back_to`: the one it has otherwise.
     pub(super) fn request(
         &self,
         job: &mut dyn FnMut(),
         owner: &Elevated,
         service: Priority,
+        back_to: Priority,
     ) -> bool {
         let Ok(signal) = install() else { return false };
         // SAFETY: only the lifetime is forgotten: the job is done or withdrawn when this returns.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
         // SAFETY: IDLE, and we are the only requester.
         unsafe { *self.job.get() = Some(job) };
+        self.back_to.store(u32::from(back_to.get()), Relaxed);
         self.state.store(REQUESTED, Release);
         // SAFETY: no pointers; a thread that is gone answers ESRCH.
         unsafe {
@@ -108,7 +110,7 @@ impl Service {
                 self.wait();
             }
             // The handler may not have run, or before it was elevated.
-            let _ = owner.set(self.demoted);
+            let _ = owner.set(back_to);
         }
         let done = self.state.load(Acquire) == DONE;
         self.state.store(IDLE, Relaxed);
@@ -153,7 +155,7 @@ impl Service {
         self.state.store(DONE, Release);
         futex_wake(&self.state);
         let param = libc::sched_param {
-            sched_priority: i32::from(self.demoted.get()),
+            sched_priority: self.back_to.load(Relaxed) as i32,
         };
         // SAFETY: the parameter lives for the length of the call. Lowering needs no rights.
         unsafe {

@@ -102,7 +102,7 @@ pub(crate) struct Split {
     pub(super) useless: AtomicU64,
     /// The vCPU is to leave.
     pub(super) stop: AtomicBool,
-    /// The vCPU is out of service.
+    /// The vCPU is out of service, and its threads have ended.
     left: AtomicBool,
     /// The sentinel is to end.
     pub(super) ended: AtomicBool,
@@ -145,7 +145,7 @@ impl Split {
             suspended: AtomicUsize::new(0),
             aside: Shareable(UnsafeCell::new(Vec::new())),
             home: Home::new(),
-            service: Service::new(settings.bands.demoted()),
+            service: Service::new(),
             watch: OnceLock::new(),
             timer: timerfd()?,
             watched: AtomicBool::new(false),
@@ -161,7 +161,7 @@ impl Split {
         });
         let started = split.start_threads(executor);
         if let Err(error) = started {
-            split.end_threads();
+            split.seats[RING_SEAT].tell(Go::End);
             return Err(error);
         }
         Ok(split)
@@ -246,14 +246,14 @@ impl Split {
         report(&ready, Ok(()));
         if self.serve_as(RING_SEAT) {
             self.worker().retire();
-            self.left.store(true, Release);
-            // The others end first: the ring goes last.
-            while self.seats[RING_SEAT].wait() == Go::Serve {}
         }
-        // SAFETY: all other threads of the vCPU have ended, or nothing was started.
+        // The others end first: the ring goes last.
+        self.end_others();
+        // SAFETY: all other threads of the vCPU have ended.
         drop(unsafe { (*self.worker.0.get()).take() });
         service::retire();
         self.rise();
+        self.left.store(true, Release);
     }
 
     fn make_worker(&self, executor: Executor<Linux>) -> io::Result<()> {
@@ -375,7 +375,6 @@ impl Split {
             }
             thread::sleep(Duration::from_micros(200));
         }
-        self.end_threads();
         true
     }
 
@@ -408,22 +407,20 @@ impl Split {
         SHUTDOWN_GRACE
     }
 
-    /// Ends all threads, seat 0 last.
-    fn end_threads(&self) {
+    /// Ends all threads but that of seat 0, which calls this.
+    fn end_others(&self) {
         self.shared.domain.host().set_bell(self.index, None);
         self.end_sentinel();
         for seat in &self.seats[1..] {
             seat.tell(Go::End);
         }
-        let mut threads =
+        let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        // A thread that panicked has said so already.
-        for thread in threads.drain(1.min(threads.len())..) {
-            let _ = thread.join();
-        }
-        self.seats[RING_SEAT].tell(Go::End);
         for thread in threads {
-            let _ = thread.join();
+            if thread.thread().id() != thread::current().id() {
+                // A thread that panicked has said so already.
+                let _ = thread.join();
+            }
         }
     }
 
@@ -449,6 +446,8 @@ impl Split {
     /// Takes the vCPU from the current seat in the middle of its poll and makes
     /// another one current. Only for the sentinel.
     pub(super) fn suspend(&self) -> Result<(), Unsuspended> {
+        // Whoever makes another seat current holds this until that one has its permit.
+        let mut roles = self.roles();
         let current = self.current.load(Acquire);
         let seat = &self.seats[current];
         if seat.permit.revoke(heavy_barrier).is_err() {
@@ -457,14 +456,13 @@ impl Split {
         let next = if seat.started.load(Relaxed) == 0 {
             Err(Unsuspended::Over)
         } else {
-            // Only the current seat and we change roles, and it is stopped.
-            let mut roles = self.roles();
-            // SAFETY: the thread that polls is outside of the core and does not come back to it before it is granted its
-            // permit again, which `resume` does when the coroutine has been picked.
-            match roles
-                .free()
-                .map(|_| unsafe { self.worker().executor.suspend_current() })
-            {
+            // The thread that polls is outside of the core, and comes back to it only with its permit, which `resume` grants
+            // when the coroutine has been picked.
+            let stopped = roles.free().map(|_| {
+                // SAFETY: as the lines above say.
+                unsafe { self.worker().executor.suspend_current() }
+            });
+            match stopped {
                 None => Err(Unsuspended::NoSeat),
                 Some(None) => Err(Unsuspended::Over),
                 Some(Some(id)) => {
@@ -517,8 +515,16 @@ impl Proxy for ByOwner {
     fn call(&self, job: &mut dyn FnMut()) -> bool {
         // SAFETY: see above.
         let split = unsafe { &*self.0 };
-        match split.seats[RING_SEAT].thread.get() {
-            Some(owner) => split.service.request(job, owner, split.settings.service),
+        let seat = &split.seats[RING_SEAT];
+        let settings = &split.settings;
+        // The home thread asks while seat 0 waits for it; everybody else while seat 0 is suspended.
+        let back_to = if seat.permit.is_revoked() {
+            settings.bands.demoted()
+        } else {
+            settings.bands.elevated()
+        };
+        match seat.thread.get() {
+            Some(owner) => split.service.request(job, owner, settings.service, back_to),
             None => false,
         }
     }

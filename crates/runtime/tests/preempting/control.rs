@@ -1,0 +1,269 @@
+//! What one can do to a coroutine that is suspended, and to its runtime.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use upshift::{JoinHandle, Level, State, time};
+
+use crate::{Alone, burn, runtime, spin_until};
+
+/// A coroutine of level 20 that spins until the flag is set, and the time for it
+/// to be suspended, from the main coroutine, which is more urgent.
+async fn suspended(runtime: &Alone, flag: &Arc<AtomicBool>) -> JoinHandle<bool> {
+    let seen = flag.clone();
+    let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+    for _ in 0..200 {
+        time::sleep(Duration::from_millis(1)).await;
+        if runtime.handle().state(long.id()) == State::Suspended {
+            return long;
+        }
+    }
+    panic!(
+        "it is not suspended: {:?}",
+        runtime.handle().state(long.id())
+    );
+}
+
+#[test]
+fn a_suspended_coroutine_shows_as_such() {
+    let Some(runtime) = runtime() else { return };
+    let flag = Arc::new(AtomicBool::new(false));
+    runtime.block_on(async {
+        let long = suspended(&runtime, &flag).await;
+        assert_eq!(runtime.handle().preemption_stats().suspended, 1);
+        flag.store(true, Ordering::Relaxed);
+        assert!(long.await.unwrap());
+        assert_eq!(runtime.handle().preemption_stats().suspended, 0);
+    });
+}
+
+#[test]
+fn reprio_of_a_suspended_coroutine_decides_when_it_goes_on() {
+    let Some(runtime) = runtime() else { return };
+    let (flag, between) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    runtime.block_on(async {
+        let long = suspended(&runtime, &flag).await;
+        // Something of level 36 that would keep the CPU from level 40.
+        let (ran, stop) = (between.clone(), flag.clone());
+        let busy = upshift::spawn(
+            async move {
+                ran.store(true, Ordering::Relaxed);
+                spin_until(&stop)
+            },
+            Level::at::<36>(),
+        );
+        time::sleep(Duration::from_millis(2)).await;
+        assert!(between.load(Ordering::Relaxed));
+        // More urgent than that one: it goes on, and ends it by the flag.
+        let setter = flag.clone();
+        upshift::reprio(long.id(), Level::at::<34>()).unwrap();
+        upshift::spawn(
+            async move { setter.store(true, Ordering::Relaxed) },
+            Level::at::<34>(),
+        )
+        .await
+        .unwrap();
+        assert!(long.await.unwrap());
+        assert!(busy.await.unwrap());
+    });
+}
+
+#[test]
+fn cancel_of_a_suspended_coroutine_takes_effect_after_its_poll() {
+    let Some(runtime) = runtime() else { return };
+    let flag = Arc::new(AtomicBool::new(false));
+    let (seen, reached) = (flag.clone(), Arc::new(AtomicBool::new(false)));
+    let after = reached.clone();
+    runtime.block_on(async {
+        let long = upshift::spawn(
+            async move {
+                assert!(spin_until(&seen));
+                after.store(true, Ordering::Relaxed);
+                std::future::pending::<()>().await;
+            },
+            Level::at::<40>(),
+        );
+        for _ in 0..5 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(runtime.handle().state(long.id()), State::Suspended);
+        long.cancel();
+        time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(runtime.handle().state(long.id()), State::Suspended);
+        flag.store(true, Ordering::Relaxed);
+        assert!(long.await.unwrap_err().is_cancelled());
+    });
+    assert!(reached.load(Ordering::Relaxed), "its poll was finished");
+}
+
+#[test]
+fn a_panic_in_a_resumed_poll_ends_the_coroutine_only() {
+    let Some(runtime) = runtime() else { return };
+    let flag = Arc::new(AtomicBool::new(false));
+    runtime.block_on(async {
+        let seen = flag.clone();
+        let long = upshift::spawn(
+            async move {
+                assert!(spin_until(&seen));
+                panic!("after it was resumed");
+            },
+            Level::at::<40>(),
+        );
+        for _ in 0..5 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(runtime.handle().state(long.id()), State::Suspended);
+        flag.store(true, Ordering::Relaxed);
+        let error = long.await.unwrap_err();
+        assert!(error.is_panic());
+        // The seat that it happened on goes on serving.
+        for _ in 0..20 {
+            upshift::spawn(
+                async { burn(Duration::from_micros(500)) },
+                Level::at::<40>(),
+            )
+            .await
+            .unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_a_suspended_poll_asks_of_the_runtime_waits_for_its_turn() {
+    let Some(runtime) = runtime() else { return };
+    let (stop, spawned) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
+    runtime.block_on(async {
+        let (seen, count) = (stop.clone(), spawned.clone());
+        // Spawns, wakes and asks for its id as fast as it can, and is interrupted at every millisecond.
+        let busy = upshift::spawn(
+            async move {
+                let me = upshift::get_cid();
+                let began = Instant::now();
+                while !seen.load(Ordering::Relaxed) && began.elapsed() < crate::LIMIT {
+                    let count = count.clone();
+                    let one = async move {
+                        count.fetch_add(1, Ordering::Relaxed);
+                    };
+                    upshift::spawn(one, Level::at::<41>()).detach();
+                    assert_eq!(upshift::get_cid(), me);
+                    // Its own, or what `join` below lends.
+                    let level = upshift::current_level();
+                    assert!(
+                        [Level::at::<40>(), Level::DEFAULT]
+                            .map(Some)
+                            .contains(&level)
+                    );
+                    if spawned_enough(began) {
+                        upshift::yield_now().await;
+                    }
+                }
+            },
+            Level::at::<40>(),
+        );
+        for _ in 0..200 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        busy.await.unwrap();
+    });
+    assert!(spawned.load(Ordering::Relaxed) > 0);
+}
+
+/// Keeps the number of living coroutines down.
+fn spawned_enough(began: Instant) -> bool {
+    began.elapsed().as_micros().is_multiple_of(64)
+}
+
+/// Is a poll of 600 µs interrupted by an equal?
+fn is_interrupted(runtime: &Alone, guarded: bool) -> bool {
+    let ran = Arc::new(AtomicBool::new(false));
+    let (set, seen) = (ran.clone(), ran.clone());
+    runtime.block_on(async move {
+        let long = upshift::spawn(
+            async move {
+                let _guard = guarded.then(upshift::no_suspend);
+                upshift::spawn(
+                    async move { set.store(true, Ordering::Relaxed) },
+                    Level::at::<20>(),
+                )
+                .detach();
+                burn(Duration::from_micros(600));
+                seen.load(Ordering::Relaxed)
+            },
+            Level::at::<20>(),
+        );
+        long.await.unwrap()
+    })
+}
+
+#[test]
+fn a_guard_keeps_a_poll_from_being_suspended_for_a_bounded_time() {
+    let Some(runtime) = runtime() else { return };
+    for guarded in [false, true] {
+        // Others may take the CPU for longer than a guard is respected, but not every time.
+        let as_expected = (0..20).any(|_| is_interrupted(&runtime, guarded) != guarded);
+        assert!(as_expected, "guarded: {guarded}");
+    }
+    // A guard that is kept for ever does not bring the runtime to a halt.
+    let in_time = runtime.block_on(async move {
+        let long = async {
+            let _guard = upshift::no_suspend();
+            let flag = Arc::new(AtomicBool::new(false));
+            let set = flag.clone();
+            upshift::spawn(
+                async move { set.store(true, Ordering::Relaxed) },
+                Level::at::<20>(),
+            )
+            .detach();
+            spin_until(&flag)
+        };
+        upshift::spawn(long, Level::at::<20>()).await.unwrap()
+    });
+    assert!(in_time);
+}
+
+#[test]
+fn a_runtime_shuts_down_with_polls_suspended() {
+    let Some(runtime) = runtime() else { return };
+    let ended = Arc::new(AtomicU64::new(0));
+    runtime.block_on(async {
+        for _ in 0..3 {
+            let ended = ended.clone();
+            let long = async move {
+                burn(Duration::from_millis(40));
+                ended.fetch_add(1, Ordering::Relaxed);
+                std::future::pending::<()>().await;
+            };
+            upshift::spawn(long, Level::at::<40>()).detach();
+        }
+        time::sleep(Duration::from_millis(5)).await;
+        assert!(runtime.handle().preemption_stats().suspended > 0);
+    });
+    drop(runtime);
+    assert_eq!(ended.load(Ordering::Relaxed), 3, "polls are finished");
+}
+
+#[test]
+fn vcpus_come_and_go() {
+    let Some(runtime) = runtime() else { return };
+    runtime.block_on(async {
+        let index = upshift::alloc_cpu().unwrap();
+        assert_eq!(runtime.handle().preemption_stats().vcpus, 2);
+        let handles: Vec<_> = (0..64)
+            .map(|_| upshift::spawn(async { burn(Duration::from_millis(1)) }, Level::at::<40>()))
+            .collect();
+        for handle in handles {
+            handle.await.unwrap();
+        }
+        assert_eq!(upshift::release_cpu().unwrap(), index);
+        let after = upshift::spawn(async { 7 }, Level::at::<40>());
+        assert_eq!(after.await.unwrap(), 7);
+    });
+}

@@ -1,0 +1,166 @@
+//! I/O goes on while the thread that owns the ring is suspended.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream as StdStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use upshift::net::{TcpListener, TcpStream};
+use upshift::{Level, time};
+
+use crate::{runtime, spin_until};
+
+async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
+    loop {
+        let data = stream.recv().await?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        stream.write_all(data.to_vec()).await.0?;
+    }
+}
+
+/// Sends and gets back so many messages; how long the slowest took.
+fn talk(address: SocketAddr, messages: usize) -> Duration {
+    let mut stream = StdStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(crate::LIMIT)).unwrap();
+    let mut slowest = Duration::ZERO;
+    for n in 0..messages {
+        let (message, mut reply) = ([n as u8; 100], [0; 100]);
+        let began = Instant::now();
+        stream.write_all(&message).unwrap();
+        stream.read_exact(&mut reply).unwrap();
+        slowest = slowest.max(began.elapsed());
+        assert_eq!(message, reply);
+    }
+    slowest
+}
+
+#[test]
+fn connections_are_served_beside_a_poll_that_does_not_return() {
+    let Some(runtime) = runtime() else { return };
+    let flag = Arc::new(AtomicBool::new(false));
+    let in_time = runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // Levels that no buffers were made for yet: that, too, is the owner's to do.
+        let accept = upshift::spawn(
+            async move {
+                for n in 0..6u8 {
+                    let (stream, _) = listener.accept().await.unwrap();
+                    let level = Level::new(3 + n % 3).unwrap();
+                    upshift::spawn(async move { echo(stream).await.unwrap() }, level).detach();
+                }
+            },
+            Level::at::<2>(),
+        );
+        let seen = flag.clone();
+        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+        time::sleep(Duration::from_millis(2)).await;
+        let set = flag.clone();
+        let client = std::thread::spawn(move || {
+            let clients: Vec<_> = (0..6)
+                .map(|_| std::thread::spawn(move || talk(address, 200)))
+                .collect();
+            for client in clients {
+                client.join().unwrap();
+            }
+            set.store(true, Ordering::Relaxed);
+        });
+        let in_time = long.await.unwrap();
+        accept.await.unwrap();
+        client.join().unwrap();
+        in_time
+    });
+    assert!(in_time);
+    let stats = runtime.handle().preemption_stats();
+    assert!(stats.services > 0, "the owner was suspended: {stats:?}");
+}
+
+#[test]
+fn files_are_read_and_written_beside_a_poll_that_does_not_return() {
+    let Some(runtime) = runtime() else { return };
+    let flag = Arc::new(AtomicBool::new(false));
+    let path = std::env::temp_dir().join(format!("upshift-preempt-{}", std::process::id()));
+    let in_time = runtime.block_on(async {
+        let seen = flag.clone();
+        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+        time::sleep(Duration::from_millis(2)).await;
+        let (set, file) = (flag.clone(), path.clone());
+        let work = async move {
+            for round in 0..20u8 {
+                let open = upshift::fs::File::create(&file).await.unwrap();
+                let content = vec![round; 5000];
+                open.write_all_at(content, 0).await.0.unwrap();
+                let open = upshift::fs::File::open(&file).await.unwrap();
+                let (read, content) = open.read_at(vec![0; 6000], 0).await;
+                assert_eq!(read.unwrap(), 5000);
+                assert!(content[..5000].iter().all(|byte| *byte == round));
+            }
+            set.store(true, Ordering::Relaxed);
+        };
+        upshift::spawn(work, Level::at::<20>()).await.unwrap();
+        long.await.unwrap()
+    });
+    let _ = std::fs::remove_file(&path);
+    assert!(in_time);
+}
+
+#[test]
+fn what_a_suspended_poll_drops_and_starts_is_neither_lost_nor_mixed_up() {
+    let Some(runtime) = runtime() else { return };
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        upshift::spawn(
+            async move {
+                loop {
+                    let Ok((stream, _)) = listener.accept().await else {
+                        return;
+                    };
+                    upshift::spawn(async move { drop(echo(stream).await) }, Level::at::<30>())
+                        .detach();
+                }
+            },
+            Level::at::<30>(),
+        )
+        .detach();
+        // Clients on the same vCPU whose polls are long now and then, with operations in flight and dropped all over.
+        let clients: Vec<_> = (0..8u8)
+            .map(|n| {
+                let client = async move {
+                    let mut stream = TcpStream::connect(address).await.unwrap();
+                    for round in 0..30u8 {
+                        let message = vec![n ^ round; 300];
+                        let _ = time::timeout(
+                            Duration::from_micros(5),
+                            time::sleep(Duration::from_secs(1)),
+                        )
+                        .await;
+                        stream.write_all(message.clone()).await.0.unwrap();
+                        let mut reply = Vec::new();
+                        while reply.len() < message.len() {
+                            let data = stream.recv().await.unwrap();
+                            assert!(!data.is_empty());
+                            // Holds the buffer in the middle of a long poll.
+                            crate::burn(Duration::from_micros(if round % 3 == 0 {
+                                700
+                            } else {
+                                5
+                            }));
+                            reply.extend_from_slice(&data);
+                        }
+                        assert_eq!(reply, message);
+                    }
+                };
+                upshift::spawn(client, Level::at::<30>())
+            })
+            .collect();
+        for client in clients {
+            client.await.unwrap();
+        }
+    });
+    assert!(runtime.handle().preemption_stats().suspensions > 0);
+}

@@ -1,0 +1,155 @@
+//! The holder of a lock that others wait for gets the CPU, also while suspended.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use upshift::{Level, time};
+
+use crate::{burn, runtime, spin_until};
+
+/// A coroutine of level 40 takes a lock, tells so, and computes for long with it;
+/// one of level 5 wants the lock. `locked` runs its argument under the lock.
+fn inversion(locked: impl Fn(&dyn Fn()) + Send + Sync + 'static) {
+    let Some(runtime) = runtime() else { return };
+    let locked = Arc::new(locked);
+    runtime.block_on(async {
+        for _ in 0..5 {
+            let taken = Arc::new(AtomicBool::new(false));
+            let (set, low) = (taken.clone(), locked.clone());
+            let holder = upshift::spawn(
+                async move {
+                    low(&|| {
+                        set.store(true, Ordering::Relaxed);
+                        burn(Duration::from_millis(5));
+                    });
+                },
+                Level::at::<40>(),
+            );
+            time::sleep(Duration::from_millis(1)).await;
+            assert!(taken.load(Ordering::Relaxed));
+            let high = locked.clone();
+            let urgent = upshift::spawn(async move { high(&|| ()) }, Level::at::<5>());
+            urgent.await.unwrap();
+            holder.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_holder_of_a_mutex_of_std_goes_on() {
+    let mutex = Mutex::new(());
+    inversion(move |f| {
+        let _guard = mutex.lock().unwrap();
+        f();
+    });
+}
+
+#[test]
+fn the_holder_of_a_mutex_of_parking_lot_goes_on() {
+    let mutex = parking_lot::Mutex::new(());
+    inversion(move |f| {
+        let _guard = mutex.lock();
+        f();
+    });
+}
+
+#[test]
+fn a_holder_behind_an_endless_loop_goes_on() {
+    let Some(runtime) = runtime() else { return };
+    let mutex = Arc::new(Mutex::new(()));
+    let stop = Arc::new(AtomicBool::new(false));
+    runtime.block_on(async {
+        let (lock, taken) = (mutex.clone(), Arc::new(AtomicBool::new(false)));
+        let set = taken.clone();
+        let holder = upshift::spawn(
+            async move {
+                let _guard = lock.lock().unwrap();
+                set.store(true, Ordering::Relaxed);
+                burn(Duration::from_millis(3));
+            },
+            Level::at::<40>(),
+        );
+        time::sleep(Duration::from_millis(1)).await;
+        assert!(taken.load(Ordering::Relaxed));
+        // Suspended after the holder, so ahead of it among those that are demoted.
+        let seen = stop.clone();
+        let endless = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+        time::sleep(Duration::from_millis(2)).await;
+        let lock = mutex.clone();
+        let urgent = upshift::spawn(async move { drop(lock.lock().unwrap()) }, Level::at::<5>());
+        urgent.await.unwrap();
+        stop.store(true, Ordering::Relaxed);
+        assert!(endless.await.unwrap(), "the holder had to wait for it");
+        holder.await.unwrap();
+    });
+}
+
+#[test]
+fn the_allocator_works_wherever_polls_are_interrupted() {
+    let Some(runtime) = runtime() else { return };
+    let stop = Arc::new(AtomicBool::new(false));
+    runtime.block_on(async {
+        let greedy: Vec<_> = (0..3usize)
+            .map(|n| {
+                let stop = stop.clone();
+                let busy = async move {
+                    let mut kept: Vec<Vec<u8>> = Vec::new();
+                    let began = std::time::Instant::now();
+                    while !stop.load(Ordering::Relaxed) && began.elapsed() < crate::LIMIT {
+                        kept.push(vec![n as u8; 1 + kept.len() * 37 % 9000]);
+                        if kept.len() > 200 {
+                            kept.drain(..100 + n);
+                        }
+                    }
+                    kept.len()
+                };
+                upshift::spawn(busy, Level::at::<40>())
+            })
+            .collect();
+        for round in 0..150usize {
+            time::sleep(Duration::from_millis(1)).await;
+            let urgent = async move { vec![7u8; 100 + round * 100].len() };
+            let length = upshift::spawn(urgent, Level::at::<5>()).await.unwrap();
+            assert_eq!(length, 100 + round * 100);
+        }
+        stop.store(true, Ordering::Relaxed);
+        for handle in greedy {
+            assert!(handle.await.unwrap() > 0);
+        }
+    });
+}
+
+#[test]
+fn the_mutex_of_this_crate_lends_across_a_suspension() {
+    let Some(runtime) = runtime() else { return };
+    let mutex = Arc::new(upshift::sync::Mutex::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    runtime.block_on(async {
+        let (lock, taken) = (mutex.clone(), Arc::new(AtomicBool::new(false)));
+        let set = taken.clone();
+        let holder = upshift::spawn(
+            async move {
+                let mut guard = lock.lock().await;
+                set.store(true, Ordering::Relaxed);
+                burn(Duration::from_millis(3));
+                *guard += 1;
+            },
+            Level::at::<40>(),
+        );
+        time::sleep(Duration::from_millis(1)).await;
+        assert!(taken.load(Ordering::Relaxed));
+        let seen = stop.clone();
+        let middle = upshift::spawn(async move { spin_until(&seen) }, Level::at::<36>());
+        let lock = mutex.clone();
+        let urgent = upshift::spawn(async move { *lock.lock().await }, Level::at::<5>());
+        assert_eq!(
+            urgent.await.unwrap(),
+            1,
+            "the holder went on before level 36"
+        );
+        stop.store(true, Ordering::Relaxed);
+        assert!(middle.await.unwrap());
+        holder.await.unwrap();
+    });
+}

@@ -1,0 +1,86 @@
+//! Preemptible vCPUs, on real threads in SCHED_FIFO.
+//!
+//! Every test is bounded: nothing spins for longer than [`LIMIT`], and a watchdog
+//! kills a process that hangs. Without the right to use SCHED_FIFO the tests say
+//! so and are skipped.
+
+mod control;
+mod faults;
+mod io;
+mod locks;
+mod order;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use upshift::{Builder, Preemption, Runtime};
+
+/// No loop of these tests spins for longer.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// One runtime at a time: they all want the first CPU.
+static CPU: Mutex<()> = Mutex::new(());
+
+/// A preemptible runtime of one vCPU, and the right to be alone with it.
+struct Alone {
+    runtime: Runtime,
+    _cpu: MutexGuard<'static, ()>,
+}
+
+impl std::ops::Deref for Alone {
+    type Target = Runtime;
+    fn deref(&self) -> &Runtime {
+        &self.runtime
+    }
+}
+
+fn builder() -> Builder {
+    Runtime::builder()
+        .vcpus(1)
+        .preemption(Preemption::Required)
+        .quantum(Duration::from_micros(200))
+        .max_suspended(8)
+}
+
+fn build(builder: Builder) -> Option<Alone> {
+    let cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
+    watch_over_this_process();
+    match builder.build() {
+        Ok(runtime) => Some(Alone { runtime, _cpu: cpu }),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+fn runtime() -> Option<Alone> {
+    build(builder())
+}
+
+/// A test that hangs in SCHED_FIFO would hold a CPU for ever.
+fn watch_over_this_process() {
+    // SAFETY: no pointers. The default action of SIGALRM ends the process.
+    unsafe { libc::alarm(120) };
+}
+
+/// Burns CPU until the flag is set; true if it was in time.
+fn spin_until(flag: &AtomicBool) -> bool {
+    let began = Instant::now();
+    while !flag.load(Ordering::Relaxed) {
+        if began.elapsed() > LIMIT {
+            return false;
+        }
+        std::hint::spin_loop();
+    }
+    true
+}
+
+/// Burns CPU for so long.
+fn burn(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}

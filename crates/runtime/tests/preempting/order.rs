@@ -1,0 +1,212 @@
+//! Who is suspended for whom, and when.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use upshift::{Level, time};
+
+use crate::{burn, runtime, spin_until};
+
+#[test]
+fn an_equal_gets_the_cpu_from_a_poll_that_does_not_return() {
+    let Some(runtime) = runtime() else { return };
+    let flag = Arc::new(AtomicBool::new(false));
+    let in_time = runtime.block_on(async {
+        let (set, seen) = (flag.clone(), flag.clone());
+        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<20>());
+        let short = upshift::spawn(
+            async move { set.store(true, Ordering::Relaxed) },
+            Level::at::<20>(),
+        );
+        short.await.unwrap();
+        long.await.unwrap()
+    });
+    assert!(in_time);
+    let stats = runtime.handle().preemption_stats();
+    assert!(stats.suspensions >= 1);
+    assert_eq!((stats.vcpus, stats.suspended), (1, 0));
+    let level = runtime.handle().level_stats(Level::at::<20>());
+    assert_eq!(level.suspensions(), stats.suspensions);
+}
+
+#[test]
+fn a_timer_of_something_more_urgent_interrupts() {
+    let Some(runtime) = runtime() else { return };
+    let (flag, ticks) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
+    let in_time = runtime.block_on(async {
+        let (set, count, seen) = (flag.clone(), ticks.clone(), flag.clone());
+        let urgent = upshift::spawn(
+            async move {
+                for _ in 0..20 {
+                    time::sleep(Duration::from_millis(1)).await;
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                set.store(true, Ordering::Relaxed);
+            },
+            Level::at::<0>(),
+        );
+        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+        urgent.await.unwrap();
+        long.await.unwrap()
+    });
+    assert!(in_time);
+    assert_eq!(ticks.load(Ordering::Relaxed), 20);
+}
+
+#[test]
+fn a_wake_from_another_thread_interrupts() {
+    let Some(runtime) = runtime() else { return };
+    for level in [Level::at::<0>(), Level::at::<20>()] {
+        let flag = Arc::new(AtomicBool::new(false));
+        let (set, seen, handle) = (flag.clone(), flag.clone(), runtime.handle());
+        let outside = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            let woken = async move { set.store(true, Ordering::Relaxed) };
+            handle.spawn(woken, level).unwrap().detach();
+        });
+        let in_time = runtime.block_on(async {
+            upshift::spawn(async move { spin_until(&seen) }, Level::at::<20>())
+                .await
+                .unwrap()
+        });
+        outside.join().unwrap();
+        assert!(in_time, "level {level:?}");
+    }
+}
+
+#[test]
+fn what_a_long_poll_spawns_gets_its_turn() {
+    let Some(runtime) = runtime() else { return };
+    let in_time = runtime.block_on(async {
+        let long = async {
+            let flag = Arc::new(AtomicBool::new(false));
+            let set = flag.clone();
+            upshift::spawn(
+                async move { set.store(true, Ordering::Relaxed) },
+                Level::at::<20>(),
+            )
+            .detach();
+            spin_until(&flag)
+        };
+        upshift::spawn(long, Level::at::<20>()).await.unwrap()
+    });
+    assert!(in_time);
+}
+
+#[test]
+fn the_less_urgent_do_not_interrupt() {
+    let Some(runtime) = runtime() else { return };
+    let flag = Arc::new(AtomicBool::new(false));
+    let (set, seen) = (flag.clone(), flag.clone());
+    runtime.block_on(async {
+        let long = upshift::spawn(
+            async move {
+                burn(Duration::from_millis(30));
+                seen.load(Ordering::Relaxed)
+            },
+            Level::at::<10>(),
+        );
+        let lazy = upshift::spawn(
+            async move { set.store(true, Ordering::Relaxed) },
+            Level::at::<11>(),
+        );
+        assert!(!long.await.unwrap(), "it ran before its turn");
+        lazy.await.unwrap();
+    });
+}
+
+#[test]
+fn equal_polls_share_the_cpu() {
+    let Some(runtime) = runtime() else { return };
+    // Three polls of 30 ms, side by side: each has begun before any has ended.
+    let trace = Arc::new(Mutex::new(Vec::new()));
+    runtime.block_on(async {
+        let handles: Vec<_> = (0..3)
+            .map(|number| {
+                let trace = trace.clone();
+                let long = async move {
+                    trace.lock().unwrap().push(('b', number));
+                    burn(Duration::from_millis(30));
+                    trace.lock().unwrap().push(('e', number));
+                };
+                upshift::spawn(long, Level::at::<20>())
+            })
+            .collect();
+        for handle in handles {
+            handle.await.unwrap();
+        }
+    });
+    let trace: Vec<char> = trace.lock().unwrap().iter().map(|entry| entry.0).collect();
+    assert_eq!(trace, ['b', 'b', 'b', 'e', 'e', 'e']);
+}
+
+#[test]
+fn the_main_coroutine_gets_its_turn_beside_an_endless_one() {
+    let Some(runtime) = runtime() else { return };
+    let flag = Arc::new(AtomicBool::new(false));
+    let seen = flag.clone();
+    let in_time = runtime.block_on(async {
+        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+        for _ in 0..5 {
+            time::sleep(Duration::from_millis(2)).await;
+        }
+        let local = upshift::spawn_local(async move { std::rc::Rc::new(7) }, Level::at::<20>());
+        assert_eq!(*local.await.unwrap(), 7);
+        flag.store(true, Ordering::Relaxed);
+        long.await.unwrap()
+    });
+    assert!(in_time);
+}
+
+#[test]
+fn with_every_seat_taken_polls_are_finished_one_after_the_other() {
+    let Some(runtime) = crate::build(crate::builder().max_suspended(2)) else {
+        return;
+    };
+    let done = Arc::new(AtomicU64::new(0));
+    runtime.block_on(async {
+        let handles: Vec<_> = (0..40)
+            .map(|_| {
+                let done = done.clone();
+                let long = async move {
+                    burn(Duration::from_millis(3));
+                    done.fetch_add(1, Ordering::Relaxed);
+                };
+                upshift::spawn(long, Level::at::<20>())
+            })
+            .collect();
+        for handle in handles {
+            handle.await.unwrap();
+        }
+    });
+    assert_eq!(done.load(Ordering::Relaxed), 40);
+    assert_eq!(runtime.handle().preemption_stats().suspended, 0);
+}
+
+#[test]
+fn thousands_of_long_polls_come_to_their_end() {
+    let Some(runtime) = runtime() else { return };
+    let done = Arc::new(AtomicU64::new(0));
+    runtime.block_on(async {
+        let handles: Vec<_> = (0..2000)
+            .map(|_| {
+                let done = done.clone();
+                let long = async move {
+                    burn(Duration::from_micros(500));
+                    upshift::yield_now().await;
+                    burn(Duration::from_micros(300));
+                    done.fetch_add(1, Ordering::Relaxed);
+                };
+                upshift::spawn(long, Level::at::<20>())
+            })
+            .collect();
+        for handle in handles {
+            handle.await.unwrap();
+        }
+    });
+    assert_eq!(done.load(Ordering::Relaxed), 2000);
+}
