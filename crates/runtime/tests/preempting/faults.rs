@@ -234,18 +234,14 @@ fn without_rights_preemption_is_refused_or_goes_without() {
 
 #[test]
 fn rights_lost_while_running_cost_speed_only() {
-    if runtime().is_none() {
-        return;
-    }
+    let Some(_alone) = runtime() else { return };
     let status = in_a_child("rights lost").unwrap();
     assert!(status.success(), "{status}");
 }
 
 #[test]
 fn a_runtime_does_not_wait_for_ever_for_a_poll_that_does_not_end() {
-    if runtime().is_none() {
-        return;
-    }
+    let Some(_alone) = runtime() else { return };
     let status = in_a_child("endless at the end").unwrap();
     assert_eq!(status.code(), Some(33), "{status}");
 }
