@@ -55,11 +55,18 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     #[inline]
     fn leave() {}
 
-    /// Something became ready on vCPU `index` while a poll was under way there,
-    /// and [`Vcpu::set_attended`] had asked for this call. From any thread; once
-    /// per `set_attended`.
+    /// Another thread has made something ready on vCPU `index`, which is not
+    /// parked, and [`Vcpu::set_attended`] had asked for this call. From any thread;
+    /// once per `set_attended`.
     fn attend(&self, index: usize) {
         let _ = index;
+    }
+
+    /// The poll that is under way on the calling thread has made something ready
+    /// that is `more_urgent` than it, or as urgent, on its own vCPU, which is
+    /// attended. Cheap: it may come with every wake.
+    fn waits_here(&self, more_urgent: bool) {
+        let _ = more_urgent;
     }
 
     /// Runs `f` and returns what it returned, or what it threw. A host whose

@@ -169,8 +169,9 @@ impl<H: Host> Vcpu<H> {
         self.preempt.fetch_or(PREEMPT_HOST, Release);
     }
 
-    /// Asks for one call of [`Host::attend`], when something becomes ready here
-    /// while a poll is under way: the host supervises polls and sleeps meanwhile.
+    /// Asks for one call of [`Host::attend`], when another thread makes something
+    /// ready here, and for those of [`Host::waits_here`]: the host supervises
+    /// polls and sleeps meanwhile.
     /// One sequentially consistent store, so that what became ready before is
     /// seen by a look at [`Vcpu::bitmap`] afterwards.
     pub fn set_attended(&self, attended: bool) {
@@ -681,8 +682,8 @@ impl<'a, H: Host> Locked<'a, H> {
             vcpu.preempt
                 .store(vcpu.preempt.load(Relaxed) | PREEMPT_WAKE, Relaxed);
         }
-        if polling && vcpu.attended.load(Relaxed) {
-            vcpu.attend();
+        if polling && level.get() <= vcpu.running.load(Relaxed) && vcpu.attended.load(Relaxed) {
+            vcpu.inner().host.waits_here(urgent);
         }
         urgent
     }

@@ -163,29 +163,38 @@ fn suspensions_are_counted() {
 }
 
 #[test]
-fn attention_is_asked_for_once_when_something_becomes_ready_during_a_poll() {
+fn the_host_hears_of_what_becomes_ready_during_a_poll() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
-    let count = || domain.host().attended.lock().unwrap().len();
     vcpu.set_attended(true);
     let d = domain.clone();
     let busy = async move {
-        let count = || d.host().attended.lock().unwrap().len();
-        assert_eq!(count(), 0, "what is queued between polls does not count");
-        d.spawn(async {}, at(30)).unwrap().detach();
-        assert_eq!(count(), 1);
-        d.spawn(async {}, at(10)).unwrap().detach();
-        assert_eq!(count(), 1, "once is enough");
+        let (attended, waiting) = (&d.host().attended, &d.host().waiting);
+        assert!(waiting.lock().unwrap().is_empty(), "queued between polls");
+        for level in [30, 20, 10] {
+            d.spawn(async {}, at(level)).unwrap().detach();
+        }
+        assert_eq!(
+            *waiting.lock().unwrap(),
+            [false, true],
+            "not the less urgent"
+        );
+        let from_outside = || {
+            std::thread::scope(|scope| {
+                scope.spawn(|| d.spawn(async {}, at(30)).unwrap().detach());
+            });
+        };
+        from_outside();
+        assert_eq!(attended.lock().unwrap().len(), 1);
+        from_outside();
+        assert_eq!(attended.lock().unwrap().len(), 1, "once is enough");
         d.vcpus().next().unwrap().set_attended(true);
-        std::thread::scope(|scope| {
-            // Another thread: by the inbox.
-            scope.spawn(|| d.spawn(async {}, at(30)).unwrap().detach());
-        });
-        assert_eq!(count(), 2);
+        from_outside();
+        assert_eq!(attended.lock().unwrap().len(), 2);
     };
     support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap().detach());
     run(&vcpu, 20);
-    assert_eq!(count(), 2);
+    assert_eq!(domain.host().attended.lock().unwrap().len(), 2);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use std::{fmt, io};
 
 /// An io_uring instance of one thread.
 ///
-/// It stays on the thread that made it. All methods take `&self` and may be called from wakers and destructors that run
+/// It stays on the thread that made it, but for what [`adopt`](Self::adopt) allows. All methods take `&self` and may be called from wakers and destructors that run
 /// inside [`reap`](Self::reap). Levels are 0 (most urgent) to 63; what is above counts as 63.
 ///
 /// ```
@@ -175,6 +175,12 @@ impl Ring {
     pub fn watch(&self) -> io::Result<Watch> {
         let driver = &self.shared().driver;
         driver.uring.watch(driver.flying.levels())
+    }
+
+    /// Did the calling thread make this ring? Others enter the kernel by its [proxy](Self::set_proxy).
+    #[inline]
+    pub fn is_made_here(&self) -> bool {
+        self.shared().driver.uring.is_made_here()
     }
 
     /// The thread that owns the user-space side of this ring.

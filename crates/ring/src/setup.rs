@@ -89,6 +89,17 @@ pub(crate) fn explain(what: &'static str, error: &io::Error) -> io::Error {
     )
 }
 
+/// The error number of what [`explain`] made, or of a plain error of the kernel.
+pub(crate) fn errno_of(error: &io::Error) -> i32 {
+    let explained = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<SetupError>());
+    explained
+        .map(SetupError::errno)
+        .or(error.raw_os_error())
+        .unwrap_or(libc::ENOMEM)
+}
+
 /// The best instance the kernel grants, starting at `config.mode`.
 pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
     let mut mode = config.mode;
@@ -169,5 +180,8 @@ mod tests {
             .unwrap();
         assert_eq!(source.errno(), libc::ENOMEM);
         assert!(error.to_string().contains(source.advice()));
+        assert_eq!(errno_of(&error), libc::ENOMEM);
+        let plain = io::Error::from_raw_os_error(libc::EAGAIN);
+        assert_eq!(errno_of(&plain), libc::EAGAIN);
     }
 }

@@ -31,6 +31,7 @@ use crate::driver::{Driver, count};
 use crate::fd::Fd;
 use crate::operation::{Operation, Stored};
 use crate::pool::{self, Pool};
+use crate::setup::errno_of;
 use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
 use io_uring::{cqueue, opcode, squeue};
 use std::cell::Cell;
@@ -100,7 +101,7 @@ impl Driver {
         if kind == Kind::Recv
             && let Err(error) = self.pools.provide(level, &self.uring)
         {
-            return Err(error.raw_os_error().unwrap_or(libc::ENOMEM));
+            return Err(errno_of(&error));
         }
         let Some(slot) = self.slab.take() else {
             count(&self.counters.refused);

@@ -118,7 +118,7 @@ impl Uring {
     }
 
     #[inline]
-    fn is_made_here(&self) -> bool {
+    pub(crate) fn is_made_here(&self) -> bool {
         self.maker == this_thread()
     }
 
@@ -270,14 +270,23 @@ impl Uring {
         entries: u16,
         group: u16,
     ) -> io::Result<()> {
-        self.by_maker(|| {
-            // SAFETY: forwarded.
-            unsafe {
-                self.submitter()
-                    .register_buf_ring_with_flags(address, entries, group, 0)
+        let mut tries = 0;
+        let result = loop {
+            let result = self.by_maker(|| {
+                // SAFETY: forwarded.
+                unsafe {
+                    self.submitter()
+                        .register_buf_ring_with_flags(address, entries, group, 0)
+                }
+            });
+            // A maker that did not answer in time: nothing would ask again.
+            tries += 1;
+            match &result {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < 100 => {}
+                _ => break result,
             }
-        })
-        .map_err(|error| explain("cannot register receive buffers", &error))
+        };
+        result.map_err(|error| explain("cannot register receive buffers", &error))
     }
 
     pub(crate) fn unregister_buffers(&self, group: u16) {

@@ -4,8 +4,10 @@
 //! not enter. One bit in memory shared with the kernel masks it, so listening costs nothing but the signals one wants.
 //!
 //! The kernel signals only what makes an empty list non-empty: after [`Watch::unmask`] look at [`Watch::has_arrivals`], or
-//! what came before is not noticed until the ring is entered. On x86-64 `unmask` is a full barrier; everywhere the caller puts
-//! one between the two if the processor needs it.
+//! what came before is not noticed until the ring is entered. The caller puts a full barrier between the two.
+//!
+//! The kernel signals while the ring's thread is busy only in [`Mode::DeferTaskrun`](crate::Mode::DeferTaskrun): in the other
+//! modes completions are made, and the bell rings, when that thread enters the kernel or is interrupted.
 
 use crate::backlog::LEVELS;
 use io_uring::IoUring;

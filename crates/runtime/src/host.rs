@@ -103,6 +103,11 @@ unsafe impl Host for Linux {
         preempt::leave();
     }
 
+    #[inline]
+    fn waits_here(&self, more_urgent: bool) {
+        preempt::waits_here(more_urgent);
+    }
+
     fn attend(&self, index: usize) {
         let bell = self.bells[index]
             .lock()

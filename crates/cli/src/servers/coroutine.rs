@@ -82,7 +82,15 @@ pub(super) fn run(
         any(&mut signals)
             .await
             .context("cannot wait for SIGTERM and Ctrl-C")
-    })
+    })?;
+    let stats = runtime.handle().preemption_stats();
+    if stats.vcpus != 0 {
+        eprintln!(
+            "{name}: {} polls interrupted; {} looks, {} of them for nothing; {} system calls by a suspended thread",
+            stats.suspensions, stats.looks, stats.useless, stats.services
+        );
+    }
+    Ok(())
 }
 
 fn level(address: &Address) -> Result<Level> {

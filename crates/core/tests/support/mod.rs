@@ -31,6 +31,8 @@ pub struct TestHost {
     pub pended: Mutex<Vec<usize>>,
     /// vCPUs that asked for attention.
     pub attended: Mutex<Vec<usize>>,
+    /// What polls made ready on their own vCPU: was it more urgent?
+    pub waiting: Mutex<Vec<bool>>,
 }
 
 // SAFETY: `SERVED` is set by `serve` only, which has the executor.
@@ -46,6 +48,9 @@ unsafe impl Host for TestHost {
     }
     fn attend(&self, index: usize) {
         self.attended.lock().unwrap().push(index);
+    }
+    fn waits_here(&self, more_urgent: bool) {
+        self.waiting.lock().unwrap().push(more_urgent);
     }
     fn relax(&self, _: u32) {
         std::thread::yield_now();

@@ -1,7 +1,8 @@
 //! [`Supervisor`]: what a sentinel does when it has looked at its vCPU. Pure: times come in, a [`Decision`] goes out.
 //!
 //! The rules, for a poll of level *L*:
-//! 1. Something more urgent than *L* waits: suspend at once.
+//! 1. Something more urgent than *L* waits: suspend at once. If it has arrived, but it is not known yet whether it is more
+//!    urgent: when the poll has run for as long as finding out costs, so that ordinary polls come to their end.
 //! 2. Something of level *L* waits: suspend when the poll has used its quantum. A poll that was resumed has used it, and is
 //!    suspended again at once, but not before it has run for the *grace*, so that it gets on; unless it was *entitled* to a
 //!    quantum (it had let others go first for long enough).
@@ -19,6 +20,8 @@ pub struct Limits {
     pub quantum: u64,
     /// How long a poll that has used its quantum runs at least when it is resumed.
     pub grace: u64,
+    /// How long a poll may run before what has arrived, and may be more urgent, is looked at.
+    pub hidden: u64,
     /// How long a user's guard is respected.
     pub guard_grace: u64,
     /// The sentinel looks at least so often while somebody waits, whatever the allowance says.
@@ -34,6 +37,7 @@ impl Default for Limits {
         Limits {
             quantum: 100_000,
             grace: 20_000,
+            hidden: 40_000,
             guard_grace: 1_000_000,
             backstop: 4_000_000,
             look_cost: 20_000,
@@ -114,21 +118,34 @@ pub struct Supervisor {
     refilled: u64,
     looks: u64,
     useless: u64,
+    /// The last look was drawn from the allowance on behalf of somebody who waits for this poll (its start).
+    owed: Option<u64>,
+    /// The same as `allowance`, for timers that are set when a poll begins, or makes others ready, while somebody waits.
+    precautions: i64,
 }
 
 /// Looks that may come without a pause before the share counts.
 const BURST: i64 = 50;
+/// The same for precautions, and how much smaller their share is.
+const FEW: i64 = 3;
+const PRECAUTIONS: u64 = 8;
+
+fn limits_burst(look_cost: u64, looks: i64) -> i64 {
+    look_cost as i64 * looks
+}
 
 impl Supervisor {
     /// With a full allowance.
     #[must_use]
     pub fn new(limits: Limits, now: u64) -> Supervisor {
         Supervisor {
-            allowance: limits.look_cost as i64 * BURST,
-            limits,
+            allowance: limits_burst(limits.look_cost, BURST),
             refilled: now,
             looks: 0,
             useless: 0,
+            owed: None,
+            precautions: limits_burst(limits.look_cost, FEW),
+            limits,
         }
     }
 
@@ -154,14 +171,33 @@ impl Supervisor {
         self.refilled + pause.min(self.limits.backstop)
     }
 
+    /// When (ns) a poll that somebody waits behind, as it begins, may be watched over by a timer of the quantum. Before that
+    /// the backstop has to do, and the next arrival: most polls are short, and such timers for nothing. As long as they
+    /// bring something this is in the past.
+    #[must_use]
+    pub fn precautions_from(&self) -> u64 {
+        if self.precautions >= 0 {
+            return 0;
+        }
+        self.refilled + self.precautions.unsigned_abs() * self.limits.share * PRECAUTIONS
+    }
+
     /// What to do about what is seen. O(1).
     pub fn decide(&mut self, wake: Wake, seen: &Observation) -> Decision {
         self.refill(seen.now);
         self.looks += 1;
         let decision = self.judge(seen);
+        let poll = seen.poll.map(|poll| poll.started);
         if decision == Decision::Suspend {
             // Paid by the one that overran, and a sign that looking is worth while.
+            if self.owed.take() == poll {
+                self.allowance += self.limits.look_cost as i64;
+                self.useless -= 1;
+            }
             self.allowance = self.allowance.max(self.limits.look_cost as i64);
+            if wake == Wake::Timer {
+                self.precautions = limits_burst(self.limits.look_cost, FEW);
+            }
         } else {
             self.useless += 1;
             // A look that answers a request of ours was paid for when it was made.
@@ -169,6 +205,10 @@ impl Supervisor {
             if wake == Wake::Timer || !asked {
                 self.allowance -= self.limits.look_cost as i64;
             }
+            if wake == Wake::Timer && decision == Decision::Rest {
+                self.precautions -= self.limits.look_cost as i64;
+            }
+            self.owed = poll.filter(|_| matches!(decision, Decision::Look(_)));
         }
         match decision {
             Decision::Look(at) => Decision::Look(self.not_too_soon(seen, at)),
@@ -186,20 +226,26 @@ impl Supervisor {
         let passed = now.saturating_sub(self.refilled);
         self.refilled = self.refilled.max(now);
         let gained = i64::try_from(passed / self.limits.share).unwrap_or(i64::MAX);
-        let most = self.limits.look_cost as i64 * BURST;
-        self.allowance = self.allowance.saturating_add(gained).min(most);
+        let most = |looks| limits_burst(self.limits.look_cost, looks);
+        self.allowance = self.allowance.saturating_add(gained).min(most(BURST));
+        let gained = gained / PRECAUTIONS as i64;
+        self.precautions = self.precautions.saturating_add(gained).min(most(FEW));
     }
 
     fn judge(&self, seen: &Observation) -> Decision {
         let Some(poll) = seen.poll else {
             return Decision::Rest;
         };
-        let waiting = seen.ready | seen.hidden;
         let level = 1u64 << (poll.level & 63);
-        let due = if waiting & (level - 1) != 0 {
+        let more_urgent = level - 1;
+        let slice_end = self.slice_end(&poll);
+        let due = if seen.ready & more_urgent != 0 {
             seen.now
-        } else if waiting & level != 0 {
-            self.slice_end(&poll)
+        } else if seen.hidden & more_urgent != 0 {
+            let since = poll.resumed.unwrap_or(poll.started);
+            slice_end.min(since + self.limits.hidden)
+        } else if (seen.ready | seen.hidden) & level != 0 {
+            slice_end
         } else {
             return Decision::Rest;
         };
@@ -265,10 +311,21 @@ mod tests {
 
     #[test]
     fn something_more_urgent_suspends_at_once() {
-        for (ready, hidden) in [(1 << 3, 0), (0, 1 << 3)] {
-            let look = seen(10, poll(5, 4), ready, hidden);
-            assert_eq!(supervisor().decide(Wake::Bell, &look), Decision::Suspend);
-        }
+        let look = seen(10, poll(5, 4), 1 << 3, 0);
+        assert_eq!(supervisor().decide(Wake::Bell, &look), Decision::Suspend);
+    }
+
+    #[test]
+    fn something_that_may_be_more_urgent_waits_until_an_ordinary_poll_is_over() {
+        let mut s = supervisor();
+        let hidden = s.limits().hidden;
+        assert!(hidden < s.limits().quantum);
+        let at = |now| seen(now, poll(1000, 4), 0, 1 << 3);
+        assert_eq!(
+            s.decide(Wake::Bell, &at(2000)),
+            Decision::Look(1000 + hidden)
+        );
+        assert_eq!(s.decide(Wake::Timer, &at(1000 + hidden)), Decision::Suspend);
     }
 
     #[test]
@@ -371,6 +428,21 @@ mod tests {
         let cost = looks * s.limits().look_cost;
         assert!(cost <= 2_000 * MS / s.limits().share + 60 * s.limits().look_cost);
         assert!(looks > 1_000, "{looks}");
+    }
+
+    /// Timers that find nothing soon stop; one that does brings them back.
+    #[test]
+    fn precautions_go_on_while_they_bring_something() {
+        let mut s = supervisor();
+        let short = seen(MS, poll(MS, 4), 0, 0);
+        assert!(s.precautions_from() <= MS);
+        for _ in 0..5 {
+            assert_eq!(s.decide(Wake::Timer, &short), Decision::Rest);
+        }
+        assert!(s.precautions_from() > MS);
+        let overrun = seen(MS, poll(0, 4), 1, 0);
+        assert_eq!(s.decide(Wake::Timer, &overrun), Decision::Suspend);
+        assert!(s.precautions_from() <= MS);
     }
 
     /// Deafness is bounded, and ends with the first suspension.

@@ -18,8 +18,9 @@ pub use socket::TcpSocket;
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpStream, WriteHalf};
 
 use std::io;
+use std::os::fd::AsRawFd;
 
-use upshift_ring::{Operation, Submission};
+use upshift_ring::{Fd, IoBuf, Operation, Submission};
 
 use crate::context;
 
@@ -28,6 +29,24 @@ use crate::context;
 #[inline]
 pub(crate) fn start<T: Operation>(operation: T) -> io::Result<Submission<T>> {
     context::try_with(|worker| worker.start(operation))
+}
+
+/// While the thread that made the ring is suspended, the way through the ring is
+/// long: sends what the socket takes at once. `None`: take the way through the
+/// ring, which also reports errors.
+#[inline]
+pub(crate) fn send_past_the_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize> {
+    context::with(|worker| !worker.ring.is_made_here())?.then_some(())?;
+    // SAFETY: the buffer is valid for its length; the socket does not block.
+    let sent = unsafe {
+        libc::send(
+            fd.as_raw_fd(),
+            buffer.io_ptr().cast(),
+            buffer.io_len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    usize::try_from(sent).ok().filter(|sent| *sent != 0)
 }
 
 /// Was the operation ended by the release of the vCPU whose ring had it? Nobody

@@ -101,6 +101,12 @@ async fn write_all<B: IoBuf>(fd: &Fd, buffer: B) -> (io::Result<()>, B) {
     if length == 0 {
         return (Ok(()), buffer);
     }
+    if let Some(sent) = super::send_past_the_ring(fd, &buffer) {
+        return match sent {
+            sent if sent == length => (Ok(()), buffer),
+            sent => write_rest(fd, buffer, sent).await,
+        };
+    }
     let (result, buffer) = transfer!(op::Send::new(fd.clone(), buffer).all(), buffer);
     match result {
         Ok(sent) if sent == length => (Ok(()), buffer),

@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use upshift_core::{Polled, Running, Yielded};
+use upshift_ring::{Owner, Ring};
 
 use super::seat::{futex_wait, futex_wait_for, futex_wake};
 use super::split::Split;
@@ -121,8 +122,7 @@ impl Split {
         if let Some(running) = unsafe { (*home.job.get()).take() } {
             let worker = self.worker();
             let _entered = context::enter(worker);
-            // SAFETY: the seat that has the vCPU waits for us and does not use the ring.
-            unsafe { worker.ring.adopt() };
+            let _lent = Lent::to_this_thread(&worker.ring);
             coop::refill();
             if let Polled::Yielded(yielded) = running.poll() {
                 // SAFETY: as above.
@@ -131,5 +131,28 @@ impl Split {
         }
         home.state.store(PRESENT, Release);
         futex_wake(&home.state);
+    }
+}
+
+/// The ring is this thread's, and the seat's again afterwards, before the seat
+/// goes on: this thread may use handles at any time, without a permit.
+struct Lent<'a> {
+    ring: &'a Ring,
+    seat: Owner,
+}
+
+impl<'a> Lent<'a> {
+    fn to_this_thread(ring: &'a Ring) -> Lent<'a> {
+        let seat = ring.owner();
+        // SAFETY: the seat that has the vCPU waits for us and does not use the ring.
+        unsafe { ring.adopt() };
+        Lent { ring, seat }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the seat waits still.
+        unsafe { self.ring.assign(self.seat) };
     }
 }

@@ -55,6 +55,7 @@ use upshift_elevate::{CalibrateError, Calibration};
 
 pub use seat::NoSuspend;
 pub(crate) use seat::{Critical, enter, leave};
+pub(crate) use serve::waits_here;
 pub(crate) use split::{Settings, Split};
 
 /// Whether a vCPU may interrupt a poll that overruns.

@@ -160,13 +160,17 @@ fn account(split: &Split, supervisor: &Supervisor) {
     let (looks, useless) = supervisor.looks();
     split.looks.store(looks, Relaxed);
     split.useless.store(useless, Relaxed);
-    let deaf = supervisor.deaf_until().saturating_sub(clock::now());
-    let until = if deaf == 0 {
-        0
-    } else {
-        clock::ticks() + clock::to_ticks(Duration::from_nanos(deaf))
+    let (now, ticks) = (clock::now(), clock::ticks());
+    let in_ticks = |then: u64| match then.saturating_sub(now) {
+        0 => 0,
+        ahead => ticks + clock::to_ticks(Duration::from_nanos(ahead)),
     };
-    split.deaf_until.store(until, Relaxed);
+    split
+        .deaf_until
+        .store(in_ticks(supervisor.deaf_until()), Relaxed);
+    split
+        .precise_from
+        .store(in_ticks(supervisor.precautions_from()), Relaxed);
 }
 
 /// Nobody waits. Says so, and looks once more whether that is still true; if not, false.

@@ -3,7 +3,8 @@
 //!
 //! The permit of the seat is in use throughout, but for the time of polls.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 
 use upshift_core::{CoroutineId, Picked, Polled, Running, Yielded};
 use upshift_elevate::dispatch::Role;
@@ -26,6 +27,7 @@ impl Split {
         self.turn(worker);
         let mut spin = Spin::default();
         let mut reaped_at = worker.executor.clock();
+        let mut idle_at = reaped_at;
         let mut polls = 0;
         let mut back: Option<Yielded<'_, Linux>> = None;
         loop {
@@ -34,10 +36,11 @@ impl Split {
                 self.hand_over(worker, me, RING_SEAT);
                 return false;
             }
-            if worker.submissions_are_urgent(back.as_ref())
-                || (self.suspended.load(Relaxed) != 0 && worker.ring_is_due())
-            {
-                // What has arrived goes before what is resumed, if it is as urgent.
+            let prompt = self.suspended.load(Relaxed) != 0
+                || worker.executor.clock().wrapping_sub(idle_at) < self.settings.busy_after;
+            if worker.submissions_are_urgent(back.as_ref()) || (prompt && worker.ring_is_due()) {
+                // What has arrived goes before what is resumed, if it is as urgent; and while there is time to spare, it
+                // need not wait behind a poll that may turn out to be long.
                 self.turn(worker);
                 reaped_at = worker.executor.clock();
                 polls = 0;
@@ -49,11 +52,11 @@ impl Split {
                 Some(Picked::Poll(running)) => {
                     coop::refill();
                     back = if running.is_pinned() {
-                        self.poll_pinned(worker, running)
+                        self.poll_pinned(running)
                     } else {
                         self.begin(worker, seat);
                         let polled = running.poll();
-                        end(seat);
+                        self.end(seat);
                         match polled {
                             Polled::Yielded(yielded) => Some(yielded),
                             Polled::Blocked | Polled::Exited => None,
@@ -83,6 +86,7 @@ impl Split {
                         self.watch().mask();
                         worker.wait(&mut spin);
                         self.listen(worker);
+                        idle_at = worker.executor.clock();
                     }
                     reaped_at = worker.executor.clock();
                 }
@@ -101,14 +105,16 @@ impl Split {
         self.listen(worker);
     }
 
-    /// From now on what arrives or becomes ready during a poll wakes the sentinel;
-    /// unless it is awake anyway, or has been woken for nothing too often.
+    /// From now on what becomes ready during a poll wakes the sentinel; unless it is
+    /// awake anyway, or has been woken for nothing too often.
     fn listen(&self, worker: &Worker) {
-        if self.watched.load(Relaxed) || self.deaf_until.load(Relaxed) > worker.executor.clock() {
+        if self.watched.load(Relaxed)
+            || worker.executor.is_attended()
+            || self.deaf_until.load(Relaxed) > worker.executor.clock()
+        {
             return;
         }
-        self.watch().unmask();
-        // A full barrier: what came before is seen by `begin`.
+        // With a full barrier: what came before is seen by `begin`.
         worker.executor.set_attended(true);
     }
 
@@ -126,39 +132,70 @@ impl Split {
         }
     }
 
-    /// Sets the sentinel's timer if somebody waits already, or a timer is pending.
+    /// The poll of this seat is over; if it was suspended, when it has been resumed.
     #[inline]
-    fn watch_over(&self, worker: &Worker) {
-        let waits = worker.executor.bitmap() != 0
-            || worker.ring.has_completions()
-            || self.deaf_until.load(Relaxed) > worker.executor.clock();
-        let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
-        if waits || deadline < self.armed.load(Relaxed) {
-            self.set_watch(waits, deadline);
-        }
-        if !waits && !worker.executor.is_attended() {
-            self.listen_again(worker);
-        }
+    fn end(&self, seat: &Seat) {
+        seat.permit.enter();
+        seat.started.store(0, Relaxed);
+        // What arrives between polls is seen before the next.
+        self.watch().mask();
     }
 
-    /// The bell has rung for something that is over: listens once more.
-    #[cold]
-    fn listen_again(&self, worker: &Worker) {
-        self.listen(worker);
-        if worker.executor.bitmap() != 0 || worker.ring.has_completions() {
+    /// Sees to it that the sentinel comes: by a timer if somebody waits already, or
+    /// a timer of the vCPU is pending, otherwise by the bell.
+    #[inline]
+    fn watch_over(&self, worker: &Worker) {
+        let waits = worker.executor.bitmap() != 0 || worker.ring.has_completions();
+        let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
+        let armed = self.armed.load(Relaxed);
+        if deadline < armed || (waits && !self.is_armed_for_waiters(worker, armed)) {
+            self.set_watch(waits, deadline);
+        }
+        if self.watched.load(Relaxed) {
+            return;
+        }
+        let clock = worker.executor.clock();
+        if self.deaf_until.load(Relaxed) > clock {
+            if !waits {
+                // Somebody may come while nobody listens.
+                self.set_watch(true, NEVER);
+            }
+            return;
+        }
+        if !worker.executor.is_attended() {
+            // The bell has rung for something that is over.
+            self.listen(worker);
+        }
+        self.watch().unmask();
+        fence(SeqCst);
+        if !waits && (worker.executor.bitmap() != 0 || worker.ring.has_completions()) {
             self.set_watch(true, NEVER);
         }
     }
 
+    /// The backstop is set, and nothing better to be had.
+    #[inline]
+    fn is_armed_for_waiters(&self, worker: &Worker, armed: u64) -> bool {
+        armed != NEVER && self.precise_from.load(Relaxed) > worker.executor.clock()
+    }
+
+    /// Sets the sentinel's timer: for somebody who waits, to the end of a quantum
+    /// that begins now if such timers have been worth while, else to the backstop.
     #[cold]
     fn set_watch(&self, waits: bool, deadline: u64) {
-        let now = clock::now();
-        let deaf = self.deaf_until.load(Relaxed).saturating_sub(clock::ticks());
-        let soonest = now + clock::nanos(clock::from_ticks(deaf));
-        let mut at = deadline.max(soonest);
+        let (now, ticks) = (clock::now(), clock::ticks());
+        let until = |then: u64| clock::nanos(clock::from_ticks(then.saturating_sub(ticks)));
+        let mut at = deadline.max(now + until(self.deaf_until.load(Relaxed)));
         if waits {
-            self.watched.store(true, Relaxed);
-            at = at.min(soonest.max(now + self.settings.limits.quantum));
+            let limits = &self.settings.limits;
+            let precise = until(self.precise_from.load(Relaxed)) == 0;
+            let look = if precise {
+                self.watched.store(true, Relaxed);
+                now + limits.quantum
+            } else {
+                now + limits.backstop
+            };
+            at = at.min(look);
         }
         if at < self.armed.load(Relaxed) {
             self.set_timer(at);
@@ -166,15 +203,8 @@ impl Split {
     }
 
     /// Has the home thread poll a pinned coroutine, or keeps it until there is one.
-    fn poll_pinned<'a>(
-        &self,
-        worker: &Worker,
-        running: Running<'a, Linux>,
-    ) -> Option<Yielded<'a, Linux>> {
-        let polled = self.home.poll(running);
-        // SAFETY: this seat is current, and the home thread has finished.
-        unsafe { worker.ring.adopt() };
-        match polled {
+    fn poll_pinned<'a>(&self, running: Running<'a, Linux>) -> Option<Yielded<'a, Linux>> {
+        match self.home.poll(running) {
             Ok(back) => back,
             Err(running) => {
                 // SAFETY: the vCPU outlives what is kept aside; the list is the current seat's.
@@ -251,9 +281,19 @@ impl Split {
     }
 }
 
-/// The poll of this seat is over; if it was suspended, when it has been resumed.
+/// The poll of this thread has made something ready on its vCPU that it holds up.
 #[inline]
-fn end(seat: &Seat) {
-    seat.permit.enter();
-    seat.started.store(0, Relaxed);
+pub(crate) fn waits_here(more_urgent: bool) {
+    Split::with_current(|split| split.waiter(more_urgent));
+}
+
+impl Split {
+    fn waiter(&self, more_urgent: bool) {
+        if more_urgent {
+            // It is heard when the seat is through with what it is doing.
+            self.watch().ring_bell();
+        } else if !self.watched.load(Relaxed) && self.armed.load(Relaxed) == NEVER {
+            self.set_watch(true, NEVER);
+        }
+    }
 }

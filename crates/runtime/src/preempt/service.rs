@@ -18,7 +18,7 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use upshift_elevate::{Elevated, Priority};
@@ -40,6 +40,8 @@ thread_local! {
 /// The calls of one ring.
 pub(super) struct Service {
     state: AtomicU32,
+    /// The requester sleeps.
+    waiting: AtomicU32,
     /// What to do; good from REQUESTED to DONE.
     job: UnsafeCell<Option<*mut dyn FnMut()>>,
     /// The ring's thread.
@@ -59,6 +61,7 @@ impl Service {
     pub(super) fn new() -> Service {
         Service {
             state: AtomicU32::new(IDLE),
+            waiting: AtomicU32::new(0),
             job: UnsafeCell::new(None),
             owner: AtomicU32::new(0),
             back_to: AtomicU32::new(0),
@@ -107,10 +110,10 @@ impl Service {
             // Without rights the owner answers when it gets the CPU: we sleep below.
             let _ = owner.set(service);
             if self.state.load(Acquire) != DONE {
+                // It is elsewhere, or does not take the signal: its handler may not run, or run before it was elevated.
                 self.wait();
+                let _ = owner.set(back_to);
             }
-            // The handler may not have run, or before it was elevated.
-            let _ = owner.set(back_to);
         }
         let done = self.state.load(Acquire) == DONE;
         self.state.store(IDLE, Relaxed);
@@ -122,6 +125,7 @@ impl Service {
     /// Waits for an answer; returns with DONE, or with the request withdrawn.
     #[cold]
     fn wait(&self) {
+        self.waiting.store(1, SeqCst);
         for state in [REQUESTED, TAKEN] {
             futex_wait_for(&self.state, state, PATIENCE);
         }
@@ -135,6 +139,7 @@ impl Service {
                 futex_wait_for(&self.state, TAKEN, PATIENCE);
             }
         }
+        self.waiting.store(0, Relaxed);
     }
 
     /// The owner, in its signal handler.
@@ -153,7 +158,9 @@ impl Service {
             }
         }
         self.state.store(DONE, Release);
-        futex_wake(&self.state);
+        if self.waiting.load(SeqCst) != 0 {
+            futex_wake(&self.state);
+        }
         let param = libc::sched_param {
             sched_priority: self.back_to.load(Relaxed) as i32,
         };

@@ -8,6 +8,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::null;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
@@ -33,6 +34,8 @@ use crate::worker::Worker;
 pub(super) const RING_SEAT: usize = 0;
 /// How long polls that are suspended when the runtime is dropped may take to end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+/// A vCPU that has not been idle for so long has no time to spare.
+const BUSY_AFTER: Duration = Duration::from_micros(500);
 /// No timer is set.
 pub(super) const NEVER: u64 = u64::MAX;
 
@@ -43,6 +46,8 @@ pub(crate) struct Settings {
     /// Threads per vCPU that run coroutines: all but one can hold a suspended poll.
     pub(crate) seats: usize,
     pub(crate) bands: Bands,
+    /// So long after it was last idle (ticks) a vCPU looks at its ring less often, and at more at once.
+    pub(super) busy_after: u64,
     /// The priority of the ring's owner while it answers: above the current seat.
     pub(crate) service: Priority,
 }
@@ -60,12 +65,15 @@ impl Settings {
         Settings {
             limits: Limits {
                 quantum: clock::nanos(quantum),
-                grace: look_cost,
+                // What a suspension costs, it should be worth.
+                grace: clock::nanos(quantum).max(2 * look_cost),
+                hidden: 2 * look_cost,
                 look_cost,
                 ..Limits::default()
             },
             seats,
             bands,
+            busy_after: clock::to_ticks(BUSY_AFTER),
             service,
         }
     }
@@ -98,6 +106,8 @@ pub(crate) struct Split {
     pub(super) armed: AtomicU64,
     /// The sentinel does not listen before this time, ticks.
     pub(super) deaf_until: AtomicU64,
+    /// No timer of the quantum is set before this time, ticks.
+    pub(super) precise_from: AtomicU64,
     pub(super) looks: AtomicU64,
     pub(super) useless: AtomicU64,
     /// The vCPU is to leave.
@@ -117,7 +127,7 @@ unsafe impl<T> Send for Shareable<T> {}
 unsafe impl<T> Sync for Shareable<T> {}
 
 thread_local! {
-    static BELL: Cell<Option<RawFd>> = const { Cell::new(None) };
+    static SPLIT: Cell<*const Split> = const { Cell::new(null()) };
 }
 
 impl Split {
@@ -151,6 +161,7 @@ impl Split {
             watched: AtomicBool::new(false),
             armed: AtomicU64::new(NEVER),
             deaf_until: AtomicU64::new(0),
+            precise_from: AtomicU64::new(0),
             looks: AtomicU64::new(0),
             useless: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -258,6 +269,11 @@ impl Split {
 
     fn make_worker(&self, executor: Executor<Linux>) -> io::Result<()> {
         let worker = self.shared.worker(executor, None)?;
+        if worker.ring.mode() != Mode::DeferTaskrun {
+            return Err(refusal(
+                "it needs a ring with deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`",
+            ));
+        }
         let watch = worker.ring.watch()?;
         // SAFETY: this thread calls `service::retire` before it ends, and the service lives in `self`, which the thread's
         // closure holds.
@@ -285,13 +301,13 @@ impl Split {
 
     fn rise(&self) {
         seat::stand_up();
-        BELL.set(None);
+        SPLIT.set(null());
     }
 
     /// Serves whenever told to, until told to end. True: the vCPU is to leave.
     fn serve_as(&self, number: usize) -> bool {
         let seat = &self.seats[number];
-        BELL.set(self.watch.get().map(Watch::raw_fd));
+        SPLIT.set(self);
         // From here on the permit is in use but in polls.
         seat.permit.enter();
         let mut leaves = false;
@@ -325,8 +341,14 @@ impl Split {
 
     /// Wakes the sentinel of the vCPU whose seat the calling thread has.
     pub(super) fn tell_sentinel() {
-        if let Some(bell) = BELL.get() {
-            ring(bell);
+        Split::with_current(|split| split.watch().ring_bell());
+    }
+
+    /// Calls `f` with the vCPU that the calling thread has a seat of.
+    pub(super) fn with_current(f: impl FnOnce(&Split)) {
+        // SAFETY: set while the thread serves, whose closure holds the vCPU.
+        if let Some(split) = unsafe { SPLIT.get().as_ref() } {
+            f(split);
         }
     }
 
@@ -544,11 +566,4 @@ fn timerfd() -> io::Result<OwnedFd> {
     }
     // SAFETY: just made, and ours.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Adds one to an eventfd.
-fn ring(fd: RawFd) {
-    let one = 1u64;
-    // SAFETY: a pointer to a local of the size given. If the counter is full the sentinel is awake already.
-    unsafe { libc::write(fd, (&raw const one).cast(), size_of::<u64>()) };
 }
