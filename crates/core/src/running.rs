@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use core::task::Context;
 
 use crate::coroutine::{Ended, Header, Kind, State};
-use crate::host::Host;
+use crate::host::{Critical, Host};
 use crate::id::CoroutineId;
 use crate::join;
 use crate::level::Level;
@@ -98,28 +98,24 @@ impl<'a, H: Host> Running<'a, H> {
         let (vcpu, coroutine) = (this.vcpu, this.coroutine);
         let header = this.header();
         let slot = header.slot_ptr();
-        match header.slot().word.begin_poll() {
+        let end = match header.slot().word.begin_poll() {
             Begin::Poll => {
                 // SAFETY: the coroutine's own reference outlives the poll.
                 let waker = unsafe { waker::borrowed(slot) };
                 let mut cx = Context::from_waker(&waker);
                 // SAFETY: we own it and have begun its poll.
-                if let Some(end) = unsafe { Header::poll(coroutine, &mut cx) } {
-                    vcpu.stop();
-                    // SAFETY: it is finished and ours.
-                    unsafe { exit(vcpu, coroutine, end) };
-                    return Polled::Exited;
-                }
+                unsafe { Header::poll(coroutine, &mut cx) }
             }
-            Begin::Cancel => {
-                // SAFETY: we own it, and it has not finished.
-                unsafe {
-                    let end = Header::cancel(coroutine);
-                    vcpu.stop();
-                    exit(vcpu, coroutine, end);
-                }
-                return Polled::Exited;
-            }
+            // SAFETY: we own it, and it has not finished.
+            Begin::Cancel => Some(unsafe { Header::cancel(coroutine) }),
+        };
+        // A poll that was suspended is over only when it has been resumed.
+        let _critical = Critical::<H>::enter();
+        if let Some(end) = end {
+            vcpu.stop();
+            // SAFETY: it is finished and ours.
+            unsafe { exit(vcpu, coroutine, end) };
+            return Polled::Exited;
         }
         vcpu.stop();
         let again = header.kind() == Kind::Switching || {

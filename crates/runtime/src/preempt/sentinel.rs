@@ -63,12 +63,13 @@ fn sleep(split: &Split) -> Wake {
 /// Looks and acts until there is nothing to do for now.
 fn look(split: &Split, supervisor: &mut Supervisor, mut wake: Wake) {
     for _ in 0..LOOKS {
+        let id = poll_id(split);
         let seen = observe(split);
         let decision = supervisor.decide(wake, &seen);
         account(split, supervisor);
         match decision {
             Decision::Rest => {
-                if rest(split, &seen) {
+                if rest(split, id, &seen) {
                     return;
                 }
             }
@@ -84,15 +85,17 @@ fn look(split: &Split, supervisor: &mut Supervisor, mut wake: Wake) {
                 }
             }
             Decision::Suspend => match split.suspend() {
-                // The next seat looks after itself.
-                Ok(()) => return unwatch(split),
+                Ok(()) => return,
                 Err(Unsuspended::InUse) => return watch_until(split, seen.now + RETRY),
                 Err(Unsuspended::NoSeat) => {
                     let backstop = supervisor.limits().backstop;
                     return watch_until(split, seen.now + backstop);
                 }
-                // Its seat has only to say so, and looks after what comes next.
-                Err(Unsuspended::Over) => return unwatch(split),
+                Err(Unsuspended::Over) => {
+                    if unwatch(split, id) {
+                        return;
+                    }
+                }
             },
         }
         // Looking again is part of the same wake-up.
@@ -174,15 +177,15 @@ fn account(split: &Split, supervisor: &Supervisor) {
 }
 
 /// Nobody waits. Says so, and looks once more whether that is still true; if not, false.
-fn rest(split: &Split, seen: &Observation) -> bool {
-    unwatch(split);
-    let deaf = split.deaf_until.load(Relaxed);
-    if seen.poll.is_none() {
-        // Between polls. A poll that begins now looks itself, for we do not watch any more; one that has begun before it
-        // could see that, we see.
-        heavy_barrier();
-        return observe(split).poll.is_none();
+fn rest(split: &Split, id: PollId, seen: &Observation) -> bool {
+    if !unwatch(split, id) {
+        return false;
     }
+    if seen.poll.is_none() {
+        // A poll that begins now looks after itself.
+        return true;
+    }
+    let deaf = split.deaf_until.load(Relaxed);
     if deaf > clock::ticks() {
         // Somebody may come while we do not listen.
         let pause = clock::nanos(clock::from_ticks(deaf.saturating_sub(clock::ticks())));
@@ -198,6 +201,23 @@ fn rest(split: &Split, seen: &Observation) -> bool {
     }
     let again = observe(split);
     again.ready == seen.ready && again.hidden == seen.hidden
+}
+
+/// A poll by its seat and the ticks at which it began; 0: between polls.
+type PollId = (usize, u64);
+
+fn poll_id(split: &Split) -> PollId {
+    let current = split.current.load(Acquire);
+    (current, split.seats[current].started.load(Acquire))
+}
+
+/// From now on polls look after themselves as they begin. False: another one than `seen` has begun meanwhile, and did not.
+fn unwatch(split: &Split, seen: PollId) -> bool {
+    split.watched.store(false, SeqCst);
+    // It raises `started`, then looks at `watched`.
+    heavy_barrier();
+    let now = poll_id(split);
+    now == seen || now.1 == 0
 }
 
 /// The next timer of the vCPU that is not due yet.
@@ -227,8 +247,4 @@ fn listen_for_the_urgent(split: &Split, supervisor: &Supervisor, seen: &Observat
 fn watch_until(split: &Split, at: u64) {
     split.watched.store(true, Relaxed);
     split.set_timer(at.min(next_deadline(split)));
-}
-
-fn unwatch(split: &Split) {
-    split.watched.store(false, Relaxed);
 }

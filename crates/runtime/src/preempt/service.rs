@@ -112,8 +112,9 @@ impl Service {
             if self.state.load(Acquire) != DONE {
                 // It is elsewhere, or does not take the signal: its handler may not run, or run before it was elevated.
                 self.wait();
-                let _ = owner.set(back_to);
             }
+            // If it runs on another CPU, its handler may have ended before it was elevated.
+            let _ = owner.set(back_to);
         }
         let done = self.state.load(Acquire) == DONE;
         self.state.store(IDLE, Relaxed);

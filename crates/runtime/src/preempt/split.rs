@@ -507,6 +507,8 @@ impl Split {
                     let _ = thread.set(self.settings.bands.demoted());
                 }
                 self.current.store(next, Release);
+                // The next seat looks after itself, from its first poll on.
+                self.watched.store(false, SeqCst);
                 self.seats[next].tell(Go::Serve);
                 Ok(())
             }

@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as StdStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use upshift::net::{TcpListener, TcpStream};
@@ -42,6 +42,19 @@ fn talk(address: SocketAddr, messages: usize) -> Duration {
 fn connections_are_served_beside_a_poll_that_does_not_return() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
+    // Started here: what a coroutine starts inherits the CPU of the vCPU, which is taken.
+    let (tell, told) = mpsc::channel::<SocketAddr>();
+    let set = flag.clone();
+    let client = std::thread::spawn(move || {
+        let address = told.recv().unwrap();
+        let clients: Vec<_> = (0..6)
+            .map(|_| std::thread::spawn(move || talk(address, 200)))
+            .collect();
+        for client in clients {
+            client.join().unwrap();
+        }
+        set.store(true, Ordering::Relaxed);
+    });
     let in_time = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -59,21 +72,12 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
         let seen = flag.clone();
         let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
         time::sleep(Duration::from_millis(2)).await;
-        let set = flag.clone();
-        let client = std::thread::spawn(move || {
-            let clients: Vec<_> = (0..6)
-                .map(|_| std::thread::spawn(move || talk(address, 200)))
-                .collect();
-            for client in clients {
-                client.join().unwrap();
-            }
-            set.store(true, Ordering::Relaxed);
-        });
+        tell.send(address).unwrap();
         let in_time = long.await.unwrap();
         accept.await.unwrap();
-        client.join().unwrap();
         in_time
     });
+    client.join().unwrap();
     assert!(in_time);
     let stats = runtime.handle().preemption_stats();
     assert!(stats.services > 0, "the owner was suspended: {stats:?}");
