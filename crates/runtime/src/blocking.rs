@@ -2,7 +2,8 @@
 //!
 //! Started on demand up to a bound, ended after ten idle seconds. The queue is
 //! ordered by level, FIFO within one; it is bounded by the number of coroutines
-//! that wait for it.
+//! that wait for it. Its threads run on all CPUs of the process, also if they are
+//! started by a vCPU that is pinned to one.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use upshift_core::Level;
 
+use crate::affinity::{self, Mask};
 use crate::sync::oneshot;
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -29,6 +31,8 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
+    /// The CPUs of the process.
+    cpus: Option<Mask>,
 }
 
 impl Shared {
@@ -45,11 +49,12 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(most: usize, name: String) -> Pool {
+    pub(crate) fn new(most: usize, name: String, cpus: Option<Mask>) -> Pool {
         Pool {
             shared: Arc::new(Shared {
                 queue: Mutex::default(),
                 work: Condvar::new(),
+                cpus,
             }),
             most,
             name,
@@ -106,6 +111,10 @@ impl Pool {
 }
 
 fn serve(shared: &Shared) {
+    if let Some(cpus) = &shared.cpus {
+        // If they have been taken away meanwhile, it goes where it may.
+        let _ = affinity::restore(cpus);
+    }
     let mut queue = shared.queue();
     loop {
         if let Some((_, job)) = queue.jobs.pop_first() {

@@ -161,6 +161,10 @@ impl Builder {
     /// See [`NoSuspend`](crate::NoSuspend) for sections that must not be
     /// interrupted; never spin for something that another coroutine holds.
     ///
+    /// Threads and processes that a coroutine starts itself are not elevated, but
+    /// inherit the one CPU, where they run when the vCPU sleeps: start them before
+    /// the runtime, or use [`spawn_blocking`](crate::spawn_blocking).
+    ///
     /// It needs CAP_SYS_NICE or an RLIMIT_RTPRIO of 30, and no more vCPUs than CPUs.
     #[must_use]
     pub fn preemption(mut self, preemption: Preemption) -> Builder {
@@ -260,7 +264,11 @@ impl Builder {
         }
         let shared = Arc::new(Shared {
             domain: Domain::new(Linux::new(), config),
-            pool: Pool::new(self.blocking_threads.max(1), self.name.clone()),
+            pool: Pool::new(
+                self.blocking_threads.max(1),
+                self.name.clone(),
+                affinity::current().ok(),
+            ),
             spin: self.spin.unwrap_or(default_spin),
             reap_interval: self.reap_interval,
             quantum,

@@ -257,3 +257,20 @@ fn more_vcpus_than_cpus_are_refused() {
         assert!(text.contains("vCPUs on"), "{text}");
     }
 }
+
+#[test]
+fn blocking_functions_run_on_all_cpus_and_are_not_elevated() {
+    let Some(runtime) = runtime() else { return };
+    let cpus = || std::thread::available_parallelism().unwrap().get();
+    let outside = cpus();
+    runtime.block_on(async {
+        let blocking = async move {
+            let inside = cpus();
+            let there = upshift::spawn_blocking(move || (cpus(), policy(0))).await;
+            (inside, there.unwrap())
+        };
+        let (inside, there) = upshift::spawn(blocking, Level::at::<40>()).await.unwrap();
+        assert_eq!(inside, 1, "a vCPU has one CPU");
+        assert_eq!(there, (outside, libc::SCHED_OTHER));
+    });
+}
