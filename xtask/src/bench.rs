@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: builds the command, names the peers that cannot be built here, calls the driver.
+//! `cargo xtask bench`: builds the command, names the peers that cannot be built here, calls the driver. And `cargo xtask os`,
+//! which calls the runner of the kernel.
 //!
 //! Terminal, signals and exit status are the driver's; nothing here is timed out, since only the user knows how long a
 //! measurement may take.
@@ -38,6 +39,18 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Runs the kernel's runner.
+pub(crate) fn os(root: &Path, args: &[String]) -> ExitCode {
+    if !setup::QEMU.is_there() {
+        eprintln!("note: {}", setup::QEMU.absence());
+    }
+    let mut runner = setup::cargo(&root.join("os"));
+    runner
+        .args(["run", "--quiet", "-p", "os-runner", "--"])
+        .args(args);
+    foreground(&mut runner).map_or_else(|code| code, |()| ExitCode::SUCCESS)
 }
 
 fn foreground(command: &mut Command) -> Result<(), ExitCode> {

@@ -43,6 +43,16 @@ enum Task {
     /// status is 0 when no step failed.
     Test(suite::Options),
 
+    /// The kernel of os/: build it and boot it in QEMU
+    ///
+    /// `cargo xtask os -- test --smp 1,2,4` tests it, `cargo xtask os -- run --smp 2 init=tests` boots it with its console on
+    /// the terminal, `cargo xtask os -- figures` counts instructions; `cargo xtask os -- --help` says more.
+    Os {
+        /// Arguments for the runner
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
     /// Build everything with --release and run the benchmarks against other runtimes
     ///
     /// Calls the driver of bench/, which builds the peers, checks that all answer with the same bytes and measures
@@ -59,6 +69,7 @@ fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Setup => setup::command(&root),
         Task::Test(options) => suite::command(&root, &options),
+        Task::Os { args } => bench::os(&root, &args),
         Task::Bench { args } => bench::command(&root, &args),
     }
 }

@@ -1,8 +1,8 @@
 //! `cargo xtask setup`: what the project needs beyond cargo itself, how to see that it is there, how to get it.
 //!
 //! Presence is read from the file system (a toolchain's sysroot, the PATH, /usr/include), so a machine that has all of
-//! it pays for two `rustc --print sysroot` and no download. Installing is tried twice, then the rest is named. Tools are
-//! what the tests need; packages serve only the benchmarks, so a missing one is never an error.
+//! it pays for two `rustc --print sysroot` and no download. Installing is tried twice, then the rest is named. Tools and one
+//! package are what the tests need; the other packages serve the benchmarks, so a missing one is never an error.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -171,16 +171,22 @@ fn sysroot(mut rustc: Command) -> Option<PathBuf> {
     (output.status.success() && !path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
 }
 
-/// A Debian package that the benchmarks can use.
+/// A Debian package that the tests of the kernel need, or the benchmarks can use.
 pub(crate) struct Package {
     name: &'static str,
     purpose: &'static str,
     /// Whether `setup` installs it; otherwise it is only named.
     install: bool,
+    /// Whether `test` does.
+    tests: bool,
     is_there: fn() -> bool,
 }
 
 impl Package {
+    pub(crate) fn is_there(&self) -> bool {
+        (self.is_there)()
+    }
+
     /// "wrk is not installed (what it is for): type …"
     pub(crate) fn absence(&self) -> String {
         format!(
@@ -190,17 +196,29 @@ impl Package {
     }
 }
 
-const PACKAGES: [Package; 3] = [
+/// The emulator of the kernel's tests.
+pub(crate) const QEMU: &Package = &PACKAGES[0];
+
+const PACKAGES: [Package; 4] = [
+    Package {
+        name: "qemu-system-misc",
+        purpose: "the kernel's tests, `qemu-system-riscv64`",
+        install: true,
+        tests: true,
+        is_there: || host::has_program("qemu-system-riscv64"),
+    },
     Package {
         name: "liburing-dev",
         purpose: "the benchmarks' peer in C",
         install: true,
+        tests: false,
         is_there: || Path::new("/usr/include/liburing.h").exists(),
     },
     Package {
         name: "wrk",
         purpose: "optional load generator of the benchmarks",
         install: true,
+        tests: false,
         is_there: || host::has_program("wrk"),
     },
     Package {
@@ -208,6 +226,7 @@ const PACKAGES: [Package; 3] = [
         // Some 300 MB, and many machines have a newer Go from elsewhere.
         purpose: "optional, the benchmarks' peer in Go",
         install: false,
+        tests: false,
         is_there: || host::has_program("go"),
     },
 ];
@@ -226,7 +245,7 @@ pub(crate) fn command(root: &Path) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    install_packages(&stop);
+    install_packages(|package| package.install, &stop);
     let mut tools = Tools::find();
     tools.install(|_| true, &stop);
 
@@ -254,9 +273,14 @@ pub(crate) fn command(root: &Path) -> ExitCode {
     }
 }
 
-fn install_packages(stop: &Stop) {
+/// Installs what the tests need, as far as this user may.
+pub(crate) fn install_test_packages(stop: &Stop) {
+    install_packages(|package| package.tests, stop);
+}
+
+fn install_packages(wanted: impl Fn(&Package) -> bool, stop: &Stop) {
     let names: Vec<_> = missing_packages()
-        .filter(|package| package.install)
+        .filter(|package| wanted(package))
         .map(|package| package.name)
         .collect();
     let may = rustix::process::geteuid().is_root() && host::has_program("apt-get");

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::setup::{self, BARE_TARGET, Tool};
+use crate::setup::{self, BARE_TARGET, QEMU, Tool};
 use crate::suite::{Context, Done, Verdict};
 
 /// One line of the report.
@@ -41,7 +41,7 @@ const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
     }
 }
 
-pub(crate) static STEPS: [Step; 12] = [
+pub(crate) static STEPS: [Step; 13] = [
     step("fmt", "formatting, bench/ too", fmt),
     step("clippy", "lints, warnings are errors", clippy),
     step("unit", "unit and integration tests", unit),
@@ -52,6 +52,7 @@ pub(crate) static STEPS: [Step; 12] = [
     slow("asan", "ring and runtime under AddressSanitizer", asan),
     step("examples", "every example runs to its end", examples),
     step("docs", "documentation builds without warnings", docs),
+    step("os", "the kernel in QEMU, at 1, 2 and 4 harts", os),
     slow("demo", "upshift demo --quick writes its report", demo),
     slow("bench", "the benchmark driver compiles", bench),
 ];
@@ -274,6 +275,18 @@ fn asan(context: &Context<'_>) -> Verdict {
     default_env(&mut command, "ASAN_OPTIONS", "detect_leaks=0");
     context.run(command, minutes(7))?;
     context.tests_passed()
+}
+
+/// Builds kernel and programs, boots them, and fails on a panic, a time-out or a missing last line.
+fn os(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::BareTarget);
+    if !QEMU.is_there() {
+        return Ok(Done::Skipped(QEMU.absence()));
+    }
+    let mut command = setup::cargo(&context.root.join("os"));
+    command.args(["run", "--quiet", "-p", "os-runner", "--", "test"]);
+    context.run(command, minutes(8))?;
+    passed()
 }
 
 fn examples(context: &Context<'_>) -> Verdict {

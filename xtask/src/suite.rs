@@ -14,7 +14,7 @@ use clap::Args;
 
 use crate::host;
 use crate::run::{Ending, Stop, run, shown};
-use crate::setup::{Tools, wanted_by_tests};
+use crate::setup::{Tools, install_test_packages, wanted_by_tests};
 use crate::steps::{STEPS, Step};
 
 /// Lines of a failed step's log that are printed.
@@ -139,6 +139,11 @@ impl Context<'_> {
 /// Adds up the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`; none when no test passed.
 fn count_tests(log: &str) -> Option<String> {
     let (mut passed, mut ignored) = (0_u64, 0_u64);
+    // What a test says that finds a right or a program missing.
+    let skipped = log
+        .lines()
+        .filter(|line| line.starts_with("skipped: "))
+        .count();
     for line in log
         .lines()
         .filter_map(|line| line.strip_prefix("test result: "))
@@ -156,11 +161,16 @@ fn count_tests(log: &str) -> Option<String> {
             }
         }
     }
-    match (passed, ignored) {
-        (0, _) => None,
-        (_, 0) => Some(format!("{passed} tests")),
-        _ => Some(format!("{passed} tests, {ignored} ignored")),
+    if passed == 0 {
+        return None;
     }
+    let mut count = format!("{passed} tests");
+    for (number, what) in [(ignored, "ignored"), (skipped as u64, "skipped themselves")] {
+        if number != 0 {
+            count += &format!(", {number} {what}");
+        }
+    }
+    Some(count)
 }
 
 /// The verdicts so far, in the order of the steps.
@@ -231,6 +241,7 @@ fn test(root: &Path, options: &Options) -> io::Result<bool> {
 
     let mut tools = Tools::find();
     tools.install(wanted_by_tests, &stop);
+    install_test_packages(&stop);
     let io_uring = host::io_uring();
 
     let mut tally = Tally::default();

@@ -25,7 +25,10 @@ fn ring() -> Option<Ring> {
     if ring.mode() == Mode::DeferTaskrun {
         Some(ring)
     } else {
-        eprintln!("skipped: the kernel has no deferred task work");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: the kernel has no deferred task work"
+        );
         None
     }
 }

@@ -67,14 +67,21 @@ where
 /// not be `Send`.
 ///
 /// # Panics
-/// As [`spawn`].
+/// As [`spawn`]. With [preemption](crate::Builder::preemption), also if the caller
+/// is neither the main coroutine of `block_on` nor such a local one: other
+/// coroutines go from thread to thread there.
 pub fn spawn_local<F>(future: F, priority: impl Into<Priority>) -> LocalHandle<F::Output>
 where
     F: Future + 'static,
     F::Output: 'static,
 {
-    // SAFETY: a vCPU is served by one thread from beginning to end, this one; and
-    // `LocalHandle` keeps the handle on it.
+    assert!(
+        !crate::preempt::is_seated(),
+        "with preemption, spawn_local works from the main coroutine and other local ones only: use spawn"
+    );
+    // SAFETY: what is pinned to a vCPU is polled by one thread from beginning to
+    // end: this one, which serves the vCPU, or is the home of a preemptible one;
+    // and `LocalHandle` keeps the handle on it.
     let spawned =
         context::with(|worker| unsafe { worker.executor.spawn_pinned(future, priority.into()) });
     match spawned {

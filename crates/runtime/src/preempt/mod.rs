@@ -54,7 +54,7 @@ use std::time::Duration;
 use upshift_elevate::{CalibrateError, Calibration};
 
 pub use seat::NoSuspend;
-pub(crate) use seat::{Critical, enter, leave};
+pub(crate) use seat::{Critical, enter, is_seated, leave};
 pub(crate) use serve::waits_here;
 pub(crate) use split::{Settings, Split};
 

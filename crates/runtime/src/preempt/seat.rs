@@ -120,6 +120,11 @@ pub(super) fn stand_up() {
     SEAT.set(null());
 }
 
+/// Has the calling thread a seat? Then what it polls may go on on other threads.
+pub(crate) fn is_seated() -> bool {
+    !SEAT.get().is_null()
+}
+
 /// The calling thread begins to use what its vCPU's threads share.
 #[inline]
 pub(crate) fn enter() {

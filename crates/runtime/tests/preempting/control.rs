@@ -267,3 +267,28 @@ fn vcpus_come_and_go() {
         assert_eq!(after.await.unwrap(), 7);
     });
 }
+
+#[test]
+fn local_coroutines_come_from_the_home_thread_only() {
+    let Some(runtime) = runtime() else { return };
+    runtime.block_on(async {
+        let here = std::thread::current().id();
+        let local = upshift::spawn_local(
+            async move {
+                let inner =
+                    upshift::spawn_local(async { std::thread::current().id() }, Level::at::<20>());
+                (std::thread::current().id(), inner.await.unwrap())
+            },
+            Level::at::<20>(),
+        );
+        assert_eq!(local.await.unwrap(), (here, here));
+        // Elsewhere a future that is not `Send` would go to another thread.
+        let error = upshift::spawn(
+            async { upshift::spawn_local(async {}, Level::at::<20>()).detach() },
+            Level::at::<20>(),
+        )
+        .await
+        .unwrap_err();
+        assert!(error.is_panic());
+    });
+}

@@ -10,6 +10,7 @@ mod io;
 mod locks;
 mod order;
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ fn build(builder: Builder) -> Option<Alone> {
     match builder.build() {
         Ok(runtime) => Some(Alone { runtime, _cpu: cpu }),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            skipped(&error);
             None
         }
     }
@@ -57,6 +58,11 @@ fn build(builder: Builder) -> Option<Alone> {
 
 fn runtime() -> Option<Alone> {
     build(builder())
+}
+
+/// Says so where it is seen: not captured like what `eprintln` says.
+fn skipped(why: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
 /// A test that hangs in SCHED_FIFO would hold a CPU for ever.

@@ -1,0 +1,55 @@
+//! Models of the permit: all interleavings of a thread and a supervisor.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-elevate --test loom_permit`
+
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::Ordering::SeqCst;
+use loom::sync::atomic::fence;
+use upshift_elevate::dispatch::Permit;
+
+/// The thread and the supervisor never use what is shared at the same time, and nobody waits for ever.
+#[test]
+fn a_revoked_permit_keeps_its_thread_out() {
+    loom::model(|| {
+        let shared = Arc::new((Permit::new(), UnsafeCell::new(0u32)));
+        let other = shared.clone();
+        let thread = loom::thread::spawn(move || {
+            for _ in 0..2 {
+                other.0.enter();
+                other.1.with_mut(|value| {
+                    // SAFETY: loom checks that nobody else has access.
+                    unsafe { *value += 1 }
+                });
+                let _ = other.0.leave();
+            }
+        });
+        if shared.0.revoke(|| fence(SeqCst)).is_ok() {
+            shared.1.with_mut(|value| {
+                // SAFETY: as above.
+                unsafe { *value += 10 }
+            });
+            shared.0.grant();
+        }
+        thread.join().unwrap();
+    });
+}
+
+/// Who asks while a use is under way is told, or sees that none is under way any more.
+#[test]
+fn a_request_is_answered_or_seen_to_be_late() {
+    loom::model(|| {
+        let permit = Arc::new(Permit::new());
+        let other = permit.clone();
+        let thread = loom::thread::spawn(move || {
+            other.enter();
+            other.leave()
+        });
+        let in_use = permit.ask(|| fence(SeqCst));
+        let told = thread.join().unwrap();
+        // Asked before the use began counts as told at its end.
+        assert!(told || !in_use);
+    });
+}
