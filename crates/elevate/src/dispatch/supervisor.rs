@@ -5,7 +5,8 @@
 //!    urgent: when the poll has run for as long as finding out costs, so that ordinary polls come to their end.
 //! 2. Something of level *L* waits: suspend when the poll has used its quantum. A poll that was resumed has used it, and is
 //!    suspended again at once, but not before it has run for the *grace*, so that it gets on; unless it was *entitled* to a
-//!    quantum (it had let others go first for long enough).
+//!    quantum (it had let others go first for long enough). Suspensions for equals may take a tenth of the time: beyond that
+//!    polls run for four quanta at a time, for interrupting would cost more than it gives.
 //! 3. Nothing of the kind waits: rest until the next bell.
 //! 4. The runtime is in the middle of something: ask to be told when it is not. A guard of the user's is respected for a
 //!    bounded time.
@@ -122,6 +123,8 @@ pub struct Supervisor {
     owed: Option<u64>,
     /// The same as `allowance`, for timers that are set when a poll begins, or makes others ready, while somebody waits.
     precautions: i64,
+    /// The same for suspensions in favour of equals.
+    suspensions: i64,
 }
 
 /// Looks that may come without a pause before the share counts.
@@ -129,6 +132,13 @@ const BURST: i64 = 50;
 /// The same for precautions, and how much smaller their share is.
 const FEW: i64 = 3;
 const PRECAUTIONS: u64 = 8;
+/// Looks' worth of suspensions that may come without a pause; what one costs in looks, with the detours of the ring; and the
+/// share of the time that they may take.
+const SUSPENSIONS: i64 = 600;
+const SUSPENSION: i64 = 3;
+const SUSPENSIONS_SHARE: u64 = 10;
+/// Quanta that a poll gets instead of one when suspensions take more than that.
+const STRETCH: u64 = 4;
 
 fn limits_burst(look_cost: u64, looks: i64) -> i64 {
     look_cost as i64 * looks
@@ -145,6 +155,7 @@ impl Supervisor {
             useless: 0,
             owed: None,
             precautions: limits_burst(limits.look_cost, FEW),
+            suspensions: limits_burst(limits.look_cost, SUSPENSIONS),
             limits,
         }
     }
@@ -195,6 +206,9 @@ impl Supervisor {
                 self.useless -= 1;
             }
             self.allowance = self.allowance.max(self.limits.look_cost as i64);
+            if !is_urgent(seen) {
+                self.suspensions -= limits_burst(self.limits.look_cost, SUSPENSION);
+            }
             if wake == Wake::Timer {
                 self.precautions = limits_burst(self.limits.look_cost, FEW);
             }
@@ -228,6 +242,11 @@ impl Supervisor {
         let gained = i64::try_from(passed / self.limits.share).unwrap_or(i64::MAX);
         let most = |looks| limits_burst(self.limits.look_cost, looks);
         self.allowance = self.allowance.saturating_add(gained).min(most(BURST));
+        let earned = i64::try_from(passed / SUSPENSIONS_SHARE).unwrap_or(i64::MAX);
+        self.suspensions = self
+            .suspensions
+            .saturating_add(earned)
+            .min(most(SUSPENSIONS));
         let gained = gained / PRECAUTIONS as i64;
         self.precautions = self.precautions.saturating_add(gained).min(most(FEW));
     }
@@ -271,12 +290,24 @@ impl Supervisor {
 
     fn slice_end(&self, poll: &Poll) -> u64 {
         let first = poll.started + self.limits.quantum;
-        match poll.resumed {
+        let fair = match poll.resumed {
             None => first,
             Some(resumed) if poll.entitled => resumed + self.limits.quantum,
             Some(resumed) => first.max(resumed + self.limits.grace),
+        };
+        if self.suspensions >= 0 {
+            return fair;
         }
+        let affordable = self.refilled + self.suspensions.unsigned_abs() * SUSPENSIONS_SHARE;
+        let begun = poll.resumed.unwrap_or(poll.started);
+        fair.max(affordable.min(begun + STRETCH * self.limits.quantum))
     }
+}
+
+/// Is something more urgent than the poll known to be ready?
+fn is_urgent(seen: &Observation) -> bool {
+    seen.poll
+        .is_some_and(|poll| seen.ready & ((1u64 << (poll.level & 63)) - 1) != 0)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -428,6 +459,43 @@ mod tests {
         let cost = looks * s.limits().look_cost;
         assert!(cost <= 2_000 * MS / s.limits().share + 60 * s.limits().look_cost);
         assert!(looks > 1_000, "{looks}");
+    }
+
+    /// Equals that come all the time: when interrupting for them has taken its share, polls run for longer, but not for ever.
+    #[test]
+    fn suspensions_for_equals_become_rarer_and_those_for_the_urgent_do_not() {
+        let mut s = supervisor();
+        let limits = s.limits().clone();
+        let mut slice = |s: &mut Supervisor, from: u64| {
+            let resumed = Poll {
+                resumed: Some(from),
+                ..poll(0, 4)
+            };
+            let mut at = from;
+            loop {
+                match s.decide(Wake::Timer, &seen(at, resumed, 1 << 4, 0)) {
+                    Decision::Suspend => return at,
+                    Decision::Look(then) => at = then,
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        let mut now = MS;
+        assert_eq!(slice(&mut s, now), now + limits.grace);
+        for _ in 0..5_000 {
+            now = slice(&mut s, now) + 1;
+        }
+        let long = slice(&mut s, now) - now;
+        assert!(
+            long > limits.quantum && long <= STRETCH * limits.quantum,
+            "{long}"
+        );
+        // Overdrawn as it is, something more urgent does not wait.
+        let urgent = seen(now, poll(now, 4), 1, 0);
+        assert_eq!(s.decide(Wake::Bell, &urgent), Decision::Suspend);
+        // After a rest polls are interrupted early again.
+        let rested = now + 1_000 * MS;
+        assert_eq!(slice(&mut s, rested), rested + limits.grace);
     }
 
     /// Timers that find nothing soon stop; one that does brings them back.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use upshift_core::{CoroutineId, Picked, Polled, Running, Yielded};
+use upshift_elevate::Ordinary;
 use upshift_elevate::dispatch::Role;
 
 use super::seat::{Go, Seat, compiler_barrier};
@@ -121,7 +122,6 @@ impl Split {
     /// The poll of this seat begins: from here on it may be suspended.
     #[inline]
     fn begin(&self, worker: &Worker, seat: &Seat) {
-        seat.resumed.store(0, Relaxed);
         seat.started.store(worker.executor.clock().max(1), Relaxed);
         compiler_barrier();
         if !self.watched.load(Relaxed) {
@@ -137,8 +137,21 @@ impl Split {
     fn end(&self, seat: &Seat) {
         seat.permit.enter();
         seat.started.store(0, Relaxed);
+        if seat.resumed.load(Relaxed) != 0 {
+            self.elevate_again(seat);
+        }
         // What arrives between polls is seen before the next.
         self.watch().mask();
+    }
+
+    /// The seat has finished a poll that had been suspended, and serves the vCPU.
+    #[cold]
+    fn elevate_again(&self, seat: &Seat) {
+        seat.resumed.store(0, Relaxed);
+        if let Some(thread) = seat.thread.get() {
+            // Without rights it goes on as it is.
+            let _ = thread.set(self.settings.bands.elevated());
+        }
     }
 
     /// Sees to it that the sentinel comes: by a timer if somebody waits already, or
@@ -268,8 +281,9 @@ impl Split {
             unsafe { worker.ring.assign(*owner) };
         }
         if let Some(thread) = seat.thread.get() {
-            // Without rights it goes on when this seat sleeps.
-            let _ = thread.set(self.settings.bands.elevated());
+            // It has overrun: from here on it computes at ordinary priority. Nobody of this vCPU competes with it but those
+            // that are suspended, and other processes, and the kernel's throttling, are not held up.
+            let _ = thread.set_ordinary(Ordinary::Fair);
         }
         // From here on the vCPU is the other seat's.
         seat.permit.grant();

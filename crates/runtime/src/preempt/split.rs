@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use upshift_core::{Executor, Running};
 use upshift_elevate::dispatch::{Limits, Seats, heavy_barrier, register_barrier};
-use upshift_elevate::{Bands, Elevator, Priority};
+use upshift_elevate::{Bands, Elevator, Ordinary, Priority};
 use upshift_ring::{Mode, Proxy, Watch};
 
 use super::home::Home;
@@ -65,8 +65,7 @@ impl Settings {
         Settings {
             limits: Limits {
                 quantum: clock::nanos(quantum),
-                // What a suspension costs, it should be worth.
-                grace: clock::nanos(quantum).max(2 * look_cost),
+                grace: look_cost / 2,
                 hidden: 2 * look_cost,
                 look_cost,
                 ..Limits::default()
@@ -504,7 +503,7 @@ impl Split {
                 let _ = seat.owner.set(self.worker().ring.owner());
                 if let Some(thread) = seat.thread.get() {
                     // Lowering needs no rights; if the thread is gone there is nothing to lower.
-                    let _ = thread.set(self.settings.bands.demoted());
+                    let _ = thread.set_ordinary(Ordinary::Idle);
                 }
                 self.current.store(next, Release);
                 // The next seat looks after itself, from its first poll on.
@@ -543,9 +542,9 @@ impl Proxy for ByOwner {
         let settings = &split.settings;
         // The home thread asks while seat 0 waits for it; everybody else while seat 0 is suspended.
         let back_to = if seat.permit.is_revoked() {
-            settings.bands.demoted()
+            None
         } else {
-            settings.bands.elevated()
+            Some(settings.bands.elevated())
         };
         match seat.thread.get() {
             Some(owner) => split.service.request(job, owner, settings.service, back_to),
