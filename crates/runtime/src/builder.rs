@@ -155,7 +155,7 @@ impl Builder {
     ///
     /// A strictly more urgent coroutine that becomes ready then suspends a running
     /// poll at once, and one of its level when it has used its quantum. The threads
-    /// of each vCPU run in SCHED_FIFO (priorities 10 to 30), pinned to one CPU:
+    /// of each vCPU run in SCHED_FIFO (priorities 20 to 30), pinned to one CPU:
     /// that of [`pin`](Builder::pin), or the k-th that the process may use. Ordinary
     /// threads get that CPU when the vCPU sleeps, and by the kernel's throttling.
     /// See [`NoSuspend`](crate::NoSuspend) for sections that must not be

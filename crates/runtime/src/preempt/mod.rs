@@ -3,6 +3,7 @@
 //! ```text
 //!   sentinel   SCHED_FIFO 30   sleeps on an eventfd and a timer; suspends (sentinel.rs)
 //!   seats      SCHED_FIFO 20   one is current: it runs ring and coroutines, inline (serve.rs)
+//!              SCHED_OTHER     the current one, while it goes on with a poll that has run for more than 50 ms
 //!              SCHED_FIFO 10   those that hold a suspended poll
 //!   home       SCHED_FIFO 20   the thread of `block_on`: polls what is pinned to it (home.rs)
 //! ```

@@ -47,6 +47,8 @@ pub(crate) struct Seat {
     /// Ticks at which it was resumed; 0: it was not.
     pub(super) resumed: AtomicU64,
     pub(super) entitled: AtomicBool,
+    /// It goes on with its poll at ordinary priority.
+    pub(super) background: AtomicBool,
     /// The coroutine that is suspended here, packed; 0: none.
     pub(super) coroutine: AtomicU64,
     /// The user's guards that the thread holds, and since when (ns).
@@ -65,6 +67,7 @@ impl Seat {
             started: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             entitled: AtomicBool::new(false),
+            background: AtomicBool::new(false),
             coroutine: AtomicU64::new(0),
             guards: AtomicU32::new(0),
             guarded_since: AtomicU64::new(0),

@@ -80,6 +80,12 @@ fn look(split: &Split, supervisor: &mut Supervisor, mut wake: Wake) {
             }
             Decision::Ask(at) => {
                 let seat = &split.seats[split.current.load(Acquire)];
+                if let Some(thread) = seat.thread.get()
+                    && seat.background.load(Relaxed)
+                {
+                    // At ordinary priority others of this CPU could keep it from ever leaving what it is in.
+                    let _ = thread.set(split.settings.bands.elevated());
+                }
                 if seat.permit.ask(heavy_barrier) || seen.poll.is_some_and(is_users_guard) {
                     return watch_until(split, at);
                 }

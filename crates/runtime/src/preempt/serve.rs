@@ -138,6 +138,7 @@ impl Split {
         seat.permit.enter();
         seat.started.store(0, Relaxed);
         if seat.resumed.load(Relaxed) != 0 {
+            seat.resumed.store(0, Relaxed);
             self.elevate_again(seat);
         }
         // What arrives between polls is seen before the next.
@@ -147,8 +148,9 @@ impl Split {
     /// The seat has finished a poll that had been suspended, and serves the vCPU.
     #[cold]
     fn elevate_again(&self, seat: &Seat) {
-        seat.resumed.store(0, Relaxed);
-        if let Some(thread) = seat.thread.get() {
+        if seat.background.swap(false, Relaxed)
+            && let Some(thread) = seat.thread.get()
+        {
             // Without rights it goes on as it is.
             let _ = thread.set(self.settings.bands.elevated());
         }
@@ -198,13 +200,15 @@ impl Split {
     fn set_watch(&self, waits: bool, deadline: u64) {
         let (now, ticks) = (clock::now(), clock::ticks());
         let until = |then: u64| clock::nanos(clock::from_ticks(then.saturating_sub(ticks)));
-        let mut at = deadline.max(now + until(self.deaf_until.load(Relaxed)));
+        // While the sentinel has spent its allowance, even those who wait wait for it.
+        let soonest = now + until(self.deaf_until.load(Relaxed));
+        let mut at = deadline.max(soonest);
         if waits {
             let limits = &self.settings.limits;
             let precise = until(self.precise_from.load(Relaxed)) == 0;
             let look = if precise {
                 self.watched.store(true, Relaxed);
-                now + limits.quantum
+                soonest.max(now + limits.quantum)
             } else {
                 now + limits.backstop
             };
@@ -270,7 +274,12 @@ impl Split {
         // Held until the permit is granted: the sentinel sees all of it or nothing.
         let mut roles = self.roles();
         roles.resume(to);
-        self.suspended.fetch_sub(1, Relaxed);
+        // It computes in the background, and meets no throttling there; unless others that are suspended would outrank it.
+        let age = clock::ticks().saturating_sub(seat.started.load(Relaxed));
+        let background = self.suspended.fetch_sub(1, Relaxed) == 1
+            && age > self.settings.background_after
+            && !entitled;
+        seat.background.store(background, Relaxed);
         self.current.store(to, Release);
         if !self.watched.load(Relaxed) {
             self.listen(worker);
@@ -281,9 +290,12 @@ impl Split {
             unsafe { worker.ring.assign(*owner) };
         }
         if let Some(thread) = seat.thread.get() {
-            // It has overrun: from here on it computes at ordinary priority. Nobody of this vCPU competes with it but those
-            // that are suspended, and other processes, and the kernel's throttling, are not held up.
-            let _ = thread.set_ordinary(Ordinary::Fair);
+            // Without rights it goes on when this seat sleeps.
+            let _ = if background {
+                thread.set_ordinary(Ordinary::Fair)
+            } else {
+                thread.set(self.settings.bands.elevated())
+            };
         }
         // From here on the vCPU is the other seat's.
         seat.permit.grant();

@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
-use upshift_elevate::{Elevated, Ordinary, Priority};
+use upshift_elevate::{Elevated, Priority};
 
 use super::seat::{futex_wait_for, futex_wake};
 
@@ -46,7 +46,7 @@ pub(super) struct Service {
     job: UnsafeCell<Option<*mut dyn FnMut()>>,
     /// The ring's thread.
     owner: AtomicU32,
-    /// The SCHED_FIFO priority the owner goes back to after the job; 0: SCHED_IDLE.
+    /// The priority the owner goes back to after the job.
     back_to: AtomicU32,
     pub(super) served: AtomicU64,
 }
@@ -82,22 +82,20 @@ impl Service {
     }
 
     /// Has the owner do `job`; false: it does not answer, and will not do it. `owner`: its elevation; `service`: the
-    /// priority for the time of the handler; `back_to`: the one it has otherwise,
-    /// `None` while it is suspended.
+    /// priority for the time of the handler; `back_to`: the one it has otherwise.
     pub(super) fn request(
         &self,
         job: &mut dyn FnMut(),
         owner: &Elevated,
         service: Priority,
-        back_to: Option<Priority>,
+        back_to: Priority,
     ) -> bool {
         let Ok(signal) = install() else { return false };
         // SAFETY: only the lifetime is forgotten: the job is done or withdrawn when this returns.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
         // SAFETY: IDLE, and we are the only requester.
         unsafe { *self.job.get() = Some(job) };
-        let number = back_to.map_or(0, |priority| u32::from(priority.get()));
-        self.back_to.store(number, Relaxed);
+        self.back_to.store(u32::from(back_to.get()), Relaxed);
         self.state.store(REQUESTED, Release);
         // SAFETY: no pointers; a thread that is gone answers ESRCH.
         unsafe {
@@ -116,10 +114,7 @@ impl Service {
                 self.wait();
             }
             // If it runs on another CPU, its handler may have ended before it was elevated.
-            let _ = match back_to {
-                Some(priority) => owner.set(priority),
-                None => owner.set_ordinary(Ordinary::Idle),
-            };
+            let _ = owner.set(back_to);
         }
         let done = self.state.load(Acquire) == DONE;
         self.state.store(IDLE, Relaxed);
@@ -167,14 +162,13 @@ impl Service {
         if self.waiting.load(SeqCst) != 0 {
             futex_wake(&self.state);
         }
-        let (policy, sched_priority) = match self.back_to.load(Relaxed) {
-            0 => (libc::SCHED_IDLE, 0),
-            priority => (libc::SCHED_FIFO, priority as i32),
+        let param = libc::sched_param {
+            sched_priority: self.back_to.load(Relaxed) as i32,
         };
-        let param = libc::sched_param { sched_priority };
         // SAFETY: the parameter lives for the length of the call. Lowering needs no rights.
         unsafe {
-            libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const param);
+            let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+            libc::sched_setscheduler(0, policy, &raw const param);
         }
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use upshift_core::{Executor, Running};
 use upshift_elevate::dispatch::{Limits, Seats, heavy_barrier, register_barrier};
-use upshift_elevate::{Bands, Elevator, Ordinary, Priority};
+use upshift_elevate::{Bands, Elevator, Priority};
 use upshift_ring::{Mode, Proxy, Watch};
 
 use super::home::Home;
@@ -34,6 +34,8 @@ use crate::worker::Worker;
 pub(super) const RING_SEAT: usize = 0;
 /// How long polls that are suspended when the runtime is dropped may take to end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+/// A poll that has gone on for so long computes in the background.
+const BACKGROUND_AFTER: Duration = Duration::from_millis(50);
 /// A vCPU that has not been idle for so long has no time to spare.
 const BUSY_AFTER: Duration = Duration::from_micros(500);
 /// No timer is set.
@@ -48,6 +50,8 @@ pub(crate) struct Settings {
     pub(crate) bands: Bands,
     /// So long after it was last idle (ticks) a vCPU looks at its ring less often, and at more at once.
     pub(super) busy_after: u64,
+    /// A poll this old (ticks) goes on at ordinary priority when it is resumed.
+    pub(super) background_after: u64,
     /// The priority of the ring's owner while it answers: above the current seat.
     pub(crate) service: Priority,
 }
@@ -73,6 +77,7 @@ impl Settings {
             seats,
             bands,
             busy_after: clock::to_ticks(BUSY_AFTER),
+            background_after: clock::to_ticks(BACKGROUND_AFTER),
             service,
         }
     }
@@ -503,7 +508,7 @@ impl Split {
                 let _ = seat.owner.set(self.worker().ring.owner());
                 if let Some(thread) = seat.thread.get() {
                     // Lowering needs no rights; if the thread is gone there is nothing to lower.
-                    let _ = thread.set_ordinary(Ordinary::Idle);
+                    let _ = thread.set(self.settings.bands.demoted());
                 }
                 self.current.store(next, Release);
                 // The next seat looks after itself, from its first poll on.
@@ -542,9 +547,9 @@ impl Proxy for ByOwner {
         let settings = &split.settings;
         // The home thread asks while seat 0 waits for it; everybody else while seat 0 is suspended.
         let back_to = if seat.permit.is_revoked() {
-            None
+            settings.bands.demoted()
         } else {
-            Some(settings.bands.elevated())
+            settings.bands.elevated()
         };
         match seat.thread.get() {
             Some(owner) => split.service.request(job, owner, settings.service, back_to),

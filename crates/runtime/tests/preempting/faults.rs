@@ -45,13 +45,29 @@ fn nothing_stays_elevated_when_the_runtime_is_gone() {
         assert_eq!(policy(0), libc::SCHED_FIFO, "the thread of block_on");
         let long = upshift::spawn(
             async {
+                let before = policy(0);
                 burn(Duration::from_millis(3));
-                policy(0)
+                (before, policy(0))
             },
             Level::at::<40>(),
         );
         time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(long.await.unwrap(), libc::SCHED_FIFO);
+        let (before, after) = long.await.unwrap();
+        assert_eq!((before, after), (libc::SCHED_FIFO, libc::SCHED_FIFO));
+        // Who goes on for very long does so at ordinary priority.
+        let endless = upshift::spawn(
+            async {
+                burn(Duration::from_millis(100));
+                policy(0)
+            },
+            Level::at::<40>(),
+        );
+        for _ in 0..80 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(endless.await.unwrap(), libc::SCHED_OTHER);
+        let next = upshift::spawn(async { policy(0) }, Level::at::<40>());
+        assert_eq!(next.await.unwrap(), libc::SCHED_FIFO);
     });
     assert_eq!(policy(0), libc::SCHED_OTHER, "outside of block_on");
     drop(runtime);
