@@ -194,7 +194,7 @@ impl Ring {
     /// # Safety
     ///
     /// The caller sees to it that one thread at a time uses this `Ring`, and that the owner changes only while no thread is
-    /// within its [`Bracket`]. System calls of other threads than the maker need a [proxy](Self::set_proxy).
+    /// within its [`Bracket`](crate::Bracket). System calls of other threads than the maker need a [proxy](Self::set_proxy).
     pub unsafe fn adopt(&self) {
         self.shared().assign(Owner(this_thread()));
     }

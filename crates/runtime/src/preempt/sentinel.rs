@@ -14,21 +14,23 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
+use upshift_elevate::Priority;
 use upshift_elevate::dispatch::{
-    Decision, Guard, Observation, Poll, Supervisor, Wake, heavy_barrier,
+    Decision, Guard, Observation, Poll, Role, Supervisor, Wake, heavy_barrier,
 };
 
 use super::split::{NEVER, Split, Unsuspended};
 use crate::clock;
 
 /// When the ring is in use just as it is to be taken away: so long until the next try, ns.
-const RETRY: u64 = 20_000;
+const RETRY: u64 = 200_000;
 /// The most looks in a row.
 const LOOKS: usize = 8;
 
 /// Runs until the vCPU has ended.
 pub(super) fn run(split: &Split) {
     let mut supervisor = Supervisor::new(split.settings.limits.clone(), clock::now());
+    let mut turns = Turns::default();
     while !split.ended.load(Acquire) {
         let wake = sleep(split);
         if wake == Wake::Timer {
@@ -36,6 +38,52 @@ pub(super) fn run(split: &Split) {
         }
         split.watched.store(true, Relaxed);
         look(split, &mut supervisor, wake);
+        turns.go_on(split, supervisor.limits().backstop);
+    }
+}
+
+/// Suspended threads run when everybody above them sleeps, because they may hold
+/// what is waited for. So that an endless one does not keep the CPU from the one
+/// that matters, they are put ahead of each other in turn.
+#[derive(Default)]
+struct Turns {
+    /// The seat that is ahead, if any is.
+    ahead: Option<usize>,
+    /// When the next one is due, ns.
+    due: u64,
+}
+
+impl Turns {
+    fn go_on(&mut self, split: &Split, slice: u64) {
+        if split.suspended.load(Relaxed) < 2 {
+            return;
+        }
+        let now = clock::now();
+        if now >= self.due {
+            self.due = now + slice;
+            // No seat changes its role meanwhile.
+            let roles = split.roles();
+            let is_suspended = |seat: &usize| roles.role(*seat) == Role::Suspended;
+            let bands = split.settings.bands;
+            let set = |seat: usize, priority| {
+                if let Some(thread) = split.seats[seat].thread.get() {
+                    // Without rights they stay as they are.
+                    let _ = thread.set(priority);
+                }
+            };
+            if let Some(before) = self.ahead.filter(is_suspended) {
+                set(before, bands.demoted());
+            }
+            let after = self.ahead.map_or(0, |seat| seat + 1);
+            self.ahead = (after..roles.count()).chain(0..after).find(is_suspended);
+            if let (Some(next), Ok(ahead)) = (self.ahead, Priority::new(bands.demoted().get() + 1))
+            {
+                set(next, ahead);
+            }
+        }
+        if split.armed.load(Relaxed) > self.due {
+            split.set_timer(self.due);
+        }
     }
 }
 
