@@ -127,17 +127,17 @@ impl Elevated {
         self.give_back()
     }
 
-    /// Takes the thread out of SCHED_FIFO for the time being, to an ordinary class at the nice value it has. It stays recorded,
-    /// and [`set`](Elevated::set) brings it back. One system call, no lock, no allocation.
+    /// Takes the thread out of SCHED_FIFO for the time being, to `SCHED_OTHER` at the nice value it has. It stays recorded, and
+    /// [`set`](Elevated::set) brings it back. One system call, no lock, no allocation.
     ///
     /// # Errors
     /// `ESRCH` if the thread has ended or has been given back.
     #[inline]
-    pub fn set_ordinary(&self, class: Ordinary) -> io::Result<()> {
+    pub fn set_fair(&self) -> io::Result<()> {
         if !self.inner.table.is_current(self.index, self.generation) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        let policy = class.policy() | libc::SCHED_RESET_ON_FORK;
+        let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
         self.inner.sys.sched_setscheduler(self.tid, policy, 0)
     }
 
@@ -168,24 +168,5 @@ impl Drop for Elevated {
     fn drop(&mut self) {
         // After `release` the generation is past, and this does nothing.
         let _ = self.give_back();
-    }
-}
-
-/// Classes of threads that are not real-time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ordinary {
-    /// `SCHED_OTHER`: a fair share.
-    Fair,
-    /// `SCHED_IDLE`: what nobody else wants, and a three-hundredth.
-    Idle,
-}
-
-impl Ordinary {
-    /// The number the kernel takes.
-    pub const fn policy(self) -> i32 {
-        match self {
-            Ordinary::Fair => libc::SCHED_OTHER,
-            Ordinary::Idle => libc::SCHED_IDLE,
-        }
     }
 }

@@ -85,7 +85,7 @@ pub mod testing;
 pub use calibrate::{
     CalibrateError, Calibration, DELAYS_US, LONGEST_CALIBRATION, Quantiles, TimerFloor,
 };
-pub use elevated::{Elevated, Ordinary};
+pub use elevated::Elevated;
 pub use elevator::{Builder, DEFAULT_CAPACITY, Elevator, MAX_CAPACITY};
 pub use error::ElevateError;
 pub use policy::{Class, Policy};

@@ -17,7 +17,7 @@
 //!
 //! # Suspending
 //!
-//! The sentinel revokes the permit of the current seat (`seat.rs`), takes the ring
+//! The sentinel revokes the permit of the current seat (`seat.rs`, `suspend.rs`), takes the ring
 //! from its thread, lets the core queue the coroutine as *suspended*, demotes the
 //! thread, and makes a free seat current. The suspended thread stays runnable, so
 //! it gets the CPU when everybody above sleeps: the holder of a lock that others
@@ -46,6 +46,7 @@ mod sentinel;
 mod serve;
 mod service;
 mod split;
+mod suspend;
 
 use std::fmt;
 use std::io;

@@ -19,7 +19,8 @@ use upshift_elevate::dispatch::{
     Decision, Guard, Observation, Poll, Role, Supervisor, Wake, heavy_barrier,
 };
 
-use super::split::{NEVER, Split, Unsuspended};
+use super::split::{NEVER, Split};
+use super::suspend::Unsuspended;
 use crate::clock;
 
 /// When the ring is in use just as it is to be taken away: so long until the next try, ns.

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use upshift_core::{CoroutineId, Picked, Polled, Running, Yielded};
-use upshift_elevate::Ordinary;
 use upshift_elevate::dispatch::Role;
 
 use super::seat::{Go, Seat, compiler_barrier};
@@ -292,7 +291,7 @@ impl Split {
         if let Some(thread) = seat.thread.get() {
             // Without rights it goes on when this seat sleeps.
             let _ = if background {
-                thread.set_ordinary(Ordinary::Fair)
+                thread.set_fair()
             } else {
                 thread.set(self.settings.bands.elevated())
             };
