@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::dispatch::{heavy_barrier, register_barrier};
     use std::cell::UnsafeCell;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
     use std::time::{Duration, Instant};
 
     #[test]
@@ -209,21 +209,23 @@ mod tests {
             Plain(UnsafeCell::new(0)),
             AtomicBool::new(false),
         );
-        let (mut own, mut taken) = (0u64, 0u64);
+        let own = AtomicU64::new(0);
+        let mut taken = 0u64;
         std::thread::scope(|scope| {
-            let user = scope.spawn(|| {
-                let mut count = 0u64;
+            scope.spawn(|| {
                 while !stop.load(Relaxed) {
                     permit.enter();
                     // SAFETY: the permit is held.
                     unsafe { shared.increment() };
-                    count += 1;
+                    own.fetch_add(1, Relaxed);
                     let _ = permit.leave();
                 }
-                count
             });
             let began = Instant::now();
-            while began.elapsed() < Duration::from_millis(300) {
+            // Both must get turns, which a busy machine hands out as it likes.
+            let both = |taken| own.load(Relaxed) > 1_000 && taken > 1_000;
+            let for_long = || began.elapsed() > Duration::from_millis(100);
+            while !(both(taken) && for_long()) && began.elapsed() < Duration::from_secs(30) {
                 if permit.revoke(heavy_barrier).is_ok() {
                     for _ in 0..10 {
                         // SAFETY: the permit of the only other user is revoked.
@@ -231,12 +233,13 @@ mod tests {
                         taken += 1;
                     }
                     permit.grant();
+                } else {
+                    std::thread::yield_now();
                 }
-                std::hint::spin_loop();
             }
             stop.store(true, Relaxed);
-            own = user.join().unwrap();
         });
+        let own = own.into_inner();
         assert!(own > 0 && taken > 0);
         assert_eq!(shared.0.into_inner(), own + taken);
     }
