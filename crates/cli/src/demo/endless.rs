@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::bench::{Bench, planned, server_flags, spin_flags};
+use super::bench::{Bench, planned};
 use super::preempted;
 use crate::load_report::{LoadGroup, LoadReport};
 use crate::report::plot::{Look, Plot, Series};
@@ -186,34 +186,18 @@ fn answered_plot(runs: &Runs) -> Plot {
 }
 
 fn latency_plot(runs: &Runs) -> Plot {
-    let series = runs.all().map(|(name, pings, colour)| Series {
-        name: if pings.requests == 0 {
-            format!("{name} (no replies)")
-        } else {
-            name.to_owned()
-        },
-        points: if pings.requests == 0 {
-            Vec::new()
-        } else {
-            pings.curve.clone()
-        },
-        colour,
-        look: if colour == 2 {
-            Look::DashedCurve
-        } else {
-            Look::Curve
-        },
+    let series = runs.all().map(|(name, pings, colour)| {
+        let mut curve = preempted::curve(name, pings, colour);
+        if pings.requests == 0 {
+            curve.name = format!("{name} (no replies)");
+            curve.points.clear();
+        }
+        curve
     });
-    Plot {
-        title: "Latency of the pings that were answered".into(),
-        x_label: "percentile of the replies".into(),
-        y_label: "latency, µs".into(),
-        x: Kind::Quantile,
-        y: Kind::Log10,
-        groups: Vec::new(),
-        series: series.collect(),
-        palette: 'c',
-    }
+    Plot::latencies(
+        "Latency of the pings that were answered".into(),
+        series.collect(),
+    )
 }
 
 fn table(runs: &Runs) -> Table {
@@ -240,20 +224,8 @@ fn table(runs: &Runs) -> Table {
 }
 
 fn commands(bench: &Bench) -> Vec<String> {
-    vec![
-        "# preemption on; for the other run --preempt off".into(),
-        format!(
-            "upshift spin-server --listen 127.0.0.1:7000@0 {} {} & SERVER=$!; sleep 1",
-            spin_flags("on", QUANTUM).join(" "),
-            server_flags(&bench.placement.server).join(" ")
-        ),
-        format!(
-            "upshift load spin --connect 127.0.0.1:7000 {}{}",
-            load_flags(bench.quick, true),
-            bench.placement.client_flag()
-        ),
-        "kill $SERVER; wait $SERVER".into(),
-    ]
+    let load = load_flags(bench.quick, true);
+    preempted::commands(bench, "127.0.0.1:7000@0", QUANTUM, &load)
 }
 
 #[cfg(test)]

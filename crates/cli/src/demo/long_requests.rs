@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::bench::{Bench, planned, server_flags, spin_flags};
+use super::bench::{Bench, planned};
 use super::preempted;
-use crate::load_report::{LoadGroup, LoadReport};
-use crate::report::plot::{Look, Plot, Series};
-use crate::report::scale::Kind;
+use crate::load_report::LoadReport;
+use crate::report::plot::Plot;
 use crate::report::{Finding, Section};
 use crate::table::{Table, factor, grouped, micros};
 
@@ -167,28 +166,9 @@ fn findings(runs: &Runs) -> Vec<Finding> {
 
 fn plot(runs: &Runs, class: usize, title: &str) -> Plot {
     let series = runs.all().filter_map(|(name, report, colour)| {
-        let group: &LoadGroup = report.groups.get(class)?;
-        Some(Series {
-            name: name.into(),
-            points: group.curve.clone(),
-            colour,
-            look: if colour == 2 {
-                Look::DashedCurve
-            } else {
-                Look::Curve
-            },
-        })
+        Some(preempted::curve(name, report.groups.get(class)?, colour))
     });
-    Plot {
-        title: format!("{title}: latency by percentile"),
-        x_label: "percentile of the replies".into(),
-        y_label: "latency, µs".into(),
-        x: Kind::Quantile,
-        y: Kind::Log10,
-        groups: Vec::new(),
-        series: series.collect(),
-        palette: 'c',
-    }
+    Plot::latencies(format!("{title}: latency by percentile"), series.collect())
 }
 
 fn table(runs: &Runs) -> Table {
@@ -235,20 +215,8 @@ fn table(runs: &Runs) -> Table {
 }
 
 fn commands(bench: &Bench) -> Vec<String> {
-    vec![
-        "# preemption on; for the other run --preempt off".into(),
-        format!(
-            "upshift spin-server --listen 127.0.0.1:7000 {} {} & SERVER=$!; sleep 1",
-            spin_flags("on", QUANTUM).join(" "),
-            server_flags(&bench.placement.server).join(" ")
-        ),
-        format!(
-            "upshift load spin --connect 127.0.0.1:7000 {MIXED} {}{} --server-pid $SERVER",
-            times(time(bench.quick)),
-            bench.placement.client_flag()
-        ),
-        "kill $SERVER; wait $SERVER".into(),
-    ]
+    let load = format!("{MIXED} {}", times(time(bench.quick)));
+    preempted::commands(bench, "127.0.0.1:7000", QUANTUM, &load)
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 use anyhow::Result;
 use upshift_elevate::{Priority, Rights};
 
-use super::bench::keep_going;
-use crate::load_report::LoadReport;
+use super::bench::{Bench, keep_going, server_flags, spin_flags};
+use crate::load_report::{LoadGroup, LoadReport};
 use crate::report::Finding;
+use crate::report::plot::{Look, Series};
 
 /// The highest priority that the runtime gives to a thread.
 const HIGHEST: u8 = 30;
@@ -24,6 +25,37 @@ pub(crate) fn report(
     Ok(keep_going(measure())?
         .and_then(without_errors)
         .map_err(|why| Finding::judged(false, format!("The run with preemption failed: {why}."))))
+}
+
+/// The latencies of a run as a curve, dashed for the one that the others are held against (colour 2).
+pub(crate) fn curve(name: &str, group: &LoadGroup, colour: usize) -> Series {
+    Series {
+        name: name.into(),
+        points: group.curve.clone(),
+        colour,
+        look: if colour == 2 {
+            Look::DashedCurve
+        } else {
+            Look::Curve
+        },
+    }
+}
+
+/// The commands that repeat a run with preemption: the server that listens at `listen`, and the client with `load`.
+pub(crate) fn commands(bench: &Bench, listen: &str, quantum: &str, load: &str) -> Vec<String> {
+    vec![
+        "# preemption on; for the other run --preempt off".into(),
+        format!(
+            "upshift spin-server --listen {listen} {} {} & SERVER=$!; sleep 1",
+            spin_flags("on", quantum).join(" "),
+            server_flags(&bench.placement.server).join(" ")
+        ),
+        format!(
+            "upshift load spin --connect 127.0.0.1:7000 {load}{} --server-pid $SERVER",
+            bench.placement.client_flag()
+        ),
+        "kill $SERVER; wait $SERVER".into(),
+    ]
 }
 
 /// What is missing and how to get it; none if nothing is. Costs one short-lived thread.

@@ -60,6 +60,20 @@ pub(crate) struct Plot {
 }
 
 impl Plot {
+    /// Latencies (µs, logarithmic) by percentile.
+    pub(crate) fn latencies(title: String, series: Vec<Series>) -> Plot {
+        Plot {
+            title,
+            x_label: "percentile of the replies".into(),
+            y_label: "latency, µs".into(),
+            x: Kind::Quantile,
+            y: Kind::Log10,
+            groups: Vec::new(),
+            series,
+            palette: 'c',
+        }
+    }
+
     /// The drawing as an `<svg>` element.
     pub(crate) fn svg(&self) -> String {
         let legend = self.legend_rows();
