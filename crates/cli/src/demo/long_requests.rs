@@ -222,6 +222,7 @@ fn commands(bench: &Bench) -> Vec<String> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::load_report::LoadGroup;
 
     /// A report of one class after the other, given as p50, p99, p99.9.
     pub(crate) fn report(classes: &[[f64; 3]]) -> LoadReport {
