@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::burn_cmd::BurnArgs;
 use crate::calibrate::CalibrateArgs;
 use crate::spin_args::SpinLoadArgs;
 use crate::values::{self, Endpoint, Listen};
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     SpinServer(ServerArgs),
     /// Drive a server with connections and report throughput and latency
     Load(LoadArgs),
+    /// Burn all the CPU that others leave, like a batch job, and report how much work that was
+    Burn(BurnArgs),
     /// Measure what a switch and a timer cost on this machine, and say which rights are missing
     Calibrate(CalibrateArgs),
     /// Spawn many coroutines (or threads) and print the memory and the time they took

@@ -3,6 +3,7 @@
 //! | module | concern |
 //! |---|---|
 //! | `args`, `spin_args`, `values` | the command line |
+//! | `burn_cmd` | a batch job that takes what it gets |
 //! | `calibrate` | costs and rights of this machine |
 //! | `demo` | the tour: children, five experiments, progress |
 //! | `servers` | matrix, plaintext and spin server in two models |
@@ -15,6 +16,7 @@
 //! Ctrl-C, 143 by SIGTERM (servers end with 0 on both).
 
 mod args;
+mod burn_cmd;
 mod calibrate;
 mod demo;
 mod load_cmd;
@@ -53,6 +55,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::PlaintextServer(args) => servers::serve(Service::Plaintext, &args)?,
         Command::SpinServer(args) => servers::serve(Service::Spin, &args)?,
         Command::Load(args) => return load_cmd::load(&args),
+        Command::Burn(args) => burn_cmd::burn(&args)?,
         Command::Calibrate(args) => return calibrate::calibrate(&args),
         Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,
     }
