@@ -13,6 +13,7 @@ use std::time::Duration;
 use upshift_core::Level;
 
 use crate::affinity::{self, Mask};
+use crate::context;
 use crate::sync::oneshot;
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -107,6 +108,26 @@ impl Pool {
         };
         self.shared.work.notify_all();
         drop(dropped);
+    }
+}
+
+/// Runs a function that blocks, at the level of the calling coroutine; its panic
+/// goes on in the caller. Dropped before it has begun, the function may run all
+/// the same; nobody learns of its result.
+///
+/// # Errors
+/// The function's own; outside a runtime, and if no thread can be had.
+pub(crate) async fn run<R: Send + 'static>(
+    function: impl FnOnce() -> std::io::Result<R> + Send + 'static,
+) -> std::io::Result<R> {
+    let level = context::current_level().unwrap_or_default();
+    let result = context::try_with(|worker| worker.shared.pool.run(level, function))?;
+    match result.await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(_) => Err(std::io::Error::other(
+            "no thread for a blocking call could be started: raise the limit of threads (RLIMIT_NPROC, pids.max)",
+        )),
     }
 }
 

@@ -61,6 +61,7 @@ mod coop;
 pub mod fs;
 mod handle;
 mod host;
+pub mod io;
 pub mod net;
 mod preempt;
 mod runtime;

@@ -5,17 +5,22 @@
 //! receive is [`TcpStream::recv`], which arms the socket once and hands out the
 //! vCPU's own buffers as data arrives; it holds no memory for idle connections.
 //!
-//! Host names are looked up by the C library's blocking resolver; addresses are
-//! not looked up.
+//! Host names are looked up by the C library's resolver on a thread for blocking
+//! calls; addresses are not looked up.
 
+mod connection;
 mod listener;
 mod options;
+mod reader;
+mod resolve;
 mod socket;
 mod stream;
+mod writer;
 
 pub use listener::TcpListener;
+pub use resolve::{ToSocketAddrs, lookup_host};
 pub use socket::TcpSocket;
-pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpStream, WriteHalf};
+pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, TcpStream, WriteHalf};
 
 use std::io;
 use std::os::fd::AsRawFd;

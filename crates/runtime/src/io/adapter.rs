@@ -1,0 +1,191 @@
+//! What a type must be able to do to get the traits of the ecosystem, and the
+//! macros that give it them.
+//!
+//! A [`Source`] lends what it has read, from memory that it or the ring owns; a
+//! trait's `poll_read` copies out of that. A [`Sink`] has taken the bytes that it
+//! reports as written: into the kernel, or into a buffer of its own. Neither ever
+//! hands borrowed memory to an operation, so buffers outlive operations however
+//! early a future is dropped, and what had arrived stays with the source.
+
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll};
+
+/// Something that can be read from.
+pub(crate) trait Source: Unpin {
+    /// What has been read and not consumed; if nothing, waits for more. Empty: the
+    /// end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
+
+    /// Forgets the first `count` bytes of what was lent.
+    fn consume(&mut self, count: usize);
+}
+
+/// Something that can be written to.
+pub(crate) trait Sink: Unpin {
+    /// Does [`poll_write_vectored`](Sink::poll_write_vectored) gather?
+    const VECTORED: bool = false;
+
+    /// Takes some bytes.
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// Takes some bytes of several buffers.
+    fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let first = buffers.iter().find(|buffer| !buffer.is_empty());
+        self.poll_write(cx, first.map_or(&[], |buffer| buffer))
+    }
+
+    /// Waits until everything taken is with the kernel.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Flushes, and says that nothing more will come.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+/// Gives a [`Source`] `AsyncRead` and `AsyncBufRead`.
+macro_rules! impl_read {
+    ($type:ty) => {
+        impl futures_io::AsyncRead for $type {
+            fn poll_read(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                buffer: &mut [u8],
+            ) -> std::task::Poll<std::io::Result<usize>> {
+                if buffer.is_empty() {
+                    return std::task::Poll::Ready(Ok(0));
+                }
+                let source = self.get_mut();
+                let data = std::task::ready!($crate::io::Source::poll_fill(source, cx))?;
+                let count = data.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&data[..count]);
+                $crate::io::Source::consume(source, count);
+                std::task::Poll::Ready(Ok(count))
+            }
+        }
+
+        impl futures_io::AsyncBufRead for $type {
+            fn poll_fill_buf(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<std::io::Result<&[u8]>> {
+                $crate::io::Source::poll_fill(self.get_mut(), cx)
+            }
+
+            fn consume(self: std::pin::Pin<&mut Self>, count: usize) {
+                $crate::io::Source::consume(self.get_mut(), count);
+            }
+        }
+
+        #[cfg(feature = "tokio-io")]
+        impl tokio::io::AsyncRead for $type {
+            fn poll_read(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                buffer: &mut tokio::io::ReadBuf<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                if buffer.remaining() == 0 {
+                    return std::task::Poll::Ready(Ok(()));
+                }
+                let source = self.get_mut();
+                let data = std::task::ready!($crate::io::Source::poll_fill(source, cx))?;
+                let count = data.len().min(buffer.remaining());
+                buffer.put_slice(&data[..count]);
+                $crate::io::Source::consume(source, count);
+                std::task::Poll::Ready(Ok(()))
+            }
+        }
+
+        #[cfg(feature = "tokio-io")]
+        impl tokio::io::AsyncBufRead for $type {
+            fn poll_fill_buf(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<std::io::Result<&[u8]>> {
+                $crate::io::Source::poll_fill(self.get_mut(), cx)
+            }
+
+            fn consume(self: std::pin::Pin<&mut Self>, count: usize) {
+                $crate::io::Source::consume(self.get_mut(), count);
+            }
+        }
+    };
+}
+pub(crate) use impl_read;
+
+/// Gives a [`Sink`] `AsyncWrite`.
+macro_rules! impl_write {
+    ($type:ty) => {
+        impl futures_io::AsyncWrite for $type {
+            fn poll_write(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                bytes: &[u8],
+            ) -> std::task::Poll<std::io::Result<usize>> {
+                $crate::io::Sink::poll_write(self.get_mut(), cx, bytes)
+            }
+
+            fn poll_write_vectored(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                buffers: &[std::io::IoSlice<'_>],
+            ) -> std::task::Poll<std::io::Result<usize>> {
+                $crate::io::Sink::poll_write_vectored(self.get_mut(), cx, buffers)
+            }
+
+            fn poll_flush(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                $crate::io::Sink::poll_flush(self.get_mut(), cx)
+            }
+
+            fn poll_close(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                $crate::io::Sink::poll_close(self.get_mut(), cx)
+            }
+        }
+
+        #[cfg(feature = "tokio-io")]
+        impl tokio::io::AsyncWrite for $type {
+            fn poll_write(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                bytes: &[u8],
+            ) -> std::task::Poll<std::io::Result<usize>> {
+                $crate::io::Sink::poll_write(self.get_mut(), cx, bytes)
+            }
+
+            fn poll_write_vectored(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                buffers: &[std::io::IoSlice<'_>],
+            ) -> std::task::Poll<std::io::Result<usize>> {
+                $crate::io::Sink::poll_write_vectored(self.get_mut(), cx, buffers)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                <$type as $crate::io::Sink>::VECTORED
+            }
+
+            fn poll_flush(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                $crate::io::Sink::poll_flush(self.get_mut(), cx)
+            }
+
+            fn poll_shutdown(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                $crate::io::Sink::poll_close(self.get_mut(), cx)
+            }
+        }
+    };
+}
+pub(crate) use impl_write;

@@ -1,0 +1,60 @@
+//! Reading and writing in the ways of the ecosystem.
+//!
+//! Sockets, files and pipes implement [`AsyncRead`], [`AsyncBufRead`] and
+//! [`AsyncWrite`] of `futures-io` and, with the feature `tokio-io`, those of tokio.
+//! The traits borrow a buffer for one poll, and a kernel that writes into it later
+//! must not be given it; so each direction has memory of its own:
+//!
+//! | | reading | writing |
+//! |---|---|---|
+//! | sockets | out of the vCPU's receive buffers, as [`TcpStream::recv`] gives them; one copy, no system call, idle connections hold no memory | the kernel takes the bytes at once, `send` without waiting; when the socket is full, a poll operation waits; no copy, no buffer |
+//! | pipes | 8 KiB, made by the first read | as sockets |
+//! | files ([`FileStream`]) | 64 KiB, filled by the ring | 64 KiB, written by the ring behind the writer's back: flush to know |
+//!
+//! A future that is dropped loses nothing: what had arrived is there for the next
+//! read, and what a write has reported as written is not written twice.
+//!
+//! The types' own calls take buffers and give them back (`stream.read(vec).await`):
+//! no copy at all, and all writes of one turn in one system call. Where a type has
+//! such a call of the same name, name the trait to get the other one:
+//! `AsyncReadExt::read(&mut stream, &mut bytes)`, or wrap the stream in a
+//! [`BufReader`].
+//!
+//! ```
+//! # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+//! use upshift::io::{AsyncBufReadExt, AsyncWriteExt, BufWriter, StreamExt};
+//! use upshift::net::{TcpListener, TcpStream};
+//!
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! let client = TcpStream::connect(listener.local_addr()?).await?;
+//! let (server, _) = listener.accept().await?;
+//!
+//! let mut out = BufWriter::new(client);
+//! out.write_all(b"one\ntwo\n").await?;
+//! out.close().await?;
+//!
+//! let mut server = server;
+//! let mut line = String::new();
+//! server.read_line(&mut line).await?;
+//! assert_eq!(line, "one\n");
+//! let mut lines = server.lines();
+//! assert_eq!(lines.next().await.transpose()?.as_deref(), Some("two"));
+//! assert!(lines.next().await.is_none());
+//! # std::io::Result::Ok(()) }).unwrap();
+//! ```
+//!
+//! [`TcpStream::recv`]: crate::net::TcpStream::recv
+//! [`FileStream`]: crate::fs::FileStream
+
+mod adapter;
+mod readiness;
+
+pub use futures_lite::io::{
+    AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite,
+    AsyncWriteExt, BufReader, BufWriter, Cursor, Lines, ReadHalf, Split, WriteHalf, empty, repeat,
+    sink, split,
+};
+pub use futures_lite::stream::{Stream, StreamExt};
+
+pub(crate) use adapter::{Sink, Source, impl_read, impl_write};
+pub(crate) use readiness::Readiness;

@@ -1,0 +1,106 @@
+//! The receiving side of a connected socket: what has been armed, and what of it
+//! is left over.
+//!
+//! Until something asks for the ring's buffers, reads go straight into the
+//! caller's; the first [`recv`](Reader::recv) arms one operation that receives for
+//! ever, and from then on reads copy out of what it brought.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use upshift_ring::{Fd, IoBufMut, RecvBuf, RecvMulti, op};
+
+use super::transfer;
+use crate::context;
+use crate::coop;
+use crate::io::Source;
+
+/// The receiving side: what has been armed, and what of it is left over.
+pub(crate) struct Reader {
+    pub(crate) fd: Fd,
+    armed: Option<RecvMulti>,
+    rest: RecvBuf,
+}
+
+impl Reader {
+    pub(crate) fn new(fd: Fd) -> Reader {
+        Reader {
+            fd,
+            armed: None,
+            rest: RecvBuf::empty(),
+        }
+    }
+
+    pub(crate) async fn recv(&mut self) -> io::Result<RecvBuf> {
+        if !self.rest.is_empty() {
+            return Ok(std::mem::replace(&mut self.rest, RecvBuf::empty()));
+        }
+        poll_fn(|cx| {
+            if coop::poll_proceed(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.poll_armed(cx)
+        })
+        .await
+    }
+
+    fn poll_armed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
+        loop {
+            let armed = match &mut self.armed {
+                Some(armed) => armed,
+                None => self.armed.insert(context::try_with(|worker| {
+                    worker.recv_multi(self.fd.clone())
+                })?),
+            };
+            match armed.poll_next(cx) {
+                // The vCPU it was armed on has been released: on to this one's.
+                Poll::Ready(Err(error)) if super::is_cancelled(&error) => self.armed = None,
+                other => return other,
+            }
+        }
+    }
+
+    pub(crate) async fn read<B: IoBufMut>(&mut self, mut buffer: B) -> (io::Result<usize>, B) {
+        while self.armed.is_none() && self.rest.is_empty() {
+            let result;
+            (result, buffer) = transfer!(op::Recv::new(self.fd.clone(), buffer), buffer);
+            match result {
+                Err(error) if super::is_cancelled(&error) => {}
+                result => return (result, buffer),
+            }
+        }
+        let mut data = match self.recv().await {
+            Ok(data) => data,
+            Err(error) => return (Err(error), buffer),
+        };
+        let count = data.len().min(buffer.io_capacity());
+        // SAFETY: both are valid for `count` bytes, and different memory; the
+        // bytes are written before they are declared filled.
+        unsafe {
+            std::ptr::copy_nonoverlapping(data.as_ptr(), buffer.io_mut_ptr(), count);
+            buffer.set_filled(count);
+        }
+        data.advance(count);
+        self.rest = data;
+        (Ok(count), buffer)
+    }
+}
+
+impl Source for Reader {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        if self.rest.is_empty() {
+            ready!(coop::poll_proceed(cx));
+            self.rest = ready!(self.poll_armed(cx))?;
+        }
+        Poll::Ready(Ok(&self.rest))
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.rest.advance(count);
+        if self.rest.is_empty() {
+            // An empty buffer of the ring's is still a buffer of the ring's.
+            self.rest = RecvBuf::empty();
+        }
+    }
+}

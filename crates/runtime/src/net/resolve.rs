@@ -1,0 +1,155 @@
+//! From names to addresses.
+//!
+//! The resolver is the C library's (`getaddrinfo`), which blocks: it runs on a
+//! thread for blocking calls, at the level of the caller. Addresses in any form,
+//! also as text, need no thread and no system call.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use crate::blocking;
+
+/// An address or a name to look up: a sealed list of types, the same as for
+/// [`std::net::ToSocketAddrs`].
+pub trait ToSocketAddrs: sealed::Sealed {}
+
+impl<T: sealed::Sealed + ?Sized> ToSocketAddrs for T {}
+
+mod sealed {
+    /// What an argument says.
+    #[derive(Debug)]
+    pub enum Target {
+        Known(Vec<std::net::SocketAddr>),
+        Name(String, u16),
+    }
+
+    pub trait Sealed {
+        fn target(&self) -> std::io::Result<Target>;
+    }
+}
+
+use sealed::{Sealed, Target};
+
+fn one(address: impl Into<SocketAddr>) -> io::Result<Target> {
+    Ok(Target::Known(vec![address.into()]))
+}
+
+macro_rules! addresses {
+    ($($type:ty),*) => { $(
+        impl Sealed for $type {
+            fn target(&self) -> io::Result<Target> {
+                one(*self)
+            }
+        }
+    )* };
+}
+
+addresses!(
+    SocketAddr,
+    SocketAddrV4,
+    SocketAddrV6,
+    (IpAddr, u16),
+    (Ipv4Addr, u16),
+    (Ipv6Addr, u16)
+);
+
+impl Sealed for [SocketAddr] {
+    fn target(&self) -> io::Result<Target> {
+        Ok(Target::Known(self.to_vec()))
+    }
+}
+
+impl<const N: usize> Sealed for [SocketAddr; N] {
+    fn target(&self) -> io::Result<Target> {
+        self.as_slice().target()
+    }
+}
+
+impl Sealed for Vec<SocketAddr> {
+    fn target(&self) -> io::Result<Target> {
+        self.as_slice().target()
+    }
+}
+
+impl Sealed for (&str, u16) {
+    fn target(&self) -> io::Result<Target> {
+        match self.0.parse::<IpAddr>() {
+            Ok(address) => one((address, self.1)),
+            Err(_) => Ok(Target::Name(self.0.to_owned(), self.1)),
+        }
+    }
+}
+
+impl Sealed for (String, u16) {
+    fn target(&self) -> io::Result<Target> {
+        (self.0.as_str(), self.1).target()
+    }
+}
+
+impl Sealed for str {
+    fn target(&self) -> io::Result<Target> {
+        if let Ok(address) = self.parse::<SocketAddr>() {
+            return one(address);
+        }
+        match self
+            .rsplit_once(':')
+            .map(|(name, port)| (name, port.parse()))
+        {
+            Some((name, Ok(port))) if !name.is_empty() => Ok(Target::Name(name.to_owned(), port)),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "{self:?} is not an address: write HOST:PORT, as in \"localhost:80\" or \"[::1]:80\""
+                ),
+            )),
+        }
+    }
+}
+
+impl Sealed for String {
+    fn target(&self) -> io::Result<Target> {
+        self.as_str().target()
+    }
+}
+
+impl<T: Sealed + ?Sized> Sealed for &T {
+    fn target(&self) -> io::Result<Target> {
+        (**self).target()
+    }
+}
+
+/// The addresses that an argument stands for.
+pub(crate) async fn resolve(addresses: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
+    let target = addresses.target()?;
+    drop(addresses);
+    match target {
+        Target::Known(addresses) => Ok(addresses),
+        Target::Name(name, port) => look_up(name, port).await,
+    }
+}
+
+async fn look_up(name: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let asked = name.clone();
+    blocking::run(move || {
+        std::net::ToSocketAddrs::to_socket_addrs(&(asked.as_str(), port)).map(Vec::from_iter)
+    })
+    .await
+    .map_err(|error| io::Error::new(error.kind(), format!("cannot look up {name:?}: {error}")))
+}
+
+/// Looks a host up.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let addresses: Vec<_> = upshift::net::lookup_host("127.0.0.1:80").await?.collect();
+/// assert_eq!(addresses, ["127.0.0.1:80".parse().unwrap()]);
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
+///
+/// # Errors
+/// For a name that nobody knows, text that is no address, and outside a runtime.
+pub async fn lookup_host(
+    host: impl ToSocketAddrs,
+) -> io::Result<impl Iterator<Item = SocketAddr> + Send> {
+    Ok(resolve(host).await?.into_iter())
+}

@@ -1,0 +1,171 @@
+//! The sending side of a connected socket.
+//!
+//! Owned buffers go through the ring: submitted with everything else of the turn,
+//! kept until the kernel is done. Borrowed ones ([`Writer`]) are handed to the
+//! kernel at once, by a `send` that does not wait; so nothing of them is ever in
+//! flight, and order is kept between the two as long as one waits for the other.
+
+use std::io::{self, IoSlice};
+use std::net::Shutdown;
+use std::task::{Context, Poll};
+
+use socket2::SockRef;
+use upshift_ring::{Fd, IoBuf, op};
+
+use super::transfer;
+use crate::io::{Readiness, Sink};
+
+/// `send` without waiting; a peer that has gone is an error, not a signal.
+const NO_WAIT: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+/// Sends what it is lent.
+pub(crate) struct Writer {
+    pub(crate) fd: Fd,
+    room: Readiness,
+}
+
+impl Writer {
+    pub(crate) fn new(fd: Fd) -> Writer {
+        Writer {
+            fd,
+            room: Readiness::writable(),
+        }
+    }
+
+    /// Tells the peer that nothing more will come.
+    pub(crate) fn shutdown(&self) -> io::Result<()> {
+        SockRef::from(&self.fd).shutdown(Shutdown::Write)
+    }
+}
+
+impl Sink for Writer {
+    const VECTORED: bool = true;
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.room.poll_io(cx, &self.fd, |fd| {
+            SockRef::from(fd).send_with_flags(bytes, NO_WAIT)
+        })
+    }
+
+    fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        // More than the kernel takes in one call are more than it must take.
+        let buffers = &buffers[..buffers.len().min(1024)];
+        self.room.poll_io(cx, &self.fd, |fd| {
+            SockRef::from(fd).send_vectored_with_flags(buffers, NO_WAIT)
+        })
+    }
+
+    fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(match self.shutdown() {
+            // The peer was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            result => result,
+        })
+    }
+}
+
+pub(crate) async fn write<B: IoBuf>(fd: &Fd, mut buffer: B) -> (io::Result<usize>, B) {
+    loop {
+        let result;
+        (result, buffer) = transfer!(op::Send::new(fd.clone(), buffer), buffer);
+        match result {
+            Err(error) if super::is_cancelled(&error) => {}
+            result => return (result, buffer),
+        }
+    }
+}
+
+pub(crate) async fn write_all<B: IoBuf>(fd: &Fd, buffer: B) -> (io::Result<()>, B) {
+    let length = buffer.io_len();
+    if length == 0 {
+        return (Ok(()), buffer);
+    }
+    if let Some(sent) = super::send_past_the_ring(fd, &buffer) {
+        return match sent {
+            sent if sent == length => (Ok(()), buffer),
+            sent => write_rest(fd, buffer, sent).await,
+        };
+    }
+    let (result, buffer) = transfer!(op::Send::new(fd.clone(), buffer).all(), buffer);
+    match result {
+        Ok(sent) if sent == length => (Ok(()), buffer),
+        Ok(sent) => write_rest(fd, buffer, sent).await,
+        Err(error) if super::is_cancelled(&error) => write_rest(fd, buffer, 0).await,
+        Err(error) => (Err(error), buffer),
+    }
+}
+
+/// Goes on after a write of less than everything: the connection has met an error,
+/// which the next write reports, or the vCPU that was writing has been released,
+/// or the buffer is larger than the kernel takes at once.
+#[cold]
+async fn write_rest<B: IoBuf>(fd: &Fd, buffer: B, mut sent: usize) -> (io::Result<()>, B) {
+    let length = buffer.io_len();
+    let mut rest = buffer.slice(sent..length);
+    while sent < length {
+        let result;
+        (result, rest) = transfer!(op::Send::new(fd.clone(), rest).all(), rest);
+        match result {
+            Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), rest.into_inner()),
+            Ok(count) => sent += count,
+            Err(error) if super::is_cancelled(&error) => {}
+            Err(error) => return (Err(error), rest.into_inner()),
+        }
+        rest = rest.into_inner().slice(sent..length);
+    }
+    (Ok(()), rest.into_inner())
+}
+
+pub(crate) async fn write_vectored<B: IoBuf>(
+    fd: &Fd,
+    mut buffers: Vec<B>,
+) -> (io::Result<usize>, Vec<B>) {
+    loop {
+        let result;
+        (result, buffers) = transfer!(op::SendVectored::new(fd.clone(), buffers), buffers);
+        match result {
+            Err(error) if super::is_cancelled(&error) => {}
+            result => return (result, buffers),
+        }
+    }
+}
+
+pub(crate) async fn write_all_vectored<B: IoBuf>(
+    fd: &Fd,
+    buffers: Vec<B>,
+) -> (io::Result<()>, Vec<B>) {
+    let length = buffers.iter().map(IoBuf::io_len).sum();
+    if length == 0 {
+        return (Ok(()), buffers);
+    }
+    let (result, buffers) = transfer!(op::SendVectored::new(fd.clone(), buffers).all(), buffers);
+    let mut sent = match result {
+        Ok(sent) if sent == length => return (Ok(()), buffers),
+        Ok(sent) => sent,
+        Err(error) if super::is_cancelled(&error) => 0,
+        Err(error) => return (Err(error), buffers),
+    };
+    // As in `write_rest`, buffer by buffer.
+    let mut done = Vec::with_capacity(buffers.len());
+    let mut failed = None;
+    for buffer in buffers {
+        let skip = sent.min(buffer.io_len());
+        sent -= skip;
+        if failed.is_some() {
+            done.push(buffer);
+            continue;
+        }
+        let (result, buffer) = write_rest(fd, buffer, skip).await;
+        failed = result.err();
+        done.push(buffer);
+    }
+    (failed.map_or(Ok(()), Err), done)
+}
