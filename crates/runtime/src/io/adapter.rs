@@ -23,6 +23,7 @@ pub(crate) trait Source: Unpin {
 /// Something that can be written to.
 pub(crate) trait Sink: Unpin {
     /// Does [`poll_write_vectored`](Sink::poll_write_vectored) gather?
+    #[allow(dead_code, reason = "only some of the optional traits ask")]
     const VECTORED: bool = false;
 
     /// Takes some bytes.
