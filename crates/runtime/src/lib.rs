@@ -51,6 +51,7 @@
 //! | `coop` | preemption test and budget |
 //! | [`net`], [`fs`], [`time`], [`sync`], [`signal`] | what programs use |
 //! | [`sys`] | the papers' system calls in two forms |
+//! | `hyper` (feature) | hyper, axum and tower on this runtime |
 
 mod affinity;
 mod blocking;
@@ -61,6 +62,8 @@ mod coop;
 pub mod fs;
 mod handle;
 mod host;
+#[cfg(feature = "hyper")]
+pub mod hyper;
 pub mod io;
 pub mod net;
 mod preempt;

@@ -1,0 +1,96 @@
+//! Outgoing connections for hyper-util's client.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ::hyper::Uri;
+use ::hyper::body::Body;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use tower_service::Service;
+
+use super::{Clock, Io, Spawner};
+use crate::net::TcpStream;
+
+/// Connects to the host and port of a URI of scheme `http`, on this runtime. Names are
+/// looked up by the C library, on a thread for blocking calls; the addresses are tried in
+/// order. Segments are sent at once (`TCP_NODELAY`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Connector;
+
+/// A client that keeps connections for later requests, with [`Connector`].
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use http_body_util::{BodyExt, Empty};
+///
+/// let client = upshift::hyper::client::<Empty<bytes::Bytes>>();
+/// let response = client.get("http://127.0.0.1:8080/".parse()?).await?;
+/// let body = response.into_body().collect().await?.to_bytes();
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn client<B>() -> Client<Connector, B>
+where
+    B: Body + Send,
+    B::Data: Send,
+{
+    Client::builder(Spawner::default())
+        .timer(Clock)
+        .pool_timer(Clock)
+        .build(Connector)
+}
+
+/// The future of a connection of [`Connector`].
+pub struct Connecting(Pin<Box<dyn Future<Output = io::Result<Io>> + Send>>);
+
+impl Future for Connecting {
+    type Output = io::Result<Io>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<Io>> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for Connecting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connecting").finish_non_exhaustive()
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = Io;
+    type Error = io::Error;
+    type Future = Connecting;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Connecting {
+        Connecting(Box::pin(async move {
+            let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+            if uri.scheme_str() != Some("http") {
+                return Err(invalid(format!(
+                    "{uri}: this connector speaks http only; wrap its connections for https"
+                )));
+            }
+            let host = uri
+                .host()
+                .ok_or_else(|| invalid(format!("{uri} names no host")))?;
+            let port = uri.port_u16().unwrap_or(80);
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let stream = TcpStream::connect((host, port)).await?;
+            stream.set_nodelay(true)?;
+            Ok(Io::new(stream))
+        }))
+    }
+}
+
+impl Connection for Io {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}

@@ -1,0 +1,36 @@
+//! hyper's executor: spawns on the runtime, at a level.
+
+use std::future::Future;
+
+use upshift_core::Priority;
+
+/// Spawns what hyper asks for (the streams of an HTTP/2 connection, the connections of
+/// a client) as coroutines of one priority.
+///
+/// What cannot be spawned, because the runtime shuts down, is dropped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spawner {
+    priority: Priority,
+}
+
+impl Spawner {
+    /// Spawns at this priority; [`Priority::Inherit`] is that of whoever polls the
+    /// connection.
+    pub fn new(priority: impl Into<Priority>) -> Spawner {
+        Spawner {
+            priority: priority.into(),
+        }
+    }
+}
+
+impl<F> ::hyper::rt::Executor<F> for Spawner
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        if let Ok(handle) = crate::try_spawn(future, self.priority) {
+            handle.detach();
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A TCP connection for hyper.
+//!
+//! Reading: one multishot receive for the life of the connection; a read copies from the
+//! ring's buffer into hyper's and gives the buffer back as soon as it is empty.
+//!
+//! Writing: hyper lends its bytes for the length of a call, the ring wants to own them.
+//!
+//! ```text
+//!            ≤ COPIED bytes: gather into the connection's buffer, start a send
+//!   Idle ───────────────────────────────────────────────────────────────▶ Sending
+//!    ▲ │                                                     completion     │
+//!    │ │ more: sendmsg(2) without waiting; the socket is full               │
+//!    │ └──────────────────────────────▶ Full ── writable ──┐                │
+//!    └─────────────────────────────────────────────────────┴────────────────┘
+//! ```
+//!
+//! A write is accepted once the one before it has completed, so at most one buffer of
+//! [`Io::COPIED`] bytes is under way; a flush does not wait for it, a shutdown does, and a
+//! drop leaves it to a coroutine of its own.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::mem;
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use ::hyper::rt::{Read, ReadBufCursor, Write};
+use upshift_core::Priority;
+use upshift_ring::{Fd, Submission, op};
+
+use crate::context;
+use crate::io::Source;
+use crate::net::{TcpStream, is_cancelled, start};
+
+/// A [`TcpStream`] with hyper's I/O traits.
+pub struct Io {
+    stream: TcpStream,
+    /// What has been received before and not been read: left over by [`Io::peek`].
+    peeked: Vec<u8>,
+    state: Writing,
+    /// The buffer of the send before.
+    spare: Vec<u8>,
+}
+
+enum Writing {
+    Idle,
+    Sending(Submission<op::Send<Vec<u8>>>),
+    Full(Submission<op::PollAdd>),
+}
+
+impl Io {
+    /// Writes of up to so many bytes are copied into a buffer that the ring can own;
+    /// longer ones go to the socket directly.
+    pub const COPIED: usize = 8192;
+
+    /// Takes over a connection.
+    #[must_use]
+    pub fn new(stream: TcpStream) -> Io {
+        Io {
+            stream,
+            peeked: Vec::new(),
+            state: Writing::Idle,
+            spare: Vec::new(),
+        }
+    }
+
+    /// The connection, for its addresses and options.
+    #[must_use]
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Waits until `count` bytes are there or the peer has finished, and shows all that
+    /// is there, without taking it. Also returns sooner when `enough` says so of what is
+    /// there.
+    ///
+    /// # Errors
+    /// `ConnectionReset` and the like; and outside a runtime.
+    pub async fn peek(
+        &mut self,
+        count: usize,
+        enough: impl Fn(&[u8]) -> bool,
+    ) -> io::Result<&[u8]> {
+        while self.peeked.len() < count && (self.peeked.is_empty() || !enough(&self.peeked)) {
+            let more = poll_fn(|cx| {
+                let data = ready!(self.stream.poll_fill(cx))?;
+                self.peeked.extend_from_slice(data);
+                Poll::Ready(io::Result::Ok(data.len()))
+            });
+            let more = more.await?;
+            self.stream.consume(more);
+            if more == 0 {
+                break;
+            }
+        }
+        Ok(&self.peeked)
+    }
+
+    /// Waits for the operation under way, if there is one.
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            match &mut self.state {
+                Writing::Idle => return Poll::Ready(Ok(())),
+                Writing::Sending(sending) => {
+                    let (result, buffer) = ready!(Pin::new(sending).poll(cx));
+                    self.state = Writing::Idle;
+                    self.sent(result, buffer)?;
+                }
+                Writing::Full(writable) => {
+                    let result = ready!(Pin::new(writable).poll(cx));
+                    self.state = Writing::Idle;
+                    match result {
+                        Err(error) if !is_cancelled(&error) => return Poll::Ready(Err(error)),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// A send has completed.
+    fn sent(&mut self, result: io::Result<usize>, mut buffer: Vec<u8>) -> io::Result<()> {
+        let sent = match result {
+            Ok(sent) => sent,
+            // The vCPU it was started on has been released: again on this one.
+            Err(error) if is_cancelled(&error) => 0,
+            Err(error) => return Err(error),
+        };
+        if sent < buffer.len() {
+            // Cut short by an error, which the rest will meet.
+            buffer.drain(..sent);
+            return self.send(buffer);
+        }
+        self.spare = buffer;
+        Ok(())
+    }
+
+    fn send(&mut self, buffer: Vec<u8>) -> io::Result<()> {
+        let send = op::Send::new(self.stream.fd().clone(), buffer).all();
+        self.state = Writing::Sending(start(send)?);
+        Ok(())
+    }
+
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_idle(cx))?;
+        let length = pieces.iter().map(|piece| piece.len()).sum();
+        if length == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        // While the thread that made the ring is suspended, the way through it is long.
+        let near = context::try_with(|worker| worker.ring.is_made_here())?;
+        if length <= Self::COPIED && near {
+            let mut buffer = mem::take(&mut self.spare);
+            buffer.clear();
+            buffer.reserve(length);
+            for piece in pieces {
+                buffer.extend_from_slice(piece);
+            }
+            self.send(buffer)?;
+            return Poll::Ready(Ok(length));
+        }
+        loop {
+            match send_now(self.stream.fd(), pieces) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let writable = op::PollAdd::new(self.stream.fd().clone(), libc::POLLOUT as u32);
+                    self.state = Writing::Full(start(writable)?);
+                    ready!(self.poll_idle(cx))?;
+                }
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+}
+
+/// Sends what the socket takes without waiting.
+fn send_now(fd: &Fd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    // SAFETY: all zeroes is an empty message.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    // `IoSlice` has the layout of `iovec`; the kernel does not write to it.
+    message.msg_iov = pieces.as_ptr().cast_mut().cast();
+    // More than this many the kernel refuses; the rest is for the next call.
+    message.msg_iovlen = pieces.len().min(1024) as _;
+    // SAFETY: the message points to pieces that are valid during the call.
+    let sent = unsafe {
+        libc::sendmsg(
+            fd.as_raw_fd(),
+            &raw const message,
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+impl Read for Io {
+    #[inline]
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut room: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.peeked.is_empty() {
+            let count = self.peeked.len().min(room.remaining());
+            room.put_slice(&self.peeked[..count]);
+            if count == self.peeked.len() {
+                self.peeked = Vec::new();
+            } else {
+                self.peeked.drain(..count);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let data = ready!(self.stream.poll_fill(cx))?;
+        let count = data.len().min(room.remaining());
+        room.put_slice(&data[..count]);
+        self.stream.consume(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for Io {
+    #[inline]
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, &[IoSlice::new(bytes)])
+    }
+
+    #[inline]
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // What has been accepted is on its way.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_idle(cx))?;
+        match self.stream.shutdown(Shutdown::Write) {
+            Err(error) if error.kind() != io::ErrorKind::NotConnected => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        // Dropping the submission would cancel it; the operation keeps the socket open.
+        if let Writing::Sending(sending) = mem::replace(&mut self.state, Writing::Idle)
+            && !sending.is_complete()
+            && let Ok(rest) = crate::try_spawn(sending, Priority::Inherit)
+        {
+            rest.detach();
+        }
+    }
+}
+
+impl fmt::Debug for Io {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Io").field(&self.stream).finish()
+    }
+}

@@ -1,0 +1,186 @@
+//! Requests at levels of their own.
+//!
+//! An HTTP/1 connection is one coroutine that serves one request after the other; an
+//! HTTP/2 stream is a coroutine of its own. In both, the coroutine that polls a request's
+//! future is the one to be moved: at the first poll it takes the level of the request and
+//! goes to the tail of that level's ready queue; when the response has been handed over
+//! (the body is dropped) an HTTP/1 connection returns to the level at which it receives.
+//! So the next request on it is read, and its level found, at the level of receiving.
+//!
+//! Cost: two `reprio` of the running coroutine and one turn through the ready queue;
+//! nothing if the request has the level of its connection.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use ::hyper::body::{Body, Frame, Incoming, SizeHint};
+use ::hyper::service::Service;
+use ::hyper::{Request, Response, Version};
+use pin_project_lite::pin_project;
+use upshift_core::{CoroutineId, Level};
+
+/// The level of a request.
+pub(super) type Classify = Arc<dyn Fn(&Request<Incoming>) -> Level + Send + Sync>;
+
+/// A hyper service, each request of which runs at the level that a function gives it.
+pub struct Levelled<S> {
+    inner: S,
+    classify: Classify,
+}
+
+impl<S> Levelled<S> {
+    /// Requests of `inner` run at `classify(request)`.
+    pub fn new(
+        inner: S,
+        classify: impl Fn(&Request<Incoming>) -> Level + Send + Sync + 'static,
+    ) -> Levelled<S> {
+        Levelled::shared(inner, Arc::new(classify))
+    }
+
+    pub(super) fn shared(inner: S, classify: Classify) -> Levelled<S> {
+        Levelled { inner, classify }
+    }
+}
+
+impl<S, B> Service<Request<Incoming>> for Levelled<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>>,
+{
+    type Response = Response<LevelBody<B>>;
+    type Error = S::Error;
+    type Future = LevelFuture<S::Future>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let level = (self.classify)(&request);
+        let returns = request.version() < Version::HTTP_2;
+        LevelFuture::new(self.inner.call(request), level, returns)
+    }
+}
+
+impl<S: Clone> Clone for Levelled<S> {
+    fn clone(&self) -> Self {
+        Levelled {
+            inner: self.inner.clone(),
+            classify: self.classify.clone(),
+        }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Levelled<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Levelled").field(&self.inner).finish()
+    }
+}
+
+/// Gives a coroutine its level back.
+struct Return {
+    id: CoroutineId,
+    level: Level,
+}
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        // It may be over.
+        let _ = crate::reprio(self.id, self.level);
+    }
+}
+
+pin_project! {
+    /// The future of a request of [`Levelled`]: moves the coroutine that polls it first.
+    pub struct LevelFuture<F> {
+        #[pin]
+        inner: F,
+        to: Option<Level>,
+        returns: bool,
+        home: Option<Return>,
+    }
+}
+
+impl<F> LevelFuture<F> {
+    /// `inner` at `level`. `returns`: the coroutine has its former level back when the
+    /// response is over.
+    pub fn new(inner: F, level: Level, returns: bool) -> LevelFuture<F> {
+        LevelFuture {
+            inner,
+            to: Some(level),
+            returns,
+            home: None,
+        }
+    }
+}
+
+impl<F, B, E> Future for LevelFuture<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<Response<LevelBody<B>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Some(to) = this.to.take()
+            && let (Some(id), Some(from)) = (crate::get_cid(), crate::current_level())
+            && from != to
+        {
+            // A running coroutine is alive.
+            let _ = crate::reprio(id, to);
+            if *this.returns {
+                *this.home = Some(Return { id, level: from });
+            }
+            if to > from {
+                // Behind those of its level that came before.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        let response = ready!(this.inner.poll(cx))?;
+        let home = this.home.take();
+        Poll::Ready(Ok(response.map(|inner| LevelBody { inner, home })))
+    }
+}
+
+impl<F> fmt::Debug for LevelFuture<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LevelFuture").finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// The body of a response of [`Levelled`]: its end is the end of the request's level.
+    pub struct LevelBody<B> {
+        #[pin]
+        inner: B,
+        home: Option<Return>,
+    }
+}
+
+impl<B: Body> Body for LevelBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    #[inline]
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        self.project().inner.poll_frame(cx)
+    }
+
+    #[inline]
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl<B> fmt::Debug for LevelBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LevelBody").finish_non_exhaustive()
+    }
+}

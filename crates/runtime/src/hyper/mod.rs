@@ -1,0 +1,44 @@
+//! hyper on this runtime, and with it axum, tower and everything else that speaks
+//! hyper's traits. Feature `hyper`.
+//!
+//! | item | implements |
+//! |---|---|
+//! | [`Io`] | `hyper::rt::Read` and `Write` of a [`TcpStream`](crate::net::TcpStream) |
+//! | [`Spawner`] | `hyper::rt::Executor`, at a level |
+//! | [`Clock`] | `hyper::rt::Timer` |
+//! | [`Server`], [`serve`] | accept, HTTP/1.1 and HTTP/2 by their first bytes, any tower service |
+//! | [`Levelled`] | a service whose requests each run at a level of their own |
+//! | `Connector`, `client` | outgoing connections (feature `hyper-client`) |
+//!
+//! ```no_run
+//! use axum::{Router, routing::get};
+//! use upshift::net::TcpListener;
+//!
+//! #[upshift::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let app = Router::new().route("/", get(|| async { "Hello" }));
+//!     upshift::hyper::serve(TcpListener::bind("127.0.0.1:8080")?, app).await
+//! }
+//! ```
+//!
+//! What a request costs beyond hyper: one receive completion, whose bytes are copied once
+//! into hyper's buffer; one send of an owned buffer into which hyper's pieces are
+//! gathered, submitted with whatever else the vCPU has to submit; no allocation, no
+//! system call of its own. What is longer than [`Io::COPIED`] bytes is not copied but
+//! sent at once, by one system call.
+
+#[cfg(feature = "hyper-client")]
+mod connect;
+mod executor;
+mod io;
+mod levelled;
+mod server;
+mod timer;
+
+#[cfg(feature = "hyper-client")]
+pub use connect::{Connecting, Connector, client};
+pub use executor::Spawner;
+pub use io::Io;
+pub use levelled::{LevelBody, LevelFuture, Levelled};
+pub use server::{Server, serve};
+pub use timer::Clock;

@@ -1,0 +1,395 @@
+//! Serving a tower service over HTTP/1.1 and HTTP/2.
+//!
+//! One coroutine accepts; each connection is a coroutine, at the level at which the server
+//! receives. The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A
+//! connection knows its number in a table; the end of the server sets a flag and wakes
+//! every coroutine of the table, and whoever sees the flag finishes what is under way.
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::fmt;
+use std::future::{Future, pending, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use ::hyper::body::{Body, Incoming};
+use ::hyper::server::conn::{http1, http2};
+use ::hyper::{Request, Response};
+use hyper_util::service::TowerToHyperService;
+use tower_service::Service;
+use upshift_core::{CoroutineId, Level, Priority};
+
+use super::levelled::Classify;
+use super::{Clock, Io, Levelled, Spawner};
+use crate::net::{TcpListener, TcpStream};
+use crate::sync::Notify;
+use crate::time;
+
+/// What an HTTP/2 client with prior knowledge sends first.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How long accepting rests when the process has no descriptor left.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
+
+/// Serves a tower service, such as an axum `Router`, until an error of the listener.
+///
+/// # Errors
+/// Outside a runtime.
+pub async fn serve<S, B>(listener: TcpListener, service: S) -> io::Result<()>
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    Server::new(listener).run(service).await
+}
+
+/// A server to be run: a listener and settings.
+///
+/// ```no_run
+/// # async fn example(app: axum::Router) -> std::io::Result<()> {
+/// use upshift::{Level, hyper::Server, net::TcpListener, signal};
+///
+/// Server::new(TcpListener::bind("127.0.0.1:8080")?)
+///     .receive_level(Level::at::<2>())
+///     .levels(|request| match request.uri().path() {
+///         path if path.starts_with("/api/") => Level::at::<8>(),
+///         _ => Level::at::<40>(),
+///     })
+///     .until(async { _ = signal::terminate().await })
+///     .run(app)
+///     .await
+/// # }
+/// ```
+#[must_use = "a server serves when it is run"]
+pub struct Server {
+    listener: TcpListener,
+    receive: Priority,
+    classify: Option<Classify>,
+    end: Pin<Box<dyn Future<Output = ()> + Send>>,
+    header_timeout: Option<Duration>,
+}
+
+impl Server {
+    /// A server on this listener, for ever, all at the level of who runs it, without
+    /// time-outs.
+    pub fn new(listener: TcpListener) -> Server {
+        Server {
+            listener,
+            receive: Priority::Inherit,
+            classify: None,
+            end: Box::pin(pending()),
+            header_timeout: None,
+        }
+    }
+
+    /// The level at which connections are accepted, and requests received (default: that
+    /// of whoever runs the server). With [`levels`](Server::levels), make it at least as
+    /// urgent as the most urgent request.
+    pub fn receive_level(mut self, level: Level) -> Server {
+        self.receive = level.into();
+        self
+    }
+
+    /// The level of each request (default: that of receiving), for its handler and the
+    /// sending of its response.
+    pub fn levels(
+        mut self,
+        classify: impl Fn(&Request<Incoming>) -> Level + Send + Sync + 'static,
+    ) -> Server {
+        self.classify = Some(Arc::new(classify));
+        self
+    }
+
+    /// How long a client may take to send the head of a request, or be idle before it
+    /// (default: as long as it likes).
+    pub fn header_timeout(mut self, limit: Duration) -> Server {
+        self.header_timeout = Some(limit);
+        self
+    }
+
+    /// Stops accepting when this future is ready; [`run`](Server::run) returns when the
+    /// requests under way have been answered.
+    pub fn until(mut self, end: impl Future<Output = ()> + Send + 'static) -> Server {
+        self.end = Box::pin(end);
+        self
+    }
+
+    /// Serves clones of one service.
+    ///
+    /// # Errors
+    /// Outside a runtime. Errors of connections end the connection alone.
+    pub async fn run<S, B>(self, service: S) -> io::Result<()>
+    where
+        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<Box<dyn Error + Send + Sync>>,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.run_with(move |_| service.clone()).await
+    }
+
+    /// Serves each connection with what a function makes for the address of its peer.
+    ///
+    /// # Errors
+    /// As [`run`](Server::run).
+    pub async fn run_with<S, B>(
+        mut self,
+        mut service: impl FnMut(SocketAddr) -> S,
+    ) -> io::Result<()>
+    where
+        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<Box<dyn Error + Send + Sync>>,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let table = Arc::new(Table::default());
+        let settings = Arc::new(Settings {
+            receive: self.receive,
+            classify: self.classify,
+            header_timeout: self.header_timeout,
+        });
+        loop {
+            let (stream, peer) = match accept(&self.listener, &mut self.end).await {
+                Some(Ok(accepted)) => accepted,
+                Some(Err(error)) => {
+                    survive(error).await?;
+                    continue;
+                }
+                None => break,
+            };
+            // The peer may be gone already.
+            let _ = stream.set_nodelay(true);
+            let service = TowerToHyperService::new(service(peer));
+            let seat = table.enter();
+            let settings = settings.clone();
+            let connection = async move { settings.connection(stream, service, seat).await };
+            if let Ok(handle) = crate::try_spawn(connection, self.receive) {
+                handle.detach();
+            }
+        }
+        // New clients are refused from here on.
+        drop(self.listener);
+        table.drain().await;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("listener", &self.listener)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The next connection; `None` when `end` is ready.
+async fn accept(
+    listener: &TcpListener,
+    end: &mut Pin<Box<dyn Future<Output = ()> + Send>>,
+) -> Option<io::Result<(TcpStream, SocketAddr)>> {
+    let mut next = pin!(listener.accept());
+    poll_fn(|cx| {
+        if end.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        next.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
+
+/// Errors of one connection, or of a process that has run out of something, pass.
+async fn survive(error: io::Error) -> io::Result<()> {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+            time::sleep(OUT_OF_DESCRIPTORS).await;
+            Ok(())
+        }
+        Some(_) => Ok(()),
+        None => Err(error),
+    }
+}
+
+struct Settings {
+    receive: Priority,
+    classify: Option<Classify>,
+    header_timeout: Option<Duration>,
+}
+
+impl Settings {
+    async fn connection<S, B>(&self, stream: TcpStream, service: TowerToHyperService<S>, seat: Seat)
+    where
+        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<Box<dyn Error + Send + Sync>>,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        seat.take();
+        let mut io = Io::new(stream);
+        let preface = io.peek(PREFACE.len(), |bytes| !PREFACE.starts_with(bytes));
+        let preface = seat.table.or_end(preface);
+        let first = match self.header_timeout {
+            Some(limit) => time::timeout(limit, preface).await.unwrap_or(None),
+            None => preface.await,
+        };
+        let Some(Ok(first)) = first else { return };
+        let two = first.starts_with(PREFACE);
+        // How a connection ends is between hyper and the peer; handlers see to their own.
+        match &self.classify {
+            Some(classify) => {
+                let service = Levelled::shared(service, classify.clone());
+                let _ = self.speak(io, two, service, &seat).await;
+            }
+            None => _ = self.speak(io, two, service, &seat).await,
+        }
+    }
+
+    async fn speak<S, B>(&self, io: Io, two: bool, service: S, seat: &Seat) -> ::hyper::Result<()>
+    where
+        S: ::hyper::service::Service<Request<Incoming>, Response = Response<B>>,
+        S::Future: Send + 'static,
+        S::Error: Into<Box<dyn Error + Send + Sync>>,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        if two {
+            let mut builder = http2::Builder::new(Spawner::new(self.receive));
+            builder.timer(Clock);
+            let mut connection = pin!(builder.serve_connection(io, service));
+            let mut told = false;
+            return poll_fn(|cx| {
+                if seat.table.is_ending() && !told {
+                    told = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                connection.as_mut().poll(cx)
+            })
+            .await;
+        }
+        let mut builder = http1::Builder::new();
+        builder.pipeline_flush(true);
+        if let Some(limit) = self.header_timeout {
+            builder.timer(Clock).header_read_timeout(limit);
+        }
+        let mut connection = pin!(builder.serve_connection(io, service).with_upgrades());
+        let mut told = false;
+        poll_fn(|cx| {
+            if seat.table.is_ending() && !told {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            connection.as_mut().poll(cx)
+        })
+        .await
+    }
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Table {
+    ending: AtomicBool,
+    open: Mutex<Open>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Open {
+    count: usize,
+    ids: HashSet<CoroutineId>,
+}
+
+impl Table {
+    fn open(&self) -> std::sync::MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(self: &Arc<Table>) -> Seat {
+        self.open().count += 1;
+        Seat {
+            table: self.clone(),
+            id: OnceLock::new(),
+        }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    /// The output of `future`, or nothing if the server ends first.
+    async fn or_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            if self.is_ending() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+
+    /// Has every connection end, and waits until they have.
+    async fn drain(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        loop {
+            let changed = self.changed.notified();
+            let ids: Vec<_> = {
+                let open = self.open();
+                if open.count == 0 {
+                    return;
+                }
+                open.ids.iter().copied().collect()
+            };
+            for id in ids {
+                // It may end meanwhile.
+                let _ = crate::wake(id);
+            }
+            changed.await;
+        }
+    }
+}
+
+/// The place of a connection in the table.
+struct Seat {
+    table: Arc<Table>,
+    id: OnceLock<CoroutineId>,
+}
+
+impl Seat {
+    /// The calling coroutine is the connection's. Entered before the flag is looked at
+    /// for the first time, so none is missed.
+    fn take(&self) {
+        if let Some(id) = crate::get_cid() {
+            let _ = self.id.set(id);
+            self.table.open().ids.insert(id);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        {
+            let mut open = self.table.open();
+            open.count -= 1;
+            if let Some(id) = self.id.get() {
+                open.ids.remove(id);
+            }
+        }
+        if self.table.is_ending() {
+            self.table.changed.notify_one();
+        }
+    }
+}

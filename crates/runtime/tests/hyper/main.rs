@@ -1,0 +1,7 @@
+//! hyper, axum and tower on the runtime, each with a client that knows nothing of it.
+
+mod app;
+mod client;
+mod connections;
+mod levels;
+mod requests;

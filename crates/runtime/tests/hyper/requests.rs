@@ -1,0 +1,201 @@
+//! What axum applications use, over HTTP/1.
+
+use std::io::{BufRead, BufReader, Read, Write};
+
+use crate::app::Running;
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")
+}
+
+fn post(path: &str, kind: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
+
+#[test]
+fn extractors_state_and_middleware_work() {
+    let server = Running::start(1, |server| server);
+    let answer = server.talk(get("/items/42"));
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("x-request: 0"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nitem 42"), "{answer}");
+    let answer = server.talk(get("/items/many"));
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("x-request: 1"), "{answer}");
+    assert!(server.talk(get("/nowhere")).starts_with("HTTP/1.1 404 "));
+}
+
+#[test]
+fn json_goes_in_and_out() {
+    let server = Running::start(1, |server| server);
+    let answer = server.talk(post("/add", "application/json", r#"{"a":40,"b":2}"#));
+    assert!(
+        answer.contains("content-type: application/json"),
+        "{answer}"
+    );
+    assert!(answer.ends_with("\r\n\r\n42"), "{answer}");
+    let answer = server.talk(post("/add", "application/json", "{"));
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    let answer = server.talk(post("/add", "text/plain", "{}"));
+    assert!(answer.starts_with("HTTP/1.1 415 "), "{answer}");
+}
+
+#[test]
+fn server_sent_events_stream() {
+    let server = Running::start(1, |server| server);
+    let answer = server.talk(get("/ticks"));
+    assert!(
+        answer.contains("content-type: text/event-stream"),
+        "{answer}"
+    );
+    for n in 0..3 {
+        assert!(answer.contains(&format!("data: {n}\n\n")), "{answer}");
+    }
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let server = Running::start(1, |server| server);
+    let mut requests = String::new();
+    for id in 0..50 {
+        requests += &format!("GET /items/{id} HTTP/1.1\r\nhost: test\r\n\r\n");
+    }
+    let answers = server.talk(requests + &get("/"));
+    let mut rest = &answers[..];
+    for id in 0..50 {
+        let body = format!("\r\n\r\nitem {id}");
+        let at = rest
+            .find(&body)
+            .unwrap_or_else(|| panic!("{body} in {answers}"));
+        rest = &rest[at + body.len()..];
+    }
+    assert!(rest.ends_with("hello"), "{rest}");
+}
+
+#[test]
+fn a_large_body_is_uploaded_and_streamed_back() {
+    let server = Running::start(2, |server| server);
+    let body: Vec<u8> = (0..3_000_000u32).map(|n| (n * 7 % 251) as u8).collect();
+    let mut stream = server.connect();
+    let mut writer = stream.try_clone().unwrap();
+    let sent = body.clone();
+    let upload = std::thread::spawn(move || {
+        let head = format!(
+            "POST /echo HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            sent.len()
+        );
+        writer.write_all(head.as_bytes()).unwrap();
+        writer.write_all(&sent).unwrap();
+    });
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    upload.join().unwrap();
+    let at = answer
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .unwrap()
+        + 4;
+    // Chunked or not, the payload bytes are there in order.
+    let head = String::from_utf8_lossy(&answer[..at]).into_owned();
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    let payload = if head.contains("chunked") {
+        unchunk(&answer[at..])
+    } else {
+        answer[at..].to_vec()
+    };
+    assert_eq!(payload.len(), body.len());
+    assert!(payload == body, "the bytes came back as they were sent");
+}
+
+fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let mut line = String::new();
+        bytes.read_line(&mut line).unwrap();
+        let size = usize::from_str_radix(line.trim(), 16).unwrap();
+        if size == 0 {
+            return all;
+        }
+        all.extend_from_slice(&bytes[..size]);
+        bytes = &bytes[size + 2..];
+    }
+}
+
+#[test]
+fn a_slow_reader_gets_everything() {
+    let server = Running::start(1, |server| server);
+    let mut stream = server.connect();
+    stream.write_all(get("/big").as_bytes()).unwrap();
+    // The socket's buffers fill before anything is read.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let mut reader = BufReader::with_capacity(1000, stream);
+    let mut answer = Vec::new();
+    reader.read_to_end(&mut answer).unwrap();
+    assert!(answer.ends_with(&[b'x'; 100]));
+    assert!(answer.len() > 1 << 20, "{}", answer.len());
+}
+
+#[test]
+fn a_streamed_body_of_many_pieces_is_whole() {
+    let server = Running::start(1, |server| server);
+    let mut stream = server.connect();
+    stream
+        .write_all(get("/zeros?bytes=5000000").as_bytes())
+        .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let zeros = answer.iter().filter(|byte| **byte == 0).count();
+    assert_eq!(zeros, 5_000_000);
+}
+
+#[test]
+fn an_upload_that_is_cut_off_ends_the_connection_alone() {
+    let server = Running::start(1, |server| server);
+    let mut stream = server.connect();
+    stream
+        .write_all(b"POST /length HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\nhalf")
+        .unwrap();
+    drop(stream);
+    assert!(server.talk(get("/")).ends_with("hello"));
+}
+
+#[test]
+fn curl_is_served_over_both_versions() {
+    let server = Running::start(1, |server| server);
+    let address = server.address;
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let curl = std::process::Command::new("curl")
+            .args(["-sS", "--max-time", "20", version])
+            .args([
+                "-H",
+                "content-type: application/json",
+                "-d",
+                r#"{"a":1,"b":2}"#,
+            ])
+            .args(["-w", " %{http_version}", &format!("http://{address}/add")])
+            .output();
+        let Ok(output) = curl else {
+            println!("skipped: curl is not installed");
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() && output.status.code() == Some(2) {
+            println!("skipped: this curl does not speak {version}");
+            continue;
+        }
+        let expected = if version == "--http1.1" {
+            "3 1.1"
+        } else {
+            "3 2"
+        };
+        assert_eq!(
+            said,
+            expected,
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
