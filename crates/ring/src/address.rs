@@ -63,10 +63,53 @@ impl Address {
         Ok(address)
     }
 
+    /// The address of a Unix socket in the abstract namespace, which needs no file and vanishes with its socket.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the name has 108 bytes or more.
+    pub fn unix_abstract(name: &[u8]) -> io::Result<Self> {
+        // SAFETY: all zeroes is a valid value.
+        let mut raw: libc::sockaddr_un = unsafe { mem::zeroed() };
+        if name.len() >= raw.sun_path.len() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the abstract name of a Unix socket must have less than 108 bytes",
+            ));
+        }
+        raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, from) in raw.sun_path[1..].iter_mut().zip(name) {
+            *to = *from as libc::c_char;
+        }
+        let mut address = Self::with(raw);
+        let head = mem::offset_of!(libc::sockaddr_un, sun_path);
+        address.length = (head + 1 + name.len()) as libc::socklen_t;
+        Ok(address)
+    }
+
+    /// An address in the kernel's own form; `None` if it is longer than any address.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut address = Self::unset();
+        if bytes.len() > size_of_val(&address.storage) {
+            return None;
+        }
+        // SAFETY: the storage is large enough (just checked), plain memory, and another one.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                (&raw mut address.storage).cast(),
+                bytes.len(),
+            );
+        }
+        address.length = bytes.len() as libc::socklen_t;
+        Some(address)
+    }
+
     /// The address, if it is an Internet one.
     pub fn ip(&self) -> Option<SocketAddr> {
         let base = &raw const self.storage;
         match i32::from(self.storage.ss_family) {
+            // A short one is filled up with zeroes.
             libc::AF_INET => {
                 // SAFETY: the family says so, and the storage is large enough and aligned.
                 let raw = unsafe { base.cast::<libc::sockaddr_in>().read() };
@@ -149,6 +192,25 @@ mod tests {
             let ip: SocketAddr = text.parse().unwrap();
             assert_eq!(Address::from(ip).ip(), Some(ip), "{text}");
         }
+    }
+
+    #[test]
+    fn the_kernels_bytes_make_the_address_again() {
+        let address = Address::from("[2001:db8::1]:8".parse::<SocketAddr>().unwrap());
+        // SAFETY: the address says how long it is.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(address.as_ptr().cast::<u8>(), address.len() as usize)
+        };
+        assert_eq!(Address::from_bytes(bytes).unwrap().ip(), address.ip());
+        assert!(Address::from_bytes(&[0; 129]).is_none());
+        assert!(Address::from_bytes(&[]).unwrap().ip().is_none());
+    }
+
+    #[test]
+    fn an_abstract_name_that_is_too_long_is_an_error() {
+        assert_eq!(Address::unix_abstract(b"x").unwrap().len(), 4);
+        assert!(Address::unix_abstract(&[b'x'; 107]).is_ok());
+        assert!(Address::unix_abstract(&[b'x'; 108]).is_err());
     }
 
     #[test]

@@ -25,7 +25,7 @@
 //! 7. What completes for nobody is disposed of: buffers are freed, descriptors closed.
 //! 8. So is what nobody took.
 //!
-//! Streams ([`AcceptMulti`], [`RecvMulti`]) occupy a slot for as long as they live and get each completion as an event in
+//! Streams ([`AcceptMulti`], [`RecvMulti`], [`DatagramMulti`]) occupy a slot for as long as they live and get each completion as an event in
 //! another; how they are stopped, starved and armed again is drawn in `stream.rs`. Completions carry generation and index of
 //! their slot, so one that comes late never hits the slot's next occupant.
 //!
@@ -82,6 +82,7 @@ mod backlog;
 mod buffer;
 mod config;
 mod consumer;
+mod datagram;
 mod driver;
 mod fd;
 mod inbox;
@@ -108,6 +109,7 @@ pub use accept::AcceptMulti;
 pub use address::Address;
 pub use buffer::{IoBuf, IoBufMut, Slice};
 pub use config::{Config, Mode, Stats};
+pub use datagram::{Datagram, DatagramMulti};
 pub use fd::Fd;
 /// The submission queue entry that an [`Operation`] describes itself by.
 pub use io_uring::squeue::Entry;

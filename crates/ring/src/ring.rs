@@ -3,6 +3,7 @@
 use crate::accept::AcceptMulti;
 use crate::backlog::LEVELS;
 use crate::config::{Config, Mode, Stats};
+use crate::datagram::DatagramMulti;
 use crate::fd::Fd;
 use crate::operation::Operation;
 use crate::owner::{Owner, Proxy, this_thread};
@@ -83,7 +84,7 @@ impl Ring {
     /// Accepts connections on a listening socket until the stream is dropped.
     pub fn accept_multi(&self, fd: Fd, level: u8) -> AcceptMulti {
         let driver = &self.shared().driver;
-        let started = driver.start_stream(fd, Kind::Accept, clamp(level));
+        let started = driver.start_stream(fd, Kind::Accept, clamp(level), None);
         AcceptMulti::new(started, self.shared)
     }
 
@@ -91,8 +92,17 @@ impl Ring {
     /// ([`Config::buffers`] = 0) the stream fails with EOPNOTSUPP.
     pub fn recv_multi(&self, fd: Fd, level: u8) -> RecvMulti {
         let driver = &self.shared().driver;
-        let started = driver.start_stream(fd, Kind::Recv, clamp(level));
+        let started = driver.start_stream(fd, Kind::Recv, clamp(level), None);
         RecvMulti::new(started, self.shared)
+    }
+
+    /// Receives datagrams with the addresses of their senders until the stream is dropped. Each takes a buffer, of which
+    /// [`DatagramMulti::OVERHEAD`] bytes are not for data; what does not fit is cut off.
+    pub fn datagram_multi(&self, fd: Fd, level: u8) -> DatagramMulti {
+        let driver = &self.shared().driver;
+        let message = Some(Box::new(DatagramMulti::header()));
+        let started = driver.start_stream(fd, Kind::Recv, clamp(level), message);
+        DatagramMulti::new(RecvMulti::new(started, self.shared))
     }
 
     /// Reads the whole completion queue, stores the results and wakes those who wait for them. Returns how many

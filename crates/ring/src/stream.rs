@@ -60,15 +60,25 @@ pub(crate) struct StreamOp {
     pub(crate) taken: AtomicU32,
     /// Events that the consumer had taken out but not read when it went away.
     pub(crate) unread: Cell<*const Slot>,
+    /// For a receive that also wants the senders' addresses: room for them.
+    message: Option<Box<libc::msghdr>>,
 }
 
-// SAFETY: the entry points to no memory; the descriptor is kept open by `fd`. It completes many times, which the driver
+// SAFETY: the entry points to no memory but the message header, which lies in a box that the operation owns, and which the
+// kernel only reads: it puts everything into buffers of the pool. The descriptor is kept open by `fd`. It completes many times, which the driver
 // knows by the slot's kind.
 unsafe impl Operation for StreamOp {
     type Output = ();
 
     fn entry(&mut self) -> squeue::Entry {
         match self.kind {
+            Kind::Recv if let Some(message) = &self.message => opcode::RecvMsgMulti::new(
+                self.fd.target(),
+                ptr::from_ref(&**message),
+                pool::group(self.level),
+            )
+            .ioprio(POLL_FIRST)
+            .build(),
             Kind::Recv => opcode::Recv::new(self.fd.target(), ptr::null_mut(), 0)
                 .ioprio(MULTISHOT | POLL_FIRST)
                 .buf_group(pool::group(self.level))
@@ -94,7 +104,13 @@ pub(crate) unsafe fn stream_of(slot: &Slot) -> &StreamOp {
 
 impl Driver {
     /// Makes and arms a stream; on refusal an errno.
-    pub(crate) fn start_stream(&self, fd: Fd, kind: Kind, level: u8) -> Result<&Slot, i32> {
+    pub(crate) fn start_stream(
+        &self,
+        fd: Fd,
+        kind: Kind,
+        level: u8,
+        message: Option<Box<libc::msghdr>>,
+    ) -> Result<&Slot, i32> {
         if self.closing.get() {
             return Err(libc::ECANCELED);
         }
@@ -114,6 +130,7 @@ impl Driver {
             pushed: Cell::new(0),
             taken: AtomicU32::new(0),
             unread: Cell::new(ptr::null()),
+            message,
         };
         // SAFETY: a slot fresh from the slab has a free payload.
         unsafe { Stored::put(slot.payload(), stream) };

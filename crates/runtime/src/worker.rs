@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use upshift_core::{Executor, Picked, Polled, Yielded};
-use upshift_ring::{AcceptMulti, Fd, Operation, RecvMulti, Ring, Submission};
+use upshift_ring::{AcceptMulti, DatagramMulti, Fd, Operation, RecvMulti, Ring, Submission};
 
 use crate::clock;
 use crate::context;
@@ -168,6 +168,11 @@ impl Worker {
     /// Arms a stream of received buffers at the level of the calling coroutine.
     pub(crate) fn recv_multi(&self, fd: Fd) -> RecvMulti {
         self.ring.recv_multi(fd, self.io_level())
+    }
+
+    /// Arms a stream of datagrams at the level of the calling coroutine.
+    pub(crate) fn datagram_multi(&self, fd: Fd) -> DatagramMulti {
+        self.ring.datagram_multi(fd, self.io_level())
     }
 
     /// Arms a stream of connections at the level of the calling coroutine.

@@ -153,7 +153,20 @@ fn options_can_be_set_and_read() {
         stream.set_linger(Some(Duration::from_secs(1))).unwrap();
         assert_eq!(stream.linger().unwrap(), Some(Duration::from_secs(1)));
         stream.set_keepalive(Some(Duration::from_secs(60))).unwrap();
+        stream
+            .set_keepalive_probes(
+                Duration::from_secs(60),
+                Some(Duration::from_secs(5)),
+                Some(3),
+            )
+            .unwrap();
+        stream
+            .set_user_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        stream.set_quickack(true).unwrap();
+        stream.set_tos(0x10).unwrap();
         stream.set_recv_buffer_size(1 << 16).unwrap();
+        assert!(stream.recv_buffer_size().unwrap() >= 1 << 16);
         stream.set_send_buffer_size(1 << 16).unwrap();
         assert!(stream.take_error().unwrap().is_none());
         assert_eq!(stream.local_addr().unwrap(), client.peer_addr().unwrap());

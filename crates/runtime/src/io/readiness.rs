@@ -25,6 +25,14 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
+    /// For reading.
+    pub(crate) const fn readable() -> Readiness {
+        Readiness {
+            events: libc::POLLIN as u32,
+            armed: None,
+        }
+    }
+
     /// For writing.
     pub(crate) const fn writable() -> Readiness {
         Readiness {

@@ -1,19 +1,15 @@
 //! Accepting connections.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll};
 
 use socket2::SockRef;
-use upshift_ring::{AcceptMulti, Fd};
+use upshift_ring::Fd;
 
+use super::acceptor::Acceptor;
 use super::{TcpSocket, TcpStream};
-use crate::context;
-use crate::coop;
 
 /// A listening TCP socket.
 ///
@@ -29,16 +25,13 @@ use crate::coop;
 /// # }
 /// ```
 pub struct TcpListener {
-    fd: Fd,
-    /// Armed by the first `accept`: one operation that accepts for ever.
-    accepting: Mutex<Option<AcceptMulti>>,
+    acceptor: Acceptor,
 }
 
 impl TcpListener {
     pub(crate) fn new(fd: Fd) -> TcpListener {
         TcpListener {
-            fd,
-            accepting: Mutex::new(None),
+            acceptor: Acceptor::new(fd),
         }
     }
 
@@ -72,15 +65,16 @@ impl TcpListener {
         Ok(TcpListener::new(Fd::new(OwnedFd::from(listener))))
     }
 
-    /// Waits for the next connection. Dropping the future loses none.
+    /// Waits for the next connection. Dropping the future loses none. Several
+    /// coroutines may wait: they take turns, most urgent first.
     ///
     /// # Errors
     /// Of this connection (`ConnectionAborted`) or of the process
-    /// (`EMFILE`: raise `RLIMIT_NOFILE`); the next call goes on accepting. And
-    /// outside a runtime.
+    /// (`EMFILE`: raise `RLIMIT_NOFILE`); the next call goes on accepting, so wait
+    /// a moment before it, or end what holds descriptors. And outside a runtime.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         loop {
-            let stream = TcpStream::new(Fd::new(poll_fn(|cx| self.poll_accept(cx)).await?));
+            let stream = TcpStream::new(self.acceptor.accept().await?);
             match stream.peer_addr() {
                 Ok(peer) => return Ok((stream, peer)),
                 // It came and went.
@@ -90,46 +84,25 @@ impl TcpListener {
         }
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
-        let mut accepting = self
-            .accepting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if coop::poll_proceed(cx).is_pending() {
-            return Poll::Pending;
-        }
-        loop {
-            let armed = match &mut *accepting {
-                Some(armed) => armed,
-                empty => empty.insert(context::try_with(|worker| {
-                    worker.accept_multi(self.fd.clone())
-                })?),
-            };
-            match armed.poll_next(cx) {
-                // The vCPU it was armed on has been released: on to this one's.
-                Poll::Ready(Err(error)) if super::is_cancelled(&error) => *accepting = None,
-                other => return other,
-            }
-        }
-    }
-
     /// The address it listens on.
     ///
     /// # Errors
     /// What `getsockname` answers.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        super::options::address(SockRef::from(&self.fd).local_addr()?)
+        super::options::address(SockRef::from(&self.acceptor.fd).local_addr()?)
     }
 }
 
 impl AsFd for TcpListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.acceptor.fd.as_fd()
     }
 }
 
 impl fmt::Debug for TcpListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TcpListener").field(&self.fd).finish()
+        f.debug_tuple("TcpListener")
+            .field(&self.acceptor.fd)
+            .finish()
     }
 }

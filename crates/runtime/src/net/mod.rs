@@ -1,4 +1,4 @@
-//! TCP over the ring.
+//! TCP, UDP and Unix sockets over the ring.
 //!
 //! Buffers go in and come back (`(result, buffer)`): the kernel owns them while
 //! an operation is in flight, whatever becomes of the future. The cheapest way to
@@ -8,19 +8,25 @@
 //! Host names are looked up by the C library's resolver on a thread for blocking
 //! calls; addresses are not looked up.
 
+mod acceptor;
 mod connection;
+mod datagram;
 mod listener;
 mod options;
 mod reader;
 mod resolve;
 mod socket;
 mod stream;
+mod udp;
+pub mod unix;
 mod writer;
 
 pub use listener::TcpListener;
 pub use resolve::{ToSocketAddrs, lookup_host};
 pub use socket::TcpSocket;
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, TcpStream, WriteHalf};
+pub use udp::{Datagram, Datagrams, UdpSocket};
+pub use unix::{UnixDatagram, UnixListener, UnixStream};
 
 use std::io;
 use std::os::fd::AsRawFd;

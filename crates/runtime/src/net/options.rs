@@ -97,6 +97,68 @@ impl TcpStream {
         }
     }
 
+    /// How a silent peer is probed: after `idle`, then every `interval`, and given
+    /// up after `probes` without an answer. `None` leaves the system's figure.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn set_keepalive_probes(
+        &self,
+        idle: Duration,
+        interval: Option<Duration>,
+        probes: Option<u32>,
+    ) -> io::Result<()> {
+        let mut keepalive = TcpKeepalive::new().with_time(idle);
+        if let Some(interval) = interval {
+            keepalive = keepalive.with_interval(interval);
+        }
+        if let Some(probes) = probes {
+            keepalive = keepalive.with_retries(probes);
+        }
+        self.socket().set_tcp_keepalive(&keepalive)
+    }
+
+    /// How long sent data may stay unacknowledged before the connection is given up
+    /// (`TCP_USER_TIMEOUT`); `None`: the system's figure.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.socket().set_tcp_user_timeout(timeout)
+    }
+
+    /// Acknowledge at once, for now (`TCP_QUICKACK`)? The kernel may turn it off again.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn set_quickack(&self, on: bool) -> io::Result<()> {
+        self.socket().set_tcp_quickack(on)
+    }
+
+    /// The type of service (DSCP) of IPv4 packets.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn set_tos(&self, tos: u32) -> io::Result<()> {
+        self.socket().set_tos_v4(tos)
+    }
+
+    /// The size of the kernel's receive buffer, in bytes.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn recv_buffer_size(&self) -> io::Result<usize> {
+        self.socket().recv_buffer_size()
+    }
+
+    /// The size of the kernel's send buffer, in bytes.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn send_buffer_size(&self) -> io::Result<usize> {
+        self.socket().send_buffer_size()
+    }
+
     /// The kernel's receive buffer, in bytes.
     ///
     /// # Errors

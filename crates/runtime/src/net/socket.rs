@@ -96,6 +96,38 @@ impl TcpSocket {
         self.socket.set_send_buffer_size(bytes)
     }
 
+    /// Send small segments at once? Connections accepted inherit it.
+    ///
+    /// # Errors
+    /// What `setsockopt` answers.
+    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
+        self.socket.set_tcp_nodelay(on)
+    }
+
+    /// Probe silent peers? Connections accepted inherit it.
+    ///
+    /// # Errors
+    /// What `setsockopt` answers.
+    pub fn set_keepalive(&self, on: bool) -> io::Result<()> {
+        self.socket.set_keepalive(on)
+    }
+
+    /// Bind to this network interface only; `None`: to all.
+    ///
+    /// # Errors
+    /// What `setsockopt` answers.
+    pub fn bind_device(&self, interface: Option<&str>) -> io::Result<()> {
+        self.socket.bind_device(interface.map(str::as_bytes))
+    }
+
+    /// The address it is bound to.
+    ///
+    /// # Errors
+    /// What `getsockname` answers.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        super::options::address(self.socket.local_addr()?)
+    }
+
     /// Binds the socket.
     ///
     /// # Errors

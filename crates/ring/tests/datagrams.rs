@@ -1,0 +1,104 @@
+//! Datagrams with their senders, received by one operation.
+#![cfg(not(loom))]
+
+mod common;
+use common::{block_on, poll_once, ring, turn_until};
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::pin::pin;
+use upshift_ring::{Config, DatagramMulti, Fd, Ring};
+
+fn receiver(address: &str) -> (Fd, std::net::SocketAddr) {
+    let socket = UdpSocket::bind(address).unwrap();
+    let address = socket.local_addr().unwrap();
+    (Fd::new(OwnedFd::from(socket)), address)
+}
+
+#[test]
+fn datagrams_come_whole_in_order_and_with_their_sender() {
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let Ok(sender) = UdpSocket::bind(address) else {
+            eprintln!("skipped: {address} cannot be bound on this machine");
+            continue;
+        };
+        let ring = ring();
+        let (fd, to) = receiver(address);
+        let mut stream = ring.datagram_multi(fd, 3);
+        for length in [3, 0, 1400, 1] {
+            sender.send_to(&vec![7; length], to).unwrap();
+        }
+        for length in [3, 0, 1400, 1] {
+            let datagram = block_on(&ring, stream.next()).unwrap().unwrap();
+            assert_eq!(datagram.data[..], vec![7; length]);
+            assert_eq!(datagram.from.ip(), Some(sender.local_addr().unwrap()));
+            assert!(!datagram.truncated);
+        }
+        drop(stream);
+        turn_until(&ring, || ring.slots_in_use() == 0);
+    }
+}
+
+#[test]
+fn what_is_longer_than_a_buffer_is_cut_off_and_marked() {
+    let ring = Ring::new(Config {
+        buffer_size: DatagramMulti::OVERHEAD as u32 + 10,
+        buffers: 4,
+        ..Config::default()
+    })
+    .unwrap();
+    let (fd, to) = receiver("127.0.0.1:0");
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut stream = ring.datagram_multi(fd, 0);
+    sender.send_to(&[1; 10], to).unwrap();
+    sender.send_to(&[2; 11], to).unwrap();
+    let whole = block_on(&ring, stream.next()).unwrap().unwrap();
+    assert_eq!((&whole.data[..], whole.truncated), (&[1; 10][..], false));
+    let part = block_on(&ring, stream.next()).unwrap().unwrap();
+    assert_eq!((&part.data[..], part.truncated), (&[2; 10][..], true));
+}
+
+#[test]
+fn more_datagrams_than_buffers_wait_for_the_consumer() {
+    let ring = Ring::new(Config {
+        buffers: 4,
+        buffer_size: 512,
+        ..Config::default()
+    })
+    .unwrap();
+    let (fd, to) = receiver("127.0.0.1:0");
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut stream = ring.datagram_multi(fd, 0);
+    assert!(poll_once(&mut pin!(stream.next())).is_pending());
+    for n in 0..50u8 {
+        sender.send_to(&[n], to).unwrap();
+    }
+    for n in 0..50u8 {
+        let datagram = block_on(&ring, stream.next()).unwrap().unwrap();
+        assert_eq!(datagram.data[..], [n]);
+    }
+}
+
+#[test]
+fn a_sender_without_a_name_has_no_address() {
+    let ring = ring();
+    let (ours, theirs) = UnixDatagram::pair().unwrap();
+    let mut stream = ring.datagram_multi(Fd::new(OwnedFd::from(ours)), 0);
+    theirs.send(b"hello").unwrap();
+    let datagram = block_on(&ring, stream.next()).unwrap().unwrap();
+    assert_eq!(&datagram.data[..], b"hello");
+    assert_eq!(datagram.from.ip(), None);
+}
+
+#[test]
+fn an_error_of_the_socket_is_reported_and_ends_the_stream() {
+    let ring = ring();
+    let gone = receiver("127.0.0.1:0").1;
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(gone).unwrap();
+    socket.send(b"anybody?").unwrap();
+    let mut stream = ring.datagram_multi(Fd::new(OwnedFd::from(socket)), 0);
+    let error = block_on(&ring, stream.next()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert!(block_on(&ring, stream.next()).unwrap().is_none());
+}

@@ -1,0 +1,128 @@
+//! Sending and receiving datagrams, of whatever family.
+//!
+//! The call is made at once and does not wait; only when it would block does a
+//! poll operation on the ring wait for the socket. So borrowed buffers will do, a
+//! dropped future loses no datagram, and any number of coroutines may share a
+//! socket by reference.
+
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use socket2::{SockAddr, SockRef};
+use upshift_ring::{Datagram, DatagramMulti, Fd};
+
+use crate::context;
+use crate::coop;
+use crate::io::Readiness;
+use crate::time;
+
+/// Between two looks at another socket's queue.
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+
+const NO_WAIT: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+pub(super) async fn send(fd: &Fd, bytes: &[u8]) -> io::Result<usize> {
+    let mut room = Readiness::writable();
+    poll_fn(|cx| {
+        room.poll_io(cx, fd, |fd| {
+            SockRef::from(fd).send_with_flags(bytes, NO_WAIT)
+        })
+    })
+    .await
+}
+
+pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
+    let mut room = Readiness::writable();
+    poll_fn(|cx| {
+        room.poll_io(cx, fd, |fd| {
+            SockRef::from(fd).send_to_with_flags(bytes, to, NO_WAIT)
+        })
+    })
+    .await
+}
+
+/// [`send_to`] for sockets whose receivers' queues fill up instead of losing what
+/// they cannot hold. The queue of a receiver that one is not connected to cannot be
+/// waited for, neither by `poll` nor by a socket in blocking mode on the ring; so it
+/// is asked again after a pause.
+pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
+    let mut pause = Duration::from_micros(100);
+    loop {
+        match SockRef::from(fd).send_to_with_flags(bytes, to, NO_WAIT) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// Receives into initialised memory; `flags` besides *do not wait*.
+pub(super) async fn recv(fd: &Fd, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
+    let mut data = Readiness::readable();
+    poll_fn(|cx| {
+        data.poll_io(cx, fd, |fd| {
+            SockRef::from(fd).recv_with_flags(as_uninit(buffer), NO_WAIT | flags)
+        })
+    })
+    .await
+}
+
+/// As [`recv`], with the sender.
+pub(super) async fn recv_from(
+    fd: &Fd,
+    buffer: &mut [u8],
+    flags: i32,
+) -> io::Result<(usize, SockAddr)> {
+    let mut data = Readiness::readable();
+    poll_fn(|cx| {
+        data.poll_io(cx, fd, |fd| {
+            SockRef::from(fd).recv_from_with_flags(as_uninit(buffer), NO_WAIT | flags)
+        })
+    })
+    .await
+}
+
+/// For calls that write initialised bytes, and nothing else, into what they get.
+fn as_uninit(buffer: &mut [u8]) -> &mut [MaybeUninit<u8>] {
+    // SAFETY: the same memory and lifetime; the kernel, the only one to write
+    // through it, writes bytes that are initialised.
+    unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) }
+}
+
+/// One operation that receives for ever, armed by the first call.
+pub(super) struct Arriving {
+    fd: Fd,
+    armed: Option<DatagramMulti>,
+}
+
+impl Arriving {
+    pub(super) fn new(fd: Fd) -> Arriving {
+        Arriving { fd, armed: None }
+    }
+
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
+        ready!(coop::poll_proceed(cx));
+        loop {
+            let armed = match &mut self.armed {
+                Some(armed) => armed,
+                None => self.armed.insert(context::try_with(|worker| {
+                    worker.datagram_multi(self.fd.clone())
+                })?),
+            };
+            match ready!(armed.poll_next(cx)) {
+                Ok(Some(datagram)) => return Poll::Ready(Ok(datagram)),
+                // Ended by an error that has been reported: on with a new one.
+                Ok(None) => self.armed = None,
+                // The vCPU it was armed on has been released: on to this one's.
+                Err(error) if super::is_cancelled(&error) => self.armed = None,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! From one form of an address to another.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::SocketAddr;
+use std::path::Path;
+
+use socket2::SockAddr;
+use upshift_ring::Address;
+
+/// For the ring.
+pub(super) fn for_ring(address: &SocketAddr) -> io::Result<Address> {
+    match (address.as_pathname(), address.as_abstract_name()) {
+        (Some(path), _) => Address::unix(path),
+        (None, Some(name)) => Address::unix_abstract(name),
+        (None, None) => Err(unnamed()),
+    }
+}
+
+/// For system calls.
+pub(super) fn for_call(address: &SocketAddr) -> io::Result<SockAddr> {
+    match (address.as_pathname(), address.as_abstract_name()) {
+        (Some(path), _) => SockAddr::unix(path),
+        (None, Some(name)) => {
+            let mut path = vec![0];
+            path.extend_from_slice(name);
+            SockAddr::unix(Path::new(OsStr::from_bytes(&path)))
+        }
+        (None, None) => Err(unnamed()),
+    }
+}
+
+/// As system calls answer it.
+pub(super) fn from_call(address: &SockAddr) -> io::Result<SocketAddr> {
+    match (address.as_pathname(), address.as_abstract_namespace()) {
+        (Some(path), _) => SocketAddr::from_pathname(path),
+        (None, Some(name)) => SocketAddr::from_abstract_name(name),
+        // An empty path makes an address without a name.
+        (None, None) => SocketAddr::from_pathname(""),
+    }
+}
+
+fn unnamed() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "a Unix socket without a name cannot be reached by its address",
+    )
+}

@@ -1,0 +1,61 @@
+//! Who is at the other end.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The process and user at the other end of a connection, as they were when it was
+/// made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UCred {
+    pid: libc::pid_t,
+    uid: libc::uid_t,
+    gid: libc::gid_t,
+}
+
+impl UCred {
+    /// The process; `None` if it cannot be named in our namespace of processes.
+    #[must_use]
+    pub fn pid(&self) -> Option<i32> {
+        (self.pid != 0).then_some(self.pid)
+    }
+
+    /// Its effective user.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Its effective group.
+    #[must_use]
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
+}
+
+/// `SO_PEERCRED`.
+pub(super) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<UCred> {
+    let mut answer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: both pointers are to locals, of the sizes given.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut answer).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(UCred {
+        pid: answer.pid,
+        uid: answer.uid,
+        gid: answer.gid,
+    })
+}

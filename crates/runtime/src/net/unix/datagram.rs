@@ -1,0 +1,172 @@
+//! Unix datagram sockets.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use socket2::SockRef;
+use upshift_ring::Fd;
+
+use super::{SocketAddr, address};
+use crate::net::datagram;
+
+/// A Unix datagram socket: whole messages, in order, none lost. Its calls take
+/// `&self`.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let (one, other) = upshift::net::UnixDatagram::pair()?;
+/// one.send(b"a message").await?;
+/// let mut buffer = [0; 64];
+/// assert_eq!(other.recv(&mut buffer).await?, 9);
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
+pub struct UnixDatagram {
+    fd: Fd,
+}
+
+impl UnixDatagram {
+    fn new(socket: std::os::unix::net::UnixDatagram) -> UnixDatagram {
+        UnixDatagram {
+            fd: Fd::new(OwnedFd::from(socket)),
+        }
+    }
+
+    /// Binds a path. The file stays when the socket is dropped.
+    ///
+    /// # Errors
+    /// `AddrInUse` if there is a file, `PermissionDenied`, …
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
+        std::os::unix::net::UnixDatagram::bind(path).map(UnixDatagram::new)
+    }
+
+    /// Binds a path or an abstract name.
+    ///
+    /// # Errors
+    /// As [`bind`](UnixDatagram::bind).
+    pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixDatagram> {
+        std::os::unix::net::UnixDatagram::bind_addr(address).map(UnixDatagram::new)
+    }
+
+    /// A socket without a name: it can send, and nobody can answer.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn unbound() -> io::Result<UnixDatagram> {
+        std::os::unix::net::UnixDatagram::unbound().map(UnixDatagram::new)
+    }
+
+    /// Two sockets that are connected to each other.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
+        let (one, other) = std::os::unix::net::UnixDatagram::pair()?;
+        Ok((UnixDatagram::new(one), UnixDatagram::new(other)))
+    }
+
+    /// Takes over a socket of the standard library.
+    ///
+    /// # Errors
+    /// If it cannot be put into the mode the ring needs.
+    pub fn from_std(socket: std::os::unix::net::UnixDatagram) -> io::Result<UnixDatagram> {
+        socket.set_nonblocking(false)?;
+        Ok(UnixDatagram::new(socket))
+    }
+
+    /// Sets the peer of [`send`](UnixDatagram::send).
+    ///
+    /// # Errors
+    /// `NotFound`, `ConnectionRefused`, …
+    pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.connect_addr(&SocketAddr::from_pathname(path)?)
+    }
+
+    /// Sets the peer, by path or abstract name.
+    ///
+    /// # Errors
+    /// As [`connect`](UnixDatagram::connect).
+    pub fn connect_addr(&self, address: &SocketAddr) -> io::Result<()> {
+        SockRef::from(&self.fd).connect(&address::for_call(address)?)
+    }
+
+    /// Sends one message to the peer; waits while its queue is full.
+    ///
+    /// # Errors
+    /// `NotConnected`, `ConnectionRefused` when the peer has gone, EMSGSIZE if it is
+    /// too long.
+    pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        datagram::send(&self.fd, bytes).await
+    }
+
+    /// Sends one message to the socket at a path; while its queue is full, looks
+    /// again every few milliseconds (a connected socket is woken instead).
+    ///
+    /// # Errors
+    /// `NotFound`, `ConnectionRefused`, EMSGSIZE, …
+    pub async fn send_to(&self, bytes: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
+        let to = SocketAddr::from_pathname(path)?;
+        self.send_to_addr(bytes, &to).await
+    }
+
+    /// Sends one message to a path or an abstract name.
+    ///
+    /// # Errors
+    /// As [`send_to`](UnixDatagram::send_to).
+    pub async fn send_to_addr(&self, bytes: &[u8], to: &SocketAddr) -> io::Result<usize> {
+        datagram::send_to_queue(&self.fd, bytes, &address::for_call(to)?).await
+    }
+
+    /// Receives one message; what does not fit is lost. Dropping the future loses
+    /// none.
+    ///
+    /// # Errors
+    /// What `recv` answers; outside a runtime.
+    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        datagram::recv(&self.fd, buffer, 0).await
+    }
+
+    /// As [`recv`](UnixDatagram::recv), with the sender.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let (count, from) = datagram::recv_from(&self.fd, buffer, 0).await?;
+        Ok((count, address::from_call(&from)?))
+    }
+
+    /// The address it is bound to.
+    ///
+    /// # Errors
+    /// What `getsockname` answers.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        address::from_call(&SockRef::from(&self.fd).local_addr()?)
+    }
+
+    /// The address of the peer.
+    ///
+    /// # Errors
+    /// `NotConnected`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        address::from_call(&SockRef::from(&self.fd).peer_addr()?)
+    }
+}
+
+impl AsFd for UnixDatagram {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for UnixDatagram {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl fmt::Debug for UnixDatagram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("UnixDatagram").field(&self.fd).finish()
+    }
+}

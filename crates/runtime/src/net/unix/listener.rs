@@ -1,0 +1,100 @@
+//! Accepting connections on a Unix socket.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use socket2::SockRef;
+use upshift_ring::Fd;
+
+use super::{SocketAddr, UnixStream, address};
+use crate::net::acceptor::Acceptor;
+
+/// A listening Unix socket.
+///
+/// The file of a path stays when the listener is dropped; remove it before the next
+/// one binds, or use an abstract name.
+///
+/// ```no_run
+/// # async fn example() -> std::io::Result<()> {
+/// let listener = upshift::net::UnixListener::bind("/run/example.sock")?;
+/// let (stream, _) = listener.accept().await?;
+/// println!("{:?}", stream.peer_cred()?);
+/// # Ok(()) }
+/// ```
+pub struct UnixListener {
+    acceptor: Acceptor,
+}
+
+impl UnixListener {
+    fn new(listener: std::os::unix::net::UnixListener) -> UnixListener {
+        UnixListener {
+            acceptor: Acceptor::new(Fd::new(OwnedFd::from(listener))),
+        }
+    }
+
+    /// Binds a path and listens.
+    ///
+    /// # Errors
+    /// `AddrInUse` if there is a file, `PermissionDenied`, …
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
+        std::os::unix::net::UnixListener::bind(path).map(UnixListener::new)
+    }
+
+    /// Binds a path or an abstract name and listens.
+    ///
+    /// # Errors
+    /// As [`bind`](UnixListener::bind).
+    pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixListener> {
+        std::os::unix::net::UnixListener::bind_addr(address).map(UnixListener::new)
+    }
+
+    /// Takes over a listener of the standard library.
+    ///
+    /// # Errors
+    /// If it cannot be put into the mode the ring needs.
+    pub fn from_std(listener: std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
+        listener.set_nonblocking(false)?;
+        Ok(UnixListener::new(listener))
+    }
+
+    /// Waits for the next connection. Dropping the future loses none. Several
+    /// coroutines may wait: they take turns, most urgent first.
+    ///
+    /// # Errors
+    /// As [`TcpListener::accept`](crate::net::TcpListener::accept).
+    pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
+        let stream = UnixStream::new(self.acceptor.accept().await?);
+        let peer = stream.peer_addr()?;
+        Ok((stream, peer))
+    }
+
+    /// The address it listens on.
+    ///
+    /// # Errors
+    /// What `getsockname` answers.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        address::from_call(&SockRef::from(&self.acceptor.fd).local_addr()?)
+    }
+}
+
+impl AsFd for UnixListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.acceptor.fd.as_fd()
+    }
+}
+
+impl AsRawFd for UnixListener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.acceptor.fd.as_raw_fd()
+    }
+}
+
+impl fmt::Debug for UnixListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("UnixListener")
+            .field(&self.acceptor.fd)
+            .finish()
+    }
+}

@@ -1,0 +1,145 @@
+//! Unix streams: paths, abstract names, credentials, halves.
+
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt;
+use std::path::PathBuf;
+
+use upshift::io::AsyncWriteExt;
+use upshift::net::unix::SocketAddr;
+use upshift::net::{UnixListener, UnixStream};
+use upshift::{Priority, Runtime};
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    Runtime::builder()
+        .vcpus(1)
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let name = format!("upshift-unix-{}-{name}", std::process::id());
+        Scratch(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+async fn echo(listener: UnixListener) {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    loop {
+        let data = stream.recv().await.unwrap();
+        if data.is_empty() {
+            return;
+        }
+        stream.write_all(data).await.0.unwrap();
+    }
+}
+
+#[test]
+fn a_listener_at_a_path_echoes_and_knows_its_peer() {
+    let scratch = Scratch::new("echo");
+    block_on(async {
+        let listener = UnixListener::bind(&scratch.0).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(address.as_pathname(), Some(scratch.0.as_path()));
+        let error = UnixListener::bind(&scratch.0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        let served = upshift::spawn(echo(listener), Priority::Inherit);
+
+        let mut stream = UnixStream::connect(&scratch.0).await.unwrap();
+        let cred = stream.peer_cred().unwrap();
+        assert_eq!(cred.pid(), Some(std::process::id() as i32));
+        assert!(stream.local_addr().unwrap().is_unnamed());
+        AsyncWriteExt::write_all(&mut stream, b"by the trait")
+            .await
+            .unwrap();
+        let (count, buffer) = stream.read(vec![0; 64]).await;
+        assert_eq!(&buffer[..count.unwrap()], b"by the trait");
+        let (mut reader, mut writer) = stream.into_split();
+        writer.write_all("by its own call").await.0.unwrap();
+        drop(writer);
+        assert_eq!(&reader.recv().await.unwrap()[..], b"by its own call");
+        assert!(reader.recv().await.unwrap().is_empty());
+        served.await.unwrap();
+    });
+}
+
+#[test]
+fn abstract_names_need_no_file() {
+    block_on(async {
+        let name = format!("upshift-unix-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        let served = upshift::spawn(echo(listener), Priority::Inherit);
+        let mut stream = UnixStream::connect_addr(&address).await.unwrap();
+        assert_eq!(
+            stream.peer_addr().unwrap().as_abstract_name(),
+            Some(name.as_bytes())
+        );
+        stream.write_all("hello").await.0.unwrap();
+        assert_eq!(&stream.recv().await.unwrap()[..], b"hello");
+        drop(stream);
+        served.await.unwrap();
+    });
+}
+
+#[test]
+fn connecting_fails_with_what_the_kernel_says() {
+    let scratch = Scratch::new("nobody");
+    block_on(async {
+        let error = UnixStream::connect(&scratch.0).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        drop(UnixListener::bind(&scratch.0).unwrap());
+        let error = UnixStream::connect(&scratch.0).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        let error = UnixStream::connect("x".repeat(200)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn several_coroutines_may_accept_from_one_listener() {
+    let name = format!("upshift-unix-many-{}", std::process::id());
+    let runtime = Runtime::builder().vcpus(2).build().unwrap();
+    runtime.block_on(async {
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let listener = std::sync::Arc::new(UnixListener::bind_addr(&address).unwrap());
+        let accepting: Vec<_> = (0..5)
+            .map(|_| {
+                let listener = listener.clone();
+                upshift::spawn(
+                    async move { drop(listener.accept().await.unwrap()) },
+                    Priority::Inherit,
+                )
+            })
+            .collect();
+        for _ in 0..5 {
+            UnixStream::connect_addr(&address).await.unwrap();
+        }
+        for accepting in accepting {
+            accepting.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn futures_of_unix_streams_may_move_between_threads() {
+    fn assert_send<T: Send>(_: T) {}
+    #[expect(dead_code, reason = "it only has to compile")]
+    fn all(stream: &'static mut UnixStream, listener: &'static UnixListener) {
+        assert_send(UnixStream::connect("/"));
+        assert_send(listener.accept());
+        let (mut reader, mut writer) = stream.split();
+        assert_send(reader.recv());
+        assert_send(writer.write_all("static"));
+        assert_send(writer.close());
+    }
+}
