@@ -1,0 +1,230 @@
+//! What all handles of one page share.
+//!
+//! The page and the room for the global page are mapped for life; joining puts the daemon's page into the room and its
+//! doorbells over placeholders of the same number, so that handles read and ring without lock and never dangle.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::vec::Vec;
+
+use crate::client::connection::{Connection, Welcome};
+use crate::client::error::JoinError;
+use crate::client::{Census, Joined, ThreadSpec, VcpuSpec};
+use crate::layout::{GlobalPage, LocalPage, VCPUS};
+use crate::os::{self, Mapping};
+use crate::wire::Thread;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Inner {
+    file: OwnedFd,
+    page: Mapping<LocalPage>,
+    global: Mapping<GlobalPage>,
+    joined: AtomicBool,
+    slot: AtomicU32,
+    cpus: [AtomicU32; VCPUS],
+    doorbells: [OnceLock<OwnedFd>; VCPUS],
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    connection: Option<Connection>,
+    /// How to join again.
+    last: Option<(PathBuf, Vec<VcpuSpec>)>,
+}
+
+impl Inner {
+    pub(super) fn new() -> io::Result<Inner> {
+        let file = os::local_file()?;
+        Ok(Inner {
+            page: Mapping::local(file.as_fd())?,
+            file,
+            global: Mapping::global_room()?,
+            joined: AtomicBool::new(false),
+            slot: AtomicU32::new(0),
+            cpus: [const { AtomicU32::new(0) }; VCPUS],
+            doorbells: [const { OnceLock::new() }; VCPUS],
+            state: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn page(&self) -> &LocalPage {
+        &self.page
+    }
+
+    pub(super) fn global(&self) -> &GlobalPage {
+        &self.global
+    }
+
+    pub(super) fn slot(&self, vcpu: usize) -> usize {
+        self.slot.load(Relaxed) as usize + vcpu
+    }
+
+    pub(super) fn cpu(&self, vcpu: usize) -> usize {
+        self.cpus[vcpu].load(Relaxed) as usize
+    }
+
+    pub(super) fn doorbell(&self, vcpu: usize) -> Option<&OwnedFd> {
+        if self.joined.load(Acquire) {
+            self.doorbells[vcpu].get()
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn join(&self, socket: &Path, vcpus: &[VcpuSpec]) -> Result<Joined, JoinError> {
+        let mut state = self.lock();
+        self.depart(&mut state);
+        state.last = Some((socket.to_path_buf(), vcpus.to_vec()));
+        self.connect(&mut state)
+    }
+
+    pub(super) fn rejoin(&self) -> Result<Joined, JoinError> {
+        let mut state = self.lock();
+        self.depart(&mut state);
+        self.connect(&mut state)
+    }
+
+    fn connect(&self, state: &mut State) -> Result<Joined, JoinError> {
+        let Some((socket, vcpus)) = &state.last else {
+            return Err(JoinError::NeverJoined);
+        };
+        let connection = Connection::open(socket)?;
+        let cpus: Vec<u32> = vcpus.iter().map(|vcpu| vcpu.cpu as u32).collect();
+        let threads: Vec<Thread> = vcpus
+            .iter()
+            .enumerate()
+            .flat_map(|(vcpu, spec)| spec.threads.iter().map(move |&it| named(vcpu, it)))
+            .collect();
+        if cpus.is_empty() {
+            return Err(JoinError::TooMany);
+        }
+        self.page.process().vcpus.store(cpus.len() as u32, Relaxed);
+        let welcome = connection.register(&cpus, &threads, self.file.as_fd())?;
+        self.install(&welcome, &cpus).map_err(JoinError::Local)?;
+        state.connection = Some(connection);
+        Ok(welcome.joined)
+    }
+
+    fn install(&self, welcome: &Welcome, cpus: &[u32]) -> io::Result<()> {
+        for (place, theirs) in self.doorbells.iter().zip(&welcome.doorbells) {
+            match place.get() {
+                None => {
+                    let _ = place.set(theirs.try_clone()?);
+                }
+                Some(ours) => replace(ours, theirs)?,
+            }
+        }
+        for (place, &cpu) in self.cpus.iter().zip(cpus) {
+            place.store(cpu, Relaxed);
+        }
+        self.slot.store(welcome.slot, Relaxed);
+        self.global.show(Some(welcome.global.as_fd()))?;
+        self.joined.store(true, Release);
+        Ok(())
+    }
+
+    /// Alone from now on.
+    fn depart(&self, state: &mut State) {
+        if let Some(connection) = state.connection.take() {
+            // If it does not answer, closing the connection says the same.
+            let _ = connection.leave();
+            self.forget();
+        }
+    }
+
+    fn forget(&self) {
+        self.joined.store(false, Release);
+        // If there is no memory for that, the old page stays: a daemon that has gone leaves it as it was.
+        let _ = self.global.show(None);
+    }
+
+    pub(super) fn leave(&self) {
+        self.depart(&mut self.lock());
+    }
+
+    pub(super) fn is_joined(&self) -> bool {
+        let mut state = self.lock();
+        match &state.connection {
+            Some(connection) if connection.is_open() => true,
+            Some(_) => {
+                state.connection = None;
+                self.forget();
+                false
+            }
+            None => false,
+        }
+    }
+
+    pub(super) fn closed(&self) -> Option<OwnedFd> {
+        let state = self.lock();
+        state.connection.as_ref()?.socket().try_clone().ok()
+    }
+
+    pub(super) fn update(
+        &self,
+        added: &[(usize, ThreadSpec)],
+        removed: &[i32],
+    ) -> Result<(), JoinError> {
+        let mut state = self.lock();
+        if let Some(connection) = &state.connection {
+            let added: Vec<Thread> = added.iter().map(|&(vcpu, it)| named(vcpu, it)).collect();
+            match connection.update(&added, removed) {
+                Err(JoinError::Lost(_)) => {
+                    state.connection = None;
+                    self.forget();
+                }
+                other => other?,
+            }
+        }
+        if let Some((_, vcpus)) = &mut state.last {
+            for spec in vcpus.iter_mut() {
+                spec.threads.retain(|thread| !removed.contains(&thread.tid));
+            }
+            for &(vcpu, thread) in added {
+                if let Some(spec) = vcpus.get_mut(vcpu) {
+                    spec.threads.push(thread);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn census(&self) -> Result<Census, JoinError> {
+        let state = self.lock();
+        let connection = state.connection.as_ref().ok_or(JoinError::NotJoined)?;
+        connection.census()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn named(vcpu: usize, thread: ThreadSpec) -> Thread {
+    Thread {
+        tid: thread.tid,
+        vcpu: vcpu as u16,
+        role: thread.role,
+    }
+}
+
+/// Puts another file behind the descriptor `ours`, which keeps its number.
+fn replace(ours: &OwnedFd, theirs: &OwnedFd) -> io::Result<()> {
+    // SAFETY: `dup3` closes and reopens the number in one step, and the value is forgotten below, so the number keeps its one
+    // owner. Who rings meanwhile rings the one bell or the other.
+    let mut alias = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(ours.as_raw_fd()) });
+    rustix::io::dup3(theirs, &mut alias, rustix::io::DupFlags::CLOEXEC)?;
+    Ok(())
+}

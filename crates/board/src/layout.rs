@@ -1,0 +1,335 @@
+//! The pages.
+//!
+//! Every word is atomic, because the other side may change it at any moment, and every pattern of bits is valid, because the
+//! other side may be hostile: a level is stored as `level + 1`, 0 is none, anything above 64 is none. A zeroed page is idle.
+//!
+//! One cache line (64 bytes) per writer, so vCPUs do not disturb each other. Sizes are checked by the compiler.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::urgency::{Claim, LEVELS, NOTHING, Standing};
+
+/// Version of layout and protocol; both sides must have the same.
+pub const VERSION: u16 = 1;
+
+/// vCPUs one process can register.
+pub const VCPUS: usize = 63;
+
+/// CPUs a machine can have for the board.
+pub const CPUS: usize = 1024;
+
+/// vCPUs of all processes together.
+pub const SLOTS: usize = 4096;
+
+/// Bytes of the local page.
+pub const LOCAL_BYTES: usize = 4096;
+
+/// Bytes of the global page, a multiple of 4096.
+pub const GLOBAL_BYTES: usize = size_of::<GlobalPage>().next_multiple_of(4096);
+
+/// The local page: its process writes, the daemon reads and distrusts.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct LocalPage {
+    process: ProcessLine,
+    vcpus: [VcpuLine; VCPUS],
+}
+
+/// Line 0 of the local page.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct ProcessLine {
+    /// [`VERSION`], for whoever looks at the page in a debugger.
+    pub version: AtomicU32,
+    /// How many lines follow that are in use.
+    pub vcpus: AtomicU32,
+}
+
+/// What one vCPU says of itself. Written by its process alone.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct VcpuLine {
+    bitmap: AtomicU64,
+    arrived: AtomicU64,
+    running: AtomicU32,
+    awaited: AtomicU32,
+    current: AtomicU32,
+    sequence: AtomicU32,
+}
+
+/// The global page: the daemon writes, everybody else can only read.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct GlobalPage {
+    header: GlobalHeader,
+    cpus: [CpuLine; CPUS],
+    slots: [AtomicU32; SLOTS],
+}
+
+/// Line 0 of the global page.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct GlobalHeader {
+    /// Bit L set: some registered process has something runnable at level L. A hint: CPUs publish independently.
+    pub bitmap: AtomicU64,
+    /// Names one life of one daemon.
+    pub generation: AtomicU64,
+    /// CLOCK_MONOTONIC in ns at the daemon's last sign of life.
+    pub heartbeat: AtomicU64,
+    /// Counts publications of any CPU.
+    pub sequence: AtomicU64,
+    /// 1: the daemon enforces by elevation. 0: processes give way by themselves.
+    pub enforcing: AtomicU32,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+}
+
+/// What runs on one CPU.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct CpuLine {
+    /// Bit L set: something of level L is runnable on this CPU (after ceilings).
+    pub bitmap: AtomicU64,
+    /// Changes of the winner.
+    pub switches: AtomicU64,
+    /// Slot of the winner plus 1; 0: nobody is runnable.
+    pub winner: AtomicU32,
+    /// Level of the winner plus 1; 0: none.
+    pub level: AtomicU32,
+    /// How many vCPUs have something runnable or awaited.
+    pub contenders: AtomicU32,
+    /// Counts publications of this line.
+    pub sequence: AtomicU32,
+}
+
+const _: () = {
+    assert!(size_of::<LocalPage>() == LOCAL_BYTES);
+    assert!(size_of::<VcpuLine>() == 64 && size_of::<CpuLine>() == 64);
+    assert!(size_of::<GlobalPage>() == 64 + CPUS * 64 + SLOTS * 4);
+};
+
+fn encode(level: u8) -> u32 {
+    if level < LEVELS {
+        u32::from(level) + 1
+    } else {
+        0
+    }
+}
+
+fn decode(word: u32) -> u8 {
+    match word {
+        1..=64 => (word - 1) as u8,
+        _ => NOTHING,
+    }
+}
+
+impl LocalPage {
+    /// An idle page, for processes without shared memory and for tests.
+    pub const fn new() -> LocalPage {
+        LocalPage {
+            process: ProcessLine {
+                version: AtomicU32::new(VERSION as u32),
+                vcpus: AtomicU32::new(0),
+            },
+            vcpus: [const { VcpuLine::new() }; VCPUS],
+        }
+    }
+
+    /// Line 0.
+    pub fn process(&self) -> &ProcessLine {
+        &self.process
+    }
+
+    /// The line of vCPU `index`; `None` from [`VCPUS`] on.
+    pub fn vcpu(&self, index: usize) -> Option<&VcpuLine> {
+        self.vcpus.get(index)
+    }
+}
+
+impl Default for LocalPage {
+    fn default() -> LocalPage {
+        LocalPage::new()
+    }
+}
+
+impl VcpuLine {
+    /// An idle line.
+    pub const fn new() -> VcpuLine {
+        VcpuLine {
+            bitmap: AtomicU64::new(0),
+            arrived: AtomicU64::new(0),
+            running: AtomicU32::new(0),
+            awaited: AtomicU32::new(0),
+            current: AtomicU32::new(0),
+            sequence: AtomicU32::new(0),
+        }
+    }
+
+    /// The levels that have a runnable coroutine. The vCPU may use this very word as its own bitmap.
+    pub fn bitmap(&self) -> &AtomicU64 {
+        &self.bitmap
+    }
+
+    /// The levels of which something has arrived that the vCPU has not taken in yet: set by whoever notices (a dispatcher
+    /// thread), cleared by the vCPU. They count as runnable.
+    pub fn arrived(&self) -> &AtomicU64 {
+        &self.arrived
+    }
+
+    /// Publishes the level of the poll under way; [`NOTHING`] between polls.
+    pub fn set_running(&self, level: u8) {
+        self.running.store(encode(level), Release);
+    }
+
+    /// Publishes the most urgent level that waits for something; [`NOTHING`] if none does.
+    pub fn set_awaited(&self, level: u8) {
+        self.awaited.store(encode(level), Release);
+    }
+
+    /// Publishes which worker serves the vCPU, by its place among the workers of the registration. `None`: any.
+    pub fn set_current(&self, worker: Option<u16>) {
+        let word = worker.map_or(0, |worker| u32::from(worker) + 1);
+        self.current.store(word, Release);
+    }
+
+    /// Counts one turn of the vCPU, so that others can see that it lives.
+    pub fn count_turn(&self) {
+        self.sequence
+            .store(self.sequence.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    /// Turns counted so far, modulo 2³².
+    pub fn turns(&self) -> u32 {
+        self.sequence.load(Relaxed)
+    }
+
+    /// Reads the words, each once.
+    pub fn claim(&self) -> Claim {
+        let current = self.current.load(Acquire);
+        Claim {
+            bitmap: self.bitmap.load(Acquire) | self.arrived.load(Acquire),
+            running: decode(self.running.load(Acquire)),
+            awaited: decode(self.awaited.load(Acquire)),
+            current: current.checked_sub(1).map(|worker| worker as usize),
+        }
+    }
+}
+
+impl Default for VcpuLine {
+    fn default() -> VcpuLine {
+        VcpuLine::new()
+    }
+}
+
+impl GlobalPage {
+    /// Line 0.
+    pub fn header(&self) -> &GlobalHeader {
+        &self.header
+    }
+
+    /// The line of `cpu`; `None` from [`CPUS`] on.
+    pub fn cpu(&self, cpu: usize) -> Option<&CpuLine> {
+        self.cpus.get(cpu)
+    }
+
+    /// The word of the vCPU in `slot`; `None` from [`SLOTS`] on.
+    pub fn slot(&self, slot: usize) -> Option<&AtomicU32> {
+        self.slots.get(slot)
+    }
+
+    /// The standing of the vCPU in `slot`; alone if there is no such slot. One load.
+    pub fn standing(&self, slot: usize) -> Standing {
+        self.slots.get(slot).map_or(Standing::ALONE, |word| {
+            Standing::from_word(word.load(Acquire))
+        })
+    }
+}
+
+impl CpuLine {
+    /// Level of the winner, or [`NOTHING`].
+    pub fn winning_level(&self) -> u8 {
+        decode(self.level.load(Acquire))
+    }
+
+    /// Slot of the winner.
+    pub fn winner(&self) -> Option<usize> {
+        self.winner
+            .load(Acquire)
+            .checked_sub(1)
+            .map(|slot| slot as usize)
+    }
+
+    /// Publishes; for the scheduler. Counts a switch if the winner changed.
+    pub fn publish(&self, bitmap: u64, winner: Option<usize>, level: u8, contenders: u32) {
+        let word = winner.map_or(0, |slot| slot as u32 + 1);
+        let before = self.winner.load(Relaxed);
+        if before != word {
+            if word != 0 {
+                self.switches.fetch_add(1, Relaxed);
+            }
+            self.winner.store(word, Relaxed);
+        }
+        self.level.store(encode(level), Relaxed);
+        self.contenders.store(contenders, Relaxed);
+        self.bitmap.store(bitmap, Release);
+        self.sequence.fetch_add(1, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_page_is_idle() {
+        let page = LocalPage::new();
+        for index in 0..VCPUS {
+            assert_eq!(page.vcpu(index).unwrap().claim(), Claim::default());
+        }
+        assert!(page.vcpu(VCPUS).is_none());
+    }
+
+    #[test]
+    fn what_is_published_is_claimed() {
+        let line = VcpuLine::new();
+        line.bitmap().store(1 << 9, Relaxed);
+        line.arrived().fetch_or(1 << 5, Relaxed);
+        line.set_running(20);
+        line.set_awaited(0);
+        line.set_current(Some(3));
+        let claim = line.claim();
+        assert_eq!(claim.runnable(), 5);
+        assert_eq!((claim.running, claim.awaited), (20, 0));
+        assert_eq!(claim.current, Some(3));
+        line.set_running(NOTHING);
+        line.set_current(None);
+        assert_eq!(
+            (line.claim().running, line.claim().current),
+            (NOTHING, None)
+        );
+    }
+
+    #[test]
+    fn garbage_is_a_claim_like_any_other() {
+        let line = VcpuLine::new();
+        for word in [u32::MAX, 65, 1 << 31, 64] {
+            line.running.store(word, Relaxed);
+            line.awaited.store(word, Relaxed);
+            line.current.store(word, Relaxed);
+            assert!(line.claim().potential() <= NOTHING);
+        }
+    }
+
+    #[test]
+    fn a_cpu_counts_changes_of_its_winner_only() {
+        // SAFETY: words of zeroes are a valid line.
+        let line: CpuLine = unsafe { core::mem::zeroed() };
+        line.publish(1 << 3, Some(7), 3, 2);
+        line.publish(1 << 3, Some(7), 3, 2);
+        line.publish(0, None, NOTHING, 0);
+        line.publish(1 << 3, Some(7), 3, 1);
+        assert_eq!(line.switches.load(Relaxed), 2);
+        assert_eq!((line.winner(), line.winning_level()), (Some(7), 3));
+    }
+}

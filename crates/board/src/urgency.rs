@@ -1,0 +1,193 @@
+//! What the words of a vCPU mean, and when its process has to ring.
+//!
+//! Pure functions over plain values; no memory is shared here. Levels are 0 (most urgent) … 63; 64, [`NOTHING`], stands for
+//! "no level". All are O(1).
+
+/// Number of levels.
+pub const LEVELS: u8 = 64;
+
+/// In place of a level: nothing runs, waits or competes. Less urgent than every level.
+pub const NOTHING: u8 = LEVELS;
+
+/// What one vCPU says of itself, as read at one moment. Untrusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Levels with a runnable coroutine, that which has merely arrived included.
+    pub bitmap: u64,
+    /// Level of the poll under way, or [`NOTHING`].
+    pub running: u8,
+    /// The most urgent level that waits for I/O, time or others, or [`NOTHING`].
+    pub awaited: u8,
+    /// Which worker serves the vCPU; `None`: any of them.
+    pub current: Option<usize>,
+}
+
+impl Default for Claim {
+    /// Idle, and waiting for nothing.
+    fn default() -> Claim {
+        Claim {
+            bitmap: 0,
+            running: NOTHING,
+            awaited: NOTHING,
+            current: None,
+        }
+    }
+}
+
+impl Claim {
+    /// The most urgent level that runs or could run now; [`NOTHING`] if the vCPU is idle.
+    pub fn runnable(&self) -> u8 {
+        let ready = self.bitmap.trailing_zeros() as u8;
+        ready.min(self.running).min(NOTHING)
+    }
+
+    /// The level by which the vCPU is ranked: what it could run now, or, while it sleeps, what it may wake up for. A sleeper
+    /// holds its rank so that its wake needs no decision.
+    pub fn potential(&self) -> u8 {
+        match self.runnable() {
+            NOTHING => self.awaited.min(NOTHING),
+            level => level,
+        }
+    }
+}
+
+/// Limits what `claim` says to levels at or below `ceiling` in urgency: anything more urgent counts as `ceiling`.
+pub fn clamp(level: u8, ceiling: u8) -> u8 {
+    if level >= NOTHING {
+        NOTHING
+    } else {
+        level.max(ceiling).min(LEVELS - 1)
+    }
+}
+
+/// Clamps a bitmap: bits more urgent than `ceiling` become the bit of `ceiling`.
+pub fn clamp_bitmap(bitmap: u64, ceiling: u8) -> u64 {
+    let ceiling = ceiling.min(LEVELS - 1);
+    let above = (1u64 << ceiling) - 1;
+    if bitmap & above == 0 {
+        bitmap
+    } else {
+        bitmap & !above | 1 << ceiling
+    }
+}
+
+/// Where the scheduler has put a vCPU among those of its CPU: one word of the global page.
+///
+/// The word 0 means alone: never ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Ring if the potential becomes more urgent than this level: `rise` itself is still within the rank. 0: nobody is above.
+    pub rise: u8,
+    /// Ring if the potential becomes less urgent than this level. [`NOTHING`]: nobody is below.
+    pub fall: u8,
+    /// 0: the vCPU's threads have their own policies. Above: they are elevated, the higher the more urgent.
+    pub band: u8,
+    /// Whether somebody more urgent is runnable on this CPU, so that a vCPU that is not forced should give way by itself.
+    pub outranked: bool,
+}
+
+impl Standing {
+    /// Nobody else competes.
+    pub const ALONE: Standing = Standing {
+        rise: 0,
+        fall: NOTHING,
+        band: 0,
+        outranked: false,
+    };
+
+    /// From the word of the global page.
+    pub fn from_word(word: u32) -> Standing {
+        let [rise, depth, band, flags] = word.to_le_bytes();
+        Standing {
+            rise,
+            fall: NOTHING.saturating_sub(depth),
+            band,
+            outranked: flags & 1 != 0,
+        }
+    }
+
+    /// To the word of the global page.
+    pub fn word(self) -> u32 {
+        u32::from_le_bytes([
+            self.rise,
+            NOTHING - self.fall.min(NOTHING),
+            self.band,
+            u8::from(self.outranked),
+        ])
+    }
+
+    /// Whether a vCPU of this standing has to ring now that its potential is `level`.
+    pub fn wants_ring(self, level: u8) -> bool {
+        level < self.rise || level > self.fall
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_urgent_of_ready_and_running_counts() {
+        let mut claim = Claim {
+            bitmap: 1 << 40 | 1 << 50,
+            ..Claim::default()
+        };
+        assert_eq!(claim.runnable(), 40);
+        claim.running = 7;
+        assert_eq!(claim.runnable(), 7);
+        assert_eq!(claim.potential(), 7);
+    }
+
+    #[test]
+    fn a_sleeper_ranks_by_what_it_awaits() {
+        let mut claim = Claim {
+            awaited: 2,
+            ..Claim::default()
+        };
+        assert_eq!((claim.runnable(), claim.potential()), (NOTHING, 2));
+        claim.bitmap = 1 << 50;
+        assert_eq!(claim.potential(), 50);
+        assert_eq!(Claim::default().potential(), NOTHING);
+    }
+
+    #[test]
+    fn nonsense_counts_as_nothing() {
+        let claim = Claim {
+            bitmap: 0,
+            running: 200,
+            awaited: 255,
+            current: None,
+        };
+        assert_eq!(claim.potential(), NOTHING);
+    }
+
+    #[test]
+    fn ceilings_clamp_levels_and_bitmaps() {
+        assert_eq!(clamp(0, 16), 16);
+        assert_eq!(clamp(20, 16), 20);
+        assert_eq!(clamp(NOTHING, 16), NOTHING);
+        assert_eq!(clamp(3, 200), 63);
+        assert_eq!(clamp_bitmap(1 | 1 << 20, 16), 1 << 16 | 1 << 20);
+        assert_eq!(clamp_bitmap(1 << 20, 16), 1 << 20);
+        assert_eq!(clamp_bitmap(u64::MAX, 63), 1 << 63);
+        assert_eq!(clamp_bitmap(u64::MAX, 0), u64::MAX);
+    }
+
+    #[test]
+    fn a_zeroed_word_is_alone_and_words_go_there_and_back() {
+        assert_eq!(Standing::from_word(0), Standing::ALONE);
+        assert_eq!(Standing::ALONE.word(), 0);
+        for level in 0..=NOTHING {
+            assert!(!Standing::ALONE.wants_ring(level));
+        }
+        let standing = Standing {
+            rise: 3,
+            fall: 39,
+            band: 2,
+            outranked: true,
+        };
+        assert_eq!(Standing::from_word(standing.word()), standing);
+        assert!(standing.wants_ring(2) && !standing.wants_ring(3));
+        assert!(standing.wants_ring(40) && !standing.wants_ring(39));
+    }
+}

@@ -1,0 +1,565 @@
+//! Messages between a process and the daemon: fixed, little-endian, one per packet of a SOCK_SEQPACKET socket.
+//!
+//! ```text
+//! every message     magic u32 "UPBD" │ version u16 │ kind u16 │ body
+//! process → daemon
+//!   1 Register      vcpus u16 │ threads u16 │ cpu u32 … │ (tid i32, vcpu u16, role u16) …      + 1 descriptor: local page
+//!   2 Update        added u16 │ removed u16 │ (tid i32, vcpu u16, role u16) … │ tid i32 …
+//!   3 Leave
+//!   4 Census
+//! daemon → process
+//!   129 Welcome     generation u64 │ session u32 │ slot u32 │ vcpus u16 │ enforcing u16        + 1 + vcpus descriptors
+//!   130 Done        kind of the request u16
+//!   132 Census      bytes u32                                                                 + 1 descriptor: JSON
+//!   255 Refused     reason u16 │ text, UTF-8, to the end
+//! ```
+//!
+//! Decoding allocates nothing, panics on no input, and accepts no byte too many or too few. Descriptors are not its concern.
+
+use core::fmt;
+use core::str;
+
+use crate::layout::{VCPUS, VERSION};
+
+/// The first four bytes of every message.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"UPBD");
+
+/// Threads one message can name.
+pub const THREADS: usize = 512;
+
+/// Bytes of the longest message.
+pub const LONGEST: usize = HEADER + 4 + VCPUS * 4 + THREADS * THREAD;
+
+const HEADER: usize = 8;
+const THREAD: usize = 8;
+const TEXT: usize = 1024;
+
+/// What a thread does for its vCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Runs coroutines.
+    Worker,
+    /// Sleeps until something arrives, says so on the local page and rings: runs above all workers, within a budget.
+    Dispatcher,
+}
+
+/// One thread of a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thread {
+    /// Its id, as `gettid` says.
+    pub tid: i32,
+    /// The vCPU it serves: index into the registration.
+    pub vcpu: u16,
+    /// What it does.
+    pub role: Role,
+}
+
+/// Why the daemon refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The message was not understood.
+    Malformed,
+    /// Versions differ.
+    Version,
+    /// Too many registrations, threads or requests.
+    Limit,
+    /// The configuration excludes this user.
+    Forbidden,
+    /// A thread is not of the caller's process, or not pinned to the CPU of its vCPU.
+    Thread,
+    /// The page is not a sealed memory file of the right size.
+    Page,
+    /// There is no such CPU.
+    Cpu,
+    /// The request does not fit the state: registered twice, or not at all.
+    State,
+    /// The daemon could not do it.
+    Failed,
+    /// Something newer than this crate.
+    Other(u16),
+}
+
+impl Reason {
+    fn number(self) -> u16 {
+        match self {
+            Reason::Malformed => 1,
+            Reason::Version => 2,
+            Reason::Limit => 3,
+            Reason::Forbidden => 4,
+            Reason::Thread => 5,
+            Reason::Page => 6,
+            Reason::Cpu => 7,
+            Reason::State => 8,
+            Reason::Failed => 9,
+            Reason::Other(number) => number,
+        }
+    }
+
+    fn from_number(number: u16) -> Reason {
+        match number {
+            1 => Reason::Malformed,
+            2 => Reason::Version,
+            3 => Reason::Limit,
+            4 => Reason::Forbidden,
+            5 => Reason::Thread,
+            6 => Reason::Page,
+            7 => Reason::Cpu,
+            8 => Reason::State,
+            9 => Reason::Failed,
+            other => Reason::Other(other),
+        }
+    }
+}
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WireError {
+    /// Not of this protocol.
+    Magic,
+    /// Another version of it.
+    Version(u16),
+    /// A kind that does not exist, or not in this direction.
+    Kind(u16),
+    /// Too short, too long, or a number out of range.
+    Body,
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WireError::Magic => f.write_str("the bytes are no message of the board's protocol"),
+            WireError::Version(theirs) => write!(
+                f,
+                "protocol version {theirs} meets version {VERSION}: use a daemon and a library of the same release"
+            ),
+            WireError::Kind(kind) => write!(f, "message kind {kind} does not exist here"),
+            WireError::Body => f.write_str("the message is too short, too long or out of range"),
+        }
+    }
+}
+
+impl core::error::Error for WireError {}
+
+/// A message to the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// Joins. One descriptor comes along: the sealed local page.
+    Register {
+        /// CPU of each vCPU.
+        cpus: Cpus<'a>,
+        /// Threads of the vCPUs.
+        threads: Threads<'a>,
+    },
+    /// Threads were born or have gone.
+    Update {
+        /// New ones.
+        added: Threads<'a>,
+        /// Those to forget.
+        removed: Tids<'a>,
+    },
+    /// Leaves; everything is given back before the answer.
+    Leave,
+    /// Asks for the state of the whole machine.
+    Census,
+}
+
+/// A message from the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// Registered. Descriptors come along: the global page, and one doorbell per vCPU.
+    Welcome {
+        /// Names this life of the daemon.
+        generation: u64,
+        /// Names the registration.
+        session: u32,
+        /// Slot of vCPU 0 in the global page; the others follow it.
+        slot: u32,
+        /// How many vCPUs were registered.
+        vcpus: u16,
+        /// Whether the daemon elevates; else processes give way by themselves.
+        enforcing: bool,
+    },
+    /// The request of this kind has been done.
+    Done(u16),
+    /// A descriptor comes along: a memory file with `bytes` of JSON.
+    Census {
+        /// Its length.
+        bytes: u32,
+    },
+    /// It has not.
+    Refused {
+        /// Why.
+        reason: Reason,
+        /// Why, and what to do, for people.
+        text: &'a str,
+    },
+}
+
+/// CPUs of a message: 4 bytes each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cpus<'a>(&'a [u8]);
+
+/// Threads of a message: 8 bytes each, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Threads<'a>(&'a [u8]);
+
+/// Thread ids of a message: 4 bytes each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tids<'a>(&'a [u8]);
+
+impl Cpus<'_> {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len() / 4
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0
+            .as_chunks()
+            .0
+            .iter()
+            .map(|cpu| u32::from_le_bytes(*cpu))
+    }
+}
+
+impl Threads<'_> {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len() / THREAD
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each.
+    pub fn iter(&self) -> impl Iterator<Item = Thread> + '_ {
+        self.0.as_chunks().0.iter().filter_map(thread)
+    }
+}
+
+impl Tids<'_> {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len() / 4
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each.
+    pub fn iter(&self) -> impl Iterator<Item = i32> + '_ {
+        self.0
+            .as_chunks()
+            .0
+            .iter()
+            .map(|tid| i32::from_le_bytes(*tid))
+    }
+}
+
+fn thread(bytes: &[u8; THREAD]) -> Option<Thread> {
+    let [t0, t1, t2, t3, v0, v1, r0, r1] = *bytes;
+    Some(Thread {
+        tid: i32::from_le_bytes([t0, t1, t2, t3]),
+        vcpu: u16::from_le_bytes([v0, v1]),
+        role: match u16::from_le_bytes([r0, r1]) {
+            0 => Role::Worker,
+            1 => Role::Dispatcher,
+            _ => return None,
+        },
+    })
+}
+
+/// Takes bytes off the front of a message.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], WireError> {
+        let (front, rest) = self.0.split_at_checked(bytes).ok_or(WireError::Body)?;
+        self.0 = rest;
+        Ok(front)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let (front, rest) = self.0.split_first_chunk().ok_or(WireError::Body)?;
+        self.0 = rest;
+        Ok(*front)
+    }
+
+    fn u16(&mut self) -> Result<u16, WireError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    fn u32(&mut self) -> Result<u32, WireError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, WireError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn threads(&mut self, count: usize, vcpus: usize) -> Result<Threads<'a>, WireError> {
+        if count > THREADS {
+            return Err(WireError::Body);
+        }
+        let threads = Threads(self.take(count * THREAD)?);
+        let valid = |thread: Thread| thread.tid > 0 && usize::from(thread.vcpu) < vcpus;
+        if threads.iter().filter(|&thread| valid(thread)).count() == count {
+            Ok(threads)
+        } else {
+            Err(WireError::Body)
+        }
+    }
+
+    fn end(&self) -> Result<(), WireError> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(WireError::Body)
+        }
+    }
+
+    /// Checks magic and version, returns the kind.
+    fn header(&mut self) -> Result<u16, WireError> {
+        let magic = self.u32().map_err(|_| WireError::Magic)?;
+        if magic != MAGIC {
+            return Err(WireError::Magic);
+        }
+        match self.u16()? {
+            VERSION => self.u16(),
+            other => Err(WireError::Version(other)),
+        }
+    }
+}
+
+/// Appends to a buffer; too long a message is cut off, which [`encode`](Request::encode)'s limits exclude.
+struct Writer<'a> {
+    buffer: &'a mut [u8],
+    at: usize,
+}
+
+impl<'a> Writer<'a> {
+    fn new(buffer: &'a mut [u8], kind: u16) -> Writer<'a> {
+        let mut writer = Writer { buffer, at: 0 };
+        writer.put(&MAGIC.to_le_bytes());
+        writer.put(&VERSION.to_le_bytes());
+        writer.put(&kind.to_le_bytes());
+        writer
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        if let Some(room) = self.buffer.get_mut(self.at..self.at + bytes.len()) {
+            room.copy_from_slice(bytes);
+            self.at += bytes.len();
+        }
+    }
+
+    fn thread(&mut self, thread: &Thread) {
+        self.put(&thread.tid.to_le_bytes());
+        self.put(&thread.vcpu.to_le_bytes());
+        let role: u16 = match thread.role {
+            Role::Worker => 0,
+            Role::Dispatcher => 1,
+        };
+        self.put(&role.to_le_bytes());
+    }
+}
+
+/// A buffer that holds any message.
+pub type Buffer = [u8; LONGEST];
+
+/// An empty [`Buffer`].
+pub const fn buffer() -> Buffer {
+    [0; LONGEST]
+}
+
+const REGISTER: u16 = 1;
+const UPDATE: u16 = 2;
+const LEAVE: u16 = 3;
+const CENSUS: u16 = 4;
+const WELCOME: u16 = 129;
+const DONE: u16 = 130;
+const CENSUS_IS: u16 = 132;
+const REFUSED: u16 = 255;
+
+/// Writes a Register message; returns its length, `None` if it names more than [`VCPUS`] vCPUs or [`THREADS`] threads.
+pub fn encode_register(buffer: &mut Buffer, cpus: &[u32], threads: &[Thread]) -> Option<usize> {
+    if cpus.len() > VCPUS || threads.len() > THREADS {
+        return None;
+    }
+    let mut writer = Writer::new(buffer, REGISTER);
+    writer.put(&(cpus.len() as u16).to_le_bytes());
+    writer.put(&(threads.len() as u16).to_le_bytes());
+    for cpu in cpus {
+        writer.put(&cpu.to_le_bytes());
+    }
+    for thread in threads {
+        writer.thread(thread);
+    }
+    Some(writer.at)
+}
+
+/// Writes an Update message; returns its length, `None` if it names more than [`THREADS`] threads in all.
+pub fn encode_update(buffer: &mut Buffer, added: &[Thread], removed: &[i32]) -> Option<usize> {
+    if added.len() + removed.len() > THREADS {
+        return None;
+    }
+    let mut writer = Writer::new(buffer, UPDATE);
+    writer.put(&(added.len() as u16).to_le_bytes());
+    writer.put(&(removed.len() as u16).to_le_bytes());
+    for thread in added {
+        writer.thread(thread);
+    }
+    for tid in removed {
+        writer.put(&tid.to_le_bytes());
+    }
+    Some(writer.at)
+}
+
+/// Writes a Leave message; returns its length.
+pub fn encode_leave(buffer: &mut Buffer) -> usize {
+    Writer::new(buffer, LEAVE).at
+}
+
+/// Writes a Census request; returns its length.
+pub fn encode_census(buffer: &mut Buffer) -> usize {
+    Writer::new(buffer, CENSUS).at
+}
+
+impl<'a> Request<'a> {
+    /// Reads a message to the daemon.
+    ///
+    /// # Errors
+    /// [`WireError`], for anything but a complete and valid message.
+    pub fn decode(bytes: &'a [u8]) -> Result<Request<'a>, WireError> {
+        let mut reader = Reader(bytes);
+        let request = match reader.header()? {
+            REGISTER => {
+                let (vcpus, threads) = (reader.u16()?, reader.u16()?);
+                let vcpus = usize::from(vcpus);
+                if vcpus == 0 || vcpus > VCPUS {
+                    return Err(WireError::Body);
+                }
+                Request::Register {
+                    cpus: Cpus(reader.take(vcpus * 4)?),
+                    threads: reader.threads(usize::from(threads), vcpus)?,
+                }
+            }
+            UPDATE => {
+                let (added, removed) = (reader.u16()?, reader.u16()?);
+                let (added, removed) = (usize::from(added), usize::from(removed));
+                if added + removed > THREADS {
+                    return Err(WireError::Body);
+                }
+                Request::Update {
+                    added: reader.threads(added, VCPUS)?,
+                    removed: Tids(reader.take(removed * 4)?),
+                }
+            }
+            LEAVE => Request::Leave,
+            CENSUS => Request::Census,
+            other => return Err(WireError::Kind(other)),
+        };
+        reader.end()?;
+        Ok(request)
+    }
+
+    /// The number that a Done reply names.
+    pub fn kind(&self) -> u16 {
+        match self {
+            Request::Register { .. } => REGISTER,
+            Request::Update { .. } => UPDATE,
+            Request::Leave => LEAVE,
+            Request::Census => CENSUS,
+        }
+    }
+}
+
+impl<'a> Reply<'a> {
+    /// Writes the message; returns its length. A text longer than 1024 bytes is cut.
+    pub fn encode(&self, buffer: &mut Buffer) -> usize {
+        match *self {
+            Reply::Welcome {
+                generation,
+                session,
+                slot,
+                vcpus,
+                enforcing,
+            } => {
+                let mut writer = Writer::new(buffer, WELCOME);
+                writer.put(&generation.to_le_bytes());
+                writer.put(&session.to_le_bytes());
+                writer.put(&slot.to_le_bytes());
+                writer.put(&vcpus.to_le_bytes());
+                writer.put(&u16::from(enforcing).to_le_bytes());
+                writer.at
+            }
+            Reply::Done(kind) => {
+                let mut writer = Writer::new(buffer, DONE);
+                writer.put(&kind.to_le_bytes());
+                writer.at
+            }
+            Reply::Census { bytes } => {
+                let mut writer = Writer::new(buffer, CENSUS_IS);
+                writer.put(&bytes.to_le_bytes());
+                writer.at
+            }
+            Reply::Refused { reason, text } => {
+                let mut writer = Writer::new(buffer, REFUSED);
+                writer.put(&reason.number().to_le_bytes());
+                let mut end = text.len().min(TEXT);
+                while !text.is_char_boundary(end) {
+                    end -= 1;
+                }
+                writer.put(&text.as_bytes()[..end]);
+                writer.at
+            }
+        }
+    }
+
+    /// Reads a message from the daemon.
+    ///
+    /// # Errors
+    /// [`WireError`], for anything but a complete and valid message.
+    pub fn decode(bytes: &'a [u8]) -> Result<Reply<'a>, WireError> {
+        let mut reader = Reader(bytes);
+        let reply = match reader.header()? {
+            WELCOME => Reply::Welcome {
+                generation: reader.u64()?,
+                session: reader.u32()?,
+                slot: reader.u32()?,
+                vcpus: reader.u16()?,
+                enforcing: match reader.u16()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(WireError::Body),
+                },
+            },
+            DONE => Reply::Done(reader.u16()?),
+            CENSUS_IS => Reply::Census {
+                bytes: reader.u32()?,
+            },
+            REFUSED => {
+                let reason = Reason::from_number(reader.u16()?);
+                let text = reader.take(reader.0.len())?;
+                Reply::Refused {
+                    reason,
+                    text: str::from_utf8(text).map_err(|_| WireError::Body)?,
+                }
+            }
+            other => return Err(WireError::Kind(other)),
+        };
+        reader.end()?;
+        Ok(reply)
+    }
+}

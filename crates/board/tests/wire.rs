@@ -1,0 +1,143 @@
+//! The protocol on hostile bytes: every input is a message or an error, never a panic, and messages survive the way.
+
+use proptest::prelude::*;
+use upshift_board::wire::{
+    Reason, Reply, Request, Role, Thread, WireError, buffer, encode_census, encode_leave,
+    encode_register, encode_update,
+};
+
+fn thread() -> impl Strategy<Value = Thread> {
+    (1..i32::MAX, 0..3u16, any::<bool>()).prop_map(|(tid, vcpu, dispatcher)| Thread {
+        tid,
+        vcpu,
+        role: if dispatcher {
+            Role::Dispatcher
+        } else {
+            Role::Worker
+        },
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_bytes_are_a_message_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Request::decode(&bytes);
+        let _ = Reply::decode(&bytes);
+    }
+
+    #[test]
+    fn bytes_behind_a_valid_header_are_a_message_or_an_error(
+        kind in prop_oneof![0u16..6, 128u16..134, Just(255u16)],
+        body in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let mut bytes = b"UPBD\x01\x00".to_vec();
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(body);
+        let _ = Request::decode(&bytes);
+        let _ = Reply::decode(&bytes);
+    }
+
+    #[test]
+    fn a_registration_arrives_as_it_was_sent(
+        cpus in prop::collection::vec(any::<u32>(), 3..=63),
+        threads in prop::collection::vec(thread(), 0..=512),
+    ) {
+        let mut message = buffer();
+        let length = encode_register(&mut message, &cpus, &threads).unwrap();
+        let Ok(Request::Register { cpus: c, threads: t }) = Request::decode(&message[..length]) else {
+            panic!("not a registration");
+        };
+        prop_assert!(c.iter().eq(cpus));
+        prop_assert!(t.iter().eq(threads));
+    }
+
+    #[test]
+    fn one_changed_byte_or_a_changed_length_does_no_harm(
+        threads in prop::collection::vec(thread(), 0..20),
+        at in 0..400usize,
+        byte in any::<u8>(),
+        cut in 0..400usize,
+    ) {
+        let mut message = buffer();
+        let length = encode_register(&mut message, &[0, 1, 2], &threads).unwrap();
+        if at < length {
+            message[at] = byte;
+        }
+        if let Ok(Request::Register { cpus, threads }) = Request::decode(&message[..length]) {
+            prop_assert!(cpus.len() <= 63);
+            prop_assert!(threads.iter().all(|thread| thread.tid > 0 && usize::from(thread.vcpu) < cpus.len()));
+        }
+        if cut != length {
+            prop_assert!(Request::decode(&message[..cut]).is_err() || at < length);
+        }
+    }
+
+    #[test]
+    fn an_update_arrives_as_it_was_sent(
+        added in prop::collection::vec(thread(), 0..=100),
+        removed in prop::collection::vec(any::<i32>(), 0..=100),
+    ) {
+        let mut message = buffer();
+        let length = encode_update(&mut message, &added, &removed).unwrap();
+        let Ok(Request::Update { added: a, removed: r }) = Request::decode(&message[..length]) else {
+            panic!("not an update");
+        };
+        prop_assert!(a.iter().eq(added));
+        prop_assert!(r.iter().eq(removed));
+    }
+
+    #[test]
+    fn replies_arrive_as_they_were_sent(
+        generation in any::<u64>(), session in any::<u32>(), slot in any::<u32>(), vcpus in any::<u16>(),
+        enforcing in any::<bool>(), text in ".{0,300}",
+    ) {
+        let mut message = buffer();
+        for reply in [
+            Reply::Welcome { generation, session, slot, vcpus, enforcing },
+            Reply::Done(vcpus),
+            Reply::Census { bytes: session },
+            Reply::Refused { reason: Reason::Limit, text: &text },
+        ] {
+            let length = reply.encode(&mut message);
+            prop_assert_eq!(Reply::decode(&message[..length]), Ok(reply));
+        }
+    }
+}
+
+#[test]
+fn short_requests_arrive() {
+    let mut message = buffer();
+    let length = encode_leave(&mut message);
+    assert_eq!(Request::decode(&message[..length]), Ok(Request::Leave));
+    let length = encode_census(&mut message);
+    assert_eq!(Request::decode(&message[..length]), Ok(Request::Census));
+    assert_eq!(
+        Request::decode(&message[..length + 1]),
+        Err(WireError::Body)
+    );
+}
+
+#[test]
+fn another_version_is_named() {
+    let mut message = buffer();
+    let length = encode_leave(&mut message);
+    message[4] = 9;
+    let error = Request::decode(&message[..length]).unwrap_err();
+    assert_eq!(error, WireError::Version(9));
+    assert!(error.to_string().contains("same release"), "{error}");
+}
+
+#[test]
+fn too_many_threads_or_vcpus_are_not_encoded() {
+    let mut message = buffer();
+    let thread = Thread {
+        tid: 1,
+        vcpu: 0,
+        role: Role::Worker,
+    };
+    assert!(encode_register(&mut message, &[0; 64], &[]).is_none());
+    assert!(encode_register(&mut message, &[0], &[thread; 513]).is_none());
+    assert!(encode_update(&mut message, &[thread; 500], &[1; 13]).is_none());
+}
