@@ -37,10 +37,20 @@ macro_rules! system_calls {
             8 now kill(process);
             /// How much memory is free, in pages.
             9 now free_pages();
-            /// Waits until the completion ring has something.
-            10 thread wait_completion();
+            /// Waits until the completion ring has something, or until `unpark`; not
+            /// if that came first.
+            10 thread park();
             /// Ends the handler of a user interrupt: back to what it interrupted.
             11 thread return_from_interrupt();
+            /// Starts a thread of the process at an address, with a stack pointer and
+            /// a word in a0; returns its number.
+            12 now thread_create(entry, stack, argument);
+            /// Ends the `park` of a thread, or its next one; it becomes at least as
+            /// urgent as `level`.
+            13 now unpark(line, level);
+            /// Lets go on, oldest first, so many of those who wait at an address;
+            /// returns how many.
+            14 now futex_wake(address, count);
             /// Reads from a file descriptor into a range; returns how many bytes, 0
             /// at the end.
             16 later read(file, start, len);
@@ -50,6 +60,20 @@ macro_rules! system_calls {
             18 later sleep_until(deadline);
             /// Waits until a child has ended and returns its status.
             19 later wait(process);
+            /// Waits until a thread has ended and returns its result; its number is
+            /// dead afterwards.
+            20 later thread_join(thread);
+            /// Waits for a `futex_wake` of an address, if the 32-bit word there has
+            /// this value, at most until the clock shows `deadline`. Returns
+            /// [`WOKEN`](crate::number::WOKEN), [`CHANGED`](crate::number::CHANGED) or
+            /// [`TIMED_OUT`](crate::number::TIMED_OUT).
+            21 later futex_wait(address, value, deadline);
+            /// Ends the calling thread with a result; the last one ends the process,
+            /// and the result is its status.
+            22 thread thread_exit(result);
+            /// Maps so many pages of zeroes above one that stays unmapped, and returns
+            /// their address.
+            23 now map_stack(pages);
         }
     };
 }
@@ -63,6 +87,12 @@ macro_rules! numbers {
 
             /// Added to the number of a `later` call: asynchronously.
             pub const ASYNCHRONOUS: usize = 1 << 16;
+            /// `futex_wait`: somebody has called `futex_wake`.
+            pub const WOKEN: isize = 0;
+            /// `futex_wait`: the word has another value.
+            pub const CHANGED: isize = 1;
+            /// `futex_wait`: the time is up.
+            pub const TIMED_OUT: isize = 2;
             /// The status of a process that was killed.
             pub const KILLED: isize = 137;
             /// The status of a process that did what it may not.

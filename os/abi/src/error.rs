@@ -39,7 +39,7 @@ errors! {
     BadFile = -3, "no such file descriptor, or not for this";
     /// No memory, or the process has used up its share.
     OutOfMemory = -4, "no memory left for this process";
-    /// A limit of the process: descriptors, calls in flight, processes.
+    /// A limit of the process: descriptors, calls in flight, threads, processes.
     TooMany = -5, "a limit of the process is reached";
     /// An argument is out of range.
     BadArgument = -6, "an argument is out of range";
@@ -53,6 +53,8 @@ errors! {
     BrokenPipe = -10, "nobody reads from the pipe";
     /// More urgent than the process may be.
     TooUrgent = -11, "more urgent than the ceiling of the process";
+    /// No such thread of the process, or nobody may wait for it.
+    NoThread = -12, "no such thread of the process";
 }
 
 impl Error {

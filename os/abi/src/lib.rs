@@ -13,6 +13,7 @@ mod error;
 pub mod layout;
 pub mod shared;
 mod structs;
+pub mod thread;
 
 pub use calls::number;
 pub use error::Error;
@@ -20,4 +21,4 @@ pub use structs::{ProcessInfo, SpawnRequest, UserRange};
 
 /// Changes whenever something in this crate does. The kernel writes it into the
 /// page that a program looks at first.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;

@@ -8,19 +8,15 @@
 //! read-only: its first word is the *global bitmap*, bit L set if work of level L
 //! waits for a hart, in the kernel or in any process.
 
-/// Bit L: a coroutine of level L is ready or running here (program → kernel).
-pub const LOCAL_BITMAP: usize = 0;
 /// How many completions the program has taken (program → kernel).
 pub const RING_HEAD: usize = 1;
 /// How many completions there have been (kernel → program).
 pub const RING_TAIL: usize = 2;
-/// Not 0: the program will look at the ring before it waits, so it need not be
-/// interrupted (program → kernel).
+/// Not 0: a thread of the program takes completions out, and will look again when
+/// it is done; nobody need be interrupted (program → kernel).
 pub const DRAINING: usize = 3;
 /// The handler of user interrupts; 0: none (program → kernel).
 pub const HANDLER: usize = 4;
-/// Not 0: the local bitmap says the level of the process (program → kernel).
-pub const ACTIVE: usize = 5;
 /// The first word of the completion ring.
 pub const RING: usize = 8;
 /// Completions that the ring holds: calls in flight plus completions that have
@@ -55,13 +51,17 @@ macro_rules! vdso_functions {
         $with! {
             upshift_init(allocate, release);
             upshift_spawn(task, poll, discard, level);
+            upshift_spawn_local(task, poll, discard, level);
             upshift_wake(id);
             upshift_reprio(id, level);
             upshift_cancel(id);
             upshift_current();
             upshift_need_preempt();
             upshift_turn();
-            upshift_has_ready();
+            upshift_prepare_park();
+            upshift_unpark();
+            upshift_serve();
+            upshift_release();
             upshift_interrupt(begins);
         }
     };

@@ -36,6 +36,7 @@ mod console;
 mod device_tree;
 mod elf;
 mod executor;
+mod futex;
 mod global;
 mod hart;
 mod init;

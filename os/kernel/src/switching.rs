@@ -23,7 +23,7 @@ use crate::arch::host::KernelHost;
 use crate::arch::trap::Trap;
 use crate::arch::{csr, hart_index};
 use crate::hart::Hart;
-use crate::memory::space;
+use crate::memory::space::{self, AddressSpace};
 use crate::process::Thread;
 use crate::users::{self, Next};
 use crate::{clock, executor, global, hart, interrupts, println, syscall};
@@ -114,7 +114,11 @@ impl Turn<'_> {
 
     fn begin_quantum(&self, thread: &mut Thread) {
         thread.until = clock::now().saturating_add(thread.quantum);
-        self.hart.quantum_end.store(thread.until, Relaxed);
+        self.set_quantum_end(thread.until);
+    }
+
+    fn set_quantum_end(&self, time: u64) {
+        self.hart.quantum_end.store(time, Relaxed);
         clock::rearm(self.hart);
     }
 
@@ -125,22 +129,22 @@ impl Turn<'_> {
         let space = thread.process.space().ok()?;
         space::load(&space);
         loop {
-            if thread.process.follow_bitmap(space.shared()) {
-                users::changed_level(self.index, thread.process.level());
+            if thread.follow_bitmap(&space) {
+                users::changed_level(self.index, thread.level);
             }
             global::publish();
             executor::interrupt_overtaken();
             // Before the last look: see `executor::interrupt_overtaken`.
             self.hart.in_user.store(true, SeqCst);
             fence(SeqCst);
-            if let Some(leave) = self.must_leave(&mut thread) {
+            if let Some(leave) = self.must_leave(&mut thread, &space) {
                 self.hart.in_user.store(false, SeqCst);
                 return Some((thread, leave));
             }
-            thread.deliver_interrupt(space.shared());
+            thread.deliver_interrupt(&space);
             let trap = thread.context.run();
             self.hart.in_user.store(false, SeqCst);
-            match self.after(trap, thread) {
+            match self.after(trap, thread, &space) {
                 After::GoesOn(same) => thread = same,
                 After::Gone => return None,
             }
@@ -148,28 +152,45 @@ impl Turn<'_> {
     }
 
     /// Where the thread has to go instead of user mode.
-    fn must_leave(&self, thread: &mut Thread) -> Option<Leave> {
+    fn must_leave(&self, thread: &mut Thread, space: &AddressSpace) -> Option<Leave> {
         if thread.process.is_ended() {
             return Some(drop);
         }
-        let level = thread.process.level();
-        if clock::now() >= thread.until {
-            thread.quantum = quantum();
+        let level = thread.level;
+        let over = clock::now() >= thread.until;
+        let leave: Leave = if over {
             let kernel_waits = self.vcpu.bitmap() & level.bit() != 0;
-            if kernel_waits || users::is_overtaken(level, true) {
-                return Some(users::push_back);
+            if !kernel_waits && !users::is_overtaken(level, true) {
+                // Nobody waits: another one.
+                thread.quantum = quantum();
+                thread.end_grace(space);
+                self.begin_quantum(thread);
+                return None;
             }
-            // Nobody waits: another one.
-            self.begin_quantum(thread);
+            users::push_back
+        } else if executor::has_more_urgent(level) || users::is_overtaken(level, false) {
+            users::push_front
+        } else {
+            if thread.grace != 0 {
+                // What it was to give way to is gone.
+                thread.end_grace(space);
+                self.set_quantum_end(thread.until);
+            }
+            return None;
+        };
+        if thread.is_in_grace(space) {
+            self.set_quantum_end(thread.grace);
+            return None;
         }
-        if executor::has_more_urgent(level) || users::is_overtaken(level, false) {
-            thread.quantum = thread.until.saturating_sub(clock::now());
-            return Some(users::push_front);
-        }
-        None
+        thread.end_grace(space);
+        thread.quantum = match over {
+            true => quantum(),
+            false => thread.until.saturating_sub(clock::now()),
+        };
+        Some(leave)
     }
 
-    fn after(&self, trap: Trap, mut thread: Box<Thread>) -> After {
+    fn after(&self, trap: Trap, mut thread: Box<Thread>, space: &AddressSpace) -> After {
         match trap {
             Trap::Interrupt(code) => {
                 interrupts::serve(code);
@@ -185,10 +206,14 @@ impl Turn<'_> {
                 }
             }
             Trap::Fault(fault) if thread.context.enable_float(fault) => After::GoesOn(thread),
+            Trap::Fault(fault) if thread.is_mapped_meanwhile(fault, space) => After::GoesOn(thread),
             Trap::Fault(fault) => {
                 println!(
                     "process {}: exception {} at {:#x}, about {:#x}",
-                    thread.process.number, fault.cause, fault.pc, fault.value
+                    thread.process.number(),
+                    fault.cause,
+                    fault.pc,
+                    fault.value
                 );
                 thread.process.end(FAULTED);
                 After::Gone

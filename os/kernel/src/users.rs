@@ -2,8 +2,9 @@
 //! doing about them.
 //!
 //! One queue for all harts, because the rule is about all harts: the most urgent
-//! ready threads run. 64 FIFO lists and a bitmap; a thread has a place of its own
-//! (its process's), so everything is O(1) and nothing allocates.
+//! ready threads run. 64 FIFO lists and a bitmap; a thread has a [`Place`] of its
+//! own from its birth to its end, so everything is O(1) and nothing allocates.
+//! There are [`MAX_THREADS`] places.
 //!
 //! The level of a hart's *switching coroutine* follows: it is the level of the
 //! thread that runs there, or of the most urgent ready one, whichever is more
@@ -18,25 +19,28 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use upshift_core::{CoroutineId, LEVELS, Level};
 
 use crate::arch::lock::IrqLock;
-use crate::process::{MAX_PROCESSES, Process, Thread};
+use crate::process::{Process, Thread};
 use crate::{MAX_HARTS, executor, global, hart};
 
+/// The most threads, of all processes.
+const MAX_THREADS: usize = 512;
 /// No place.
-const NONE: u8 = u8::MAX;
+const NONE: u16 = u16::MAX;
 /// No thread runs: less urgent than any level.
 const NOTHING: u8 = LEVELS as u8;
 
 #[derive(Clone, Copy)]
 struct List {
-    head: u8,
-    tail: u8,
+    head: u16,
+    tail: u16,
 }
 
-struct Place {
+/// What a place holds; a free one is in a list by `next`.
+struct Entry {
     thread: Option<Box<Thread>>,
     level: u8,
-    next: u8,
-    prev: u8,
+    next: u16,
+    prev: u16,
 }
 
 /// What a hart does.
@@ -46,7 +50,7 @@ struct Doing {
     level: u8,
     /// The level of the thread that runs there, or [`NOTHING`].
     running: u8,
-    /// The number of its process.
+    /// The number of its process; 0: none.
     process: usize,
     /// It waits for an interrupt, or is about to.
     idle: bool,
@@ -56,7 +60,11 @@ struct Users {
     /// Bit L: a thread of level L is ready.
     ready: u64,
     lists: [List; LEVELS],
-    places: [Place; MAX_PROCESSES],
+    places: [Entry; MAX_THREADS],
+    /// The first free place that was in use before.
+    free: u16,
+    /// Places from here on were never in use.
+    fresh: u16,
     harts: [Doing; MAX_HARTS],
 }
 
@@ -67,13 +75,15 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
         tail: NONE,
     }; LEVELS],
     places: [const {
-        Place {
+        Entry {
             thread: None,
             level: 0,
             next: NONE,
             prev: NONE,
         }
-    }; MAX_PROCESSES],
+    }; MAX_THREADS],
+    free: NONE,
+    fresh: 0,
     harts: [Doing {
         level: Level::LEAST_URGENT.get(),
         running: NOTHING,
@@ -82,17 +92,52 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
     }; MAX_HARTS],
 });
 
+/// A thread's place, for as long as there is the thread.
+pub(crate) struct Place(u16);
+
+impl Place {
+    /// A place for a new thread; `None`: there are [`MAX_THREADS`].
+    pub(crate) fn reserve() -> Option<Place> {
+        let mut users = USERS.lock();
+        let place = match users.free {
+            NONE if usize::from(users.fresh) < MAX_THREADS => {
+                users.fresh += 1;
+                users.fresh - 1
+            }
+            NONE => return None,
+            free => {
+                users.free = users.places[usize::from(free)].next;
+                free
+            }
+        };
+        Some(Place(place))
+    }
+
+    /// Its index.
+    pub(crate) fn index(&self) -> u16 {
+        self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut users = USERS.lock();
+        users.places[usize::from(self.0)].next = users.free;
+        users.free = self.0;
+    }
+}
+
 impl Users {
     fn link(&mut self, thread: Box<Thread>, front: bool) {
-        let place = (thread.process.number % MAX_PROCESSES) as u8;
-        let level = thread.process.level().get();
+        let place = thread.place.index();
+        let level = thread.level.get();
         let list = self.lists[usize::from(level)];
         let (prev, next) = if front {
             (NONE, list.head)
         } else {
             (list.tail, NONE)
         };
-        self.places[usize::from(place)] = Place {
+        self.places[usize::from(place)] = Entry {
             thread: Some(thread),
             level,
             next,
@@ -104,7 +149,7 @@ impl Users {
     }
 
     /// Makes two places of a list neighbours; `NONE` stands for its ends.
-    fn join(&mut self, level: u8, before: u8, after: u8) {
+    fn join(&mut self, level: u8, before: u16, after: u16) {
         match before {
             NONE => self.lists[usize::from(level)].head = after,
             place => self.places[usize::from(place)].next = after,
@@ -115,8 +160,8 @@ impl Users {
         }
     }
 
-    fn unlink(&mut self, place: u8) -> Option<Box<Thread>> {
-        let Place {
+    fn unlink(&mut self, place: u16) -> Option<Box<Thread>> {
+        let Entry {
             thread,
             level,
             next,
@@ -180,7 +225,7 @@ fn push(thread: Box<Thread>, front: bool) {
         drop(thread);
         return;
     }
-    let level = thread.process.level().get();
+    let level = thread.level.get();
     users.link(thread, front);
     let interrupted = users.announce(level);
     drop(users);
@@ -199,34 +244,47 @@ pub(crate) fn push_front(thread: Box<Thread>) {
     push(thread, true);
 }
 
-/// A completion of this level has come for a process that does not wait for it:
-/// its thread is interrupted if it runs, and moved to that level if it is ready
-/// at a less urgent one. Otherwise it sees the completion when it goes on.
-pub(crate) fn notify(process: &Process, level: Level) {
-    let mut users = USERS.lock();
-    let place = process.number % MAX_PROCESSES;
-    // Bit H: hart H is to be interrupted. A hart whose thread has just been parked
-    // may still count as running it.
-    let mut interrupted = 0;
-    if let Some(thread) = &users.places[place].thread {
-        let level = level.max(process.ceiling);
-        if thread.process.number == process.number && level < process.level() {
-            let thread = users.unlink(place as u8);
-            if let (Some(thread), Ok(())) = (thread, process.set_level(level)) {
-                users.link(thread, false);
-                let hart = users.announce(level.get());
-                interrupted = hart.map_or(0, |index| 1 << index);
-            }
-        }
-    } else {
-        for (index, hart) in users.harts.iter().enumerate() {
-            interrupted |= usize::from(hart.process == process.number) << index;
-        }
-    }
+/// Interrupts the hart that runs the least urgent thread of a process. False: none
+/// runs one in user mode.
+pub(crate) fn interrupt(process: &Process) -> bool {
+    let users = USERS.lock();
+    let runs = |index: &usize| {
+        users.harts[*index].process == process.number() && hart::at(*index).in_user.load(SeqCst)
+    };
+    let least = (0..MAX_HARTS)
+        .filter(runs)
+        .max_by_key(|index| users.harts[*index].running);
     drop(users);
-    for index in (0..MAX_HARTS).filter(|index| interrupted >> index & 1 != 0) {
-        wake_hart(Some(index));
-    }
+    wake_hart(least);
+    least.is_some()
+}
+
+/// There is something of this level for a process none of whose threads runs or is
+/// parked: one that is ready, in one of these places, becomes as urgent.
+/// O(places).
+pub(crate) fn raise(process: &Process, places: &[u16], level: Level) {
+    let mut users = USERS.lock();
+    let level = level.max(process.ceiling);
+    let ready = |place: &&u16| {
+        let thread = users.places[usize::from(**place)].thread.as_ref();
+        thread.is_some_and(|thread| core::ptr::eq(&*thread.process, process))
+    };
+    let most_urgent = places
+        .iter()
+        .filter(ready)
+        .min_by_key(|place| users.places[usize::from(**place)].level);
+    let interrupted = match most_urgent {
+        Some(place) if users.places[usize::from(*place)].level > level.get() => {
+            users.unlink(*place).and_then(|mut thread| {
+                thread.level = level;
+                users.link(thread, false);
+                users.announce(level.get())
+            })
+        }
+        _ => None,
+    };
+    drop(users);
+    wake_hart(interrupted);
 }
 
 fn wake_hart(index: Option<usize>) {
@@ -241,13 +299,12 @@ pub(crate) fn ready() -> u64 {
     USERS.lock().ready
 }
 
-/// Takes the ready thread of a process out, because it has ended.
-pub(crate) fn remove(process: usize) {
+/// Takes a ready thread of a process out of its place, because it has ended.
+pub(crate) fn remove(process: &Process, place: u16) {
     let mut users = USERS.lock();
-    let place = process % MAX_PROCESSES;
-    let here = users.places[place].thread.as_ref();
-    let thread = match here.is_some_and(|thread| thread.process.number == process) {
-        true => users.unlink(place as u8),
+    let here = users.places[usize::from(place)].thread.as_ref();
+    let thread = match here.is_some_and(|thread| core::ptr::eq(&*thread.process, process)) {
+        true => users.unlink(place),
         false => None,
     };
     drop(users);
@@ -288,7 +345,7 @@ pub(crate) fn take(index: usize) -> Next {
         return Next::GiveWay;
     };
     users.harts[index].running = level;
-    users.harts[index].process = thread.process.number;
+    users.harts[index].process = thread.process.number();
     Next::Run(thread)
 }
 

@@ -30,6 +30,7 @@ const STRINGS: u64 = 5;
 const SYMBOLS: u64 = 6;
 const RELOCATIONS: u64 = 7;
 const RELOCATIONS_SIZE: u64 = 8;
+const CALLS_SIZE: u64 = 2;
 const RELATIVE: u64 = 3;
 
 /// A page of the image.
@@ -90,7 +91,9 @@ pub(crate) fn init(file: &[u8]) -> Result<(), VdsoError> {
         segments.push(segment);
     }
     let tables = Tables::new(&bytes, elf.dynamic());
-    let tables = tables.ok_or(VdsoError::Malformed("the dynamic section is incomplete"))?;
+    let tables = tables.ok_or(VdsoError::Malformed(
+        "its dynamic section is incomplete, or asks for binding",
+    ))?;
     let mut functions = [0; VDSO_NAMES.len()];
     for (place, name) in functions.iter_mut().zip(VDSO_NAMES) {
         let offset = tables.find(&bytes, name).ok_or(VdsoError::Missing(name))?;
@@ -135,6 +138,11 @@ impl Tables {
                 (double(bytes, at)? == wanted).then_some(value as usize)
             })
         };
+        // Calls through a table that somebody would have to fill in: an exported
+        // function that calls another by its name.
+        if value(CALLS_SIZE).is_some_and(|size| size != 0) {
+            return None;
+        }
         Some(Tables {
             symbols: value(SYMBOLS)?,
             // The second word of the hash table counts the symbols.

@@ -13,8 +13,10 @@
 //!
 //! The table owns the buffer until the completion is there, so a future that is
 //! dropped early leaves nothing that the kernel could write to after it is freed.
-//! [`drain`] runs in the loop, or in the handler of a user interrupt, which may
-//! stop the program anywhere: it allocates nothing and only sets atomics.
+//! [`drain`] runs in the loop of a thread that serves a vCPU, or in the handler of a
+//! user interrupt, which may stop a thread anywhere: it allocates nothing and only
+//! sets atomics. One thread at a time drains: whoever makes the word `DRAINING` a 1;
+//! when it has made it a 0 again it looks once more, so the others need not wait.
 
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -28,9 +30,11 @@ use os_abi::shared::{DRAINING, ENTRY_WORDS, HANDLER, RING, RING_ENTRIES, RING_HE
 use os_abi::{Error, layout, number};
 
 use crate::coroutine::Cid;
-use crate::{sys, vdso};
+use crate::{lock, sys, vdso};
 
 const FREE: u32 = 0;
+/// Somebody fills it in.
+const TAKEN: u32 = 5;
 /// In flight, and somebody awaits it.
 const PENDING: u32 = 1;
 /// In flight, and nobody does.
@@ -48,7 +52,8 @@ struct Operation {
     buffer: UnsafeCell<Option<Vec<u8>>>,
 }
 
-// SAFETY: one thread; its interrupt handler does not touch `buffer`.
+// SAFETY: `buffer` belongs to whoever has made the state `TAKEN`, then to the future,
+// which one thread at a time polls; whoever drains does not touch it.
 unsafe impl Sync for Operation {}
 
 static OPERATIONS: [Operation; RING_ENTRIES] = [const {
@@ -77,8 +82,10 @@ pub(crate) fn set_word(index: usize, value: u64) {
 fn take() -> Option<usize> {
     let start = HINT.load(Relaxed) as usize;
     let free = (start..start + RING_ENTRIES).find(|at| {
-        let state = OPERATIONS[at % RING_ENTRIES].state.load(Acquire);
-        state == FREE || state == UNWANTED
+        let state = &OPERATIONS[at % RING_ENTRIES].state;
+        let seen = state.load(Acquire);
+        (seen == FREE || seen == UNWANTED)
+            && state.compare_exchange(seen, TAKEN, SeqCst, Relaxed).is_ok()
     })?;
     HINT.store(((free + 1) % RING_ENTRIES) as u32, Relaxed);
     Some(free % RING_ENTRIES)
@@ -105,7 +112,7 @@ fn call(
     };
     let [a, b, c] = arguments(&mut buffer);
     let operation = &OPERATIONS[token];
-    // SAFETY: the operation is free: the cell is ours. Moving the vector does not
+    // SAFETY: the operation is `TAKEN`: the cell is ours. Moving the vector does not
     // move its bytes.
     let place = unsafe { &mut *operation.buffer.get() };
     *place = buffer;
@@ -161,12 +168,31 @@ impl Drop for Call {
     }
 }
 
-/// Takes all completions: results into their operations, wakes. True: there were
-/// some. In the loop, or in the handler; never in both at once.
-pub(crate) fn drain() -> bool {
+/// Takes all completions, unless another thread does: results into their operations,
+/// wakes.
+pub(crate) fn drain() {
+    // What came after the last look and before the word was taken down has caused no
+    // interrupt.
+    while word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst) {
+        lock::enter();
+        let claimed = word(DRAINING)
+            .compare_exchange(0, 1, SeqCst, SeqCst)
+            .is_ok();
+        if claimed {
+            take_completions();
+            set_word(DRAINING, 0);
+        }
+        lock::leave();
+        if !claimed {
+            return;
+        }
+    }
+}
+
+/// Takes all completions. The caller has made `DRAINING` a 1.
+fn take_completions() {
     let mut head = word(RING_HEAD).load(Relaxed);
     let tail = word(RING_TAIL).load(Acquire);
-    let some = head != tail;
     while head != tail {
         let entry = RING + head as usize % RING_ENTRIES * ENTRY_WORDS;
         let [token, cid, result] = [0, 1, 2].map(|n| word(entry + n).load(Relaxed));
@@ -179,35 +205,28 @@ pub(crate) fn drain() -> bool {
             vdso::upshift_wake(cid);
         }
     }
-    some
 }
 
-/// Drains the ring while interrupts are not needed.
-pub(crate) fn drain_undisturbed() {
-    loop {
-        set_word(DRAINING, 1);
-        drain();
-        set_word(DRAINING, 0);
-        // What came after the last look and before the word was taken down has
-        // caused no interrupt.
-        if word(RING_HEAD).load(SeqCst) == word(RING_TAIL).load(SeqCst) {
-            return;
-        }
-    }
-}
-
-/// Waits until there is a completion, unless something is ready.
+/// Waits until there is a completion or a wake, unless something is ready or the
+/// thread is to `stop`.
 ///
-/// No wake is lost: interrupts are held off first, so none can take a completion
-/// out of the ring and wake somebody after the last look; and the kernel does not
-/// let the thread wait while the ring has something.
-pub(crate) fn wait_until_ready() {
-    set_word(DRAINING, 1);
-    drain();
-    if vdso::upshift_has_ready() == 0 {
-        let _ = sys::wait_completion();
+/// No wake is lost: from `upshift_prepare_park` on each ends the wait that follows, and
+/// the kernel does not let the thread wait while the ring has something that nobody
+/// takes out. Whoever goes on for a completion has been given the word `DRAINING`.
+pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
+    if vdso::upshift_prepare_park() != 0 && !stop() {
+        let has_word = sys::park() == Ok(1);
+        vdso::upshift_unpark();
+        if has_word {
+            lock::enter();
+            take_completions();
+            set_word(DRAINING, 0);
+            lock::leave();
+            drain();
+        }
+    } else {
+        vdso::upshift_unpark();
     }
-    set_word(DRAINING, 0);
 }
 
 /// Names the handler of user interrupts.
@@ -269,6 +288,24 @@ pub fn sleep_until(deadline: u64, cid: Cid) -> Call {
         None,
         cid,
     )
+}
+
+/// Waits at an address; see [`number::futex_wait`]. The coroutine `cid` is woken.
+///
+/// The word has to outlive the call.
+pub fn futex_wait(word: &'static AtomicU32, value: u32, deadline: u64, cid: Cid) -> Call {
+    let address = core::ptr::from_ref(word) as usize;
+    call(
+        number::futex_wait,
+        |_| [address, value as usize, deadline as usize],
+        None,
+        cid,
+    )
+}
+
+/// Waits for a thread. The coroutine `cid` is woken.
+pub fn thread_join(thread: usize, cid: Cid) -> Call {
+    call(number::thread_join, |_| [thread, 0, 0], None, cid)
 }
 
 /// Waits for a child. The coroutine `cid` is woken.

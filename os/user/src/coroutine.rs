@@ -6,8 +6,7 @@
 //! cost nothing, and waking a dead one does nothing.
 
 use alloc::boxed::Box;
-use alloc::rc::Rc;
-use core::cell::{Cell, RefCell};
+use alloc::sync::Arc;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::ptr::without_provenance;
@@ -16,6 +15,7 @@ use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use os_abi::Error;
 use os_abi::shared::INHERIT;
 
+use crate::lock::SpinLock;
 use crate::vdso;
 
 /// Names a coroutine of this program. The name of one that has ended is dead.
@@ -23,28 +23,25 @@ pub type Cid = u64;
 
 /// What a coroutine and its handle share.
 struct Shared<T> {
-    result: RefCell<Option<T>>,
-    ended: Cell<bool>,
-    waiter: RefCell<Option<Waker>>,
-}
-
-impl<T> Shared<T> {
-    fn end(&self) {
-        self.ended.set(true);
-        if let Some(waiter) = self.waiter.take() {
-            waiter.wake();
-        }
-    }
+    result: Option<T>,
+    ended: bool,
+    waiter: Option<Waker>,
 }
 
 struct Task<F: Future> {
     future: F,
-    shared: Rc<Shared<F::Output>>,
+    shared: Arc<SpinLock<Shared<F::Output>>>,
 }
 
 impl<F: Future> Drop for Task<F> {
     fn drop(&mut self) {
-        self.shared.end();
+        let mut shared = self.shared.lock();
+        shared.ended = true;
+        let waiter = shared.waiter.take();
+        drop(shared);
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
     }
 }
 
@@ -58,7 +55,7 @@ extern "C" fn poll<F: Future>(task: u64) -> u64 {
     match future.poll(&mut Context::from_waker(&waker)) {
         Poll::Pending => 0,
         Poll::Ready(result) => {
-            *task.shared.result.borrow_mut() = Some(result);
+            task.shared.lock().result = Some(result);
             1
         }
     }
@@ -69,26 +66,51 @@ extern "C" fn discard<F: Future>(task: u64) {
     drop(unsafe { Box::from_raw(task as *mut Task<F>) });
 }
 
-/// Starts a coroutine; `None`: at the level of the one that calls.
+/// Starts a coroutine; `None`: at the level of the one that calls. It runs on
+/// whatever vCPU has room for it.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
 pub fn spawn<F>(future: F, level: Option<u8>) -> Result<JoinHandle<F::Output>, Error>
 where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    start(future, level, vdso::upshift_spawn)
+}
+
+/// Starts a coroutine that stays on the vCPU of the calling thread, so it need not be
+/// `Send`.
+///
+/// # Errors
+/// [`Error::OutOfMemory`]; also if the thread serves no vCPU.
+pub fn spawn_local<F>(future: F, level: Option<u8>) -> Result<JoinHandle<F::Output>, Error>
+where
     F: Future + 'static,
 {
-    let shared = Rc::new(Shared {
-        result: RefCell::new(None),
-        ended: Cell::new(false),
-        waiter: RefCell::new(None),
-    });
+    start(future, level, vdso::upshift_spawn_local)
+}
+
+fn start<F>(
+    future: F,
+    level: Option<u8>,
+    spawn: fn(u64, u64, u64, u64) -> u64,
+) -> Result<JoinHandle<F::Output>, Error>
+where
+    F: Future + 'static,
+{
+    let shared = Arc::new(SpinLock::new(Shared {
+        result: None,
+        ended: false,
+        waiter: None,
+    }));
     let task = Box::into_raw(Box::new(Task {
         future,
         shared: shared.clone(),
     }));
     let (poll, discard) = (poll::<F> as *const (), discard::<F> as *const ());
     let level = u64::from(level.unwrap_or(INHERIT));
-    match vdso::upshift_spawn(task as u64, poll as u64, discard as u64, level) {
+    match spawn(task as u64, poll as u64, discard as u64, level) {
         0 => Err(Error::OutOfMemory),
         cid => Ok(JoinHandle { cid, shared }),
     }
@@ -97,7 +119,7 @@ where
 /// The result of a coroutine, to be awaited. Dropping it lets the coroutine go.
 pub struct JoinHandle<T> {
     cid: Cid,
-    shared: Rc<Shared<T>>,
+    shared: Arc<SpinLock<Shared<T>>>,
 }
 
 impl<T> JoinHandle<T> {
@@ -118,10 +140,11 @@ impl<T> Future for JoinHandle<T> {
     type Output = Option<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        if self.shared.ended.get() {
-            return Poll::Ready(self.shared.result.take());
+        let mut shared = self.shared.lock();
+        if shared.ended {
+            return Poll::Ready(shared.result.take());
         }
-        *self.shared.waiter.borrow_mut() = Some(cx.waker().clone());
+        shared.waiter = Some(cx.waker().clone());
         Poll::Pending
     }
 }

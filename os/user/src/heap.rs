@@ -1,28 +1,31 @@
 //! The heap of a program: size classes over pages from the kernel.
 //!
 //! Powers of two from 16 bytes up, one free list each; what is freed stays in its
-//! class. One thread uses it.
+//! class. A lock guards it.
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use os_abi::layout::PAGE;
 
+use crate::lock::SpinLock;
 use crate::sys;
 
 /// 16 bytes to 16 MiB.
 const CLASSES: usize = 21;
 const SMALLEST: usize = 16;
 
-struct Heap(UnsafeCell<[*mut u8; CLASSES]>);
+/// The first free cell of each class; each free cell starts with the next.
+struct Lists([*mut u8; CLASSES]);
 
-// SAFETY: a process has one thread.
-unsafe impl Sync for Heap {}
+// SAFETY: free cells are memory that nobody else uses, whatever the thread.
+unsafe impl Send for Lists {}
+
+struct Heap(SpinLock<Lists>);
 
 #[global_allocator]
-static HEAP: Heap = Heap(UnsafeCell::new([null_mut(); CLASSES]));
+static HEAP: Heap = Heap(SpinLock::new(Lists([null_mut(); CLASSES])));
 
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 
@@ -80,8 +83,8 @@ unsafe impl GlobalAlloc for Heap {
         if class >= CLASSES || layout.align() > PAGE {
             return null_mut();
         }
-        // SAFETY: one thread, and no reference outlives this function.
-        let list = unsafe { &mut (*self.0.get())[class] };
+        let mut lists = self.0.lock();
+        let list = &mut lists.0[class];
         if list.is_null() {
             *list = fill(class);
         }
@@ -94,11 +97,10 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn dealloc(&self, cell: *mut u8, layout: Layout) {
-        // SAFETY: as above; the cell is free now.
-        unsafe {
-            let list = &mut (*self.0.get())[class(layout)];
-            cell.cast::<*mut u8>().write(*list);
-            *list = cell;
-        }
+        let mut lists = self.0.lock();
+        let list = &mut lists.0[class(layout)];
+        // SAFETY: the cell is free now, and at least 16 bytes.
+        unsafe { cell.cast::<*mut u8>().write(*list) };
+        *list = cell;
     }
 }

@@ -9,10 +9,14 @@ extern crate alloc;
 
 pub mod asynchronous;
 pub mod coroutine;
+pub mod cpu;
 mod heap;
 mod io;
+pub mod lock;
 mod start;
+pub mod sync;
 pub mod sys;
+pub mod thread;
 mod vdso;
 
 pub use heap::heap_pages;

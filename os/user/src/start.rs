@@ -3,10 +3,9 @@
 use core::future::Future;
 use core::panic::PanicInfo;
 
-use os_abi::shared::{ACTIVE, Turn};
 use os_abi::{ProcessInfo, VERSION, layout};
 
-use crate::{asynchronous, coroutine, heap, println, sys, vdso};
+use crate::{asynchronous, coroutine, cpu, heap, println, sys, vdso};
 
 /// Declares the main function of a program.
 #[macro_export]
@@ -42,20 +41,11 @@ pub fn run_coroutines(main: impl Future<Output = isize> + 'static) -> isize {
     }
     asynchronous::enable_interrupts();
     let main = async move { exit(main.await) };
-    if coroutine::spawn(main, Some(info().level as u8)).is_err() {
+    if coroutine::spawn_local(main, Some(info().level as u8)).is_err() {
         return 2;
     }
-    asynchronous::set_word(ACTIVE, 1);
-    loop {
-        asynchronous::drain_undisturbed();
-        match vdso::upshift_turn() {
-            turn if turn == Turn::Polled as u64 => {}
-            turn if turn == Turn::Overtaken as u64 => {
-                let _ = sys::yield_cpu();
-            }
-            _ => asynchronous::wait_until_ready(),
-        }
-    }
+    cpu::serve(|| false);
+    2
 }
 
 pub(crate) fn info() -> &'static ProcessInfo {

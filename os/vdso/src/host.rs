@@ -1,25 +1,31 @@
 //! A process as a host of the scheduler, and what it tells the kernel.
+//!
+//! A thread knows itself by its line, whose address the kernel has put into `tp`
+//! (`os_abi::thread`). What it serves is behind a word of the line.
 
 use core::arch::asm;
 use core::cell::Cell;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
-use os_abi::{layout, number, shared};
-use upshift_core::{Executor, Host, Level, Vcpu, Yielded};
+use os_abi::thread::{CRITICAL, IN_INTERRUPT, LINE_WORDS, LOCAL_BITMAP, MAX_THREADS, OWED, SERVER};
+use os_abi::{layout, number};
+use upshift_core::{Domain, Executor, Host, Level, Vcpu, Yielded};
 
 /// A process.
 pub(crate) struct VdsoHost;
 
-/// The vCPU that the thread of the process serves.
-static CURRENT: AtomicPtr<Vcpu<VdsoHost>> = AtomicPtr::new(core::ptr::null_mut());
+/// So many spins before a thread gives its hart to others of its level, and so many
+/// before it sleeps, for those that are less urgent.
+const YIELD_AFTER: u32 = 50;
+const SLEEP_AFTER: u32 = 100;
+/// How long it sleeps then, in ticks.
+const SLEEP: u64 = 1_000;
 
-/// The thread was stopped by a user interrupt, and is in its handler.
-pub(crate) static IN_INTERRUPT: AtomicBool = AtomicBool::new(false);
-
-// SAFETY: the one thread of the process has the executor; in the handler of a
-// user interrupt, which may have stopped it anywhere, it serves no vCPU.
+// SAFETY: the server in a thread's line is the one whose executor it has, until the
+// thread lets go of it; in the handler of a user interrupt, which may have stopped the
+// thread anywhere, it serves no vCPU.
 unsafe impl Host for VdsoHost {
     fn now(&self) -> u64 {
         let ticks;
@@ -28,41 +34,163 @@ unsafe impl Host for VdsoHost {
         ticks
     }
 
+    #[inline]
     fn current(&self) -> Option<NonNull<Vcpu<VdsoHost>>> {
-        if IN_INTERRUPT.load(Relaxed) {
+        if line(IN_INTERRUPT).load(Relaxed) != 0 {
             return None;
         }
-        NonNull::new(CURRENT.load(Relaxed))
+        server().map(|server| server.executor.vcpu())
     }
 
-    /// The thread does not park in here; the kernel ends its wait.
-    fn pend(&self, _: usize) {}
+    /// The thread waits in the kernel. It becomes as urgent as the most urgent work
+    /// there is; that takes loads only.
+    fn pend(&self, index: usize) {
+        let Some(domain) = domain() else { return };
+        let level = domain.bitmap().trailing_zeros().min(62);
+        if let Some(line) = LINES.get(index) {
+            let line = line.load(Acquire) as usize;
+            call(number::unpark, line, level as usize);
+        }
+    }
+
+    /// Whoever has the lock was stopped by the kernel, in spite of its grace: the hart
+    /// is better used by it.
+    fn relax(&self, spins: u32) {
+        match spins {
+            0..YIELD_AFTER => core::hint::spin_loop(),
+            YIELD_AFTER..SLEEP_AFTER => {
+                call(number::yield_cpu, 0, 0);
+            }
+            _ => {
+                call(number::sleep_until, (self.now() + SLEEP) as usize, 0);
+            }
+        }
+    }
+
+    #[inline]
+    fn enter() {
+        enter();
+    }
+
+    #[inline]
+    fn leave() {
+        leave();
+    }
 }
 
-/// The thread serves this vCPU from now on.
-pub(crate) fn serve(vcpu: NonNull<Vcpu<VdsoHost>>) {
-    CURRENT.store(vcpu.as_ptr(), Relaxed);
+/// The domain of the process, once there is one.
+static DOMAIN: AtomicPtr<Domain<VdsoHost>> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The line of the thread that serves each vCPU.
+static LINES: [AtomicU32; MAX_THREADS] = [const { AtomicU32::new(0) }; MAX_THREADS];
+
+/// The domain.
+pub(crate) fn domain() -> Option<&'static Domain<VdsoHost>> {
+    // SAFETY: null, or a box that was leaked.
+    unsafe { DOMAIN.load(Acquire).as_ref() }
 }
 
-fn word(page: usize, index: usize) -> &'static AtomicU64 {
-    // SAFETY: the kernel maps both pages into every process before it starts;
-    // they are words that kernel and program access atomically, and of the
-    // read-only one only `load` is called.
-    unsafe { &*((page as *const AtomicU64).add(index)) }
+/// Makes a box the domain. False: there is one.
+pub(crate) fn set_domain(domain: *mut Domain<VdsoHost>) -> bool {
+    let null = core::ptr::null_mut();
+    DOMAIN
+        .compare_exchange(null, domain, AcqRel, Acquire)
+        .is_ok()
 }
 
-/// Tells the kernel which levels are ready or running. `running`: the level that
-/// is about to run; `None`: whatever runs now.
-pub(crate) fn publish(executor: Option<&Executor<VdsoHost>>, running: Option<Level>) {
-    let Some(executor) = executor else { return };
+/// What a thread serves.
+pub(crate) struct Server {
+    pub(crate) executor: Executor<VdsoHost>,
+    /// The coroutine that the last turn left ready.
+    pub(crate) back: Cell<Option<Yielded<'static, VdsoHost>>>,
+}
+
+/// The calling thread serves this from now on. False: there are more vCPUs than
+/// threads can be.
+pub(crate) fn serve(server: *mut Server, index: usize) -> bool {
+    let Some(served) = LINES.get(index) else {
+        return false;
+    };
+    served.store(line_index() as u32, Release);
+    line(SERVER).store(server as u64, Relaxed);
+    true
+}
+
+/// What the calling thread has served, and does not any more.
+pub(crate) fn stop_serving() {
+    line(SERVER).store(0, Relaxed);
+    line(LOCAL_BITMAP).store(0, Relaxed);
+}
+
+/// What the calling thread serves.
+#[inline]
+pub(crate) fn server() -> Option<&'static Server> {
+    // SAFETY: 0, or a box that lives until its own thread drops it, after
+    // `stop_serving`; nobody else has a reference.
+    unsafe { (line(SERVER).load(Relaxed) as *const Server).as_ref() }
+}
+
+/// The first word of the calling thread's line.
+#[inline]
+fn first() -> *const AtomicU64 {
+    let first;
+    // SAFETY: reads a register that the kernel has set and nothing else uses.
+    unsafe { asm!("mv {}, tp", out(reg) first, options(nomem, nostack, preserves_flags)) };
+    first
+}
+
+fn line_index() -> usize {
+    (first().addr() - layout::THREADS) / (8 * LINE_WORDS)
+}
+
+/// A word of the calling thread's line.
+#[inline]
+pub(crate) fn line(word: usize) -> &'static AtomicU64 {
+    // SAFETY: the kernel maps the page of lines into every process before it starts;
+    // they are words that kernel and program access atomically.
+    unsafe { &*first().add(word) }
+}
+
+/// The thread begins something that others may have to wait for.
+#[inline]
+pub(crate) fn enter() {
+    let critical = line(CRITICAL);
+    // Only the thread itself writes it, and its handler leaves it as it was.
+    critical.store(critical.load(Relaxed) + 1, Relaxed);
+}
+
+/// The end of that. The kernel has its hart if it is owed to it.
+#[inline]
+pub(crate) fn leave() {
+    let critical = line(CRITICAL);
+    let left = critical.load(Relaxed) - 1;
+    critical.store(left, Relaxed);
+    if left == 0 && line(OWED).load(Relaxed) != 0 {
+        give_back();
+    }
+}
+
+#[cold]
+fn give_back() {
+    line(OWED).store(0, SeqCst);
+    // Any call: on the way back the kernel looks who is to run.
+    call(number::clock, 0, 0);
+}
+
+/// Tells the kernel which levels are ready or running on the vCPU of this thread.
+/// `running`: the level that is about to run; `None`: whatever runs now.
+pub(crate) fn publish(running: Option<Level>) {
+    let Some(Server { executor, .. }) = server() else {
+        return;
+    };
     let bits = || {
         let running = running.or(executor.running_level());
         executor.bitmap() | running.map_or(0, Level::bit)
     };
     let mut now = bits();
     loop {
-        word(layout::SHARED, shared::LOCAL_BITMAP).store(now, Release);
-        // An interrupt may have come after the bits were read, and set its own.
+        line(LOCAL_BITMAP).store(now, Release);
+        // A wake may have come after the bits were read, and set its own.
         match bits() {
             same if same == now => return,
             changed => now = changed,
@@ -72,35 +200,31 @@ pub(crate) fn publish(executor: Option<&Executor<VdsoHost>>, running: Option<Lev
 
 /// Does something wait elsewhere that is more urgent than all there is here?
 pub(crate) fn is_overtaken() -> bool {
-    let here = word(layout::SHARED, shared::LOCAL_BITMAP).load(Relaxed);
-    let elsewhere = word(layout::GLOBAL, 0).load(Relaxed);
+    let here = line(LOCAL_BITMAP).load(Relaxed);
+    // SAFETY: a page of words that the kernel writes and we read.
+    let elsewhere = unsafe { &*(layout::GLOBAL as *const AtomicU64) }.load(Relaxed);
     elsewhere.trailing_zeros() < here.trailing_zeros()
 }
 
-/// The coroutine that the last turn left ready.
-pub(crate) struct Back(Cell<Option<Yielded<'static, VdsoHost>>>);
-
-// SAFETY: only the one thread of the process uses it, and not in its handler.
-unsafe impl Sync for Back {}
-
-impl Back {
-    pub(crate) const fn new() -> Back {
-        Back(Cell::new(None))
+/// A system call of at most two arguments; its answer.
+fn call(number: usize, first: usize, second: usize) -> isize {
+    let answer;
+    // SAFETY: the calls of this module touch no memory; the kernel changes a0 only.
+    unsafe {
+        asm!(
+            "ecall",
+            inlateout("a0") first => answer,
+            in("a1") second,
+            in("a7") number,
+            options(nostack),
+        );
     }
-
-    pub(crate) fn take(&self) -> Option<Yielded<'static, VdsoHost>> {
-        self.0.take()
-    }
-
-    pub(crate) fn put(&self, yielded: Yielded<'static, VdsoHost>) {
-        self.0.set(Some(yielded));
-    }
+    answer
 }
 
 /// Ends the process.
 pub(crate) fn exit(status: usize) -> ! {
     loop {
-        // SAFETY: the call does not come back.
-        unsafe { asm!("ecall", in("a0") status, in("a7") number::exit, options(nostack)) };
+        call(number::exit, status, 0);
     }
 }

@@ -7,10 +7,13 @@
 //! either. The program brings the memory ([`upshift_init`]) and the coroutines
 //! ([`upshift_spawn`]); wakers are ids.
 //!
-//! One thread of the process calls them, but for a *user interrupt*, which stops
-//! that thread anywhere, also in here. Between `upshift_interrupt(1)` and
-//! `upshift_interrupt(0)` only `upshift_wake` may be called: it goes through the
-//! inbox and takes no lock (`Host::current`).
+//! Any thread of the process calls them; each serves a vCPU of its own after
+//! `upshift_serve`. A *user interrupt* stops a thread anywhere, also in here: between
+//! `upshift_interrupt(1)` and `upshift_interrupt(0)` only `upshift_wake` may be called
+//! on it, which goes through the inbox then and takes no lock (`Host::current`).
+//!
+//! Whatever holds a lock of the scheduler is between `enter` and `leave` (`host.rs`),
+//! so that the kernel does not stop a thread there unless it must.
 
 #![no_std]
 #![no_main]
@@ -21,39 +24,76 @@ mod host;
 mod memory;
 
 use alloc::boxed::Box;
+use core::cell::Cell;
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::AtomicPtr;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 use core::task::{Context, Poll};
 
 use os_abi::shared::{INHERIT, Turn};
+use os_abi::thread::IN_INTERRUPT;
 use upshift_core::{
-    Config, CoroutineId, Domain, Executor, Level, Picked, Polled, Priority, SpawnOptions, Yielded,
+    Config, CoroutineId, Domain, JoinHandle, Level, Picked, Polled, Priority, SpawnError,
+    SpawnOptions,
 };
 
-use host::VdsoHost;
+use host::{Server, VdsoHost, domain, server};
 
-/// The executor of the process, once [`upshift_init`] has made it.
-static EXECUTOR: AtomicPtr<Executor<VdsoHost>> = AtomicPtr::new(core::ptr::null_mut());
-
-fn executor() -> Option<&'static Executor<VdsoHost>> {
-    // SAFETY: null, or a box that was leaked; used by one thread.
-    unsafe { EXECUTOR.load(Acquire).as_ref() }
-}
-
-/// Makes the scheduler. `allocate(size, align)` and `release(address, size,
-/// align)` are the program's. 1: done; 0: no memory, or it was done before.
+/// Makes the scheduler; the calling thread serves its first vCPU. `allocate(size,
+/// align)` and `release(address, size, align)` are the program's. 1: done; 0: no
+/// memory, or it was done before.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_init(allocate: u64, release: u64) -> u64 {
-    if executor().is_some() || !memory::set(allocate, release) {
+    if domain().is_some() || !memory::set(allocate, release) {
         return 0;
     }
-    let Ok(executor) = Domain::new(VdsoHost, Config::default()).add_vcpu() else {
+    let domain = Box::new(Domain::new(VdsoHost, Config::default()));
+    if !host::set_domain(Box::into_raw(domain)) {
+        return 0;
+    }
+    serve()
+}
+
+/// The calling thread serves another vCPU from now on (`alloc_cpu`). 1: it does; 0:
+/// there is no scheduler, it serves one already, or there are too many.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_serve() -> u64 {
+    serve()
+}
+
+fn serve() -> u64 {
+    let Some(domain) = domain().filter(|_| server().is_none()) else {
         return 0;
     };
-    host::serve(executor.vcpu());
-    EXECUTOR.store(Box::into_raw(Box::new(executor)), Release);
+    let Ok(executor) = domain.add_vcpu() else {
+        return 0;
+    };
+    let index = executor.index();
+    let server = Box::into_raw(Box::new(Server {
+        executor,
+        back: Cell::new(None),
+    }));
+    if !host::serve(server, index) {
+        // SAFETY: just boxed, and given to nobody.
+        drop(unsafe { Box::from_raw(server) });
+        return 0;
+    }
+    1
+}
+
+/// The calling thread's vCPU is taken out of service: what is pinned to it is
+/// discarded, the rest goes to the others. 1: it served one.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_release() -> u64 {
+    let Some(server) = server() else { return 0 };
+    drop(server.back.take());
+    // While the line still names the vCPU.
+    server.executor.retire();
+    let server = core::ptr::from_ref(server).cast_mut();
+    host::stop_serving();
+    // SAFETY: boxed by `upshift_serve`, and nobody reaches it any more: the line of
+    // its thread does not, and other threads know the vCPU only.
+    drop(unsafe { Box::from_raw(server) });
     1
 }
 
@@ -81,11 +121,12 @@ impl Drop for Task {
     }
 }
 
-/// Starts a coroutine: `poll(task)` until it answers other than 0, then
-/// `discard(task)`. A level above 63 is the spawner's own. Returns its id; 0: no
-/// memory, and `task` is discarded.
-#[unsafe(no_mangle)]
-extern "C" fn upshift_spawn(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
+type Spawned = Result<JoinHandle<(), VdsoHost>, SpawnError>;
+
+fn spawn(
+    [task, poll, discard, level]: [u64; 4],
+    spawn: impl FnOnce(Task, SpawnOptions) -> Option<Spawned>,
+) -> u64 {
     // SAFETY: the program passes functions of these types; with anything else it
     // harms itself only.
     let task = unsafe {
@@ -100,20 +141,41 @@ extern "C" fn upshift_spawn(task: u64, poll: u64, discard: u64, level: u64) -> u
         priority: Level::new(level).map_or(Priority::Inherit, Priority::At),
         ..SpawnOptions::default()
     };
-    let spawned = executor().map(|executor| executor.domain().spawn(task, options));
-    host::publish(executor(), None);
+    let spawned = spawn(task, options);
+    host::publish(None);
     match spawned {
         Some(Ok(handle)) => handle.id().to_u64(),
         _ => 0,
     }
 }
 
+/// Starts a coroutine: `poll(task)` until it answers other than 0, then
+/// `discard(task)`, on any thread that serves a vCPU. A level above 63 is the
+/// spawner's own. Returns its id; 0: no memory, and `task` is discarded.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_spawn(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
+    spawn([task, poll, discard, level], |task, options| {
+        domain().map(|domain| domain.spawn(task, options))
+    })
+}
+
+/// The same, on the calling thread only. 0 as well if it serves no vCPU.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_spawn_local(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
+    spawn([task, poll, discard, level], |task, options| {
+        // SAFETY: the task is words and functions, and is `Send` as such; what it
+        // stands for is polled and discarded by the thread that serves the vCPU now,
+        // which serves it until it retires it.
+        server().map(|server| unsafe { server.executor.spawn_pinned(task, options) })
+    })
+}
+
 /// Wakes a coroutine. 1: it will be polled once more; 0: the id is dead.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_wake(id: u64) -> u64 {
     let id = CoroutineId::from_u64(id);
-    let woken = executor().is_some_and(|executor| executor.domain().wake(id).is_ok());
-    host::publish(executor(), None);
+    let woken = domain().is_some_and(|domain| domain.wake(id).is_ok());
+    host::publish(None);
     u64::from(woken)
 }
 
@@ -125,9 +187,9 @@ extern "C" fn upshift_reprio(id: u64, level: u64) -> u64 {
         .ok()
         .and_then(|level| Level::new(level).ok());
     let done = level
-        .zip(executor())
-        .is_some_and(|(level, executor)| executor.domain().reprio(id, level).is_ok());
-    host::publish(executor(), None);
+        .zip(domain())
+        .is_some_and(|(level, domain)| domain.reprio(id, level).is_ok());
+    host::publish(None);
     u64::from(done)
 }
 
@@ -135,13 +197,13 @@ extern "C" fn upshift_reprio(id: u64, level: u64) -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn upshift_cancel(id: u64) -> u64 {
     let id = CoroutineId::from_u64(id);
-    u64::from(executor().is_some_and(|executor| executor.domain().cancel(id).is_ok()))
+    u64::from(domain().is_some_and(|domain| domain.cancel(id).is_ok()))
 }
 
-/// The id of the coroutine that runs (`get_cid`); 0: none.
+/// The id of the coroutine that runs on the calling thread (`get_cid`); 0: none.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_current() -> u64 {
-    let id = executor().and_then(|executor| executor.current_id());
+    let id = server().and_then(|server| server.executor.current_id());
     id.map_or(0, CoroutineId::to_u64)
 }
 
@@ -149,25 +211,27 @@ extern "C" fn upshift_current() -> u64 {
 /// another process or the kernel?
 #[unsafe(no_mangle)]
 extern "C" fn upshift_need_preempt() -> u64 {
-    let here = executor().is_some_and(|executor| executor.need_preempt());
+    let here = server().is_some_and(|server| server.executor.need_preempt());
     u64::from(here || host::is_overtaken())
 }
 
 /// Polls the most urgent ready coroutine once, and says what is next.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_turn() -> u64 {
-    static BACK: host::Back = host::Back::new();
-    let Some(executor) = executor() else {
+    let Some(server) = server() else {
         return Turn::Idle as u64;
     };
-    let back: Option<Yielded<'static, VdsoHost>> = BACK.take();
-    let Some(Picked::Poll(coroutine)) = executor.pick(back) else {
-        host::publish(Some(executor), None);
+    host::enter();
+    let picked = server.executor.pick(server.back.take());
+    let Some(Picked::Poll(coroutine)) = picked else {
+        host::publish(None);
+        host::leave();
         return Turn::Idle as u64;
     };
-    host::publish(Some(executor), Some(coroutine.level()));
+    host::publish(Some(coroutine.level()));
+    host::leave();
     if let Polled::Yielded(yielded) = coroutine.poll() {
-        BACK.put(yielded);
+        server.back.set(Some(yielded));
     }
     match host::is_overtaken() {
         true => Turn::Overtaken as u64,
@@ -175,17 +239,27 @@ extern "C" fn upshift_turn() -> u64 {
     }
 }
 
-/// Is anything ready? Asked before the thread waits, with interrupts held off, so
-/// that no wake slips in between.
+/// The calling thread is about to wait in the kernel. 1: it may; from now on each wake
+/// ends the wait. 0: there is work. Afterwards `upshift_unpark`.
 #[unsafe(no_mangle)]
-extern "C" fn upshift_has_ready() -> u64 {
-    u64::from(executor().is_some_and(|executor| executor.has_arrivals()))
+extern "C" fn upshift_prepare_park() -> u64 {
+    let ready = server().is_none_or(|server| server.executor.prepare_park());
+    u64::from(ready)
 }
 
-/// A user interrupt begins (1) or ends (0).
+/// The wait is over.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_unpark() -> u64 {
+    if let Some(server) = server() {
+        server.executor.unpark();
+    }
+    0
+}
+
+/// A user interrupt of the calling thread begins (1) or ends (0).
 #[unsafe(no_mangle)]
 extern "C" fn upshift_interrupt(begins: u64) -> u64 {
-    host::IN_INTERRUPT.store(begins != 0, Relaxed);
+    host::line(IN_INTERRUPT).store(begins, Relaxed);
     0
 }
 

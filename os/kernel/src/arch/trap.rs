@@ -81,6 +81,11 @@ impl UserContext {
         }
     }
 
+    /// Sets the register by which a thread knows who it is.
+    pub(crate) fn set_thread_pointer(&mut self, value: usize) {
+        self.registers[3] = value;
+    }
+
     /// The argument register `n`, a0 to a7.
     pub(crate) fn argument(&self, n: usize) -> usize {
         self.registers[9 + n]

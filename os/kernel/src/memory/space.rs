@@ -12,8 +12,9 @@
 use alloc::sync::Arc;
 use core::ptr::{read_volatile, write_volatile};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use core::sync::atomic::{AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
+use os_abi::thread::LINE_WORDS;
 use os_abi::{Error, layout};
 
 use super::frames::{self, Frame};
@@ -34,6 +35,8 @@ pub(crate) struct AddressSpace {
     allowance: AtomicUsize,
     /// The words that the kernel and the program both look at.
     shared: SharedPage,
+    /// The same for each of its threads.
+    threads: SharedPage,
 }
 
 /// A frame of words that programs see as well. The kernel accesses it word by
@@ -60,6 +63,12 @@ impl SharedPage {
     /// Writes a word.
     pub(crate) fn store(&self, index: usize, value: u64) {
         self.word(index).store(value, SeqCst);
+    }
+
+    /// Makes a word that is 0 a 1. False: it is not 0.
+    pub(crate) fn claim(&self, index: usize) -> bool {
+        let word = self.word(index);
+        word.compare_exchange(0, 1, SeqCst, SeqCst).is_ok()
     }
 }
 
@@ -134,6 +143,8 @@ impl AddressSpace {
         let mut table = PageTable::with_kernel(KERNEL_TABLE.get())?;
         let shared = SharedPage::new()?;
         table.map_shared(layout::SHARED, shared.0.address(), Mapping::USER_DATA)?;
+        let threads = SharedPage::new()?;
+        table.map_shared(layout::THREADS, threads.0.address(), Mapping::USER_DATA)?;
         let global = global().0.address();
         table.map_shared(layout::GLOBAL, global, Mapping::USER_CONSTANTS)?;
         Ok(AddressSpace {
@@ -141,12 +152,42 @@ impl AddressSpace {
             table: IrqLock::new(table),
             allowance: AtomicUsize::new(allowance),
             shared,
+            threads,
         })
     }
 
     /// The words that the kernel and the program both look at.
     pub(crate) fn shared(&self) -> &SharedPage {
         &self.shared
+    }
+
+    /// A word of the line of a thread.
+    pub(crate) fn line(&self, line: usize, word: usize) -> u64 {
+        self.threads.load(line * LINE_WORDS + word)
+    }
+
+    /// Sets a word of the line of a thread.
+    pub(crate) fn set_line(&self, line: usize, word: usize, value: u64) {
+        self.threads.store(line * LINE_WORDS + word, value);
+    }
+
+    /// The 32-bit word at an address, read at once.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`]: not aligned, or not the program's.
+    pub(crate) fn load_word(&self, address: usize) -> Result<u32, Error> {
+        let table = self.table.lock();
+        if !address.is_multiple_of(4) {
+            return Err(Error::BadAddress);
+        }
+        let (page, offset) = (address / PAGE * PAGE, address % PAGE);
+        let frame = table
+            .translate(page, Some(Access::Read))
+            .ok_or(Error::BadAddress)?;
+        // SAFETY: within a frame of the program, which lives while its table is
+        // locked; aligned; programs access it too, which atomics allow.
+        let word = unsafe { &*((frame.direct() + offset) as *const AtomicU32) };
+        Ok(word.load(SeqCst))
     }
 
     /// Maps a frame that is never freed, not for writing.

@@ -1,54 +1,66 @@
-//! Processes: an address space, files, a level, and a thread that runs in it.
+//! Processes: an address space, files, and threads that run in it.
 //!
 //! ```text
-//!            spawn                take              system call `later`
-//!  (archive) ─────► Thread queued ────► on a hart ─────────────────► parked
+//!            spawn, fork          take            system call `later`
+//!  (archive) ──────► Thread queued ────► on a hart ─────────────────► parked
 //!                     ▲  ▲                │   │                         │
 //!                     │  └── preempted ───┘   │ exit, fault, killed     │ the call's
-//!                     └───────────────────────┼───────── coroutine ends ┘
+//!                     └───────────────────────┼────────── coroutine ends ┘
 //!                                             ▼
 //!                                           ended ── wait ──► (gone)
 //! ```
 //!
 //! A [`Thread`] is owned by whoever may touch it: the queue of ready threads, the
-//! hart that runs it, or its process while it is parked. It is moved, never
-//! shared, so it cannot run twice.
+//! hart that runs it, or its process while it is parked (`threads.rs`). It is
+//! moved, never shared, so it cannot run twice.
 //!
 //! [`Process::end`] can come at any moment, from any hart. It takes everything
-//! out of the process: its space, its files, its parked thread, and it cancels
+//! out of the process: its space, its files, its parked threads, and it cancels
 //! the calls in flight; their coroutines are dropped and write nowhere, because a
 //! call that has not finished finds no space any more. A thread that runs
 //! elsewhere is dropped when its hart looks at it next, and it is sent an IPI.
+//!
+//! What others know of a process, its [`Identity`], outlives the program: `exec`
+//! ends the process without a status and gives the identity to another.
 
 mod files;
 mod load;
 mod ring;
 mod table;
 mod thread;
+mod threads;
 
 pub(crate) use files::{File, MAX_FILES};
-pub(crate) use table::{MAX_PROCESSES, Spawn, ended, kill, living, spawn, wait};
+pub(crate) use table::{Spawn, ended, kill, living, spawn, wait};
 pub(crate) use thread::Thread;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
 
-use os_abi::Error;
-use os_abi::shared::{ACTIVE, ENTRY_WORDS, LOCAL_BITMAP};
+use os_abi::shared::{DRAINING, ENTRY_WORDS};
+use os_abi::thread::{LINE_WORDS, MAX_THREADS};
+use os_abi::{Error, layout};
 use upshift_core::{CoroutineId, Level};
 
 use crate::arch::lock::IrqLock;
-use crate::memory::space::{AddressSpace, SharedPage};
-use crate::waiters::{Awaited, Waiters};
-use crate::{executor, switching, users};
+use crate::arch::trap::UserContext;
+use crate::memory::PAGE;
+use crate::memory::space::AddressSpace;
+use crate::users::{self, Place};
+use crate::waiters::{Awaited, Waiters, until};
+use crate::{executor, switching};
 use files::Files;
-use ring::{Notify, Ring};
+use ring::Ring;
+use threads::Threads;
 
 /// Frames a process may have: 16 MiB.
 const MAX_FRAMES: usize = 4096;
+/// Bytes of a thread's line.
+const LINE_BYTES: usize = 8 * LINE_WORDS;
 /// Calls a process may have in flight.
 pub(crate) const MAX_CALLS: usize = 256;
 
@@ -81,14 +93,14 @@ pub(crate) struct Flight(Arc<Process>);
 impl Flight {
     /// A call of the process begins.
     pub(crate) fn new(process: Arc<Process>) -> Flight {
-        process.life.lock().calls += 1;
+        process.identity.life.lock().calls += 1;
         Flight(process)
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        let mut life = self.0.life.lock();
+        let mut life = self.0.identity.life.lock();
         life.calls -= 1;
         if life.over().is_none() {
             return;
@@ -99,20 +111,38 @@ impl Drop for Flight {
     }
 }
 
-/// One process.
-pub(crate) struct Process {
+/// What a process is to others.
+pub(crate) struct Identity {
     /// Its number: place in the table plus a generation.
     pub(crate) number: usize,
     /// Who may wait for it; 0: nobody.
     parent: AtomicUsize,
+    life: IrqLock<Life>,
+}
+
+impl Identity {
+    fn new(number: usize, parent: usize) -> Arc<Identity> {
+        Arc::new(Identity {
+            number,
+            parent: AtomicUsize::new(parent),
+            life: IrqLock::new(Life {
+                status: None,
+                calls: 0,
+                waiters: Waiters::new(),
+            }),
+        })
+    }
+}
+
+/// One process, from one program to its end.
+pub(crate) struct Process {
+    identity: Arc<Identity>,
     /// The most urgent level it may have.
     pub(crate) ceiling: Level,
-    level: AtomicU8,
     ended: AtomicBool,
-    life: IrqLock<Life>,
     space: IrqLock<Option<Arc<AddressSpace>>>,
     files: IrqLock<Files>,
-    parked: IrqLock<Option<Box<Thread>>>,
+    threads: IrqLock<Threads>,
     /// The coroutines of calls in flight.
     calls: IrqLock<Vec<CoroutineId>>,
     /// Results of asynchronous calls.
@@ -120,49 +150,76 @@ pub(crate) struct Process {
     /// A user interrupt is pending.
     interrupt: AtomicBool,
     /// The end of the memory it has asked for.
-    pub(crate) heap_end: AtomicUsize,
+    heap_end: AtomicUsize,
 }
 
 impl Process {
-    /// Its level.
-    pub(crate) fn level(&self) -> Level {
-        Level::new(self.level.load(Relaxed)).unwrap_or(Level::LEAST_URGENT)
+    fn new(
+        identity: Arc<Identity>,
+        ceiling: Level,
+        space: Arc<AddressSpace>,
+        files: Files,
+        heap_end: usize,
+    ) -> Arc<Process> {
+        Arc::new(Process {
+            identity,
+            ceiling,
+            ended: AtomicBool::new(false),
+            space: IrqLock::new(Some(space)),
+            files: IrqLock::new(files),
+            threads: IrqLock::new(Threads::new()),
+            calls: IrqLock::new(Vec::new()),
+            ring: IrqLock::new(Ring::new()),
+            interrupt: AtomicBool::new(false),
+            heap_end: AtomicUsize::new(heap_end),
+        })
     }
 
-    /// Gives it another level.
+    /// Its number.
+    pub(crate) fn number(&self) -> usize {
+        self.identity.number
+    }
+
+    /// Makes a thread of it, with the wanted line or any, and a level within its
+    /// ceiling; returns its number and the thread, which is to be made ready.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] threads, of the process or in all; [`Error::OutOfMemory`].
+    pub(crate) fn add_thread(
+        self: &Arc<Process>,
+        line: Option<usize>,
+        mut context: UserContext,
+        level: Level,
+    ) -> Result<(usize, Box<Thread>), Error> {
+        let place = Place::reserve().ok_or(Error::TooMany)?;
+        let (line, number) = {
+            let mut threads = self.threads.lock();
+            let (line, number) = threads.add(line)?;
+            threads.set_place(line, place.index());
+            (line, number)
+        };
+        context.set_thread_pointer(layout::THREADS + line * LINE_BYTES);
+        let level = level.max(self.ceiling);
+        let thread = Thread::new(self.clone(), (line, place), context, level);
+        Ok((number, Box::new(thread)))
+    }
+
+    /// Gives a level that a thread of it may have.
     ///
     /// # Errors
     /// [`Error::TooUrgent`], above its ceiling; [`Error::BadArgument`], below what
     /// work may have.
-    pub(crate) fn set_level(&self, level: Level) -> Result<(), Error> {
+    pub(crate) fn allowed(&self, level: Level) -> Result<Level, Error> {
         if level < self.ceiling {
             return Err(Error::TooUrgent);
         }
         if level > executor::LEAST_URGENT_WORK {
             return Err(Error::BadArgument);
         }
-        self.level.store(level.get(), Relaxed);
-        Ok(())
+        Ok(level)
     }
 
-    /// Takes the level that the local bitmap of the program says, within its
-    /// ceiling; without a ready coroutine, or without a scheduler, the level stays.
-    /// True: it has changed.
-    pub(crate) fn follow_bitmap(&self, page: &SharedPage) -> bool {
-        let bits = page.load(LOCAL_BITMAP);
-        if page.load(ACTIVE) == 0 || bits == 0 {
-            return false;
-        }
-        self.become_level(bits.trailing_zeros() as u8)
-    }
-
-    fn become_level(&self, level: u8) -> bool {
-        let least = executor::LEAST_URGENT_WORK.get();
-        let level = level.clamp(self.ceiling.get(), least);
-        self.level.swap(level, Relaxed) != level
-    }
-
-    /// Has it ended? Its thread must not run any more.
+    /// Has it ended? Its threads must not run any more.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
@@ -213,20 +270,32 @@ impl Process {
         drop(files);
     }
 
-    /// Parks its thread until [`Process::resume`], or for ever if it has ended.
-    pub(crate) fn park(&self, thread: Box<Thread>) {
-        let mut parked = self.parked.lock();
+    /// Does something with the threads, unless the process has ended: then it
+    /// finds none, and what it would put there is dropped.
+    fn with_thread<R>(
+        &self,
+        thread: Box<Thread>,
+        f: impl FnOnce(&mut Threads, Box<Thread>) -> R,
+    ) -> Option<R> {
+        let mut threads = self.threads.lock();
+        // An end that comes later finds what is put there now.
         if self.is_ended() {
-            drop(parked);
+            drop(threads);
             drop(thread);
-            return;
+            return None;
         }
-        *parked = Some(thread);
+        Some(f(&mut threads, thread))
     }
 
-    /// Lets the parked thread go on with the result of its call.
-    pub(crate) fn resume(&self, result: isize) {
-        let thread = self.parked.lock().take();
+    /// The thread waits for the end of a call: until [`Process::resume`], or for
+    /// ever if the process has ended.
+    pub(crate) fn wait_in_call(&self, thread: Box<Thread>) {
+        self.with_thread(thread, |threads, thread| threads.wait_in_call(thread));
+    }
+
+    /// Lets the thread of a line go on with the result of its call.
+    pub(crate) fn resume(&self, line: usize, result: isize) {
+        let thread = self.threads.lock().end_call(line);
         if let Some(mut thread) = thread {
             thread.context.set_argument(0, result as usize);
             users::push_back(thread);
@@ -273,44 +342,121 @@ impl Process {
         self.ring.lock().release();
     }
 
-    /// Hands the result of an asynchronous call to the program, which becomes at
-    /// least as urgent as the call was.
+    /// Hands the result of an asynchronous call of this level to the program.
+    ///
+    /// A parked thread goes on, at that level; it holds the word `DRAINING`, so
+    /// further completions disturb nobody until it has taken all out. Without one,
+    /// and with nobody who takes completions out, a thread is interrupted.
     pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
         let Ok(space) = self.space() else {
             return;
         };
-        let notify = self.ring.lock().complete(space.shared(), entry);
-        match notify {
-            Notify::Nothing => {}
-            Notify::Resume => {
-                // It had nothing to do before.
-                self.become_level(level.get());
-                self.resume(0);
+        let page = space.shared();
+        // Under the lock of the ring, under which threads park.
+        let mut ring = self.ring.lock();
+        ring.complete(page, entry);
+        if !ring.has_unattended(page) {
+            return;
+        }
+        let mut threads = self.threads.lock();
+        if threads.has_parked() {
+            if !page.claim(DRAINING) {
+                return;
             }
-            Notify::Interrupt => {
-                self.interrupt.store(true, SeqCst);
-                users::notify(self, level);
+            let thread = threads.unpark_any(level);
+            drop(threads);
+            drop(ring);
+            if let Some(mut thread) = thread {
+                thread.context.set_argument(0, 1);
+                users::push_back(thread);
             }
+            return;
+        }
+        drop(threads);
+        drop(ring);
+        self.interrupt.store(true, SeqCst);
+        if !users::interrupt(self) {
+            let mut places = [0; MAX_THREADS];
+            let mut count = 0;
+            for (to, from) in places.iter_mut().zip(self.threads.lock().places()) {
+                *to = from;
+                count += 1;
+            }
+            users::raise(self, &places[..count], level);
         }
     }
 
-    /// Parks the thread until there is a completion. `Some`: there is one.
+    /// Parks the thread until there is a completion or it is unparked. `Some`:
+    /// that has happened already, or the process has ended.
     ///
     /// # Errors
     /// [`Error::NoProcess`]: it has ended.
-    pub(crate) fn wait_completion(
-        &self,
-        thread: Box<Thread>,
-    ) -> Result<Option<Box<Thread>>, Error> {
+    pub(crate) fn park(&self, thread: Box<Thread>) -> Result<Option<Box<Thread>>, Error> {
         let space = self.space()?;
-        // The lock is held until the thread is parked, so that a completion that
-        // comes now finds it.
-        let mut ring = self.ring.lock();
-        if !ring.wait(space.shared()) {
+        // Both locks are held until the thread is parked, so that a completion
+        // that comes now finds it.
+        let ring = self.ring.lock();
+        if ring.has_unattended(space.shared()) {
             return Ok(Some(thread));
         }
-        self.park(thread);
-        Ok(None)
+        let parked = self.with_thread(thread, Threads::park);
+        drop(ring);
+        Ok(parked.flatten())
+    }
+
+    /// Ends the wait of the parked thread of a line, or its next one.
+    ///
+    /// # Errors
+    /// [`Error::NoThread`].
+    pub(crate) fn unpark(&self, line: usize, level: Level) -> Result<(), Error> {
+        let thread = self.threads.lock().unpark(line, level)?;
+        if let Some(mut thread) = thread {
+            thread.context.set_argument(0, 0);
+            users::push_back(thread);
+        }
+        Ok(())
+    }
+
+    /// The thread ends with a result; with the last one the process does.
+    pub(crate) fn end_thread(&self, thread: Box<Thread>, result: isize) {
+        let line = thread.line;
+        // First its place in the queue of ready threads.
+        drop(thread);
+        let left = self.threads.lock().end(line, result);
+        left.waiters.wake();
+        if left.last {
+            self.end(result);
+        }
+    }
+
+    /// Waits until a thread has ended; its number is dead afterwards.
+    ///
+    /// # Errors
+    /// [`Error::NoThread`].
+    pub(crate) async fn join(&self, number: usize) -> Result<isize, Error> {
+        until(&self.threads, |threads| threads.join(number)).await
+    }
+
+    /// Takes a range of addresses for so many bytes, above a hole of `hole` bytes.
+    pub(crate) fn take_addresses(&self, hole: usize, len: usize) -> Option<Range<usize>> {
+        let limit = layout::STACK_TOP - layout::STACK_SIZE - PAGE;
+        let after = |start: usize| start.checked_add(hole)?.checked_add(len);
+        let mut end = 0;
+        self.heap_end
+            .fetch_update(SeqCst, SeqCst, |start| {
+                end = after(start).filter(|end| *end <= limit)?;
+                Some(end)
+            })
+            .ok()?;
+        Some(end - len..end)
+    }
+
+    /// Gives back the end of a range that was taken, if it is still the last one.
+    pub(crate) fn give_addresses_back(&self, range: Range<usize>) {
+        // Otherwise they stay unused.
+        let _ = self
+            .heap_end
+            .compare_exchange(range.end, range.start, SeqCst, SeqCst);
     }
 
     /// Is a user interrupt pending? It is not any more.
@@ -324,27 +470,43 @@ impl Process {
         if self.ended.swap(true, SeqCst) {
             return;
         }
+        self.clear();
+        table::release_children(self.number());
+        let waiters = {
+            let mut life = self.identity.life.lock();
+            life.status = Some(status);
+            life.waiters.take()
+        };
+        waiters.wake();
+        if self.identity.parent.load(SeqCst) == 0 {
+            table::forget(self.number());
+        }
+    }
+
+    /// Takes everything out of a process that has ended.
+    fn clear(&self) {
         let calls = core::mem::take(&mut *self.calls.lock());
         for call in calls {
             // It may have finished meanwhile.
             let _ = executor::domain().cancel(call);
         }
-        let parked = self.parked.lock().take();
-        drop(parked);
-        users::remove(self.number);
+        loop {
+            let waiting = self.threads.lock().take_any();
+            match waiting {
+                Some(thread) => drop(thread),
+                None => break,
+            }
+        }
+        loop {
+            let place = self.threads.lock().take_place();
+            match place {
+                Some(place) => users::remove(self, place),
+                None => break,
+            }
+        }
         switching::interrupt_programs();
         let space = self.space.lock().take();
         drop(space);
         self.drop_files();
-        table::release_children(self.number);
-        let waiters = {
-            let mut life = self.life.lock();
-            life.status = Some(status);
-            life.waiters.take()
-        };
-        waiters.wake();
-        if self.parent.load(SeqCst) == 0 {
-            table::forget(self.number);
-        }
     }
 }

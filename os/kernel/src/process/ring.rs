@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  call: reserve ─► coroutine … ─► complete: entry, tail
-//!                                    ├─ the thread waits for it: let it go on
-//!                                    ├─ the program is draining: nothing
+//!                                    ├─ a thread takes them out: nothing
+//!                                    ├─ a thread is parked: let it go on
 //!                                    └─ else: a user interrupt
 //! ```
 //!
@@ -13,7 +13,7 @@
 //! completions of its own.
 
 use os_abi::Error;
-use os_abi::shared::{DRAINING, ENTRY_WORDS, HANDLER, RING, RING_ENTRIES, RING_HEAD, RING_TAIL};
+use os_abi::shared::{DRAINING, ENTRY_WORDS, RING, RING_ENTRIES, RING_HEAD, RING_TAIL};
 
 use crate::memory::space::SharedPage;
 
@@ -23,20 +23,6 @@ pub(super) struct Ring {
     tail: u64,
     /// Calls in flight.
     in_flight: u64,
-    /// The thread is parked until there is a completion.
-    waiting: bool,
-}
-
-/// What is to be done about a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(super) enum Notify {
-    /// The thread waits: let it go on.
-    Resume,
-    /// The program looks by itself.
-    Nothing,
-    /// It has to be interrupted.
-    Interrupt,
 }
 
 impl Ring {
@@ -44,7 +30,6 @@ impl Ring {
         Ring {
             tail: 0,
             in_flight: 0,
-            waiting: false,
         }
     }
 
@@ -71,7 +56,7 @@ impl Ring {
     }
 
     /// Puts a completion into its reserved place.
-    pub(super) fn complete(&mut self, page: &SharedPage, entry: [u64; ENTRY_WORDS]) -> Notify {
+    pub(super) fn complete(&mut self, page: &SharedPage, entry: [u64; ENTRY_WORDS]) {
         let place = RING + self.tail as usize % RING_ENTRIES * ENTRY_WORDS;
         for (word, value) in entry.into_iter().enumerate() {
             page.store(place + word, value);
@@ -79,18 +64,10 @@ impl Ring {
         self.tail += 1;
         self.in_flight -= 1;
         page.store(RING_TAIL, self.tail);
-        if core::mem::replace(&mut self.waiting, false) {
-            Notify::Resume
-        } else if page.load(DRAINING) != 0 || page.load(HANDLER) == 0 {
-            Notify::Nothing
-        } else {
-            Notify::Interrupt
-        }
     }
 
-    /// The thread wants to wait. False: there is something already.
-    pub(super) fn wait(&mut self, page: &SharedPage) -> bool {
-        self.waiting = self.unread(page) == 0;
-        self.waiting
+    /// Is there something that nobody is about to take out?
+    pub(super) fn has_unattended(&self, page: &SharedPage) -> bool {
+        self.unread(page) != 0 && page.load(DRAINING) == 0
     }
 }

@@ -1,24 +1,22 @@
 //! The table of processes: names, children, spawning, waiting, killing.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::SeqCst;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 
 use os_abi::number::KILLED;
 use os_abi::{Error, layout};
 use upshift_core::Level;
 
 use super::files::{File, Files};
-use super::ring::Ring;
-use super::{Life, MAX_FRAMES, Process, Thread, load};
+use super::{Identity, MAX_FRAMES, Process, load};
 use crate::arch::lock::IrqLock;
-use crate::waiters::{Waiters, until};
-use crate::{archive, switching, users};
+use crate::arch::trap::UserContext;
+use crate::waiters::until;
+use crate::{archive, users};
 
 /// The most processes at one time.
-pub(crate) const MAX_PROCESSES: usize = 64;
+const MAX_PROCESSES: usize = 256;
 
 enum Tenant {
     None,
@@ -45,7 +43,7 @@ static TABLE: IrqLock<[Place; MAX_PROCESSES]> = IrqLock::new(
 /// The process of a number.
 pub(crate) fn find(number: usize) -> Option<Arc<Process>> {
     match &TABLE.lock()[number % MAX_PROCESSES].tenant {
-        Tenant::Process(process) if process.number == number => Some(process.clone()),
+        Tenant::Process(process) if process.number() == number => Some(process.clone()),
         _ => None,
     }
 }
@@ -81,7 +79,12 @@ pub(crate) struct Spawn<'a> {
 pub(crate) fn spawn(spawn: Spawn<'_>) -> Result<Arc<Process>, Error> {
     let program = archive::find(spawn.program).ok_or(Error::NoProgram)?;
     let number = reserve()?;
-    match make(number, program, spawn) {
+    let level = spawn.level.max(spawn.ceiling);
+    let made = make(number, program, spawn).and_then(|(process, context)| {
+        let (_, thread) = process.add_thread(None, context, level)?;
+        Ok((process, thread))
+    });
+    match made {
         Ok((process, thread)) => {
             TABLE.lock()[number % MAX_PROCESSES].tenant = Tenant::Process(process.clone());
             users::push_back(thread);
@@ -111,7 +114,7 @@ pub(super) fn forget(number: usize) {
     let mut table = TABLE.lock();
     let tenant = &mut table[number % MAX_PROCESSES].tenant;
     let gone = match tenant {
-        Tenant::Process(process) if process.number != number => return,
+        Tenant::Process(process) if process.number() != number => return,
         _ => core::mem::replace(tenant, Tenant::None),
     };
     // After the lock: with it memory is freed.
@@ -123,7 +126,9 @@ pub(super) fn forget(number: usize) {
 pub(super) fn release_children(number: usize) {
     for index in 0..MAX_PROCESSES {
         let child = match &TABLE.lock()[index].tenant {
-            Tenant::Process(child) if child.parent.load(SeqCst) == number => child.clone(),
+            Tenant::Process(child) if child.identity.parent.load(SeqCst) == number => {
+                child.identity.clone()
+            }
             _ => continue,
         };
         child.parent.store(0, SeqCst);
@@ -140,14 +145,18 @@ pub(super) fn release_children(number: usize) {
 /// [`Error::NoProcess`]: not a child of `parent`.
 pub(crate) async fn wait(parent: usize, number: usize) -> Result<isize, Error> {
     let child = child(parent, number)?;
-    let status = ended(&child).await;
+    let status = over(&child.identity).await;
     forget(number);
     Ok(status)
 }
 
 /// Waits until a process has ended and nothing is left of it.
 pub(crate) async fn ended(process: &Process) -> isize {
-    until(&process.life, |life| life.over()).await
+    over(&process.identity).await
+}
+
+async fn over(identity: &Identity) -> isize {
+    until(&identity.life, |life| life.over()).await
 }
 
 /// Ends a child.
@@ -161,7 +170,7 @@ pub(crate) fn kill(parent: usize, number: usize) -> Result<(), Error> {
 
 fn child(parent: usize, number: usize) -> Result<Arc<Process>, Error> {
     let process = find(number).ok_or(Error::NoProcess)?;
-    let is_child = process.parent.load(SeqCst) == parent;
+    let is_child = process.identity.parent.load(SeqCst) == parent;
     if is_child {
         Ok(process)
     } else {
@@ -173,38 +182,14 @@ fn make(
     number: usize,
     program: &[u8],
     spawn: Spawn<'_>,
-) -> Result<(Arc<Process>, Box<Thread>), Error> {
+) -> Result<(Arc<Process>, UserContext), Error> {
     let (name, level) = (number as u64, spawn.level.max(spawn.ceiling));
     let (space, context) = load::load(program, name, level, spawn.argument, MAX_FRAMES)?;
     let mut files = Files::new();
     for file in spawn.files {
         files.add([file])?;
     }
-    let process = Arc::new(Process {
-        number,
-        parent: AtomicUsize::new(spawn.parent),
-        ceiling: spawn.ceiling,
-        level: AtomicU8::new(level.get()),
-        ended: AtomicBool::new(false),
-        life: IrqLock::new(Life {
-            status: None,
-            calls: 0,
-            waiters: Waiters::new(),
-        }),
-        space: IrqLock::new(Some(space)),
-        files: IrqLock::new(files),
-        parked: IrqLock::new(None),
-        calls: IrqLock::new(Vec::new()),
-        ring: IrqLock::new(Ring::new()),
-        interrupt: AtomicBool::new(false),
-        heap_end: AtomicUsize::new(layout::HEAP),
-    });
-    let thread = Box::new(Thread {
-        process: process.clone(),
-        context,
-        quantum: switching::quantum(),
-        until: 0,
-        interrupted: None,
-    });
-    Ok((process, thread))
+    let identity = Identity::new(number, spawn.parent);
+    let process = Process::new(identity, spawn.ceiling, space, files, layout::HEAP);
+    Ok((process, context))
 }

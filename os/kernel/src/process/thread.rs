@@ -1,38 +1,147 @@
-//! What runs in a process: its registers, and how long it may go on.
+//! A thread: its registers, its level, and how long it may go on.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use os_abi::shared::{DRAINING, HANDLER};
+use os_abi::thread::{CRITICAL, LOCAL_BITMAP, OWED};
+use upshift_core::Level;
 
 use super::Process;
-use crate::arch::trap::UserContext;
-use crate::memory::space::SharedPage;
+use crate::arch::csr;
+use crate::arch::trap::{Fault, UserContext};
+use crate::memory::pagetable::Access;
+use crate::memory::space::{AddressSpace, UserSlice};
+use crate::users::Place;
+use crate::{clock, executor, switching};
+
+/// How much longer than its quantum a thread may go on that others may wait for, in
+/// microseconds.
+const GRACE_MICROS: u64 = 100;
+
+/// `scause` of faults that may be for lack of a mapping.
+const LOAD_PAGE_FAULT: usize = 13;
+const STORE_PAGE_FAULT: usize = 15;
 
 /// See [`super`].
 pub(crate) struct Thread {
     /// Whose it is.
     pub(crate) process: Arc<Process>,
+    /// Its index among the threads of the process.
+    pub(crate) line: usize,
+    /// Its place in the queue of ready threads.
+    pub(crate) place: Place,
     /// Its registers while it does not run.
     pub(crate) context: UserContext,
+    /// How urgent it is.
+    pub(crate) level: Level,
     /// Ticks left of its quantum, while it does not run.
     pub(crate) quantum: u64,
     /// When its quantum ends, while it runs.
     pub(crate) until: u64,
+    /// It was let go on for a little longer, until then; 0: it was not.
+    pub(crate) grace: u64,
     /// What a user interrupt has interrupted.
     pub(crate) interrupted: Option<Box<UserContext>>,
 }
 
 impl Thread {
+    /// A thread that is to start; `line` and `place` are its own.
+    pub(crate) fn new(
+        process: Arc<Process>,
+        (line, place): (usize, Place),
+        context: UserContext,
+        level: Level,
+    ) -> Thread {
+        Thread {
+            process,
+            line,
+            place,
+            context,
+            level,
+            quantum: switching::quantum(),
+            until: 0,
+            grace: 0,
+            interrupted: None,
+        }
+    }
+
+    /// Takes the level that the program says, within its ceiling; while it says
+    /// none, the level stays. True: it has changed.
+    pub(crate) fn follow_bitmap(&mut self, space: &AddressSpace) -> bool {
+        match space.line(self.line, LOCAL_BITMAP) {
+            0 => false,
+            bits => self.become_level(bits.trailing_zeros() as u8),
+        }
+    }
+
+    fn become_level(&mut self, level: u8) -> bool {
+        let least = executor::LEAST_URGENT_WORK.get();
+        let level = level.clamp(self.process.ceiling.get(), least);
+        let level = Level::new(level).unwrap_or(executor::LEAST_URGENT_WORK);
+        core::mem::replace(&mut self.level, level) != level
+    }
+
+    /// It had nothing to do, and gets something of this level.
+    pub(crate) fn become_urgent(&mut self, level: Level) {
+        self.become_level(level.get());
+    }
+
+    /// It is to leave the hart, and is in the middle of something that others may
+    /// spin for: may it go on for a little longer? Once, until it has left it; the
+    /// program is told that it owes us the hart.
+    pub(crate) fn is_in_grace(&mut self, space: &AddressSpace) -> bool {
+        if space.line(self.line, CRITICAL) == 0 {
+            self.grace = 0;
+            return false;
+        }
+        if self.grace == 0 {
+            self.grace = clock::now() + clock::from_micros(GRACE_MICROS);
+            space.set_line(self.line, OWED, 1);
+        }
+        clock::now() < self.grace
+    }
+
+    /// It leaves the hart, in grace or not.
+    pub(crate) fn end_grace(&mut self, space: &AddressSpace) {
+        if core::mem::replace(&mut self.grace, 0) != 0 {
+            space.set_line(self.line, OWED, 0);
+        }
+    }
+
+    /// It gives the hart away by itself, whatever it is in the middle of.
+    pub(crate) fn give_way(&mut self) {
+        self.until = 0;
+        self.grace = 1;
+    }
+
+    /// The fault was about a page that another thread of the process has mapped:
+    /// this hart remembered that there was nothing.
+    pub(crate) fn is_mapped_meanwhile(&self, fault: Fault, space: &AddressSpace) -> bool {
+        let access = match fault.cause {
+            LOAD_PAGE_FAULT => Access::Read,
+            STORE_PAGE_FAULT => Access::Write,
+            _ => return false,
+        };
+        let byte = UserSlice::new(fault.value, 1);
+        let is_there = byte.is_ok_and(|byte| space.check(byte, access).is_ok());
+        if is_there {
+            csr::flush_translations();
+        }
+        is_there
+    }
+
     /// Delivers a user interrupt that is pending: the thread goes on in the
     /// handler its program has named, and what it was doing is kept for
     /// [`Thread::return_from_interrupt`]. Not while the program drains its ring,
     /// nor in the handler: then it looks by itself.
-    pub(crate) fn deliver_interrupt(&mut self, page: &SharedPage) {
-        // In the handler it stays pending until that has ended.
+    pub(crate) fn deliver_interrupt(&mut self, space: &AddressSpace) {
+        // In the handler it stays pending until that has ended, or another thread
+        // takes it.
         if self.interrupted.is_some() || !self.process.take_interrupt() {
             return;
         }
+        let page = space.shared();
         let handler = page.load(HANDLER) as usize;
         if handler == 0 || page.load(DRAINING) != 0 {
             return;

@@ -9,7 +9,7 @@ use super::Answer;
 use crate::memory::pagetable::Access;
 use crate::memory::space::UserSlice;
 use crate::process::{self, File, Process};
-use crate::sleep;
+use crate::{futex, sleep};
 
 /// Bytes that a call moves at a time: they are in its control block.
 const CHUNK: usize = 256;
@@ -76,5 +76,16 @@ pub(super) async fn sleep_until(process: Arc<Process>, [deadline, ..]: Arguments
 }
 
 pub(super) async fn wait(process: Arc<Process>, [child, ..]: Arguments) -> Answer {
-    process::wait(process.number, child).await
+    process::wait(process.number(), child).await
+}
+
+pub(super) async fn thread_join(process: Arc<Process>, [thread, ..]: Arguments) -> Answer {
+    process.join(thread).await
+}
+
+pub(super) async fn futex_wait(
+    process: Arc<Process>,
+    [address, value, deadline, ..]: Arguments,
+) -> Answer {
+    futex::wait(process, address, value as u32, deadline as u64).await
 }

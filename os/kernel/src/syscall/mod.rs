@@ -77,7 +77,7 @@ macro_rules! routes {
         Some(($thread, answer))
     }};
     (@thread $name:ident $thread:ident $form:ident $arguments:ident) => {
-        thread::$name($thread)
+        thread::$name($thread, $arguments)
     };
     (@later $name:ident $thread:ident $form:ident $arguments:ident) => {{
         let process = $thread.process.clone();
@@ -95,16 +95,16 @@ fn start(
     call: impl Future<Output = Answer> + Send + 'static,
 ) -> After {
     let process = thread.process.clone();
-    let level = process.level();
+    let (line, level) = (thread.line, thread.level);
     let call = InFlight {
         call,
         flight: Flight::new(process.clone()),
     };
     match form {
-        Form::Synchronous => match begin(&process, level, resume(process.clone(), call)) {
+        Form::Synchronous => match begin(&process, level, resume(process.clone(), line, call)) {
             Err(error) => Some((thread, Err(error))),
             Ok(begun) => {
-                process.park(thread);
+                process.wait_in_call(thread);
                 begun.go();
                 None
             }
@@ -177,13 +177,13 @@ struct InFlight<F> {
     flight: Flight,
 }
 
-async fn resume(process: Arc<Process>, call: InFlight<impl Future<Output = Answer>>) {
+async fn resume(process: Arc<Process>, line: usize, call: InFlight<impl Future<Output = Answer>>) {
     // First, so that it is dropped last.
     let flight = call.flight;
     let answer = call.call.await;
     end(&process);
     drop(flight);
-    process.resume(word(answer));
+    process.resume(line, word(answer));
 }
 
 async fn complete(

@@ -2,19 +2,18 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::Relaxed;
 
-use os_abi::layout::{HEAP, STACK_SIZE, STACK_TOP};
 use os_abi::{Error, ProcessInfo, SpawnRequest, UserRange};
 use upshift_core::Level;
 
 use super::Answer;
 use crate::arch::hart_index;
+use crate::arch::trap::UserContext;
 use crate::memory::pagetable::Mapping;
 use crate::memory::space::{AddressSpace, UserSlice};
 use crate::memory::{PAGE, frames, heap};
 use crate::process::{self, File, MAX_FILES, Spawn, Thread};
-use crate::{clock, pipe, users};
+use crate::{clock, futex, pipe, users};
 
 /// The longest name of a program.
 const MAX_NAME: usize = 64;
@@ -28,7 +27,7 @@ pub(super) fn exit(thread: &mut Thread, [status, ..]: Arguments) -> Answer {
 
 /// The thread has used its quantum up.
 pub(super) fn yield_cpu(thread: &mut Thread, _: Arguments) -> Answer {
-    thread.until = 0;
+    thread.give_way();
     Ok(0)
 }
 
@@ -37,28 +36,54 @@ pub(super) fn clock(_: &mut Thread, _: Arguments) -> Answer {
 }
 
 pub(super) fn map(thread: &mut Thread, [pages, ..]: Arguments) -> Answer {
+    map_above(thread, 0, pages)
+}
+
+pub(super) fn map_stack(thread: &mut Thread, [pages, ..]: Arguments) -> Answer {
+    map_above(thread, PAGE, pages)
+}
+
+fn map_above(thread: &mut Thread, hole: usize, pages: usize) -> Answer {
     let space = thread.process.space()?;
-    let start = thread.process.heap_end.load(Relaxed);
-    let end = pages
+    let range = pages
         .checked_mul(PAGE)
-        .and_then(|len| start.checked_add(len));
-    let limit = STACK_TOP - STACK_SIZE - PAGE;
-    let end = end.filter(|end| *end <= limit).ok_or(Error::OutOfMemory)?;
-    debug_assert!(start >= HEAP);
-    for page in (start..end).step_by(PAGE) {
-        // What was mapped stays, and is used by the next call.
-        thread.process.heap_end.store(page, Relaxed);
-        space
-            .map_page(page, &[], Mapping::USER_DATA)
-            .map_err(|_| Error::OutOfMemory)?;
+        .and_then(|len| thread.process.take_addresses(hole, len))
+        .ok_or(Error::OutOfMemory)?;
+    for page in range.clone().step_by(PAGE) {
+        if space.map_page(page, &[], Mapping::USER_DATA).is_err() {
+            // What was mapped stays, and is out of use.
+            thread.process.give_addresses_back(page..range.end);
+            return Err(Error::OutOfMemory);
+        }
     }
-    thread.process.heap_end.store(end, Relaxed);
-    Ok(start as isize)
+    Ok(range.start as isize)
+}
+
+pub(super) fn thread_create(
+    thread: &mut Thread,
+    [entry, stack, argument, ..]: Arguments,
+) -> Answer {
+    let mut context = UserContext::new(entry, stack);
+    context.set_argument(0, argument);
+    let (number, new) = thread.process.add_thread(None, context, thread.level)?;
+    // An end that came before finds it out of its queue.
+    users::push_back(new);
+    Ok(number as isize)
+}
+
+pub(super) fn unpark(thread: &mut Thread, [line, level, ..]: Arguments) -> Answer {
+    let level = level_of(level as u64)?;
+    thread.process.unpark(line, level)?;
+    Ok(0)
+}
+
+pub(super) fn futex_wake(thread: &mut Thread, [address, count, ..]: Arguments) -> Answer {
+    Ok(futex::wake(&thread.process, address, count) as isize)
 }
 
 pub(super) fn set_level(thread: &mut Thread, [level, ..]: Arguments) -> Answer {
     let level = level_of(level as u64)?;
-    thread.process.set_level(level)?;
+    thread.level = thread.process.allowed(level)?;
     users::changed_level(hart_index(), level);
     Ok(0)
 }
@@ -131,13 +156,13 @@ pub(super) fn spawn(thread: &mut Thread, [request, ..]: Arguments) -> Answer {
         files,
         level,
         ceiling,
-        parent: thread.process.number,
+        parent: thread.process.number(),
     })?;
-    Ok(child.number as isize)
+    Ok(child.number() as isize)
 }
 
 pub(super) fn kill(thread: &mut Thread, [process, ..]: Arguments) -> Answer {
-    process::kill(thread.process.number, process)?;
+    process::kill(thread.process.number(), process)?;
     Ok(0)
 }
 

@@ -7,18 +7,27 @@ use os_abi::Error;
 use super::After;
 use crate::process::Thread;
 
-/// Parks the thread until the completion ring has something.
-pub(super) fn wait_completion(thread: Box<Thread>) -> After {
+type Arguments = [usize; 6];
+
+/// Parks the thread until the completion ring has something, or until `unpark`.
+pub(super) fn park(thread: Box<Thread>, _: Arguments) -> After {
     let process = thread.process.clone();
-    match process.wait_completion(thread) {
+    match process.park(thread) {
         Ok(Some(thread)) => Some((thread, Ok(0))),
         // It is parked, or its process has ended.
         Ok(None) | Err(_) => None,
     }
 }
 
+/// Ends the thread.
+pub(super) fn thread_exit(thread: Box<Thread>, [result, ..]: Arguments) -> After {
+    let process = thread.process.clone();
+    process.end_thread(thread, result as isize);
+    None
+}
+
 /// Ends the handler of a user interrupt.
-pub(super) fn return_from_interrupt(mut thread: Box<Thread>) -> After {
+pub(super) fn return_from_interrupt(mut thread: Box<Thread>, _: Arguments) -> After {
     if !thread.return_from_interrupt() {
         return Some((thread, Err(Error::BadArgument)));
     }

@@ -18,7 +18,7 @@ use core::pin::Pin;
 use core::task::Poll;
 
 use os_user::asynchronous::{self, sleep_until};
-use os_user::coroutine::{current, need_preempt, reprio, spawn, wake, yield_now};
+use os_user::coroutine::{current, need_preempt, reprio, spawn_local as spawn, wake, yield_now};
 use os_user::{Error, Pipe, now, pipe, println, read, sleep, sys, ticks_per_second, write};
 
 os_user::coroutine_entry!(main);

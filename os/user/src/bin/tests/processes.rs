@@ -121,3 +121,36 @@ pub(crate) fn exit_with_calls_pending_leaves_nothing_behind() -> Outcome {
     ensure!(wait(child).map_err(text)? == 0, "it ends");
     Ok(())
 }
+
+pub(crate) fn thread_tests_pass() -> Outcome {
+    let child = os_user::spawn_below("threads", os_user::argument(), &[1, 1], 32, 0);
+    let failed = wait(child.map_err(text)?).map_err(text)?;
+    ensure!(failed == 0, "{failed} failed");
+    Ok(())
+}
+
+pub(crate) fn last_thread_ends_the_process() -> Outcome {
+    let child = spawn("threads", b"last", &[1, 1], LATER).map_err(text)?;
+    let status = wait(child).map_err(text)?;
+    ensure!(status == 17, "status {status}");
+    Ok(())
+}
+
+pub(crate) fn stack_of_a_thread_ends() -> Outcome {
+    let child = spawn("threads", b"deep", &[1, 1], LATER).map_err(text)?;
+    let status = wait(child).map_err(text)?;
+    ensure!(status == FAULTED, "status {status}");
+    Ok(())
+}
+
+/// At different moments: threads run, wait in calls, wait for each other, park.
+pub(crate) fn process_with_many_threads_can_be_killed() -> Outcome {
+    for micros in [500, 2_000, 5_000, 9_000, 20_000] {
+        let child = spawn("threads", b"kill", &[1, 1], LATER).map_err(text)?;
+        sleep_micros(micros);
+        sys::kill(child).map_err(text)?;
+        let status = wait(child).map_err(text)?;
+        ensure!(status == KILLED, "after {micros} µs: status {status}");
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! Waiting at an address of a program: the kernel's half of mutexes and condition
+//! variables.
+//!
+//! ```text
+//!  wait: lock of the bucket ─ is the word `value`? ─ no ─► CHANGED
+//!                              yes ─► into the bucket … woken, or the time is up
+//!  wake: (the program has changed the word) lock of the bucket ─ out of it, wake
+//! ```
+//!
+//! No wake is lost: the word is compared under the lock under which a waker looks for
+//! waiters, and the program changes it before it calls the waker; so either the
+//! waiter sees the change, or the waker the waiter.
+//!
+//! An address means something within its process only. Waiters are in one of
+//! [`BUCKETS`] lists by process and address, in the order in which they came, so a
+//! wake costs O(waiters of the bucket), which is O(1) while there are fewer waiters
+//! than buckets. Each waiter is the kernel coroutine of a call: calls in flight bound
+//! them, and a call that is dropped takes its entry out.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::task::{Context, Poll, Waker};
+
+use os_abi::Error;
+use os_abi::number::{CHANGED, TIMED_OUT, WOKEN};
+
+use crate::arch::lock::IrqLock;
+use crate::process::Process;
+use crate::sleep::{Sleep, sleep_until};
+
+/// Lists of waiters.
+const BUCKETS: usize = 256;
+
+/// One who waits.
+struct Waiter {
+    /// Tells waiters apart.
+    ticket: u64,
+    process: usize,
+    address: usize,
+    waker: Waker,
+}
+
+static WAITING: [IrqLock<VecDeque<Waiter>>; BUCKETS] =
+    [const { IrqLock::new(VecDeque::new()) }; BUCKETS];
+
+static TICKETS: AtomicU64 = AtomicU64::new(0);
+
+fn bucket(process: usize, address: usize) -> &'static IrqLock<VecDeque<Waiter>> {
+    // Fibonacci hashing: words that are near each other go to different buckets.
+    let key = (process as u64) << 40 ^ (address as u64 >> 2);
+    let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+    &WAITING[hash as usize]
+}
+
+/// Waits at an address while the word there is `value`, at most until `deadline`.
+///
+/// # Errors
+/// [`Error::BadAddress`], [`Error::NoProcess`], [`Error::OutOfMemory`].
+pub(crate) fn wait(process: Arc<Process>, address: usize, value: u32, deadline: u64) -> Wait {
+    Wait {
+        process,
+        address,
+        value,
+        ticket: 0,
+        sleep: sleep_until(deadline),
+        // A time that never comes needs no timer.
+        endless: deadline == u64::MAX,
+    }
+}
+
+/// See [`wait`].
+pub(crate) struct Wait {
+    process: Arc<Process>,
+    address: usize,
+    value: u32,
+    /// Of the entry in the bucket; 0: not there yet.
+    ticket: u64,
+    sleep: Sleep,
+    endless: bool,
+}
+
+impl Wait {
+    fn begin(&mut self, waker: &Waker) -> Result<bool, Error> {
+        let space = self.process.space()?;
+        let number = self.process.number();
+        let mut waiting = bucket(number, self.address).lock();
+        if space.load_word(self.address)? != self.value {
+            return Ok(false);
+        }
+        waiting.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+        self.ticket = TICKETS.fetch_add(1, Relaxed) + 1;
+        waiting.push_back(Waiter {
+            ticket: self.ticket,
+            process: number,
+            address: self.address,
+            waker: waker.clone(),
+        });
+        Ok(true)
+    }
+
+    fn is_waiting(&self) -> bool {
+        let waiting = bucket(self.process.number(), self.address).lock();
+        waiting.iter().any(|waiter| waiter.ticket == self.ticket)
+    }
+
+    fn leave(&mut self) {
+        let mut waiting = bucket(self.process.number(), self.address).lock();
+        let at = waiting
+            .iter()
+            .position(|waiter| waiter.ticket == self.ticket);
+        let entry = at.and_then(|at| waiting.remove(at));
+        if waiting.is_empty() {
+            // Nothing is kept for processes that are gone.
+            *waiting = VecDeque::new();
+        }
+        drop(waiting);
+        drop(entry);
+        self.ticket = 0;
+    }
+}
+
+impl Future for Wait {
+    type Output = Result<isize, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.ticket == 0 {
+            match self.begin(cx.waker()) {
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(false) => return Poll::Ready(Ok(CHANGED)),
+                Ok(true) => {}
+            }
+        } else if !self.is_waiting() {
+            self.ticket = 0;
+            return Poll::Ready(Ok(WOKEN));
+        }
+        if !self.endless && Pin::new(&mut self.sleep).poll(cx).is_ready() {
+            let waits = self.is_waiting();
+            self.leave();
+            return Poll::Ready(Ok(if waits { TIMED_OUT } else { WOKEN }));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if self.ticket != 0 {
+            self.leave();
+        }
+    }
+}
+
+/// Wakes so many of those who wait at an address, oldest first; returns how many.
+pub(crate) fn wake(process: &Process, address: usize, count: usize) -> usize {
+    let number = process.number();
+    let mut woken = 0;
+    while woken < count {
+        let mut waiting = bucket(number, address).lock();
+        let at = waiting
+            .iter()
+            .position(|waiter| waiter.process == number && waiter.address == address);
+        let Some(waiter) = at.and_then(|at| waiting.remove(at)) else {
+            break;
+        };
+        if waiting.is_empty() {
+            *waiting = VecDeque::new();
+        }
+        drop(waiting);
+        waiter.waker.wake();
+        woken += 1;
+    }
+    woken
+}

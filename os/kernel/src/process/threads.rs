@@ -1,0 +1,238 @@
+//! The threads of a process: which there are, and where those are that wait.
+//!
+//! ```text
+//!        create                take                  synchronous call
+//!  free ────────► Out: queue ───────► Out: hart ───────────────────► InCall
+//!   ▲              ▲  ▲                 │  │ │ park                     │
+//!   │              │  └── preempted ────┘  │ └──────► Parked            │ the call's
+//!   │ join         │                       │            │ completion,   │ coroutine ends
+//!   │              └───────────────────────┼────────────┴─ unpark ──────┘
+//!   └──────────── Ended ◄── thread_exit ───┘
+//! ```
+//!
+//! A thread has a *line*, its index here and in the page of `os_abi::thread`, and
+//! a number: the line plus a generation, so that a number is never used again. An
+//! ended thread keeps its line until somebody joins it, so lines bound both.
+//!
+//! Everything is O(1) but joining, which is O(those who wait to join).
+
+use alloc::boxed::Box;
+
+use os_abi::Error;
+use os_abi::thread::MAX_THREADS;
+use upshift_core::Level;
+
+use super::Thread;
+use crate::waiters::{Awaited, Waiters};
+
+/// Where the thread of a line is.
+enum State {
+    Free,
+    /// Ready or running.
+    Out,
+    /// It waits for the end of a synchronous call.
+    InCall(Box<Thread>),
+    /// It waits for a completion or an `unpark`.
+    Parked(Box<Thread>),
+    /// With this result, for whoever joins it.
+    Ended(isize),
+}
+
+struct Slot {
+    /// The number of its thread, or of its last one; 0: none yet.
+    number: usize,
+    state: State,
+    /// Its place in the queue of ready threads.
+    place: u16,
+    /// `unpark` came before `park`, with this level.
+    token: Option<Level>,
+}
+
+/// See the module.
+pub(crate) struct Threads {
+    slots: [Slot; MAX_THREADS],
+    /// Bit n: line n is parked.
+    parked: u64,
+    /// Threads that have not ended.
+    alive: usize,
+    waiters: Waiters,
+}
+
+impl Awaited for Threads {
+    fn waiters(&mut self) -> &mut Waiters {
+        &mut self.waiters
+    }
+}
+
+/// What has become of those who wait when a thread has ended.
+pub(super) struct Left {
+    /// It was the last one.
+    pub(super) last: bool,
+    /// To be woken after the lock is released.
+    pub(super) waiters: Waiters,
+}
+
+impl Threads {
+    pub(super) const fn new() -> Threads {
+        Threads {
+            slots: [const {
+                Slot {
+                    number: 0,
+                    state: State::Free,
+                    place: 0,
+                    token: None,
+                }
+            }; MAX_THREADS],
+            parked: 0,
+            alive: 0,
+            waiters: Waiters::new(),
+        }
+    }
+
+    /// A line for a new thread, the wanted one or any, and its number.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`].
+    pub(super) fn add(&mut self, line: Option<usize>) -> Result<(usize, usize), Error> {
+        let free = |slot: &Slot| matches!(slot.state, State::Free);
+        let found = match line {
+            Some(line) => Some(line).filter(|line| self.slots.get(*line).is_some_and(free)),
+            None => self.slots.iter().position(free),
+        };
+        let line = found.ok_or(Error::TooMany)?;
+        let slot = &mut self.slots[line];
+        slot.number = slot.number.max(line) + MAX_THREADS;
+        slot.state = State::Out;
+        slot.token = None;
+        self.alive += 1;
+        Ok((line, slot.number))
+    }
+
+    /// Notes the place of a thread that was added.
+    pub(super) fn set_place(&mut self, line: usize, place: u16) {
+        self.slots[line].place = place;
+    }
+
+    /// The places of those that may be in the queue of ready threads.
+    pub(super) fn places(&self) -> impl Iterator<Item = u16> {
+        let out = |slot: &&Slot| matches!(slot.state, State::Out);
+        self.slots.iter().filter(out).map(|slot| slot.place)
+    }
+
+    /// The place of a thread that was out when the process ended.
+    pub(super) fn take_place(&mut self) -> Option<u16> {
+        let out = |slot: &&mut Slot| matches!(slot.state, State::Out);
+        let slot = self.slots.iter_mut().find(out)?;
+        slot.state = State::Free;
+        Some(slot.place)
+    }
+
+    /// The thread waits for the end of a call.
+    pub(super) fn wait_in_call(&mut self, thread: Box<Thread>) {
+        let line = thread.line;
+        self.slots[line].state = State::InCall(thread);
+    }
+
+    /// The call is over.
+    pub(super) fn end_call(&mut self, line: usize) -> Option<Box<Thread>> {
+        self.take(line, |state| matches!(state, State::InCall(_)))
+    }
+
+    /// The thread waits to be unparked. `Some`: that has happened already.
+    pub(super) fn park(&mut self, mut thread: Box<Thread>) -> Option<Box<Thread>> {
+        let line = thread.line;
+        if let Some(level) = self.slots[line].token.take() {
+            thread.become_urgent(level);
+            return Some(thread);
+        }
+        self.slots[line].state = State::Parked(thread);
+        self.parked |= 1 << line;
+        None
+    }
+
+    /// Ends the wait of a parked thread, or its next one.
+    ///
+    /// # Errors
+    /// [`Error::NoThread`].
+    pub(super) fn unpark(
+        &mut self,
+        line: usize,
+        level: Level,
+    ) -> Result<Option<Box<Thread>>, Error> {
+        let slot = self.slots.get_mut(line).ok_or(Error::NoThread)?;
+        if self.parked >> line & 1 == 0 {
+            let level = slot.token.map_or(level, |token| token.min(level));
+            slot.token = Some(level);
+            return Ok(None);
+        }
+        Ok(self.take_parked(line, level))
+    }
+
+    /// Ends the wait of some parked thread.
+    pub(super) fn unpark_any(&mut self, level: Level) -> Option<Box<Thread>> {
+        match self.parked {
+            0 => None,
+            parked => self.take_parked(parked.trailing_zeros() as usize, level),
+        }
+    }
+
+    /// Is any parked?
+    pub(super) fn has_parked(&self) -> bool {
+        self.parked != 0
+    }
+
+    fn take_parked(&mut self, line: usize, level: Level) -> Option<Box<Thread>> {
+        self.parked &= !(1 << line);
+        let mut thread = self.take(line, |state| matches!(state, State::Parked(_)))?;
+        thread.become_urgent(level);
+        Some(thread)
+    }
+
+    /// Any that waits in the kernel: the process ends.
+    pub(super) fn take_any(&mut self) -> Option<Box<Thread>> {
+        self.parked = 0;
+        let here = |state: &State| matches!(state, State::InCall(_) | State::Parked(_));
+        let line = self.slots.iter().position(|slot| here(&slot.state))?;
+        self.take(line, here)
+    }
+
+    fn take(&mut self, line: usize, wanted: fn(&State) -> bool) -> Option<Box<Thread>> {
+        let state = &mut self.slots[line].state;
+        if !wanted(state) {
+            return None;
+        }
+        match core::mem::replace(state, State::Out) {
+            State::InCall(thread) | State::Parked(thread) => Some(thread),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// A thread has ended.
+    pub(super) fn end(&mut self, line: usize, result: isize) -> Left {
+        self.slots[line].state = State::Ended(result);
+        self.alive -= 1;
+        Left {
+            last: self.alive == 0,
+            waiters: self.waiters.take(),
+        }
+    }
+
+    /// The result of a thread, once it has ended: its number is dead then.
+    pub(super) fn join(&mut self, number: usize) -> Option<Result<isize, Error>> {
+        let slot = &mut self.slots[number % MAX_THREADS];
+        if slot.number != number {
+            return Some(Err(Error::NoThread));
+        }
+        match slot.state {
+            State::Free => Some(Err(Error::NoThread)),
+            State::Ended(result) => {
+                slot.state = State::Free;
+                Some(Ok(result))
+            }
+            _ => None,
+        }
+    }
+}

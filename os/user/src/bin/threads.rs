@@ -1,0 +1,709 @@
+//! The tests of threads: creating and joining, waiting at addresses, mutex and
+//! condition variable, and coroutines on several vCPUs.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::task::Poll;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use os_user::coroutine::{self, current, spawn, spawn_local, yield_now};
+use os_user::cpu::alloc_cpu;
+use os_user::number::{CHANGED, TIMED_OUT, WOKEN};
+use os_user::sync::{Condvar, Mutex};
+use os_user::{
+    Error, asynchronous, now, pipe, println, read, sleep, sleep_micros, sys, thread,
+    ticks_per_second, write,
+};
+
+os_user::coroutine_entry!(main);
+
+type Outcome = Result<(), String>;
+type Test = fn() -> Pin<Box<dyn Future<Output = Outcome>>>;
+
+macro_rules! ensure {
+    ($condition:expr, $($arg:tt)+) => {
+        if !$condition {
+            return Err(format!($($arg)+));
+        }
+    };
+}
+
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        const TESTS: &[(&str, Test)] = &[$((stringify!($name), || Box::pin($name()))),*];
+    };
+}
+
+tests! {
+    threads_return_their_results,
+    threads_are_limited_and_come_back,
+    thread_numbers_are_not_used_twice,
+    threads_have_stacks_with_an_end,
+    futex_waits_only_for_the_value,
+    futex_wait_ends_in_time,
+    futex_wakes_in_order,
+    futex_of_a_bad_address_is_an_error,
+    asynchronous_futex_wait_is_woken,
+    mutex_excludes,
+    condvar_loses_no_wakes,
+    condvar_wait_ends_in_time,
+    producers_and_consumers_as_threads,
+    unpark_before_park_is_kept,
+    coroutines_run_on_every_vcpu,
+    producers_and_consumers_on_several_vcpus,
+    wakes_across_vcpus_are_not_lost,
+    completions_reach_several_vcpus,
+    parked_vcpu_takes_what_is_woken_elsewhere,
+    local_coroutines_stay_on_their_thread,
+    released_vcpu_leaves_its_work_to_others,
+}
+
+async fn main() -> isize {
+    match os_user::argument() {
+        b"kill" => return many_in_calls(),
+        b"last" => return last_thread_ends_the_process(),
+        b"deep" => return overflow_in_a_thread(),
+        _ => {}
+    }
+    let mut failed = 0;
+    for (name, test) in TESTS {
+        match test().await {
+            Ok(()) => println!("test {name} ... ok"),
+            Err(reason) => {
+                failed += 1;
+                println!("test {name} ... FAILED: {reason}");
+            }
+        }
+    }
+    failed
+}
+
+fn text(error: Error) -> String {
+    format!("{error}")
+}
+
+/// Threads that wait in calls of every kind, compute, and wait for each other, until
+/// somebody kills the process.
+fn many_in_calls() -> isize {
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    let Ok(pipe) = pipe() else { return 1 };
+    let mut threads = Vec::new();
+    for n in 0..12 {
+        let started = thread::spawn(move || {
+            let mut byte = [0];
+            loop {
+                match n % 4 {
+                    0 => drop(read(pipe.reader, &mut byte)),
+                    1 => drop(sys::futex_wait(&raw const WORD as usize, 0, usize::MAX)),
+                    2 => sleep_micros(500),
+                    _ => core::hint::black_box(()),
+                }
+            }
+        });
+        match started {
+            Ok(started) => threads.push(started),
+            Err(_) => return 1,
+        }
+    }
+    for _ in 0..3 {
+        if alloc_cpu().is_err() {
+            return 1;
+        }
+    }
+    sleep_micros(1_000_000);
+    2
+}
+
+/// The main thread goes first; the other one's result is the status.
+fn last_thread_ends_the_process() -> isize {
+    let started = thread::spawn(|| {
+        sleep_micros(2_000);
+        let _ = sys::thread_exit(17);
+    });
+    if started.is_err() {
+        return 1;
+    }
+    let _ = sys::thread_exit(1);
+    2
+}
+
+/// Below the stack of a thread there is nothing.
+fn overflow_in_a_thread() -> isize {
+    #[allow(unconditional_recursion, reason = "that is the point")]
+    fn deep(n: isize) -> isize {
+        let block = core::hint::black_box([n; 64]);
+        deep(n + 1) + block[3]
+    }
+    let started = thread::spawn(|| deep(0));
+    started.map_or(1, |started| started.join().unwrap_or(1))
+}
+
+async fn threads_return_their_results() -> Outcome {
+    let mut threads = Vec::new();
+    for n in 0..8u64 {
+        threads.push(thread::spawn(move || (0..=100 * n).sum::<u64>()).map_err(text)?);
+    }
+    for (n, thread) in threads.into_iter().enumerate() {
+        let (n, sum) = (n as u64 * 100, thread.join().map_err(text)?);
+        ensure!(sum == n * (n + 1) / 2, "the sum up to {n} is {sum}");
+    }
+    Ok(())
+}
+
+async fn threads_are_limited_and_come_back() -> Outcome {
+    static GATE: AtomicU32 = AtomicU32::new(0);
+    for round in 0..2 {
+        GATE.store(0, SeqCst);
+        let mut threads = Vec::new();
+        let error = loop {
+            let wait = || sys::futex_wait(&raw const GATE as usize, 0, usize::MAX);
+            match thread::spawn(wait) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => break error,
+            }
+        };
+        let count = threads.len();
+        GATE.store(1, SeqCst);
+        // Those who have not waited yet see the value.
+        let _ = sys::futex_wake(&raw const GATE as usize, usize::MAX);
+        for thread in threads {
+            let answer = thread.join().map_err(text)?;
+            ensure!(matches!(answer, Ok(WOKEN | CHANGED)), "{answer:?}");
+        }
+        ensure!(
+            error == Error::TooMany && count == 63,
+            "round {round}: {count} threads, then {error:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn thread_numbers_are_not_used_twice() -> Outcome {
+    let first = thread::spawn(|| ()).map_err(text)?;
+    let number = first.number();
+    first.join().map_err(text)?;
+    let second = thread::spawn(|| ()).map_err(text)?;
+    ensure!(second.number() != number, "{number} was used twice");
+    for dead in [number, 0, 12345, usize::MAX] {
+        let answer = sys::thread_join(dead);
+        ensure!(answer == Err(Error::NoThread), "join {dead}: {answer:?}");
+    }
+    ensure!(sys::unpark(64, 5) == Err(Error::NoThread), "line 64");
+    second.join().map_err(text)
+}
+
+async fn threads_have_stacks_with_an_end() -> Outcome {
+    let used = thread::spawn(|| {
+        let block = core::hint::black_box([7u8; 40_000]);
+        block.iter().map(|byte| u64::from(*byte)).sum::<u64>()
+    });
+    let sum = used.map_err(text)?.join().map_err(text)?;
+    ensure!(sum == 280_000, "{sum}");
+    Ok(())
+}
+
+async fn futex_waits_only_for_the_value() -> Outcome {
+    let word = AtomicU32::new(5);
+    let answer = sys::futex_wait(&raw const word as usize, 4, usize::MAX);
+    ensure!(answer == Ok(CHANGED), "{answer:?}");
+    let answer = sys::futex_wake(&raw const word as usize, 10);
+    ensure!(answer == Ok(0), "{answer:?}");
+    Ok(())
+}
+
+async fn futex_wait_ends_in_time() -> Outcome {
+    let word = AtomicU32::new(5);
+    let deadline = now() + ticks_per_second() / 100;
+    let answer = sys::futex_wait(&raw const word as usize, 5, deadline as usize);
+    ensure!(answer == Ok(TIMED_OUT), "{answer:?}");
+    ensure!(now() >= deadline, "too early");
+    let answer = sys::futex_wake(&raw const word as usize, 10);
+    ensure!(answer == Ok(0), "it is still in the list");
+    Ok(())
+}
+
+async fn futex_wakes_in_order() -> Outcome {
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    static ORDER: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    let mut threads = Vec::new();
+    for n in 0..4 {
+        let wait = move || {
+            let answer = sys::futex_wait(&raw const WORD as usize, 0, usize::MAX);
+            ORDER.lock().push(n);
+            answer
+        };
+        threads.push(thread::spawn(wait).map_err(text)?);
+        sleep_micros(10_000);
+    }
+    for n in 0..4 {
+        let woken = sys::futex_wake(&raw const WORD as usize, 1);
+        ensure!(woken == Ok(1), "wake {n}: {woken:?}");
+        while ORDER.lock().len() <= n {
+            sleep_micros(100);
+        }
+    }
+    for thread in threads {
+        let answer = thread.join().map_err(text)?;
+        ensure!(answer == Ok(WOKEN), "{answer:?}");
+    }
+    let order = core::mem::take(&mut *ORDER.lock());
+    ensure!(order.is_sorted(), "woken in the order {order:?}");
+    Ok(())
+}
+
+async fn futex_of_a_bad_address_is_an_error() -> Outcome {
+    let word = AtomicU32::new(0);
+    for address in [
+        0,
+        0xffff_ffc0_8020_0000,
+        usize::MAX,
+        &raw const word as usize + 2,
+    ] {
+        let answer = sys::futex_wait(address, 0, 0);
+        ensure!(answer == Err(Error::BadAddress), "{address:#x}: {answer:?}");
+    }
+    Ok(())
+}
+
+async fn asynchronous_futex_wait_is_woken() -> Outcome {
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    let waiting = asynchronous::futex_wait(&WORD, 0, u64::MAX, current());
+    WORD.store(1, SeqCst);
+    // Until it waits; it may have seen the 1 already.
+    let mut woken = 0;
+    for _ in 0..100 {
+        woken = sys::futex_wake(&raw const WORD as usize, 1).map_err(text)?;
+        if woken == 1 {
+            break;
+        }
+        sleep(100).await;
+    }
+    let (answer, _) = waiting.await;
+    let right = if woken == 1 { WOKEN } else { CHANGED };
+    ensure!(answer == Ok(right), "{woken} woken, {answer:?}");
+    Ok(())
+}
+
+async fn mutex_excludes() -> Outcome {
+    const TURNS: u64 = 5_000;
+    let counter = Arc::new(Mutex::new(0u64));
+    let mut threads = Vec::new();
+    for _ in 0..6 {
+        let counter = counter.clone();
+        let count = move || {
+            for _ in 0..TURNS {
+                let mut counter = counter.lock();
+                let seen = *counter;
+                core::hint::spin_loop();
+                *counter = seen + 1;
+            }
+        };
+        threads.push(thread::spawn(count).map_err(text)?);
+    }
+    for thread in threads {
+        thread.join().map_err(text)?;
+    }
+    let counted = *counter.lock();
+    ensure!(counted == 6 * TURNS, "{counted}");
+    let held = counter.lock();
+    ensure!(counter.try_lock().is_none(), "taken twice");
+    drop(held);
+    ensure!(counter.try_lock().is_some(), "not given back");
+    Ok(())
+}
+
+/// Two threads that take turns, each waiting for the other: one wake lost, and they
+/// wait for ever.
+async fn condvar_loses_no_wakes() -> Outcome {
+    const TURNS: u32 = 1_000;
+    let shared = Arc::new((Mutex::new(0u32), Condvar::new()));
+    let player = |parity: u32| {
+        let shared = shared.clone();
+        move || {
+            let (turn, changed) = &*shared;
+            let mut turn = turn.lock();
+            while *turn < TURNS {
+                if *turn % 2 == parity {
+                    *turn += 1;
+                    changed.notify_one();
+                } else {
+                    turn = changed.wait(turn);
+                }
+            }
+        }
+    };
+    let players = [player(0), player(1)].map(thread::spawn);
+    for player in players {
+        player.map_err(text)?.join().map_err(text)?;
+    }
+    Ok(())
+}
+
+async fn condvar_wait_ends_in_time() -> Outcome {
+    let (mutex, never) = (Mutex::new(()), Condvar::new());
+    let deadline = now() + ticks_per_second() / 200;
+    let (_, notified) = never.wait_until(mutex.lock(), deadline);
+    ensure!(!notified && now() >= deadline, "notified by nobody");
+    Ok(())
+}
+
+async fn producers_and_consumers_as_threads() -> Outcome {
+    const EACH: u64 = 500;
+    const ROOM: usize = 8;
+    struct Queue {
+        items: Mutex<VecDeque<u64>>,
+        filled: Condvar,
+        emptied: Condvar,
+    }
+    let queue = Arc::new(Queue {
+        items: Mutex::new(VecDeque::new()),
+        filled: Condvar::new(),
+        emptied: Condvar::new(),
+    });
+    let mut producers = Vec::new();
+    let mut consumers = Vec::new();
+    for n in 0..3 {
+        let produced = queue.clone();
+        let produce = move || {
+            for item in n * EACH..(n + 1) * EACH {
+                let mut items = produced.items.lock();
+                while items.len() >= ROOM {
+                    items = produced.emptied.wait(items);
+                }
+                items.push_back(item);
+                drop(items);
+                produced.filled.notify_one();
+            }
+        };
+        producers.push(thread::spawn(produce).map_err(text)?);
+        let consumed = queue.clone();
+        let consume = move || {
+            let mut sum = 0;
+            for _ in 0..EACH {
+                let mut items = consumed.items.lock();
+                let item = loop {
+                    match items.pop_front() {
+                        Some(item) => break item,
+                        None => items = consumed.filled.wait(items),
+                    }
+                };
+                drop(items);
+                consumed.emptied.notify_one();
+                sum += item;
+            }
+            sum
+        };
+        consumers.push(thread::spawn(consume).map_err(text)?);
+    }
+    for producer in producers {
+        producer.join().map_err(text)?;
+    }
+    let mut sum = 0;
+    for consumer in consumers {
+        sum += consumer.join().map_err(text)?;
+    }
+    let all = 3 * EACH;
+    ensure!(sum == all * (all - 1) / 2, "the sum is {sum}");
+    Ok(())
+}
+
+async fn unpark_before_park_is_kept() -> Outcome {
+    let parked = thread::spawn(|| {
+        sleep_micros(20_000);
+        (sys::park(), now())
+    });
+    let parked = parked.map_err(text)?;
+    sys::unpark(parked.number() % 64, 20).map_err(text)?;
+    let (answer, _) = parked.join().map_err(text)?;
+    ensure!(answer == Ok(0), "{answer:?}");
+    Ok(())
+}
+
+/// The line of the calling thread.
+fn line() -> usize {
+    let line: usize;
+    // SAFETY: reads a register.
+    unsafe { core::arch::asm!("mv {}, tp", out(reg) line, options(nomem, nostack)) };
+    (line - os_user::layout::THREADS) / 64
+}
+
+async fn coroutines_run_on_every_vcpu() -> Outcome {
+    let cpus = [alloc_cpu(), alloc_cpu(), alloc_cpu()];
+    let seen = Arc::new(AtomicU64::new(0));
+    let limit = now() + 20 * ticks_per_second();
+    let mut handles = Vec::new();
+    for _ in 0..8 {
+        let seen = seen.clone();
+        let look = async move {
+            while seen.load(SeqCst).count_ones() < 4 && now() < limit {
+                seen.fetch_or(1 << line(), SeqCst);
+                yield_now().await;
+            }
+        };
+        handles.push(spawn(look, Some(33)).map_err(text)?);
+    }
+    for handle in handles {
+        handle.await;
+    }
+    let seen = seen.load(SeqCst);
+    ensure!(seen.count_ones() == 4, "ran on threads {seen:#b}");
+    for cpu in cpus {
+        cpu.map_err(text)?.release().map_err(text)?;
+    }
+    Ok(())
+}
+
+/// A queue that coroutines wait at, for a few items.
+struct Channel {
+    items: Mutex<(VecDeque<u64>, VecDeque<u64>)>,
+}
+
+impl Channel {
+    const ROOM: usize = 4;
+
+    async fn put(&self, item: u64) {
+        poll_fn(|_| {
+            let mut items = self.items.lock();
+            if items.0.len() >= Self::ROOM {
+                items.1.push_back(current());
+                return Poll::Pending;
+            }
+            items.0.push_back(item);
+            self.wake_all(items);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    async fn take(&self) -> u64 {
+        poll_fn(|_| {
+            let mut items = self.items.lock();
+            let Some(item) = items.0.pop_front() else {
+                items.1.push_back(current());
+                return Poll::Pending;
+            };
+            self.wake_all(items);
+            Poll::Ready(item)
+        })
+        .await
+    }
+
+    fn wake_all(&self, mut items: os_user::sync::MutexGuard<'_, (VecDeque<u64>, VecDeque<u64>)>) {
+        let waiting = core::mem::take(&mut items.1);
+        drop(items);
+        for cid in waiting {
+            coroutine::wake(cid);
+        }
+    }
+}
+
+async fn producers_and_consumers_on_several_vcpus() -> Outcome {
+    const EACH: u64 = 300;
+    let cpus = [alloc_cpu(), alloc_cpu()];
+    let channel = Arc::new(Channel {
+        items: Mutex::new((VecDeque::new(), VecDeque::new())),
+    });
+    let mut producers = Vec::new();
+    let mut consumers = Vec::new();
+    for n in 0..4 {
+        let to = channel.clone();
+        let produce = async move {
+            for item in n * EACH..(n + 1) * EACH {
+                to.put(item).await;
+            }
+        };
+        producers.push(spawn(produce, Some(33)).map_err(text)?);
+        let from = channel.clone();
+        let consume = async move {
+            let mut sum = 0;
+            for _ in 0..EACH {
+                sum += from.take().await;
+            }
+            sum
+        };
+        consumers.push(spawn(consume, Some(34)).map_err(text)?);
+    }
+    for producer in producers {
+        producer.await.ok_or("a producer was cancelled")?;
+    }
+    let mut sum = 0;
+    for consumer in consumers {
+        sum += consumer.await.ok_or("a consumer was cancelled")?;
+    }
+    let all = 4 * EACH;
+    ensure!(sum == all * (all - 1) / 2, "the sum is {sum}");
+    for cpu in cpus {
+        cpu.map_err(text)?.release().map_err(text)?;
+    }
+    Ok(())
+}
+
+/// Threads without a vCPU wake a coroutine on one.
+async fn wakes_across_vcpus_are_not_lost() -> Outcome {
+    const EACH: u32 = 2_000;
+    let sent = Arc::new(AtomicU32::new(0));
+    let receiver = {
+        let sent = sent.clone();
+        spawn(
+            poll_fn(move |_| match sent.load(Acquire) {
+                all if all == 3 * EACH => Poll::Ready(()),
+                _ => Poll::Pending,
+            }),
+            Some(20),
+        )
+    };
+    let receiver = receiver.map_err(text)?;
+    let cid = receiver.cid();
+    let mut threads = Vec::new();
+    for _ in 0..3 {
+        let sent = sent.clone();
+        let send = move || {
+            for n in 0..EACH {
+                sent.fetch_add(1, SeqCst);
+                coroutine::wake(cid);
+                if n % 100 == 0 {
+                    sleep_micros(50);
+                }
+            }
+        };
+        threads.push(thread::spawn(send).map_err(text)?);
+    }
+    ensure!(receiver.await.is_some(), "the receiver has seen all");
+    for thread in threads {
+        thread.join().map_err(text)?;
+    }
+    Ok(())
+}
+
+/// Reads and writes in flight on several vCPUs: each completion wakes its coroutine.
+async fn completions_reach_several_vcpus() -> Outcome {
+    let cpus = [alloc_cpu(), alloc_cpu()];
+    let mut pairs = Vec::new();
+    for _ in 0..4 {
+        let pipe = pipe().map_err(text)?;
+        let writer = async move {
+            for n in 0..100u8 {
+                let (result, _) = write!(pipe.writer, vec![n], current()).await;
+                if result != Ok(1) {
+                    return false;
+                }
+            }
+            sys::close(pipe.writer).is_ok()
+        };
+        let reader = async move {
+            let mut next = 0;
+            loop {
+                let (result, bytes) = read!(pipe.reader, vec![0; 7], current()).await;
+                match result {
+                    Ok(0) => break,
+                    Ok(count) => {
+                        for byte in &bytes[..count] {
+                            if *byte != next {
+                                return false;
+                            }
+                            next += 1;
+                        }
+                    }
+                    Err(_) => return false,
+                }
+            }
+            next == 100 && sys::close(pipe.reader).is_ok()
+        };
+        pairs.push(spawn(writer, Some(33)).map_err(text)?);
+        pairs.push(spawn(reader, Some(34)).map_err(text)?);
+    }
+    for pair in pairs {
+        ensure!(pair.await == Some(true), "a pipe has lost something");
+    }
+    for cpu in cpus {
+        cpu.map_err(text)?.release().map_err(text)?;
+    }
+    Ok(())
+}
+
+/// A vCPU that waits in the kernel is woken by a thread of the same process.
+async fn parked_vcpu_takes_what_is_woken_elsewhere() -> Outcome {
+    let cpu = alloc_cpu().map_err(text)?;
+    // Until it has nothing to do.
+    sleep_micros(20_000);
+    let mine = line();
+    // Less urgent work would be offered to others after this poll.
+    let elsewhere = spawn(async { line() }, Some(20)).map_err(text)?;
+    // This thread polls nothing meanwhile.
+    let limit = now() + 10 * ticks_per_second();
+    let mut elsewhere = elsewhere;
+    let ran = loop {
+        let seen = poll_fn(|cx| Poll::Ready(Pin::new(&mut elsewhere).poll(cx))).await;
+        match seen {
+            Poll::Ready(ran) => break ran,
+            Poll::Pending if now() > limit => break None,
+            Poll::Pending => sleep_micros(100),
+        }
+    };
+    ensure!(ran.is_some_and(|line| line != mine), "ran on {ran:?}");
+    cpu.release().map_err(text)
+}
+
+async fn local_coroutines_stay_on_their_thread() -> Outcome {
+    let cpus = [alloc_cpu(), alloc_cpu()];
+    let mine = line();
+    let mut handles = Vec::new();
+    for _ in 0..4 {
+        let stay = async move {
+            for _ in 0..200 {
+                if line() != mine {
+                    return false;
+                }
+                yield_now().await;
+            }
+            true
+        };
+        handles.push(spawn_local(stay, None).map_err(text)?);
+    }
+    for handle in handles {
+        ensure!(handle.await == Some(true), "one has moved");
+    }
+    for cpu in cpus {
+        cpu.map_err(text)?.release().map_err(text)?;
+    }
+    Ok(())
+}
+
+async fn released_vcpu_leaves_its_work_to_others() -> Outcome {
+    let done = Arc::new(AtomicU32::new(0));
+    for _ in 0..5 {
+        let cpu = alloc_cpu().map_err(text)?;
+        for _ in 0..20 {
+            let done = done.clone();
+            let work = async move {
+                for _ in 0..10 {
+                    yield_now().await;
+                }
+                done.fetch_add(1, Relaxed);
+            };
+            drop(spawn(work, Some(33)).map_err(text)?);
+        }
+        yield_now().await;
+        cpu.release().map_err(text)?;
+    }
+    let limit = now() + 10 * ticks_per_second();
+    while done.load(Relaxed) != 100 && now() < limit {
+        sleep(100).await;
+    }
+    let done = done.load(Relaxed);
+    ensure!(done == 100, "{done} of 100 are done");
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! More vCPUs for the coroutines of a program: `alloc_cpu` of the SharedScheduler
+//! papers.
+//!
+//! A vCPU is served by a thread of its own. Coroutines started with
+//! [`coroutine::spawn`](crate::coroutine::spawn) go where there is room: an idle vCPU
+//! takes work from the others, the most urgent first.
+
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use os_abi::Error;
+use os_abi::shared::Turn;
+use os_abi::thread::MAX_THREADS;
+
+use crate::thread::{self, JoinHandle};
+use crate::{asynchronous, sys, vdso};
+
+/// A further vCPU.
+pub struct Cpu {
+    released: Arc<AtomicBool>,
+    thread: JoinHandle<bool>,
+}
+
+/// Adds a vCPU.
+///
+/// # Errors
+/// [`Error::TooMany`] threads, [`Error::OutOfMemory`].
+pub fn alloc_cpu() -> Result<Cpu, Error> {
+    let released = Arc::new(AtomicBool::new(false));
+    let seen = released.clone();
+    let thread = thread::spawn(move || {
+        if vdso::upshift_serve() == 0 {
+            return false;
+        }
+        serve(|| seen.load(Relaxed));
+        vdso::upshift_release() != 0
+    })?;
+    Ok(Cpu { released, thread })
+}
+
+impl Cpu {
+    /// Takes the vCPU out of service (`release_cpu`), and waits until its thread has
+    /// ended, which is after the poll it is in. What it had goes to the others;
+    /// coroutines that were started on it with `spawn_local` are discarded.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]: there was none to serve it, so it has done nothing.
+    pub fn release(self) -> Result<(), Error> {
+        self.released.store(true, SeqCst);
+        let line = self.thread.number() % MAX_THREADS;
+        sys::unpark(line, 62)?;
+        match self.thread.join()? {
+            true => Ok(()),
+            false => Err(Error::OutOfMemory),
+        }
+    }
+}
+
+/// Polls coroutines until `stop` says so: the loop of each thread that serves a vCPU.
+pub(crate) fn serve(stop: impl Fn() -> bool) {
+    while !stop() {
+        asynchronous::drain();
+        match vdso::upshift_turn() {
+            turn if turn == Turn::Polled as u64 => {}
+            turn if turn == Turn::Overtaken as u64 => {
+                let _ = sys::yield_cpu();
+            }
+            _ => asynchronous::wait_until_ready(&stop),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A lock for a few instructions, and the critical sections of a thread.
+//!
+//! Between [`enter`] and [`leave`] the kernel lets the thread finish before it takes
+//! its hart away, if that does not take long (`os_abi::thread`). So whoever spins for
+//! a [`SpinLock`] seldom waits for somebody who does not run; if it does, it gives its
+//! hart away after a while.
+//!
+//! The handler of a user interrupt takes none of these locks.
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+use os_abi::thread::{CRITICAL, OWED};
+
+use crate::sys;
+
+/// A word of the calling thread's line.
+#[inline]
+fn line(word: usize) -> &'static AtomicU64 {
+    let first: *const AtomicU64;
+    // SAFETY: reads a register that the kernel has set and nothing else uses.
+    unsafe { asm!("mv {}, tp", out(reg) first, options(nomem, nostack, preserves_flags)) };
+    // SAFETY: the kernel maps the page of lines into every process before it starts;
+    // they are words that kernel and program access atomically.
+    unsafe { &*first.add(word) }
+}
+
+/// The thread begins something that others may have to wait for. Nests.
+#[inline]
+pub fn enter() {
+    let critical = line(CRITICAL);
+    // Only the thread itself writes it, and its handler leaves it as it was.
+    critical.store(critical.load(Relaxed) + 1, Relaxed);
+}
+
+/// The end of that. The kernel has the hart if it is owed to it.
+#[inline]
+pub fn leave() {
+    let critical = line(CRITICAL);
+    let left = critical.load(Relaxed).saturating_sub(1);
+    critical.store(left, Relaxed);
+    if left == 0 && line(OWED).load(Relaxed) != 0 {
+        line(OWED).store(0, SeqCst);
+        // Any call: on the way back the kernel looks who is to run.
+        let _ = sys::clock();
+    }
+}
+
+/// Spins once more; gives the hart away after a while, to threads of the same level,
+/// and at last to less urgent ones.
+pub(crate) fn relax(spins: u32) {
+    match spins {
+        0..50 => core::hint::spin_loop(),
+        50..100 => {
+            let _ = sys::yield_cpu();
+        }
+        _ => crate::sleep_micros(100),
+    }
+}
+
+/// See the module.
+pub(crate) struct SpinLock<T> {
+    held: AtomicBool,
+    data: UnsafeCell<T>,
+}
+
+// SAFETY: the data is reached by one thread at a time; it moves between threads,
+// hence `Send`.
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    pub(crate) const fn new(data: T) -> SpinLock<T> {
+        SpinLock {
+            held: AtomicBool::new(false),
+            data: UnsafeCell::new(data),
+        }
+    }
+
+    /// Takes the lock. One exchange if it is free.
+    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+        enter();
+        let mut spins = 0;
+        while self.held.swap(true, Acquire) {
+            while self.held.load(Relaxed) {
+                relax(spins);
+                spins += 1;
+            }
+        }
+        SpinGuard { lock: self }
+    }
+}
+
+/// The lock is held until this is dropped.
+pub(crate) struct SpinGuard<'a, T> {
+    lock: &'a SpinLock<T>,
+}
+
+impl<T> Deref for SpinGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held.
+        unsafe { &*self.lock.data.get() }
+    }
+}
+
+impl<T> DerefMut for SpinGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, and the guard is borrowed mutably.
+        unsafe { &mut *self.lock.data.get() }
+    }
+}
+
+impl<T> Drop for SpinGuard<'_, T> {
+    fn drop(&mut self) {
+        self.lock.held.store(false, Release);
+        leave();
+    }
+}

@@ -1,0 +1,177 @@
+//! [`Mutex`] and [`Condvar`] for threads, on `futex_wait` and `futex_wake`.
+//!
+//! Uncontended, a mutex costs one compare-exchange to take and one exchange to give
+//! back, no system call. Contended, the waiter makes one call, which parks its thread,
+//! and the holder one. A condition variable without waiters costs two atomic steps per
+//! notification. A wait blocks the thread, so coroutines should not use these for more
+//! than a moment: the vCPU stands still.
+//!
+//! No wake is lost: the kernel compares the word under the lock under which wakers
+//! look for waiters.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+use os_abi::number::TIMED_OUT;
+
+use crate::sys;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody may wait for it.
+const CONTENDED: u32 = 2;
+
+fn wait(word: &AtomicU32, value: u32, deadline: u64) -> bool {
+    let address = core::ptr::from_ref(word) as usize;
+    let answer = sys::futex_wait(address, value as usize, deadline as usize);
+    // For lack of memory it does not wait; then the caller looks again.
+    answer != Ok(TIMED_OUT)
+}
+
+fn wake(word: &AtomicU32, count: usize) {
+    let address = core::ptr::from_ref(word) as usize;
+    let _ = sys::futex_wake(address, count);
+}
+
+/// Data that one thread at a time reaches. See the module.
+pub struct Mutex<T> {
+    state: AtomicU32,
+    data: UnsafeCell<T>,
+}
+
+// SAFETY: the data is reached by one thread at a time; it moves between threads,
+// hence `Send`.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    /// An open lock around `data`.
+    pub const fn new(data: T) -> Mutex<T> {
+        Mutex {
+            state: AtomicU32::new(FREE),
+            data: UnsafeCell::new(data),
+        }
+    }
+
+    /// Takes the lock, waiting for it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        if self.try_take().is_err() {
+            self.lock_slow();
+        }
+        MutexGuard { mutex: self }
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.try_take().is_ok().then(|| MutexGuard { mutex: self })
+    }
+
+    fn try_take(&self) -> Result<u32, u32> {
+        self.state.compare_exchange(FREE, HELD, Acquire, Relaxed)
+    }
+
+    #[cold]
+    fn lock_slow(&self) {
+        // Whoever comes here marks the lock, and so does whoever gets it here: it
+        // cannot know whether others wait.
+        while self.state.swap(CONTENDED, Acquire) != FREE {
+            wait(&self.state, CONTENDED, u64::MAX);
+        }
+    }
+
+    fn unlock(&self) {
+        if self.state.swap(FREE, Release) == CONTENDED {
+            wake(&self.state, 1);
+        }
+    }
+}
+
+/// The lock is held until this is dropped.
+pub struct MutexGuard<'a, T> {
+    mutex: &'a Mutex<T>,
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held.
+        unsafe { &*self.mutex.data.get() }
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, and the guard is borrowed mutably.
+        unsafe { &mut *self.mutex.data.get() }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.mutex.unlock();
+    }
+}
+
+/// Where threads wait for a change of what a mutex guards.
+pub struct Condvar {
+    /// Notifications so far.
+    sequence: AtomicU32,
+    waiters: AtomicU32,
+}
+
+impl Condvar {
+    /// Nobody waits.
+    #[must_use]
+    pub const fn new() -> Condvar {
+        Condvar {
+            sequence: AtomicU32::new(0),
+            waiters: AtomicU32::new(0),
+        }
+    }
+
+    /// Gives the lock back, waits for a notification and takes the lock again. It may
+    /// end without one: look again.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.wait_until(guard, u64::MAX).0
+    }
+
+    /// The same, at most until the clock shows `deadline`. False: it does.
+    pub fn wait_until<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        deadline: u64,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let mutex = guard.mutex;
+        self.waiters.fetch_add(1, SeqCst);
+        // While the lock is held: a notification that comes later changes it.
+        let sequence = self.sequence.load(SeqCst);
+        drop(guard);
+        let notified = wait(&self.sequence, sequence, deadline);
+        self.waiters.fetch_sub(1, SeqCst);
+        (mutex.lock(), notified)
+    }
+
+    /// Lets the one go on that has waited longest.
+    pub fn notify_one(&self) {
+        self.notify(1);
+    }
+
+    /// Lets all go on.
+    pub fn notify_all(&self) {
+        self.notify(usize::MAX);
+    }
+
+    fn notify(&self, count: usize) {
+        self.sequence.fetch_add(1, SeqCst);
+        if self.waiters.load(SeqCst) != 0 {
+            wake(&self.sequence, count);
+        }
+    }
+}
+
+impl Default for Condvar {
+    fn default() -> Condvar {
+        Condvar::new()
+    }
+}
