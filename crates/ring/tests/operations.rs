@@ -64,6 +64,60 @@ fn a_file_is_opened_written_synced_read_and_closed() {
 }
 
 #[test]
+fn names_are_made_moved_linked_and_removed() {
+    let ring = ring();
+    let root = temporary("names");
+    let _ = std::fs::remove_dir_all(&root);
+    block_on(&ring, async {
+        let make = |path: &std::path::Path| op::MkDirAt::new(None, path, 0o700).unwrap();
+        ring.start(make(&root), 0).await.unwrap();
+        let error = ring.start(make(&root), 0).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+        let open = op::OpenAt::new(None, &root, libc::O_PATH | libc::O_DIRECTORY, 0).unwrap();
+        let directory = Fd::new(ring.start(open, 0).await.unwrap());
+        let here = || Some(directory.clone());
+
+        let flags = libc::O_RDWR | libc::O_CREAT;
+        let beneath = libc::RESOLVE_BENEATH;
+        let open = op::OpenAt2::new(here(), "file", flags, 0o600, beneath).unwrap();
+        let file = Fd::new(ring.start(open, 0).await.unwrap());
+        let truncate = op::Ftruncate::new(file.clone(), 12345);
+        match ring.start(truncate, 0).await {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                eprintln!("skipped: this kernel has no truncate operation (Linux 6.9)");
+            }
+            result => {
+                result.unwrap();
+                let size = ring.start(op::Statx::of(file), 0).await.unwrap().stx_size;
+                assert_eq!(size, 12345);
+            }
+        }
+        let open = op::OpenAt2::new(here(), "../names", libc::O_RDONLY, 0, beneath).unwrap();
+        let error = ring.start(open, 0).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EXDEV));
+
+        let link = op::LinkAt::new(here(), "file", here(), "second").unwrap();
+        ring.start(link, 0).await.unwrap();
+        let link = op::SymlinkAt::new("second", here(), "soft").unwrap();
+        ring.start(link, 0).await.unwrap();
+        assert_eq!(
+            std::fs::read_link(root.join("soft")).unwrap().to_str(),
+            Some("second")
+        );
+        let rename = op::RenameAt::new(here(), "file", here(), "moved").unwrap();
+        ring.start(rename, 0).await.unwrap();
+        for name in ["moved", "second", "soft"] {
+            let unlink = op::UnlinkAt::file(here(), name).unwrap();
+            ring.start(unlink, 0).await.unwrap();
+        }
+        let remove = op::UnlinkAt::directory(None, &root).unwrap();
+        ring.start(remove, 0).await.unwrap();
+    });
+    assert!(!root.exists());
+    assert!(op::RenameAt::new(None, "a", None, "b\0").is_err());
+}
+
+#[test]
 fn a_missing_file_is_an_error_and_a_nul_in_a_path_too() {
     let ring = ring();
     let open = op::OpenAt::new(None, "/does/not/exist", libc::O_RDONLY, 0).unwrap();

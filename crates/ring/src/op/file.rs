@@ -1,30 +1,19 @@
 //! Opening, inspecting, syncing and closing files.
 
 use super::outcome;
+use super::path::Place;
 use crate::fd::Fd;
 use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry, types};
-use std::ffi::CString;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::{fmt, io, mem};
-
-fn path_to_c(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| {
-        io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "a path must not contain a NUL byte",
-        )
-    })
-}
 
 /// Opens a file; resolves to its descriptor, which is close-on-exec.
 #[derive(Debug)]
 pub struct OpenAt {
-    directory: Option<Fd>,
-    path: CString,
+    place: Place,
     flags: i32,
     mode: libc::mode_t,
 }
@@ -42,8 +31,7 @@ impl OpenAt {
         mode: u32,
     ) -> io::Result<Self> {
         Ok(Self {
-            directory,
-            path: path_to_c(path.as_ref())?,
+            place: Place::new(directory, path)?,
             flags: flags | libc::O_CLOEXEC,
             mode,
         })
@@ -55,11 +43,7 @@ unsafe impl Operation for OpenAt {
     type Output = io::Result<OwnedFd>;
 
     fn entry(&mut self) -> Entry {
-        let directory = self
-            .directory
-            .as_ref()
-            .map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
-        opcode::OpenAt::new(types::Fd(directory), self.path.as_ptr())
+        opcode::OpenAt::new(self.place.directory(), self.place.path.as_ptr())
             .flags(self.flags)
             .mode(self.mode)
             .build()
@@ -74,8 +58,7 @@ unsafe impl Operation for OpenAt {
 
 /// Asks for the attributes of a file.
 pub struct Statx {
-    directory: Option<Fd>,
-    path: CString,
+    place: Place,
     flags: i32,
     answer: Box<libc::statx>,
 }
@@ -88,8 +71,7 @@ impl Statx {
     /// `InvalidInput` if the path contains a NUL byte.
     pub fn new(directory: Option<Fd>, path: impl AsRef<Path>, flags: i32) -> io::Result<Self> {
         Ok(Self {
-            directory,
-            path: path_to_c(path.as_ref())?,
+            place: Place::new(directory, path)?,
             flags,
             // SAFETY: all zeroes is a valid value.
             answer: Box::new(unsafe { mem::zeroed() }),
@@ -99,8 +81,7 @@ impl Statx {
     /// Of an open file.
     pub fn of(fd: Fd) -> Self {
         Self {
-            directory: Some(fd),
-            path: CString::default(),
+            place: Place::open(fd),
             flags: libc::AT_EMPTY_PATH,
             // SAFETY: all zeroes is a valid value.
             answer: Box::new(unsafe { mem::zeroed() }),
@@ -113,15 +94,15 @@ unsafe impl Operation for Statx {
     type Output = io::Result<Box<libc::statx>>;
 
     fn entry(&mut self) -> Entry {
-        let directory = self
-            .directory
-            .as_ref()
-            .map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
         let answer: *mut libc::statx = &raw mut *self.answer;
-        opcode::Statx::new(types::Fd(directory), self.path.as_ptr(), answer.cast())
-            .flags(self.flags)
-            .mask(libc::STATX_BASIC_STATS | libc::STATX_BTIME)
-            .build()
+        opcode::Statx::new(
+            self.place.directory(),
+            self.place.path.as_ptr(),
+            answer.cast(),
+        )
+        .flags(self.flags)
+        .mask(libc::STATX_BASIC_STATS | libc::STATX_BTIME)
+        .build()
     }
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
@@ -132,7 +113,7 @@ unsafe impl Operation for Statx {
 impl fmt::Debug for Statx {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Statx")
-            .field("path", &self.path)
+            .field("place", &self.place)
             .finish_non_exhaustive()
     }
 }
@@ -170,6 +151,33 @@ unsafe impl Operation for Fsync {
         opcode::Fsync::new(self.fd.target())
             .flags(self.flags)
             .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        outcome(result).map(drop)
+    }
+}
+
+/// Cuts a file off, or lengthens it by a hole (Linux 6.9; before, EINVAL).
+#[derive(Debug)]
+pub struct Ftruncate {
+    fd: Fd,
+    length: u64,
+}
+
+impl Ftruncate {
+    /// `length` in bytes.
+    pub fn new(fd: Fd, length: u64) -> Self {
+        Self { fd, length }
+    }
+}
+
+// SAFETY: the entry points to nothing.
+unsafe impl Operation for Ftruncate {
+    type Output = io::Result<()>;
+
+    fn entry(&mut self) -> Entry {
+        opcode::Ftruncate::new(self.fd.target(), self.length).build()
     }
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {

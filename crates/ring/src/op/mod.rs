@@ -3,7 +3,8 @@
 //! | group | operations |
 //! |---|---|
 //! | [`Nop`] | nothing, for tests and measurements |
-//! | files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`], [`Fsync`], [`OpenAt`], [`Statx`], [`Close`] |
+//! | files | [`ReadAt`], [`WriteAt`], [`ReadVectored`], [`WriteVectored`], [`Fsync`], [`OpenAt`], [`Statx`], [`Ftruncate`], [`Close`] |
+//! | names | [`OpenAt2`], [`MkDirAt`], [`UnlinkAt`], [`RenameAt`], [`LinkAt`], [`SymlinkAt`] |
 //! | sockets | [`Recv`], [`Send`], [`SendZc`], [`SendVectored`], [`Connect`], [`Accept`], [`Shutdown`] |
 //! | readiness | [`PollAdd`] |
 //!
@@ -11,12 +12,14 @@
 
 mod file;
 mod misc;
+mod path;
 mod socket;
 mod transfer;
 mod vectored;
 
-pub use file::{Close, Fsync, OpenAt, Statx};
+pub use file::{Close, Fsync, Ftruncate, OpenAt, Statx};
 pub use misc::{Nop, PollAdd};
+pub use path::{LinkAt, MkDirAt, OpenAt2, RenameAt, SymlinkAt, UnlinkAt};
 pub use socket::{Accept, Connect, Shutdown};
 pub use transfer::{ReadAt, Recv, Send, SendZc, WriteAt};
 pub use vectored::{ReadVectored, SendVectored, WriteVectored};

@@ -1,135 +1,15 @@
-//! Files over the ring: reads and writes by position.
-//!
-//! The I/O priority of each operation follows from the level of the coroutine
-//! that starts it: eight levels share one of the eight best-effort classes of
-//! `ioprio_set(2)`, so 0..=7 is class 0, 56..=63 is class 7. Schedulers of block
-//! devices that know priorities (bfq, mq-deadline) honour it.
+//! An open file: reads and writes by position.
 
+use std::fs::Permissions;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
-use upshift_core::Level;
 use upshift_ring::{Fd, IoBuf, IoBufMut, op};
 
-use crate::context;
+use super::{FileStream, Metadata, OpenOptions, current_ioprio};
+use crate::blocking;
 use crate::net::{start, transfer};
-
-const BEST_EFFORT: u16 = 2 << 13;
-
-/// The I/O priority of a level, as `ioprio_set(2)` encodes it.
-fn ioprio(level: Level) -> u16 {
-    BEST_EFFORT | u16::from(level.get() / 8)
-}
-
-fn current_ioprio() -> u16 {
-    ioprio(context::current_level().unwrap_or_default())
-}
-
-/// How to open a file, as [`std::fs::OpenOptions`].
-#[derive(Clone, Debug, Default)]
-pub struct OpenOptions {
-    read: bool,
-    write: bool,
-    append: bool,
-    truncate: bool,
-    create: bool,
-    create_new: bool,
-    flags: i32,
-    mode: Option<u32>,
-}
-
-impl OpenOptions {
-    /// Nothing allowed yet.
-    #[must_use]
-    pub fn new() -> OpenOptions {
-        OpenOptions::default()
-    }
-
-    /// May it be read?
-    pub fn read(&mut self, read: bool) -> &mut OpenOptions {
-        self.read = read;
-        self
-    }
-
-    /// May it be written?
-    pub fn write(&mut self, write: bool) -> &mut OpenOptions {
-        self.write = write;
-        self
-    }
-
-    /// Do writes go to the end, wherever they are addressed to?
-    pub fn append(&mut self, append: bool) -> &mut OpenOptions {
-        self.append = append;
-        self
-    }
-
-    /// Is what it contains thrown away?
-    pub fn truncate(&mut self, truncate: bool) -> &mut OpenOptions {
-        self.truncate = truncate;
-        self
-    }
-
-    /// Is it created if it is not there?
-    pub fn create(&mut self, create: bool) -> &mut OpenOptions {
-        self.create = create;
-        self
-    }
-
-    /// Must it not be there yet?
-    pub fn create_new(&mut self, create_new: bool) -> &mut OpenOptions {
-        self.create_new = create_new;
-        self
-    }
-
-    /// Further flags of `open(2)`, such as `O_DIRECT`.
-    pub fn custom_flags(&mut self, flags: i32) -> &mut OpenOptions {
-        self.flags = flags;
-        self
-    }
-
-    /// The permissions of a file that is created (default 0o666, less the umask).
-    pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
-        self.mode = Some(mode);
-        self
-    }
-
-    /// Opens a file.
-    ///
-    /// # Errors
-    /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination that
-    /// means nothing; and outside a runtime.
-    pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
-        let access = match (self.read, self.write || self.append) {
-            (true, false) => libc::O_RDONLY,
-            (false, true) => libc::O_WRONLY,
-            (true, true) => libc::O_RDWR,
-            (false, false) => return Err(invalid("open a file for reading or writing")),
-        };
-        let creates = self.create || self.create_new;
-        if (self.truncate || creates) && access == libc::O_RDONLY {
-            return Err(invalid("a file is created or truncated for writing only"));
-        }
-        if self.truncate && self.append {
-            return Err(invalid("a file is either truncated or appended to"));
-        }
-        let flag = |on: bool, flag: i32| if on { flag } else { 0 };
-        let flags = access
-            | self.flags
-            | flag(self.append, libc::O_APPEND)
-            | flag(self.truncate, libc::O_TRUNC)
-            | flag(creates, libc::O_CREAT)
-            | flag(self.create_new, libc::O_EXCL);
-        let open = op::OpenAt::new(None, path, flags, self.mode.unwrap_or(0o666))?;
-        Ok(File {
-            fd: Fd::new(start(open)?.await?),
-        })
-    }
-}
-
-fn invalid(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, why)
-}
 
 /// An open file.
 ///
@@ -153,6 +33,14 @@ pub struct File {
 }
 
 impl File {
+    pub(super) fn new(fd: Fd) -> File {
+        File { fd }
+    }
+
+    pub(super) fn fd(&self) -> &Fd {
+        &self.fd
+    }
+
     /// Opens a file for reading.
     ///
     /// # Errors
@@ -252,7 +140,8 @@ impl File {
         }
     }
 
-    /// Writes what a short write has left: rare, so it may copy.
+    /// Writes what a short write has left.
+    #[cold]
     async fn write_rest<B: IoBuf>(
         &self,
         buffer: B,
@@ -260,19 +149,18 @@ impl File {
         offset: u64,
     ) -> (io::Result<()>, B) {
         let length = buffer.io_len();
+        let mut rest = buffer.slice(written..length);
         while written < length {
-            // SAFETY: the buffer is valid for `length` bytes.
-            let rest = unsafe {
-                std::slice::from_raw_parts(buffer.io_ptr().add(written), length - written)
-            };
-            let rest = rest.to_vec();
-            match self.write_at(rest, offset + written as u64).await.0 {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buffer),
+            let result;
+            (result, rest) = self.write_at(rest, offset + written as u64).await;
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), rest.into_inner()),
                 Ok(count) => written += count,
-                Err(error) => return (Err(error), buffer),
+                Err(error) => return (Err(error), rest.into_inner()),
             }
+            rest = rest.into_inner().slice(written..length);
         }
-        (Ok(()), buffer)
+        (Ok(()), rest.into_inner())
     }
 
     /// Waits until data and metadata are on the device.
@@ -291,6 +179,47 @@ impl File {
         start(op::Fsync::data(self.fd.clone()))?.await
     }
 
+    /// Length, kind, times, owner and permissions.
+    ///
+    /// # Errors
+    /// What `statx` answers; and outside a runtime.
+    pub async fn metadata(&self) -> io::Result<Metadata> {
+        Ok(Metadata::new(
+            *start(op::Statx::of(self.fd.clone()))?.await?,
+        ))
+    }
+
+    /// Cuts the file off, or lengthens it by a hole, to `length` bytes.
+    ///
+    /// # Errors
+    /// What `ftruncate` answers; and outside a runtime.
+    pub async fn set_len(&self, length: u64) -> io::Result<()> {
+        match start(op::Ftruncate::new(self.fd.clone(), length))?.await {
+            // Before Linux 6.9 the ring does not know it.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                let file = std::fs::File::from(self.fd.as_fd().try_clone_to_owned()?);
+                blocking::run(move || file.set_len(length)).await
+            }
+            result => result,
+        }
+    }
+
+    /// Changes the permissions.
+    ///
+    /// # Errors
+    /// `PermissionDenied`, …
+    pub async fn set_permissions(&self, permissions: Permissions) -> io::Result<()> {
+        let file = std::fs::File::from(self.fd.as_fd().try_clone_to_owned()?);
+        blocking::run(move || file.set_permissions(permissions)).await
+    }
+
+    /// The file as something to read and write from front to back, with a position of
+    /// its own, starting at 0.
+    #[must_use]
+    pub fn into_stream(self) -> FileStream {
+        FileStream::new(self)
+    }
+
     /// The length of the file in bytes.
     ///
     /// # Errors
@@ -300,20 +229,14 @@ impl File {
     }
 }
 
-impl AsFd for File {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+impl AsRawFd for File {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn more_urgent_levels_get_better_io_priorities() {
-        assert_eq!(ioprio(Level::MOST_URGENT), BEST_EFFORT);
-        assert_eq!(ioprio(Level::DEFAULT), BEST_EFFORT | 4);
-        assert_eq!(ioprio(Level::LEAST_URGENT), BEST_EFFORT | 7);
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }

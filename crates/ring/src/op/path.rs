@@ -1,0 +1,289 @@
+//! Names in directories: making, moving and removing them. The kernel does these on a thread of its own.
+
+use super::outcome;
+use crate::fd::Fd;
+use crate::operation::Operation;
+use io_uring::{opcode, squeue::Entry, types};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+fn path_to_c(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a path must not contain a NUL byte",
+        )
+    })
+}
+
+/// A path and what it is relative to.
+#[derive(Debug)]
+pub(super) struct Place {
+    directory: Option<Fd>,
+    pub(super) path: CString,
+}
+
+impl Place {
+    pub(super) fn new(directory: Option<Fd>, path: impl AsRef<Path>) -> io::Result<Self> {
+        Ok(Self {
+            directory,
+            path: path_to_c(path.as_ref())?,
+        })
+    }
+
+    /// An open file itself; needs AT_EMPTY_PATH.
+    pub(super) fn open(fd: Fd) -> Self {
+        Self {
+            directory: Some(fd),
+            path: CString::default(),
+        }
+    }
+
+    pub(super) fn directory(&self) -> types::Fd {
+        types::Fd(
+            self.directory
+                .as_ref()
+                .map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd()),
+        )
+    }
+}
+
+/// Opens a file with restrictions on how its path may be resolved (`openat2(2)`); resolves to its descriptor, which is
+/// close-on-exec.
+#[derive(Debug)]
+pub struct OpenAt2 {
+    place: Place,
+    how: types::OpenHow,
+}
+
+impl OpenAt2 {
+    /// Relative to `directory` or, if `None`, to the working directory. `flags` and `mode` as for `openat(2)`, `resolve` as
+    /// for `openat2(2)`: `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS`, …
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the path contains a NUL byte.
+    pub fn new(
+        directory: Option<Fd>,
+        path: impl AsRef<Path>,
+        flags: i32,
+        mode: u32,
+        resolve: u64,
+    ) -> io::Result<Self> {
+        // The kernel refuses a mode where nothing is created.
+        let creates = flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
+        let how = types::OpenHow::new()
+            .flags((flags | libc::O_CLOEXEC) as u64)
+            .mode(if creates { u64::from(mode) } else { 0 })
+            .resolve(resolve);
+        Ok(Self {
+            place: Place::new(directory, path)?,
+            how,
+        })
+    }
+}
+
+// SAFETY: the path is owned heap memory, and what lies in the operation does not move.
+unsafe impl Operation for OpenAt2 {
+    type Output = io::Result<OwnedFd>;
+
+    fn entry(&mut self) -> Entry {
+        let path = self.place.path.as_ptr();
+        opcode::OpenAt2::new(self.place.directory(), path, &raw const self.how).build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        outcome(result)?;
+        // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(result) })
+    }
+}
+
+/// Makes a directory.
+#[derive(Debug)]
+pub struct MkDirAt {
+    place: Place,
+    mode: u32,
+}
+
+impl MkDirAt {
+    /// Relative to `directory` or to the working directory; the umask applies to `mode`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the path contains a NUL byte.
+    pub fn new(directory: Option<Fd>, path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
+        Ok(Self {
+            place: Place::new(directory, path)?,
+            mode,
+        })
+    }
+}
+
+// SAFETY: the path is owned heap memory.
+unsafe impl Operation for MkDirAt {
+    type Output = io::Result<()>;
+
+    fn entry(&mut self) -> Entry {
+        opcode::MkDirAt::new(self.place.directory(), self.place.path.as_ptr())
+            .mode(self.mode)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        outcome(result).map(drop)
+    }
+}
+
+/// Removes a name of a file, or an empty directory.
+#[derive(Debug)]
+pub struct UnlinkAt {
+    place: Place,
+    flags: i32,
+}
+
+impl UnlinkAt {
+    /// Of a file, relative to `directory` or to the working directory.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the path contains a NUL byte.
+    pub fn file(directory: Option<Fd>, path: impl AsRef<Path>) -> io::Result<Self> {
+        Ok(Self {
+            place: Place::new(directory, path)?,
+            flags: 0,
+        })
+    }
+
+    /// An empty directory.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the path contains a NUL byte.
+    pub fn directory(directory: Option<Fd>, path: impl AsRef<Path>) -> io::Result<Self> {
+        Ok(Self {
+            flags: libc::AT_REMOVEDIR,
+            ..Self::file(directory, path)?
+        })
+    }
+}
+
+// SAFETY: the path is owned heap memory.
+unsafe impl Operation for UnlinkAt {
+    type Output = io::Result<()>;
+
+    fn entry(&mut self) -> Entry {
+        opcode::UnlinkAt::new(self.place.directory(), self.place.path.as_ptr())
+            .flags(self.flags)
+            .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        outcome(result).map(drop)
+    }
+}
+
+macro_rules! two_paths {
+    ($(#[$documentation:meta])* $name:ident, $code:ident) => {
+        $(#[$documentation])*
+        #[derive(Debug)]
+        pub struct $name {
+            from: Place,
+            to: Place,
+        }
+
+        impl $name {
+            /// Each path relative to the descriptor before it or, if `None`, to the working directory.
+            ///
+            /// # Errors
+            ///
+            /// `InvalidInput` if a path contains a NUL byte.
+            pub fn new(
+                old_directory: Option<Fd>,
+                old: impl AsRef<Path>,
+                new_directory: Option<Fd>,
+                new: impl AsRef<Path>,
+            ) -> io::Result<Self> {
+                Ok(Self {
+                    from: Place::new(old_directory, old)?,
+                    to: Place::new(new_directory, new)?,
+                })
+            }
+        }
+
+        // SAFETY: the paths are owned heap memory.
+        unsafe impl Operation for $name {
+            type Output = io::Result<()>;
+
+            fn entry(&mut self) -> Entry {
+                opcode::$code::new(
+                    self.from.directory(),
+                    self.from.path.as_ptr(),
+                    self.to.directory(),
+                    self.to.path.as_ptr(),
+                )
+                .build()
+            }
+
+            fn complete(self, result: i32, _flags: u32) -> Self::Output {
+                outcome(result).map(drop)
+            }
+        }
+    };
+}
+
+two_paths! {
+    /// Moves a name; what had the new name loses it.
+    RenameAt, RenameAt
+}
+
+two_paths! {
+    /// Gives a file a second name.
+    LinkAt, LinkAt
+}
+
+/// Makes a symbolic link.
+#[derive(Debug)]
+pub struct SymlinkAt {
+    target: CString,
+    link: Place,
+}
+
+impl SymlinkAt {
+    /// `link`, relative to `directory` or to the working directory, will mean `target`, whatever that is.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if a path contains a NUL byte.
+    pub fn new(
+        target: impl AsRef<Path>,
+        directory: Option<Fd>,
+        link: impl AsRef<Path>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            target: path_to_c(target.as_ref())?,
+            link: Place::new(directory, link)?,
+        })
+    }
+}
+
+// SAFETY: the paths are owned heap memory.
+unsafe impl Operation for SymlinkAt {
+    type Output = io::Result<()>;
+
+    fn entry(&mut self) -> Entry {
+        opcode::SymlinkAt::new(
+            self.link.directory(),
+            self.target.as_ptr(),
+            self.link.path.as_ptr(),
+        )
+        .build()
+    }
+
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
+        outcome(result).map(drop)
+    }
+}

@@ -1,0 +1,157 @@
+//! Directories: making, listing and removing them.
+//!
+//! A listing is read on a thread for blocking calls, [`BATCH`] entries at a time, so
+//! that a thread is woken once for many of them.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use upshift_ring::op;
+
+use super::{FileType, Metadata, symlink_metadata};
+use crate::blocking;
+use crate::net::start;
+
+/// Entries read at a time.
+const BATCH: usize = 128;
+
+/// Makes a directory, whose parent must be there.
+///
+/// # Errors
+/// `AlreadyExists`, `NotFound`, `PermissionDenied`, …; and outside a runtime.
+pub async fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
+    start(op::MkDirAt::new(None, path, 0o777)?)?.await
+}
+
+/// Makes a directory and its parents, as far as they are not there.
+///
+/// # Errors
+/// `PermissionDenied`, `NotADirectory`, …; and outside a runtime.
+pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref().to_owned();
+    blocking::run(move || std::fs::create_dir_all(path)).await
+}
+
+/// Removes an empty directory.
+///
+/// # Errors
+/// `NotFound`, `DirectoryNotEmpty`, …; and outside a runtime.
+pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
+    start(op::UnlinkAt::directory(None, path)?)?.await
+}
+
+/// Removes a directory with everything in it; symbolic links are removed, not
+/// followed.
+///
+/// # Errors
+/// `NotFound`, `PermissionDenied`, …: some of it may be gone; and outside a runtime.
+pub async fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref().to_owned();
+    blocking::run(move || std::fs::remove_dir_all(path)).await
+}
+
+/// Begins to list a directory; without `.` and `..`, in no order.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// let mut entries = upshift::fs::read_dir("/").await?;
+/// while let Some(entry) = entries.next_entry().await? {
+///     println!("{:?} is a {:?}", entry.file_name(), entry.file_type().await?);
+/// }
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
+///
+/// # Errors
+/// `NotFound`, `NotADirectory`, `PermissionDenied`, …; and outside a runtime.
+pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
+    let path = path.as_ref().to_owned();
+    let (batch, rest) = blocking::run(move || Ok(take(std::fs::read_dir(path)?))).await?;
+    Ok(ReadDir { batch, rest })
+}
+
+type Batch = VecDeque<io::Result<DirEntry>>;
+
+/// The next entries, and the listing if there may be more.
+fn take(mut entries: std::fs::ReadDir) -> (Batch, Option<std::fs::ReadDir>) {
+    let mut batch = Batch::new();
+    for entry in entries.by_ref().take(BATCH) {
+        batch.push_back(entry.map(|entry| DirEntry {
+            // Known from the listing itself, on most file systems.
+            kind: entry.file_type().ok().map(FileType::from),
+            path: entry.path(),
+        }));
+    }
+    let rest = (batch.len() == BATCH).then_some(entries);
+    (batch, rest)
+}
+
+/// The entries of a directory; made by [`read_dir`].
+pub struct ReadDir {
+    batch: Batch,
+    rest: Option<std::fs::ReadDir>,
+}
+
+impl ReadDir {
+    /// The next entry; `None` after the last. If the future is dropped while it reads
+    /// the directory, the listing ends early.
+    ///
+    /// # Errors
+    /// Of reading the directory; the next call goes on.
+    pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
+        if self.batch.is_empty()
+            && let Some(rest) = self.rest.take()
+        {
+            (self.batch, self.rest) = blocking::run(move || Ok(take(rest))).await?;
+        }
+        self.batch.pop_front().transpose()
+    }
+}
+
+impl fmt::Debug for ReadDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadDir").finish_non_exhaustive()
+    }
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    path: PathBuf,
+    kind: Option<FileType>,
+}
+
+impl DirEntry {
+    /// The path of the directory with the name joined to it.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn file_name(&self) -> OsString {
+        self.path.file_name().unwrap_or_default().to_owned()
+    }
+
+    /// Its kind; a symbolic link is not followed. No system call on most file systems.
+    ///
+    /// # Errors
+    /// As [`metadata`](DirEntry::metadata).
+    pub async fn file_type(&self) -> io::Result<FileType> {
+        match self.kind {
+            Some(kind) => Ok(kind),
+            None => Ok(self.metadata().await?.file_type()),
+        }
+    }
+
+    /// What there is; a symbolic link is described itself.
+    ///
+    /// # Errors
+    /// `NotFound` if it has been removed meanwhile, …
+    pub async fn metadata(&self) -> io::Result<Metadata> {
+        symlink_metadata(&self.path).await
+    }
+}

@@ -1,0 +1,251 @@
+//! What a file system knows about a file.
+
+use std::fmt;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, SystemTime};
+
+/// The kind of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileType {
+    format: u32,
+}
+
+impl FileType {
+    pub(super) fn of_mode(mode: u32) -> FileType {
+        FileType {
+            format: mode & libc::S_IFMT,
+        }
+    }
+
+    /// A regular file?
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.format == libc::S_IFREG
+    }
+
+    /// A directory?
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.format == libc::S_IFDIR
+    }
+
+    /// A symbolic link?
+    #[must_use]
+    pub fn is_symlink(&self) -> bool {
+        self.format == libc::S_IFLNK
+    }
+
+    /// A named pipe?
+    #[must_use]
+    pub fn is_fifo(&self) -> bool {
+        self.format == libc::S_IFIFO
+    }
+
+    /// A Unix socket?
+    #[must_use]
+    pub fn is_socket(&self) -> bool {
+        self.format == libc::S_IFSOCK
+    }
+
+    /// A block or character device?
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        matches!(self.format, libc::S_IFBLK | libc::S_IFCHR)
+    }
+}
+
+impl From<std::fs::FileType> for FileType {
+    fn from(kind: std::fs::FileType) -> FileType {
+        use std::os::unix::fs::FileTypeExt;
+        let format = if kind.is_file() {
+            libc::S_IFREG
+        } else if kind.is_dir() {
+            libc::S_IFDIR
+        } else if kind.is_symlink() {
+            libc::S_IFLNK
+        } else if kind.is_fifo() {
+            libc::S_IFIFO
+        } else if kind.is_socket() {
+            libc::S_IFSOCK
+        } else if kind.is_block_device() {
+            libc::S_IFBLK
+        } else {
+            libc::S_IFCHR
+        };
+        FileType { format }
+    }
+}
+
+impl fmt::Debug for FileType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.format {
+            libc::S_IFREG => "file",
+            libc::S_IFDIR => "directory",
+            libc::S_IFLNK => "symbolic link",
+            libc::S_IFIFO => "named pipe",
+            libc::S_IFSOCK => "socket",
+            libc::S_IFBLK => "block device",
+            _ => "character device",
+        })
+    }
+}
+
+/// Length, kind, times, owner and permissions of a file, as `statx(2)` gives them.
+#[derive(Clone)]
+pub struct Metadata {
+    stat: libc::statx,
+}
+
+fn time(stamp: &libc::statx_timestamp) -> SystemTime {
+    let seconds = Duration::from_secs(stamp.tv_sec.unsigned_abs());
+    let nanos = Duration::from_nanos(u64::from(stamp.tv_nsec));
+    let whole = match stamp.tv_sec {
+        0.. => SystemTime::UNIX_EPOCH.checked_add(seconds),
+        _ => SystemTime::UNIX_EPOCH.checked_sub(seconds),
+    };
+    // A clock of 64-bit seconds holds what the kernel's does.
+    whole.map_or(SystemTime::UNIX_EPOCH, |whole| whole + nanos)
+}
+
+impl Metadata {
+    pub(super) fn new(stat: libc::statx) -> Metadata {
+        Metadata { stat }
+    }
+
+    /// Bytes.
+    #[expect(clippy::len_without_is_empty, reason = "as in the standard library")]
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.stat.stx_size
+    }
+
+    /// The kind of the file.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        FileType::of_mode(u32::from(self.stat.stx_mode))
+    }
+
+    /// A regular file?
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.file_type().is_file()
+    }
+
+    /// A directory?
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.file_type().is_dir()
+    }
+
+    /// A symbolic link?
+    #[must_use]
+    pub fn is_symlink(&self) -> bool {
+        self.file_type().is_symlink()
+    }
+
+    /// Who may do what.
+    #[must_use]
+    pub fn permissions(&self) -> Permissions {
+        Permissions::from_mode(self.mode())
+    }
+
+    /// Kind and permissions, as `stat(2)` packs them.
+    #[must_use]
+    pub fn mode(&self) -> u32 {
+        u32::from(self.stat.stx_mode)
+    }
+
+    /// When its contents were changed last.
+    ///
+    /// # Errors
+    /// Never on Linux; as in the standard library.
+    pub fn modified(&self) -> io::Result<SystemTime> {
+        Ok(time(&self.stat.stx_mtime))
+    }
+
+    /// When it was read last, as far as the file system keeps count.
+    ///
+    /// # Errors
+    /// Never on Linux; as in the standard library.
+    pub fn accessed(&self) -> io::Result<SystemTime> {
+        Ok(time(&self.stat.stx_atime))
+    }
+
+    /// When it was made.
+    ///
+    /// # Errors
+    /// `Unsupported` where the file system does not know.
+    pub fn created(&self) -> io::Result<SystemTime> {
+        if self.stat.stx_mask & libc::STATX_BTIME == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this file system does not keep the time of creation",
+            ));
+        }
+        Ok(time(&self.stat.stx_btime))
+    }
+
+    /// The owner.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.stat.stx_uid
+    }
+
+    /// The group.
+    #[must_use]
+    pub fn gid(&self) -> u32 {
+        self.stat.stx_gid
+    }
+
+    /// The number of the file within its file system.
+    #[must_use]
+    pub fn ino(&self) -> u64 {
+        self.stat.stx_ino
+    }
+
+    /// The file system.
+    #[must_use]
+    pub fn dev(&self) -> u64 {
+        libc::makedev(self.stat.stx_dev_major, self.stat.stx_dev_minor)
+    }
+
+    /// How many names it has.
+    #[must_use]
+    pub fn nlink(&self) -> u64 {
+        u64::from(self.stat.stx_nlink)
+    }
+
+    /// What it occupies, in units of 512 bytes.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.stat.stx_blocks
+    }
+}
+
+impl fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metadata")
+            .field("file_type", &self.file_type())
+            .field("len", &self.len())
+            .field("permissions", &format_args!("{:o}", self.mode() & 0o7777))
+            .field("modified", &time(&self.stat.stx_mtime))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_are_before_1970() {
+        // SAFETY: all zeroes is a valid value.
+        let mut stamp: libc::statx_timestamp = unsafe { std::mem::zeroed() };
+        stamp.tv_sec = -2;
+        stamp.tv_nsec = 500_000_000;
+        let before = SystemTime::UNIX_EPOCH.duration_since(time(&stamp)).unwrap();
+        assert_eq!(before, Duration::from_millis(1500));
+    }
+}

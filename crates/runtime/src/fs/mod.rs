@@ -1,0 +1,71 @@
+//! Files and directories.
+//!
+//! Reads and writes go over the ring, by position; so do opening, inspecting,
+//! syncing and truncating files, and making, moving and removing names. What the
+//! kernel's ring cannot do (listing directories, resolving links, permissions, the
+//! recursive calls) runs on threads for blocking calls, at the level of the caller.
+//!
+//! The I/O priority of each operation follows from the level of the coroutine
+//! that starts it: eight levels share one of the eight best-effort classes of
+//! `ioprio_set(2)`, so 0..=7 is class 0, 56..=63 is class 7. Schedulers of block
+//! devices that know priorities (bfq, mq-deadline) honour it.
+//!
+//! A [`File`] has no position: [`read_at`](File::read_at) and
+//! [`write_at`](File::write_at) say where, and any number of coroutines may use it at
+//! once. [`File::into_stream`] gives one that has, with the traits of [`io`](crate::io).
+
+mod copy;
+mod directory;
+mod file;
+mod metadata;
+mod names;
+mod options;
+mod stream;
+mod whole;
+
+pub use copy::{Progress, copy, copy_with};
+pub use directory::{
+    DirEntry, ReadDir, create_dir, create_dir_all, read_dir, remove_dir, remove_dir_all,
+};
+pub use file::File;
+pub use metadata::{FileType, Metadata};
+pub use names::{
+    canonicalize, hard_link, metadata, read_link, remove_file, rename, set_permissions, symlink,
+    symlink_metadata, try_exists,
+};
+pub use options::OpenOptions;
+pub use stream::FileStream;
+pub use whole::{read, read_to_string, write};
+
+use std::io;
+
+use upshift_core::Level;
+
+use crate::context;
+
+const BEST_EFFORT: u16 = 2 << 13;
+
+/// The I/O priority of a level, as `ioprio_set(2)` encodes it.
+fn ioprio(level: Level) -> u16 {
+    BEST_EFFORT | u16::from(level.get() / 8)
+}
+
+fn current_ioprio() -> u16 {
+    ioprio(context::current_level().unwrap_or_default())
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_urgent_levels_get_better_io_priorities() {
+        assert_eq!(ioprio(Level::MOST_URGENT), BEST_EFFORT);
+        assert_eq!(ioprio(Level::DEFAULT), BEST_EFFORT | 4);
+        assert_eq!(ioprio(Level::LEAST_URGENT), BEST_EFFORT | 7);
+    }
+}

@@ -1,0 +1,100 @@
+//! Names of files: asking about them, making, moving and removing them.
+
+use std::fs::Permissions;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use upshift_ring::op;
+
+use super::Metadata;
+use crate::blocking;
+use crate::net::start;
+
+/// What there is at a path, symbolic links followed.
+///
+/// # Errors
+/// `NotFound`, `PermissionDenied`, …; and outside a runtime.
+pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
+    let statx = op::Statx::new(None, path, 0)?;
+    Ok(Metadata::new(*start(statx)?.await?))
+}
+
+/// What there is at a path; a symbolic link is described itself.
+///
+/// # Errors
+/// As [`metadata`].
+pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
+    let statx = op::Statx::new(None, path, libc::AT_SYMLINK_NOFOLLOW)?;
+    Ok(Metadata::new(*start(statx)?.await?))
+}
+
+/// Is there anything at a path?
+///
+/// # Errors
+/// When that cannot be known, `PermissionDenied` for one.
+pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
+    match metadata(path).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Moves a file or directory within its file system; what was at `to` is gone.
+///
+/// # Errors
+/// `NotFound`, `CrossesDevices` (copy it instead), …; and outside a runtime.
+pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+    start(op::RenameAt::new(None, from, None, to)?)?.await
+}
+
+/// Removes a file (or, strictly, one of its names).
+///
+/// # Errors
+/// `NotFound`, `IsADirectory`, `PermissionDenied`, …; and outside a runtime.
+pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
+    start(op::UnlinkAt::file(None, path)?)?.await
+}
+
+/// Gives the file at `original` a second name.
+///
+/// # Errors
+/// `NotFound`, `AlreadyExists`, `CrossesDevices`, …; and outside a runtime.
+pub async fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
+    start(op::LinkAt::new(None, original, None, link)?)?.await
+}
+
+/// Makes a symbolic link at `link` that says `original`.
+///
+/// # Errors
+/// `AlreadyExists`, …; and outside a runtime.
+pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::Result<()> {
+    start(op::SymlinkAt::new(original, None, link)?)?.await
+}
+
+/// What a symbolic link says.
+///
+/// # Errors
+/// `NotFound`, `InvalidInput` if it is no link, …; and outside a runtime.
+pub async fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    let path = path.as_ref().to_owned();
+    blocking::run(move || std::fs::read_link(path)).await
+}
+
+/// The absolute path without links, `.` and `..`.
+///
+/// # Errors
+/// `NotFound`, …; and outside a runtime.
+pub async fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    let path = path.as_ref().to_owned();
+    blocking::run(move || std::fs::canonicalize(path)).await
+}
+
+/// Changes the permissions of a file.
+///
+/// # Errors
+/// `NotFound`, `PermissionDenied`, …; and outside a runtime.
+pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> io::Result<()> {
+    let path = path.as_ref().to_owned();
+    blocking::run(move || std::fs::set_permissions(path, permissions)).await
+}

@@ -1,0 +1,145 @@
+//! How a file is opened.
+
+use std::io;
+use std::path::Path;
+
+use upshift_ring::{Fd, op};
+
+use super::{File, invalid};
+use crate::net::start;
+
+/// How to open a file, as [`std::fs::OpenOptions`].
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    flags: i32,
+    mode: Option<u32>,
+}
+
+impl OpenOptions {
+    /// Nothing allowed yet.
+    #[must_use]
+    pub fn new() -> OpenOptions {
+        OpenOptions::default()
+    }
+
+    /// May it be read?
+    pub fn read(&mut self, read: bool) -> &mut OpenOptions {
+        self.read = read;
+        self
+    }
+
+    /// May it be written?
+    pub fn write(&mut self, write: bool) -> &mut OpenOptions {
+        self.write = write;
+        self
+    }
+
+    /// Do writes go to the end, wherever they are addressed to?
+    pub fn append(&mut self, append: bool) -> &mut OpenOptions {
+        self.append = append;
+        self
+    }
+
+    /// Is what it contains thrown away?
+    pub fn truncate(&mut self, truncate: bool) -> &mut OpenOptions {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Is it created if it is not there?
+    pub fn create(&mut self, create: bool) -> &mut OpenOptions {
+        self.create = create;
+        self
+    }
+
+    /// Must it not be there yet?
+    pub fn create_new(&mut self, create_new: bool) -> &mut OpenOptions {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Further flags of `open(2)`, such as `O_DIRECT`.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut OpenOptions {
+        self.flags = flags;
+        self
+    }
+
+    /// The permissions of a file that is created (default 0o666, less the umask).
+    pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination that
+    /// means nothing; and outside a runtime.
+    pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        let open = op::OpenAt::new(None, path, self.flags()?, self.mode.unwrap_or(0o666))?;
+        Ok(File::new(Fd::new(start(open)?.await?)))
+    }
+
+    /// Opens a file beneath a directory: `path` is relative to it, and nothing in
+    /// it (`..`, an absolute path, a symbolic link, a magic link of procfs) leads out
+    /// of it, whatever anybody does to the directory meanwhile.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// use upshift::fs::{File, OpenOptions};
+    ///
+    /// let root = File::open("/usr").await?;
+    /// let open = |path| OpenOptions::new().read(true).open_beneath(&root, path);
+    /// assert!(open("../etc/passwd").await.is_err());
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](OpenOptions::open); `CrossesDevices` (EXDEV) if the path leads out.
+    pub async fn open_beneath(&self, directory: &File, path: impl AsRef<Path>) -> io::Result<File> {
+        loop {
+            let open = op::OpenAt2::new(
+                Some(directory.fd().clone()),
+                path.as_ref(),
+                self.flags()?,
+                self.mode.unwrap_or(0o666),
+                libc::RESOLVE_BENEATH | libc::RESOLVE_NO_MAGICLINKS,
+            )?;
+            match start(open)?.await {
+                // Somebody renamed something on the way: the kernel cannot be sure.
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                result => return Ok(File::new(Fd::new(result?))),
+            }
+        }
+    }
+
+    /// What `open(2)` is told.
+    fn flags(&self) -> io::Result<i32> {
+        let access = match (self.read, self.write || self.append) {
+            (true, false) => libc::O_RDONLY,
+            (false, true) => libc::O_WRONLY,
+            (true, true) => libc::O_RDWR,
+            (false, false) => return Err(invalid("open a file for reading or writing")),
+        };
+        let creates = self.create || self.create_new;
+        if (self.truncate || creates) && access == libc::O_RDONLY {
+            return Err(invalid("a file is created or truncated for writing only"));
+        }
+        if self.truncate && self.append {
+            return Err(invalid("a file is either truncated or appended to"));
+        }
+        let flag = |on: bool, flag: i32| if on { flag } else { 0 };
+        Ok(access
+            | self.flags
+            | flag(self.append, libc::O_APPEND)
+            | flag(self.truncate, libc::O_TRUNC)
+            | flag(creates, libc::O_CREAT)
+            | flag(self.create_new, libc::O_EXCL))
+    }
+}

@@ -1,0 +1,293 @@
+//! A file read and written from front to back.
+//!
+//! ```text
+//!            fill: ReadAt in flight ─► data ─► consumed ─┐
+//!   position ─────────────────────────────────────────────┤ a write or a seek throws away what was read ahead
+//!            write: copied ─► WriteAt in flight ─► done ──┘ the next read, write, seek or flush waits for it
+//! ```
+//!
+//! One buffer of [`SIZE`] bytes per direction, made on first use; it belongs to the
+//! operation while one is in flight.
+
+use std::future::Future;
+use std::io::{self, SeekFrom};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use upshift_core::Priority;
+use upshift_ring::{IoBuf, Slice, Submission, op};
+
+use super::{File, current_ioprio, invalid};
+use crate::coop;
+use crate::io::{Sink, Source, impl_read, impl_write};
+use crate::net::start;
+
+/// Bytes of a buffer.
+const SIZE: usize = 64 << 10;
+
+/// A file with a position, for the traits of [`io`](crate::io); made by
+/// [`File::into_stream`].
+///
+/// A write is reported as done when it is under way: an error comes with the next
+/// call, so flush before you rely on it. Dropped without a flush it still writes,
+/// unless the runtime ends first.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// # let path = std::env::temp_dir().join(format!("upshift-stream-{}", std::process::id()));
+/// use upshift::fs::File;
+/// use upshift::io::{AsyncBufReadExt, AsyncWriteExt, StreamExt};
+///
+/// let mut out = File::create(&path).await?.into_stream();
+/// out.write_all(b"one\ntwo\n").await?;
+/// out.flush().await?;
+///
+/// let lines: Vec<_> = File::open(&path).await?.into_stream().lines().try_collect().await?;
+/// let lines: Vec<String> = lines;
+/// assert_eq!(lines, ["one", "two"]);
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct FileStream {
+    file: File,
+    /// Of the next byte that is handed out or taken.
+    position: u64,
+    /// What has been read ahead: of `data`, from `start` on.
+    data: Vec<u8>,
+    start: usize,
+    reading: Option<Submission<op::ReadAt<Vec<u8>>>>,
+    writing: Option<Writing>,
+    /// The buffer of writes while none is under way.
+    spare: Vec<u8>,
+    seeking: Option<Submission<op::Statx>>,
+}
+
+/// A write under way.
+#[derive(Debug)]
+struct Writing {
+    file: File,
+    submission: Submission<op::WriteAt<Slice<Vec<u8>>>>,
+    /// Where the first byte of the buffer goes.
+    offset: u64,
+    written: usize,
+}
+
+impl Writing {
+    fn start(file: &File, buffer: Vec<u8>, offset: u64, written: usize) -> io::Result<Writing> {
+        let rest = buffer.slice_from(written);
+        let write = op::WriteAt::new(file.fd().clone(), rest, offset + written as u64);
+        Ok(Writing {
+            file: file.clone(),
+            submission: start(write.ioprio(current_ioprio()))?,
+            offset,
+            written,
+        })
+    }
+
+    /// Goes on until everything is written; the buffer comes back.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        loop {
+            let (result, slice) = ready!(Pin::new(&mut self.submission).poll(cx));
+            let buffer = slice.into_inner();
+            self.written += match result {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => count,
+                Err(error) if crate::net::is_cancelled(&error) => 0,
+                Err(error) => return Poll::Ready(Err(error)),
+            };
+            if self.written == buffer.len() {
+                return Poll::Ready(Ok(buffer));
+            }
+            *self = Writing::start(&self.file, buffer, self.offset, self.written)?;
+        }
+    }
+}
+
+/// What a short write has left.
+trait SliceFrom {
+    fn slice_from(self, start: usize) -> Slice<Vec<u8>>;
+}
+
+impl SliceFrom for Vec<u8> {
+    fn slice_from(self, start: usize) -> Slice<Vec<u8>> {
+        let end = self.len();
+        self.slice(start..end)
+    }
+}
+
+impl FileStream {
+    /// From the beginning of the file.
+    #[must_use]
+    pub fn new(file: File) -> FileStream {
+        FileStream::at(file, 0)
+    }
+
+    /// From a position, in bytes.
+    #[must_use]
+    pub fn at(file: File, position: u64) -> FileStream {
+        FileStream {
+            file,
+            position,
+            data: Vec::new(),
+            start: 0,
+            reading: None,
+            writing: None,
+            spare: Vec::new(),
+            seeking: None,
+        }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Where the next read or write takes place, in bytes.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Waits for the write under way.
+    fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(writing) = &mut self.writing {
+            let result = ready!(writing.poll(cx));
+            self.writing = None;
+            self.spare = result?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Throws away what was read ahead.
+    fn forget(&mut self) {
+        self.reading = None;
+        self.data.clear();
+        self.start = 0;
+    }
+
+    fn poll_seek(&mut self, cx: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
+        ready!(self.poll_written(cx))?;
+        let (base, by) = match to {
+            SeekFrom::Start(position) => (position, 0),
+            SeekFrom::Current(by) => (self.position, by),
+            SeekFrom::End(by) => {
+                let asking = match &mut self.seeking {
+                    Some(asking) => asking,
+                    None => self
+                        .seeking
+                        .insert(start(op::Statx::of(self.file.fd().clone()))?),
+                };
+                let answer = ready!(Pin::new(asking).poll(cx));
+                self.seeking = None;
+                (answer?.stx_size, by)
+            }
+        };
+        let position = base
+            .checked_add_signed(by)
+            .ok_or_else(|| invalid("a seek to before the beginning of the file"))?;
+        if position != self.position {
+            self.forget();
+            self.position = position;
+        }
+        Poll::Ready(Ok(position))
+    }
+}
+
+impl Source for FileStream {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        if self.start < self.data.len() {
+            return Poll::Ready(Ok(&self.data[self.start..]));
+        }
+        ready!(coop::poll_proceed(cx));
+        ready!(self.poll_written(cx))?;
+        loop {
+            let reading = match &mut self.reading {
+                Some(reading) => reading,
+                None => {
+                    let mut buffer = std::mem::take(&mut self.data);
+                    buffer.reserve_exact(SIZE);
+                    self.start = 0;
+                    let read = op::ReadAt::new(self.file.fd().clone(), buffer, self.position);
+                    self.reading.insert(start(read.ioprio(current_ioprio()))?)
+                }
+            };
+            let (result, mut buffer) = ready!(Pin::new(reading).poll(cx));
+            self.reading = None;
+            match result {
+                Ok(_) => {
+                    self.data = buffer;
+                    return Poll::Ready(Ok(&self.data));
+                }
+                Err(error) => {
+                    buffer.clear();
+                    self.data = buffer;
+                    if !crate::net::is_cancelled(&error) {
+                        return Poll::Ready(Err(error));
+                    }
+                }
+            }
+        }
+    }
+
+    fn consume(&mut self, count: usize) {
+        let count = count.min(self.data.len() - self.start);
+        self.start += count;
+        self.position += count as u64;
+        if self.start == self.data.len() {
+            self.data.clear();
+            self.start = 0;
+        }
+    }
+}
+
+impl Sink for FileStream {
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(coop::poll_proceed(cx));
+        ready!(self.poll_written(cx))?;
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.forget();
+        let count = bytes.len().min(SIZE);
+        let mut buffer = std::mem::take(&mut self.spare);
+        buffer.clear();
+        buffer.extend_from_slice(&bytes[..count]);
+        self.writing = Some(Writing::start(&self.file, buffer, self.position, 0)?);
+        self.position += count as u64;
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_written(cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_written(cx)
+    }
+}
+
+impl_read!(FileStream);
+impl_write!(FileStream);
+
+impl futures_io::AsyncSeek for FileStream {
+    fn poll_seek(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        position: SeekFrom,
+    ) -> Poll<io::Result<u64>> {
+        FileStream::poll_seek(self.get_mut(), cx, position)
+    }
+}
+
+impl Drop for FileStream {
+    fn drop(&mut self) {
+        if let Some(mut writing) = self.writing.take() {
+            let finish = std::future::poll_fn(move |cx| writing.poll(cx).map(drop));
+            if let Ok(finishing) = crate::try_spawn(finish, Priority::Inherit) {
+                finishing.detach();
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Whole files at once.
+
+use std::io;
+use std::path::Path;
+
+use upshift_ring::{IoBuf, IoBufMut};
+
+use super::File;
+
+/// The smallest read that is tried.
+const LEAST: usize = 64;
+
+/// The room behind what a vector holds already.
+struct Tail(Vec<u8>);
+
+// SAFETY: the heap memory of a vector stays where it is, also behind its length and
+// up to its capacity.
+unsafe impl IoBufMut for Tail {
+    fn io_mut_ptr(&mut self) -> *mut u8 {
+        self.0.spare_capacity_mut().as_mut_ptr().cast()
+    }
+    fn io_capacity(&self) -> usize {
+        self.0.capacity() - self.0.len()
+    }
+    unsafe fn set_filled(&mut self, count: usize) {
+        // SAFETY: so many bytes behind the old length have been initialised.
+        unsafe { self.0.set_len(self.0.len() + count) };
+    }
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
+pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let file = File::open(path).await?;
+    let length = usize::try_from(file.len().await?)
+        .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let mut all = Vec::new();
+    // One more, so that the end is seen without growing. Files of the kernel say 0.
+    all.try_reserve_exact(length.saturating_add(1).max(LEAST))?;
+    loop {
+        if all.capacity() - all.len() < LEAST && all.len() != length {
+            all.try_reserve(all.len().max(LEAST))?;
+        }
+        let offset = all.len() as u64;
+        let (result, tail) = file.read_at(Tail(all), offset).await;
+        all = tail.0;
+        if result? == 0 {
+            return Ok(all);
+        }
+        if all.capacity() == all.len() {
+            all.try_reserve(LEAST)?;
+        }
+    }
+}
+
+/// Reads a whole file of UTF-8 text.
+///
+/// # Errors
+/// As [`read`]; `InvalidData` if it is something else.
+pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
+    String::from_utf8(read(path).await?)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Makes a file of these contents; what it contained before is gone.
+///
+/// # Errors
+/// As [`File::create`] and [`File::write_at`].
+pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> io::Result<()> {
+    File::create(path).await?.write_all_at(contents, 0).await.0
+}
