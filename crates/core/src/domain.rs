@@ -310,6 +310,7 @@ impl<H: Host> Inner<H> {
         let id = CoroutineId::new(Table::index(slot), generation);
         // SAFETY: the coroutine has this output, and the word counts the handle.
         let handle = unsafe { JoinHandle::new(slot, id) };
+        home.trace(header, State::Created);
         if options.start {
             // SAFETY: `init` made the coroutine ours to enqueue.
             unsafe { Vcpu::admit(header) };

@@ -8,6 +8,9 @@ use core::any::Any;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
+use crate::coroutine::State;
+use crate::id::CoroutineId;
+use crate::level::Level;
 use crate::vcpu::Vcpu;
 
 /// What a panicking coroutine threw.
@@ -22,6 +25,9 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 /// [`Host::current`] names a vCPU only to a thread that has its
 /// [`Executor`](crate::Executor), and no other.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
+    /// The host wants [`Host::changed`]. False costs nothing.
+    const TRACES: bool = false;
+
     /// Monotonic time in ticks of the host's choice, comparable across vCPUs.
     /// Called at most once per poll; nanoseconds of cost matter.
     fn now(&self) -> u64;
@@ -67,6 +73,13 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// attended. Cheap: it may come with every wake.
     fn waits_here(&self, more_urgent: bool) {
         let _ = more_urgent;
+    }
+
+    /// A coroutine has entered a state, for traces. From whatever thread or handler
+    /// did it, perhaps with a lock of this crate held; each change is told once,
+    /// where it happens, before anybody can act on it.
+    fn changed(&self, id: CoroutineId, level: Level, state: State) {
+        let _ = (id, level, state);
     }
 
     /// Runs `f` and returns what it returned, or what it threw. A host whose

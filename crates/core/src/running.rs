@@ -121,9 +121,13 @@ impl<'a, H: Host> Running<'a, H> {
         let again = header.kind() == Kind::Switching || {
             // Before the coroutine is given away.
             header.set_state(State::Blocked);
+            if H::TRACES && !header.slot().word.will_go_on() {
+                vcpu.trace(coroutine, State::Blocked);
+            }
             header.slot().word.end_poll() == End::Again
         };
         if again {
+            vcpu.trace(coroutine, State::Ready);
             Polled::Yielded(Yielded {
                 coroutine,
                 vcpu,
@@ -138,6 +142,7 @@ impl<'a, H: Host> Running<'a, H> {
 impl<H: Host> Drop for Running<'_, H> {
     fn drop(&mut self) {
         self.vcpu.stop();
+        self.vcpu.trace(self.coroutine, State::Ready);
         // SAFETY: ours, and in no queue.
         unsafe { self.vcpu.locked().enqueue(self.coroutine) };
     }
@@ -184,6 +189,7 @@ pub(crate) unsafe fn exit<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Header<H>>
     // SAFETY: owned, hence alive until our reference is given back below.
     let header = unsafe { coroutine.as_ref() };
     header.set_state(State::Exited);
+    vcpu.trace(coroutine, State::Exited);
     vcpu.counters.exited(end == Ended::Panicked);
     match header.slot().word.exit() {
         // SAFETY: no handle is left, so the output is ours.

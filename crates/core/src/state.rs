@@ -226,6 +226,12 @@ impl StateWord {
         }
     }
 
+    /// Will [`StateWord::end_poll`] answer [`End::Again`]? Only the poller asks; true
+    /// stays true.
+    pub(crate) fn will_go_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & (NOTIFIED | CANCELLED) != 0
+    }
+
     /// 6: the future is gone and the output in place. The caller still holds
     /// the coroutine's own reference and gives it back afterwards.
     #[inline]

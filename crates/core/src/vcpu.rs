@@ -334,12 +334,23 @@ impl<H: Host> Vcpu<H> {
         header.set_state(State::Running);
         self.running.store(header.level().get(), Relaxed);
         self.current.store(coroutine.as_ptr(), Relaxed);
+        self.trace(coroutine, State::Running);
         match resumed {
             Some(entitled) => Picked::Resume {
                 id: id_of(coroutine),
                 entitled,
             },
             None => Picked::Poll(Running::new(self, coroutine)),
+        }
+    }
+
+    /// Tells a host that traces of a change of a coroutine that the caller owns.
+    #[inline]
+    pub(crate) fn trace(&self, coroutine: NonNull<Header<H>>, state: State) {
+        if H::TRACES {
+            // SAFETY: owned, hence alive.
+            let level = unsafe { coroutine.as_ref() }.level();
+            self.inner().host.changed(id_of(coroutine), level, state);
         }
     }
 
@@ -367,6 +378,7 @@ impl<H: Host> Vcpu<H> {
         // is stopped and has handed the ownership to us.
         unsafe {
             coroutine.as_ref().set_state(State::Suspended);
+            self.trace(coroutine, State::Suspended);
             self.counters.suspended(coroutine.as_ref().level());
             locked.enqueue(coroutine);
         }
@@ -390,6 +402,7 @@ impl<H: Host> Vcpu<H> {
         // SAFETY: owned, hence alive.
         let header = unsafe { coroutine.as_ref() };
         let home = header.vcpu();
+        home.trace(coroutine, State::Ready);
         let domain = home.inner();
         // A vCPU that leaves takes nothing in any more.
         let here = domain.here().filter(|here| !here.retired.load(Relaxed));
