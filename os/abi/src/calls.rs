@@ -8,7 +8,8 @@
 //! the caller. They have two forms. Synchronously, the caller waits. With
 //! [`ASYNCHRONOUS`](crate::number::ASYNCHRONOUS) added to the number the call
 //! returns at once, and later the completion ring gets the result together with
-//! two words that were in a5 (a token) and a6 (the id of the coroutine to wake).
+//! two words that were in a5 (a token) and a6 (the id of the coroutine to wake);
+//! unless it was over at once, see [`AT_ONCE`](crate::number::AT_ONCE).
 
 /// Calls `$with! { … }` with the table: `NUMBER KIND NAME(ARGUMENTS);`, each with
 /// its documentation.
@@ -93,6 +94,9 @@ macro_rules! numbers {
             pub const CHANGED: isize = 1;
             /// `futex_wait`: the time is up.
             pub const TIMED_OUT: isize = 2;
+            /// What an asynchronous call returns that is over already: its result is
+            /// in a1, and there will be no completion.
+            pub const AT_ONCE: isize = 1;
             /// The status of a process that was killed.
             pub const KILLED: isize = 137;
             /// The status of a process that did what it may not.

@@ -100,6 +100,17 @@ impl Console {
         })
     }
 
+    fn take(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        let mut count = 0;
+        while count < buffer.len()
+            && let Some(byte) = self.take_out()
+        {
+            buffer[count] = byte;
+            count += 1;
+        }
+        (count > 0 || buffer.is_empty()).then_some(count)
+    }
+
     fn send(&mut self, bytes: &[u8]) {
         if let Some(uart) = &mut self.uart {
             for &byte in bytes {
@@ -122,17 +133,12 @@ impl Awaited for Console {
 
 /// Waits for input and takes as much as there is, at most the buffer.
 pub(crate) async fn read(buffer: &mut [u8]) -> usize {
-    until(&CONSOLE, |console| {
-        let mut count = 0;
-        while count < buffer.len()
-            && let Some(byte) = console.take_out()
-        {
-            buffer[count] = byte;
-            count += 1;
-        }
-        (count > 0 || buffer.is_empty()).then_some(count)
-    })
-    .await
+    until(&CONSOLE, |console| console.take(buffer)).await
+}
+
+/// Takes as much input as there is, if there is any.
+pub(crate) fn try_read(buffer: &mut [u8]) -> Option<usize> {
+    CONSOLE.lock().take(buffer)
 }
 
 impl fmt::Write for Console {

@@ -18,7 +18,8 @@ use upshift_core::{
 use crate::arch::host::{KernelHost, spawn_switching};
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
-use crate::{MAX_HARTS, hart, switching};
+use crate::trace::Purpose;
+use crate::{MAX_HARTS, hart, switching, trace};
 
 /// The least urgent level that work may have.
 pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
@@ -78,6 +79,7 @@ pub(crate) fn take() -> Executor<KernelHost> {
     let executor = EXECUTORS[index].lock().take();
     let executor = executor.expect("one loop per hart");
     let switching = spawn_switching(&executor, switching::run()).expect("memory to boot");
+    trace::name(switching, Purpose::Switching);
     let hart = hart::this();
     hart.timers.lock().reserve().expect("memory to boot");
     hart.switching.store(switching.to_u64(), Relaxed);

@@ -13,6 +13,7 @@ use crate::arch::finisher;
 use crate::memory::{frames, heap};
 use crate::process::{self, File, Spawn};
 use crate::sleep::sleep_until;
+use crate::trace::{self, Purpose};
 use crate::{clock, executor, println};
 
 /// The first program may do everything, and begins in the middle.
@@ -52,14 +53,15 @@ pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error
             }
         };
         let leaked = !is_back(&before).await;
+        trace::print();
         println!("upshift: {program} ended with {status}");
         let status = u16::try_from(status & 0xff).unwrap_or(1);
         finisher::exit(if leaked && status == 0 { 1 } else { status });
     };
     let options = Priority::At(Level::MOST_URGENT);
-    executor::spawn(supervise, options)
-        .map_err(|_| Error::OutOfMemory)?
-        .detach();
+    let supervisor = executor::spawn(supervise, options).map_err(|_| Error::OutOfMemory)?;
+    trace::name(supervisor.id(), Purpose::Supervisor);
+    supervisor.detach();
     Ok(())
 }
 

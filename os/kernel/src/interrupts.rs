@@ -7,13 +7,16 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::arch::csr;
-use crate::{clock, console, hart};
+use crate::trace::Entered;
+use crate::{clock, console, hart, trace};
 
 /// Handles an interrupt that came while the kernel ran.
 pub(crate) fn handle(code: usize) {
     let in_interrupt = &hart::this().in_interrupt;
     in_interrupt.store(true, Relaxed);
+    trace::interrupted(Entered::Interrupted);
     serve(code);
+    trace::interrupted(Entered::Running);
     in_interrupt.store(false, Relaxed);
 }
 

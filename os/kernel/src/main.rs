@@ -52,6 +52,7 @@ mod sleep;
 mod switching;
 mod syscall;
 mod timers;
+mod trace;
 mod users;
 mod vdso;
 mod waiters;
@@ -102,6 +103,16 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
         && let Err(error) = vdso::init(image)
     {
         println!("upshift: {error}; build the image again");
+        finisher::exit(2);
+    }
+    if let Some(records) = argument(&machine, "trace")
+        && trace::init(
+            records.parse().unwrap_or(trace::DEFAULT),
+            machine.harts.len(),
+        )
+        .is_err()
+    {
+        println!("upshift: no memory for so many records: ask for fewer than trace={records}");
         finisher::exit(2);
     }
     start_harts(&machine, hart_id);

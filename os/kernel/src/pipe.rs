@@ -91,6 +91,37 @@ impl End {
         Ok(count)
     }
 
+    /// Takes what there is; 0 at the end. `None`: nothing yet.
+    pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
+        if self.writes {
+            return Some(Err(Error::BadFile));
+        }
+        let mut ring = self.ring.lock();
+        let count = ring.take(to)?;
+        let waiters = ring.waiters.take();
+        drop(ring);
+        waiters.wake();
+        Some(Ok(count))
+    }
+
+    /// Puts in what fits, perhaps nothing.
+    ///
+    /// # Errors
+    /// As [`End::write`].
+    pub(crate) fn try_write(&self, from: &[u8]) -> Result<usize, Error> {
+        if !self.writes {
+            return Err(Error::BadFile);
+        }
+        let mut ring = self.ring.lock();
+        let Some(result) = ring.put(from) else {
+            return Ok(0);
+        };
+        let waiters = ring.waiters.take();
+        drop(ring);
+        waiters.wake();
+        result
+    }
+
     /// Waits for room and puts in what fits.
     ///
     /// # Errors

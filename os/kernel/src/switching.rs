@@ -25,6 +25,7 @@ use crate::arch::{csr, hart_index};
 use crate::hart::Hart;
 use crate::memory::space::{self, AddressSpace};
 use crate::process::Thread;
+use crate::trace::{self, Entered};
 use crate::users::{self, Next};
 use crate::{clock, executor, global, hart, interrupts, println, syscall};
 
@@ -142,8 +143,10 @@ impl Turn<'_> {
                 return Some((thread, leave));
             }
             thread.deliver_interrupt(&space);
+            trace::thread(&thread, Entered::Running);
             let trap = thread.context.run();
             self.hart.in_user.store(false, SeqCst);
+            trace::thread(&thread, trap.suspends());
             match self.after(trap, thread, &space) {
                 After::GoesOn(same) => thread = same,
                 After::Gone => return None,

@@ -20,6 +20,7 @@ use upshift_core::{CoroutineId, LEVELS, Level};
 
 use crate::arch::lock::IrqLock;
 use crate::process::{Process, Thread};
+use crate::trace::{self, Entered};
 use crate::{MAX_HARTS, executor, global, hart};
 
 /// The most threads, of all processes.
@@ -219,6 +220,7 @@ impl Users {
 }
 
 fn push(thread: Box<Thread>, front: bool) {
+    trace::thread(&thread, Entered::Ready);
     let mut users = USERS.lock();
     if thread.process.is_ended() {
         drop(users);

@@ -118,9 +118,16 @@ fn call(
     *place = buffer;
     operation.state.store(PENDING, Release);
     let number = number | number::ASYNCHRONOUS;
-    if let Err(error) = sys::raw_with(number, [a, b, c, 0, 0, token], cid as usize) {
-        operation.state.store(FREE, Release);
-        return failed(error, place.take());
+    match sys::raw_pair(number, [a, b, c, 0, 0, token], cid as usize) {
+        (Err(error), _) => {
+            operation.state.store(FREE, Release);
+            return failed(error, place.take());
+        }
+        (Ok(number::AT_ONCE), result) => {
+            operation.result.store(result, Relaxed);
+            operation.state.store(DONE, Release);
+        }
+        (Ok(_), _) => {}
     }
     Call {
         operation: Ok(token),
@@ -131,7 +138,8 @@ fn call(
 impl Future for Call {
     type Output = (Result<isize, Error>, Option<Vec<u8>>);
 
-    /// The coroutine whose id was given to the call is woken.
+    /// The coroutine whose id was given to the call is woken when it can go on,
+    /// unless it need not wait at all.
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let token = match &mut self.operation {
             Ok(token) => *token,

@@ -20,14 +20,25 @@ fn call(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
 /// # Errors
 /// Those of the call.
 pub fn raw_with(number: usize, arguments: [usize; 6], coroutine: usize) -> Result<isize, Error> {
+    raw_pair(number, arguments, coroutine).0
+}
+
+/// The same, with what is in a1 afterwards: the result of an asynchronous call that
+/// was over at once.
+pub(crate) fn raw_pair(
+    number: usize,
+    arguments: [usize; 6],
+    coroutine: usize,
+) -> (Result<isize, Error>, isize) {
     let result: isize;
-    // SAFETY: the kernel changes a0 and memory that the caller has named for it,
+    let second: isize;
+    // SAFETY: the kernel changes a0, a1 and memory that the caller has named for it,
     // nothing else.
     unsafe {
         asm!(
             "ecall",
             inlateout("a0") arguments[0] => result,
-            in("a1") arguments[1],
+            inlateout("a1") arguments[1] => second,
             in("a2") arguments[2],
             in("a3") arguments[3],
             in("a4") arguments[4],
@@ -37,10 +48,11 @@ pub fn raw_with(number: usize, arguments: [usize; 6], coroutine: usize) -> Resul
             options(nostack),
         );
     }
-    match Error::from_code(result) {
+    let first = match Error::from_code(result) {
         Some(error) => Err(error),
         None => Ok(result),
-    }
+    };
+    (first, second)
 }
 
 /// A call by its number, which need not exist.

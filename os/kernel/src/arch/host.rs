@@ -9,11 +9,12 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use upshift_core::{
-    CoroutineId, Executor, Host, JoinHandle, Kind, Level, Priority, SpawnError, SpawnOptions, Vcpu,
+    CoroutineId, Executor, Host, JoinHandle, Kind, Level, Priority, SpawnError, SpawnOptions,
+    State, Vcpu,
 };
 
 use super::csr;
-use crate::hart;
+use crate::{hart, trace};
 
 /// The kernel.
 pub(crate) struct KernelHost;
@@ -22,6 +23,13 @@ pub(crate) struct KernelHost;
 // set when the hart takes it, and the loop never ends), and only to that hart;
 // to a handler, which may stand in the middle of the loop, it names none.
 unsafe impl Host for KernelHost {
+    const TRACES: bool = true;
+
+    #[inline]
+    fn changed(&self, id: CoroutineId, level: Level, state: State) {
+        trace::coroutine(id, level, state.into());
+    }
+
     #[inline]
     fn now(&self) -> u64 {
         csr::time()

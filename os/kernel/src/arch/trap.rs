@@ -19,6 +19,7 @@ use core::arch::global_asm;
 
 use super::csr;
 use crate::interrupts;
+use crate::trace::Entered;
 
 /// The registers of a user program while it does not run.
 #[derive(Clone)]
@@ -52,6 +53,16 @@ pub(crate) enum Trap {
     Interrupt(usize),
     /// It did what it may not.
     Fault(Fault),
+}
+
+impl Trap {
+    /// The state that the program is in by it.
+    pub(crate) fn suspends(self) -> Entered {
+        match self {
+            Trap::Interrupt(_) => Entered::Interrupted,
+            Trap::SystemCall | Trap::Fault(_) => Entered::Excepted,
+        }
+    }
 }
 
 /// An exception of a user program.

@@ -29,6 +29,28 @@ impl File {
         }
     }
 
+    /// Takes what there is, if anything is or will ever be.
+    pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
+        match self {
+            File::Console => console::try_read(to).map(Ok),
+            File::Pipe(end) => end.try_read(to),
+        }
+    }
+
+    /// Puts in what there is room for, perhaps nothing.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub(crate) fn try_write(&self, from: &[u8]) -> Result<usize, Error> {
+        match self {
+            File::Console => {
+                console::write(from);
+                Ok(from.len())
+            }
+            File::Pipe(end) => end.try_write(from),
+        }
+    }
+
     /// Waits for room and puts in what fits.
     ///
     /// # Errors

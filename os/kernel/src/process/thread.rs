@@ -12,6 +12,7 @@ use crate::arch::csr;
 use crate::arch::trap::{Fault, UserContext};
 use crate::memory::pagetable::Access;
 use crate::memory::space::{AddressSpace, UserSlice};
+use crate::trace::{self, Entered};
 use crate::users::Place;
 use crate::{clock, executor, switching};
 
@@ -53,7 +54,7 @@ impl Thread {
         context: UserContext,
         level: Level,
     ) -> Thread {
-        Thread {
+        let thread = Thread {
             process,
             line,
             place,
@@ -63,7 +64,9 @@ impl Thread {
             until: 0,
             grace: 0,
             interrupted: None,
-        }
+        };
+        trace::thread(&thread, Entered::Created);
+        thread
     }
 
     /// Takes the level that the program says, within its ceiling; while it says

@@ -23,6 +23,7 @@ use os_abi::thread::MAX_THREADS;
 use upshift_core::Level;
 
 use super::Thread;
+use crate::trace::{self, Entered};
 use crate::waiters::{Awaited, Waiters};
 
 /// Where the thread of a line is.
@@ -129,6 +130,7 @@ impl Threads {
 
     /// The thread waits for the end of a call.
     pub(super) fn wait_in_call(&mut self, thread: Box<Thread>) {
+        trace::thread(&thread, Entered::Blocked);
         let line = thread.line;
         self.slots[line].state = State::InCall(thread);
     }
@@ -145,6 +147,7 @@ impl Threads {
             thread.become_urgent(level);
             return Some(thread);
         }
+        trace::thread(&thread, Entered::Blocked);
         self.slots[line].state = State::Parked(thread);
         self.parked |= 1 << line;
         None

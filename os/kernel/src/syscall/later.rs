@@ -1,11 +1,16 @@
 //! The calls that may take time: kernel coroutines, each a future of its result.
 //!
+//! Each tries first whether it need wait at all, if it is told that it may.
+//!
 //! They hold no lock across an `await` and touch user memory only at the end,
 //! through the space the process has *then*: if it has ended, there is none.
 
 use alloc::sync::Arc;
 
+use os_abi::Error;
+
 use super::Answer;
+use crate::clock;
 use crate::memory::pagetable::Access;
 use crate::memory::space::UserSlice;
 use crate::process::{self, File, Process};
@@ -16,41 +21,97 @@ const CHUNK: usize = 256;
 
 type Arguments = [usize; 6];
 
-/// The file is the one that the descriptor names when the call is made.
+/// How a call begins.
+pub(super) enum Begin<F> {
+    /// It is over.
+    Done(Answer),
+    /// It waits for something.
+    Waits(F),
+}
+
+/// A transfer between a file and memory: the file is the one that the descriptor
+/// names when the call is made, and the memory is checked before anything is taken
+/// out of the file.
+fn transfer(
+    process: &Process,
+    [file, start, len, ..]: Arguments,
+    access: Access,
+) -> Result<(File, UserSlice), Error> {
+    let file = process.file(file)?;
+    let slice = UserSlice::new(start, len)?;
+    process.space()?.check(slice, access)?;
+    Ok((file, slice))
+}
+
 pub(super) fn read(
     process: Arc<Process>,
-    [file, start, len, ..]: Arguments,
-) -> impl Future<Output = Answer> {
-    let file = process.file(file);
-    async move { read_file(process, file?, UserSlice::new(start, len)?).await }
+    arguments: Arguments,
+    at_once: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    let (file, slice) = match transfer(&process, arguments, Access::Write) {
+        Ok(both) => both,
+        Err(error) => return Begin::Done(Err(error)),
+    };
+    if at_once {
+        let mut chunk = [0; CHUNK];
+        let want = slice.len().min(CHUNK);
+        if let Some(result) = file.try_read(&mut chunk[..want]) {
+            return Begin::Done(result.and_then(|count| deliver(&process, slice, &chunk[..count])));
+        }
+    }
+    Begin::Waits(read_file(process, file, slice))
 }
 
 async fn read_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answer {
-    // Before anything is taken out of the file.
-    process.space()?.check(slice, Access::Write)?;
     let mut chunk = [0; CHUNK];
     let want = slice.len().min(CHUNK);
     let count = file.read(&mut chunk[..want]).await?;
     drop(file);
-    process
-        .space()?
-        .write(slice.part(0, count), &chunk[..count])?;
-    Ok(count as isize)
+    deliver(&process, slice, &chunk[..count])
 }
 
-/// The file is the one that the descriptor names when the call is made.
+/// Gives the program what was read.
+fn deliver(process: &Process, slice: UserSlice, bytes: &[u8]) -> Answer {
+    process.space()?.write(slice.part(0, bytes.len()), bytes)?;
+    Ok(bytes.len() as isize)
+}
+
 pub(super) fn write(
     process: Arc<Process>,
-    [file, start, len, ..]: Arguments,
-) -> impl Future<Output = Answer> {
-    let file = process.file(file);
-    async move { write_file(process, file?, UserSlice::new(start, len)?).await }
+    arguments: Arguments,
+    at_once: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    let (file, slice) = match transfer(&process, arguments, Access::Read) {
+        Ok(both) => both,
+        Err(error) => return Begin::Done(Err(error)),
+    };
+    let mut done = 0;
+    if at_once && slice.len() <= CHUNK {
+        match write_now(&process, &file, slice) {
+            // The rest waits for room.
+            Ok(count) if count < slice.len() => done = count,
+            Ok(count) => return Begin::Done(Ok(count as isize)),
+            Err(error) => return Begin::Done(Err(error)),
+        }
+    }
+    Begin::Waits(write_file(process, file, slice, done))
 }
 
-async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answer {
-    process.space()?.check(slice, Access::Read)?;
+/// Writes what there is room for, at most [`CHUNK`].
+fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<usize, Error> {
     let mut chunk = [0; CHUNK];
-    let mut done = 0;
+    let chunk = &mut chunk[..slice.len().min(CHUNK)];
+    process.space()?.read(slice, chunk)?;
+    file.try_write(chunk)
+}
+
+async fn write_file(
+    process: Arc<Process>,
+    file: File,
+    slice: UserSlice,
+    mut done: usize,
+) -> Answer {
+    let mut chunk = [0; CHUNK];
     while done < slice.len() {
         let part = slice.part(done, CHUNK);
         process.space()?.read(part, &mut chunk[..part.len()])?;
@@ -68,24 +129,40 @@ async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answ
     Ok(done as isize)
 }
 
-pub(super) async fn sleep_until(process: Arc<Process>, [deadline, ..]: Arguments) -> Answer {
-    // Nothing of the process is needed meanwhile.
-    drop(process);
-    sleep::sleep_until(deadline as u64).await;
-    Ok(0)
+pub(super) fn sleep_until(
+    _: Arc<Process>,
+    [deadline, ..]: Arguments,
+    at_once: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    if at_once && clock::now() >= deadline as u64 {
+        return Begin::Done(Ok(0));
+    }
+    Begin::Waits(async move {
+        sleep::sleep_until(deadline as u64).await;
+        Ok(0)
+    })
 }
 
-pub(super) async fn wait(process: Arc<Process>, [child, ..]: Arguments) -> Answer {
-    process::wait(process.number(), child).await
+pub(super) fn wait(
+    process: Arc<Process>,
+    [child, ..]: Arguments,
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    Begin::Waits(async move { process::wait(process.number(), child).await })
 }
 
-pub(super) async fn thread_join(process: Arc<Process>, [thread, ..]: Arguments) -> Answer {
-    process.join(thread).await
+pub(super) fn thread_join(
+    process: Arc<Process>,
+    [thread, ..]: Arguments,
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    Begin::Waits(async move { process.join(thread).await })
 }
 
-pub(super) async fn futex_wait(
+pub(super) fn futex_wait(
     process: Arc<Process>,
     [address, value, deadline, ..]: Arguments,
-) -> Answer {
-    futex::wait(process, address, value as u32, deadline as u64).await
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    Begin::Waits(futex::wait(process, address, value as u32, deadline as u64))
 }

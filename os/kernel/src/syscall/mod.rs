@@ -4,7 +4,8 @@
 //! kernel coroutine with the level of the caller. Called synchronously, it parks
 //! the thread, and its end lets the thread go on; called asynchronously, it
 //! reserves a place in the completion ring, the thread goes on at once, and its
-//! end fills the place. The dispatch is generated from the table in `os_abi`; a
+//! end fills the place. A call that need not wait is answered at once in both forms,
+//! without a coroutine, unless that would overtake something as urgent. The dispatch is generated from the table in `os_abi`; a
 //! call that is in the table and not here does not compile.
 
 mod later;
@@ -18,8 +19,10 @@ use core::future::Future;
 use os_abi::{Error, number, system_calls};
 use upshift_core::{Kind, Level, Priority, SpawnOptions};
 
-use crate::executor;
 use crate::process::{Flight, Process, Thread};
+use crate::trace::{self, Purpose};
+use crate::{executor, users};
+use later::Begin;
 
 /// The result of a call, as a word.
 type Answer = Result<isize, Error>;
@@ -81,34 +84,57 @@ macro_rules! routes {
     };
     (@later $name:ident $thread:ident $form:ident $arguments:ident) => {{
         let process = $thread.process.clone();
-        start($thread, $form, later::$name(process, $arguments))
+        start($thread, $form, number::$name, |at_once| {
+            later::$name(process, $arguments, at_once)
+        })
     }};
 }
 
 system_calls!(routes);
 
-/// Starts the coroutine of a call, with the level of the caller. If it cannot be
-/// started the thread goes on with the error.
-fn start(
-    thread: Box<Thread>,
+/// May a call of this level be carried out before a coroutine of the kernel is? Not
+/// one that is as urgent: it may wait for the same thing, and has waited for longer.
+fn may_go_first(level: Level) -> bool {
+    let first = level.more_urgent_bits() | level.bit();
+    executor::domain().bitmap() & first == 0 && !users::is_overtaken(level, false)
+}
+
+/// Answers a call, or starts its coroutine, with the level of the caller. If it
+/// cannot be started the thread goes on with the error.
+fn start<F>(
+    mut thread: Box<Thread>,
     form: Form,
-    call: impl Future<Output = Answer> + Send + 'static,
-) -> After {
+    number: usize,
+    begin_call: impl FnOnce(bool) -> Begin<F>,
+) -> After
+where
+    F: Future<Output = Answer> + Send + 'static,
+{
     let process = thread.process.clone();
     let (line, level) = (thread.line, thread.level);
+    let call = match (begin_call(may_go_first(level)), form) {
+        (Begin::Waits(call), _) => call,
+        (Begin::Done(answer), Form::Synchronous) => return Some((thread, answer)),
+        (Begin::Done(answer), Form::Asynchronous { .. }) => {
+            thread.context.set_argument(1, word(answer) as usize);
+            return Some((thread, Ok(number::AT_ONCE)));
+        }
+    };
     let call = InFlight {
         call,
         flight: Flight::new(process.clone()),
     };
     match form {
-        Form::Synchronous => match begin(&process, level, resume(process.clone(), line, call)) {
-            Err(error) => Some((thread, Err(error))),
-            Ok(begun) => {
-                process.wait_in_call(thread);
-                begun.go();
-                None
+        Form::Synchronous => {
+            match begin(&process, level, number, resume(process.clone(), line, call)) {
+                Err(error) => Some((thread, Err(error))),
+                Ok(begun) => {
+                    process.wait_in_call(thread);
+                    begun.go();
+                    None
+                }
             }
-        },
+        }
         Form::Asynchronous { token, coroutine } => {
             if let Err(error) = process.reserve_completion() {
                 return Some((thread, Err(error)));
@@ -117,6 +143,7 @@ fn start(
             let answer = match begin(
                 &process,
                 level,
+                number,
                 complete(process.clone(), level, entry, call),
             ) {
                 Err(error) => {
@@ -147,6 +174,7 @@ impl Begun {
 fn begin(
     process: &Process,
     level: Level,
+    number: usize,
     call: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Begun, Error> {
     let options = SpawnOptions {
@@ -157,6 +185,11 @@ fn begin(
     let handle = executor::spawn(call, options).map_err(|_| Error::OutOfMemory)?;
     let id = handle.id();
     handle.detach();
+    let purpose = Purpose::Call {
+        process: process.number(),
+        number,
+    };
+    trace::name(id, purpose);
     if let Err(error) = process.begin_call(id) {
         // It was never polled; this drops it.
         let _ = executor::domain().cancel(id);

@@ -1,0 +1,252 @@
+//! Traces: which coroutine or thread entered which state, when, on which hart.
+//!
+//! Off unless the command line says `trace=N`; then each hart keeps its last `N`
+//! records in a ring that was allocated while booting, and [`print`] writes them to
+//! the console when the machine is about to end. `os-runner trace` makes a timeline
+//! of them.
+//!
+//! The states are those of the papers: created, ready, running, blocked, suspended,
+//! ended; suspended by an interrupt or by an exception. Changes of kernel coroutines
+//! come from the scheduler (`Host::changed`), those of threads from `switching.rs` and
+//! `users.rs`, those of user coroutines from the page that the vDSO writes to.
+//!
+//! Cost: one load while off. While on, a record takes the lock of its hart's ring,
+//! which no other hart takes before the end; nothing is allocated. From anywhere,
+//! handlers included.
+
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+
+use upshift_core::{CoroutineId, Level, State};
+
+use crate::arch::hart_index;
+use crate::arch::lock::IrqLock;
+use crate::memory::OutOfMemory;
+use crate::process::Thread;
+use crate::{MAX_HARTS, clock, hart, println};
+
+/// Records per hart, if the command line does not say.
+pub(crate) const DEFAULT: usize = 4096;
+/// Records per hart that may be asked for: 512 KiB.
+const MOST: usize = 16_384;
+
+/// The state that was entered; its letter in the output.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub(crate) enum Entered {
+    Created = b'C',
+    Ready = b'r',
+    Running = b'R',
+    Blocked = b'B',
+    /// Suspended: interrupted in the middle of a poll.
+    Interrupted = b'I',
+    /// Suspended: by an exception of its own, a system call for example.
+    Excepted = b'X',
+    Ended = b'E',
+    /// No state: what a kernel coroutine is for.
+    Named = b'N',
+}
+
+impl From<State> for Entered {
+    fn from(state: State) -> Entered {
+        match state {
+            State::Created => Entered::Created,
+            State::Ready => Entered::Ready,
+            State::Running => Entered::Running,
+            State::Blocked => Entered::Blocked,
+            State::Suspended => Entered::Interrupted,
+            State::Exited => Entered::Ended,
+        }
+    }
+}
+
+/// What a kernel coroutine is for.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose {
+    /// It runs the user threads of a hart.
+    Switching,
+    /// It supervises the first program.
+    Supervisor,
+    /// It carries out a system call of this number for this process.
+    Call { process: usize, number: usize },
+}
+
+/// Whose state it is.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Kind {
+    KernelCoroutine = b'k',
+    Thread = b't',
+}
+
+#[derive(Clone, Copy)]
+struct Record {
+    time: u64,
+    /// Of the coroutine; 0 for a thread.
+    id: u64,
+    process: u32,
+    /// The thread, or what a kernel coroutine is for.
+    detail: u16,
+    kind: Kind,
+    state: Entered,
+    level: u8,
+}
+
+/// The last records of a hart.
+struct Ring {
+    records: Vec<Record>,
+    /// Records ever made.
+    count: usize,
+}
+
+static ON: AtomicBool = AtomicBool::new(false);
+
+static RINGS: [IrqLock<Ring>; MAX_HARTS] = [const {
+    IrqLock::new(Ring {
+        records: Vec::new(),
+        count: 0,
+    })
+}; MAX_HARTS];
+
+/// Switches traces on, with so many records for each of so many harts, at most
+/// [`MOST`]. While booting.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub(crate) fn init(records: usize, harts: usize) -> Result<(), OutOfMemory> {
+    for ring in &RINGS[..harts] {
+        let mut ring = ring.lock();
+        let records = records.clamp(1, MOST);
+        let reserved = ring.records.try_reserve_exact(records);
+        reserved.map_err(|_| OutOfMemory)?;
+    }
+    ON.store(true, Relaxed);
+    Ok(())
+}
+
+/// Are traces on? One load.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    ON.load(Relaxed)
+}
+
+/// A coroutine of the kernel has entered a state.
+#[inline]
+pub(crate) fn coroutine(id: CoroutineId, level: Level, state: Entered) {
+    if is_on() {
+        note(Kind::KernelCoroutine, state, id.to_u64(), (0, 0), level);
+    }
+}
+
+/// A coroutine of the kernel is for this.
+#[inline]
+pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
+    if is_on() {
+        let (process, detail) = match purpose {
+            Purpose::Switching => (0, 0),
+            Purpose::Supervisor => (0, 1),
+            Purpose::Call { process, number } => (process, number),
+        };
+        let whom = (process, detail);
+        let (kind, state) = (Kind::KernelCoroutine, Entered::Named);
+        note(kind, state, id.to_u64(), whom, Level::MOST_URGENT);
+    }
+}
+
+/// A thread has entered a state.
+#[inline]
+pub(crate) fn thread(thread: &Thread, state: Entered) {
+    if is_on() {
+        let of = (thread.process.number(), thread.line);
+        note(Kind::Thread, state, 0, of, thread.level);
+    }
+}
+
+/// However it comes to its end.
+impl Drop for Thread {
+    fn drop(&mut self) {
+        thread(self, Entered::Ended);
+    }
+}
+
+/// The coroutine of the kernel that was interrupted has entered a state: that the
+/// interrupt was taken, and that it goes on.
+pub(crate) fn interrupted(state: Entered) {
+    if !is_on() {
+        return;
+    }
+    let vcpu = crate::executor::domain().vcpus().nth(hart_index());
+    if let Some(vcpu) = vcpu
+        && let (Some(id), Some(level)) = (vcpu.current_id(), vcpu.running_level())
+    {
+        coroutine(id, level, state);
+    }
+}
+
+#[cold]
+fn note(kind: Kind, state: Entered, id: u64, (process, detail): (usize, usize), level: Level) {
+    let mut ring = RINGS[hart_index()].lock();
+    let record = Record {
+        time: clock::now(),
+        id,
+        process: process as u32,
+        detail: detail as u16,
+        kind,
+        state,
+        level: level.get(),
+    };
+    ring.add(record);
+}
+
+impl Ring {
+    fn add(&mut self, record: Record) {
+        let room = self.records.capacity();
+        if room == 0 {
+            return;
+        }
+        match self.records.len() < room {
+            true => self.records.push(record),
+            false => self.records[self.count % room] = record,
+        }
+        self.count += 1;
+    }
+}
+
+/// Writes all records to the console, the oldest of each hart first, and makes no
+/// more. Before the machine ends.
+///
+/// ```text
+/// trace: begin TICKS_PER_SECOND HARTS
+/// trace: HART TIME KIND STATE LEVEL PROCESS DETAIL ID
+/// trace: end LOST
+/// ```
+pub(crate) fn print() {
+    if !ON.swap(false, Relaxed) {
+        return;
+    }
+    let harts = hart::online().len();
+    println!("trace: begin {} {harts}", clock::ticks_per_second());
+    let mut lost = 0;
+    for (index, ring) in RINGS[..harts].iter().enumerate() {
+        let ring = ring.lock();
+        let kept = ring.records.len();
+        lost += ring.count - kept;
+        // Full: the next to be overwritten is the oldest.
+        let first = if ring.count > kept { ring.count } else { 0 };
+        for n in 0..kept {
+            let record = ring.records[(first + n) % kept];
+            println!(
+                "trace: {index} {} {} {} {} {} {} {:x}",
+                record.time,
+                record.kind as u8 as char,
+                record.state as u8 as char,
+                record.level,
+                record.process,
+                record.detail,
+                record.id,
+            );
+        }
+    }
+    println!("trace: end {lost}");
+}
