@@ -155,6 +155,30 @@ pub(crate) struct ServerArgs {
     /// How long a coroutine may run when something as urgent waits, e.g. `50us` (coroutine model)
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub(crate) quantum: Option<Duration>,
+    /// Join the machine's daemon: off, auto (if there is one), or required (coroutine model)
+    #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
+    pub(crate) board: BoardChoice,
+}
+
+/// Whether to join the machine's daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BoardChoice {
+    /// No
+    Off,
+    /// If there is one
+    Auto,
+    /// Fail without it
+    Required,
+}
+
+impl From<BoardChoice> for upshift::Board {
+    fn from(choice: BoardChoice) -> upshift::Board {
+        match choice {
+            BoardChoice::Off => upshift::Board::Off,
+            BoardChoice::Auto => upshift::Board::Auto,
+            BoardChoice::Required => upshift::Board::Required,
+        }
+    }
 }
 
 /// On or off.

@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use upshift::{Level, Runtime, yield_if_needed};
 use upshift_load::Burner;
 
-use crate::args::Model;
+use crate::args::{BoardChoice, Model};
 use crate::{machine, values};
 
 /// Burnt between two looks at whether to go on, or to give way.
@@ -49,6 +49,9 @@ pub(crate) struct BurnArgs {
     /// Priority level of the coroutines: 0 (most urgent) to 63
     #[arg(long, value_name = "LEVEL", default_value_t = 40, value_parser = values::level)]
     level: u8,
+    /// Join the machine's daemon: off, auto (if there is one), or required (coroutine model)
+    #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
+    board: BoardChoice,
     /// How long, e.g. `10s` [default: until SIGTERM or Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     duration: Option<Duration>,
@@ -159,6 +162,7 @@ fn coroutines(fire: &Arc<Fire>, workers: usize, cpus: Vec<usize>, args: &BurnArg
     let runtime = Runtime::builder()
         .vcpus(cpus.len())
         .pin(cpus)
+        .board(args.board.into())
         .main_level(level)
         .name("burn")
         .build()

@@ -3,7 +3,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use upshift_ring::{Bracket, Mode};
 
 use crate::affinity;
 use crate::blocking::Pool;
+use crate::board::{Board, Membership};
 use crate::clock;
 use crate::host::Linux;
 use crate::preempt::{self, Preemption};
@@ -42,6 +43,7 @@ pub struct Builder {
     reap_interval: Duration,
     quantum: Option<Duration>,
     preemption: Preemption,
+    board: Board,
     suspended: usize,
     blocking_threads: usize,
     main_level: Level,
@@ -60,6 +62,7 @@ impl Builder {
             reap_interval: Duration::from_micros(20),
             quantum: None,
             preemption: Preemption::Off,
+            board: Board::Off,
             suspended: 32,
             blocking_threads: 64,
             main_level: Level::DEFAULT,
@@ -172,6 +175,21 @@ impl Builder {
         self
     }
 
+    /// Whether the runtime joins the machine's daemon (default: [`Board::Off`]), so that of all the processes that
+    /// have, the CPU goes to the one with the most urgent coroutine. `upshift daemon --help` and
+    /// `docs/daemon.md` say how to run one.
+    ///
+    /// The vCPUs are pinned, one CPU each: those of [`pin`](Builder::pin), or those that the process may use, in
+    /// turn. Each gets a second thread, which sleeps behind its ring. Threads and processes that a coroutine starts
+    /// inherit the one CPU: start them before the runtime, or use [`spawn_blocking`](crate::spawn_blocking).
+    ///
+    /// It cannot be combined with [`preemption`](Builder::preemption), whose threads have priorities of their own.
+    #[must_use]
+    pub fn board(mut self, board: Board) -> Builder {
+        self.board = board;
+        self
+    }
+
     /// How many polls of a vCPU can be suspended at the same time (default 32): each
     /// needs a thread, which is started with the runtime. When so many are, the
     /// next that overruns is not interrupted until one of them has ended.
@@ -209,12 +227,19 @@ impl Builder {
     /// `InvalidInput` for zero vCPUs or a CPU that does not exist; what the kernel
     /// answered to the set-up of a ring, with what to change; what it answered to
     /// the start of a thread; with [`Preemption::Required`], `PermissionDenied` with
-    /// the right that is missing and how to give it.
+    /// the right that is missing and how to give it; with [`Board::Required`], `NotFound` without a daemon, and what
+    /// it answered otherwise.
     pub fn build(mut self) -> io::Result<Runtime> {
         if self.vcpus == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "a runtime needs at least one vCPU",
+            ));
+        }
+        if self.board != Board::Off && self.preemption != Preemption::Off {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "`Builder::board` and `Builder::preemption` exclude each other: both decide over the priorities of the vCPUs' threads",
             ));
         }
         let settings = match self.preemption {
@@ -280,6 +305,8 @@ impl Builder {
             preemption: settings,
             first: OnceLock::new(),
             cpus: affinity::current()?.cpus(),
+            running: AtomicBool::new(false),
+            membership: Membership::find(self.board)?,
         });
         let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
         let mut affinity = None;
@@ -306,6 +333,15 @@ impl Builder {
         };
         for _ in 1..self.vcpus {
             runtime.shared.add_vcpu()?;
+        }
+        runtime.shared.running.store(true, Ordering::Relaxed);
+        if let Some(membership) = &runtime.shared.membership {
+            match membership.join() {
+                Ok(()) => {}
+                Err(error) if self.board == Board::Required => return Err(error.into()),
+                Err(error) => eprintln!("upshift: {error}; the vCPUs run without the board"),
+            }
+            membership.keep(&runtime.shared.name)?;
         }
         Ok(runtime)
     }

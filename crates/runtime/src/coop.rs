@@ -10,7 +10,7 @@
 //! * At every 32nd test the clock: a due timer, or a completion that has waited in
 //!   the ring for the reap interval, gets the poll to give way, for it may make
 //!   something more urgent ready; and a poll longer than the quantum gives way to
-//!   its equals.
+//!   its equals. So does another process that the board says is more urgent.
 //!
 //! Leaf futures of this crate count their completions and yield after a budget,
 //! so a coroutine whose I/O is always ready does not keep the vCPU.
@@ -87,6 +87,7 @@ fn overrun() -> bool {
         (ran > worker.reap_ticks && worker.ring.has_completions())
             || (ran > worker.quantum_ticks && worker.executor.bitmap() != 0)
             || worker.timer_is_due()
+            || worker.is_outranked()
     })
     .unwrap_or(false)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError, State};
 
+use crate::board::BoardStats;
 use crate::context;
 use crate::preempt::PreemptionStats;
 use crate::runtime::Shared;
@@ -91,6 +92,12 @@ impl Handle {
     #[must_use]
     pub fn preemption_stats(&self) -> PreemptionStats {
         self.shared.preemption_stats()
+    }
+
+    /// How this runtime stands with the machine's daemon.
+    #[must_use]
+    pub fn board_stats(&self) -> BoardStats {
+        self.shared.board_stats()
     }
 
     /// Bit L is set iff level L has a ready coroutine.

@@ -55,6 +55,7 @@
 
 mod affinity;
 mod blocking;
+mod board;
 mod builder;
 mod clock;
 mod context;
@@ -76,6 +77,7 @@ mod task;
 pub mod time;
 mod worker;
 
+pub use board::{Board, BoardStats};
 pub use builder::Builder;
 pub use coop::{YieldIfNeeded, need_preempt, yield_if_needed, yield_now};
 pub use handle::Handle;

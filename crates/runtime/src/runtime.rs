@@ -22,6 +22,7 @@ use upshift_ring::{Mode, Ring};
 
 use crate::affinity;
 use crate::blocking::Pool;
+use crate::board::{BoardStats, Membership};
 use crate::builder::Builder;
 use crate::clock;
 use crate::context;
@@ -48,8 +49,12 @@ pub(crate) struct Shared {
     pub(crate) preemption: Option<preempt::Settings>,
     /// vCPU 0, if it is preemptible.
     pub(crate) first: OnceLock<Weak<Split>>,
-    /// The CPUs of the process, for preemptible vCPUs that are not pinned by the user.
+    /// The CPUs of the process, for vCPUs that must be pinned and are not by the user.
     pub(crate) cpus: Vec<usize>,
+    /// All vCPUs of the builder have been started.
+    pub(crate) running: AtomicBool,
+    /// This process among the others of the machine.
+    pub(crate) membership: Option<Arc<Membership>>,
 }
 
 /// A vCPU with threads of its own.
@@ -88,21 +93,35 @@ impl Shared {
         }
         let ring = Ring::new(self.ring.clone())?;
         self.domain.host().set_remote(index, Some(ring.remote()));
+        let timers = Arc::new(Timers::new(clock::now()));
+        let post = match (&self.membership, pin) {
+            (Some(membership), Some(cpu)) => membership.post(self, index, cpu, &ring, &timers)?,
+            _ => None,
+        };
         Ok(Worker {
             executor,
             ring,
-            timers: Arc::new(Timers::new(clock::now())),
+            timers,
             shared: self.clone(),
             quantum_ticks: clock::to_ticks(self.quantum),
             reap_ticks: clock::to_ticks(self.reap_interval),
             pending_level: Cell::new(u8::MAX),
             stop: Arc::new(AtomicBool::new(false)),
+            post,
         })
     }
 
-    /// The CPU that the user wants a vCPU on.
+    /// The CPU that the user wants a vCPU on; with the board every vCPU has one.
     pub(crate) fn pin_of(&self, index: usize) -> Option<usize> {
-        self.pins.get(index).copied()
+        let by_user = self.pins.get(index).copied();
+        match &self.membership {
+            Some(_) => by_user.or_else(|| self.cpu_of(index)),
+            None => by_user,
+        }
+    }
+
+    fn cpu_of(&self, index: usize) -> Option<usize> {
+        self.cpus.get(index % self.cpus.len().max(1)).copied()
     }
 
     /// Starts the threads of a preemptible vCPU.
@@ -114,7 +133,7 @@ impl Shared {
         let index = executor.index();
         let cpu = self
             .pin_of(index)
-            .or_else(|| self.cpus.get(index % self.cpus.len().max(1)).copied())
+            .or_else(|| self.cpu_of(index))
             .unwrap_or(0);
         Split::start(self, executor, cpu, settings.clone())
     }
@@ -128,7 +147,19 @@ impl Shared {
             None => self.inline(executor)?,
         };
         self.others().push(Other { index, engine });
+        if self.running.load(Ordering::Relaxed) {
+            self.join_again();
+        }
         Ok(index)
+    }
+
+    /// The daemon is told of a vCPU that was added.
+    fn join_again(&self) {
+        if let Some(membership) = &self.membership
+            && let Err(error) = membership.join()
+        {
+            eprintln!("upshift: {error}; the vCPUs run without the board");
+        }
     }
 
     fn inline(self: &Arc<Shared>, executor: Executor<Linux>) -> io::Result<OtherEngine> {
@@ -201,6 +232,13 @@ impl Shared {
             stats.suspensions += vcpu.suspensions();
         }
         stats
+    }
+
+    /// How the process stands with the daemon.
+    pub(crate) fn board_stats(&self) -> BoardStats {
+        self.membership
+            .as_ref()
+            .map_or_else(BoardStats::default, |membership| membership.stats())
     }
 
     fn others(&self) -> std::sync::MutexGuard<'_, Vec<Other>> {
@@ -411,6 +449,9 @@ impl Drop for Runtime {
             );
             // Its domain stays for as long as it goes on.
             std::mem::forget(shared.clone());
+        }
+        if let Some(membership) = &shared.membership {
+            membership.end();
         }
         shared.pool.shut_down();
         if let Some(affinity) = self.affinity.take() {

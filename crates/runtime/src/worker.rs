@@ -28,6 +28,7 @@ use std::time::Duration;
 use upshift_core::{Executor, Picked, Polled, Yielded};
 use upshift_ring::{AcceptMulti, DatagramMulti, Fd, Operation, RecvMulti, Ring, Submission};
 
+use crate::board::Post;
 use crate::clock;
 use crate::context;
 use crate::coop;
@@ -40,6 +41,8 @@ pub(crate) const POLLS_PER_REAP: u32 = 64;
 /// A parked vCPU looks for work of busy ones this often: their owners wake it
 /// when they see that they have too much, but not in the middle of a long poll.
 const LOOK_AROUND: Duration = Duration::from_millis(10);
+/// Who gives way to another process looks again after this time.
+const GIVEN: Duration = Duration::from_micros(500);
 /// A wait that a wake from another vCPU ended sooner than this makes the next
 /// wait begin with spinning.
 const SHORT_WAIT: Duration = Duration::from_micros(200);
@@ -86,6 +89,8 @@ pub(crate) struct Worker {
     pub(crate) pending_level: Cell<u8>,
     /// Set when this vCPU is to leave its service.
     pub(crate) stop: Arc<AtomicBool>,
+    /// Where the vCPU tells the other processes of the machine what it has to do.
+    pub(crate) post: Option<Post>,
 }
 
 impl Worker {
@@ -103,9 +108,24 @@ impl Worker {
                 reaped_at = self.executor.clock();
                 polls = 0;
             }
+            if let Some(post) = &self.post
+                && post.is_outranked(self.next_level(back.as_ref()))
+                && self.give_way(post, back.as_ref())
+            {
+                if done() {
+                    return;
+                }
+                reaped_at = self.executor.clock();
+                polls = 0;
+                continue;
+            }
             match self.executor.pick(back.take()) {
                 Some(Picked::Poll(running)) => {
                     coop::refill();
+                    if let Some(post) = &self.post {
+                        let level = running.level().get();
+                        post.polls(self.executor.bitmap(), level, self.executor.clock());
+                    }
                     if let Polled::Yielded(yielded) = running.poll() {
                         back = Some(yielded);
                     }
@@ -217,7 +237,8 @@ impl Worker {
     /// Waits for completions, timers or wakes, spinning first if that has been
     /// worthwhile.
     pub(crate) fn wait(&self, spin: &mut Spin) {
-        if spin.is_due() {
+        let alone = self.post.as_ref().is_none_or(Post::is_alone);
+        if alone && spin.is_due() {
             if self.spin() {
                 spin.hit();
                 return;
@@ -235,6 +256,9 @@ impl Worker {
         if domain.idle_vcpus() < domain.active_vcpus() {
             timeout = Some(timeout.map_or(LOOK_AROUND, |timeout| timeout.min(LOOK_AROUND)));
         }
+        if let Some(post) = &self.post {
+            post.waits();
+        }
         let began = clock::ticks();
         self.pending_level.set(u8::MAX);
         if let Err(error) = self.ring.wait(timeout) {
@@ -250,6 +274,36 @@ impl Worker {
         }
         spin.worthwhile =
             woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.spin.is_zero();
+    }
+
+    /// Is another process to go first, before what is being polled?
+    pub(crate) fn is_outranked(&self) -> bool {
+        let level = self.executor.running_level().unwrap_or_default().get();
+        self.post
+            .as_ref()
+            .is_some_and(|post| post.is_outranked(level))
+    }
+
+    /// Lets a more urgent process have the CPU for a moment, unless it has had its due. Takes in what comes meanwhile.
+    #[cold]
+    fn give_way(&self, post: &Post, back: Option<&Yielded<'_, Linux>>) -> bool {
+        let now = clock::now();
+        if !post.gives_way(self.executor.bitmap(), self.next_level(back), now) {
+            return false;
+        }
+        let moment = self.timers.next_deadline().map_or(GIVEN, |next| {
+            GIVEN.min(Duration::from_nanos(next.saturating_sub(now)))
+        });
+        self.pending_level.set(u8::MAX);
+        // A due timer makes it a moment of no length: somebody else may be ready on this CPU all the same.
+        if moment.is_zero() {
+            std::thread::yield_now();
+        }
+        if let Err(error) = self.ring.wait(Some(moment)) {
+            self.shared.report(&error);
+        }
+        self.turn();
+        true
     }
 
     /// Spins for the spin time at most. True: something has come.
@@ -273,6 +327,9 @@ impl Worker {
     /// the ring is cancelled, drained and closed.
     pub(crate) fn retire(&self) {
         let _entered = context::enter(self);
+        if let Some(membership) = &self.shared.membership {
+            membership.forget(self.executor.index());
+        }
         self.executor.retire();
         self.timers.close();
         self.ring.shutdown();

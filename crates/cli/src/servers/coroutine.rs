@@ -52,6 +52,7 @@ pub(super) fn run(
         builder = builder.quantum(quantum);
     }
     let runtime = builder
+        .board(options.board)
         .vcpus(options.vcpus)
         .pin(if options.pin.is_empty() {
             Vec::new()
@@ -88,6 +89,13 @@ pub(super) fn run(
         eprintln!(
             "{name}: {} polls interrupted; {} looks, {} of them for nothing; {} system calls by a suspended thread",
             stats.suspensions, stats.looks, stats.useless, stats.services
+        );
+    }
+    let board = runtime.handle().board_stats();
+    if board.joined {
+        eprintln!(
+            "{name}: on the board; {} rings, {} announcements, gave way {} times",
+            board.rings, board.announced, board.gave_way
         );
     }
     Ok(())

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result};
+use upshift::Board;
 use upshift_load::Burner;
 
 use crate::args::{Model, ServerArgs, Switch};
@@ -51,6 +52,8 @@ pub(crate) struct ServerOptions {
     pub(crate) preempt: bool,
     /// How long one may run (coroutine model); none: as the runtime has it.
     pub(crate) quantum: Option<Duration>,
+    /// Whether to join the machine's daemon (coroutine model).
+    pub(crate) board: Board,
 }
 
 impl ServerOptions {
@@ -69,6 +72,7 @@ impl ServerOptions {
             pin: args.pin.clone(),
             preempt: args.preempt == Switch::On,
             quantum: args.quantum,
+            board: args.board.into(),
         }
     }
 }

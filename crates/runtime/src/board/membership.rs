@@ -1,0 +1,263 @@
+//! The process's membership: which threads it has registered, and the keeper that joins again.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use upshift_board::client;
+use upshift_board::{JoinError, Role, ThreadSpec, VcpuSpec};
+use upshift_ring::Ring;
+
+use super::dispatcher::{Dispatcher, Eyes};
+use super::{Board, BoardStats, Post};
+use crate::runtime::Shared;
+use crate::time::Timers;
+
+/// So often the keeper looks for a daemon while there is none.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// See the module.
+pub(crate) struct Membership {
+    board: upshift_board::Board,
+    socket: PathBuf,
+    /// The threads of each vCPU, by its index.
+    vcpus: Mutex<Vec<VcpuSpec>>,
+    joined: AtomicBool,
+    /// Joined, and the daemon does not elevate.
+    cooperative: AtomicBool,
+    rings: AtomicU64,
+    announced: AtomicU64,
+    gave_way: AtomicU64,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+    ended: AtomicBool,
+    /// Wakes the keeper at the end.
+    bell: OwnedFd,
+}
+
+impl Membership {
+    /// A membership that is to be, if a daemon is there.
+    ///
+    /// # Errors
+    /// With [`Board::Required`] without one; what the kernel answers to another page.
+    pub(crate) fn find(board: Board) -> io::Result<Option<Arc<Membership>>> {
+        if board == Board::Off {
+            return Ok(None);
+        }
+        let Some(socket) = client::find() else {
+            return match board {
+                Board::Required => Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    format!(
+                        "no daemon listens at {}: start one with `upshift daemon`, or name its socket in {}",
+                        client::SYSTEM_SOCKET,
+                        client::SOCKET_VARIABLE
+                    ),
+                )),
+                _ => Ok(None),
+            };
+        };
+        // SAFETY: no pointers.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if bell < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Some(Arc::new(Membership {
+            board: upshift_board::Board::new()?,
+            socket,
+            vcpus: Mutex::default(),
+            joined: AtomicBool::new(false),
+            cooperative: AtomicBool::new(false),
+            rings: AtomicU64::new(0),
+            announced: AtomicU64::new(0),
+            gave_way: AtomicU64::new(0),
+            keeper: Mutex::default(),
+            ended: AtomicBool::new(false),
+            // SAFETY: just made, and ours.
+            bell: unsafe { OwnedFd::from_raw_fd(bell) },
+        })))
+    }
+
+    /// The post of vCPU `index`, which the calling thread serves on `cpu`, with its dispatcher. `None` if the board has no
+    /// line for it.
+    pub(crate) fn post(
+        self: &Arc<Membership>,
+        shared: &Arc<Shared>,
+        index: usize,
+        cpu: usize,
+        ring: &Ring,
+        timers: &Arc<Timers>,
+    ) -> io::Result<Option<Post>> {
+        let Some(vcpu) = self.board.vcpu(index) else {
+            return Ok(None);
+        };
+        let watch = ring.watch()?;
+        let (dispatcher, dispatcher_tid) = Dispatcher::start(Eyes {
+            shared: shared.clone(),
+            membership: self.clone(),
+            index,
+            cpu,
+            vcpu: vcpu.clone(),
+            watch: watch.clone(),
+            timers: timers.clone(),
+        })?;
+        // SAFETY: cannot fail.
+        let tid = unsafe { libc::gettid() };
+        let spec = VcpuSpec {
+            cpu,
+            threads: vec![
+                ThreadSpec {
+                    tid,
+                    role: Role::Worker,
+                },
+                ThreadSpec {
+                    tid: dispatcher_tid,
+                    role: Role::Dispatcher,
+                },
+            ],
+        };
+        let mut vcpus = self.vcpus();
+        while vcpus.len() < index {
+            let threads = Vec::new();
+            vcpus.push(VcpuSpec { cpu, threads });
+        }
+        if index < vcpus.len() {
+            vcpus[index] = spec;
+        } else {
+            vcpus.push(spec);
+        }
+        drop(vcpus);
+        Ok(Some(Post::new(vcpu, watch, self.clone(), dispatcher)))
+    }
+
+    fn vcpus(&self) -> MutexGuard<'_, Vec<VcpuSpec>> {
+        self.vcpus.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers all vCPUs that there are now.
+    pub(crate) fn join(&self) -> Result<(), JoinError> {
+        let vcpus = self.vcpus().clone();
+        let joined = self.board.join(&self.socket, &vcpus);
+        self.note(joined.as_ref().ok().map(|joined| joined.enforcing));
+        joined.map(|_| ())
+    }
+
+    /// A vCPU has left.
+    pub(crate) fn forget(&self, index: usize) {
+        let threads = match self.vcpus().get_mut(index) {
+            Some(spec) => std::mem::take(&mut spec.threads),
+            None => return,
+        };
+        let gone: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
+        // Without it the daemon finds out when the threads have ended.
+        let _ = self.board.update(&[], &gone);
+    }
+
+    /// Starts the keeper.
+    pub(crate) fn keep(self: &Arc<Membership>, name: &str) -> io::Result<()> {
+        let membership = self.clone();
+        let thread = thread::Builder::new()
+            .name(format!("{name}-board"))
+            .stack_size(128 << 10)
+            .spawn(move || membership.stay_joined())?;
+        *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    }
+
+    fn stay_joined(&self) {
+        while !self.ended.load(Acquire) {
+            let closed = self.board.closed();
+            self.sleep(closed.as_ref());
+            if self.ended.load(Acquire) || self.board.is_joined() {
+                continue;
+            }
+            if closed.is_some() {
+                self.note(None);
+                // One that was replaced by another is back at once.
+            }
+            // Not there yet, or it refuses: the next time perhaps.
+            let _ = self.join();
+        }
+    }
+
+    /// Until the daemon has gone; without one, for a while.
+    fn sleep(&self, closed: Option<&OwnedFd>) {
+        let mut fds = [Some(&self.bell), closed].map(|fd| libc::pollfd {
+            fd: fd.map_or(-1, AsRawFd::as_raw_fd),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        let timeout = match closed {
+            Some(_) => -1,
+            None => AGAIN.as_millis() as libc::c_int,
+        };
+        // SAFETY: a pointer to a local array of the length given. An error means: look.
+        unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout) };
+    }
+
+    /// Leaves the daemon; everything is given back when this returns.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Release);
+        let one = 1u64;
+        // SAFETY: eight readable bytes; a full counter is readable, too.
+        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+        let keeper = self
+            .keeper
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(keeper) = keeper {
+            // One that panicked has said so already.
+            let _ = keeper.join();
+        }
+        self.board.leave();
+        self.note(None);
+    }
+
+    fn note(&self, enforcing: Option<bool>) {
+        self.joined.store(enforcing.is_some(), Relaxed);
+        self.cooperative.store(enforcing == Some(false), Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn is_cooperative(&self) -> bool {
+        self.cooperative.load(Relaxed)
+    }
+
+    pub(super) fn count_ring(&self) {
+        self.rings.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_announcement(&self) {
+        self.announced.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_giving_way(&self) {
+        self.gave_way.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn stats(&self) -> BoardStats {
+        let joined = self.joined.load(Relaxed);
+        BoardStats {
+            joined,
+            enforcing: joined && !self.is_cooperative(),
+            rings: self.rings.load(Relaxed),
+            announced: self.announced.load(Relaxed),
+            gave_way: self.gave_way.load(Relaxed),
+        }
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership")
+            .field("socket", &self.socket)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,178 @@
+//! What a vCPU tells the board, from the thread that serves it.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
+use std::time::Duration;
+
+use upshift_board::{NOTHING, Standing, Vcpu};
+use upshift_ring::Watch;
+
+use super::courtesy::Courtesy;
+use super::dispatcher::Dispatcher;
+use super::membership::Membership;
+use crate::clock;
+
+/// Levels that were run within so long count as what a sleeper may wake up for; twice that at most.
+const RECENTLY: Duration = Duration::from_secs(1);
+
+/// See the module. One per vCPU; its thread alone uses it.
+pub(crate) struct Post {
+    vcpu: Vcpu,
+    watch: Watch,
+    membership: Arc<Membership>,
+    /// Ends before the vCPU does.
+    _dispatcher: Dispatcher,
+    /// What is published.
+    bitmap: Cell<u64>,
+    running: Cell<u8>,
+    potential: Cell<u8>,
+    /// Levels polled in this period and in the one before.
+    recent: Cell<[u64; 2]>,
+    period_ends: Cell<u64>,
+    courtesy: RefCell<Courtesy>,
+}
+
+impl Post {
+    pub(super) fn new(
+        vcpu: Vcpu,
+        watch: Watch,
+        membership: Arc<Membership>,
+        dispatcher: Dispatcher,
+    ) -> Post {
+        Post {
+            vcpu,
+            watch,
+            membership,
+            _dispatcher: dispatcher,
+            bitmap: Cell::new(0),
+            running: Cell::new(NOTHING),
+            potential: Cell::new(NOTHING),
+            recent: Cell::new([0; 2]),
+            period_ends: Cell::new(0),
+            courtesy: RefCell::default(),
+        }
+    }
+
+    /// The next poll is of `level`, and `bitmap` is what waits behind it. `now` in ticks.
+    #[inline]
+    pub(crate) fn polls(&self, bitmap: u64, level: u8, now: u64) {
+        let [recent, before] = self.recent.get();
+        self.recent.set([recent | 1 << (level & 63), before]);
+        if now > self.period_ends.get() {
+            self.next_period(now);
+        }
+        if self.vcpu.line().arrived().load(Relaxed) != 0 {
+            self.take_in();
+        }
+        self.publish(bitmap, level);
+    }
+
+    #[inline]
+    fn publish(&self, bitmap: u64, level: u8) {
+        if bitmap != self.bitmap.get() {
+            self.bitmap.set(bitmap);
+            self.vcpu.line().bitmap().store(bitmap, Relaxed);
+        }
+        if level != self.running.get() {
+            self.running.set(level);
+            self.vcpu.line().set_running(level);
+        }
+        let potential = level.min(bitmap.trailing_zeros() as u8);
+        if potential != self.potential.get() {
+            self.potential.set(potential);
+            self.settle(potential);
+        }
+    }
+
+    /// The vCPU waits from now on.
+    pub(crate) fn waits(&self) {
+        let [recent, before] = self.recent.get();
+        let may_wake = recent | before | self.watch.levels_in_flight();
+        let awaited = may_wake.trailing_zeros() as u8;
+        let line = self.vcpu.line();
+        line.set_awaited(awaited);
+        line.arrived().store(0, Relaxed);
+        self.bitmap.set(0);
+        line.bitmap().store(0, Relaxed);
+        self.running.set(NOTHING);
+        line.set_running(NOTHING);
+        if awaited != self.potential.replace(awaited) {
+            self.settle(awaited);
+        }
+    }
+
+    /// The most urgent level has changed: the order on this CPU may have.
+    #[cold]
+    fn settle(&self, potential: u8) {
+        self.vcpu.line().count_turn();
+        if self.vcpu.settle().unwrap_or(false) {
+            self.membership.count_ring();
+        }
+        // Demoted, this thread would not notice what comes; elevated or alone it does.
+        let may_come = self.watch.levels_in_flight().trailing_zeros() as u8;
+        if may_come < potential && self.vcpu.standing() != Standing::ALONE {
+            self.watch.unmask();
+            fence(SeqCst);
+            if self.watch.has_arrivals() {
+                let _ = self.vcpu.arrive(may_come);
+            }
+        } else {
+            self.watch.mask();
+        }
+    }
+
+    /// What a dispatcher has announced has been reaped, or will be.
+    #[cold]
+    fn take_in(&self) {
+        let arrived = self.vcpu.line().arrived();
+        let announced = arrived.swap(0, SeqCst);
+        if self.watch.has_arrivals() {
+            arrived.fetch_or(announced, SeqCst);
+        }
+    }
+
+    #[cold]
+    fn next_period(&self, now: u64) {
+        let first = self.period_ends.get() == 0;
+        self.period_ends.set(now + clock::to_ticks(RECENTLY));
+        if !first {
+            self.recent.set([0, self.recent.get()[0]]);
+        }
+    }
+
+    /// Is another process to go first on this CPU, by its own courtesy, if the most urgent here is of `level`?
+    #[inline]
+    pub(crate) fn is_outranked(&self, level: u8) -> bool {
+        self.membership.is_cooperative() && level < NOTHING && self.vcpu.is_outranked(level)
+    }
+
+    /// Gives way now? Says so to the board. `now` in ns.
+    pub(crate) fn gives_way(&self, bitmap: u64, level: u8, now: u64) -> bool {
+        let gives_way = self.courtesy.borrow_mut().gives_way(now);
+        if gives_way {
+            self.membership.count_giving_way();
+            self.publish(bitmap | 1 << (level & 63), NOTHING);
+        }
+        gives_way
+    }
+
+    /// Does nobody else compete for the CPU? One load.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.vcpu.standing() == Standing::ALONE
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        self.watch.mask();
+        let line = self.vcpu.line();
+        line.bitmap().store(0, Relaxed);
+        line.arrived().store(0, Relaxed);
+        line.set_running(NOTHING);
+        line.set_awaited(NOTHING);
+        // If nobody is told, the tick of the daemon finds it.
+        let _ = self.vcpu.settle();
+    }
+}
