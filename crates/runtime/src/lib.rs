@@ -68,6 +68,7 @@ pub mod hyper;
 pub mod io;
 pub mod net;
 mod preempt;
+pub mod process;
 mod runtime;
 pub mod signal;
 mod stats;

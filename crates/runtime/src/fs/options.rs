@@ -95,8 +95,9 @@ impl OpenOptions {
     /// use upshift::fs::{File, OpenOptions};
     ///
     /// let root = File::open("/usr").await?;
-    /// let open = |path| OpenOptions::new().read(true).open_beneath(&root, path);
-    /// assert!(open("../etc/passwd").await.is_err());
+    /// let mut options = OpenOptions::new();
+    /// let leading_out = options.read(true).open_beneath(&root, "../etc/passwd");
+    /// assert!(leading_out.await.is_err());
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
     ///

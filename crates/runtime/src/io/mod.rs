@@ -8,7 +8,7 @@
 //! | | reading | writing |
 //! |---|---|---|
 //! | sockets | out of the vCPU's receive buffers, as [`TcpStream::recv`] gives them; one copy, no system call, idle connections hold no memory | the kernel takes the bytes at once, `send` without waiting; when the socket is full, a poll operation waits; no copy, no buffer |
-//! | pipes | 8 KiB, made by the first read | as sockets |
+//! | pipes ([`pipe`]) | 8 KiB, made by the first read | as sockets |
 //! | files ([`FileStream`]) | 64 KiB, filled by the ring | 64 KiB, written by the ring behind the writer's back: flush to know |
 //!
 //! A future that is dropped loses nothing: what had arrived is there for the next
@@ -47,7 +47,12 @@
 //! [`FileStream`]: crate::fs::FileStream
 
 mod adapter;
+mod copy;
+mod pipe;
 mod readiness;
+
+pub use copy::{copy, copy_bidirectional, copy_buf};
+pub use pipe::{PipeReader, PipeWriter, pipe};
 
 pub use futures_lite::io::{
     AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite,

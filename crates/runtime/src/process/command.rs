@@ -1,0 +1,202 @@
+//! What is to be started, and how.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Child;
+use crate::blocking;
+
+/// A program to start, with its arguments, environment and standard streams; as
+/// [`std::process::Command`], but what waits is a future.
+///
+/// ```
+/// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+/// use upshift::io::{AsyncReadExt, AsyncWriteExt};
+/// use upshift::process::{Command, Stdio};
+///
+/// let mut child = Command::new("cat")
+///     .stdin(Stdio::piped())
+///     .stdout(Stdio::piped())
+///     .kill_on_drop(true)
+///     .spawn()
+///     .await?;
+/// let mut stdin = child.stdin.take().expect("it is piped");
+/// stdin.write_all(b"through the cat").await?;
+/// drop(stdin);
+/// let mut text = String::new();
+/// child.stdout.take().expect("it is piped").read_to_string(&mut text).await?;
+/// assert_eq!(text, "through the cat");
+/// assert!(child.wait().await?.success());
+/// # std::io::Result::Ok(()) }).unwrap();
+/// ```
+pub struct Command {
+    /// Shared with the thread that starts it.
+    inner: Arc<Mutex<std::process::Command>>,
+    kill_on_drop: bool,
+}
+
+impl Command {
+    /// The program at a path, or found by its name in `PATH`.
+    pub fn new(program: impl AsRef<OsStr>) -> Command {
+        Command::from(std::process::Command::new(program))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, std::process::Command> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the command of the standard library, for what has no method here.
+    pub fn with_std(&mut self, change: impl FnOnce(&mut std::process::Command)) -> &mut Command {
+        change(&mut self.lock());
+        self
+    }
+
+    /// Adds an argument.
+    pub fn arg(&mut self, argument: impl AsRef<OsStr>) -> &mut Command {
+        self.lock().arg(argument);
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args(&mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> &mut Command {
+        self.lock().args(arguments);
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Command {
+        self.lock().env(name, value);
+        self
+    }
+
+    /// Sets variables of its environment.
+    pub fn envs(
+        &mut self,
+        variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
+    ) -> &mut Command {
+        self.lock().envs(variables);
+        self
+    }
+
+    /// Takes a variable out of its environment.
+    pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Command {
+        self.lock().env_remove(name);
+        self
+    }
+
+    /// Starts it with an empty environment.
+    pub fn env_clear(&mut self) -> &mut Command {
+        self.lock().env_clear();
+        self
+    }
+
+    /// Its working directory.
+    pub fn current_dir(&mut self, directory: impl AsRef<Path>) -> &mut Command {
+        self.lock().current_dir(directory);
+        self
+    }
+
+    /// Its standard input; inherited by default.
+    pub fn stdin(&mut self, stream: impl Into<Stdio>) -> &mut Command {
+        self.lock().stdin(stream);
+        self
+    }
+
+    /// Its standard output; inherited by default.
+    pub fn stdout(&mut self, stream: impl Into<Stdio>) -> &mut Command {
+        self.lock().stdout(stream);
+        self
+    }
+
+    /// Its standard error; inherited by default.
+    pub fn stderr(&mut self, stream: impl Into<Stdio>) -> &mut Command {
+        self.lock().stderr(stream);
+        self
+    }
+
+    /// The user it runs as.
+    pub fn uid(&mut self, user: u32) -> &mut Command {
+        self.lock().uid(user);
+        self
+    }
+
+    /// The group it runs as.
+    pub fn gid(&mut self, group: u32) -> &mut Command {
+        self.lock().gid(group);
+        self
+    }
+
+    /// The process group it joins; 0: one of its own, so that Ctrl-C does not reach it.
+    pub fn process_group(&mut self, group: i32) -> &mut Command {
+        self.lock().process_group(group);
+        self
+    }
+
+    /// Kill it (SIGKILL) when its [`Child`] is dropped before it has ended? No, by
+    /// default: it runs on.
+    pub fn kill_on_drop(&mut self, kill: bool) -> &mut Command {
+        self.kill_on_drop = kill;
+        self
+    }
+
+    /// Starts it. If the future is dropped, the program may have been started; then it
+    /// is as if its [`Child`] had been dropped.
+    ///
+    /// # Errors
+    /// `NotFound`, `PermissionDenied`, …; when no process or descriptor is left; and
+    /// outside a runtime.
+    pub async fn spawn(&mut self) -> io::Result<Child> {
+        let command = self.inner.clone();
+        let kill_on_drop = self.kill_on_drop;
+        blocking::run(move || {
+            let mut command = command.lock().unwrap_or_else(PoisonError::into_inner);
+            let child = command.spawn().map_err(|error| {
+                let program = command.get_program().to_string_lossy();
+                io::Error::new(error.kind(), format!("cannot start {program}: {error}"))
+            })?;
+            Child::new(child, kill_on_drop)
+        })
+        .await
+    }
+
+    /// Starts it and waits for its end. It is killed if the future is dropped and
+    /// [`kill_on_drop`](Command::kill_on_drop) is set.
+    ///
+    /// # Errors
+    /// As [`spawn`](Command::spawn).
+    pub async fn status(&mut self) -> io::Result<ExitStatus> {
+        let mut child = self.spawn().await?;
+        // Nobody will read them.
+        drop((child.stdout.take(), child.stderr.take()));
+        child.wait().await
+    }
+
+    /// Starts it, collects its standard output and error, and waits for its end.
+    ///
+    /// # Errors
+    /// As [`spawn`](Command::spawn), and of reading.
+    pub async fn output(&mut self) -> io::Result<Output> {
+        self.stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.spawn().await?.wait_with_output().await
+    }
+}
+
+impl From<std::process::Command> for Command {
+    fn from(command: std::process::Command) -> Command {
+        Command {
+            inner: Arc::new(Mutex::new(command)),
+            kill_on_drop: false,
+        }
+    }
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lock().fmt(f)
+    }
+}

@@ -1,0 +1,24 @@
+//! Other programs.
+//!
+//! A program is started on a thread for blocking calls, because that takes as long as
+//! a `fork` and an `exec`; so it starts with the ordinary scheduling policy and on all
+//! CPUs of the process, also if a pinned or elevated vCPU asked for it. Its end is seen
+//! through a descriptor of the process (pidfd), waited for by a poll operation on the
+//! ring: no signal handler, no thread that waits.
+//!
+//! ```
+//! # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+//! use upshift::process::Command;
+//!
+//! let output = Command::new("echo").arg("hello").output().await?;
+//! assert!(output.status.success());
+//! assert_eq!(output.stdout, b"hello\n");
+//! # std::io::Result::Ok(()) }).unwrap();
+//! ```
+
+mod child;
+mod command;
+
+pub use child::{Child, ChildStderr, ChildStdin, ChildStdout};
+pub use command::Command;
+pub use std::process::{ExitStatus, Output, Stdio};

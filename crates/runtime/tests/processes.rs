@@ -1,0 +1,305 @@
+//! Other programs, pipes and signals.
+
+use std::io::ErrorKind;
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+
+use futures_util::poll;
+use upshift::io::{self, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, StreamExt};
+use upshift::process::{Child, Command, Stdio};
+use upshift::signal::{SIGTERM, SIGUSR1, SIGUSR2, Signal, Signals};
+use upshift::{Preemption, Priority, Runtime, time};
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    Runtime::builder()
+        .vcpus(1)
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+fn sh(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script);
+    command
+}
+
+/// Is there a process with this id, zombies included?
+fn exists(id: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{id}")).exists()
+}
+
+async fn until_gone(id: u32) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while exists(id) {
+        assert!(Instant::now() < deadline, "process {id} was never reaped");
+        time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[test]
+fn output_status_arguments_and_environment_pass() {
+    block_on(async {
+        let mut command = sh("echo $NAME; echo $PWD >&2; exit 7");
+        let output = command
+            .env("NAME", "value")
+            .current_dir("/")
+            .output()
+            .await
+            .unwrap();
+        assert_eq!(output.status.code(), Some(7));
+        assert_eq!(
+            (&output.stdout[..], &output.stderr[..]),
+            (&b"value\n"[..], &b"/\n"[..])
+        );
+        // The same command again.
+        assert_eq!(command.output().await.unwrap().stdout, b"value\n");
+        let status = sh("exit 3").status().await.unwrap();
+        assert_eq!(status.code(), Some(3));
+    });
+}
+
+#[test]
+fn what_cannot_be_started_is_named() {
+    block_on(async {
+        let error = Command::new("no-such-program-here")
+            .spawn()
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(
+            error.to_string().contains("no-such-program-here"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn more_than_a_pipe_holds_goes_both_ways() {
+    block_on(async {
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .await
+            .unwrap();
+        let sent: Vec<u8> = (0..1 << 20).map(|n: u32| (n % 251) as u8).collect();
+        let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let write = async {
+            stdin.write_all(&sent).await.unwrap();
+            drop(stdin);
+        };
+        let mut received = Vec::new();
+        let ((), read) = futures_util::join!(write, stdout.read_to_end(&mut received));
+        read.unwrap();
+        assert!(received == sent);
+        assert!(child.wait().await.unwrap().success());
+        // Asked again, it answers the same.
+        assert!(child.wait().await.unwrap().success());
+        assert_eq!(child.id(), None);
+    });
+}
+
+#[test]
+fn the_lines_of_a_child_come_as_they_are_written() {
+    block_on(async {
+        let mut child = sh("for n in 1 2 3; do echo line $n; sleep 0.01; done")
+            .stdout(Stdio::piped())
+            .spawn()
+            .await
+            .unwrap();
+        let mut lines = child.stdout.take().unwrap().lines();
+        for n in 1..=3 {
+            assert_eq!(lines.next().await.unwrap().unwrap(), format!("line {n}"));
+        }
+        assert!(lines.next().await.is_none());
+        child.wait().await.unwrap();
+    });
+}
+
+async fn sleeper(kill_on_drop: bool) -> Child {
+    let mut command = Command::new("sleep");
+    command.arg("60").kill_on_drop(kill_on_drop);
+    command.spawn().await.unwrap()
+}
+
+#[test]
+fn waiting_may_be_dropped_and_a_signal_ends_it() {
+    block_on(async {
+        let mut child = sleeper(true).await;
+        assert!(child.try_wait().unwrap().is_none());
+        {
+            let mut waiting = Box::pin(child.wait());
+            assert!(poll!(waiting.as_mut()).is_pending());
+        }
+        child.send_signal(SIGTERM).unwrap();
+        assert_eq!(child.wait().await.unwrap().signal(), Some(SIGTERM));
+        assert!(child.send_signal(SIGTERM).is_err());
+        let mut child = sleeper(true).await;
+        child.kill().await.unwrap();
+        assert_eq!(child.wait().await.unwrap().signal(), Some(9));
+    });
+}
+
+#[test]
+fn a_dropped_child_is_killed_if_asked_and_always_reaped() {
+    block_on(async {
+        let child = sleeper(true).await;
+        let id = child.id().unwrap();
+        drop(child);
+        until_gone(id).await;
+
+        let mut left = sh("read line; exit 0")
+            .stdin(Stdio::piped())
+            .spawn()
+            .await
+            .unwrap();
+        let id = left.id().unwrap();
+        let stdin = left.stdin.take();
+        drop(left);
+        time::sleep(Duration::from_millis(20)).await;
+        assert!(exists(id), "it was to be left running");
+        drop(stdin);
+        until_gone(id).await;
+    });
+}
+
+#[test]
+fn a_spawn_that_is_dropped_leaves_nothing_behind() {
+    block_on(async {
+        let mut command = Command::new("sleep");
+        command.arg("60.125").kill_on_drop(true);
+        for _ in 0..5 {
+            let mut spawning = Box::pin(command.spawn());
+            assert!(poll!(spawning.as_mut()).is_pending());
+        }
+        // The command still works, and what had been started is gone.
+        let mut child = command.spawn().await.unwrap();
+        child.kill().await.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while sleepers("60.125") != 0 {
+            assert!(Instant::now() < deadline, "a sleeper is left");
+            time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+}
+
+/// Processes that sleep for so long.
+fn sleepers(seconds: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap();
+    let command_lines = processes.filter_map(|entry| {
+        let path = entry.ok()?.path().join("cmdline");
+        std::fs::read_to_string(path).ok()
+    });
+    let wanted = format!("sleep\0{seconds}\0");
+    command_lines.filter(|line| *line == wanted).count()
+}
+
+#[test]
+fn children_can_be_joined_by_pipes_and_start_unpinned() {
+    let before = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let before = allowed_cpus(&before);
+    let runtime = Runtime::builder()
+        .vcpus(2)
+        .preemption(Preemption::Preferred)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut first = sh("echo one; echo two")
+            .stdout(Stdio::try_from(writer).unwrap())
+            .spawn()
+            .await
+            .unwrap();
+        let second = Command::new("sort")
+            .arg("-r")
+            .stdin(Stdio::try_from(reader).unwrap())
+            .stdout(Stdio::piped())
+            .spawn()
+            .await
+            .unwrap();
+        first.wait().await.unwrap();
+        // Our copy of the writing end went with the command.
+        let output = second.wait_with_output();
+        let output = time::timeout(Duration::from_secs(10), output).await;
+        assert_eq!(output.unwrap().unwrap().stdout, b"two\none\n");
+
+        let output = Command::new("cat").arg("/proc/self/status").output().await;
+        let of_child = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert_eq!(allowed_cpus(&of_child), before);
+    });
+}
+
+fn allowed_cpus(status: &str) -> &str {
+    let mut lines = status.lines();
+    lines
+        .find(|line| line.starts_with("Cpus_allowed:"))
+        .unwrap()
+}
+
+#[test]
+fn a_pipe_whose_other_end_is_gone_says_so() {
+    block_on(async {
+        let (reader, mut writer) = io::pipe().unwrap();
+        drop(reader);
+        let error = writer.write_all(b"x").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut buffer = [0; 8];
+        {
+            let mut reading = Box::pin(reader.read(&mut buffer));
+            assert!(poll!(reading.as_mut()).is_pending());
+        }
+        let reading = upshift::spawn(
+            async move { reader.read(&mut [0; 8]).await.unwrap() },
+            Priority::Inherit,
+        );
+        upshift::yield_now().await;
+        drop(writer);
+        assert_eq!(reading.await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn signals_are_told_apart_and_none_is_lost() {
+    block_on(async {
+        let mut any = Signals::new([SIGUSR1, SIGUSR2]).unwrap();
+        let mut one = Signal::new(SIGUSR2).unwrap();
+        let raise = |name: &'static str| async move {
+            let id = std::process::id();
+            let kill = sh(&format!("kill -{name} {id}")).status().await.unwrap();
+            assert!(kill.success());
+        };
+        {
+            let mut waiting = Box::pin(any.recv());
+            assert!(poll!(waiting.as_mut()).is_pending());
+        }
+        raise("USR2").await;
+        raise("USR1").await;
+        raise("USR1").await;
+        assert_eq!(any.recv().await.unwrap(), SIGUSR1);
+        assert_eq!(any.recv().await.unwrap(), SIGUSR2);
+        one.recv().await.unwrap();
+        let waiting = time::timeout(Duration::from_millis(5), any.recv()).await;
+        assert!(waiting.is_err());
+        for wrong in [0, 9, 65, -1] {
+            let error = Signals::new([SIGUSR1, wrong]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        }
+    });
+}
+
+#[test]
+fn futures_of_children_may_move_between_threads() {
+    fn assert_send<T: Send>(_: T) {}
+    #[expect(dead_code, reason = "it only has to compile")]
+    fn all(
+        command: &'static mut Command,
+        child: &'static mut Child,
+        signals: &'static mut Signals,
+    ) {
+        assert_send(child.wait());
+        assert_send(command.output());
+        assert_send(signals.recv());
+    }
+}
