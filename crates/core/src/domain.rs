@@ -22,7 +22,7 @@ use crate::level::{Level, Priority};
 use crate::running::{Picked, Running, Yielded, exit};
 use crate::state::Wake;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, fence};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
 use crate::table::Table;
 use crate::vcpu::Vcpu;
 use crate::waker;
@@ -137,6 +137,8 @@ pub(crate) struct Inner<H: Host> {
     next: AtomicUsize,
     /// Domains and executors.
     handles: AtomicUsize,
+    /// Coroutines that were spawned by threads that serve no vCPU.
+    spawned_outside: AtomicU64,
     closed: AtomicBool,
 }
 
@@ -308,6 +310,10 @@ impl<H: Host> Inner<H> {
         shared.set_header(header);
         let generation = shared.word.init(true, options.start);
         let id = CoroutineId::new(Table::index(slot), generation);
+        match here {
+            Some(here) => here.counters.spawned(),
+            None => drop(self.spawned_outside.fetch_add(1, Relaxed)),
+        }
         // SAFETY: the coroutine has this output, and the word counts the handle.
         let handle = unsafe { JoinHandle::new(slot, id) };
         home.trace(header, State::Created);
@@ -403,6 +409,7 @@ impl<H: Host> Domain<H> {
                 idle: AtomicUsize::new(0),
                 next: AtomicUsize::new(0),
                 handles: AtomicUsize::new(1),
+                spawned_outside: AtomicU64::new(0),
                 closed: AtomicBool::new(false),
             }),
         }
@@ -647,6 +654,16 @@ impl<H: Host> Domain<H> {
     #[must_use]
     pub fn active_vcpus(&self) -> usize {
         self.inner.active.load(Relaxed)
+    }
+
+    /// How many coroutines were spawned so far. Those of [`Vcpu::exits`] are gone;
+    /// read the exits first, and the difference is never negative.
+    #[must_use]
+    pub fn spawned(&self) -> u64 {
+        let outside = self.inner.spawned_outside.load(Relaxed);
+        self.inner
+            .vcpus()
+            .fold(outside, |all, vcpu| all + vcpu.spawned())
     }
 
     /// How many of them are parked.

@@ -8,14 +8,17 @@
 //! they did. Push, pop, unlink and finding the most urgent level touch a constant
 //! number of words, whatever is queued.
 //!
-//! Everything here happens under the lock of the vCPU that owns the queues.
+//! Everything here happens under the lock of the vCPU that owns the queues, but
+//! for [`Lengths`], which anybody may read.
 
+use alloc::sync::Arc;
 use core::ptr::{NonNull, null_mut};
 
 use crate::coroutine::{Header, State};
 use crate::host::Host;
 use crate::level::{LEVELS, Level};
 use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU64, zeros};
 
 struct List<H: Host> {
     head: *mut Header<H>,
@@ -44,6 +47,31 @@ impl<H: Host> Lists<H> {
     }
 }
 
+/// How many are queued, for those who do not hold the lock. One store per change.
+pub(crate) struct Lengths {
+    levels: [AtomicU64; LEVELS],
+    suspended: AtomicU64,
+}
+
+impl Lengths {
+    pub(crate) fn new() -> Arc<Lengths> {
+        Arc::new(Lengths {
+            levels: zeros(),
+            suspended: AtomicU64::new(0),
+        })
+    }
+
+    /// How many are queued on a level, suspended ones included.
+    pub(crate) fn of(&self, level: Level) -> usize {
+        self.levels[level.get() as usize].load(Relaxed) as usize
+    }
+
+    /// How many are suspended, on all levels.
+    pub(crate) fn suspended(&self) -> usize {
+        self.suspended.load(Relaxed) as usize
+    }
+}
+
 /// The queues of one vCPU.
 pub(crate) struct ReadyQueues<H: Host> {
     /// Bit L set: level L has an element.
@@ -52,11 +80,11 @@ pub(crate) struct ReadyQueues<H: Host> {
     movable: u64,
     levels: [Lists<H>; LEVELS],
     stamp: u64,
-    suspended: usize,
+    lengths: Arc<Lengths>,
 }
 
 impl<H: Host> ReadyQueues<H> {
-    pub(crate) const fn new() -> ReadyQueues<H> {
+    pub(crate) fn new(lengths: Arc<Lengths>) -> ReadyQueues<H> {
         ReadyQueues {
             ready: 0,
             movable: 0,
@@ -68,7 +96,7 @@ impl<H: Host> ReadyQueues<H> {
                 }
             }; LEVELS],
             stamp: 0,
-            suspended: 0,
+            lengths,
         }
     }
 
@@ -85,16 +113,6 @@ impl<H: Host> ReadyQueues<H> {
     /// How many of a level may move.
     pub(crate) fn movable_len(&self, level: Level) -> usize {
         self.levels[level.get() as usize].movable.len
-    }
-
-    /// How many are ready on a level.
-    pub(crate) fn len(&self, level: Level) -> usize {
-        self.levels[level.get() as usize].len()
-    }
-
-    /// How many are suspended, on all levels.
-    pub(crate) fn suspended(&self) -> usize {
-        self.suspended
     }
 
     /// Has the level any that is not suspended?
@@ -116,10 +134,19 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
+    #[cold]
+    fn add_suspended(&self, n: u64) {
+        // One writer: the holder of the lock.
+        let suspended = &self.lengths.suspended;
+        suspended.store(suspended.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
     fn update_bits(&mut self, level: Level) {
         let lists = &self.levels[level.get() as usize];
         let movable = u64::from(lists.movable.len != 0) << level.get();
-        let ready = u64::from(lists.len() != 0) << level.get();
+        let len = lists.len();
+        self.lengths.levels[level.get() as usize].store(len as u64, Relaxed);
+        let ready = u64::from(len != 0) << level.get();
         self.ready = (self.ready & !level.bit()) | ready;
         self.movable = (self.movable & !level.bit()) | movable;
     }
@@ -147,7 +174,9 @@ impl<H: Host> ReadyQueues<H> {
         // SAFETY: owned by the caller, hence alive.
         let header = unsafe { coroutine.as_ref() };
         let level = header.level();
-        self.suspended += usize::from(header.state() == State::Suspended);
+        if header.state() == State::Suspended {
+            self.add_suspended(1);
+        }
         let list = self.list(level, header);
         header.next.store(null_mut(), Relaxed);
         header.prev.store(list.tail, Relaxed);
@@ -174,7 +203,9 @@ impl<H: Host> ReadyQueues<H> {
         let level = Level::from_stored(header.queued.load(Relaxed));
         let next = header.next.load(Relaxed);
         let prev = header.prev.load(Relaxed);
-        self.suspended -= usize::from(header.state() == State::Suspended);
+        if header.state() == State::Suspended {
+            self.add_suspended(u64::MAX);
+        }
         let list = self.list(level, header);
         match NonNull::new(prev) {
             // SAFETY: neighbours in a list are alive.

@@ -43,6 +43,7 @@ struct LevelCounters {
 /// The counters of one vCPU.
 pub(crate) struct Counters {
     levels: Box<[LevelCounters]>,
+    pub(crate) spawned: AtomicU64,
     pub(crate) exited: AtomicU64,
     pub(crate) panicked: AtomicU64,
     pub(crate) stolen: AtomicU64,
@@ -65,6 +66,7 @@ impl Counters {
                     wait: zeros(),
                 })
                 .collect(),
+            spawned: AtomicU64::new(0),
             exited: AtomicU64::new(0),
             panicked: AtomicU64::new(0),
             stolen: AtomicU64::new(0),
@@ -93,9 +95,17 @@ impl Counters {
         self.levels.iter().map(of).sum()
     }
 
+    pub(crate) fn spawned(&self) {
+        add(&self.spawned, 1);
+    }
+
     pub(crate) fn exited(&self, panicked: bool) {
         add(&self.exited, 1);
         add(&self.panicked, u64::from(panicked));
+    }
+
+    pub(crate) fn polls(&self, level: Level) -> u64 {
+        self.levels[level.get() as usize].polls.load(Relaxed)
     }
 
     pub(crate) fn snapshot(&self, level: Level) -> LevelStats {
@@ -177,6 +187,16 @@ impl WaitHistogram {
             .enumerate()
             .filter(|(_, count)| **count != 0)
             .map(|(bucket, count)| (lower_bound(bucket), *count))
+    }
+
+    /// The same with both bounds: smallest ticks of the bucket, smallest of the
+    /// next one, count.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+        self.counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count != 0)
+            .map(|(bucket, count)| (lower_bound(bucket), lower_bound(bucket + 1), *count))
     }
 }
 

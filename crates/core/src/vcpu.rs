@@ -16,17 +16,18 @@
 //!
 //! Parking: see [`Vcpu::prepare_park`].
 
+use alloc::sync::Arc;
 use core::cell::UnsafeCell;
 use core::ptr::{NonNull, null_mut};
 
 use crate::coroutine::{Header, State};
 use crate::domain::Inner;
-use crate::host::{Critical, Host};
+use crate::host::Host;
 use crate::id::CoroutineId;
 use crate::inbox::Inbox;
 use crate::level::{LEVELS, Level};
 use crate::lock::{Guard, Lock};
-use crate::queue::ReadyQueues;
+use crate::queue::{Lengths, ReadyQueues};
 use crate::running::{Picked, Running, Yielded};
 use crate::stats::{Counters, LevelStats};
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -89,6 +90,7 @@ pub struct Vcpu<H: Host> {
     index: usize,
     domain: NonNull<Inner<H>>,
     guarded: UnsafeCell<Guarded<H>>,
+    lengths: Arc<Lengths>,
     pub(crate) counters: Counters,
 }
 
@@ -101,6 +103,7 @@ unsafe impl<H: Host> Sync for Vcpu<H> {}
 
 impl<H: Host> Vcpu<H> {
     pub(crate) fn new(domain: NonNull<Inner<H>>, index: usize, seed: u64) -> Vcpu<H> {
+        let lengths = Lengths::new();
         Vcpu {
             ready: AtomicU64::new(0),
             movable: AtomicU64::new(0),
@@ -118,7 +121,7 @@ impl<H: Host> Vcpu<H> {
             index,
             domain,
             guarded: UnsafeCell::new(Guarded {
-                queues: ReadyQueues::new(),
+                queues: ReadyQueues::new(lengths.clone()),
                 now: 0,
                 batch: [0; COARSE_POLLS as usize],
                 polls: 0,
@@ -129,6 +132,7 @@ impl<H: Host> Vcpu<H> {
                 random: seed | 1,
                 waiting_since: [0; LEVELS],
             }),
+            lengths,
             counters: Counters::new(),
         }
     }
@@ -206,6 +210,12 @@ impl<H: Host> Vcpu<H> {
         Level::new(self.running.load(Relaxed)).ok()
     }
 
+    /// Is a coroutine being polled here? One load, from any thread.
+    #[must_use]
+    pub fn is_polling(&self) -> bool {
+        !self.current.load(Relaxed).is_null()
+    }
+
     /// The id of the coroutine that is being polled here (`get_cid` of the
     /// papers). Only for the thread that serves this vCPU.
     #[must_use]
@@ -217,8 +227,16 @@ impl<H: Host> Vcpu<H> {
         NonNull::new(self.current.load(Relaxed))
     }
 
-    pub(crate) fn is_parked(&self) -> bool {
+    /// Does it wait for something to do?
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
         self.parked.load(Relaxed)
+    }
+
+    /// Is it out of service?
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Relaxed)
     }
 
     pub(crate) fn may_give(&self) -> u64 {
@@ -229,6 +247,13 @@ impl<H: Host> Vcpu<H> {
     #[must_use]
     pub fn level_stats(&self, level: Level) -> LevelStats {
         self.counters.snapshot(level)
+    }
+
+    /// How many polls of a level were begun or resumed: the cheap part of
+    /// [`Vcpu::level_stats`].
+    #[must_use]
+    pub fn level_polls(&self, level: Level) -> u64 {
+        self.counters.polls(level)
     }
 
     /// How many coroutines exited here, and how many of them panicked.
@@ -252,19 +277,25 @@ impl<H: Host> Vcpu<H> {
         self.counters.stolen.load(Relaxed)
     }
 
-    /// How many coroutines of a level are ready here.
+    /// How many coroutines were spawned by the thread that serves this vCPU; see
+    /// [`Domain::spawned`](crate::Domain::spawned).
+    #[must_use]
+    pub fn spawned(&self) -> u64 {
+        self.counters.spawned.load(Relaxed)
+    }
+
+    /// How many coroutines of a level are queued here: ready or suspended. One
+    /// load, from any thread; those that are still in the inbox do not count.
     #[must_use]
     pub fn ready_len(&self, level: Level) -> usize {
-        let _critical = Critical::<H>::enter();
-        self.locked().queues().len(level)
+        self.lengths.of(level)
     }
 
     /// How many coroutines are suspended here: interrupted in the middle of a
-    /// poll, and not yet resumed.
+    /// poll, and not yet resumed. One load, from any thread.
     #[must_use]
     pub fn suspended(&self) -> usize {
-        let _critical = Critical::<H>::enter();
-        self.locked().queues().suspended()
+        self.lengths.suspended()
     }
 
     pub(crate) fn locked(&self) -> Locked<'_, H> {

@@ -14,6 +14,7 @@ use upshift_core::Level;
 
 use crate::affinity::{self, Mask};
 use crate::context;
+use crate::metrics::BlockingMetrics;
 use crate::sync::oneshot;
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -97,6 +98,15 @@ impl Pool {
             }
         }
         receiver
+    }
+
+    pub(crate) fn metrics(&self) -> BlockingMetrics {
+        let queue = self.shared.queue();
+        BlockingMetrics {
+            threads: queue.threads as u64,
+            idle: queue.idle as u64,
+            queued: queue.jobs.len() as u64,
+        }
     }
 
     /// Ends the threads when they are through; what is queued is dropped.

@@ -17,7 +17,7 @@ use crate::board::{Board, Membership};
 use crate::clock;
 use crate::host::Linux;
 use crate::preempt::{self, Preemption};
-use crate::runtime::{Engine, Runtime, Shared};
+use crate::runtime::{Engine, Meters, Runtime, Shared};
 
 /// Settings of a runtime to be built.
 ///
@@ -307,6 +307,8 @@ impl Builder {
             cpus: affinity::current()?.cpus(),
             running: AtomicBool::new(false),
             membership: Membership::find(self.board)?,
+            built: clock::ticks(),
+            meters: Meters::default(),
         });
         let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
         let mut affinity = None;

@@ -9,6 +9,7 @@ use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError, State};
 
 use crate::board::BoardStats;
 use crate::context;
+use crate::metrics::Metrics;
 use crate::preempt::PreemptionStats;
 use crate::runtime::Shared;
 use crate::task::JoinHandle;
@@ -86,6 +87,14 @@ impl Handle {
     #[must_use]
     pub fn level_stats(&self, level: Level) -> crate::stats::LevelStats {
         crate::stats::of_level(&self.shared.domain, level)
+    }
+
+    /// A snapshot of everything that is counted: coroutines by state, levels, vCPUs,
+    /// rings, preemption. Some microseconds for the caller; nothing stops for it.
+    /// See [`metrics`](crate::metrics).
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        crate::metrics::collect(&self.shared)
     }
 
     /// What preemption has done so far, over all vCPUs.

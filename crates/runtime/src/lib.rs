@@ -50,6 +50,7 @@
 //! | `context`, `host` | from a thread to its vCPU |
 //! | `coop` | preemption test and budget |
 //! | [`net`], [`fs`], [`time`], [`sync`], [`signal`] | what programs use |
+//! | [`metrics`] | what has happened so far |
 //! | [`sys`] | the papers' system calls in two forms |
 //! | `hyper` (feature) | hyper, axum and tower on this runtime |
 
@@ -66,6 +67,7 @@ mod host;
 #[cfg(feature = "hyper")]
 pub mod hyper;
 pub mod io;
+pub mod metrics;
 pub mod net;
 mod preempt;
 pub mod process;

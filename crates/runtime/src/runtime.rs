@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use upshift_core::{Domain, Executor, Level, Priority};
+use upshift_core::{Domain, Executor, Level, MAX_VCPUS, Priority};
 use upshift_ring::{Mode, Ring};
 
 use crate::affinity;
@@ -28,6 +28,7 @@ use crate::clock;
 use crate::context;
 use crate::handle::Handle;
 use crate::host::Linux;
+use crate::metrics::Meter;
 use crate::preempt::{self, PreemptionStats, Split};
 use crate::time::Timers;
 use crate::worker::Worker;
@@ -55,7 +56,14 @@ pub(crate) struct Shared {
     pub(crate) running: AtomicBool,
     /// This process among the others of the machine.
     pub(crate) membership: Option<Arc<Membership>>,
+    /// When it was built, ticks.
+    pub(crate) built: u64,
+    pub(crate) meters: Meters,
 }
+
+/// What each vCPU says of itself; one that is released and added again goes on with its own.
+#[derive(Default)]
+pub(crate) struct Meters(Mutex<Vec<Arc<Meter>>>);
 
 /// A vCPU with threads of its own.
 pub(crate) struct Other {
@@ -98,17 +106,30 @@ impl Shared {
             (Some(membership), Some(cpu)) => membership.post(self, index, cpu, &ring, &timers)?,
             _ => None,
         };
+        let meter = self.meter(index);
+        meter.enter_service();
         Ok(Worker {
             executor,
             ring,
             timers,
             shared: self.clone(),
+            meter,
             quantum_ticks: clock::to_ticks(self.quantum),
             reap_ticks: clock::to_ticks(self.reap_interval),
             pending_level: Cell::new(u8::MAX),
             stop: Arc::new(AtomicBool::new(false)),
             post,
         })
+    }
+
+    /// What a vCPU says of itself.
+    pub(crate) fn meter(&self, index: usize) -> Arc<Meter> {
+        debug_assert!(index < MAX_VCPUS);
+        let mut meters = self.meters.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while meters.len() <= index {
+            meters.push(Arc::default());
+        }
+        meters[index].clone()
     }
 
     /// The CPU that the user wants a vCPU on; with the board every vCPU has one.

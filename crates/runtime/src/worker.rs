@@ -33,6 +33,7 @@ use crate::clock;
 use crate::context;
 use crate::coop;
 use crate::host::Linux;
+use crate::metrics::Meter;
 use crate::runtime::Shared;
 use crate::time::Timers;
 
@@ -82,6 +83,7 @@ pub(crate) struct Worker {
     pub(crate) ring: Ring,
     pub(crate) timers: Arc<Timers>,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) meter: Arc<Meter>,
     pub(crate) quantum_ticks: u64,
     pub(crate) reap_ticks: u64,
     /// The most urgent level of the operations that wait to be submitted;
@@ -229,6 +231,7 @@ impl Worker {
         }
         self.executor.refresh_clock();
         self.ring.reap();
+        self.meter.show(&self.ring);
         if self.timers.next_deadline().is_some() {
             self.timers.expire(clock::now());
         }
@@ -260,15 +263,19 @@ impl Worker {
             post.waits();
         }
         let began = clock::ticks();
+        self.meter.park(began);
+        self.meter.show(&self.ring);
         self.pending_level.set(u8::MAX);
         if let Err(error) = self.ring.wait(timeout) {
             self.shared.report(&error);
         }
         self.executor.unpark();
         self.executor.refresh_clock();
+        self.meter.unpark(self.executor.clock());
         let waited = self.executor.clock().wrapping_sub(began);
         let woken = self.executor.has_arrivals();
         self.ring.reap();
+        self.meter.show(&self.ring);
         if self.timers.next_deadline().is_some() {
             self.timers.expire(clock::now());
         }
@@ -310,17 +317,20 @@ impl Worker {
     fn spin(&self) -> bool {
         let limit = clock::to_ticks(self.shared.spin);
         let began = clock::ticks();
-        loop {
-            for _ in 0..16 {
-                if self.executor.has_arrivals() || self.ring.has_completions() {
-                    return true;
-                }
+        let found = loop {
+            let has_come = || self.executor.has_arrivals() || self.ring.has_completions();
+            if (0..16).any(|_| {
                 core::hint::spin_loop();
+                has_come()
+            }) {
+                break true;
             }
             if self.stop.load(Ordering::Relaxed) || clock::ticks().wrapping_sub(began) > limit {
-                return false;
+                break false;
             }
-        }
+        };
+        self.meter.spun(clock::ticks().wrapping_sub(began));
+        found
     }
 
     /// The vCPU leaves: what is pinned to it is cancelled, the rest moves on, and
@@ -333,6 +343,8 @@ impl Worker {
         self.executor.retire();
         self.timers.close();
         self.ring.shutdown();
+        self.meter.show(&self.ring);
+        self.meter.leave_service();
         self.shared
             .domain
             .host()

@@ -75,6 +75,7 @@ pub enum Preemption {
 
 /// What preemption has done so far, over all vCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PreemptionStats {
     /// vCPUs that can interrupt a poll.
     pub vcpus: usize,

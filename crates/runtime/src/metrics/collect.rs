@@ -1,0 +1,151 @@
+//! Reading the words of all vCPUs into a [`Metrics`].
+
+use upshift_core::{LEVELS, Level};
+
+use super::{CoroutineMetrics, Histogram, LevelMetrics, Meter, Metrics, VcpuMetrics};
+use crate::clock;
+use crate::host::Linux;
+use crate::runtime::Shared;
+
+type Vcpu = upshift_core::Vcpu<Linux>;
+
+/// Takes a snapshot; see the module above.
+pub(crate) fn collect(shared: &Shared) -> Metrics {
+    let domain = &shared.domain;
+    let (mut exited, mut panicked) = (0, 0);
+    // Before what was spawned, so that nothing exits that was not.
+    for vcpu in domain.vcpus() {
+        let exits = vcpu.exits();
+        exited += exits.0;
+        panicked += exits.1;
+    }
+    let mut levels = Levels::default();
+    let mut vcpus = Vec::new();
+    for vcpu in domain.vcpus() {
+        vcpus.push(of_vcpu(vcpu, &shared.meter(vcpu.index()), &mut levels));
+    }
+    let spawned = domain.spawned().max(exited);
+    let live = spawned - exited;
+    let running = vcpus.iter().filter(|vcpu| vcpu.running.is_some()).count() as u64;
+    let queued: u64 = vcpus.iter().map(|vcpu| vcpu.ready).sum();
+    let suspended: u64 = vcpus.iter().map(|vcpu| vcpu.suspended).sum();
+    let running = running.min(live);
+    let suspended = suspended.min(live - running);
+    let ready = queued
+        .saturating_sub(suspended)
+        .min(live - running - suspended);
+    Metrics {
+        uptime: clock::from_ticks(clock::ticks().saturating_sub(shared.built)),
+        coroutines: CoroutineMetrics {
+            live,
+            ready,
+            running,
+            blocked: live - running - suspended - ready,
+            suspended,
+            spawned,
+            exited,
+            panicked,
+        },
+        levels: levels.finish(),
+        vcpus,
+        preemption: shared.preemption_stats(),
+        blocking: shared.pool.metrics(),
+    }
+}
+
+fn of_vcpu(vcpu: &Vcpu, meter: &Meter, levels: &mut Levels) -> VcpuMetrics {
+    let running = vcpu.running_level().filter(|_| vcpu.is_polling());
+    let (mut polls, mut suspensions, mut polling, mut ready) = (0, 0, 0, 0);
+    for level in all_levels() {
+        let queued = vcpu.ready_len(level) as u64;
+        let running = u64::from(running == Some(level));
+        let begun = vcpu.level_polls(level);
+        if begun + queued + running == 0 {
+            continue;
+        }
+        let stats = vcpu.level_stats(level);
+        ready += queued;
+        polls += stats.polls;
+        suspensions += stats.suspensions;
+        polling += stats.run_ticks;
+        levels.add(level, queued, running, &stats);
+    }
+    let times = meter.times(clock::ticks());
+    let idle = times.parked + times.spin;
+    // The clock of a poll may be that of the wait before it.
+    let busy = times.in_service.saturating_sub(idle);
+    VcpuMetrics {
+        index: vcpu.index(),
+        active: !vcpu.is_retired(),
+        is_parked: vcpu.is_parked(),
+        running,
+        ready,
+        suspended: vcpu.suspended() as u64,
+        in_service: clock::from_ticks(times.in_service),
+        busy: clock::from_ticks(busy),
+        polling: clock::from_ticks(polling.min(busy)),
+        parked: clock::from_ticks(times.parked),
+        spin: clock::from_ticks(times.spin),
+        parks: times.parks,
+        polls,
+        suspensions,
+        stolen: vcpu.stolen(),
+        ring: meter.ring(),
+    }
+}
+
+fn all_levels() -> impl Iterator<Item = Level> {
+    (0..LEVELS as u8).filter_map(|level| Level::new(level).ok())
+}
+
+/// Sums per level.
+struct Levels(Box<[Option<Sum>]>);
+
+struct Sum {
+    ready: u64,
+    running: u64,
+    stats: upshift_core::LevelStats,
+}
+
+impl Default for Levels {
+    fn default() -> Levels {
+        Levels((0..LEVELS).map(|_| None).collect())
+    }
+}
+
+impl Levels {
+    fn add(&mut self, level: Level, ready: u64, running: u64, stats: &upshift_core::LevelStats) {
+        match &mut self.0[usize::from(level.get())] {
+            Some(sum) => {
+                sum.ready += ready;
+                sum.running += running;
+                sum.stats.merge(stats);
+            }
+            none => {
+                *none = Some(Sum {
+                    ready,
+                    running,
+                    stats: stats.clone(),
+                });
+            }
+        }
+    }
+
+    fn finish(self) -> Vec<LevelMetrics> {
+        let used = all_levels().zip(self.0);
+        used.filter_map(|(level, sum)| {
+            let sum = sum?;
+            Some(LevelMetrics {
+                level,
+                polls: sum.stats.polls,
+                suspensions: sum.stats.suspensions,
+                ready: sum.ready,
+                running: sum.running,
+                run: clock::from_ticks(sum.stats.run_ticks),
+                starve: clock::from_ticks(sum.stats.starve_ticks),
+                wait: Histogram::from_ticks(&sum.stats.wait),
+            })
+        })
+        .collect()
+    }
+}

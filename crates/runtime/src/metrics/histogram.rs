@@ -1,0 +1,175 @@
+//! [`Histogram`]: durations in buckets, four per power of two of the scheduler's
+//! tick, of which only those that have counts are kept. Merging and percentiles
+//! are O(buckets), at most 128.
+
+use std::time::Duration;
+
+use upshift_core::WaitHistogram;
+
+use crate::clock;
+
+#[cfg(feature = "serde")]
+use serde::{Deserialize, Serialize};
+
+/// Durations, counted in buckets whose bounds are a fifth apart. All histograms of
+/// one process have the same bounds.
+///
+/// Serialised it is a list of `[from_ns, to_ns, count]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
+pub struct Histogram {
+    /// Sorted, not empty, not overlapping.
+    buckets: Vec<Bucket>,
+}
+
+/// A bucket: durations from `from` (included) to `to` (excluded), in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(Serialize, Deserialize),
+    serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)")
+)]
+pub struct Bucket {
+    /// The shortest duration, ns.
+    pub from_ns: u64,
+    /// Longer than all of them, ns.
+    pub to_ns: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl From<(u64, u64, u64)> for Bucket {
+    fn from((from_ns, to_ns, count): (u64, u64, u64)) -> Bucket {
+        Bucket {
+            from_ns,
+            to_ns,
+            count,
+        }
+    }
+}
+
+impl From<Bucket> for (u64, u64, u64) {
+    fn from(bucket: Bucket) -> (u64, u64, u64) {
+        (bucket.from_ns, bucket.to_ns, bucket.count)
+    }
+}
+
+impl Histogram {
+    /// From a histogram of ticks.
+    pub(crate) fn from_ticks(waits: &WaitHistogram) -> Histogram {
+        let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
+        Histogram {
+            buckets: waits
+                .ranges()
+                .map(|(from, to, count)| Bucket {
+                    from_ns: nanos(from),
+                    to_ns: nanos(to),
+                    count,
+                })
+                .collect(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(buckets: &[(u64, u64, u64)]) -> Histogram {
+        Histogram {
+            buckets: buckets.iter().copied().map(Bucket::from).collect(),
+        }
+    }
+
+    /// How many durations it counts.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.count).sum()
+    }
+
+    /// The buckets that have counts, shortest first.
+    #[must_use]
+    pub fn buckets(&self) -> &[Bucket] {
+        &self.buckets
+    }
+
+    /// The duration that a share `q` (0.0 to 1.0) of all did not exceed, rounded
+    /// down to its bucket: at most a fifth too short. Zero if there are none.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Duration {
+        let rank = (q.clamp(0.0, 1.0) * self.count() as f64).ceil() as u64;
+        let mut seen = 0;
+        for bucket in &self.buckets {
+            seen += bucket.count;
+            if seen >= rank.max(1) {
+                return Duration::from_nanos(bucket.from_ns);
+            }
+        }
+        Duration::ZERO
+    }
+
+    /// About the sum of all durations: each counts as the middle of its bucket.
+    #[must_use]
+    pub fn estimated_sum(&self) -> Duration {
+        let middle = |bucket: &Bucket| {
+            let middle = u128::from(bucket.from_ns.midpoint(bucket.to_ns));
+            middle * u128::from(bucket.count)
+        };
+        let sum: u128 = self.buckets.iter().map(middle).sum();
+        Duration::from_nanos(u64::try_from(sum).unwrap_or(u64::MAX))
+    }
+
+    /// Adds the counts of another one.
+    pub fn merge(&mut self, other: &Histogram) {
+        self.combine(other, u64::wrapping_add);
+    }
+
+    /// Takes away the counts of an earlier one of the same thing.
+    pub(crate) fn subtract(&mut self, earlier: &Histogram) {
+        self.combine(earlier, u64::saturating_sub);
+        self.buckets.retain(|bucket| bucket.count != 0);
+    }
+
+    fn combine(&mut self, other: &Histogram, step: impl Fn(u64, u64) -> u64) {
+        for bucket in &other.buckets {
+            match self
+                .buckets
+                .binary_search_by_key(&bucket.from_ns, |mine| mine.from_ns)
+            {
+                Ok(place) => {
+                    let count = &mut self.buckets[place].count;
+                    *count = step(*count, bucket.count);
+                }
+                Err(place) => self.buckets.insert(
+                    place,
+                    Bucket {
+                        count: step(0, bucket.count),
+                        ..*bucket
+                    },
+                ),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_the_bucket_that_reaches_the_rank() {
+        let waits = Histogram::of(&[(100, 125, 98), (1000, 1250, 1), (5000, 6000, 1)]);
+        assert_eq!(waits.quantile(0.5), Duration::from_nanos(100));
+        assert_eq!(waits.quantile(0.98), Duration::from_nanos(100));
+        assert_eq!(waits.quantile(0.99), Duration::from_nanos(1000));
+        assert_eq!(waits.quantile(1.0), Duration::from_nanos(5000));
+        assert_eq!(Histogram::default().quantile(0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn merging_and_subtracting_are_inverse() {
+        let first = Histogram::of(&[(1, 2, 3), (8, 10, 1)]);
+        let second = Histogram::of(&[(4, 5, 7), (8, 10, 2)]);
+        let mut both = first.clone();
+        both.merge(&second);
+        assert_eq!(both, Histogram::of(&[(1, 2, 3), (4, 5, 7), (8, 10, 3)]));
+        both.subtract(&first);
+        assert_eq!(both, second);
+    }
+}

@@ -1,0 +1,49 @@
+//! How times and levels are serialised: integers, of nanoseconds and 0 to 63.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serializer};
+
+pub(crate) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(crate::clock::nanos(*time))
+}
+
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    u64::deserialize(from).map(Duration::from_nanos)
+}
+
+/// A level, 0 to 63.
+pub(crate) mod level {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use upshift_core::Level;
+
+    pub(crate) fn serialize<S: Serializer>(level: &Level, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u8(level.get())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Level, D::Error> {
+        Level::new(u8::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+/// A level or null.
+pub(crate) mod optional_level {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use upshift_core::Level;
+
+    pub(crate) fn serialize<S: Serializer>(
+        level: &Option<Level>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        level.map(Level::get).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Level>, D::Error> {
+        let level = Option::<u8>::deserialize(from)?;
+        level.map(Level::new).transpose().map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,94 @@
+//! The difference of two snapshots.
+
+use super::{LevelMetrics, Metrics, RingMetrics, VcpuMetrics};
+
+impl Metrics {
+    /// What happened between `earlier` and this snapshot of the same runtime:
+    /// counters, times and histograms of the interval, and everything that is *now*
+    /// as in this one.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let handle = upshift::Handle::current().unwrap();
+    /// let before = handle.metrics();
+    /// upshift::time::sleep(Duration::from_millis(10)).await;
+    /// let interval = handle.metrics().since(&before);
+    /// for level in &interval.levels {
+    ///     let rate = level.polls as f64 / interval.uptime.as_secs_f64();
+    ///     println!("{}: {rate:.0}/s, p99 {:?}", level.level, level.wait.quantile(0.99));
+    /// }
+    /// # });
+    /// ```
+    #[must_use]
+    pub fn since(&self, earlier: &Metrics) -> Metrics {
+        let mut now = self.clone();
+        now.uptime = now.uptime.saturating_sub(earlier.uptime);
+        let (mine, theirs) = (&mut now.coroutines, &earlier.coroutines);
+        less(&mut mine.spawned, theirs.spawned);
+        less(&mut mine.exited, theirs.exited);
+        less(&mut mine.panicked, theirs.panicked);
+        for level in &mut now.levels {
+            if let Some(before) = earlier.level(level.level) {
+                level.subtract(before);
+            }
+        }
+        for vcpu in &mut now.vcpus {
+            if let Some(before) = earlier.vcpus.iter().find(|old| old.index == vcpu.index) {
+                vcpu.subtract(before);
+            }
+        }
+        let (mine, theirs) = (&mut now.preemption, &earlier.preemption);
+        less(&mut mine.suspensions, theirs.suspensions);
+        less(&mut mine.looks, theirs.looks);
+        less(&mut mine.useless, theirs.useless);
+        less(&mut mine.services, theirs.services);
+        now
+    }
+}
+
+fn less(counter: &mut u64, before: u64) {
+    *counter = counter.saturating_sub(before);
+}
+
+impl LevelMetrics {
+    fn subtract(&mut self, before: &LevelMetrics) {
+        less(&mut self.polls, before.polls);
+        less(&mut self.suspensions, before.suspensions);
+        self.run = self.run.saturating_sub(before.run);
+        self.starve = self.starve.saturating_sub(before.starve);
+        self.wait.subtract(&before.wait);
+    }
+}
+
+impl VcpuMetrics {
+    fn subtract(&mut self, before: &VcpuMetrics) {
+        for (time, before) in [
+            (&mut self.in_service, before.in_service),
+            (&mut self.busy, before.busy),
+            (&mut self.polling, before.polling),
+            (&mut self.parked, before.parked),
+            (&mut self.spin, before.spin),
+        ] {
+            *time = time.saturating_sub(before);
+        }
+        less(&mut self.parks, before.parks);
+        less(&mut self.polls, before.polls);
+        less(&mut self.suspensions, before.suspensions);
+        less(&mut self.stolen, before.stolen);
+        self.ring.subtract(&before.ring);
+    }
+}
+
+impl RingMetrics {
+    fn subtract(&mut self, before: &RingMetrics) {
+        less(&mut self.enters, before.enters);
+        less(&mut self.submitted, before.submitted);
+        less(&mut self.completed, before.completed);
+        less(&mut self.overflows, before.overflows);
+        less(&mut self.out_of_buffers, before.out_of_buffers);
+        less(&mut self.stalled_streams, before.stalled_streams);
+        less(&mut self.kicks, before.kicks);
+        less(&mut self.refused, before.refused);
+    }
+}

@@ -1,0 +1,207 @@
+//! Snapshots tell the truth about a scripted load, in wide margins.
+
+use std::time::{Duration, Instant};
+
+use upshift::metrics::Metrics;
+use upshift::{Handle, Level, Runtime, time};
+
+const URGENT: Level = Level::at::<3>();
+/// More urgent than the main coroutine, so that joining lends it nothing.
+const LAZY: Level = Level::at::<20>();
+
+fn runtime(vcpus: usize) -> Runtime {
+    Runtime::builder().vcpus(vcpus).build().unwrap()
+}
+
+fn burn(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+fn metrics() -> Metrics {
+    Handle::current().unwrap().metrics()
+}
+
+#[test]
+fn levels_count_polls_run_time_and_waits() {
+    runtime(1).block_on(async {
+        let before = metrics();
+        let lazy = upshift::spawn(async { burn(Duration::from_millis(20)) }, LAZY);
+        let urgent = upshift::spawn(
+            async {
+                for _ in 0..9 {
+                    upshift::yield_now().await;
+                }
+            },
+            URGENT,
+        );
+        urgent.await.unwrap();
+        lazy.await.unwrap();
+        // The clock is read, and the account of the last polls closed.
+        time::sleep(Duration::from_millis(1)).await;
+        let interval = metrics().since(&before);
+        let urgent = interval.level(URGENT).unwrap();
+        assert_eq!(urgent.polls, 10);
+        assert_eq!(urgent.wait.count(), 10);
+        let lazy = interval.level(LAZY).unwrap();
+        assert_eq!(lazy.polls, 1);
+        // Up to four polls in a row share what the clock shows.
+        let run: Duration = interval.levels.iter().map(|level| level.run).sum();
+        assert!(run >= Duration::from_millis(19), "{run:?}");
+        assert_eq!(lazy.ready + lazy.running, 0);
+        assert_eq!(interval.coroutines.spawned, 2);
+        assert_eq!(interval.coroutines.exited, 2);
+        assert!(interval.level(Level::at::<7>()).is_none());
+    });
+}
+
+#[test]
+fn what_waits_behind_a_long_poll_shows_its_wait() {
+    runtime(1).block_on(async {
+        let long = upshift::spawn(async { burn(Duration::from_millis(30)) }, LAZY);
+        let behind = upshift::spawn(async {}, LAZY);
+        behind.await.unwrap();
+        long.await.unwrap();
+        let metrics = metrics();
+        let lazy = metrics.level(LAZY).unwrap();
+        let longest = lazy.wait.quantile(1.0);
+        assert!(longest >= Duration::from_millis(23), "{longest:?}");
+        let text = metrics.prometheus().to_string();
+        assert!(text.contains("upshift_level_wait_seconds_count{level=\"20\"} 2\n"));
+        assert!(text.contains("upshift_level_wait_seconds_bucket{level=\"20\",le=\"0.01\"} 1\n"));
+    });
+}
+
+#[test]
+fn coroutines_are_counted_by_state() {
+    runtime(1).block_on(async {
+        let sleepers: Vec<_> = (0..5)
+            .map(|_| upshift::spawn(time::sleep(Duration::from_secs(60)), URGENT))
+            .collect();
+        time::sleep(Duration::from_millis(5)).await;
+        let ready: Vec<_> = (0..3).map(|_| upshift::spawn(async {}, LAZY)).collect();
+        let now = metrics();
+        let coroutines = now.coroutines;
+        // And this one, which runs.
+        assert_eq!(coroutines.live, 9);
+        assert_eq!(coroutines.blocked, 5);
+        assert_eq!(coroutines.ready, 3);
+        assert_eq!(coroutines.running, 1);
+        assert_eq!(coroutines.suspended, 0);
+        assert_eq!(now.level(LAZY).unwrap().ready, 3);
+        assert_eq!(now.level(Level::DEFAULT).unwrap().running, 1);
+        assert_eq!(now.occupied(), LAZY.bit() | Level::DEFAULT.bit());
+        for sleeper in &sleepers {
+            sleeper.cancel();
+        }
+        for handle in sleepers {
+            let _ = handle.await;
+        }
+        for handle in ready {
+            handle.await.unwrap();
+        }
+        let panics = upshift::spawn(async { panic!("counted") }, LAZY);
+        assert!(panics.await.is_err());
+        let coroutines = metrics().coroutines;
+        assert_eq!(coroutines.live, 1);
+        assert_eq!(coroutines.panicked, 1);
+        assert_eq!(coroutines.exited, 9);
+    });
+}
+
+#[test]
+fn a_vcpu_that_sleeps_is_not_busy_and_one_that_computes_is() {
+    let runtime = runtime(1);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let before = metrics();
+        time::sleep(Duration::from_millis(100)).await;
+        let idle = metrics().since(&before);
+        let vcpu = &idle.vcpus[0];
+        assert!(vcpu.parked >= Duration::from_millis(80), "{vcpu:?}");
+        assert!(vcpu.utilisation() < 0.5, "{vcpu:?}");
+        assert!(vcpu.parks >= 1);
+        assert!(vcpu.ring.enters >= 1);
+        assert_eq!(vcpu.ring.overflows, 0);
+
+        let before = metrics();
+        burn(Duration::from_millis(100));
+        upshift::yield_now().await;
+        let busy = metrics().since(&before);
+        let vcpu = &busy.vcpus[0];
+        assert!(vcpu.utilisation() > 0.9, "{vcpu:?}");
+        assert!(vcpu.polling >= Duration::from_millis(99), "{vcpu:?}");
+        let sum = vcpu.busy + vcpu.parked + vcpu.spin;
+        // But for the rounding of ticks.
+        assert!(sum.abs_diff(vcpu.in_service) < Duration::from_micros(1));
+    });
+    // From outside, and with nobody at work.
+    let metrics = handle.metrics();
+    assert_eq!(metrics.coroutines.running, 0);
+    assert!(metrics.uptime >= Duration::from_millis(200));
+}
+
+#[test]
+fn a_snapshot_is_taken_while_a_poll_holds_the_vcpu() {
+    let runtime = runtime(1);
+    let handle = runtime.handle();
+    let (began, has_begun) = std::sync::mpsc::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let observer = std::thread::spawn(move || {
+        has_begun.recv().unwrap();
+        let metrics = handle.metrics();
+        go_on.send(()).unwrap();
+        metrics
+    });
+    runtime.block_on(async {
+        let holds = upshift::spawn(
+            async move {
+                began.send(()).unwrap();
+                may_go_on.recv().unwrap();
+            },
+            LAZY,
+        );
+        holds.await.unwrap();
+    });
+    let metrics = observer.join().unwrap();
+    assert_eq!(metrics.level(LAZY).unwrap().running, 1);
+    assert_eq!(metrics.vcpus[0].running, Some(LAZY));
+}
+
+#[test]
+fn vcpus_that_come_and_go_keep_their_figures() {
+    runtime(1).block_on(async {
+        upshift::alloc_cpu().unwrap();
+        time::sleep(Duration::from_millis(20)).await;
+        assert!(metrics().vcpus[1].active);
+        upshift::release_cpu().unwrap();
+        let limit = Instant::now() + Duration::from_secs(10);
+        while metrics().vcpus[1].active && Instant::now() < limit {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        let gone = metrics().vcpus[1].clone();
+        assert!(!gone.active);
+        assert!(gone.in_service >= Duration::from_millis(10), "{gone:?}");
+        assert_eq!(metrics().vcpus.len(), 2);
+    });
+}
+
+#[test]
+fn a_snapshot_survives_serialisation() {
+    runtime(2).block_on(async {
+        upshift::spawn(async { burn(Duration::from_millis(2)) }, LAZY)
+            .await
+            .unwrap();
+        let metrics = metrics();
+        let text = serde_json::to_string(&metrics).unwrap();
+        let back: Metrics = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, metrics);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(json["levels"][0]["run_ns"].is_u64());
+        assert!(json["vcpus"][1]["ring"]["in_flight"].is_u64());
+        let bad = text.replacen("\"level\":", "\"level\":9", 1);
+        assert!(serde_json::from_str::<Metrics>(&bad).is_err());
+    });
+}
