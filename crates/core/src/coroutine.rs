@@ -73,7 +73,10 @@ pub enum State {
 }
 
 impl State {
-    fn from_stored(n: u8) -> State {
+    /// The state of a number: the reverse of `as u8`. What is none is
+    /// [`State::Exited`].
+    #[must_use]
+    pub fn from_number(n: u8) -> State {
         match n {
             0 => State::Created,
             1 => State::Ready,
@@ -164,7 +167,7 @@ impl<H: Host> Header<H> {
     }
 
     pub(crate) fn state(&self) -> State {
-        State::from_stored(self.state.load(Relaxed))
+        State::from_number(self.state.load(Relaxed))
     }
 
     pub(crate) fn set_state(&self, state: State) {

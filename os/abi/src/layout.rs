@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  0x31_0000_0000  VDSO: the scheduler
+//!  0x30_0004_0000  TRACE: what coroutines do, while the kernel traces
 //!  0x30_0003_0000  THREADS: what each thread tells the kernel of itself
 //!  0x30_0002_0000  GLOBAL: the global bitmap; read-only
 //!  0x30_0001_0000  SHARED: local bitmap and completion ring
@@ -31,5 +32,7 @@ pub const SHARED: usize = 0x30_0001_0000;
 pub const GLOBAL: usize = 0x30_0002_0000;
 /// The page of [`thread`](crate::thread) lines that is the process's own.
 pub const THREADS: usize = 0x30_0003_0000;
+/// The page of [`trace`](crate::trace) entries, if the kernel traces.
+pub const TRACE: usize = 0x30_0004_0000;
 /// Where the vDSO is mapped.
 pub const VDSO: usize = 0x31_0000_0000;

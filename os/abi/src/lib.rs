@@ -14,6 +14,7 @@ pub mod layout;
 pub mod shared;
 mod structs;
 pub mod thread;
+pub mod trace;
 
 pub use calls::number;
 pub use error::Error;

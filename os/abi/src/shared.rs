@@ -17,6 +17,9 @@ pub const RING_TAIL: usize = 2;
 pub const DRAINING: usize = 3;
 /// The handler of user interrupts; 0: none (program → kernel).
 pub const HANDLER: usize = 4;
+/// Not 0: the kernel wants to know what coroutines do, and has mapped the page
+/// [`TRACE`](crate::layout::TRACE) (kernel → program).
+pub const TRACING: usize = 5;
 /// The first word of the completion ring.
 pub const RING: usize = 8;
 /// Completions that the ring holds: calls in flight plus completions that have

@@ -45,6 +45,7 @@ pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error
     let supervise = async move {
         let before = InUse::now();
         let status = run(&program, argument).await;
+        trace::stop();
         let status = match status {
             Ok(status) => status,
             Err(error) => {

@@ -25,9 +25,8 @@ use crate::arch::{csr, hart_index};
 use crate::hart::Hart;
 use crate::memory::space::{self, AddressSpace};
 use crate::process::Thread;
-use crate::trace::{self, Entered};
 use crate::users::{self, Next};
-use crate::{clock, executor, global, hart, interrupts, println, syscall};
+use crate::{clock, executor, global, hart, interrupts, println, syscall, trace};
 
 /// A thread may run that long while another of its level waits, in microseconds.
 const QUANTUM_MICROS: u64 = 5_000;
@@ -143,10 +142,10 @@ impl Turn<'_> {
                 return Some((thread, leave));
             }
             thread.deliver_interrupt(&space);
-            trace::thread(&thread, Entered::Running);
+            trace::enters(&thread, &space);
             let trap = thread.context.run();
             self.hart.in_user.store(false, SeqCst);
-            trace::thread(&thread, trap.suspends());
+            trace::leaves(&thread, &space, trap.suspends());
             match self.after(trap, thread, &space) {
                 After::GoesOn(same) => thread = same,
                 After::Gone => return None,
@@ -162,7 +161,8 @@ impl Turn<'_> {
         let level = thread.level;
         let over = clock::now() >= thread.until;
         let leave: Leave = if over {
-            let kernel_waits = self.vcpu.bitmap() & level.bit() != 0;
+            let of_level = self.vcpu.bitmap() & level.bit() != 0;
+            let kernel_waits = of_level || executor::has_more_urgent(level);
             if !kernel_waits && !users::is_overtaken(level, true) {
                 // Nobody waits: another one.
                 thread.quantum = quantum();
@@ -200,6 +200,10 @@ impl Turn<'_> {
                 After::GoesOn(thread)
             }
             Trap::SystemCall => {
+                // The call is as urgent as the coroutine that makes it.
+                if thread.follow_bitmap(space) {
+                    users::changed_level(self.index, thread.level);
+                }
                 csr::interrupts_restore(true);
                 let after = syscall::dispatch(thread);
                 csr::interrupts_off();

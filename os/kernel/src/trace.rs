@@ -11,18 +11,20 @@
 //! `users.rs`, those of user coroutines from the page that the vDSO writes to.
 //!
 //! Cost: one load while off. While on, a record takes the lock of its hart's ring,
-//! which no other hart takes before the end; nothing is allocated. From anywhere,
-//! handlers included.
+//! which others take only for changes of user coroutines; nothing is allocated. From
+//! anywhere, handlers included.
 
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicUsize};
 
+use os_abi::trace as user;
 use upshift_core::{CoroutineId, Level, State};
 
 use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
 use crate::memory::OutOfMemory;
+use crate::memory::space::{AddressSpace, TracePage};
 use crate::process::Thread;
 use crate::{MAX_HARTS, clock, hart, println};
 
@@ -78,6 +80,7 @@ pub(crate) enum Purpose {
 enum Kind {
     KernelCoroutine = b'k',
     Thread = b't',
+    UserCoroutine = b'u',
 }
 
 #[derive(Clone, Copy)]
@@ -86,7 +89,7 @@ struct Record {
     /// Of the coroutine; 0 for a thread.
     id: u64,
     process: u32,
-    /// The thread, or what a kernel coroutine is for.
+    /// The thread of the process, or what a kernel coroutine is for.
     detail: u16,
     kind: Kind,
     state: Entered,
@@ -101,6 +104,9 @@ struct Ring {
 }
 
 static ON: AtomicBool = AtomicBool::new(false);
+
+/// Changes that programs found no place for.
+static LOST: AtomicUsize = AtomicUsize::new(0);
 
 static RINGS: [IrqLock<Ring>; MAX_HARTS] = [const {
     IrqLock::new(Ring {
@@ -170,6 +176,59 @@ impl Drop for Thread {
     }
 }
 
+/// A thread is about to go to user mode on the calling hart.
+#[inline]
+pub(crate) fn enters(thread: &Thread, space: &AddressSpace) {
+    if is_on() {
+        if let Some(TracePage { page, .. }) = space.trace() {
+            page.store(user::HARTS + thread.line, hart_index() as u64);
+        }
+        self::thread(thread, Entered::Running);
+    }
+}
+
+/// A thread has come from user mode, and is in this state by it.
+#[inline]
+pub(crate) fn leaves(thread: &Thread, space: &AddressSpace, state: Entered) {
+    if is_on() {
+        collect(thread, space);
+        self::thread(thread, state);
+    }
+}
+
+/// Takes what user coroutines have done out of the page of their process. What it
+/// says is hearsay: a time in the future or a hart that does not exist becomes ours.
+#[cold]
+fn collect(thread: &Thread, space: &AddressSpace) {
+    let Some(TracePage { page, taken }) = space.trace() else {
+        return;
+    };
+    let mut taken = taken.lock();
+    for _ in 0..user::ENTRIES {
+        let entry = user::FIRST + *taken as usize % user::ENTRIES * user::ENTRY_WORDS;
+        let Some(change) = user::unpack(page.load(entry + 2)) else {
+            break;
+        };
+        let record = Record {
+            time: page.load(entry).min(clock::now()),
+            id: page.load(entry + 1),
+            process: thread.process.number() as u32,
+            detail: u16::from(change.thread),
+            kind: Kind::UserCoroutine,
+            state: State::from_number(change.state).into(),
+            level: change.level,
+        };
+        page.store(entry + 2, 0);
+        *taken += 1;
+        let hart = usize::from(change.hart);
+        let exists = hart < hart::online().len();
+        let ring = if exists { hart } else { hart_index() };
+        RINGS[ring].lock().add(record);
+    }
+    LOST.fetch_add(page.load(user::LOST) as usize, Relaxed);
+    page.store(user::LOST, 0);
+}
+
 /// The coroutine of the kernel that was interrupted has entered a state: that the
 /// interrupt was taken, and that it goes on.
 pub(crate) fn interrupted(state: Entered) {
@@ -213,8 +272,13 @@ impl Ring {
     }
 }
 
-/// Writes all records to the console, the oldest of each hart first, and makes no
-/// more. Before the machine ends.
+/// Makes no more records.
+pub(crate) fn stop() {
+    ON.store(false, Relaxed);
+}
+
+/// Writes all records to the console, those of a hart about in their order, and makes no
+/// more. Nothing if there are none. Before the machine ends.
 ///
 /// ```text
 /// trace: begin TICKS_PER_SECOND HARTS
@@ -222,12 +286,13 @@ impl Ring {
 /// trace: end LOST
 /// ```
 pub(crate) fn print() {
-    if !ON.swap(false, Relaxed) {
+    stop();
+    if RINGS[0].lock().records.is_empty() {
         return;
     }
     let harts = hart::online().len();
     println!("trace: begin {} {harts}", clock::ticks_per_second());
-    let mut lost = 0;
+    let mut lost = LOST.load(Relaxed);
     for (index, ring) in RINGS[..harts].iter().enumerate() {
         let ring = ring.lock();
         let kept = ring.records.len();

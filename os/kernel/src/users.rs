@@ -18,6 +18,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use upshift_core::{CoroutineId, LEVELS, Level};
 
+use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
 use crate::process::{Process, Thread};
 use crate::trace::{self, Entered};
@@ -291,6 +292,10 @@ pub(crate) fn raise(process: &Process, places: &[u16], level: Level) {
 
 fn wake_hart(index: Option<usize>) {
     if let Some(index) = index {
+        if index == hart_index() && !hart::this().in_interrupt.load(Relaxed) {
+            // This hart is in the kernel, and looks before it goes anywhere.
+            return;
+        }
         hart::at(index).in_user.store(false, SeqCst);
         hart::interrupt(index);
     }

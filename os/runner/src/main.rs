@@ -1,42 +1,52 @@
 //! Builds the kernel and the programs, boots them in QEMU, checks what comes
 //! out.
 //!
-//! ```text
-//! os-runner run [ARGUMENTS…]     boot with this command line, console on the terminal
-//! os-runner test [--smp 1,2,4]   the test matrix
-//! os-runner figures              what things cost, in instructions
-//! ```
-//!
-//! `build` calls cargo, `archive` writes the archive the programs come in, `qemu`
-//! starts the machine and ends it in time, `suite` is the test matrix.
+//! `arguments` reads the command line, `build` calls cargo, `archive` writes the archive
+//! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
+//! test matrix, `chaos` the part of it that disturbs the kernel, `trace` and `timeline`
+//! show who did what when, `bench` counts instructions.
 
 #![forbid(unsafe_code)]
 
 mod archive;
+mod arguments;
 mod build;
 mod qemu;
 mod suite;
+mod timeline;
+mod trace;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-const USAGE: &str = "usage: os-runner run [--smp N] [KERNEL ARGUMENTS...]
-       os-runner test [--smp N,N,...]
-       os-runner figures";
+use arguments::Arguments;
+
+const USAGE: &str = "usage: os-runner TASK [OPTIONS]
+
+tasks:
+  run [--smp N] [KERNEL ARGUMENTS...]   boot, console on the terminal
+  test [--smp N,N,...]                  the test matrix
+  figures                               what things cost, in instructions
+  trace [--smp N] [--icount] [--records N] [--json] [PROGRAM [ARGUMENT]]
+                                        boot a program and print who was in which state when";
 
 fn main() -> ExitCode {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.is_empty() {
+    let mut arguments = Arguments::of_process();
+    let Some(task) = arguments.word() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
-    }
-    let task = arguments.remove(0);
-    let outcome = take_smp(&mut arguments).and_then(|smp| match task.as_str() {
-        "run" => run(&smp, &arguments),
-        "figures" if arguments.is_empty() => figures(),
-        "test" if arguments.is_empty() => suite::run(&smp),
-        _ => Err(USAGE.to_owned()),
-    });
+    };
+    let outcome = match task.as_str() {
+        "run" => run(arguments),
+        "figures" => figures(arguments),
+        "test" => test(arguments),
+        "trace" => show_trace(arguments),
+        "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => Err(format!("there is no task `{other}`\n{USAGE}")),
+    };
     match outcome {
         Ok(code) => code,
         Err(message) => {
@@ -46,23 +56,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// Takes `--smp LIST` out of the arguments; `[1, 2, 4]` without it.
-fn take_smp(arguments: &mut Vec<String>) -> Result<Vec<u32>, String> {
-    let Some(at) = arguments.iter().position(|argument| argument == "--smp") else {
-        return Ok(vec![1, 2, 4]);
-    };
-    let list = arguments.get(at + 1).ok_or(USAGE)?.clone();
-    arguments.drain(at..at + 2);
-    let parse = |number: &str| match number.parse() {
-        Ok(number @ 1..=8) => Ok(number),
-        _ => Err(format!("--smp {number}: give numbers from 1 to 8")),
-    };
-    list.split(',').map(parse).collect()
+fn test(mut arguments: Arguments) -> Result<ExitCode, String> {
+    let smp = arguments.harts()?.unwrap_or(vec![1, 2, 4]);
+    arguments.end()?;
+    suite::run(&smp)
 }
 
 /// Boots where instructions count as time, and prints what the program `figures`
 /// has counted.
-fn figures() -> Result<ExitCode, String> {
+fn figures(arguments: Arguments) -> Result<ExitCode, String> {
+    arguments.end()?;
     let image = build::image()?;
     let machine = qemu::Machine {
         smp: 1,
@@ -82,15 +85,46 @@ fn figures() -> Result<ExitCode, String> {
 }
 
 /// Boots with the console on the terminal.
-fn run(smp: &[u32], arguments: &[String]) -> Result<ExitCode, String> {
+fn run(mut arguments: Arguments) -> Result<ExitCode, String> {
+    let smp = arguments.harts()?.unwrap_or(vec![1]);
     let image = build::image()?;
     let machine = qemu::Machine {
         smp: smp[0],
         icount: false,
-        arguments: arguments.join(" "),
+        arguments: arguments.rest().join(" "),
     };
     let status = qemu::command(&image, &machine)
         .status()
         .map_err(qemu::explain)?;
     Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
+}
+
+/// Boots a program with traces on, and prints them.
+fn show_trace(mut arguments: Arguments) -> Result<ExitCode, String> {
+    let smp = arguments.harts()?.unwrap_or(vec![1]);
+    let icount = arguments.flag("--icount");
+    let json = arguments.flag("--json");
+    let records = arguments.number("--records")?.unwrap_or(4096);
+    let program = arguments.word().unwrap_or("traced".to_owned());
+    let with = arguments
+        .word()
+        .map_or(String::new(), |word| format!(" with={word}"));
+    arguments.end()?;
+    let image = build::image()?;
+    let machine = qemu::Machine {
+        smp: smp[0],
+        icount,
+        arguments: format!("init={program}{with} trace={records}"),
+    };
+    let outcome = qemu::run(&image, &machine, Duration::from_secs(120))?;
+    let trace = trace::parse(&outcome.output)
+        .ok_or_else(|| format!("{}\nthe machine has printed no trace", outcome.output))?;
+    match json {
+        true => println!("{}", timeline::json(&trace)),
+        false => print!("{}", timeline::text(&program, &trace)),
+    }
+    match outcome.status {
+        Some(0) => Ok(ExitCode::SUCCESS),
+        status => Err(format!("`{program}` has ended with {status:?}, not 0")),
+    }
 }

@@ -11,7 +11,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use os_abi::thread::{CRITICAL, IN_INTERRUPT, LINE_WORDS, LOCAL_BITMAP, MAX_THREADS, OWED, SERVER};
 use os_abi::{layout, number};
-use upshift_core::{Domain, Executor, Host, Level, Vcpu, Yielded};
+use upshift_core::{CoroutineId, Domain, Executor, Host, Level, State, Vcpu, Yielded};
+
+use crate::trace;
 
 /// A process.
 pub(crate) struct VdsoHost;
@@ -27,6 +29,13 @@ const SLEEP: u64 = 1_000;
 // thread lets go of it; in the handler of a user interrupt, which may have stopped the
 // thread anywhere, it serves no vCPU.
 unsafe impl Host for VdsoHost {
+    const TRACES: bool = true;
+
+    #[inline]
+    fn changed(&self, id: CoroutineId, level: Level, state: State) {
+        trace::changed(id, level, state);
+    }
+
     fn now(&self) -> u64 {
         let ticks;
         // SAFETY: reads the clock.
@@ -139,7 +148,8 @@ fn first() -> *const AtomicU64 {
     first
 }
 
-fn line_index() -> usize {
+/// The number of the calling thread in its process.
+pub(crate) fn line_index() -> usize {
     (first().addr() - layout::THREADS) / (8 * LINE_WORDS)
 }
 
@@ -207,7 +217,7 @@ pub(crate) fn is_overtaken() -> bool {
 }
 
 /// A system call of at most two arguments; its answer.
-fn call(number: usize, first: usize, second: usize) -> isize {
+pub(crate) fn call(number: usize, first: usize, second: usize) -> isize {
     let answer;
     // SAFETY: the calls of this module touch no memory; the kernel changes a0 only.
     unsafe {

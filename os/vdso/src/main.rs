@@ -22,6 +22,7 @@ extern crate alloc;
 
 mod host;
 mod memory;
+mod trace;
 
 use alloc::boxed::Box;
 use core::cell::Cell;

@@ -14,6 +14,7 @@ use core::ptr::{read_volatile, write_volatile};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
+use os_abi::shared::TRACING;
 use os_abi::thread::LINE_WORDS;
 use os_abi::{Error, layout};
 
@@ -23,6 +24,7 @@ use super::{KERNEL_TABLE, OutOfMemory, PAGE};
 use crate::MAX_HARTS;
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
+use crate::trace;
 
 /// Frames that user memory leaves to the kernel: 8 MiB.
 const RESERVE: usize = 2048;
@@ -35,6 +37,8 @@ pub(crate) struct AddressSpace {
     allowance: AtomicUsize,
     /// The words that the kernel and the program both look at.
     shared: SharedPage,
+    /// Where the program writes what its coroutines do.
+    trace: Option<TracePage>,
     /// The same for each of its threads.
     threads: SharedPage,
 }
@@ -69,6 +73,22 @@ impl SharedPage {
     pub(crate) fn claim(&self, index: usize) -> bool {
         let word = self.word(index);
         word.compare_exchange(0, 1, SeqCst, SeqCst).is_ok()
+    }
+}
+
+/// The page of [`os_abi::trace`].
+pub(crate) struct TracePage {
+    pub(crate) page: SharedPage,
+    /// Entries that were taken out.
+    pub(crate) taken: IrqLock<u64>,
+}
+
+impl TracePage {
+    fn new(page: SharedPage) -> TracePage {
+        TracePage {
+            page,
+            taken: IrqLock::new(0),
+        }
     }
 }
 
@@ -145,6 +165,15 @@ impl AddressSpace {
         table.map_shared(layout::SHARED, shared.0.address(), Mapping::USER_DATA)?;
         let threads = SharedPage::new()?;
         table.map_shared(layout::THREADS, threads.0.address(), Mapping::USER_DATA)?;
+        let trace = match trace::is_on() {
+            true => Some(TracePage::new(SharedPage::new()?)),
+            false => None,
+        };
+        if let Some(trace) = &trace {
+            let page = trace.page.0.address();
+            table.map_shared(layout::TRACE, page, Mapping::USER_DATA)?;
+            shared.store(TRACING, 1);
+        }
         let global = global().0.address();
         table.map_shared(layout::GLOBAL, global, Mapping::USER_CONSTANTS)?;
         Ok(AddressSpace {
@@ -153,7 +182,13 @@ impl AddressSpace {
             allowance: AtomicUsize::new(allowance),
             shared,
             threads,
+            trace,
         })
+    }
+
+    /// Where the program writes what its coroutines do, if the kernel traces.
+    pub(crate) fn trace(&self) -> Option<&TracePage> {
+        self.trace.as_ref()
     }
 
     /// The words that the kernel and the program both look at.
