@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::burn_cmd::BurnArgs;
 use crate::calibrate::CalibrateArgs;
+use crate::serve_args::{EXAMPLES, ServeArgs};
 use crate::spin_args::SpinLoadArgs;
 use crate::values::{self, Endpoint, Listen};
 
@@ -24,6 +25,7 @@ use crate::values::{self, Endpoint, Listen};
 #[command(after_help = "Examples:
   upshift demo                 a tour of a minute and a quarter; writes upshift-report.html
   upshift demo --quick         the same in 20 seconds
+  upshift serve                the current folder on http://127.0.0.1:8080
   upshift matrix-server --listen 127.0.0.1:7000
   upshift load matrix --connect 127.0.0.1:7000 --connections 64 --size 8
 
@@ -38,6 +40,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Measure coroutines against threads and show what priorities buy, in a minute and a quarter
     Demo(DemoArgs),
+    /// Serve files and endpoints over HTTP/1.1 and HTTP/2; every request has a priority
+    #[command(after_help = EXAMPLES)]
+    Serve(Box<ServeArgs>),
     /// Serve squares of matrices: receive, queue, compute, queue, send per connection
     MatrixServer(ServerArgs),
     /// Serve `Hello, World!` over HTTP/1.1 and 1.0 with keep-alive and pipelining

@@ -6,6 +6,7 @@
 //! | `burn_cmd` | a batch job that takes what it gets |
 //! | `calibrate` | costs and rights of this machine |
 //! | `demo` | the tour: children, five experiments, progress |
+//! | `serve`, `serve_args` | the web server |
 //! | `servers` | matrix, plaintext and spin server in two models |
 //! | `load_cmd`, `load_report` | the client and its result |
 //! | `spawn_test` | memory and time of a million coroutines |
@@ -23,6 +24,8 @@ mod load_cmd;
 mod load_report;
 mod machine;
 mod report;
+mod serve;
+mod serve_args;
 mod servers;
 mod spawn_test;
 mod spin_args;
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo(args) => return demo::demo(&args),
+        Command::Serve(args) => serve::serve(&args)?,
         Command::MatrixServer(args) => servers::serve(Service::Matrix, &args)?,
         Command::PlaintextServer(args) => servers::serve(Service::Plaintext, &args)?,
         Command::SpinServer(args) => servers::serve(Service::Spin, &args)?,

@@ -1,0 +1,133 @@
+//! `upshift serve`: the server of `upshift-serve`, with signals and words for a person.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use upshift::signal::{SIGHUP, SIGINT, SIGTERM, Signal};
+use upshift::{Level, Preemption, Runtime};
+use upshift_serve::{Config, Control, Server, ask};
+
+use crate::args::Switch;
+use crate::serve_args::ServeArgs;
+
+/// Signals and messages go before requests.
+const OPERATOR: Level = Level::at::<1>();
+
+/// Serves until SIGTERM or Ctrl-C, or asks a server that is running.
+pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
+    if let (Some(command), Some(socket)) = (&args.ask, &args.control) {
+        return command_to(socket, command);
+    }
+    let config = args.settings().map_err(|error| anyhow!(error))?;
+    let mut builder = Runtime::builder().name("serve").main_level(OPERATOR);
+    if let Some(vcpus) = args
+        .vcpus
+        .or((!args.pin.is_empty()).then_some(args.pin.len()))
+    {
+        builder = builder.vcpus(vcpus);
+    }
+    if !args.pin.is_empty() {
+        builder = builder.pin(args.pin.iter().copied());
+    }
+    if args.preempt == Switch::On {
+        builder = builder.preemption(Preemption::Preferred);
+    }
+    if let Some(quantum) = args.quantum {
+        builder = builder.quantum(quantum);
+    }
+    let runtime = builder.build().context("cannot start the runtime")?;
+    let flags = args.clone();
+    runtime.block_on(async move {
+        let server = Server::bind(config.clone())
+            .map_err(|error| anyhow!(error))?
+            .with_reload(move || flags.settings());
+        announce(&server, &config);
+        let started = server.start().map_err(|error| anyhow!(error))?;
+        let control = started.control();
+        upshift::spawn(listen_to_signals(control.clone()), OPERATOR).detach();
+        let cut_off = started.run().await;
+        let answered = control.answered();
+        eprintln!("ended: {answered} requests answered, {cut_off} connections cut off");
+        Ok(())
+    })
+}
+
+fn command_to(socket: &Path, command: &str) -> Result<()> {
+    let answer = ask(socket, command)
+        .with_context(|| format!("no server answers on {}", socket.display()))?;
+    match answer.strip_prefix("error: ") {
+        Some(error) => Err(anyhow!(error.trim().to_owned())),
+        None => {
+            print!("{answer}");
+            Ok(())
+        }
+    }
+}
+
+fn announce(server: &Server, config: &Config) {
+    let root = config
+        .root
+        .canonicalize()
+        .unwrap_or_else(|_| config.root.clone());
+    let scheme = if config.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    for address in server.addresses() {
+        println!("serving {} on {scheme}://{address}", root.display());
+    }
+    let paths: Vec<_> = config
+        .endpoints
+        .iter()
+        .map(|endpoint| endpoint.path())
+        .collect();
+    if !paths.is_empty() {
+        println!("built in: {}", paths.join(" "));
+    }
+    for rule in &config.priority {
+        println!("priority {rule}");
+    }
+}
+
+/// SIGHUP reloads; SIGTERM and Ctrl-C drain, the second time at once.
+async fn listen_to_signals(control: Control) {
+    let reload = control.clone();
+    upshift::spawn(
+        async move {
+            let Ok(mut hangups) = Signal::new(SIGHUP) else {
+                return;
+            };
+            while hangups.recv().await.is_ok() {
+                match reload.reload() {
+                    Ok(moved) => {
+                        eprintln!("reloaded; {moved} requests under way have another level")
+                    }
+                    Err(error) => eprintln!("not reloaded, the old settings stay: {error}"),
+                }
+            }
+        },
+        OPERATOR,
+    )
+    .detach();
+    for number in [SIGINT, SIGTERM] {
+        let control = control.clone();
+        upshift::spawn(
+            async move {
+                let Ok(mut ends) = Signal::new(number) else {
+                    return;
+                };
+                if ends.recv().await.is_ok() {
+                    eprintln!("draining: {} connections are open", control.connections());
+                    control.drain();
+                }
+                if ends.recv().await.is_ok() {
+                    eprintln!("ended at once");
+                    std::process::exit(1);
+                }
+            },
+            OPERATOR,
+        )
+        .detach();
+    }
+}

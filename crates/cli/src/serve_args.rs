@@ -1,0 +1,204 @@
+//! The flags of `upshift serve`. What is given here goes before the configuration file.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use upshift_serve::{Config, Endpoint, Rule, TlsFiles, units};
+
+use crate::args::Switch;
+use crate::values;
+
+/// The end of `upshift serve --help`.
+pub(crate) const EXAMPLES: &str = "Priority of a request: the first matching --priority rule; else the client's `Priority: u=0..7, i`
+(RFC 9218), no more urgent than --ceiling; else u=3. Urgency u is level 4 + 8 u (one more with i).
+Under overload the least urgent are refused first, with 503 and Retry-After.
+
+Examples:
+  upshift serve                              the current folder on http://127.0.0.1:8080
+  upshift serve site --listen 0.0.0.0:80     the folder `site` on all interfaces
+  upshift serve --priority '/api=8' --priority 'POST /reports=50' --ceiling 2
+  upshift serve --config serve.toml --access-log access.jsonl --control /run/upshift.sock
+  upshift serve --tls-cert cert.pem --tls-key key.pem --listen 0.0.0.0:443
+  upshift serve --control /run/upshift.sock --ask 'reprio 17 4'
+
+SIGTERM and Ctrl-C drain: no new connections, requests under way are answered (at most
+--drain-timeout), status 0. SIGHUP reads configuration and certificate again. A rule is
+CONDITIONS=LEVEL: a path, a method, `header:NAME[:VALUE]`, `peer:NETWORK`, in any combination.
+docs/serve.md has the rest.";
+
+/// Flags of `upshift serve`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServeArgs {
+    /// Folder to serve [default: the current one]
+    #[arg(value_name = "FOLDER")]
+    root: Option<PathBuf>,
+    /// Address to listen on; may be repeated [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<SocketAddr>,
+    /// Settings, read again on SIGHUP; flags go before it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Level of some requests, e.g. `/api=8` or `POST peer:10.0.0.0/8=40`; the first match decides
+    #[arg(long, value_name = "RULE", help_heading = "Priorities")]
+    priority: Vec<Rule>,
+    /// Most urgent `u` that clients are granted, 0 to 7 [default: 0]
+    #[arg(long, value_name = "U", help_heading = "Priorities", value_parser = clap::value_parser!(u8).range(0..8))]
+    ceiling: Option<u8>,
+    /// Level at which requests are received [default: 2]
+    #[arg(long, value_name = "LEVEL", help_heading = "Priorities", value_parser = values::level)]
+    receive_level: Option<u8>,
+    /// Refuse a level whose requests wait longer than this [default: 100ms]
+    #[arg(long, value_name = "TIME", help_heading = "Priorities", value_parser = units::duration)]
+    max_wait: Option<Duration>,
+    /// Certificate chain (PEM): speak TLS, HTTP/2 by ALPN
+    #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Built-in endpoints: healthz, metrics, plaintext, matrix; `none` for none [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Content", value_parser = endpoint)]
+    endpoints: Option<Vec<Option<Endpoint>>>,
+    /// Do not list folders that have no index.html
+    #[arg(long, help_heading = "Content")]
+    no_listing: bool,
+    /// Serve names that begin with a dot
+    #[arg(long, help_heading = "Content")]
+    hidden: bool,
+    /// Value of Cache-Control for files
+    #[arg(long, value_name = "VALUE", help_heading = "Content")]
+    cache_control: Option<String>,
+    /// Connections in all [default: 10000]
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = values::count)]
+    max_connections: Option<usize>,
+    /// Connections of one address [default: 1000]
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = values::count)]
+    max_per_peer: Option<usize>,
+    /// Requests per second of one address, 0 for any [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    request_rate: Option<u32>,
+    /// Bytes of a request's head, 8k to 1M [default: 16k]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = units::size)]
+    max_header: Option<u64>,
+    /// Bytes of a request's body [default: 1M]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = units::size)]
+    max_body: Option<u64>,
+    /// Time for a request's head, and for a TLS handshake [default: 10s]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    header_timeout: Option<Duration>,
+    /// Time that a connection may be without a request [default: 75s]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    idle_timeout: Option<Duration>,
+    /// Time between two parts of a body [default: 30s]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    body_timeout: Option<Duration>,
+    /// Time that a client may take nothing of a response [default: 30s]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    write_timeout: Option<Duration>,
+    /// Time for requests under way when the server ends [default: 30s]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    drain_timeout: Option<Duration>,
+    /// Access log, a line of JSON per request; `-` for standard output
+    #[arg(long, value_name = "FILE", help_heading = "Operation")]
+    access_log: Option<PathBuf>,
+    /// Unix socket for commands
+    #[arg(long, value_name = "SOCKET", help_heading = "Operation")]
+    pub(crate) control: Option<PathBuf>,
+    /// Send a command to the server at --control, print its answer, and end; try `help`
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        help_heading = "Operation",
+        requires = "control"
+    )]
+    pub(crate) ask: Option<String>,
+    /// Number of vCPUs [default: as many as --pin names, else one per CPU]
+    #[arg(long, value_name = "N", help_heading = "CPUs", value_parser = values::count)]
+    pub(crate) vcpus: Option<usize>,
+    /// CPUs to run on, e.g. `0,1`: one vCPU each, in turn
+    #[arg(long, value_name = "CPUS", help_heading = "CPUs", value_delimiter = ',', value_parser = values::cpu)]
+    pub(crate) pin: Vec<usize>,
+    /// Suspend what runs too long when something as urgent waits: on or off
+    #[arg(
+        long,
+        value_enum,
+        default_value = "off",
+        help_heading = "CPUs",
+        hide_possible_values = true
+    )]
+    pub(crate) preempt: Switch,
+    /// How long a coroutine may run when something as urgent waits, e.g. `50us`
+    #[arg(long, value_name = "TIME", help_heading = "CPUs", value_parser = values::duration)]
+    pub(crate) quantum: Option<Duration>,
+}
+
+fn endpoint(word: &str) -> Result<Option<Endpoint>, String> {
+    if word == "none" {
+        return Ok(None);
+    }
+    Endpoint::ALL
+        .into_iter()
+        .find(|endpoint| endpoint.path().strip_prefix('/') == Some(word))
+        .map(Some)
+        .ok_or_else(|| format!("`{word}`: use healthz, metrics, plaintext, matrix or none"))
+}
+
+impl ServeArgs {
+    /// The settings of the file, if there is one, with what the flags say.
+    pub(crate) fn settings(&self) -> Result<Config, String> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        };
+        fn put<T: Clone>(place: &mut T, flag: &Option<T>) {
+            if let Some(value) = flag {
+                *place = value.clone();
+            }
+        }
+        put(&mut config.root, &self.root);
+        put(&mut config.ceiling, &self.ceiling);
+        put(&mut config.receive_level, &self.receive_level);
+        put(&mut config.admission.max_wait, &self.max_wait);
+        put(&mut config.limits.connections, &self.max_connections);
+        put(&mut config.limits.connections_per_peer, &self.max_per_peer);
+        put(&mut config.limits.request_rate, &self.request_rate);
+        put(&mut config.limits.header_bytes, &self.max_header);
+        put(&mut config.limits.body_bytes, &self.max_body);
+        put(&mut config.limits.header_timeout, &self.header_timeout);
+        put(&mut config.limits.idle_timeout, &self.idle_timeout);
+        put(&mut config.limits.body_timeout, &self.body_timeout);
+        put(&mut config.limits.write_timeout, &self.write_timeout);
+        put(&mut config.drain_timeout, &self.drain_timeout);
+        if !self.listen.is_empty() {
+            config.listen.clone_from(&self.listen);
+        }
+        // Flags go before the file, so they come first.
+        let mut rules = self.priority.clone();
+        rules.append(&mut config.priority);
+        config.priority = rules;
+        if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            config.tls = Some(TlsFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+            });
+        }
+        if let Some(endpoints) = &self.endpoints {
+            config.endpoints = endpoints.iter().copied().flatten().collect();
+        }
+        config.files.listing &= !self.no_listing;
+        config.files.hidden |= self.hidden;
+        if self.cache_control.is_some() {
+            config.files.cache_control.clone_from(&self.cache_control);
+        }
+        if self.access_log.is_some() {
+            config.access_log.clone_from(&self.access_log);
+        }
+        if self.control.is_some() {
+            config.control.clone_from(&self.control);
+        }
+        config.check()?;
+        Ok(config)
+    }
+}

@@ -1,0 +1,130 @@
+//! Listening, with errors that say who holds the port.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use upshift::net::TcpListener;
+
+/// Listens on an address.
+///
+/// # Errors
+/// Why not, and what to do about it.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(address).map_err(|error| {
+        let kind = error.kind();
+        io::Error::new(
+            kind,
+            format!("cannot listen on {address}: {}", explain(address, &error)),
+        )
+    })
+}
+
+fn explain(address: SocketAddr, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let holder = holder(address).map_or_else(
+                || "another process, of another user,".to_owned(),
+                |(pid, command)| format!("process {pid} (`{command}`)"),
+            );
+            format!("{holder} holds the port; end it, or choose another port with --listen")
+        }
+        io::ErrorKind::PermissionDenied if address.port() < 1024 => {
+            "ports below 1024 need CAP_NET_BIND_SERVICE; choose another with --listen, or see docs/serve.md on systemd".to_owned()
+        }
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has this address".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// The process that listens on the port, and its command line.
+fn holder(address: SocketAddr) -> Option<(u32, String)> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).ok());
+    let inodes: Vec<String> = tables
+        .iter()
+        .flatten()
+        .flat_map(|table| table.lines().skip(1))
+        .filter_map(|line| listening(line, address.port()))
+        .filter(|(ip, _)| {
+            ip.is_unspecified() || address.ip().is_unspecified() || *ip == address.ip()
+        })
+        .map(|(_, inode)| format!("socket:[{inode}]"))
+        .collect();
+    fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let has = fs::read_dir(process.path().join("fd"))
+            .ok()?
+            .flatten()
+            .any(|fd| {
+                fs::read_link(fd.path())
+                    .is_ok_and(|target| inodes.iter().any(|inode| target == Path::new(inode)))
+            });
+        has.then(|| (pid, command(&process.path())))
+    })
+}
+
+/// Address and inode of a line of `/proc/net/tcp` that listens on `port`.
+fn listening(line: &str, port: u16) -> Option<(IpAddr, &str)> {
+    let fields: Vec<_> = line.split_whitespace().collect();
+    let (address, its_port) = fields.get(1)?.split_once(':')?;
+    if *fields.get(3)? != "0A" || u16::from_str_radix(its_port, 16) != Ok(port) {
+        return None;
+    }
+    // Words of 32 bits in the order of the machine.
+    let words: Vec<u8> = (0..address.len() / 8)
+        .filter_map(|at| u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok())
+        .flat_map(u32::to_ne_bytes)
+        .collect();
+    let ip = match words.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(words).ok()?),
+        16 => IpAddr::from(<[u8; 16]>::try_from(words).ok()?),
+        _ => return None,
+    };
+    Some((ip, fields.get(9)?))
+}
+
+fn command(process: &Path) -> String {
+    let line = fs::read(process.join("cmdline")).unwrap_or_default();
+    let words: Vec<_> = line
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(String::from_utf8_lossy)
+        .collect();
+    let line: String = words.join(" ").chars().take(120).collect();
+    if line.is_empty() {
+        return fs::read_to_string(process.join("comm"))
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_port_is_named() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let error = listen(address).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("process {}", std::process::id())),
+            "{error}"
+        );
+        assert!(error.contains("--listen"), "{error}");
+    }
+
+    #[test]
+    fn lines_of_the_kernel_are_read() {
+        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1 0 100 0 0 10 0";
+        assert_eq!(
+            listening(line, 8080),
+            Some((IpAddr::from([127, 0, 0, 1]), "12345"))
+        );
+        assert_eq!(listening(line, 8081), None);
+        assert_eq!(listening("rubbish", 1), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! The bodies of responses and requests.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+
+use crate::connection::Conn;
+use crate::files::FileBody;
+
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The body of a response.
+pub struct Body(Kind);
+
+enum Kind {
+    Whole(Option<Bytes>),
+    File(FileBody),
+    Boxed(UnsyncBoxBody<Bytes, BoxError>),
+}
+
+impl Body {
+    /// No bytes.
+    #[must_use]
+    pub fn empty() -> Body {
+        Body(Kind::Whole(None))
+    }
+
+    /// The body of another library.
+    pub fn new<B>(body: B) -> Body
+    where
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Body(Kind::Boxed(body.map_err(Into::into).boxed_unsync()))
+    }
+
+    pub(crate) fn file(file: FileBody) -> Body {
+        Body(Kind::File(file))
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Body {
+    fn from(bytes: T) -> Body {
+        let bytes = bytes.into();
+        Body(Kind::Whole((!bytes.is_empty()).then_some(bytes)))
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.0 {
+            Kind::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::File(file) => file
+                .poll_chunk(cx)
+                .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data).map_err(Into::into))),
+            Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Whole(bytes) => bytes.is_none(),
+            Kind::File(file) => file.left() == 0,
+            Kind::Boxed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Kind::File(file) => SizeHint::with_exact(file.left()),
+            Kind::Boxed(body) => body.size_hint(),
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body")
+            .field("size", &self.size_hint())
+            .finish()
+    }
+}
+
+/// The body of a request: limited in bytes, and watched while it is waited for.
+pub struct RequestBody {
+    inner: Incoming,
+    conn: Arc<Conn>,
+    left: u64,
+}
+
+/// The body of a request is larger than the server takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge;
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the body of the request is larger than this server takes")
+    }
+}
+
+impl Error for TooLarge {}
+
+impl RequestBody {
+    pub(crate) fn new(inner: Incoming, conn: Arc<Conn>, limit: u64) -> RequestBody {
+        RequestBody {
+            inner,
+            conn,
+            left: limit,
+        }
+    }
+}
+
+impl HttpBody for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) else {
+            self.conn.waits_for_body();
+            return Poll::Pending;
+        };
+        let Some(frame) = frame.transpose()? else {
+            self.conn.has_body(0);
+            return Poll::Ready(None);
+        };
+        let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+        self.conn.has_body(length);
+        if length > self.left {
+            self.left = 0;
+            return Poll::Ready(Some(Err(TooLarge.into())));
+        }
+        self.left -= length;
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        self.conn.body_waits.store(0, Relaxed);
+    }
+}
+
+impl fmt::Debug for RequestBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestBody")
+            .field("left", &self.left)
+            .finish_non_exhaustive()
+    }
+}

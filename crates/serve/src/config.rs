@@ -1,0 +1,318 @@
+//! Everything that can be set, with its default: the configuration file, and what flags change.
+//!
+//! Names in the file are those of the fields, with hyphens. Unknown names are errors. What is
+//! marked *start* is read once; the rest is read again by a reload.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::rules::Rule;
+use crate::units;
+
+/// The settings of a server.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Config {
+    /// Addresses to listen on (*start*).
+    pub listen: Vec<SocketAddr>,
+    /// The folder whose files are served (*start*).
+    pub root: PathBuf,
+    /// Certificate and key, if TLS is spoken (*start*; the files are read again).
+    pub tls: Option<TlsFiles>,
+    /// Which built-in endpoints there are.
+    pub endpoints: Vec<Endpoint>,
+    /// How files are served.
+    pub files: Files,
+    /// The level at which connections are accepted and requests read (*start*).
+    pub receive_level: u8,
+    /// The most urgent `u` that clients are granted.
+    pub ceiling: u8,
+    /// The operator's rules, in order.
+    pub priority: Vec<Rule>,
+    /// When requests are refused.
+    pub admission: Admission,
+    /// What clients may use.
+    pub limits: Limits,
+    /// Where the access log goes: a file, or `-` for standard output (*start*).
+    pub access_log: Option<PathBuf>,
+    /// The Unix socket on which the server takes commands (*start*).
+    pub control: Option<PathBuf>,
+    /// How long requests under way may take when the server ends.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub drain_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+            root: PathBuf::from("."),
+            tls: None,
+            endpoints: Endpoint::ALL.to_vec(),
+            files: Files::default(),
+            receive_level: 2,
+            ceiling: 0,
+            priority: Vec::new(),
+            admission: Admission::default(),
+            limits: Limits::default(),
+            access_log: None,
+            control: None,
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// The file and what is wrong with it, with line and column where it is the text.
+    pub fn read(path: &Path) -> Result<Config, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        Config::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Reads the text of a configuration file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Are the values possible?
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check(&self) -> Result<(), String> {
+        if self.listen.is_empty() {
+            return Err("there is no address to listen on".into());
+        }
+        if self.receive_level > 63 {
+            return Err(format!(
+                "receive-level = {}: use 0 to 63",
+                self.receive_level
+            ));
+        }
+        if self.ceiling > 7 {
+            return Err(format!(
+                "ceiling = {}: urgencies go from 0 to 7",
+                self.ceiling
+            ));
+        }
+        if !(8192..=1 << 20).contains(&self.limits.header_bytes) {
+            return Err(format!(
+                "header-bytes = {}: use 8k to 1M",
+                self.limits.header_bytes
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A certificate chain and its private key, as PEM files.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// The chain, the server's own certificate first.
+    pub certificate: PathBuf,
+    /// The key.
+    pub key: PathBuf,
+}
+
+/// A built-in endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Endpoint {
+    /// `/healthz`: 200, or 503 while draining.
+    Healthz,
+    /// `/metrics`: Prometheus text.
+    Metrics,
+    /// `/plaintext`: thirteen bytes.
+    Plaintext,
+    /// `/matrix?n=`: the product of two n × n matrices, to have something that computes.
+    Matrix,
+}
+
+impl Endpoint {
+    /// All of them.
+    pub const ALL: [Endpoint; 4] = [
+        Endpoint::Healthz,
+        Endpoint::Metrics,
+        Endpoint::Plaintext,
+        Endpoint::Matrix,
+    ];
+
+    /// Its path.
+    #[must_use]
+    pub fn path(self) -> &'static str {
+        match self {
+            Endpoint::Healthz => "/healthz",
+            Endpoint::Metrics => "/metrics",
+            Endpoint::Plaintext => "/plaintext",
+            Endpoint::Matrix => "/matrix",
+        }
+    }
+}
+
+/// How files are served.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Files {
+    /// What is served for a folder, if it is there.
+    pub index: String,
+    /// List folders that have no index file.
+    pub listing: bool,
+    /// Serve names that begin with a dot.
+    pub hidden: bool,
+    /// Serve `name.br` and `name.gz` for `name` to those who accept them.
+    pub precompressed: bool,
+    /// The value of `Cache-Control`, if there is to be one.
+    pub cache_control: Option<String>,
+}
+
+impl Default for Files {
+    fn default() -> Files {
+        Files {
+            index: "index.html".into(),
+            listing: true,
+            hidden: false,
+            precompressed: true,
+            cache_control: None,
+        }
+    }
+}
+
+/// When requests are refused with 503. Each level has its own gate.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Admission {
+    /// The longest that requests of a level may wait for a vCPU before more of it are refused.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub max_wait: Duration,
+    /// The most requests of a level that are under way.
+    pub in_flight: u32,
+}
+
+impl Default for Admission {
+    fn default() -> Admission {
+        Admission {
+            max_wait: Duration::from_millis(100),
+            in_flight: 4096,
+        }
+    }
+}
+
+/// What clients may use. A time of zero is no limit.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Limits {
+    /// Connections in all.
+    pub connections: usize,
+    /// Connections of one address (of one /64 network in IPv6).
+    pub connections_per_peer: usize,
+    /// Bytes of a request's head.
+    #[serde(deserialize_with = "units::read_size")]
+    pub header_bytes: u64,
+    /// Header fields of a request.
+    pub headers: usize,
+    /// Bytes of a request's body.
+    #[serde(deserialize_with = "units::read_size")]
+    pub body_bytes: u64,
+    /// Requests at a time on one HTTP/2 connection.
+    pub streams: u32,
+    /// The longest that the head of a request may take, and a TLS handshake.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub header_timeout: Duration,
+    /// The longest that a connection may be without a request.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub idle_timeout: Duration,
+    /// The longest between two parts of a request's body; and from then on it must have come
+    /// at 1 KiB/s or more.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub body_timeout: Duration,
+    /// The longest that a client may take none of its response.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub write_timeout: Duration,
+    /// Requests per second of one address (of one /64 network in IPv6), with a burst of as
+    /// many; 0: any number.
+    pub request_rate: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 10_000,
+            connections_per_peer: 1000,
+            header_bytes: 16 * 1024,
+            headers: 100,
+            body_bytes: 1 << 20,
+            streams: 128,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            request_rate: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_sets_what_it_names() {
+        let config = Config::parse(
+            r#"
+            listen = ["127.0.0.1:8443"]
+            root = "/srv/www"
+            endpoints = ["healthz"]
+            ceiling = 2
+            tls = { certificate = "c.pem", key = "k.pem" }
+
+            [[priority]]
+            path = "/api"
+            method = "POST"
+            level = 8
+
+            [limits]
+            body-bytes = "16M"
+            idle-timeout = "10s"
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.listen[0].port(), 8443);
+        assert_eq!(config.endpoints, [Endpoint::Healthz]);
+        assert_eq!(config.priority[0].to_string(), "POST /api=8");
+        assert_eq!(config.limits.body_bytes, 16 << 20);
+        assert_eq!(config.limits.idle_timeout, Duration::from_secs(10));
+        assert_eq!(config.limits.headers, Limits::default().headers);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, says) in [
+            ("listen = 3", "expected a sequence"),
+            ("lissen = []", "unknown field `lissen`"),
+            ("receive-level = 64", "use 0 to 63"),
+            ("ceiling = 9", "0 to 7"),
+            ("[limits]\nidle-timeout = 10", "unit"),
+            (
+                "[[priority]]\npath = \"api\"\nlevel = 8",
+                "must begin with /",
+            ),
+            ("[[priority]]\nlevel = 64", "not a level"),
+            ("listen = []", "no address"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

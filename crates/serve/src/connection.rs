@@ -1,0 +1,263 @@
+//! What is known of a connection, and the watch over its times.
+//!
+//! Nobody arms a timer per request: a connection notes what it waits for and since when, in
+//! relaxed atomics and in the time of a coarse clock that one coroutine advances
+//! ([`crate::sweep`]); the same coroutine looks at all connections four times a second and ends those
+//! that have waited too long. So a time-out is at most a quarter of a second late, and costs the hot
+//! path a load and a store.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use upshift::CoroutineId;
+
+use crate::config::Limits;
+
+/// Below so many bytes per second a body is taken for an attack.
+const SLOWEST_BODY: u64 = 1024;
+
+/// One connection. Times are ms of the coarse clock; 0 is "not waiting".
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) peer: SocketAddr,
+    pub(crate) coroutine: OnceLock<CoroutineId>,
+    clock: Arc<AtomicU64>,
+    two: AtomicBool,
+    active: AtomicU32,
+    /// A head has begun, or the connection has just been accepted.
+    head_since: AtomicU64,
+    idle_since: AtomicU64,
+    write_since: AtomicU64,
+    pub(crate) body_waits: AtomicU64,
+    body_since: AtomicU64,
+    body_bytes: AtomicU64,
+}
+
+impl Conn {
+    pub(crate) fn new(peer: SocketAddr, clock: Arc<AtomicU64>) -> Conn {
+        let now = clock.load(Relaxed);
+        Conn {
+            peer,
+            coroutine: OnceLock::new(),
+            clock,
+            two: AtomicBool::new(false),
+            active: AtomicU32::new(0),
+            head_since: AtomicU64::new(now),
+            idle_since: AtomicU64::new(0),
+            write_since: AtomicU64::new(0),
+            body_waits: AtomicU64::new(0),
+            body_since: AtomicU64::new(0),
+            body_bytes: AtomicU64::new(0),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.load(Relaxed)
+    }
+
+    /// The connection speaks HTTP/2: what arrives between requests is no head.
+    pub(crate) fn speaks_two(&self) {
+        self.two.store(true, Relaxed);
+        self.head_since.store(0, Relaxed);
+        self.idle_since.store(self.now(), Relaxed);
+    }
+
+    pub(crate) fn begin_request(&self) {
+        self.active.fetch_add(1, Relaxed);
+        self.head_since.store(0, Relaxed);
+        self.idle_since.store(0, Relaxed);
+    }
+
+    pub(crate) fn end_request(&self) {
+        if self.active.fetch_sub(1, Relaxed) == 1 {
+            self.idle_since.store(self.now(), Relaxed);
+            self.body_since.store(0, Relaxed);
+            self.body_bytes.store(0, Relaxed);
+        }
+    }
+
+    pub(crate) fn waits_for_body(&self) {
+        if self.body_waits.load(Relaxed) == 0 {
+            self.body_waits.store(self.now(), Relaxed);
+        }
+        if self.body_since.load(Relaxed) == 0 {
+            self.body_since.store(self.now(), Relaxed);
+        }
+    }
+
+    pub(crate) fn has_body(&self, bytes: u64) {
+        self.body_waits.store(0, Relaxed);
+        self.body_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    fn received(&self) {
+        if self.active.load(Relaxed) == 0
+            && !self.two.load(Relaxed)
+            && self.head_since.load(Relaxed) == 0
+        {
+            self.head_since.store(self.now(), Relaxed);
+            self.idle_since.store(0, Relaxed);
+        }
+    }
+
+    fn wrote(&self, pending: bool) {
+        let since = self.write_since.load(Relaxed);
+        if pending && since == 0 {
+            self.write_since.store(self.now(), Relaxed);
+        } else if !pending && since != 0 {
+            self.write_since.store(0, Relaxed);
+        }
+    }
+
+    /// What has lasted too long, if something has.
+    pub(crate) fn overdue(&self, now: u64, limits: &Limits) -> Option<&'static str> {
+        let over = |since: &AtomicU64, limit: Duration| {
+            let since = since.load(Relaxed);
+            since != 0
+                && !limit.is_zero()
+                && u128::from(now.saturating_sub(since)) > limit.as_millis()
+        };
+        if over(&self.head_since, limits.header_timeout) {
+            return Some("header");
+        }
+        if over(&self.idle_since, limits.idle_timeout) {
+            return Some("idle");
+        }
+        if over(&self.write_since, limits.write_timeout) {
+            return Some("write");
+        }
+        if over(&self.body_waits, limits.body_timeout) {
+            return Some("body");
+        }
+        // A trickle: the first bytes may take as long as a pause, the rest has to keep up.
+        if over(&self.body_since, limits.body_timeout) && self.body_waits.load(Relaxed) != 0 {
+            let grace = limits.body_timeout.as_millis() as u64;
+            let elapsed = now - self.body_since.load(Relaxed) - grace;
+            if self.body_bytes.load(Relaxed) < elapsed * SLOWEST_BODY / 1000 {
+                return Some("body");
+            }
+        }
+        None
+    }
+}
+
+/// A connection's I/O, watched.
+pub(crate) struct Watched<I> {
+    pub(crate) io: I,
+    pub(crate) conn: Arc<Conn>,
+}
+
+impl<I: Read + Unpin> Read for Watched<I> {
+    #[inline]
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        room: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.io).poll_read(cx, room);
+        if matches!(result, Poll::Ready(Ok(()))) {
+            self.conn.received();
+        }
+        result
+    }
+}
+
+impl<I: Write + Unpin> Write for Watched<I> {
+    #[inline]
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.conn.wrote(result.is_pending());
+        result
+    }
+
+    #[inline]
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.io).poll_write_vectored(cx, pieces);
+        self.conn.wrote(result.is_pending());
+        result
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    #[inline]
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.io).poll_flush(cx);
+        self.conn.wrote(result.is_pending());
+        result
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.io).poll_shutdown(cx);
+        self.conn.wrote(result.is_pending());
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(now: u64) -> (Conn, Arc<AtomicU64>) {
+        let clock = Arc::new(AtomicU64::new(now));
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        (Conn::new(peer, clock.clone()), clock)
+    }
+
+    #[test]
+    fn each_wait_has_its_limit() {
+        let limits = Limits::default();
+        let (conn, clock) = conn(1);
+        assert_eq!(conn.overdue(10_000, &limits), None);
+        assert_eq!(conn.overdue(10_002, &limits), Some("header"));
+        conn.begin_request();
+        assert_eq!(
+            conn.overdue(1_000_000, &limits),
+            None,
+            "handlers may take their time"
+        );
+        clock.store(1000, Relaxed);
+        conn.waits_for_body();
+        assert_eq!(conn.overdue(31_001, &limits), Some("body"));
+        conn.has_body(10);
+        conn.wrote(true);
+        assert_eq!(conn.overdue(31_001, &limits), Some("write"));
+        conn.wrote(false);
+        conn.end_request();
+        assert_eq!(conn.overdue(76_001, &limits), Some("idle"));
+        conn.received();
+        assert_eq!(conn.overdue(11_001, &limits), Some("header"));
+    }
+
+    #[test]
+    fn a_trickling_body_is_overdue_however_often_it_drips() {
+        let limits = Limits::default();
+        let (conn, clock) = conn(1);
+        conn.begin_request();
+        for second in 1..60u64 {
+            clock.store(second * 1000, Relaxed);
+            conn.waits_for_body();
+            conn.has_body(1);
+        }
+        conn.waits_for_body();
+        assert_eq!(conn.overdue(60_000, &limits), Some("body"));
+        conn.has_body(1 << 20);
+        conn.waits_for_body();
+        assert_eq!(conn.overdue(60_000, &limits), None);
+    }
+}

@@ -1,0 +1,172 @@
+//! Reading files: what is in the page cache at once, in the poll; the rest over the ring.
+//!
+//! A piece is read into a buffer from a small pool of the thread, which is not cleared each
+//! time and goes back when the piece has been sent.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+/// Bytes read at once. Larger ones would leave the allocator's cache, and the CPU's.
+pub(super) const PIECE: usize = 64 * 1024;
+/// Buffers that a thread keeps.
+const KEPT: usize = 16;
+
+thread_local! {
+    static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A buffer of [`PIECE`] initialised bytes, which returns to the pool of the thread that drops it.
+struct Buffer {
+    bytes: Vec<u8>,
+    length: usize,
+}
+
+impl Buffer {
+    fn take() -> Buffer {
+        let bytes = POOL
+            .with_borrow_mut(Vec::pop)
+            .unwrap_or_else(|| vec![0; PIECE]);
+        Buffer { bytes, length: 0 }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        // The thread may be ending.
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < KEPT && bytes.len() == PIECE {
+                pool.push(bytes);
+            }
+        });
+    }
+}
+
+/// The bytes of a file that are in the page cache, from `at` on, at most `most`; `None` if
+/// reading would have to wait.
+fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Bytes>> {
+    let mut buffer = Buffer::take();
+    let most = usize::try_from(most).map_or(PIECE, |most| most.min(PIECE));
+    let room = &mut [IoSliceMut::new(&mut buffer.bytes[..most])];
+    match preadv2(file, room, at, ReadWriteFlags::NOWAIT) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(count) => {
+            buffer.length = count;
+            Ok(Some(Bytes::from_owner(buffer)))
+        }
+        // Not cached; or a file system that cannot tell.
+        Err(Errno::AGAIN | Errno::OPNOTSUPP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// As [`read_now`], over the ring.
+async fn read_later(file: upshift::fs::File, at: u64, most: u64) -> io::Result<Bytes> {
+    let most = usize::try_from(most).map_or(PIECE, |most| most.min(PIECE));
+    let (result, mut buffer) = file.read_at(Vec::with_capacity(most), at).await;
+    match result? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        count => {
+            buffer.truncate(count.min(most));
+            Ok(Bytes::from(buffer))
+        }
+    }
+}
+
+/// All of a range that fits in one piece, if the page cache has it.
+pub(super) fn small(file: &File, range: &Range<u64>) -> Option<Bytes> {
+    let length = range.end - range.start;
+    if length > PIECE as u64 {
+        return None;
+    }
+    let bytes = read_now(file, range.start, length).ok()??;
+    (bytes.len() as u64 == length).then_some(bytes)
+}
+
+type Reading = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send>>;
+
+/// A range of a file as a body. A file that becomes shorter meanwhile ends the response with an
+/// error, so the client sees that something is missing.
+pub(crate) struct FileBody {
+    file: Source,
+    range: Range<u64>,
+    reading: Option<Reading>,
+}
+
+enum Source {
+    Plain(File),
+    /// Something had to wait: everything goes over the ring from then on.
+    Ring(upshift::fs::File),
+    Taken,
+}
+
+impl FileBody {
+    pub(super) fn new(file: File, range: Range<u64>) -> FileBody {
+        FileBody {
+            file: Source::Plain(file),
+            range,
+            reading: None,
+        }
+    }
+
+    /// Bytes that have not been handed out.
+    pub(crate) fn left(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        if self.left() == 0 {
+            return Poll::Ready(None);
+        }
+        if self.reading.is_none() {
+            if let Source::Plain(file) = &self.file {
+                match read_now(file, self.range.start, self.left()) {
+                    Ok(Some(bytes)) => return Poll::Ready(Some(Ok(self.advance(bytes)))),
+                    Ok(None) => {}
+                    Err(error) => return Poll::Ready(Some(Err(self.fail(error)))),
+                }
+            }
+            let file = match std::mem::replace(&mut self.file, Source::Taken) {
+                Source::Plain(file) => upshift::fs::File::from_std(file),
+                Source::Ring(file) => file,
+                Source::Taken => return Poll::Ready(None),
+            };
+            self.file = Source::Ring(file.clone());
+            self.reading = Some(Box::pin(read_later(file, self.range.start, self.left())));
+        }
+        let Some(reading) = &mut self.reading else {
+            return Poll::Ready(None);
+        };
+        let result = std::task::ready!(reading.as_mut().poll(cx));
+        self.reading = None;
+        Poll::Ready(Some(match result {
+            Ok(bytes) => Ok(self.advance(bytes)),
+            Err(error) => Err(self.fail(error)),
+        }))
+    }
+
+    fn advance(&mut self, bytes: Bytes) -> Bytes {
+        self.range.start = self.range.end.min(self.range.start + bytes.len() as u64);
+        bytes
+    }
+
+    fn fail(&mut self, error: io::Error) -> io::Error {
+        self.range.start = self.range.end;
+        error
+    }
+}

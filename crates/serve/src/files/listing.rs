@@ -1,0 +1,159 @@
+//! A page for a folder.
+
+use std::fmt::Write;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rustix::fs::{Dir, FileType};
+
+use super::open::Root;
+
+/// Names listed; a folder may have more, and the page says so.
+const MOST: usize = 10_000;
+
+const NAME: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+struct Entry {
+    name: String,
+    folder: bool,
+    size: u64,
+}
+
+/// The page of a folder, which is `relative` to the root. Blocks: reads the folder and asks for
+/// every size. What leads out of the root is not listed, as it is not served.
+pub(super) fn page(
+    root: &Root,
+    folder: OwnedFd,
+    relative: &str,
+    hidden: bool,
+) -> io::Result<String> {
+    let mut entries = Vec::new();
+    let mut more = false;
+    for entry in Dir::read_from(&folder)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else {
+            continue;
+        };
+        if name == "." || name == ".." || (name.starts_with('.') && !hidden) {
+            continue;
+        }
+        if entries.len() == MOST {
+            more = true;
+            break;
+        }
+        let Ok((kind, size)) = root.look_at(&format!("{relative}/{name}")) else {
+            continue;
+        };
+        if matches!(kind, FileType::RegularFile | FileType::Directory) {
+            entries.push(Entry {
+                name: name.to_owned(),
+                folder: kind.is_dir(),
+                size,
+            });
+        }
+    }
+    entries.sort_by(|a, b| b.folder.cmp(&a.folder).then_with(|| a.name.cmp(&b.name)));
+    let title = if relative == "." {
+        "/".to_owned()
+    } else {
+        format!("/{relative}/")
+    };
+    Ok(render(&title, &entries, more))
+}
+
+fn render(title: &str, entries: &[Entry], more: bool) -> String {
+    let title = escape(title);
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title>\n\
+         <style>body{{font:16px/1.5 system-ui,sans-serif;margin:2em auto;max-width:50em;padding:0 1em;\
+         color-scheme:light dark}}table{{border-collapse:collapse;width:100%}}td{{padding:.1em .5em}}\
+         td+td{{text-align:right;font-variant-numeric:tabular-nums}}a{{text-decoration:none}}\
+         tr:hover{{background:#8882}}</style></head>\n<body><h1>{title}</h1>\n<table>\n"
+    );
+    if title != "/" {
+        page.push_str("<tr><td><a href=\"../\">..</a></td><td></td></tr>\n");
+    }
+    for entry in entries {
+        let slash = if entry.folder { "/" } else { "" };
+        let link = utf8_percent_encode(&entry.name, NAME);
+        let size = if entry.folder {
+            String::new()
+        } else {
+            human(entry.size)
+        };
+        // Writing to a string cannot fail. `./`: a name with a colon is no scheme.
+        let _ = writeln!(
+            page,
+            "<tr><td><a href=\"./{link}{slash}\">{}{slash}</a></td><td>{size}</td></tr>",
+            escape(&entry.name)
+        );
+    }
+    page.push_str("</table>\n");
+    if more {
+        let _ = writeln!(page, "<p>Only {MOST} names are listed.</p>");
+    }
+    page.push_str("</body></html>\n");
+    page
+}
+
+fn human(size: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = size as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{size} B")
+    } else {
+        format!("{value:.1} {}", units[unit])
+    }
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_become_markup_or_schemes() {
+        let entry = |name: &str| Entry {
+            name: name.into(),
+            folder: false,
+            size: 2048,
+        };
+        let page = render(
+            "/a<b>/",
+            &[entry("<script>"), entry("javascript:x"), entry("a&b?c#d")],
+            false,
+        );
+        assert!(
+            !page.contains("<script>") && page.contains("&lt;script&gt;"),
+            "{page}"
+        );
+        assert!(page.contains("href=\"./javascript%3Ax\""), "{page}");
+        assert!(page.contains("href=\"./a%26b%3Fc%23d\""), "{page}");
+        assert!(page.contains("2.0 KiB"), "{page}");
+    }
+}

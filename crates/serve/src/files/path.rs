@@ -1,0 +1,124 @@
+//! From the path of a request to a name below the root.
+//!
+//! The kernel keeps names below the root ([`super::open`]); what is refused here is refused
+//! because no honest client asks for it.
+
+use percent_encoding::percent_decode_str;
+
+/// A path that has been understood.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    /// Relative to the root, without empty segments; `.` for the root itself.
+    pub(super) relative: String,
+    /// The path ended with `/`: a folder is meant.
+    pub(super) folder: bool,
+}
+
+/// Why a path is no name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// `..`, NUL, not UTF-8, or a broken escape.
+    Bad,
+    /// A name that begins with a dot, and these are not served.
+    Hidden,
+}
+
+/// Decodes once, and takes the path apart.
+pub(super) fn name_of(path: &str, hidden: bool) -> Result<Name, Wrong> {
+    let escapes = path.split('%').skip(1);
+    for escape in escapes {
+        let digits = escape.as_bytes().get(..2).ok_or(Wrong::Bad)?;
+        if !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(Wrong::Bad);
+        }
+    }
+    let decoded = percent_decode_str(path)
+        .decode_utf8()
+        .map_err(|_| Wrong::Bad)?;
+    if decoded.contains('\0') {
+        return Err(Wrong::Bad);
+    }
+    let mut relative = String::with_capacity(decoded.len());
+    let mut secret = false;
+    for segment in decoded
+        .split('/')
+        .filter(|segment| !segment.is_empty() && *segment != ".")
+    {
+        if segment == ".." {
+            return Err(Wrong::Bad);
+        }
+        // RFC 8615: these are for everybody.
+        secret |= segment.starts_with('.') && segment != ".well-known";
+        if !relative.is_empty() {
+            relative.push('/');
+        }
+        relative.push_str(segment);
+    }
+    if secret && !hidden {
+        return Err(Wrong::Hidden);
+    }
+    let folder = relative.is_empty() || decoded.ends_with('/') || decoded.ends_with("/.");
+    if relative.is_empty() {
+        relative.push('.');
+    }
+    Ok(Name { relative, folder })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn honest_paths_are_understood() {
+        for (path, relative, folder) in [
+            ("/", ".", true),
+            ("/a/b.txt", "a/b.txt", false),
+            ("/a//b/", "a/b", true),
+            ("/a/./b", "a/b", false),
+            ("/a%20b%C3%A4", "a bä", false),
+            ("/%2e/a", "a", false),
+            ("/.well-known/x", ".well-known/x", false),
+            ("/a..b/...c", "", false),
+        ] {
+            let name = name_of(path, false);
+            if relative.is_empty() {
+                assert_eq!(name, Err(Wrong::Hidden), "{path}");
+                continue;
+            }
+            let expected = Name {
+                relative: relative.into(),
+                folder,
+            };
+            assert_eq!(name, Ok(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_that_climb_are_refused() {
+        for path in [
+            "/..",
+            "/../etc/passwd",
+            "/a/../../b",
+            "/%2e%2e/b",
+            "/..%2fetc",
+            "/a/%2E%2E/",
+            "/a%00b",
+            "/a%",
+            "/a%2",
+            "/a%zz",
+            "/%ff",
+            "/%c0%ae%c0%ae/",
+        ] {
+            assert_eq!(name_of(path, true), Err(Wrong::Bad), "{path}");
+        }
+        // Decoded once: what is left is an odd but harmless name.
+        assert_eq!(name_of("/%252e%252e/", true).unwrap().relative, "%2e%2e");
+    }
+
+    #[test]
+    fn hidden_names_are_served_only_if_wanted() {
+        assert_eq!(name_of("/.git/config", false), Err(Wrong::Hidden));
+        assert_eq!(name_of("/a/.env", false), Err(Wrong::Hidden));
+        assert_eq!(name_of("/a/.env", true).unwrap().relative, "a/.env");
+    }
+}

@@ -1,0 +1,306 @@
+//! From a request to the response with a file.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{
+    self, ACCEPT_ENCODING, ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH,
+    CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, LAST_MODIFIED, LOCATION, VARY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderMap, Method, Response, StatusCode, Uri};
+use rustix::fs::FileType;
+
+use super::condition::{Answer, Validators, evaluate};
+use super::content::{FileBody, small};
+use super::listing;
+use super::open::{Found, Root};
+use super::path::{Wrong, name_of};
+use crate::body::Body;
+use crate::config::Files;
+use crate::reply;
+
+/// Answers a request for a file.
+pub(crate) async fn respond(
+    root: Arc<Root>,
+    settings: &Files,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Response<Body> {
+    if method != Method::GET && method != Method::HEAD {
+        let mut response = reply::text(StatusCode::METHOD_NOT_ALLOWED, "files can only be read\n");
+        response
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    let mut response = match find(&root, settings, uri, headers).await {
+        Ok(response) => response,
+        Err(error) => {
+            eprintln!("upshift serve: {}: {error}", uri.path());
+            reply::text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the file cannot be read\n",
+            )
+        }
+    };
+    if method == Method::HEAD {
+        *response.body_mut() = Body::empty();
+    }
+    response
+}
+
+async fn find(
+    root: &Arc<Root>,
+    settings: &Files,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> std::io::Result<Response<Body>> {
+    let name = match name_of(uri.path(), settings.hidden) {
+        Ok(name) => name,
+        Err(Wrong::Bad) => return Ok(reply::text(StatusCode::BAD_REQUEST, "this is not a path\n")),
+        Err(Wrong::Hidden) => return Ok(not_found()),
+    };
+    let Some(found) = root.find(&name.relative).await? else {
+        return Ok(not_found());
+    };
+    match found.kind {
+        FileType::RegularFile if !name.folder => {
+            file(root, settings, &name.relative, found, headers).await
+        }
+        FileType::Directory if !name.folder => Ok(redirect(uri)),
+        FileType::Directory => {
+            let index = format!("{}/{}", name.relative, settings.index);
+            match root.find(&index).await? {
+                Some(found) if found.kind.is_file() => {
+                    file(root, settings, &index, found, headers).await
+                }
+                _ if settings.listing => list(root, found, name.relative, settings.hidden).await,
+                _ => Ok(not_found()),
+            }
+        }
+        _ => Ok(not_found()),
+    }
+}
+
+fn not_found() -> Response<Body> {
+    reply::text(StatusCode::NOT_FOUND, "there is no such file\n")
+}
+
+/// To the same path with a slash at its end: links of the page are relative to it.
+fn redirect(uri: &Uri) -> Response<Body> {
+    // With one slash in front, or it would name another host.
+    let path = uri.path().trim_start_matches('/');
+    let query = uri
+        .query()
+        .map(|query| format!("?{query}"))
+        .unwrap_or_default();
+    let mut response = reply::text(StatusCode::PERMANENT_REDIRECT, "");
+    if let Ok(location) = HeaderValue::from_str(&format!("/{path}/{query}")) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    response
+}
+
+async fn list(
+    root: &Arc<Root>,
+    found: Found,
+    relative: String,
+    hidden: bool,
+) -> std::io::Result<Response<Body>> {
+    let root = root.clone();
+    let page =
+        upshift::spawn_blocking(move || listing::page(&root, found.file.into(), &relative, hidden));
+    let page = page
+        .await
+        .map_err(|ended| std::io::Error::other(ended.to_string()))??;
+    let mut response = reply::typed(StatusCode::OK, "text/html; charset=utf-8", page);
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(response)
+}
+
+async fn file(
+    root: &Arc<Root>,
+    settings: &Files,
+    name: &str,
+    found: Found,
+    headers: &HeaderMap,
+) -> std::io::Result<Response<Body>> {
+    let kind = content_type(name);
+    let squeezable = settings.precompressed && is_squeezable(kind);
+    let mut found = found;
+    let mut encoding = None;
+    if squeezable {
+        for (coding, suffix) in accepted(headers) {
+            if let Some(squeezed) = root.find(&format!("{name}{suffix}")).await?
+                && squeezed.kind.is_file()
+            {
+                found = squeezed;
+                encoding = Some(coding);
+                break;
+            }
+        }
+    }
+    let file = Validators::new(found.modified, found.size, encoding.unwrap_or_default());
+    let answer = evaluate(headers, &file, found.size);
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = answer.status();
+    let size = found.size;
+    let length = match answer {
+        Answer::Whole => Some(0..size),
+        Answer::Part(range) => {
+            let content_range = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+            insert(&mut response, CONTENT_RANGE, &content_range);
+            Some(range)
+        }
+        Answer::Unsatisfiable => {
+            insert(&mut response, CONTENT_RANGE, &format!("bytes */{size}"));
+            return Ok(response);
+        }
+        Answer::PreconditionFailed => return Ok(response),
+        Answer::NotModified => None,
+    };
+    insert(&mut response, ETAG, &file.etag);
+    insert(
+        &mut response,
+        LAST_MODIFIED,
+        &httpdate::fmt_http_date(file.modified),
+    );
+    if squeezable {
+        response
+            .headers_mut()
+            .insert(VARY, HeaderValue::from_static("accept-encoding"));
+    }
+    if let Some(value) = &settings.cache_control {
+        insert(&mut response, CACHE_CONTROL, value);
+    }
+    let Some(range) = length else {
+        return Ok(response);
+    };
+    let fields = response.headers_mut();
+    fields.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(coding) = encoding {
+        fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
+    }
+    *response.body_mut() = match small(&found.file, &range) {
+        Some(bytes) => Body::from(bytes),
+        None if range.is_empty() => Body::from(Bytes::new()),
+        None => Body::file(FileBody::new(found.file, range)),
+    };
+    Ok(response)
+}
+
+fn insert(response: &mut Response<Body>, name: header::HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+/// The media type of a name, from its extension.
+fn content_type(name: &str) -> &'static str {
+    let kind = mime_guess::from_path(name)
+        .first_raw()
+        .unwrap_or("application/octet-stream");
+    match kind {
+        "text/html" => "text/html; charset=utf-8",
+        "text/plain" => "text/plain; charset=utf-8",
+        "text/css" => "text/css; charset=utf-8",
+        "text/javascript" | "application/javascript" => "text/javascript; charset=utf-8",
+        "text/markdown" => "text/markdown; charset=utf-8",
+        "text/csv" => "text/csv; charset=utf-8",
+        kind => kind,
+    }
+}
+
+/// Is it worth looking for a compressed file of this type?
+fn is_squeezable(kind: &str) -> bool {
+    kind.starts_with("text/")
+        || kind.ends_with("json")
+        || kind.ends_with("xml")
+        || matches!(
+            kind,
+            "application/wasm" | "font/ttf" | "font/otf" | "application/octet-stream"
+        )
+}
+
+/// The codings that the client accepts and there may be files of, the smallest first.
+fn accepted(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let accepts = |coding: &str| {
+        headers
+            .get_all(ACCEPT_ENCODING)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .any(|item| {
+                let mut parts = item.split(';').map(str::trim);
+                let named = parts
+                    .next()
+                    .is_some_and(|name| name.eq_ignore_ascii_case(coding));
+                let refused = parts.any(|part| {
+                    part.strip_prefix("q=")
+                        .is_some_and(|q| q.parse().is_ok_and(|q: f32| q <= 0.0))
+                });
+                named && !refused
+            })
+    };
+    let both = [
+        ("br", ".br", accepts("br")),
+        ("gzip", ".gz", accepts("gzip")),
+    ];
+    both.into_iter()
+        .filter(|(_, _, accepted)| *accepted)
+        .map(|(coding, suffix, _)| (coding, suffix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_guessed_and_text_is_utf_8() {
+        for (name, kind) in [
+            ("a/index.html", "text/html; charset=utf-8"),
+            ("x.js", "text/javascript; charset=utf-8"),
+            ("x.JSON", "application/json"),
+            ("x.png", "image/png"),
+            ("x.svg", "image/svg+xml"),
+            ("x.wasm", "application/wasm"),
+            ("x.woff2", "font/woff2"),
+            ("x.pdf", "application/pdf"),
+            ("x.mp4", "video/mp4"),
+            ("x", "application/octet-stream"),
+        ] {
+            assert_eq!(content_type(name), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn codings_are_taken_as_the_client_weighs_them() {
+        let of = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, value.parse().unwrap());
+            accepted(&headers)
+                .map(|(coding, _)| coding)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of("gzip, deflate, br;q=0.5"), ["br", "gzip"]);
+        assert_eq!(of("br;q=0, gzip;q=1.0"), ["gzip"]);
+        assert_eq!(of("identity"), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn redirects_stay_on_this_host() {
+        let location = |path: &str| {
+            let response = redirect(&path.parse().unwrap());
+            response.headers()[LOCATION].to_str().unwrap().to_owned()
+        };
+        assert_eq!(location("/folder?x=1"), "/folder/?x=1");
+        assert_eq!(location("//evil.example"), "/evil.example/");
+    }
+}

@@ -1,0 +1,82 @@
+//! An HTTP server in which every request has a priority.
+//!
+//! `upshift serve` on the command line; here as a library, for any tower service. HTTP/1.1 and
+//! HTTP/2, with TLS or without; static files; limits, admission, draining, reloading, metrics and an
+//! access log.
+//!
+//! ```no_run
+//! use upshift_serve::{Config, Server};
+//!
+//! #[upshift::main]
+//! async fn main() -> Result<(), String> {
+//!     let app = axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
+//!     let server = Server::bind(Config::default())?.with_service(app).start()?;
+//!     let control = server.control();
+//!     upshift::spawn(
+//!         async move {
+//!             let _ = upshift::signal::terminate().await;
+//!             control.drain();
+//!         },
+//!         upshift::Priority::Inherit,
+//!     )
+//!     .detach();
+//!     server.run().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # The way of a request
+//!
+//! ```text
+//!  connection coroutine, at the level of receiving
+//!    read, parse ─► level: operator's rule, else the client's `Priority`, else u=3
+//!                   ├─ too many requests of this address ─► 429
+//!                   ├─ this level would wait too long, or has too many ─► 503
+//!                   ▼
+//!    the coroutine takes the level (HTTP/2: the stream's own coroutine) and queues there
+//!                   ▼
+//!    handler ─► response, body ─► back to the level of receiving
+//! ```
+//!
+//! | module | concern |
+//! |---|---|
+//! | `config`, `units` | what can be set |
+//! | `priority`, `rules` | the level of a request |
+//! | `admission`, `rates` | what is refused |
+//! | `server`, `shared`, `connection`, `sweep`, `tls` | connections and their time-outs |
+//! | `service`, `in_flight` | a request from head to end, and its `reprio` |
+//! | `site`, `files`, `reply`, `body` | responses |
+//! | `metrics`, `access_log`, `control` | what the operator sees and says |
+
+#![forbid(unsafe_code)]
+
+mod access_log;
+mod admission;
+mod bind;
+mod body;
+mod clock;
+mod config;
+mod connection;
+mod control;
+mod files;
+mod in_flight;
+mod metrics;
+mod priority;
+mod rates;
+mod reply;
+mod rules;
+mod server;
+mod service;
+mod shared;
+mod site;
+mod sweep;
+mod tls;
+pub mod units;
+
+pub use body::{Body, RequestBody, TooLarge};
+pub use config::{Admission, Config, Endpoint, Files, Limits, TlsFiles};
+pub use control::ask;
+pub use priority::Urgency;
+pub use rules::{Network, Rule};
+pub use server::{Server, Started};
+pub use shared::Control;

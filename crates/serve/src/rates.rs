@@ -1,0 +1,87 @@
+//! Requests per second of an address: a token bucket each.
+//!
+//! A bucket that is full says nothing and is forgotten, so the table holds the addresses of the
+//! last second.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, PoisonError};
+
+const SECOND: u64 = 1_000_000_000;
+/// Addresses at a time; more than these are let through rather than remembered.
+const MOST: usize = 1 << 17;
+
+/// Who counts as one client: an address, in IPv6 a /64 network.
+pub(crate) fn peer_key(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(
+            address.to_bits() & !u128::from(u64::MAX),
+        )),
+        v4 => v4,
+    }
+}
+
+/// The buckets. What is stored is when the bucket will be full.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    full_at: Mutex<HashMap<IpAddr, u64>>,
+}
+
+impl Rates {
+    /// May this address make a request now? `rate` per second, and as many at once.
+    pub(crate) fn take(&self, peer: IpAddr, rate: u32, now: u64) -> bool {
+        if rate == 0 {
+            return true;
+        }
+        let cost = SECOND / u64::from(rate);
+        let mut buckets = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = buckets.len() < MOST;
+        let key = peer_key(peer);
+        if !room && !buckets.contains_key(&key) {
+            return true;
+        }
+        let full_at = buckets.entry(key).or_insert(now);
+        let next = (*full_at).max(now) + cost;
+        if next - now > SECOND {
+            return false;
+        }
+        *full_at = next;
+        true
+    }
+
+    /// Forgets buckets that are full.
+    pub(crate) fn prune(&self, now: u64) {
+        let mut buckets = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if !buckets.is_empty() {
+            buckets.retain(|_, full_at| *full_at > now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_then_the_rate() {
+        let rates = Rates::default();
+        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let burst = (0..100).filter(|_| rates.take(one, 10, SECOND)).count();
+        assert_eq!(burst, 10);
+        assert!(rates.take(other, 10, SECOND));
+        let next = (0..100)
+            .filter(|_| rates.take(one, 10, SECOND + SECOND / 2))
+            .count();
+        assert_eq!(next, 5);
+        rates.prune(3 * SECOND);
+        assert!(rates.full_at.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_client() {
+        let key = |text: &str| peer_key(text.parse().unwrap());
+        assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1"));
+        assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
+        assert_eq!(key("::ffff:10.0.0.1"), key("10.0.0.1"));
+    }
+}

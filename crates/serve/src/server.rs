@@ -1,0 +1,414 @@
+//! Listening, accepting, and the life of a connection.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_body::Body as HttpBody;
+use hyper::rt::{Read, Write};
+use hyper::server::conn::{http1, http2};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tower_service::Service;
+use upshift::hyper::{Clock, Io, Spawner};
+use upshift::net::{TcpListener, TcpStream};
+use upshift::sync::Notify;
+use upshift::{Level, Priority, time};
+
+use crate::access_log::AccessLog;
+use crate::admission::Gates;
+use crate::body::{Body, BoxError, RequestBody};
+use crate::config::{Config, Limits};
+use crate::connection::{Conn, Watched};
+use crate::control::Commands;
+use crate::files::Root;
+use crate::in_flight::InFlight;
+use crate::metrics::Metrics;
+use crate::rates::Rates;
+use crate::service::Http;
+use crate::shared::{Connections, Control, Live, Shared};
+use crate::tls::TlsIo;
+use crate::{bind, clock, reply, sweep};
+
+/// What an HTTP/2 client with prior knowledge sends first.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How long accepting rests when descriptors or memory have run out.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
+/// Accepting and the watch over time-outs go before all requests.
+const WATCH: Level = Level::at::<1>();
+
+/// A server that listens.
+pub struct Server {
+    shared: Shared,
+    listeners: Vec<TcpListener>,
+}
+
+impl Server {
+    /// Opens everything that the settings name, and listens; inside a runtime. Raises
+    /// `RLIMIT_NOFILE` as far as it may.
+    ///
+    /// # Errors
+    /// What cannot be opened and what to do about it.
+    pub fn bind(config: Config) -> Result<Server, String> {
+        let runtime = upshift::Handle::current().map_err(|error| error.to_string())?;
+        raise_descriptors();
+        let root = Root::open(&config.root)
+            .map_err(|error| format!("cannot serve {}: {error}", config.root.display()))?;
+        let log = match &config.access_log {
+            None => None,
+            Some(path) => Some(
+                AccessLog::open(path)
+                    .map_err(|error| format!("access log {}: {error}", path.display()))?,
+            ),
+        };
+        let live = Live::new(config)?;
+        let listeners = live
+            .config
+            .listen
+            .iter()
+            .map(|address| bind::listen(*address));
+        let listeners = listeners
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(|error| error.to_string())?;
+        Ok(Server {
+            shared: Shared {
+                receive: Level::new(live.config.receive_level)
+                    .map_err(|error| error.to_string())?,
+                live: RwLock::new(Arc::new(live)),
+                gates: Gates::new(),
+                rates: Rates::default(),
+                metrics: Metrics::new(),
+                connections: Connections::default(),
+                in_flight: InFlight::default(),
+                runtime,
+                root,
+                app: None,
+                log,
+                coarse: Arc::new(AtomicU64::new(clock::millis())),
+                read_config: None,
+                draining: AtomicBool::new(false),
+                drain: Notify::new(),
+            },
+            listeners,
+        })
+    }
+
+    /// Serves a tower service, such as an axum `Router`, instead of files. The built-in endpoints
+    /// stay; turn them off in the settings if the service has paths of these names.
+    #[must_use]
+    pub fn with_service<S, B>(mut self, service: S) -> Server
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<BoxError>,
+        B: HttpBody<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.shared.app = Some(Arc::new(move |request| {
+            let mut service = service.clone();
+            Box::pin(async move {
+                let ready = poll_fn(|cx| service.poll_ready(cx).map_err(Into::into)).await;
+                let answer = match ready {
+                    Ok(()) => service.call(request).await.map_err(Into::into),
+                    Err(error) => Err(error),
+                };
+                answer.map_or_else(failed, |response| response.map(Body::new))
+            })
+        }));
+        self
+    }
+
+    /// Where a reload gets its settings from.
+    #[must_use]
+    pub fn with_reload(
+        mut self,
+        read: impl Fn() -> Result<Config, String> + Send + Sync + 'static,
+    ) -> Server {
+        self.shared.read_config = Some(Box::new(read));
+        self
+    }
+
+    /// The addresses it listens on, with their ports.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let addresses = self.listeners.iter().map(TcpListener::local_addr);
+        addresses.filter_map(Result::ok).collect()
+    }
+
+    /// Gets ready to run.
+    ///
+    /// # Errors
+    /// If the control socket cannot be made.
+    pub fn start(self) -> Result<Started, String> {
+        let shared = Arc::new(self.shared);
+        let control = shared.live().config.control.clone();
+        let commands = control
+            .map(|path| Commands::listen(&path, &shared))
+            .transpose()?;
+        Ok(Started {
+            shared,
+            listeners: self.listeners,
+            commands,
+        })
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("addresses", &self.addresses())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A server that is ready to run.
+pub struct Started {
+    shared: Arc<Shared>,
+    listeners: Vec<TcpListener>,
+    commands: Option<Commands>,
+}
+
+impl Started {
+    /// The operator's hand on it.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control {
+            shared: self.shared.clone(),
+        }
+    }
+
+    /// Serves until it is [drained](Control::drain). Returns how many connections had to be cut
+    /// off because they did not end within the time for draining.
+    pub async fn run(self) -> usize {
+        let shared = self.shared;
+        let _commands = self.commands;
+        let sweeper = upshift::spawn(sweep::sweep(shared.clone()), WATCH);
+        let accepting: Vec<_> = self
+            .listeners
+            .into_iter()
+            .map(|listener| upshift::spawn(accept(listener, shared.clone()), WATCH))
+            .collect();
+        while !shared.is_draining() {
+            shared.drain.notified().await;
+        }
+        for accepting in accepting {
+            // New clients are refused when this has ended.
+            accepting.cancel();
+            let _ = accepting.await;
+        }
+        let left = drain(&shared).await;
+        sweeper.cancel();
+        let _ = sweeper.await;
+        left
+    }
+}
+
+impl std::fmt::Debug for Started {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Started").finish_non_exhaustive()
+    }
+}
+
+fn failed(error: BoxError) -> Response<Body> {
+    eprintln!("upshift serve: the service failed: {error}");
+    reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the service failed\n")
+}
+
+/// As many descriptors as the process may have.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
+}
+
+/// Has the connections finish, and cuts off those that do not in time.
+async fn drain(shared: &Arc<Shared>) -> usize {
+    let limit = shared.live().config.drain_timeout;
+    wake_all(shared, |shared, id| _ = shared.runtime.wake(id));
+    let _ = time::timeout(limit, none_left(shared)).await;
+    let left = shared.connections.count();
+    if left > 0 {
+        wake_all(shared, |shared, id| _ = shared.runtime.cancel(id));
+        let _ = time::timeout(Duration::from_secs(5), none_left(shared)).await;
+    }
+    left
+}
+
+fn wake_all(shared: &Shared, act: impl Fn(&Shared, upshift::CoroutineId)) {
+    shared.connections.each(|conn| {
+        if let Some(id) = conn.coroutine.get() {
+            act(shared, *id);
+        }
+    });
+}
+
+async fn none_left(shared: &Shared) {
+    while shared.connections.count() > 0 {
+        shared.connections.closed.notified().await;
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => admit(&shared, stream, peer),
+            Err(error) if error.raw_os_error().is_some() => {
+                // Of one connection, or of a process that has run out of something.
+                if !matches!(error.kind(), io::ErrorKind::ConnectionAborted) {
+                    eprintln!("upshift serve: cannot accept: {error}");
+                    time::sleep(OUT_OF_DESCRIPTORS).await;
+                }
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+fn admit(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
+    let live = shared.live();
+    let limits = &live.config.limits;
+    let conn = Arc::new(Conn::new(peer, shared.coarse.clone()));
+    let entered = shared
+        .connections
+        .enter(&conn, limits.connections, limits.connections_per_peer);
+    let Some(number) = entered else {
+        shared.metrics.turned_away.fetch_add(1, Relaxed);
+        return;
+    };
+    shared.metrics.accepted.fetch_add(1, Relaxed);
+    // The peer may be gone already.
+    let _ = stream.set_nodelay(true);
+    let seat = Seat {
+        shared: shared.clone(),
+        conn,
+        number,
+    };
+    if let Ok(handle) = upshift::try_spawn(seat.serve(stream, live), shared.receive) {
+        handle.detach();
+    }
+}
+
+/// A connection's place among the open ones.
+struct Seat {
+    shared: Arc<Shared>,
+    conn: Arc<Conn>,
+    number: u64,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.shared.connections.leave(self.number);
+    }
+}
+
+impl Seat {
+    async fn serve(self, stream: TcpStream, live: Arc<Live>) {
+        if let Some(id) = upshift::get_cid() {
+            let _ = self.conn.coroutine.set(id);
+        }
+        let mut io = Io::new(stream);
+        let limits = live.config.limits.clone();
+        // How a connection ends is between hyper and the peer.
+        if let Some(config) = &live.tls {
+            let Some(Ok(io)) = self.or_end(TlsIo::accept(io, config.clone())).await else {
+                return;
+            };
+            drop(live);
+            let two = io.chose_two();
+            let _ = self.speak(io, two, &limits).await;
+        } else {
+            drop(live);
+            let first = io.peek(PREFACE.len(), |bytes| !PREFACE.starts_with(bytes));
+            let Some(Ok(first)) = self.or_end(first).await else {
+                return;
+            };
+            let two = first.starts_with(PREFACE);
+            let _ = self.speak(io, two, &limits).await;
+        }
+    }
+
+    /// The output of `future`, or nothing if the server drains first.
+    async fn or_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            if self.shared.is_draining() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+
+    async fn speak<I>(&self, io: I, two: bool, limits: &Limits) -> hyper::Result<()>
+    where
+        I: Read + Write + Unpin + Send + 'static,
+    {
+        let io = Watched {
+            io,
+            conn: self.conn.clone(),
+        };
+        let service = Http {
+            shared: self.shared.clone(),
+            conn: self.conn.clone(),
+        };
+        let mut told = false;
+        if two {
+            self.conn.speaks_two();
+            let builder = self.http2(limits);
+            let mut connection = pin!(builder.serve_connection(io, service));
+            return poll_fn(|cx| {
+                if self.shared.is_draining() && !told {
+                    told = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                connection.as_mut().poll(cx)
+            })
+            .await;
+        }
+        let mut connection = pin!(self.http1(limits).serve_connection(io, service));
+        poll_fn(|cx| {
+            if self.shared.is_draining() && !told {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            connection.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    fn http1(&self, limits: &Limits) -> http1::Builder {
+        let mut builder = http1::Builder::new();
+        builder
+            .pipeline_flush(true)
+            .header_read_timeout(None)
+            .max_headers(limits.headers)
+            .max_header_size(usize::try_from(limits.header_bytes).unwrap_or(usize::MAX));
+        builder
+    }
+
+    fn http2(&self, limits: &Limits) -> http2::Builder<Spawner> {
+        let mut builder = http2::Builder::new(Spawner::new(Priority::At(self.shared.receive)));
+        builder
+            .timer(Clock)
+            .max_concurrent_streams(limits.streams)
+            .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+            .max_pending_accept_reset_streams(20)
+            .max_local_error_reset_streams(128)
+            .initial_stream_window_size(64 * 1024)
+            .initial_connection_window_size(1 << 20)
+            .max_send_buf_size(64 * 1024)
+            .keep_alive_interval(Duration::from_secs(20))
+            .keep_alive_timeout(Duration::from_secs(20));
+        builder
+    }
+}

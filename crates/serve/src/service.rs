@@ -1,0 +1,336 @@
+//! A request from its head to its end.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::service::Service;
+use upshift::Level;
+use upshift::hyper::{LevelBody, LevelFuture};
+
+use crate::access_log::Record;
+use crate::admission::Ticket;
+use crate::body::{Body, BoxError, RequestBody};
+use crate::clock;
+use crate::config::Endpoint;
+use crate::connection::Conn;
+use crate::in_flight::Entry;
+use crate::rules::Facts;
+use crate::shared::{Answering, Live, Shared};
+use crate::{reply, site};
+
+/// What a connection serves.
+pub(crate) struct Http {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) conn: Arc<Conn>,
+}
+
+impl Service<Request<Incoming>> for Http {
+    type Response = Response<LevelBody<Counted>>;
+    type Error = BoxError;
+    type Future = InFlight;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let live = self.shared.live();
+        let now = clock::nanos();
+        let version = request.version();
+        let facts = self.facts(&live, &request);
+        let endpoint = site::endpoint_of(&live, facts.uri.path());
+        let rule = live.rule_for(&facts);
+        let vital = matches!(endpoint, Some(Endpoint::Healthz | Endpoint::Metrics));
+        let own = if vital {
+            // Whoever watches the server must get an answer when it is overloaded.
+            self.shared.receive
+        } else {
+            live.own_level(request.headers())
+        };
+        let level = rule.unwrap_or(own);
+        self.conn.begin_request();
+        let gated = !(vital && rule.is_none());
+        let (refusal, ticket) = match self.admit(&live, &request, level, now, gated) {
+            Ok(ticket) => (None, ticket),
+            Err(refusal) => (Some(refusal.response(version)), None),
+        };
+        let (place, entry) = self.shared.in_flight.enter(facts, own, level, now);
+        let listed = entry.clone();
+        let exchange = Exchange {
+            shared: self.shared.clone(),
+            conn: self.conn.clone(),
+            ticket,
+            place,
+            entry,
+            version,
+            status: 0,
+            bytes: 0,
+            waited: 0,
+        };
+        // A refusal costs a level nothing: it is sent from where the request was received.
+        let runs_at = if refusal.is_some() {
+            self.shared.receive
+        } else {
+            level
+        };
+        let answer = match refusal {
+            Some(response) => Answer::Ready(Some(response)),
+            None => self.answer(&live, endpoint, request),
+        };
+        let exchanging = Exchanging {
+            exchange: Some(exchange),
+            answer,
+            begun: false,
+        };
+        InFlight {
+            listed: Some(listed),
+            inner: LevelFuture::new(exchanging, runs_at, version < Version::HTTP_2),
+        }
+    }
+}
+
+impl Http {
+    fn facts(&self, live: &Live, request: &Request<Incoming>) -> Facts {
+        let mut headers = HeaderMap::new();
+        for name in &live.named {
+            for value in request.headers().get_all(name) {
+                headers.append(name, value.clone());
+            }
+        }
+        Facts {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            peer: self.conn.peer.ip(),
+            headers,
+        }
+    }
+
+    /// Limits, rates, gates.
+    fn admit(
+        &self,
+        live: &Live,
+        request: &Request<Incoming>,
+        level: Level,
+        now: u64,
+        gated: bool,
+    ) -> Result<Option<Ticket>, Refusal> {
+        let limits = &live.config.limits;
+        let length = request.headers().get(CONTENT_LENGTH);
+        let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        if length.is_some_and(|length| length > limits.body_bytes) {
+            return Err(Refusal::TooLarge);
+        }
+        if !gated {
+            return Ok(None);
+        }
+        let peer = self.conn.peer.ip();
+        if !self.shared.rates.take(peer, limits.request_rate, now) {
+            self.shared.metrics.throttled.fetch_add(1, Relaxed);
+            return Err(Refusal::TooOften);
+        }
+        let admission = &live.config.admission;
+        let gates = &self.shared.gates;
+        gates
+            .admit(level, now, admission.max_wait, admission.in_flight)
+            .map(Some)
+            .map_err(|_| Refusal::Overloaded)
+    }
+
+    fn answer(
+        &self,
+        live: &Arc<Live>,
+        endpoint: Option<Endpoint>,
+        request: Request<Incoming>,
+    ) -> Answer {
+        if let Some(response) = endpoint.and_then(|endpoint| site::at_once(&self.shared, endpoint))
+        {
+            return Answer::Ready(Some(response));
+        }
+        match &self.shared.app {
+            Some(app) if endpoint.is_none() => {
+                let limit = live.config.limits.body_bytes;
+                let conn = self.conn.clone();
+                Answer::Later(app(request.map(|body| RequestBody::new(body, conn, limit))))
+            }
+            _ => {
+                let (parts, _) = request.into_parts();
+                Answer::Later(Box::pin(site::respond(
+                    self.shared.clone(),
+                    live.clone(),
+                    parts,
+                )))
+            }
+        }
+    }
+}
+
+/// Why a request is not answered.
+enum Refusal {
+    TooLarge,
+    TooOften,
+    Overloaded,
+}
+
+impl Refusal {
+    fn response(&self, version: Version) -> Response<Body> {
+        match self {
+            Refusal::TooLarge => {
+                let why = "the body is too large\n";
+                let mut response = reply::text(StatusCode::PAYLOAD_TOO_LARGE, why);
+                if version < Version::HTTP_2 {
+                    // Rather than read all of it.
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(CONNECTION, close);
+                }
+                response
+            }
+            Refusal::TooOften => reply::later(StatusCode::TOO_MANY_REQUESTS, "too many requests\n"),
+            Refusal::Overloaded => reply::later(StatusCode::SERVICE_UNAVAILABLE, "overloaded\n"),
+        }
+    }
+}
+
+/// A request under way: the coroutine that polls it first is the one to be moved, also while it
+/// queues at its level.
+pub(crate) struct InFlight {
+    listed: Option<Arc<Entry>>,
+    inner: LevelFuture<Exchanging>,
+}
+
+impl Future for InFlight {
+    type Output = Result<Response<LevelBody<Counted>>, BoxError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(listed) = self.listed.take() {
+            listed.begun();
+        }
+        Pin::new(&mut self.inner).poll(cx)
+    }
+}
+
+enum Answer {
+    Ready(Option<Response<Body>>),
+    Later(Answering),
+}
+
+/// A request being answered.
+pub(crate) struct Exchanging {
+    exchange: Option<Exchange>,
+    answer: Answer,
+    begun: bool,
+}
+
+impl Future for Exchanging {
+    type Output = Result<Response<Counted>, BoxError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if !this.begun {
+            this.begun = true;
+            if let Some(exchange) = &mut this.exchange {
+                exchange.begin();
+            }
+        }
+        let response = match &mut this.answer {
+            Answer::Ready(response) => response.take(),
+            Answer::Later(answering) => Some(ready!(answering.as_mut().poll(cx))),
+        };
+        let (Some(response), Some(mut exchange)) = (response, this.exchange.take()) else {
+            return Poll::Ready(Err("a response was polled after its completion".into()));
+        };
+        exchange.status = response.status().as_u16();
+        Poll::Ready(Ok(response.map(|inner| Counted { inner, exchange })))
+    }
+}
+
+/// A request and its response, from head to end; its drop is the end.
+struct Exchange {
+    shared: Arc<Shared>,
+    conn: Arc<Conn>,
+    ticket: Option<Ticket>,
+    place: usize,
+    entry: Arc<Entry>,
+    version: Version,
+    /// 0: the client went before there was one.
+    status: u16,
+    bytes: u64,
+    waited: u64,
+}
+
+impl Exchange {
+    fn begin(&mut self) {
+        if let Some(ticket) = &mut self.ticket {
+            self.waited = ticket.begin(clock::nanos());
+        }
+        // The operator may have changed it while the request waited.
+        if let (Some(id), Some(level)) = (upshift::get_cid(), upshift::current_level())
+            && self.ticket.is_some()
+            && level != self.entry.level()
+        {
+            let _ = upshift::reprio(id, self.entry.level());
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.shared.in_flight.leave(self.place);
+        self.conn.end_request();
+        let took = Duration::from_nanos(clock::nanos().saturating_sub(self.entry.since));
+        let level = self.entry.level();
+        self.shared
+            .metrics
+            .request(level, self.status, self.bytes, took);
+        if let Some(log) = &self.shared.log {
+            log.push(Record {
+                at: SystemTime::now(),
+                peer: self.conn.peer,
+                method: self.entry.facts.method.clone(),
+                uri: self.entry.facts.uri.clone(),
+                version: self.version,
+                status: if self.status == 0 { 499 } else { self.status },
+                bytes: self.bytes,
+                level: level.get(),
+                waited: Duration::from_nanos(self.waited),
+                took,
+            });
+        }
+    }
+}
+
+/// The body of a response, whose bytes are counted; its drop is the end of the request.
+pub(crate) struct Counted {
+    inner: Body,
+    exchange: Exchange,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    #[inline]
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            self.exchange.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+        }
+        Poll::Ready(frame)
+    }
+
+    #[inline]
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

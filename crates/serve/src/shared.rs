@@ -1,0 +1,268 @@
+//! What all connections share, and what the operator can do to it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use http::{HeaderName, Request, Response};
+use rustls::ServerConfig;
+use upshift::Level;
+use upshift::sync::Notify;
+
+use crate::access_log::AccessLog;
+use crate::admission::Gates;
+use crate::body::{Body, RequestBody};
+use crate::config::Config;
+use crate::connection::Conn;
+use crate::files::Root;
+use crate::in_flight::{Entry, InFlight};
+use crate::metrics::Metrics;
+use crate::priority::Urgency;
+use crate::rates::{Rates, peer_key};
+use crate::rules::{Facts, Rule};
+use crate::tls;
+
+/// The settings of the moment, and what follows from them.
+pub(crate) struct Live {
+    pub(crate) config: Config,
+    /// Headers that rules name.
+    pub(crate) named: Vec<HeaderName>,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+}
+
+impl Live {
+    pub(crate) fn new(config: Config) -> Result<Live, String> {
+        config.check()?;
+        let tls = config.tls.as_ref().map(tls::load).transpose()?;
+        Ok(Live {
+            named: named(&config.priority),
+            tls,
+            config,
+        })
+    }
+
+    /// The level of the rule that matches.
+    pub(crate) fn rule_for(&self, facts: &Facts) -> Option<Level> {
+        let rules = self.config.priority.iter();
+        let matches =
+            |rule: &&Rule| rule.matches(&facts.method, &facts.uri, facts.peer, &facts.headers);
+        rules.into_iter().find(matches).map(|rule| rule.level)
+    }
+
+    /// The level that a client asks for and gets.
+    pub(crate) fn own_level(&self, headers: &http::HeaderMap) -> Level {
+        let asked = headers
+            .get("priority")
+            .and_then(|value| value.to_str().ok());
+        let urgency = asked.map_or(Urgency::default(), Urgency::parse);
+        urgency.clamped(self.config.ceiling).level()
+    }
+}
+
+fn named(rules: &[Rule]) -> Vec<HeaderName> {
+    let headers = rules.iter().filter_map(|rule| rule.header.as_ref());
+    headers.map(|(name, _)| name.clone()).collect()
+}
+
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+pub(crate) type App = Arc<dyn Fn(Request<RequestBody>) -> Answering + Send + Sync>;
+pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) live: RwLock<Arc<Live>>,
+    pub(crate) receive: Level,
+    pub(crate) gates: Arc<Gates>,
+    pub(crate) rates: Rates,
+    pub(crate) metrics: Metrics,
+    pub(crate) connections: Connections,
+    pub(crate) in_flight: InFlight,
+    pub(crate) runtime: upshift::Handle,
+    pub(crate) root: Arc<Root>,
+    pub(crate) app: Option<App>,
+    pub(crate) log: Option<AccessLog>,
+    pub(crate) coarse: Arc<AtomicU64>,
+    pub(crate) read_config: Option<ReadConfig>,
+    pub(crate) draining: AtomicBool,
+    pub(crate) drain: Notify,
+}
+
+impl Shared {
+    pub(crate) fn live(&self) -> Arc<Live> {
+        self.live
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Puts new settings in force, also for the requests under way.
+    fn install(&self, live: Live) -> usize {
+        let live = Arc::new(live);
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live.clone();
+        let level = |entry: &Entry| Some(live.rule_for(&entry.facts).unwrap_or(entry.own));
+        self.in_flight.reprio(&self.runtime, level)
+    }
+}
+
+/// The connections that are open.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    table: Mutex<Table>,
+    /// One of the last has closed.
+    pub(crate) closed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    next: u64,
+    open: HashMap<u64, Arc<Conn>>,
+    of_peer: HashMap<IpAddr, usize>,
+}
+
+impl Connections {
+    fn table(&self) -> std::sync::MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a connection, unless there are too many.
+    pub(crate) fn enter(&self, conn: &Arc<Conn>, most: usize, of_peer: usize) -> Option<u64> {
+        let mut table = self.table();
+        let key = peer_key(conn.peer.ip());
+        let has = table.of_peer.get(&key).copied().unwrap_or(0);
+        if table.open.len() >= most || has >= of_peer {
+            return None;
+        }
+        table.of_peer.insert(key, has + 1);
+        table.next += 1;
+        let number = table.next;
+        table.open.insert(number, conn.clone());
+        Some(number)
+    }
+
+    pub(crate) fn leave(&self, number: u64) {
+        let mut table = self.table();
+        let Some(conn) = table.open.remove(&number) else {
+            return;
+        };
+        let key = peer_key(conn.peer.ip());
+        if let Some(has) = table.of_peer.get_mut(&key) {
+            *has -= 1;
+            if *has == 0 {
+                table.of_peer.remove(&key);
+            }
+        }
+        if table.open.is_empty() {
+            self.closed.notify_one();
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.table().open.len()
+    }
+
+    pub(crate) fn each(&self, mut visit: impl FnMut(&Conn)) {
+        for conn in self.table().open.values() {
+            visit(conn);
+        }
+    }
+}
+
+/// The operator's hand on a server: `Clone`, usable from any thread.
+#[derive(Clone)]
+pub struct Control {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Control {
+    /// Stops accepting, answers what is under way, and lets [`run`](crate::Started::run) return.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::SeqCst);
+        self.shared.drain.notify_one();
+    }
+
+    /// Reads the configuration and the certificate again. What is under way goes on, at the
+    /// level that the new rules give it. Returns how many requests that moved.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration; the old one stays in force.
+    pub fn reload(&self) -> Result<usize, String> {
+        let config = match &self.shared.read_config {
+            Some(read) => read()?,
+            None => self.shared.live().config.clone(),
+        };
+        Ok(self.shared.install(Live::new(config)?))
+    }
+
+    /// Puts a rule before the others, until the next reload. Returns how many requests under way
+    /// it moved.
+    ///
+    /// # Errors
+    /// If the certificate cannot be read any more.
+    pub fn add_rule(&self, rule: Rule) -> Result<usize, String> {
+        let mut config = self.shared.live().config.clone();
+        config.priority.insert(0, rule);
+        Ok(self.shared.install(Live::new(config)?))
+    }
+
+    /// Gives the request of this number (of [`requests`](Control::requests)) another level.
+    /// False: there is none.
+    #[must_use]
+    pub fn reprio(&self, request: u64, level: Level) -> bool {
+        let found = std::cell::Cell::new(false);
+        self.shared.in_flight.reprio(&self.shared.runtime, |entry| {
+            (entry.id == request).then(|| {
+                found.set(true);
+                level
+            })
+        });
+        found.get()
+    }
+
+    /// The requests under way: number, level, ms since it came, method, path; oldest first.
+    #[must_use]
+    pub fn requests(&self) -> Vec<(u64, Level, u64, String, String)> {
+        let now = crate::clock::nanos();
+        let entries = self.shared.in_flight.list();
+        entries
+            .iter()
+            .map(|entry| {
+                let age = now.saturating_sub(entry.since) / 1_000_000;
+                let facts = &entry.facts;
+                (
+                    entry.id,
+                    entry.level(),
+                    age,
+                    facts.method.to_string(),
+                    facts.uri.path().to_owned(),
+                )
+            })
+            .collect()
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections.count()
+    }
+
+    /// Requests answered so far.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.shared.metrics.requests()
+    }
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control")
+            .field("connections", &self.connections())
+            .field("draining", &self.shared.is_draining())
+            .finish()
+    }
+}

@@ -1,0 +1,198 @@
+//! TLS by rustls, as hyper's I/O on top of the runtime's.
+//!
+//! rustls keeps its own buffers of records: what arrives is decrypted there and copied out, what
+//! is written is encrypted there and handed to the connection below in pieces of up to 64 KiB.
+
+use std::io::{self, BufRead, Write as _};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection};
+use upshift::hyper::Io;
+
+use crate::config::TlsFiles;
+
+/// Reads certificate and key.
+///
+/// # Errors
+/// Which file, and what is wrong with it.
+pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
+    let chain: Vec<_> = CertificateDer::pem_file_iter(&files.certificate)
+        .and_then(Iterator::collect)
+        .map_err(|error| format!("certificate {}: {error}", files.certificate.display()))?;
+    let key = PrivateKeyDer::from_pem_file(&files.key)
+        .map_err(|error| format!("key {}: {error}", files.key.display()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(|error| {
+            format!(
+                "certificate {}, key {}: {error}",
+                files.certificate.display(),
+                files.key.display()
+            )
+        })?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// A connection that speaks TLS.
+pub(crate) struct TlsIo {
+    io: Io,
+    tls: Box<ServerConnection>,
+    /// Encrypted, from `sent` on not taken by the connection below.
+    out: Vec<u8>,
+    sent: usize,
+}
+
+impl TlsIo {
+    /// Shakes hands.
+    pub(crate) async fn accept(io: Io, config: Arc<ServerConfig>) -> io::Result<TlsIo> {
+        let tls = ServerConnection::new(config).map_err(io::Error::other)?;
+        let mut this = TlsIo {
+            io,
+            tls: Box::new(tls),
+            out: Vec::new(),
+            sent: 0,
+        };
+        std::future::poll_fn(|cx| {
+            loop {
+                ready!(this.poll_out(cx))?;
+                if !this.tls.is_handshaking() {
+                    return Poll::Ready(io::Result::Ok(()));
+                }
+                if ready!(this.poll_in(cx))? == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                }
+            }
+        })
+        .await?;
+        Ok(this)
+    }
+
+    /// Has the client chosen HTTP/2?
+    pub(crate) fn chose_two(&self) -> bool {
+        self.tls.alpn_protocol() == Some(b"h2")
+    }
+
+    /// Receives records. 0: the peer has closed.
+    fn poll_in(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut buffer = ReadBuf::uninit(&mut bytes);
+        ready!(Pin::new(&mut self.io).poll_read(cx, buffer.unfilled()))?;
+        let mut data = buffer.filled();
+        let count = data.len();
+        while !data.is_empty() {
+            self.tls.read_tls(&mut data)?;
+            if let Err(error) = self.tls.process_new_packets() {
+                // The alert says why, if the peer still listens.
+                let _ = self.poll_out(cx);
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
+            }
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    /// Hands on all that is encrypted.
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.sent < self.out.len() {
+                let piece = &self.out[self.sent..];
+                let taken = ready!(Pin::new(&mut self.io).poll_write(cx, piece))?;
+                if taken == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                self.sent += taken;
+                continue;
+            }
+            self.out.clear();
+            self.sent = 0;
+            if !self.tls.wants_write() {
+                return Poll::Ready(Ok(()));
+            }
+            self.tls.write_tls(&mut self.out)?;
+        }
+    }
+}
+
+impl Read for TlsIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut room: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut reader = self.tls.reader();
+            match reader.fill_buf() {
+                Ok(data) => {
+                    let count = data.len().min(room.remaining());
+                    room.put_slice(&data[..count]);
+                    reader.consume(count);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // The peer went without saying so: to HTTP an end like any other, since
+                // messages tell where they end.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            if ready!(self.poll_in(cx))? == 0 {
+                // Tells rustls, which answers the next look.
+                let _ = self.tls.read_tls(&mut io::empty())?;
+                let _ = self.tls.process_new_packets();
+            } else if self.tls.wants_write() {
+                // Keys or tickets; what does not go now goes with the next write.
+                let _ = self.poll_out(cx)?;
+            }
+        }
+    }
+}
+
+impl Write for TlsIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_out(cx))?;
+        let taken = self.tls.writer().write(bytes)?;
+        // Begins to send; the next call or flush waits for the rest.
+        let _ = self.poll_out(cx)?;
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_out(cx))?;
+        let taken = self.tls.writer().write_vectored(pieces)?;
+        let _ = self.poll_out(cx)?;
+        Poll::Ready(Ok(taken))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_out(cx))?;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.tls.send_close_notify();
+        ready!(self.poll_out(cx))?;
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
