@@ -49,7 +49,9 @@
 //! | `worker` | the loop of a vCPU |
 //! | `context`, `host` | from a thread to its vCPU |
 //! | `coop` | preemption test and budget |
-//! | [`net`], [`fs`], [`time`], [`sync`], [`signal`] | what programs use |
+//! | [`net`], [`fs`], [`process`], [`signal`], [`time`], [`sync`] | what programs use |
+//! | [`io`] | the traits of the ecosystem, and copying |
+//! | `tls` | TLS over any of the streams (feature `tls`) |
 //! | [`metrics`] | what has happened so far |
 //! | [`sys`] | the papers' system calls in two forms |
 //! | `hyper` (feature) | hyper, axum and tower on this runtime |
@@ -78,6 +80,8 @@ pub mod sync;
 pub mod sys;
 mod task;
 pub mod time;
+#[cfg(feature = "tls")]
+pub mod tls;
 mod worker;
 
 pub use board::{Board, BoardStats};

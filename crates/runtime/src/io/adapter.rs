@@ -46,10 +46,11 @@ pub(crate) trait Sink: Unpin {
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// Gives a [`Source`] `AsyncRead` and `AsyncBufRead`.
+/// Gives a [`Source`] `AsyncRead` and `AsyncBufRead`; generic parameters in brackets
+/// before the type, after `for`.
 macro_rules! impl_read {
-    ($type:ty) => {
-        impl futures_io::AsyncRead for $type {
+    (for [$($generics:tt)*] $type:ty) => {
+        impl<$($generics)*> futures_io::AsyncRead for $type {
             fn poll_read(
                 self: std::pin::Pin<&mut Self>,
                 cx: &mut std::task::Context<'_>,
@@ -67,7 +68,7 @@ macro_rules! impl_read {
             }
         }
 
-        impl futures_io::AsyncBufRead for $type {
+        impl<$($generics)*> futures_io::AsyncBufRead for $type {
             fn poll_fill_buf(
                 self: std::pin::Pin<&mut Self>,
                 cx: &mut std::task::Context<'_>,
@@ -81,7 +82,7 @@ macro_rules! impl_read {
         }
 
         #[cfg(feature = "tokio-io")]
-        impl tokio::io::AsyncRead for $type {
+        impl<$($generics)*> tokio::io::AsyncRead for $type {
             fn poll_read(
                 self: std::pin::Pin<&mut Self>,
                 cx: &mut std::task::Context<'_>,
@@ -100,7 +101,7 @@ macro_rules! impl_read {
         }
 
         #[cfg(feature = "tokio-io")]
-        impl tokio::io::AsyncBufRead for $type {
+        impl<$($generics)*> tokio::io::AsyncBufRead for $type {
             fn poll_fill_buf(
                 self: std::pin::Pin<&mut Self>,
                 cx: &mut std::task::Context<'_>,
@@ -113,13 +114,17 @@ macro_rules! impl_read {
             }
         }
     };
+    ($type:ty) => {
+        $crate::io::impl_read!(for [] $type);
+    };
 }
 pub(crate) use impl_read;
 
-/// Gives a [`Sink`] `AsyncWrite`.
+/// Gives a [`Sink`] `AsyncWrite`; generic parameters in brackets before the
+/// type, after `for`.
 macro_rules! impl_write {
-    ($type:ty) => {
-        impl futures_io::AsyncWrite for $type {
+    (for [$($generics:tt)*] $type:ty) => {
+        impl<$($generics)*> futures_io::AsyncWrite for $type {
             fn poll_write(
                 self: std::pin::Pin<&mut Self>,
                 cx: &mut std::task::Context<'_>,
@@ -152,7 +157,7 @@ macro_rules! impl_write {
         }
 
         #[cfg(feature = "tokio-io")]
-        impl tokio::io::AsyncWrite for $type {
+        impl<$($generics)*> tokio::io::AsyncWrite for $type {
             fn poll_write(
                 self: std::pin::Pin<&mut Self>,
                 cx: &mut std::task::Context<'_>,
@@ -187,6 +192,9 @@ macro_rules! impl_write {
                 $crate::io::Sink::poll_close(self.get_mut(), cx)
             }
         }
+    };
+    ($type:ty) => {
+        $crate::io::impl_write!(for [] $type);
     };
 }
 pub(crate) use impl_write;

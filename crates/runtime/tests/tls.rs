@@ -1,0 +1,158 @@
+//! TLS over the runtime's streams: handshakes, much data both ways, bad peers.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use upshift::io::{AsyncReadExt, AsyncWriteExt};
+use upshift::net::{TcpListener, TcpStream, UnixStream};
+use upshift::tls::{self, Acceptor, Connector};
+use upshift::{Preemption, Priority, Runtime, time};
+
+struct Identity {
+    certificate: String,
+    key: String,
+}
+
+fn identity(host: &str) -> Identity {
+    let made = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
+    Identity {
+        certificate: made.cert.pem(),
+        key: made.signing_key.serialize_pem(),
+    }
+}
+
+fn both(identity: &Identity) -> (Acceptor, Connector) {
+    let (certificate, key) = (identity.certificate.as_bytes(), identity.key.as_bytes());
+    let mut server = tls::server_config(certificate, key).unwrap();
+    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let mut client = tls::client_config(certificate).unwrap();
+    client.alpn_protocols = vec![b"http/1.1".to_vec()];
+    (Acceptor::new(server), Connector::new(client))
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    Runtime::builder()
+        .vcpus(1)
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+fn echoes(runtime: &Runtime) {
+    let (acceptor, connector) = both(&identity("localhost"));
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = upshift::spawn(
+            async move {
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut stream = acceptor.accept(stream).await.unwrap();
+                assert_eq!(stream.alpn_protocol(), Some(&b"http/1.1"[..]));
+                let mut all = Vec::new();
+                stream.read_to_end(&mut all).await.unwrap();
+                stream.write_all(&all).await.unwrap();
+                stream.close().await.unwrap();
+                all.len()
+            },
+            Priority::Inherit,
+        );
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = connector.connect("localhost", stream).await.unwrap();
+        assert_eq!(stream.peer_certificates().unwrap().len(), 1);
+        stream.get_ref().set_nodelay(true).unwrap();
+        let sent: Vec<u8> = (0..2 << 20).map(|n: u32| (n % 251) as u8).collect();
+        stream.write_all(&sent).await.unwrap();
+        stream.close().await.unwrap();
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).await.unwrap();
+        assert!(back == sent);
+        assert_eq!(served.await.unwrap(), sent.len());
+    });
+}
+
+#[test]
+fn much_data_goes_both_ways_over_tcp() {
+    echoes(&Runtime::builder().vcpus(1).build().unwrap());
+}
+
+#[test]
+fn it_does_on_two_preemptible_vcpus_as_well() {
+    let builder = Runtime::builder()
+        .vcpus(2)
+        .preemption(Preemption::Preferred);
+    echoes(&builder.build().unwrap());
+}
+
+#[test]
+fn a_certificate_for_another_host_or_of_a_stranger_is_refused() {
+    block_on(async {
+        let (acceptor, connector) = both(&identity("localhost"));
+        let (_, stranger) = both(&identity("localhost"));
+        for (connector, host) in [(&connector, "elsewhere"), (&stranger, "localhost")] {
+            let (client, server) = UnixStream::pair().unwrap();
+            let (refused, unwanted) =
+                futures_util::join!(connector.connect(host, client), acceptor.accept(server));
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidData);
+            assert!(unwanted.is_err());
+        }
+        let (client, _server) = UnixStream::pair().unwrap();
+        let error = connector.connect("not a host", client).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn peers_that_speak_something_else_or_nothing_do_no_harm() {
+    block_on(async {
+        let (acceptor, connector) = both(&identity("localhost"));
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.write_all("GET / HTTP/1.1\r\n\r\n").await.0.unwrap();
+        let error = acceptor.accept(server).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+
+        let (silent, server) = UnixStream::pair().unwrap();
+        let waiting = time::timeout(Duration::from_millis(10), acceptor.accept(server)).await;
+        assert!(waiting.is_err());
+        drop(silent);
+
+        // Cut off in the middle, without the word that ends it.
+        let (client, server) = UnixStream::pair().unwrap();
+        let (client, server) = futures_util::join!(
+            connector.connect("localhost", client),
+            acceptor.accept(server)
+        );
+        let mut server = server.unwrap();
+        drop(client);
+        let error = server.read_to_end(&mut Vec::new()).await.unwrap_err();
+        // A reset if the client left something unread.
+        let cut_off = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset];
+        assert!(cut_off.contains(&error.kind()), "{error}");
+    });
+}
+
+#[test]
+fn what_is_wrong_with_the_files_is_said() {
+    let good = identity("localhost");
+    let other = identity("localhost");
+    let fails = |certificate: &str, key: &str| {
+        let result = tls::server_config(certificate.as_bytes(), key.as_bytes());
+        result.unwrap_err().to_string()
+    };
+    assert!(fails("", &good.key).contains("BEGIN CERTIFICATE"));
+    assert!(fails(&good.certificate, "").contains("BEGIN PRIVATE KEY"));
+    assert!(fails(&good.certificate, &other.key).contains("cannot be used"));
+    let missing = block_on(tls::load_server_config("/no/such.pem", "/no/such.key"));
+    assert!(missing.unwrap_err().to_string().contains("/no/such.pem"));
+}
+
+#[test]
+fn futures_of_tls_may_move_between_threads() {
+    fn assert_send<T: Send>(_: T) {}
+    #[expect(dead_code, reason = "it only has to compile")]
+    fn all(acceptor: &'static Acceptor, connector: &'static Connector, stream: [TcpStream; 2]) {
+        let [one, other] = stream;
+        assert_send(acceptor.accept(one));
+        assert_send(connector.connect("localhost", other));
+        assert_send(tls::load_server_config("", ""));
+    }
+}
