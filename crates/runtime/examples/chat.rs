@@ -1,0 +1,122 @@
+//! A chat server: what one client says, all others hear. Each client has a coroutine that
+//! reads its lines and one that writes to it from a bounded queue; who does not read is
+//! dropped when its queue is full, so that a slow client holds nobody up and costs a bounded
+//! amount of memory.
+//!
+//! Without arguments three clients of its own talk to each other and the program ends. With
+//! an address it serves whoever connects:
+//! `cargo run -p upshift --example chat -- 127.0.0.1:7000`, then `nc 127.0.0.1 7000`.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use upshift::Priority;
+use upshift::io::{AsyncBufReadExt, BufReader, StreamExt};
+use upshift::net::{TcpListener, TcpStream};
+use upshift::sync::mpsc;
+
+/// Lines that may wait for a client.
+const QUEUE: usize = 64;
+
+type Line = Arc<[u8]>;
+
+#[derive(Default)]
+struct Room {
+    members: Mutex<HashMap<SocketAddr, mpsc::Sender<Line>>>,
+}
+
+impl Room {
+    fn enter(&self, who: SocketAddr) -> mpsc::Receiver<Line> {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        self.members().insert(who, sender);
+        receiver
+    }
+
+    fn leave(&self, who: SocketAddr) {
+        self.members().remove(&who);
+    }
+
+    fn say(&self, from: SocketAddr, text: &str) {
+        let line = Line::from(format!("{from}: {text}\n").into_bytes());
+        self.members()
+            .retain(|who, queue| *who == from || queue.try_send(line.clone()).is_ok());
+    }
+
+    fn members(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, mpsc::Sender<Line>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[upshift::main]
+async fn main() -> io::Result<()> {
+    if let Some(address) = std::env::args().nth(1) {
+        return serve(TcpListener::bind(address)?).await;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    upshift::spawn(serve(listener), Priority::Inherit).detach();
+
+    let mut clients = Vec::new();
+    for name in ["Ada", "Grace", "Edsger"] {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(format!("{name} is here\n")).await.0?;
+        // Everybody who came before hears it, so the order is known.
+        for (_, earlier) in &mut clients {
+            heard(earlier).await?;
+        }
+        clients.push((name, BufReader::new(stream)));
+    }
+    let (name, last) = &mut clients[2];
+    let farewell = format!("{name} says goodbye\n");
+    last.get_mut().write_all(farewell).await.0?;
+    for (name, client) in &mut clients[..2] {
+        println!("{name} hears {}", heard(client).await?);
+    }
+    Ok(())
+}
+
+/// The next line, without the address.
+async fn heard(client: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let mut line = String::new();
+    client.read_line(&mut line).await?;
+    let (_, text) = line.trim_end().split_once(": ").unwrap_or_default();
+    Ok(text.to_owned())
+}
+
+async fn serve(listener: TcpListener) -> io::Result<()> {
+    let room = Arc::new(Room::default());
+    loop {
+        let (stream, who) = listener.accept().await?;
+        let queue = room.enter(who);
+        let conversation = converse(stream, who, queue, room.clone());
+        upshift::spawn(conversation, Priority::Inherit).detach();
+    }
+}
+
+async fn converse(
+    stream: TcpStream,
+    who: SocketAddr,
+    mut queue: mpsc::Receiver<Line>,
+    room: Arc<Room>,
+) {
+    let (reader, mut writer) = stream.into_split();
+    let writing = upshift::spawn(
+        async move {
+            // Ends when the room has dropped the sender. The lines are shared, not copied.
+            while let Some(line) = queue.recv().await {
+                if writer.write_all(line).await.0.is_err() {
+                    return;
+                }
+            }
+        },
+        Priority::Inherit,
+    );
+    let mut lines = reader.lines();
+    while let Some(Ok(line)) = lines.next().await {
+        room.say(who, &line);
+    }
+    room.leave(who);
+    let _ = writing.await;
+}

@@ -1,0 +1,75 @@
+//! Cancellation and time-outs: a future that is dropped cancels what it waits for, in the
+//! kernel too, and its buffers live until the kernel is done; a coroutine is cancelled by its
+//! handle; the first of several answers wins and the others are dropped.
+//!
+//! Run it with `cargo run -p upshift --example timeouts`.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use upshift::io::AsyncReadExt;
+use upshift::net::{TcpListener, TcpStream};
+use upshift::process::Command;
+use upshift::{JoinError, Priority, time};
+
+#[upshift::main]
+async fn main() -> io::Result<()> {
+    // A server that accepts and never says a word.
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+
+    // A time limit on a single step: the read is cancelled, the stream remains.
+    let mut stream = TcpStream::connect(address).await?;
+    let mut byte = [0];
+    let read = time::timeout(Duration::from_millis(20), stream.read_exact(&mut byte));
+    println!("the read: {}", describe(read.await.is_err()));
+
+    // A limit on everything: whatever it waits for, it ends.
+    let whole = time::timeout(Duration::from_millis(20), async {
+        let mut stream = TcpStream::connect(address).await?;
+        let (count, _) = stream.read(vec![0; 4096]).await;
+        count
+    });
+    println!("the conversation: {}", describe(whole.await.is_err()));
+
+    // A coroutine is cancelled from outside; its guard runs.
+    struct Guard;
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            println!("the coroutine has tidied up");
+        }
+    }
+    let endless = upshift::spawn(
+        async {
+            let _guard = Guard;
+            std::future::pending::<()>().await;
+        },
+        Priority::Inherit,
+    );
+    time::sleep(Duration::from_millis(5)).await;
+    endless.cancel();
+    match endless.await {
+        Err(JoinError::Cancelled) => println!("and says that it was cancelled"),
+        other => println!("unexpected: {other:?}"),
+    }
+
+    // The first answer wins; the child that is late is killed.
+    let began = Instant::now();
+    let mut slow = Command::new("sleep");
+    slow.arg("10").kill_on_drop(true);
+    let winner = first(slow.status(), time::sleep(Duration::from_millis(10))).await;
+    println!("{winner} was first, after {:?}", began.elapsed());
+    Ok(())
+}
+
+fn describe(timed_out: bool) -> &'static str {
+    if timed_out { "timed out" } else { "answered" }
+}
+
+async fn first<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> &'static str {
+    use futures_util::future::{Either, select};
+    match select(std::pin::pin!(a), std::pin::pin!(b)).await {
+        Either::Left(_) => "the child",
+        Either::Right(_) => "the clock",
+    }
+}
