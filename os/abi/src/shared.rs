@@ -20,6 +20,9 @@ pub const HANDLER: usize = 4;
 /// Not 0: the kernel wants to know what coroutines do, and has mapped the page
 /// [`TRACE`](crate::layout::TRACE) (kernel → program).
 pub const TRACING: usize = 5;
+/// Not 0: the program is to do what it may do at any time, by this seed (kernel →
+/// program). For tests.
+pub const CHAOS: usize = 6;
 /// The first word of the completion ring.
 pub const RING: usize = 8;
 /// Completions that the ring holds: calls in flight plus completions that have

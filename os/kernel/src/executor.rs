@@ -19,7 +19,7 @@ use crate::arch::host::{KernelHost, spawn_switching};
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
 use crate::trace::Purpose;
-use crate::{MAX_HARTS, hart, switching, trace};
+use crate::{MAX_HARTS, chaos, hart, switching, trace};
 
 /// The least urgent level that work may have.
 pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
@@ -93,6 +93,7 @@ pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     csr::interrupts_restore(true);
     let mut back = None;
     loop {
+        chaos::disturb();
         interrupt_overtaken();
         // Never `None`, for the switching coroutine is ready or running; never
         // `Resume`, for nothing in the kernel is suspended.

@@ -14,7 +14,7 @@ use crate::memory::{frames, heap};
 use crate::process::{self, File, Spawn};
 use crate::sleep::sleep_until;
 use crate::trace::{self, Purpose};
-use crate::{clock, executor, println};
+use crate::{chaos, clock, executor, println};
 
 /// The first program may do everything, and begins in the middle.
 const LEVEL: Level = Level::DEFAULT;
@@ -45,6 +45,9 @@ pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error
     let supervise = async move {
         let before = InUse::now();
         let status = run(&program, argument).await;
+        if let Some(times) = chaos::end() {
+            println!("upshift: disturbed {times} times");
+        }
         trace::stop();
         let status = match status {
             Ok(status) => status,
@@ -77,6 +80,7 @@ async fn run(program: &str, argument: &str) -> Result<isize, Error> {
         ceiling: Level::MOST_URGENT,
         parent: 0,
     })?;
+    chaos::begin();
     Ok(process::ended(&init).await)
 }
 

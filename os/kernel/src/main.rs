@@ -31,6 +31,7 @@ extern crate alloc;
 #[allow(unsafe_code)]
 mod arch;
 mod archive;
+mod chaos;
 mod clock;
 mod console;
 mod device_tree;
@@ -114,6 +115,9 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     {
         println!("upshift: no memory for so many records: ask for fewer than trace={records}");
         finisher::exit(2);
+    }
+    if let Some(seed) = argument(&machine, "chaos") {
+        chaos::set_seed(seed.parse().unwrap_or(0));
     }
     start_harts(&machine, hart_id);
     let this = machine.harts.iter().find(|hart| hart.id == hart_id);

@@ -26,7 +26,7 @@ use crate::hart::Hart;
 use crate::memory::space::{self, AddressSpace};
 use crate::process::Thread;
 use crate::users::{self, Next};
-use crate::{clock, executor, global, hart, interrupts, println, syscall, trace};
+use crate::{chaos, clock, executor, global, hart, interrupts, println, syscall, trace};
 
 /// A thread may run that long while another of its level waits, in microseconds.
 const QUANTUM_MICROS: u64 = 5_000;
@@ -77,6 +77,7 @@ fn idle(vcpu: &Vcpu<KernelHost>) {
     // So that what has ended can be freed.
     space::unload();
     if vcpu.prepare_park() {
+        chaos::dawdle();
         csr::wait_for_interrupt();
     }
     vcpu.unpark();
@@ -113,7 +114,7 @@ impl Turn<'_> {
     }
 
     fn begin_quantum(&self, thread: &mut Thread) {
-        thread.until = clock::now().saturating_add(thread.quantum);
+        thread.until = clock::now().saturating_add(chaos::quantum(thread.quantum));
         self.set_quantum_end(thread.until);
     }
 
@@ -129,6 +130,7 @@ impl Turn<'_> {
         let space = thread.process.space().ok()?;
         space::load(&space);
         loop {
+            chaos::disturb();
             if thread.follow_bitmap(&space) {
                 users::changed_level(self.index, thread.level);
             }
@@ -137,6 +139,7 @@ impl Turn<'_> {
             // Before the last look: see `executor::interrupt_overtaken`.
             self.hart.in_user.store(true, SeqCst);
             fence(SeqCst);
+            chaos::dawdle();
             if let Some(leave) = self.must_leave(&mut thread, &space) {
                 self.hart.in_user.store(false, SeqCst);
                 return Some((thread, leave));
@@ -171,7 +174,10 @@ impl Turn<'_> {
                 return None;
             }
             users::push_back
-        } else if executor::has_more_urgent(level) || users::is_overtaken(level, false) {
+        } else if executor::has_more_urgent(level)
+            || users::is_overtaken(level, false)
+            || chaos::one_in(8)
+        {
             users::push_front
         } else {
             if thread.grace != 0 {

@@ -11,6 +11,7 @@
 use alloc::vec::Vec;
 use core::task::Waker;
 
+use crate::chaos;
 use crate::memory::OutOfMemory;
 
 /// Room for so many sleepers is kept when nobody sleeps; more is given back.
@@ -80,6 +81,9 @@ impl Timers {
     /// [`OutOfMemory`].
     pub(crate) fn add(&mut self, deadline: u64, waker: Waker) -> Result<Key, OutOfMemory> {
         let out = |_| OutOfMemory;
+        if chaos::is_out_of_memory(16) {
+            return Err(OutOfMemory);
+        }
         self.heap.try_reserve(1).map_err(out)?;
         let slot = match self.free.pop() {
             Some(slot) => slot,

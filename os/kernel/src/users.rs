@@ -22,7 +22,7 @@ use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
 use crate::process::{Process, Thread};
 use crate::trace::{self, Entered};
-use crate::{MAX_HARTS, executor, global, hart};
+use crate::{MAX_HARTS, chaos, executor, global, hart};
 
 /// The most threads, of all processes.
 const MAX_THREADS: usize = 512;
@@ -206,7 +206,10 @@ impl Users {
                 self.set_level(index, level);
             }
         }
-        if let Some(index) = self.harts[..online].iter().position(|hart| hart.idle) {
+        // The nearest one, or whichever chaos wants.
+        let first = chaos::below(online);
+        let mut idle = (0..online).map(|n| (n + first) % online);
+        if let Some(index) = idle.find(|index| self.harts[*index].idle) {
             self.harts[index].idle = false;
             return Some(index);
         }

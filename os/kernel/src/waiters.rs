@@ -11,6 +11,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
 use crate::arch::lock::IrqLock;
+use crate::chaos;
 
 /// The list. It lives behind the lock of what is waited for.
 pub(crate) struct Waiters(Vec<Waker>);
@@ -27,7 +28,7 @@ impl Waiters {
         if self.0.iter().any(|known| known.will_wake(waker)) {
             return;
         }
-        if self.0.try_reserve(1).is_ok() {
+        if !chaos::is_out_of_memory(16) && self.0.try_reserve(1).is_ok() {
             self.0.push(waker.clone());
         } else {
             waker.wake_by_ref();

@@ -8,6 +8,9 @@ use crate::archive;
 /// The target of everything that runs in the machine.
 const TARGET: &str = "riscv64gc-unknown-none-elf";
 
+/// The name of the vDSO in the archive.
+pub(crate) const VDSO: &str = "vdso";
+
 /// What QEMU loads.
 pub(crate) struct Image {
     /// The kernel, an ELF file.
@@ -23,9 +26,24 @@ pub(crate) fn image() -> Result<Image, String> {
     cargo("os-user", &["--bins"])?;
     // A shared object needs position-independent code; cargo has no setting for it.
     cargo_rustc("os-vdso", &["-C", "relocation-model=pic"])?;
-    let archive = output().join("programs.cpio");
-    let vdso = ("vdso".to_owned(), output().join("os-vdso"));
-    let bytes = archive::write(programs()?.into_iter().chain([vdso]))?;
+    variant("programs", |_, file| file)
+}
+
+/// The image that was built last, with its files changed: `change` gets the name and
+/// the bytes of each. `name` tells variants apart.
+pub(crate) fn variant(
+    name: &str,
+    change: impl Fn(&str, Vec<u8>) -> Vec<u8>,
+) -> Result<Image, String> {
+    let archive = output().join(format!("{name}.cpio"));
+    let mut files = Vec::new();
+    let vdso = (VDSO.to_owned(), output().join("os-vdso"));
+    for (name, file) in programs()?.into_iter().chain([vdso]) {
+        let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let bytes = change(&name, bytes);
+        files.push((name, bytes));
+    }
+    let bytes = archive::write(files);
     std::fs::write(&archive, bytes).map_err(|error| format!("{}: {error}", archive.display()))?;
     Ok(Image {
         kernel: output().join("os-kernel"),

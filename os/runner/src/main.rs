@@ -3,15 +3,17 @@
 //!
 //! `arguments` reads the command line, `build` calls cargo, `archive` writes the archive
 //! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
-//! test matrix, `chaos` the part of it that disturbs the kernel, `trace` and `timeline`
-//! show who did what when, `bench` counts instructions.
+//! test matrix, `doctor` makes the images for it that are wrong on purpose, `trace` and
+//! `timeline` show who did what when.
 
 #![forbid(unsafe_code)]
 
 mod archive;
 mod arguments;
 mod build;
+mod doctor;
 mod qemu;
+mod sequence;
 mod suite;
 mod timeline;
 mod trace;
@@ -25,7 +27,7 @@ const USAGE: &str = "usage: os-runner TASK [OPTIONS]
 
 tasks:
   run [--smp N] [KERNEL ARGUMENTS...]   boot, console on the terminal
-  test [--smp N,N,...]                  the test matrix
+  test [--smp N,N,...] [--seed N]       the test matrix; with --seed only this seed of chaos
   figures                               what things cost, in instructions
   trace [--smp N] [--icount] [--records N] [--json] [PROGRAM [ARGUMENT]]
                                         boot a program and print who was in which state when";
@@ -58,8 +60,9 @@ fn main() -> ExitCode {
 
 fn test(mut arguments: Arguments) -> Result<ExitCode, String> {
     let smp = arguments.harts()?.unwrap_or(vec![1, 2, 4]);
+    let seed = arguments.number("--seed")?;
     arguments.end()?;
-    suite::run(&smp)
+    suite::run(&smp, seed)
 }
 
 /// Boots where instructions count as time, and prints what the program `figures`

@@ -1,34 +1,72 @@
 //! The test matrix: the kernel's own tests and the programs', on each number of
-//! harts, and in deterministic time; and the ways in which the machine must fail.
+//! harts, in deterministic time, and under chaos; images that must be refused; the ways
+//! in which the machine must fail.
 //!
-//! A run passes if the machine exits with 0, the last line is there, and no line
-//! speaks of a panic.
+//! A run passes if the machine exits with the right status, the last line is there, no
+//! line speaks of a panic, and what else is asked of its output holds.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::build;
+use crate::build::{self, Image, VDSO};
 use crate::qemu::{self, Machine, Outcome};
+use crate::trace::{self, Kind};
+use crate::{doctor, sequence};
 
 /// Generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Seeds of chaos.
+const SEEDS: u64 = 20;
+
 /// One run of the machine.
 struct Run {
     name: String,
+    /// Other than the usual one.
+    image: Option<Image>,
     machine: Machine,
     /// The exit status that is right.
     status: i32,
     /// The last line begins so.
     last: &'static str,
+    /// What else must hold.
+    check: fn(&Outcome) -> Result<(), String>,
+    /// How to repeat it.
+    repeat: Option<String>,
 }
 
-/// Runs all of it and prints one line per test.
-pub(crate) fn run(smp: &[u32]) -> Result<ExitCode, String> {
+/// A run with the usual image whose programs or tests pass.
+fn run_of(name: String, smp: u32, arguments: &str) -> Run {
+    let last = match arguments.starts_with("selftest") {
+        true => "selftest: ",
+        false => "upshift: tests ended with 0",
+    };
+    Run {
+        name,
+        image: None,
+        machine: Machine {
+            smp,
+            icount: false,
+            arguments: arguments.to_owned(),
+        },
+        status: 0,
+        last,
+        check: |_| Ok(()),
+        repeat: None,
+    }
+}
+
+/// Runs all of it, or only one seed of chaos, and prints one line per test.
+pub(crate) fn run(smp: &[u32], seed: Option<u64>) -> Result<ExitCode, String> {
     let image = build::image()?;
+    let runs = match seed {
+        Some(seed) => vec![chaos(seed)],
+        None => matrix(smp)?,
+    };
     let (mut passed, mut failed) = (0, 0);
-    for run in matrix(smp) {
-        let outcome = qemu::run(&image, &run.machine, LIMIT)?;
+    for run in runs {
+        let image = run.image.as_ref().unwrap_or(&image);
+        let outcome = qemu::run(image, &run.machine, LIMIT)?;
         let name = &run.name;
         for line in outcome
             .output
@@ -53,6 +91,9 @@ pub(crate) fn run(smp: &[u32]) -> Result<ExitCode, String> {
                     "{name}: FAILED after {took:.1?}: {reason}\n{}",
                     outcome.output
                 );
+                if let Some(repeat) = &run.repeat {
+                    println!("{name}: to repeat it: {repeat}");
+                }
             }
         }
     }
@@ -60,82 +101,151 @@ pub(crate) fn run(smp: &[u32]) -> Result<ExitCode, String> {
     Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
-fn matrix(smp: &[u32]) -> Vec<Run> {
-    let mut runs = Vec::new();
-    let mut add = |name: String, smp, icount, arguments: &str, status, last| {
-        let arguments = arguments.to_owned();
-        let machine = Machine {
-            smp,
-            icount,
-            arguments,
-        };
-        runs.push(Run {
-            name,
-            machine,
-            status,
-            last,
-        });
-    };
-    for (how, last) in [
-        ("panic", "upshift: kernel panicked"),
-        ("overflow", "upshift: kernel panicked"),
-        ("text", "upshift: kernel panicked"),
-    ] {
-        add(
-            format!("{how} fails"),
-            1,
-            false,
-            &format!("selftest={how}"),
-            101,
-            last,
-        );
-    }
-    add(
-        "no program fails".to_owned(),
-        1,
-        false,
-        "init=none",
-        2,
-        "upshift: none ended with 2",
-    );
-    let kernel = "selftest: ";
-    let tests = "upshift: tests ended with 0";
-    add(
-        "icount kernel".to_owned(),
-        1,
-        true,
-        "selftest icount",
-        0,
-        kernel,
-    );
-    add(
-        "icount".to_owned(),
-        1,
-        true,
-        "init=tests with=exact",
-        0,
-        tests,
-    );
+fn matrix(smp: &[u32]) -> Result<Vec<Run>, String> {
+    let mut runs = failures();
+    runs.extend(refusals()?);
+    runs.push(Run {
+        machine: Machine {
+            smp: 1,
+            icount: true,
+            arguments: "selftest icount".to_owned(),
+        },
+        ..run_of("icount kernel".to_owned(), 1, "selftest")
+    });
+    runs.push(Run {
+        machine: Machine {
+            smp: 1,
+            icount: true,
+            arguments: "init=tests with=exact".to_owned(),
+        },
+        ..run_of("icount".to_owned(), 1, "")
+    });
+    runs.push(Run {
+        machine: Machine {
+            smp: 1,
+            icount: true,
+            arguments: "init=traced trace".to_owned(),
+        },
+        last: "upshift: traced ended with 0",
+        check: sequence_is_exact,
+        ..run_of("trace".to_owned(), 1, "")
+    });
     for &harts in smp {
         let with = if harts == 1 { " with=single" } else { "" };
-        add(
-            format!("smp {harts} kernel"),
-            harts,
-            false,
-            "selftest",
-            0,
-            kernel,
-        );
-        add(
+        runs.push(run_of(format!("smp {harts} kernel"), harts, "selftest"));
+        runs.push(run_of(
             format!("smp {harts}"),
             harts,
-            false,
             &format!("init=tests{with}"),
-            0,
-            tests,
-        );
+        ));
     }
+    let stripped = build::variant("stripped", |_, file| doctor::stripped(file))?;
+    runs.push(Run {
+        image: Some(stripped),
+        ..run_of("stripped".to_owned(), 2, "init=tests")
+    });
+    runs.extend((1..=SEEDS).map(chaos));
+    Ok(runs)
+}
+
+/// The programs' tests under chaos: every fifth seed where time counts instructions, so
+/// that it repeats exactly, the others on 2 and 4 harts.
+fn chaos(seed: u64) -> Run {
+    let (smp, icount) = match (seed % 5, seed % 2) {
+        (0, _) => (1, true),
+        (_, 1) => (2, false),
+        _ => (4, false),
+    };
+    let icounted = if icount { " icount" } else { "" };
+    let mut run = run_of(
+        format!("chaos seed {seed}, smp {smp}{icounted}"),
+        smp,
+        &format!("init=tests with=chaos chaos={seed}"),
+    );
+    run.machine.icount = icount;
+    run.check = |outcome| match outcome.output.contains("upshift: disturbed ") {
+        true => Ok(()),
+        false => Err("nothing was disturbed".to_owned()),
+    };
+    run.repeat = Some(format!("cargo xtask os -- test --seed {seed}"));
+    run
+}
+
+/// Ways in which the machine must fail.
+fn failures() -> Vec<Run> {
+    let panic = |how: &str| Run {
+        status: 101,
+        last: "upshift: kernel panicked",
+        ..run_of(format!("{how} fails"), 1, &format!("selftest={how}"))
+    };
+    let mut runs: Vec<_> = ["panic", "overflow", "text"].map(panic).into();
+    runs.push(Run {
+        status: 2,
+        last: "upshift: none ended with 2",
+        ..run_of("no program fails".to_owned(), 1, "init=none")
+    });
     runs
+}
+
+/// Images that the kernel must refuse, saying why.
+fn refusals() -> Result<Vec<Run>, String> {
+    let refused = |name: &str, last, change: fn(Vec<u8>) -> Vec<u8>| {
+        let image = build::variant(name, |file, bytes| match file {
+            VDSO => change(bytes),
+            _ => bytes,
+        })?;
+        Ok::<_, String>(Run {
+            image: Some(image),
+            status: 2,
+            last,
+            ..run_of(format!("vdso {name} is refused"), 1, "init=tests")
+        })
+    };
+    Ok(vec![
+        refused(
+            "without upshift_wake",
+            "upshift: the vDSO lacks the function upshift_wake; build the image again",
+            |file| doctor::without_symbol(file, "upshift_wake"),
+        )?,
+        refused(
+            "with writable text",
+            "upshift: the vDSO is malformed: a segment is too large, or writable code",
+            doctor::with_writable_text,
+        )?,
+        refused(
+            "with a relocation outside data",
+            "upshift: the vDSO is malformed: a relocation is not in data",
+            doctor::with_relocation_outside_data,
+        )?,
+        refused(
+            "that is no ELF file",
+            "upshift: the vDSO is malformed: no RISC-V shared object",
+            |_| b"nonsense".to_vec(),
+        )?,
+    ])
+}
+
+/// The coroutines of the program `traced`, and of its calls, go through exactly these
+/// states in this order.
+fn sequence_is_exact(outcome: &Outcome) -> Result<(), String> {
+    let trace = trace::parse(&outcome.output).ok_or("there is no trace")?;
+    let seen: Vec<String> = trace
+        .records
+        .iter()
+        .filter(|record| record.kind == Kind::User || record.is_call)
+        .map(|record| format!("{} {} {}", record.state, record.level, record.who))
+        .collect();
+    for (number, (seen, expected)) in seen.iter().zip(sequence::TRACED).enumerate() {
+        if seen != expected {
+            return Err(format!(
+                "change {number} is `{seen}` instead of `{expected}`; all: {seen:#?}"
+            ));
+        }
+    }
+    match seen.len() == sequence::TRACED.len() {
+        true => Ok(()),
+        false => Err(format!("{} changes: {seen:#?}", seen.len())),
+    }
 }
 
 fn verdict(run: &Run, outcome: &Outcome) -> Result<(), String> {
@@ -143,16 +253,15 @@ fn verdict(run: &Run, outcome: &Outcome) -> Result<(), String> {
         return Err("something panicked".to_owned());
     }
     match outcome.status {
-        None => Err(format!("no end within {LIMIT:?}")),
+        None => return Err(format!("no end within {LIMIT:?}")),
         Some(status) if status != run.status => {
-            Err(format!("exit status {status} instead of {}", run.status))
+            return Err(format!("exit status {status} instead of {}", run.status));
         }
-        Some(_) => {
-            let mut lines = outcome.output.lines().rev();
-            match lines.any(|line| line.starts_with(run.last)) {
-                true => Ok(()),
-                false => Err(format!("the line `{}` is missing", run.last)),
-            }
-        }
+        Some(_) => {}
     }
+    let mut lines = outcome.output.lines().rev();
+    if !lines.any(|line| line.starts_with(run.last)) {
+        return Err(format!("the line `{}` is missing", run.last));
+    }
+    (run.check)(outcome)
 }

@@ -38,6 +38,8 @@ pub(crate) struct Record {
     pub(crate) who: String,
     /// It is the coroutine that runs the threads of a hart.
     pub(crate) is_switching: bool,
+    /// It is a kernel coroutine that carries out a system call.
+    pub(crate) is_call: bool,
 }
 
 /// A whole trace, in the order of time.
@@ -119,6 +121,7 @@ pub(crate) fn parse(output: &str) -> Option<Trace> {
                     id: u64::from_str_radix(id, 16).ok()?,
                     who: String::new(),
                     is_switching: false,
+                    is_call: false,
                 };
                 if record.state == 'N' {
                     names.insert(record.id, (record.process, record.thread));
@@ -187,6 +190,7 @@ fn name(record: &mut Record, names: &HashMap<u64, (u32, u16)>) {
         }
         (Kind::Kernel, Some((0, _))) => "supervisor".to_owned(),
         (Kind::Kernel, Some((process, call))) => {
+            record.is_call = true;
             let call = call_name(*call);
             format!("{call} {id} of {process}")
         }

@@ -20,6 +20,7 @@
 
 extern crate alloc;
 
+mod chaos;
 mod host;
 mod memory;
 mod trace;
@@ -48,7 +49,12 @@ extern "C" fn upshift_init(allocate: u64, release: u64) -> u64 {
     if domain().is_some() || !memory::set(allocate, release) {
         return 0;
     }
-    let domain = Box::new(Domain::new(VdsoHost, Config::default()));
+    chaos::init();
+    let config = Config {
+        chaos: chaos::seed(),
+        ..Config::default()
+    };
+    let domain = Box::new(Domain::new(VdsoHost, config));
     if !host::set_domain(Box::into_raw(domain)) {
         return 0;
     }
@@ -213,7 +219,7 @@ extern "C" fn upshift_current() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn upshift_need_preempt() -> u64 {
     let here = server().is_some_and(|server| server.executor.need_preempt());
-    u64::from(here || host::is_overtaken())
+    u64::from(here && chaos::honours() || host::is_overtaken())
 }
 
 /// Polls the most urgent ready coroutine once, and says what is next.
@@ -234,7 +240,7 @@ extern "C" fn upshift_turn() -> u64 {
     if let Polled::Yielded(yielded) = coroutine.poll() {
         server.back.set(Some(yielded));
     }
-    match host::is_overtaken() {
+    match host::is_overtaken() || chaos::yields() {
         true => Turn::Overtaken as u64,
         false => Turn::Polled as u64,
     }

@@ -14,7 +14,7 @@ use core::ptr::{read_volatile, write_volatile};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
-use os_abi::shared::TRACING;
+use os_abi::shared::{CHAOS, TRACING};
 use os_abi::thread::LINE_WORDS;
 use os_abi::{Error, layout};
 
@@ -24,7 +24,7 @@ use super::{KERNEL_TABLE, OutOfMemory, PAGE};
 use crate::MAX_HARTS;
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
-use crate::trace;
+use crate::{chaos, trace};
 
 /// Frames that user memory leaves to the kernel: 8 MiB.
 const RESERVE: usize = 2048;
@@ -174,6 +174,7 @@ impl AddressSpace {
             table.map_shared(layout::TRACE, page, Mapping::USER_DATA)?;
             shared.store(TRACING, 1);
         }
+        shared.store(CHAOS, chaos::seed());
         let global = global().0.address();
         table.map_shared(layout::GLOBAL, global, Mapping::USER_CONSTANTS)?;
         Ok(AddressSpace {
@@ -249,7 +250,7 @@ impl AddressSpace {
         bytes: &[u8],
         mapping: Mapping,
     ) -> Result<(), OutOfMemory> {
-        if frames::free_frames() < RESERVE {
+        if frames::free_frames() < RESERVE || chaos::is_out_of_memory(512) {
             return Err(OutOfMemory);
         }
         let taken = |allowance: usize| allowance.checked_sub(1);

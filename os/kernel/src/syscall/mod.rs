@@ -21,7 +21,7 @@ use upshift_core::{Kind, Level, Priority, SpawnOptions};
 
 use crate::process::{Flight, Process, Thread};
 use crate::trace::{self, Purpose};
-use crate::{executor, users};
+use crate::{chaos, executor, users};
 use later::Begin;
 
 /// The result of a call, as a word.
@@ -96,7 +96,9 @@ system_calls!(routes);
 /// one that is as urgent: it may wait for the same thing, and has waited for longer.
 fn may_go_first(level: Level) -> bool {
     let first = level.more_urgent_bits() | level.bit();
-    executor::domain().bitmap() & first == 0 && !users::is_overtaken(level, false)
+    executor::domain().bitmap() & first == 0
+        && !users::is_overtaken(level, false)
+        && !chaos::one_in(2)
 }
 
 /// Answers a call, or starts its coroutine, with the level of the caller. If it
@@ -177,6 +179,9 @@ fn begin(
     number: usize,
     call: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Begun, Error> {
+    if chaos::is_out_of_memory(32) {
+        return Err(Error::OutOfMemory);
+    }
     let options = SpawnOptions {
         priority: Priority::At(level),
         kind: Kind::Completion,

@@ -1,0 +1,127 @@
+//! Chaos: disturbance by a seed, for tests.
+//!
+//! With `chaos=SEED` on the command line the kernel does, now and then, what it may do
+//! at any time: it ends a quantum early, takes a thread off its hart on the way to user
+//! mode, dawdles, interrupts a hart for nothing, wakes another hart than the nearest,
+//! makes a coroutine for a call that need not wait, finds no memory where that is an
+//! error value. Programs do the like (`vdso/src/chaos.rs`). What is right must stay so.
+//!
+//! Off it costs a load at each place. On, each hart has a sequence of its own, so a seed
+//! repeats a run exactly where the machine is deterministic (`-icount`), and about so
+//! elsewhere.
+
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+use crate::arch::hart_index;
+use crate::{MAX_HARTS, clock, hart};
+
+/// What the command line says; 0: no chaos.
+static SEED: AtomicU64 = AtomicU64::new(0);
+
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// How often something was done.
+static DONE: AtomicU64 = AtomicU64::new(0);
+
+/// The sequence of each hart.
+static STATES: [AtomicU64; MAX_HARTS] = [const { AtomicU64::new(0) }; MAX_HARTS];
+
+/// Sets the seed, while booting.
+pub(crate) fn set_seed(seed: u64) {
+    // 0 would be no seed.
+    SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, SeqCst);
+}
+
+/// The seed for a program; 0: no chaos.
+pub(crate) fn seed() -> u64 {
+    SEED.load(Relaxed)
+}
+
+/// Begins, if there is a seed: the first program is there.
+pub(crate) fn begin() {
+    let seed = seed();
+    if seed != 0 {
+        for (index, state) in STATES.iter().enumerate() {
+            state.store(seed.rotate_left(8 * index as u32) | 1, SeqCst);
+        }
+        ON.store(true, SeqCst);
+    }
+}
+
+/// Ends: the machine settles. Returns how often something was done, if it was on.
+pub(crate) fn end() -> Option<u64> {
+    ON.swap(false, SeqCst).then(|| DONE.load(Relaxed))
+}
+
+/// The next number of the hart's sequence, below `limit`; `None` while off.
+#[inline]
+fn random(limit: u64) -> Option<u64> {
+    ON.load(Relaxed).then(|| advance() % limit)
+}
+
+/// Xorshift. A handler that interrupts it repeats a number: no harm.
+#[cold]
+fn advance() -> u64 {
+    let state = &STATES[hart_index()];
+    let mut number = state.load(Relaxed);
+    number ^= number << 13;
+    number ^= number >> 7;
+    number ^= number << 17;
+    state.store(number, Relaxed);
+    number >> 16
+}
+
+/// Shall something be done that happens once in `times`? No, while off.
+#[inline]
+pub(crate) fn one_in(times: u64) -> bool {
+    let shall = random(times) == Some(0);
+    if shall {
+        DONE.fetch_add(1, Relaxed);
+    }
+    shall
+}
+
+/// A number below `limit`; 0 while off.
+#[inline]
+pub(crate) fn below(limit: usize) -> usize {
+    random(limit as u64).unwrap_or(0) as usize
+}
+
+/// A quantum: the given one, or less.
+#[inline]
+pub(crate) fn quantum(ticks: u64) -> u64 {
+    match random(4) {
+        // Not so short that a thread which is restarted in it never gets on.
+        Some(0) => ticks / 100,
+        Some(1) => ticks / 10,
+        _ => ticks,
+    }
+}
+
+/// Memory is out, once in `times`.
+#[inline]
+pub(crate) fn is_out_of_memory(times: u64) -> bool {
+    one_in(times)
+}
+
+/// Dawdles, once in 16 times, for at most 20 µs: whoever comes in between is let.
+#[inline]
+pub(crate) fn dawdle() {
+    if one_in(16) {
+        let until = clock::now() + below(20) as u64 * clock::from_micros(1);
+        while clock::now() < until {
+            core::hint::spin_loop();
+        }
+    }
+}
+
+/// A thread has come into the kernel, or a hart turns to its next coroutine: perhaps
+/// some hart is interrupted for nothing, perhaps this one dawdles.
+#[inline]
+pub(crate) fn disturb() {
+    if one_in(32) {
+        hart::interrupt(below(hart::online().len()));
+    }
+    dawdle();
+}

@@ -1,0 +1,89 @@
+//! Images that are wrong on purpose, and one that is smaller than usual: ELF files with
+//! something changed. Only what our own linker writes is understood.
+
+/// Offsets in an ELF header and in a program header, 64 bits.
+const PROGRAM_HEADERS: usize = 32;
+const SECTION_HEADERS: usize = 40;
+const COUNT: usize = 56;
+const SECTION_COUNTS: usize = 60;
+const HEADER_SIZE: usize = 56;
+const FLAGS: usize = 4;
+const FILE_OFFSET: usize = 8;
+const FILE_SIZE: usize = 32;
+
+const LOAD: u32 = 1;
+const DYNAMIC: u32 = 2;
+const EXECUTE: u32 = 1;
+const WRITE: u32 = 2;
+/// Tag of the dynamic section: where the relocations are.
+const RELOCATIONS: u64 = 7;
+
+fn word(file: &[u8], at: usize) -> u32 {
+    let bytes = file.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u32::from_le_bytes)
+}
+
+fn double(file: &[u8], at: usize) -> u64 {
+    let bytes = file.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u64::from_le_bytes)
+}
+
+/// Where the program headers of a kind are.
+fn headers(file: &[u8], kind: u32) -> Vec<usize> {
+    let first = double(file, PROGRAM_HEADERS) as usize;
+    let count = (word(file, COUNT) & 0xffff) as usize;
+    let all = (0..count).map(|n| first + n * HEADER_SIZE);
+    all.filter(|at| word(file, *at) == kind).collect()
+}
+
+/// The file without the symbol: its name is another.
+pub(crate) fn without_symbol(mut file: Vec<u8>, name: &str) -> Vec<u8> {
+    let len = name.len();
+    let mut at = 0;
+    while at + len < file.len() {
+        if &file[at..at + len] == name.as_bytes() && file[at + len] == 0 {
+            file[at + len - 1] = b'?';
+        }
+        at += 1;
+    }
+    file
+}
+
+/// The file with its text writable.
+pub(crate) fn with_writable_text(mut file: Vec<u8>) -> Vec<u8> {
+    for at in headers(&file, LOAD) {
+        let flags = word(&file, at + FLAGS);
+        if flags & EXECUTE != 0 {
+            let flags = flags | WRITE;
+            file[at + FLAGS..at + FLAGS + 4].copy_from_slice(&flags.to_le_bytes());
+        }
+    }
+    file
+}
+
+/// The shared object with its first relocation in its first page, which is not data.
+pub(crate) fn with_relocation_outside_data(mut file: Vec<u8>) -> Vec<u8> {
+    for at in headers(&file, DYNAMIC) {
+        let dynamic = double(&file, at + FILE_OFFSET) as usize;
+        let entries = (0..64).map(|n| dynamic + 16 * n);
+        let table = entries
+            .filter(|entry| double(&file, *entry) == RELOCATIONS)
+            .map(|entry| double(&file, entry + 8) as usize)
+            .next();
+        // Constants are linked to where they are in the file.
+        if let Some(table) = table.filter(|table| table + 8 <= file.len()) {
+            file[table..table + 8].copy_from_slice(&16u64.to_le_bytes());
+        }
+    }
+    file
+}
+
+/// The file without sections: no symbols, no debug information.
+pub(crate) fn stripped(mut file: Vec<u8>) -> Vec<u8> {
+    let end = |at: usize| double(&file, at + FILE_OFFSET) + double(&file, at + FILE_SIZE);
+    let end = headers(&file, LOAD).into_iter().map(end).max();
+    file[SECTION_HEADERS..SECTION_HEADERS + 8].fill(0);
+    file[SECTION_COUNTS..SECTION_COUNTS + 4].fill(0);
+    file.truncate(end.map_or(usize::MAX, |end| end as usize));
+    file
+}
