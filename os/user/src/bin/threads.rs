@@ -130,7 +130,8 @@ fn many_in_calls() -> isize {
 /// The main thread goes first; the other one's result is the status.
 fn last_thread_ends_the_process() -> isize {
     let started = thread::spawn(|| {
-        sleep_micros(2_000);
+        // Long enough for a main thread that has to wait for its hart.
+        sleep_micros(100_000);
         let _ = sys::thread_exit(17);
     });
     if started.is_err() {
