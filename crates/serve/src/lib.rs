@@ -8,7 +8,7 @@
 //! use upshift_serve::{Config, Server};
 //!
 //! #[upshift::main]
-//! async fn main() -> Result<(), String> {
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let app = axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
 //!     let server = Server::bind(Config::default())?.with_service(app).start()?;
 //!     let control = server.control();

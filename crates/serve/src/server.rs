@@ -388,8 +388,9 @@ impl Seat {
 
     fn http1(&self, limits: &Limits) -> http1::Builder {
         let mut builder = http1::Builder::new();
+        // Not `pipeline_flush`: with it hyper closes without sending its 400 when more follows a
+        // head that is wrong.
         builder
-            .pipeline_flush(true)
             .header_read_timeout(None)
             .max_headers(limits.headers)
             .max_header_size(usize::try_from(limits.header_bytes).unwrap_or(usize::MAX));

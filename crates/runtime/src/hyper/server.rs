@@ -281,7 +281,6 @@ impl Settings {
             .await;
         }
         let mut builder = http1::Builder::new();
-        builder.pipeline_flush(true);
         if let Some(limit) = self.header_timeout {
             builder.timer(Clock).header_read_timeout(limit);
         }

@@ -1,0 +1,182 @@
+//! Requests that two servers might read in two ways, and heads that are too much.
+
+use crate::harness::{Folder, Running};
+
+/// Who smuggles wants a second response: there must be none with this body.
+const SMUGGLED: &str = "GET /plaintext HTTP/1.1\r\nhost: smuggled\r\n\r\n";
+
+fn first_line(answer: &str) -> &str {
+    answer
+        .lines()
+        .next()
+        .unwrap_or("(closed without an answer)")
+}
+
+#[test]
+fn ambiguous_requests_are_refused() {
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    let post = "POST /x HTTP/1.1\r\nhost: test\r\n";
+    for (what, head) in [
+        (
+            "two lengths that differ",
+            "content-length: 5\r\ncontent-length: 6\r\n\r\n",
+        ),
+        (
+            "a list of lengths that differ",
+            "content-length: 5, 6\r\n\r\n",
+        ),
+        ("a length with a sign", "content-length: +5\r\n\r\n"),
+        ("a negative length", "content-length: -1\r\n\r\n"),
+        ("a length in hex", "content-length: 0x10\r\n\r\n"),
+        (
+            "a length beyond 64 bits",
+            "content-length: 99999999999999999999\r\n\r\n",
+        ),
+        ("an unknown coding", "transfer-encoding: xchunked\r\n\r\n"),
+        (
+            "chunked not last",
+            "transfer-encoding: chunked, identity\r\n\r\n",
+        ),
+        ("a space before the colon", "content-length : 5\r\n\r\n"),
+        ("a folded line", "x: a\r\n b\r\ncontent-length: 5\r\n\r\n"),
+        ("a bare CR", "x: a\rcontent-length: 5\r\n\r\n"),
+        ("a NUL", "x: a\0b\r\n\r\n"),
+        ("a line without a colon", "rubbish\r\n\r\n"),
+    ] {
+        let answer = server.talk(format!("{post}{head}{SMUGGLED}"));
+        assert!(
+            answer.starts_with("HTTP/1.1 400"),
+            "{what}: {}",
+            first_line(&answer)
+        );
+        assert!(!answer.contains("Hello, World!"), "{what}: {answer}");
+    }
+}
+
+#[test]
+fn chunked_with_a_length_is_read_as_chunked_and_closes_nothing_open() {
+    // RFC 9112, section 6.1: Transfer-Encoding goes before Content-Length. What follows the
+    // last chunk is the next request, whatever the length says.
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    let answer = server.talk(
+        "POST /plaintext HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n\
+         5c\r\nGPOST / HTTP/1.1\r\nhost: b\r\n\r\n",
+    );
+    // The body was cut off, so there is at most the answer to the first request.
+    assert!(answer.matches("HTTP/1.1").count() <= 1, "{answer}");
+    assert!(server.is_well());
+}
+
+#[test]
+fn chunks_that_lie_end_the_connection() {
+    let folder = Folder::new();
+    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(reads_all()));
+    let post = "POST /x HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (what, body) in [
+        (
+            "a size beyond 64 bits",
+            "fffffffffffffffff\r\nx\r\n0\r\n\r\n",
+        ),
+        ("no size", "\r\nhello\r\n0\r\n\r\n"),
+        ("a size that is no number", "5g\r\nhello\r\n0\r\n\r\n"),
+        ("a negative size", "-5\r\nhello\r\n0\r\n\r\n"),
+        ("a chunk longer than its size", "3\r\nhello\r\n0\r\n\r\n"),
+        (
+            "an endless extension",
+            &format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(100_000)),
+        ),
+    ] {
+        let answer = server.talk(format!("{post}{body}{SMUGGLED}"));
+        assert!(!answer.contains("200 OK"), "{what}: {answer}");
+        assert!(!answer.contains("Hello, World!"), "{what}: {answer}");
+    }
+    let answer = server.talk(format!("{post}5\r\nhello\r\n0\r\n\r\n"));
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.contains("read 5"),
+        "{answer}"
+    );
+}
+
+/// A service that reads the whole body.
+fn reads_all() -> axum::Router {
+    use axum::routing::post;
+    let read = |request: axum::extract::Request| async move {
+        match axum::body::to_bytes(request.into_body(), usize::MAX).await {
+            Ok(body) => (axum::http::StatusCode::OK, format!("read {}", body.len())),
+            Err(_) => (axum::http::StatusCode::BAD_REQUEST, "broken".to_owned()),
+        }
+    };
+    axum::Router::new().route("/x", post(read))
+}
+
+#[test]
+fn one_line_feed_ends_a_line_as_rfc_9112_allows() {
+    // Section 2.2: a recipient may recognise a single LF. It does so everywhere, so there is one
+    // reading of the message, and the length counts from the same place.
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    let answer = server.talk("GET /plaintext HTTP/1.1\nhost: test\nconnection: close\n\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(answer.matches("Hello, World!").count(), 1);
+}
+
+#[test]
+fn request_lines_that_are_none_are_refused() {
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    for line in [
+        "GET /",
+        "GET  / HTTP/1.1",
+        "GET / HTTP/9.9",
+        "GET / HTTP/1.1 x",
+        "G\0T / HTTP/1.1",
+        "GET /\u{1} HTTP/1.1",
+        "\u{16}\u{3}\u{1}TLS hello",
+        "{}",
+    ] {
+        let answer = server.talk(format!("{line}\r\nhost: test\r\n\r\n"));
+        assert!(!answer.contains(" 200 "), "{line:?}: {answer}");
+    }
+    assert!(server.is_well());
+}
+
+#[test]
+fn heads_that_are_too_large_are_refused() {
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    let many: String = (0..200).map(|n| format!("x-{n}: y\r\n")).collect();
+    let long = format!("x: {}\r\n", "y".repeat(100_000));
+    let endless = "x".repeat(1_000_000);
+    for (what, head) in [
+        (
+            "200 fields",
+            format!("GET / HTTP/1.1\r\nhost: test\r\n{many}\r\n"),
+        ),
+        (
+            "a field of 100 kB",
+            format!("GET / HTTP/1.1\r\nhost: test\r\n{long}\r\n"),
+        ),
+        (
+            "a path of 1 MB",
+            format!("GET /{endless} HTTP/1.1\r\nhost: test\r\n\r\n"),
+        ),
+        ("a method of 1 MB", endless.clone()),
+    ] {
+        let answer = server.talk(head);
+        let status = answer.split(' ').nth(1).unwrap_or("closed");
+        assert!(
+            ["400", "414", "431", "closed"].contains(&status),
+            "{what}: {}",
+            first_line(&answer)
+        );
+        assert!(server.is_well(), "{what}");
+    }
+    let answer = server.talk(format!("GET / HTTP/1.1\r\nhost: test\r\n{many}\r\n"));
+    assert!(
+        answer.starts_with("HTTP/1.1 431"),
+        "{}",
+        first_line(&answer)
+    );
+}

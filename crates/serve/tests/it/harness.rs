@@ -1,0 +1,231 @@
+//! A server on a thread of its own, a folder for it, and raw clients.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use upshift_serve::{Config, Control, Server};
+
+/// A folder that is removed when dropped.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("upshift-serve-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that runs; drained when dropped.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) control: Control,
+    thread: Option<JoinHandle<usize>>,
+}
+
+impl Running {
+    /// One vCPU, files of `root`.
+    pub(crate) fn files(root: &Path) -> Running {
+        Running::with(root, |_| {})
+    }
+
+    pub(crate) fn with(root: &Path, change: impl FnOnce(&mut Config)) -> Running {
+        Running::start(root, change, |server| server)
+    }
+
+    pub(crate) fn start(
+        root: &Path,
+        change: impl FnOnce(&mut Config),
+        set: impl FnOnce(Server) -> Server + Send + 'static,
+    ) -> Running {
+        let mut config = Config {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            root: root.to_owned(),
+            drain_timeout: Duration::from_secs(5),
+            ..Config::default()
+        };
+        change(&mut config);
+        let (send, receive) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = upshift::Runtime::builder()
+                .vcpus(1)
+                .main_level(upshift::Level::at::<1>())
+                .build()
+                .unwrap();
+            runtime.block_on(async move {
+                let server = set(Server::bind(config).unwrap());
+                let address = server.addresses()[0];
+                let started = server.start().unwrap();
+                send.send((address, started.control())).unwrap();
+                started.run().await
+            })
+        });
+        let (address, control) = receive.recv().unwrap();
+        Running {
+            address,
+            control,
+            thread: Some(thread),
+        }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+            .set_write_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+    }
+
+    /// Sends these bytes and nothing more, and returns all that comes until the server closes, or
+    /// is silent for two seconds.
+    pub(crate) fn talk(&self, bytes: impl AsRef<[u8]>) -> String {
+        let mut stream = self.connect();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(2)))
+            .unwrap();
+        // It may have closed before all was sent.
+        let _ = stream.write_all(bytes.as_ref());
+        String::from_utf8_lossy(&rest(&mut stream)).into_owned()
+    }
+
+    /// A GET on a connection of its own, with more header lines.
+    pub(crate) fn get(&self, path: &str, more: &str) -> Answer {
+        self.ask("GET", path, more)
+    }
+
+    pub(crate) fn ask(&self, method: &str, path: &str, more: &str) -> Answer {
+        let mut stream = self.connect();
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{more}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        Answer::of(rest(&mut stream))
+    }
+
+    /// Does it still serve?
+    pub(crate) fn is_well(&self) -> bool {
+        self.get("/healthz", "").status == 200
+    }
+
+    /// Waits until nobody is connected.
+    pub(crate) fn wait_until_idle(&self) {
+        for _ in 0..400 {
+            if self.control.connections() == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        panic!("{} connections are still open", self.control.connections());
+    }
+
+    /// Drains, and returns how many connections had to be cut off.
+    pub(crate) fn end(mut self) -> usize {
+        self.control.drain();
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.control.drain();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(
+                std::thread::panicking() || ended.is_ok(),
+                "the server panicked"
+            );
+        }
+    }
+}
+
+/// All that comes until the end, an error or a time-out.
+pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut some = [0; 16384];
+    while let Ok(count) = stream.read(&mut some) {
+        if count == 0 {
+            break;
+        }
+        all.extend_from_slice(&some[..count]);
+    }
+    let _ = stream.shutdown(Shutdown::Both);
+    all
+}
+
+/// A response.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn of(bytes: Vec<u8>) -> Answer {
+        let at = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+        let at = at.map_or(bytes.len(), |at| at + 4);
+        let head = String::from_utf8_lossy(&bytes[..at]).into_owned();
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+        Answer {
+            status: status.unwrap_or(0),
+            head,
+            body: bytes[at..].to_vec(),
+        }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Runs a tool; `None`, and a line that says so, if it is not installed.
+pub(crate) fn tool(name: &str, args: &[&str]) -> Option<Output> {
+    match Command::new(name).args(args).output() {
+        Ok(output) => Some(output),
+        Err(_) => {
+            println!("skipped: {name} is not installed (`cargo xtask setup`)");
+            None
+        }
+    }
+}
+
+pub(crate) fn said(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}

@@ -1,0 +1,185 @@
+//! What clients may use: time, connections, bodies, requests per second.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use upshift_serve::Config;
+
+use crate::harness::{Answer, Folder, Running, rest};
+
+fn impatient(config: &mut Config) {
+    let limits = &mut config.limits;
+    limits.header_timeout = Duration::from_millis(500);
+    limits.idle_timeout = Duration::from_millis(700);
+    limits.body_timeout = Duration::from_millis(500);
+    limits.write_timeout = Duration::from_millis(500);
+}
+
+#[test]
+fn a_head_that_drips_is_cut_off() {
+    let folder = Folder::new();
+    let server = Running::with(&folder.0, impatient);
+    let began = Instant::now();
+    let mut stream = server.connect();
+    for byte in b"GET / HTTP/1.1\r\nhost: test\r\nx: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" {
+        if stream.write_all(&[*byte]).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(rest(&mut stream).is_empty());
+    assert!(began.elapsed() < Duration::from_secs(15));
+    server.wait_until_idle();
+}
+
+#[test]
+fn who_says_nothing_is_cut_off_before_and_after_a_request() {
+    let folder = Folder::new();
+    let server = Running::with(&folder.0, impatient);
+    let mut silent = server.connect();
+    let mut idle = server.connect();
+    idle.write_all(b"GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n")
+        .unwrap();
+    assert!(rest(&mut silent).is_empty());
+    let answer = Answer::of(rest(&mut idle));
+    assert_eq!(
+        (answer.status, answer.text().as_str()),
+        (200, "Hello, World!")
+    );
+    server.wait_until_idle();
+}
+
+#[test]
+fn a_body_that_drips_is_cut_off() {
+    let folder = Folder::new();
+    let app = axum::Router::new().route("/", axum::routing::post(|body: String| async { body }));
+    let server = Running::start(&folder.0, impatient, |server| server.with_service(app));
+    let mut stream = server.connect();
+    stream
+        .write_all(b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n")
+        .unwrap();
+    let began = Instant::now();
+    // Never silent for long enough, but far too slow.
+    while began.elapsed() < Duration::from_secs(15) {
+        if stream.write_all(b"x").is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(began.elapsed() < Duration::from_secs(15));
+    server.wait_until_idle();
+}
+
+#[test]
+fn who_does_not_read_is_cut_off() {
+    let folder = Folder::new();
+    folder.write("big.bin", vec![7; 32 << 20]);
+    let server = Running::with(&folder.0, impatient);
+    let mut stream = server.connect();
+    stream
+        .write_all(b"GET /big.bin HTTP/1.1\r\nhost: test\r\n\r\n")
+        .unwrap();
+    server.wait_until_idle();
+    assert!(rest(&mut stream).len() < 32 << 20);
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed() {
+    let folder = Folder::new();
+    let server = Running::with(&folder.0, |config| config.limits.connections_per_peer = 4);
+    let mut open: Vec<_> = (0..4).map(|_| server.connect()).collect();
+    for stream in &mut open {
+        stream
+            .write_all(b"GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n")
+            .unwrap();
+        let mut some = [0; 16];
+        std::io::Read::read_exact(stream, &mut some).unwrap();
+    }
+    assert!(rest(&mut server.connect()).is_empty());
+    drop(open);
+    server.wait_until_idle();
+    assert!(server.is_well());
+}
+
+#[test]
+fn ten_thousand_idle_connections_leave_the_others_alone() {
+    let folder = Folder::new();
+    let server = Running::with(&folder.0, |config| {
+        config.limits.connections = 20_000;
+        config.limits.connections_per_peer = 20_000;
+    });
+    // Both ends are in this process; the server has raised the limit to the hard one.
+    let limit = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let line = limit
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    let soft: usize = line
+        .split_whitespace()
+        .nth(3)
+        .unwrap()
+        .parse()
+        .unwrap_or(usize::MAX);
+    let count = 10_000.min((soft - 500) / 2);
+    if count < 10_000 {
+        println!("skipped: {count} connections instead of 10000, RLIMIT_NOFILE is {soft}");
+    }
+    let idle: Vec<_> = (0..count).map(|_| server.connect()).collect();
+    let began = Instant::now();
+    for _ in 0..100 {
+        assert!(server.is_well());
+    }
+    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(server.control.connections() >= count);
+    drop(idle);
+    server.wait_until_idle();
+}
+
+#[test]
+fn bodies_beyond_the_limit_are_refused() {
+    let folder = Folder::new();
+    let app = axum::Router::new().route(
+        "/",
+        axum::routing::post(|request: axum::extract::Request| async move {
+            match axum::body::to_bytes(request.into_body(), usize::MAX).await {
+                Ok(body) => (axum::http::StatusCode::OK, body.len().to_string()),
+                Err(error) => (axum::http::StatusCode::PAYLOAD_TOO_LARGE, error.to_string()),
+            }
+        }),
+    );
+    let limit = |config: &mut Config| config.limits.body_bytes = 1000;
+    let server = Running::start(&folder.0, limit, |server| server.with_service(app));
+    let told = server.talk("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 1001\r\n\r\n");
+    assert!(
+        told.starts_with("HTTP/1.1 413") && told.contains("connection: close"),
+        "{told}"
+    );
+    let chunk = format!("3e8\r\n{}\r\n", "x".repeat(1000));
+    let chunked = format!(
+        "POST / HTTP/1.1\r\nhost: test\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{chunk}"
+    );
+    assert!(
+        server
+            .talk(format!("{chunked}0\r\n\r\n"))
+            .starts_with("HTTP/1.1 200")
+    );
+    assert!(
+        server
+            .talk(format!("{chunked}{chunk}0\r\n\r\n"))
+            .starts_with("HTTP/1.1 413")
+    );
+}
+
+#[test]
+fn requests_beyond_the_rate_get_429() {
+    let folder = Folder::new();
+    let server = Running::with(&folder.0, |config| config.limits.request_rate = 20);
+    let answers: Vec<_> = (0..60).map(|_| server.get("/plaintext", "")).collect();
+    let refused: Vec<_> = answers
+        .iter()
+        .filter(|answer| answer.status == 429)
+        .collect();
+    assert!(answers[0].status == 200 && !refused.is_empty());
+    assert_eq!(refused[0].header("retry-after"), Some("1"));
+    assert!(server.is_well(), "who watches is not limited");
+}

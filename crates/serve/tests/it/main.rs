@@ -1,0 +1,12 @@
+//! The server as its clients see it: each check with the answer that is expected, and where other
+//! people's tools can ask, asked by them. What a tool is missing for says `skipped: `.
+
+mod attacks;
+mod files;
+mod floods;
+mod harness;
+mod limits;
+mod operation;
+mod priorities;
+mod tls;
+mod tools;

@@ -1,0 +1,194 @@
+//! Draining, reloading, commands, logs, metrics.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use upshift_serve::{Config, ask};
+
+use crate::harness::{Answer, Folder, Running, rest};
+
+fn slow() -> axum::Router {
+    let slow = || async {
+        upshift::time::sleep(Duration::from_millis(500)).await;
+        "slow"
+    };
+    axum::Router::new().route("/slow", axum::routing::get(slow))
+}
+
+#[test]
+fn draining_answers_what_is_under_way_and_cuts_off_what_takes_too_long() {
+    let folder = Folder::new();
+    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(slow()));
+    let mut stream = server.connect();
+    let idle = server.connect();
+    stream
+        .write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let address = server.address;
+    assert_eq!(server.end(), 0);
+    let answer = Answer::of(rest(&mut stream));
+    assert_eq!((answer.status, answer.text().as_str()), (200, "slow"));
+    assert!(std::net::TcpStream::connect(address).is_err());
+    drop(idle);
+
+    let hurry = |config: &mut Config| config.drain_timeout = Duration::from_millis(50);
+    let server = Running::start(&folder.0, hurry, |server| server.with_service(slow()));
+    let mut stream = server.connect();
+    stream
+        .write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(server.end(), 1);
+    assert!(rest(&mut stream).is_empty());
+}
+
+#[test]
+fn a_reload_changes_rules_and_a_wrong_one_changes_nothing() {
+    let folder = Folder::new();
+    let next = Arc::new(Mutex::new(Err("broken file".to_owned())));
+    let read = next.clone();
+    let level = || async { upshift::current_level().unwrap().to_string() };
+    let app = axum::Router::new().fallback(level);
+    let server = Running::start(
+        &folder.0,
+        |_| {},
+        |server| {
+            server
+                .with_service(app)
+                .with_reload(move || read.lock().unwrap().clone())
+        },
+    );
+    assert_eq!(server.control.reload(), Err("broken file".to_owned()));
+    assert_eq!(server.get("/x", "").text(), "28");
+    *next.lock().unwrap() = Ok(Config {
+        priority: vec!["/x=11".parse().unwrap()],
+        ..Config::default()
+    });
+    assert_eq!(server.control.reload(), Ok(0));
+    assert_eq!(server.get("/x", "").text(), "11");
+}
+
+#[test]
+fn commands_are_taken_on_a_socket_that_only_the_owner_may_use() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let socket = folder.0.join("control");
+    let path = socket.clone();
+    let server = Running::start(
+        &folder.0,
+        |config| config.control = Some(path),
+        |server| server.with_service(slow()),
+    );
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mut stream = server.connect();
+    stream
+        .write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let list = ask(&socket, "list").unwrap();
+    assert!(
+        list.contains("\"path\":\"/slow\"") && list.contains("\"level\":28"),
+        "{list}"
+    );
+    let number = list.split("\"number\":").nth(1).unwrap();
+    let number: String = number.chars().take_while(char::is_ascii_digit).collect();
+    let told = ask(&socket, &format!("reprio {number} 3")).unwrap();
+    assert_eq!(told, format!("ok: request {number} is at level 3\n"));
+    assert!(ask(&socket, "list").unwrap().contains("\"level\":3,"));
+    assert!(
+        ask(&socket, "priority /slow=40")
+            .unwrap()
+            .starts_with("ok: 1 requests")
+    );
+    for (wrong, says) in [
+        ("reprio 999999 3", "no request 999999"),
+        ("reprio 1 64", "0 to 63"),
+        ("priority /x", "CONDITIONS=LEVEL"),
+        ("dance", "`help` lists them"),
+    ] {
+        let told = ask(&socket, wrong).unwrap();
+        assert!(told.starts_with("error: ") && told.contains(says), "{told}");
+    }
+    assert!(ask(&socket, "status").unwrap().contains("\"under_way\":1"));
+    assert_eq!(ask(&socket, "drain").unwrap(), "ok: draining\n");
+    assert_eq!(server.end(), 0);
+    assert!(!socket.exists());
+}
+
+#[test]
+fn every_request_has_a_line_in_the_log() {
+    let folder = Folder::new();
+    let log = folder.0.join("access.jsonl");
+    let path = log.clone();
+    let server = Running::with(&folder.0, |config| config.access_log = Some(path));
+    server.get("/plaintext?x=%22", "priority: u=1\r\n");
+    server.get("/nowhere", "");
+    assert_eq!(server.end(), 0);
+    let log = std::fs::read_to_string(log).unwrap();
+    let lines: Vec<_> = log.lines().collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    for part in [
+        "\"method\":\"GET\"",
+        "\"path\":\"/plaintext\"",
+        "\"query\":\"x=%22\"",
+        "\"status\":200",
+        "\"bytes\":13",
+        "\"level\":12",
+        "\"version\":\"1.1\"",
+        "\"took_ms\":",
+    ] {
+        assert!(lines[0].contains(part), "{part} in {}", lines[0]);
+    }
+    assert!(lines[1].contains("\"status\":404"), "{}", lines[1]);
+}
+
+#[test]
+fn metrics_count_what_happened() {
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    for _ in 0..3 {
+        server.get("/plaintext", "priority: u=2\r\n");
+    }
+    server.get("/nowhere", "");
+    let metrics = server.get("/metrics", "").text();
+    for line in [
+        "upshift_http_responses_total{class=\"2xx\"} 3",
+        "upshift_http_responses_total{class=\"4xx\"} 1",
+        "upshift_http_request_duration_seconds_count{level=\"20\"} 3",
+        "upshift_connections_accepted_total 5",
+        "upshift_http_in_flight{level=\"20\"} 0",
+    ] {
+        assert!(
+            metrics.lines().any(|have| have == line),
+            "{line} in\n{metrics}"
+        );
+    }
+    assert!(
+        metrics.contains("upshift_level_polls_total{level=\"20\"}"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn endpoints_can_be_turned_off_and_the_matrix_is_bounded() {
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    assert_eq!(
+        server.get("/matrix?n=3", "").text(),
+        "{\"n\":3,\"trace\":276}"
+    );
+    for wrong in ["0", "513", "x", "-1", "99999999999999999999"] {
+        assert_eq!(
+            server.get(&format!("/matrix?n={wrong}"), "").status,
+            400,
+            "{wrong}"
+        );
+    }
+    let server = Running::with(&folder.0, |config| config.endpoints.clear());
+    for path in ["/healthz", "/metrics", "/plaintext", "/matrix"] {
+        assert_eq!(server.get(path, "").status, 404, "{path}");
+    }
+}

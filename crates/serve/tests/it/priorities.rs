@@ -1,0 +1,195 @@
+//! The level of a request, how it changes, and who is refused under overload.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use upshift::Level;
+use upshift_serve::Config;
+
+use crate::harness::{Folder, Running, tool};
+
+/// Answers with its level; `/work` computes until told to stop and says at which level it ended.
+fn app(stop: Arc<AtomicBool>) -> axum::Router {
+    use axum::routing::get;
+    let level = || async { upshift::current_level().unwrap().to_string() };
+    let work = move || {
+        let stop = stop.clone();
+        async move {
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+                upshift::yield_if_needed().await;
+            }
+            upshift::current_level().unwrap().to_string()
+        }
+    };
+    axum::Router::new()
+        .route("/work", get(work))
+        .fallback(level)
+}
+
+fn with_app(change: impl FnOnce(&mut Config)) -> (Running, Arc<AtomicBool>, Folder) {
+    let folder = Folder::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    let app = app(stop.clone());
+    let server = Running::start(&folder.0, change, |server| server.with_service(app));
+    (server, stop, folder)
+}
+
+#[test]
+fn the_rule_goes_before_the_client_and_the_client_before_the_default() {
+    let (server, _, _folder) = with_app(|config| {
+        config.ceiling = 1;
+        config.priority = [
+            "POST /api=9",
+            "/api=8",
+            "header:x-tier:gold=7",
+            "peer:10.0.0.0/8=6",
+        ]
+        .map(|rule| rule.parse().unwrap())
+        .to_vec();
+    });
+    for (method, path, header, level) in [
+        ("GET", "/x", "", "28"),
+        ("GET", "/x", "priority: u=5\r\n", "44"),
+        ("GET", "/x", "priority: u=5, i\r\n", "45"),
+        ("GET", "/x", "priority: u=0\r\n", "12"),
+        ("GET", "/api/x", "priority: u=0\r\n", "8"),
+        ("POST", "/api/x", "content-length: 0\r\n", "9"),
+        ("GET", "/x", "x-tier: gold\r\n", "7"),
+        ("GET", "/x", "x-tier: tin\r\n", "28"),
+    ] {
+        assert_eq!(
+            server.ask(method, path, header).text(),
+            level,
+            "{method} {path} {header}"
+        );
+    }
+}
+
+#[test]
+fn streams_of_http2_have_levels_of_their_own() {
+    let (server, _, _folder) = with_app(|_| {});
+    for (priority, level) in [("u=7", "60"), ("u=0", "4"), ("i", "29")] {
+        let header = format!("priority: {priority}");
+        let args = [
+            "-s",
+            "--http2-prior-knowledge",
+            "-H",
+            &header,
+            &server.url("/x"),
+        ];
+        let Some(output) = tool("curl", &args) else {
+            return;
+        };
+        assert_eq!(String::from_utf8_lossy(&output.stdout), level);
+    }
+}
+
+#[test]
+fn the_operator_moves_requests_under_way() {
+    let (server, stop, _folder) = with_app(|_| {});
+    let url = server.address;
+    let clients: Vec<_> = (0..3)
+        .map(|_| {
+            std::thread::spawn(move || {
+                use std::io::{Read, Write};
+                let mut stream = std::net::TcpStream::connect(url).unwrap();
+                stream
+                    .write_all(b"GET /work HTTP/1.1\r\nhost: x\r\nconnection: close\r\npriority: u=6\r\n\r\n")
+                    .unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                answer.rsplit("\r\n").next().unwrap().to_owned()
+            })
+        })
+        .collect();
+    let requests = || server.control.requests();
+    for _ in 0..400 {
+        if requests().len() == 3 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let under_way = requests();
+    assert_eq!(under_way.len(), 3);
+    assert!(
+        under_way
+            .iter()
+            .all(|(_, level, ..)| *level == Level::at::<52>())
+    );
+    // One by its number, then the others by a rule; one of them is suspended in its queue.
+    assert!(server.control.reprio(under_way[0].0, Level::at::<5>()));
+    assert!(!server.control.reprio(u64::MAX, Level::at::<5>()));
+    stop.store(true, Ordering::Relaxed);
+    let mut levels: Vec<_> = clients
+        .into_iter()
+        .map(|client| client.join().unwrap())
+        .collect();
+    levels.sort();
+    assert_eq!(levels, ["5", "52", "52"]);
+    let moved = server
+        .control
+        .add_rule("/work=50".parse().unwrap())
+        .unwrap();
+    assert_eq!(moved, 0, "nothing is under way any more");
+    assert_eq!(server.get("/work", "priority: u=0\r\n").text(), "50");
+}
+
+#[test]
+fn under_overload_the_least_urgent_are_refused_and_the_urgent_are_not() {
+    let (server, stop, _folder) = with_app(|config| {
+        config.admission.max_wait = Duration::from_millis(50);
+    });
+    // Level 28 is taken by work that does not end: what is less urgent waits.
+    let address = server.address;
+    let hog = std::thread::spawn(move || talk(address, "/work", "u=3"));
+    std::thread::sleep(Duration::from_millis(200));
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let background: Vec<_> = (0..8)
+        .map(|n| {
+            let refused = refused.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(100 * n));
+                let answer = talk(address, "/x", "u=7");
+                if answer.starts_with("HTTP/1.1 503") {
+                    refused.lock().unwrap().push(answer);
+                }
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(1));
+    for _ in 0..20 {
+        assert_eq!(server.get("/x", "priority: u=0\r\n").status, 200);
+    }
+    assert!(server.is_well());
+    let so_far = refused.lock().unwrap().clone();
+    assert!(!so_far.is_empty(), "u=7 waited longer than 50 ms");
+    assert!(so_far[0].contains("retry-after: 1"), "{}", so_far[0]);
+    stop.store(true, Ordering::Relaxed);
+    assert!(hog.join().unwrap().starts_with("HTTP/1.1 200"));
+    for client in background {
+        client.join().unwrap();
+    }
+    let metrics = server.get("/metrics", "").text();
+    assert!(
+        metrics.contains("upshift_http_refused_total{level=\"4\"} 0"),
+        "{metrics}"
+    );
+    assert!(
+        !metrics.contains("upshift_http_refused_total{level=\"60\"} 0"),
+        "{metrics}"
+    );
+}
+
+fn talk(address: std::net::SocketAddr, path: &str, priority: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\npriority: {priority}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
