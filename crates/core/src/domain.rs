@@ -221,8 +221,11 @@ impl<H: Host> Inner<H> {
         let header = unsafe { coroutine.as_ref() };
         let before = header.level();
         loop {
+            let vcpu = header.vcpu();
             // SAFETY: passed on.
-            if unsafe { header.vcpu().locked().settle(coroutine) } {
+            let settled = unsafe { vcpu.locked().settle(coroutine) };
+            vcpu.look_again();
+            if settled {
                 break;
             }
         }

@@ -553,13 +553,10 @@ impl<H: Host> Vcpu<H> {
     /// with `idle` up to half of that level.
     fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) {
         let mut loot = [None; STEAL_MAX];
-        {
-            let mut theirs = victim.locked();
-            theirs.drain_inbox();
-            let bits = theirs.queues().movable() & wanted;
-            if bits == 0 {
-                return;
-            }
+        let mut theirs = victim.locked();
+        theirs.drain_inbox();
+        let bits = theirs.queues().movable() & wanted;
+        if bits != 0 {
             let level = Level::from_stored(bits.trailing_zeros() as u8);
             let share = if idle {
                 theirs
@@ -582,6 +579,11 @@ impl<H: Host> Vcpu<H> {
             }
             theirs.publish();
         }
+        drop(theirs);
+        victim.look_again();
+        if bits == 0 {
+            return;
+        }
         let mut mine = self.locked();
         for coroutine in loot.into_iter().flatten() {
             // SAFETY: owned and in no queue.
@@ -590,6 +592,19 @@ impl<H: Host> Vcpu<H> {
             stolen.store(stolen.load(Relaxed) + 1, Relaxed);
         }
         mine.publish();
+    }
+
+    /// Another thread than its own has moved the inbox into the ready queues. Between
+    /// the two the vCPU may have looked at both, found nothing, and parked; what is
+    /// pinned to it nobody else would take.
+    ///
+    /// Either it saw the published queues after it had set its flag, or we see the
+    /// flag here, after they were published.
+    pub(crate) fn look_again(&self) {
+        fence(SeqCst);
+        if self.is_parked() && self.ready.load(Relaxed) != 0 {
+            self.kick();
+        }
     }
 
     /// A retired vCPU passes on what still comes in.

@@ -286,3 +286,49 @@ fn coroutines_that_wake_each_other_across_vcpus_never_stall() {
         stop.now(&domain);
     });
 }
+
+/// A thief moves what it may not take from the inbox into the ready queue of a vCPU
+/// that parks at that moment.
+#[test]
+fn invariant_2_a_pinned_coroutine_is_not_lost_to_a_thief_that_looks_for_work() {
+    const ROUNDS: u64 = if cfg!(miri) { 20 } else { 100_000 };
+    let domain = domain(Config::default());
+    let (home, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+    let (asked, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let pinned = {
+        let (asked, seen) = (asked.clone(), seen.clone());
+        poll_fn(move |_| {
+            seen.store(asked.load(Ordering::SeqCst), Ordering::SeqCst);
+            Poll::<()>::Pending
+        })
+    };
+    // SAFETY: the future is `Send`.
+    let pinned = unsafe { home.spawn_pinned(pinned, Priority::At(Level::at::<10>())) };
+    let id = pinned.unwrap().id();
+    let waker = {
+        let (asked, seen, domain) = (asked.clone(), seen.clone(), domain.clone());
+        poll_fn(move |cx| {
+            if seen.load(Ordering::SeqCst) == asked.load(Ordering::SeqCst) {
+                asked.fetch_add(1, Ordering::SeqCst);
+                domain.wake(id).unwrap();
+            }
+            if seen.load(Ordering::SeqCst) == ROUNDS {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+    };
+    // SAFETY: as above.
+    let waker = unsafe { thief.spawn_pinned(waker, Priority::At(Level::at::<40>())) };
+    waker.unwrap().detach();
+    let stop = Stop::default();
+    thread::scope(|scope| {
+        scope.spawn(|| serve(home, &stop, usize::MAX, |_| ()));
+        scope.spawn(|| serve(thief, &stop, usize::MAX, |_| ()));
+        eventually("the pinned coroutine has seen all wakes", || {
+            seen.load(Ordering::SeqCst) >= ROUNDS
+        });
+        stop.now(&domain);
+    });
+}
