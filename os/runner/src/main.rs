@@ -29,6 +29,7 @@ tasks:
   run [--smp N] [KERNEL ARGUMENTS...]   boot, console on the terminal
   test [--smp N,N,...] [--seed N]       the test matrix; with --seed only this seed of chaos
   figures                               what things cost, in instructions
+  rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
   trace [--smp N] [--icount] [--records N] [--json] [PROGRAM [ARGUMENT]]
                                         boot a program and print who was in which state when";
 
@@ -40,7 +41,9 @@ fn main() -> ExitCode {
     };
     let outcome = match task.as_str() {
         "run" => run(arguments),
-        "figures" => figures(arguments),
+        "figures" => figures(arguments, 1, true, "figures"),
+        // Virtual time would run the harts in turn.
+        "rings" => figures(arguments, 4, false, "rings"),
         "test" => test(arguments),
         "trace" => show_trace(arguments),
         "help" | "--help" | "-h" => {
@@ -65,15 +68,20 @@ fn test(mut arguments: Arguments) -> Result<ExitCode, String> {
     suite::run(&smp, seed)
 }
 
-/// Boots where instructions count as time, and prints what the program `figures`
-/// has counted.
-fn figures(arguments: Arguments) -> Result<ExitCode, String> {
+/// Boots, with instructions as time or not, and prints what the program says that it has
+/// measured.
+fn figures(
+    arguments: Arguments,
+    smp: u32,
+    icount: bool,
+    program: &str,
+) -> Result<ExitCode, String> {
     arguments.end()?;
     let image = build::image()?;
     let machine = qemu::Machine {
-        smp: 1,
-        icount: true,
-        arguments: "init=figures".to_owned(),
+        smp,
+        icount,
+        arguments: format!("init={program}"),
     };
     let outcome = qemu::run(&image, &machine, Duration::from_secs(60))?;
     let figures = outcome

@@ -138,6 +138,10 @@ fn matrix(smp: &[u32]) -> Result<Vec<Run>, String> {
             harts,
             &format!("init=tests{with}"),
         ));
+        runs.push(Run {
+            last: "upshift: rings ended with 0",
+            ..run_of(format!("smp {harts} rings"), harts, "init=rings with=short")
+        });
     }
     let stripped = build::variant("stripped", |_, file| doctor::stripped(file))?;
     runs.push(Run {
