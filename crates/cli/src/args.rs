@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::burn_cmd::BurnArgs;
 use crate::calibrate::CalibrateArgs;
+use crate::sched_cmd::SchedArgs;
 use crate::serve_args::{EXAMPLES, ServeArgs};
 use crate::spin_args::SpinLoadArgs;
 use crate::values::{self, Endpoint, Listen};
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     Burn(BurnArgs),
     /// Measure what a switch and a timer cost on this machine, and say which rights are missing
     Calibrate(CalibrateArgs),
+    /// Schedule processes that know nothing of it: round-robin, timetable, shares, deadlines, levels
+    Sched(Box<SchedArgs>),
     /// Spawn many coroutines (or threads) and print the memory and the time they took
     #[command(hide = true)]
     SpawnTest(SpawnTestArgs),

@@ -7,6 +7,7 @@
 //! | `calibrate` | costs and rights of this machine |
 //! | `demo` | the tour: children, five experiments, progress |
 //! | `serve`, `serve_args` | the web server |
+//! | `sched_cmd` | policies over processes |
 //! | `servers` | matrix, plaintext and spin server in two models |
 //! | `load_cmd`, `load_report` | the client and its result |
 //! | `spawn_test` | memory and time of a million coroutines |
@@ -24,6 +25,7 @@ mod load_cmd;
 mod load_report;
 mod machine;
 mod report;
+mod sched_cmd;
 mod serve;
 mod serve_args;
 mod servers;
@@ -61,6 +63,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Load(args) => return load_cmd::load(&args),
         Command::Burn(args) => burn_cmd::burn(&args)?,
         Command::Calibrate(args) => return calibrate::calibrate(&args),
+        Command::Sched(args) => return sched_cmd::sched(&args),
         Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,
     }
     Ok(ExitCode::SUCCESS)

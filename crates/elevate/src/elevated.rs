@@ -10,7 +10,8 @@ use crate::elevator::{FIFO, Inner};
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::restore::{Restored, retrying};
-use crate::sys::{CpuSet, Tid};
+use crate::sys::{CpuSet, SchedAttr, Tid};
+use crate::table::Record;
 
 /// One elevated thread. Dropping it gives the thread its former policy and CPUs back.
 ///
@@ -139,6 +140,49 @@ impl Elevated {
         }
         let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
         self.inner.sys.sched_setscheduler(self.tid, policy, 0)
+    }
+
+    /// Moves the thread to `SCHED_OTHER` at `nice` (−20 … 19) for the time being; the rest is as with
+    /// [`set_fair`](Elevated::set_fair).
+    ///
+    /// # Errors
+    /// As [`set_fair`](Elevated::set_fair); `EPERM` if a nice value below the thread's own is not permitted.
+    pub fn set_nice(&self, nice: i32) -> io::Result<()> {
+        self.set_ordinary(libc::SCHED_OTHER, nice)
+    }
+
+    /// Moves the thread to `SCHED_IDLE` for the time being: it runs when nobody else wants the CPU. The rest is as with
+    /// [`set_fair`](Elevated::set_fair).
+    ///
+    /// # Errors
+    /// As [`set_fair`](Elevated::set_fair).
+    pub fn set_idle(&self) -> io::Result<()> {
+        self.set_ordinary(libc::SCHED_IDLE, 0)
+    }
+
+    fn set_ordinary(&self, policy: i32, nice: i32) -> io::Result<()> {
+        if !self.inner.table.is_current(self.index, self.generation) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        let attr = SchedAttr {
+            policy: policy as u32,
+            flags: libc::SCHED_FLAG_RESET_ON_FORK as u64,
+            nice,
+            ..SchedAttr::normal()
+        };
+        self.inner.sys.sched_setattr(self.tid, &attr)
+    }
+
+    /// A copy of the thread's record, if it belongs to `inner` and has not been given back.
+    pub(crate) fn record_in(&self, inner: &Arc<Inner>) -> Option<Record> {
+        if !Arc::ptr_eq(&self.inner, inner) {
+            return None;
+        }
+        let _lock = self.inner.lock();
+        if !self.inner.table.is_current(self.index, self.generation) {
+            return None;
+        }
+        self.inner.table.get(self.index)
     }
 
     /// Gives the thread back now, for a guard that is shared; [`set`](Elevated::set) fails afterwards.

@@ -20,11 +20,11 @@ use crate::elevated::Elevated;
 use crate::error::ElevateError;
 use crate::exit;
 use crate::guardian::Guardian;
-use crate::policy::Policy;
+use crate::policy::{Class, Policy};
 use crate::priority::Priority;
 use crate::restore::{Restored, is_gone, restore, retrying};
-use crate::sys::{Linux, Sys, Tid, current_tid};
-use crate::table::{Record, Table};
+use crate::sys::{CpuSet, Linux, Sys, Tid, current_tid};
+use crate::table::{Pin, Record, Table};
 
 /// Threads a table holds unless told otherwise.
 pub const DEFAULT_CAPACITY: usize = 1024;
@@ -145,7 +145,26 @@ impl Elevator {
         if tid <= 0 {
             return Err(ElevateError::NoSuchThread(tid));
         }
-        Inner::elevate(&self.inner, tid, priority)
+        Inner::elevate(&self.inner, tid, priority, None)
+    }
+
+    /// Elevates a thread that was born while `like`, a thread of its process, was elevated. The kernel gave it
+    /// `SCHED_OTHER` and the CPU that `like` was pinned to; it is recorded with the policy and the CPUs that `like` had
+    /// before, which it would have inherited otherwise. A policy or CPUs it has chosen itself are kept.
+    ///
+    /// # Errors
+    /// [`ElevateError`]; the thread is then as it was.
+    pub fn elevate_born(
+        &self,
+        tid: Tid,
+        priority: Priority,
+        like: &Elevated,
+    ) -> Result<Elevated, ElevateError> {
+        if tid <= 0 {
+            return Err(ElevateError::NoSuchThread(tid));
+        }
+        let parent = like.record_in(&self.inner);
+        Inner::elevate(&self.inner, tid, priority, parent.as_ref())
     }
 
     /// Elevates the calling thread to `priority`. If its guard is leaked, the thread is given back when it ends.
@@ -153,7 +172,7 @@ impl Elevator {
     /// # Errors
     /// [`ElevateError`]; the thread is then as it was.
     pub fn elevate_current(&self, priority: Priority) -> Result<Elevated, ElevateError> {
-        let guard = Inner::elevate(&self.inner, current_tid(), priority)?;
+        let guard = Inner::elevate(&self.inner, current_tid(), priority, None)?;
         exit::watch_this_thread();
         Ok(guard)
     }
@@ -221,7 +240,13 @@ impl Inner {
         Ok(())
     }
 
-    fn elevate(inner: &Arc<Inner>, tid: Tid, priority: Priority) -> Result<Elevated, ElevateError> {
+    /// `parent`: the record of a thread of the same process that was elevated when this one was born.
+    fn elevate(
+        inner: &Arc<Inner>,
+        tid: Tid,
+        priority: Priority,
+        parent: Option<&Record>,
+    ) -> Result<Elevated, ElevateError> {
         if !inner.is_owner() {
             return Err(ElevateError::Forked);
         }
@@ -242,7 +267,7 @@ impl Inner {
         if !own {
             inner.ensure_guardian(&mut lock)?;
         }
-        let (index, generation) = inner.find_or_record(tid, start_time, own)?;
+        let (index, generation) = inner.find_or_record(tid, start_time, own, parent)?;
         let raise = || sys.sched_setscheduler(tid, FIFO, i32::from(priority.get()));
         if let Err(error) = retrying(raise) {
             if inner.table.orphan(index).is_none() {
@@ -275,6 +300,7 @@ impl Inner {
         tid: Tid,
         start_time: u64,
         own: bool,
+        parent: Option<&Record>,
     ) -> Result<(usize, u64), ElevateError> {
         if let Some(index) = self.find(tid, start_time) {
             return match self.table.orphan(index) {
@@ -290,13 +316,34 @@ impl Inner {
                 policy: former,
             });
         }
-        self.record(&Record {
+        let inherits = matches!(former.class(), Class::Other { .. } | Class::Idle);
+        let slot = self.record(&Record {
             tid,
             start_time,
             own,
-            former: *former.attr(),
+            former: match parent {
+                Some(parent) if inherits => parent.former,
+                _ => *former.attr(),
+            },
             pin: None,
-        })
+        })?;
+        if let Some(pin) = parent.and_then(|parent| parent.pin) {
+            self.note_inherited_pin(slot.0, tid, &pin);
+        }
+        Ok(slot)
+    }
+
+    /// Remembers what a pin that was inherited has replaced, if the thread still has it. Caller holds the lock.
+    fn note_inherited_pin(&self, index: usize, tid: Tid, pin: &Pin) {
+        // If its CPUs cannot be read, they are not touched either.
+        let Ok(now) = retrying(|| self.sys.sched_getaffinity(tid)) else {
+            return;
+        };
+        let is_at = |&cpu: &usize| CpuSet::only(cpu) == Some(now);
+        if let Some(cpu) = pin.cpus.into_iter().flatten().find(is_at) {
+            // The closure cannot fail.
+            let _ = self.table.note_pin(index, cpu, || Ok(pin.former));
+        }
     }
 
     /// Records, if need be after removing threads that have ended. Caller holds the lock.

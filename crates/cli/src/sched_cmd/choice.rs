@@ -1,0 +1,132 @@
+//! The policy with its parameters, from the command line.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use upshift_sched::policies::{Edf, Levels, Reservation, RoundRobin, Solo, Table, Weighted};
+use upshift_sched::{Nanos, Policy, TaskId, timetable};
+
+use super::args::{PolicyName, SchedArgs};
+use super::tasks::Spec;
+use crate::values;
+
+/// The text of the timetable, read before anything is elevated.
+pub(super) fn read_timetable(args: &SchedArgs) -> Result<Option<String>> {
+    match (&args.file, args.policy) {
+        (Some(file), PolicyName::Table) => fs::read_to_string(file)
+            .map(Some)
+            .with_context(|| format!("cannot read the timetable {}", file.display())),
+        (None, PolicyName::Table) => {
+            bail!("the policy `table` needs a file: upshift sched table FILE …")
+        }
+        (Some(file), _) => bail!(
+            "`{}` is unexpected: only the policy `table` takes a file; commands follow after `--`",
+            file.display()
+        ),
+        (None, _) => Ok(None),
+    }
+}
+
+/// Makes the policy.
+pub(super) fn policy(
+    args: &SchedArgs,
+    specs: &[Spec],
+    timetable: Option<&str>,
+    floor: Duration,
+) -> Result<Box<dyn Policy>> {
+    let slice = slice(args, floor);
+    let given = || {
+        let arg = |(id, spec): (usize, &'_ Spec)| spec.arg.clone().map(|arg| (TaskId(id), arg));
+        specs.iter().enumerate().filter_map(arg)
+    };
+    let takes = match args.policy {
+        PolicyName::Rr | PolicyName::Solo => false,
+        PolicyName::Table | PolicyName::Weighted | PolicyName::Edf | PolicyName::Priority => true,
+    };
+    if !takes && let Some((_, arg)) = given().next() {
+        bail!(
+            "`{arg}` is unexpected: this policy has to know nothing of a process but that it is there"
+        );
+    }
+    Ok(match args.policy {
+        PolicyName::Rr => Box::new(RoundRobin::new(slice)),
+        PolicyName::Solo => Box::new(Solo::new()),
+        PolicyName::Table => {
+            let find = |name: &str| {
+                let is = |spec: &Spec| spec.arg.as_deref() == Some(name) || spec.label == name;
+                specs.iter().position(is).map(TaskId)
+            };
+            let file = args.file.as_deref().unwrap_or(std::path::Path::new(""));
+            let entries = timetable::parse(timetable.unwrap_or_default(), nanos(floor), find)
+                .with_context(|| format!("the timetable {} is wrong", file.display()))?;
+            Box::new(Table::new(entries))
+        }
+        PolicyName::Weighted => {
+            let mut policy = Weighted::new(slice);
+            for (task, arg) in given() {
+                let shares = arg.parse().ok().filter(|&shares| shares > 0);
+                let shares = shares.with_context(|| {
+                    format!("`{arg}` is no number of shares; write a whole number of at least 1")
+                })?;
+                policy = policy.share(task, shares);
+            }
+            Box::new(policy)
+        }
+        PolicyName::Priority => {
+            let mut policy = Levels::new(slice);
+            for (task, arg) in given() {
+                let level = values::level(&arg).map_err(anyhow::Error::msg)?;
+                policy = policy.level(task, level);
+            }
+            Box::new(policy)
+        }
+        PolicyName::Edf => {
+            let mut policy = Edf::new();
+            let there = args.cpus().len() as f64 * (1.0 - args.open / 2.0);
+            for (task, arg) in given() {
+                let reserved = reservation(&arg, floor)?;
+                policy = policy.reserve(task, reserved, there)?;
+            }
+            Box::new(policy)
+        }
+    })
+}
+
+/// The slice, not below what timers can do here.
+fn slice(args: &SchedArgs, floor: Duration) -> Nanos {
+    let sliced = matches!(
+        args.policy,
+        PolicyName::Rr | PolicyName::Weighted | PolicyName::Priority
+    );
+    if sliced && args.interval < floor {
+        eprintln!(
+            "note: an interval of {} µs is below what this machine's timers can do; it is {} µs now",
+            args.interval.as_micros(),
+            floor.as_micros()
+        );
+    }
+    nanos(args.interval.max(floor))
+}
+
+fn reservation(text: &str, floor: Duration) -> Result<Reservation> {
+    let hint = || format!("`{text}` is no reservation; write PERIOD/BUDGET, e.g. 20ms/5ms");
+    let (period, budget) = text.split_once('/').with_context(hint)?;
+    let time = |text| values::duration(text).map_err(anyhow::Error::msg);
+    let (period, budget) = (time(period)?, time(budget)?);
+    if budget < floor {
+        bail!(
+            "a budget of {} µs is below what this machine's timers can do ({} µs): make budget and period longer",
+            budget.as_micros(),
+            floor.as_micros()
+        );
+    }
+    Ok(Reservation {
+        period: nanos(period),
+        budget: nanos(budget),
+    })
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
+}

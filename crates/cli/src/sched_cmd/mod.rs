@@ -1,0 +1,151 @@
+//! `upshift sched`: unmodified processes under a policy written in user space.
+//!
+//! | module | concern |
+//! |---|---|
+//! | `args` | the command line |
+//! | `tasks` | which processes: pids, commands to start, what each was given |
+//! | `choice` | the policy with its parameters |
+//! | `output` | live line, table, JSON |
+//! | `timeline` | who ran when, as SVG |
+//!
+//! This thread stays ordinary: it waits for signals and prints. The engine runs on a thread of its own, above the tasks. What
+//! the engine has elevated comes back when it is dropped; if this process dies, the guardian does it.
+
+mod args;
+mod choice;
+mod output;
+mod tasks;
+mod timeline;
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use upshift_elevate::{Calibration, Elevator, Priority, Rights};
+use upshift_sched::{Config, Engine, Open, Processes, Scheduler, Watch};
+
+pub(crate) use args::SchedArgs;
+use tasks::Tasks;
+
+/// Events that a trace holds: 24 MB, two switches a millisecond for eight minutes.
+const TRACE: usize = 1_000_000;
+/// How often this thread looks for signals and for the end.
+const LOOK: Duration = Duration::from_millis(20);
+/// Threads an elevator has room for, beyond those that are there.
+const ROOM: usize = 1024;
+
+/// The priorities that are used, as far as the rights reach.
+struct Notches {
+    base: Priority,
+    top: Priority,
+    scheduler: Priority,
+}
+
+impl Notches {
+    fn within(rights: &Rights) -> Result<Notches> {
+        let usual = Priority::of::<45>();
+        let least = Priority::of::<3>();
+        if let Err(missing) = rights.require(least) {
+            bail!("{missing}");
+        }
+        let scheduler = rights.highest.unwrap_or(least).min(usual);
+        let below = Priority::new(scheduler.get() - 1).unwrap_or(Priority::MIN);
+        Ok(Notches {
+            base: Priority::MIN,
+            top: below.min(Priority::of::<40>()),
+            scheduler,
+        })
+    }
+}
+
+/// Runs until all processes have ended, the time is over, or a signal comes.
+pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
+    let mut specs = tasks::specs(args)?;
+    let timetable = choice::read_timetable(args)?;
+    let notches = Notches::within(&Rights::probe())?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    // Before anything else is started: the guardian keeps what it was forked with.
+    let elevator = Elevator::builder()
+        .guardian(true)
+        .capacity(ROOM + tasks::threads(&specs))
+        .build()
+        .context("cannot start the guardian, which gives processes back if this one dies")?;
+    let cpus = args.cpus();
+    let scheduler_cpu = args.sched_cpu.unwrap_or(cpus[0]);
+    let floor = match args.floor {
+        Some(floor) => floor,
+        None => Calibration::measure(Some(scheduler_cpu))?.quantum_floor(),
+    };
+    let policy = choice::policy(args, &specs, timetable.as_deref(), floor)?;
+    let config = Config {
+        base: notches.base,
+        top: notches.top,
+        floor,
+        open: Open {
+            part: args.open,
+            ..Open::default()
+        },
+        trace: if args.wants_trace() { TRACE } else { 0 },
+        ..Config::on(cpus)
+    };
+    let mut started = Tasks::start(&mut specs)?;
+    let label = |spec: &tasks::Spec| (started.pid(spec), spec.label.clone());
+    let tasks: Vec<(i32, String)> = specs.iter().map(label).collect();
+    let (with, children) = (elevator.clone(), args.children);
+    let build = move || -> Result<Engine<Processes>> {
+        let mut engine = Engine::new(config, policy);
+        let watch = Watch::start(&engine.control(), &with, notches.scheduler)?;
+        for (pid, label) in &tasks {
+            let task = Processes::attach(&with, &watch, *pid, notches.base, children)
+                .with_context(|| format!("cannot schedule {label}"))?;
+            engine.add(task.labelled(label))?;
+        }
+        Ok(engine)
+    };
+    let scheduler = Scheduler::start(&elevator, scheduler_cpu, notches.scheduler, build)?;
+    let signal = watch_over(args, &scheduler, &mut signals);
+    let (report, trace) = scheduler.stop()?;
+    started.end();
+    if let Some(file) = &args.timeline {
+        let drawn = timeline::svg(&report, &trace);
+        fs::write(file, drawn).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if let Some(file) = &args.trace {
+        let lines = output::trace(&report, &trace);
+        fs::write(file, lines).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    output::finish(args, &report, floor)?;
+    Ok(signal.map_or(ExitCode::SUCCESS, |signal| {
+        ExitCode::from(128 + u8::try_from(signal).unwrap_or(1))
+    }))
+}
+
+/// Waits for the end, and shows how it goes. Returns the signal that ended it.
+fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) -> Option<i32> {
+    let ends = args.duration.map(|time| Instant::now() + time);
+    let live = !args.json && io::stderr().is_terminal();
+    let mut shown = Instant::now();
+    let signal = loop {
+        if let Some(signal) = signals.pending().next() {
+            break Some(signal);
+        }
+        if scheduler.is_finished() || ends.is_some_and(|end| Instant::now() >= end) {
+            break None;
+        }
+        if live && shown.elapsed() >= Duration::from_secs(1) {
+            shown = Instant::now();
+            if let Some(report) = scheduler.control().report() {
+                eprint!("\r\x1b[K{}", output::line(&report));
+            }
+        }
+        std::thread::sleep(LOOK);
+    };
+    if live {
+        eprint!("\r\x1b[K");
+    }
+    signal
+}

@@ -1,0 +1,184 @@
+//! What `upshift sched` prints: a live line, tables, JSON. Pure text.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use upshift_sched::{Quantiles, Report, Trace, What};
+
+use super::args::SchedArgs;
+use crate::table::{Table, grouped, micros};
+
+/// The columns a live line may take.
+const WIDTH: usize = 100;
+
+/// One line on how it goes.
+pub(super) fn line(report: &Report) -> String {
+    let mut line = format!(
+        "{} {:.0} s  {} switches, late {} p99",
+        report.policy,
+        report.elapsed as f64 / 1e9,
+        grouped(report.switches as f64),
+        us(report.late.p99),
+    );
+    for task in report.tasks.iter().filter(|task| task.threads > 0) {
+        let _ = write!(line, "  {} {:.1} %", task.label, 100.0 * task.share);
+    }
+    if line.chars().count() > WIDTH {
+        line = line.chars().take(WIDTH - 1).chain(['…']).collect();
+    }
+    line
+}
+
+fn us(ns: u64) -> String {
+    micros(ns as f64 / 1e3)
+}
+
+/// Prints the result.
+pub(super) fn finish(args: &SchedArgs, report: &Report, floor: Duration) -> Result<()> {
+    let mut out = io::stdout().lock();
+    if args.json {
+        writeln!(out, "{:#}", value(report, floor))?;
+    } else {
+        write!(out, "{}\n{}", tasks(report), engine(report, floor))?;
+        if report.untraced > 0 {
+            writeln!(out, "the trace had no room for {} events", report.untraced)?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn tasks(report: &Report) -> Table {
+    let title = format!("{}, {:.2} s", report.policy, report.elapsed as f64 / 1e9);
+    let mut table = Table::new(title, &["<task", "share", "CPU time", "turns", "threads"]);
+    for task in &report.tasks {
+        table.row([
+            task.label.clone(),
+            format!("{:.2} %", 100.0 * task.share),
+            us(task.cpu_time),
+            grouped(task.turns as f64),
+            match task.threads {
+                0 => "ended".into(),
+                n => n.to_string(),
+            },
+        ]);
+    }
+    table
+}
+
+fn engine(report: &Report, floor: Duration) -> Table {
+    let mut table = Table::new("", &["<scheduler", "", "median", "p99", "longest"]);
+    let figures = |figures: &Quantiles| [figures.p50, figures.p99, figures.max].map(us);
+    for (what, found) in [
+        ("a switch", &report.cost),
+        ("a turn ends late by", &report.late),
+    ] {
+        let [p50, p99, max] = figures(found);
+        table.row([what.into(), String::new(), p50, p99, max]);
+    }
+    let part = |ns: u64| format!("{:.2} %", 100.0 * ns as f64 / report.elapsed.max(1) as f64);
+    for (what, figure) in [
+        ("switches", grouped(report.switches as f64)),
+        (
+            "calls that changed a priority",
+            grouped(report.calls as f64),
+        ),
+        ("its own CPU time", part(report.own_cpu_time)),
+        ("time open to ordinary threads", part(report.opened)),
+        ("floor of the timers", us(floor.as_nanos() as u64)),
+    ] {
+        table.row([what.into(), figure]);
+    }
+    table
+}
+
+fn quantiles(found: &Quantiles) -> Value {
+    json!({ "p50_ns": found.p50, "p99_ns": found.p99, "max_ns": found.max })
+}
+
+fn value(report: &Report, floor: Duration) -> Value {
+    let task = |task: &upshift_sched::TaskReport| {
+        json!({
+            "label": task.label,
+            "share": task.share,
+            "cpu_ns": task.cpu_time,
+            "turns": task.turns,
+            "threads": task.threads,
+        })
+    };
+    json!({
+        "policy": report.policy,
+        "elapsed_ns": report.elapsed,
+        "tasks": report.tasks.iter().map(task).collect::<Vec<_>>(),
+        "turns": report.turns,
+        "switches": report.switches,
+        "calls": report.calls,
+        "switch_cost": quantiles(&report.cost),
+        "lateness": quantiles(&report.late),
+        "scheduler_cpu_ns": report.own_cpu_time,
+        "opened_ns": report.opened,
+        "timer_floor_ns": floor.as_nanos() as u64,
+        "untraced": report.untraced,
+    })
+}
+
+/// Every event, one JSON object a line.
+pub(super) fn trace(report: &Report, trace: &Trace) -> String {
+    let label = |task: upshift_sched::TaskId| {
+        let found = report.tasks.get(task.0);
+        found.map_or_else(String::new, |task| task.label.clone())
+    };
+    let mut lines = String::new();
+    for event in trace.events() {
+        let value = match event.what {
+            What::Front { cpu, task } => {
+                json!({ "at_ns": event.at, "cpu": cpu, "front": task.map(label) })
+            }
+            What::Opened => json!({ "at_ns": event.at, "open": true }),
+            What::Closed => json!({ "at_ns": event.at, "open": false }),
+            What::Ended(task) => json!({ "at_ns": event.at, "ended": label(task) }),
+        };
+        let _ = writeln!(lines, "{value}");
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use upshift_sched::TaskReport;
+
+    fn report() -> Report {
+        let task = |n: usize| TaskReport {
+            label: format!("a-rather-long-name-{n}"),
+            share: 0.125,
+            cpu_time: 1_000_000,
+            turns: 123_456,
+            threads: n,
+        };
+        Report {
+            policy: "rr",
+            elapsed: 8_000_000,
+            tasks: (0..8).map(task).collect(),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn the_live_line_fits_the_terminal() {
+        assert!(line(&report()).chars().count() <= WIDTH);
+    }
+
+    #[test]
+    fn tables_and_json_show_every_task() {
+        let (report, floor) = (report(), Duration::from_micros(50));
+        let text = format!("{}{}", tasks(&report), engine(&report, floor));
+        assert!(text.contains("a-rather-long-name-7") && text.contains("ended"));
+        let value = value(&report, floor);
+        assert_eq!(value["tasks"].as_array().map(Vec::len), Some(8));
+        assert_eq!(value["timer_floor_ns"], 50_000);
+    }
+}

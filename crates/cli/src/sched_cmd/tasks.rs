@@ -1,0 +1,163 @@
+//! Which processes: those given by pid, and commands that are started.
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::args::SchedArgs;
+use crate::values;
+
+/// How long commands that were started have to end when asked to.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One task of the command line, in its order.
+#[derive(Debug)]
+pub(super) struct Spec {
+    pub(super) label: String,
+    /// What the policy has to know.
+    pub(super) arg: Option<String>,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Pid(i32),
+    Command(Vec<String>),
+    /// Index into what was started.
+    Started(usize),
+}
+
+/// Everything the command line names: pids first, then `--run`, then the command after `--`.
+pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
+    let mut specs = Vec::new();
+    for text in &args.pid {
+        let (pid, arg) = match text.split_once('=') {
+            Some((pid, arg)) => (pid, Some(arg.to_owned())),
+            None => (text.as_str(), None),
+        };
+        let pid = values::pid(pid).map_err(anyhow::Error::msg)?;
+        let pid = i32::try_from(pid).context("a process id is too large")?;
+        specs.push(Spec {
+            label: pid.to_string(),
+            arg,
+            source: Source::Pid(pid),
+        });
+    }
+    for text in &args.run {
+        let (arg, command) = match text.strip_prefix('@').and_then(|t| t.split_once(' ')) {
+            Some((arg, command)) => (Some(arg.to_owned()), command),
+            None => (None, text.as_str()),
+        };
+        let words = shlex::split(command).unwrap_or_default();
+        specs.push(started(words, arg).with_context(|| {
+            format!("`{text}` is no command: write e.g. --run '@ARG program argument', and close all quotes")
+        })?);
+    }
+    if !args.command.is_empty() {
+        specs.push(started(args.command.clone(), args.arg.clone())?);
+    }
+    if specs.is_empty() {
+        bail!("nothing to schedule: name processes with --pid, commands with --run or after `--`");
+    }
+    for at in 1..specs.len() {
+        let label = specs[at].label.clone();
+        if specs[..at].iter().any(|other| other.label == label) {
+            if matches!(specs[at].source, Source::Pid(_)) {
+                bail!("process {label} is named twice: name it once");
+            }
+            specs[at].label = format!("{label}#{at}");
+        }
+    }
+    Ok(specs)
+}
+
+fn started(words: Vec<String>, arg: Option<String>) -> Result<Spec> {
+    let program = words.first().context("there is no program in it")?;
+    let name = Path::new(program).file_name();
+    Ok(Spec {
+        label: name.map_or_else(
+            || program.clone(),
+            |name| name.to_string_lossy().into_owned(),
+        ),
+        arg,
+        source: Source::Command(words),
+    })
+}
+
+/// How many threads the processes have now, roughly.
+pub(super) fn threads(specs: &[Spec]) -> usize {
+    let of = |spec: &Spec| match spec.source {
+        Source::Pid(pid) => {
+            std::fs::read_dir(format!("/proc/{pid}/task")).map_or(1, Iterator::count)
+        }
+        _ => 1,
+    };
+    specs.iter().map(of).sum()
+}
+
+/// The commands that were started. Dropping ends them.
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    children: Vec<Child>,
+}
+
+impl Tasks {
+    /// Starts the commands. Those that were started before one fails are ended.
+    pub(super) fn start(specs: &mut [Spec]) -> Result<Tasks> {
+        let mut started = Tasks::default();
+        for spec in specs {
+            if let Source::Command(words) = &spec.source {
+                let child = Command::new(&words[0]).args(&words[1..]).spawn();
+                let child = child.with_context(|| format!("cannot start `{}`", words[0]))?;
+                started.children.push(child);
+                spec.source = Source::Started(started.children.len() - 1);
+            }
+        }
+        Ok(started)
+    }
+
+    /// The process of a task.
+    pub(super) fn pid(&self, spec: &Spec) -> i32 {
+        let id = match spec.source {
+            Source::Pid(pid) => return pid,
+            Source::Started(at) => self.children.get(at).map_or(0, Child::id),
+            Source::Command(_) => 0,
+        };
+        i32::try_from(id).unwrap_or(0)
+    }
+
+    /// Asks those that still run to end, and ends those that do not.
+    pub(super) fn end(&mut self) {
+        let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        for child in self
+            .children
+            .iter_mut()
+            .filter_map(|c| runs(c).then_some(c))
+        {
+            if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                // It may have ended just now.
+                let _ = kill_process(pid, Signal::TERM);
+            }
+        }
+        let deadline = Instant::now() + PATIENCE;
+        for child in &mut self.children {
+            while runs(child) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if runs(child) {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+        self.children.clear();
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

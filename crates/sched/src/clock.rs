@@ -1,0 +1,97 @@
+//! [`Clock`]: time for the engine. The real one, and in tests a simulated CPU.
+
+use std::ptr;
+
+use crate::control::Control;
+use crate::policy::Nanos;
+
+/// Where an engine gets its time from.
+pub trait Clock {
+    /// Now, ns.
+    fn now(&self) -> Nanos;
+
+    /// Waits until `until`, or until `control` rings; without a time only for the latter. May return early.
+    fn wait(&mut self, until: Option<Nanos>, control: &Control);
+
+    /// CPU time of the calling thread, ns: what scheduling costs.
+    fn own_cpu_time(&self) -> Nanos {
+        0
+    }
+}
+
+/// CLOCK_MONOTONIC. A wait is one system call with an absolute time; real-time threads have no timer slack.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Monotonic;
+
+fn read(clock: libc::clockid_t) -> Option<Nanos> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel writes a live structure.
+    let done = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (done == 0).then_some(time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos)
+}
+
+/// CPU time of a process, ns; `None` if it is gone. One system call.
+pub(crate) fn process_cpu_time(pid: libc::pid_t) -> Option<Nanos> {
+    // The kernel's encoding of "CPU clock of process pid": the complement of the pid above three bits, of which 2 says
+    // "as the scheduler counts".
+    read((!pid << 3) | 2)
+}
+
+impl Clock for Monotonic {
+    fn now(&self) -> Nanos {
+        // CLOCK_MONOTONIC always exists.
+        read(libc::CLOCK_MONOTONIC).unwrap_or(0)
+    }
+
+    fn wait(&mut self, until: Option<Nanos>, control: &Control) {
+        let time = until.map(|at| libc::timespec {
+            tv_sec: (at / 1_000_000_000) as libc::time_t,
+            tv_nsec: (at % 1_000_000_000) as libc::c_long,
+        });
+        let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: word and time live until the call returns. It returns at the time (absolute, CLOCK_MONOTONIC), when
+        // the word is not 0, and on signals; all are allowed.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                control.word(),
+                libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG,
+                0,
+                time,
+                ptr::null::<u32>(),
+                libc::FUTEX_BITSET_MATCH_ANY,
+            )
+        };
+    }
+
+    fn own_cpu_time(&self) -> Nanos {
+        read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_at_its_time_or_with_the_bell() {
+        let (mut clock, control) = (Monotonic, Control::default());
+        let until = clock.now() + 2_000_000;
+        while clock.now() < until {
+            clock.wait(Some(until), &control);
+        }
+        control.stop();
+        clock.wait(None, &control);
+        assert!(control.take_bell() && !control.take_bell());
+    }
+
+    #[test]
+    fn cpu_times_of_processes_are_read_by_pid() {
+        let own = process_cpu_time(std::process::id() as i32).unwrap();
+        assert!(own > 0);
+        assert_eq!(process_cpu_time(4_194_305), None);
+    }
+}

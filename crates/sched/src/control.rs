@@ -1,0 +1,84 @@
+//! [`Control`]: what other threads tell a running engine, and what they learn from it.
+//!
+//! The engine runs above everybody, so nobody may hold a lock it needs: words are atomic, and the report is handed over by a
+//! lock that the engine only *tries*. Ringing costs a system call.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::report::Report;
+
+/// A handle to a running engine. Clones are handles to the same one.
+#[derive(Debug, Clone, Default)]
+pub struct Control {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    bell: AtomicU32,
+    stop: AtomicBool,
+    ended: AtomicBool,
+    report: Mutex<Option<Report>>,
+}
+
+impl Control {
+    /// Ends [`Engine::run`](crate::Engine::run), which gives everything back.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Release);
+        self.ring();
+    }
+
+    /// Whether [`Control::stop`] was called.
+    pub fn is_stopped(&self) -> bool {
+        self.shared.stop.load(Acquire)
+    }
+
+    /// Tells the engine that a process has ended.
+    pub(crate) fn process_ended(&self) {
+        self.shared.ended.store(true, Release);
+        self.ring();
+    }
+
+    /// Whether a process has ended since the last question.
+    pub(crate) fn take_ended(&self) -> bool {
+        self.shared.ended.swap(false, AcqRel)
+    }
+
+    /// What the engine said last, at most a second ago while it runs.
+    pub fn report(&self) -> Option<Report> {
+        let report = self.shared.report.lock();
+        report.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Leaves a report, unless somebody is reading.
+    pub(crate) fn publish(&self, report: impl FnOnce() -> Report) {
+        if let Ok(mut slot) = self.shared.report.try_lock() {
+            *slot = Some(report());
+        }
+    }
+
+    fn ring(&self) {
+        self.shared.bell.store(1, Release);
+        // SAFETY: the word is live; nothing else is passed.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.word(),
+                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                1,
+            )
+        };
+    }
+
+    /// Whether it rang since the last question.
+    pub fn take_bell(&self) -> bool {
+        self.shared.bell.swap(0, AcqRel) != 0
+    }
+
+    /// The word to wait on: 0 until it rings.
+    pub(crate) fn word(&self) -> *const u32 {
+        self.shared.bell.as_ptr()
+    }
+}

@@ -1,0 +1,457 @@
+//! [`Engine`]: the loop that turns the decisions of a [`Policy`] into priorities.
+//!
+//! ```text
+//!        ┌──────────────────────────────────────────────────────────────────────────────┐
+//!        ▼                                                                              │
+//!   wait (one call) ─▶ ended? ─▶ turn over? charge, pick, place, raise ─▶ piece? ─▶ births? ─┘
+//! ```
+//!
+//! Invariants:
+//! * On each CPU, between two waits, the favoured tasks have falling notches above all other tasks (`ratchet.rs`), or, in an open
+//!   piece, the first of them is `Fair` and all other tasks `Idle`.
+//! * A turn that changes nothing makes no system call but the wait, and those that read CPU time if the policy asked for it.
+//! * Whatever ends the loop, an error included, the members are dropped by the owner of the engine, and so given back.
+//!
+//! One thread runs it, above all tasks. Without a lock; allocations are a few short vectors for each turn.
+
+mod account;
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::control::Control;
+use crate::error::SchedError;
+use crate::member::{Member, Standing};
+use crate::place::{self, Seat};
+use crate::policy::{Nanos, Policy, TaskId, Turn};
+use crate::ratchet::{Notch, Ratchet};
+use crate::report::{Report, Samples, Trace, What};
+
+/// How often threads are looked at thoroughly, in looks.
+const THOROUGH: u32 = 10;
+/// How often a report is left.
+const PUBLISH: Nanos = 1_000_000_000;
+
+/// Tasks, a policy, and the loop that joins them.
+pub struct Engine<M> {
+    config: Config,
+    policy: Box<dyn Policy>,
+    wants_usage: bool,
+    control: Control,
+    slots: Vec<Slot<M>>,
+    cpus: Vec<Cpu>,
+    open: bool,
+    turn: Turn,
+    turn_began: Nanos,
+    /// Whether the turn was touched by an open piece, so that what was used says little about who slept.
+    turn_was_open: bool,
+    began: Nanos,
+    late: Samples,
+    cost: Samples,
+    trace: Trace,
+    report: Report,
+}
+
+#[derive(Debug)]
+struct Slot<M> {
+    /// `None`: it has ended.
+    member: Option<M>,
+    label: String,
+    /// Index into the CPUs.
+    cpu: usize,
+    notch: Notch,
+    sleeps: bool,
+    /// CPU time when it was added, when it was looked at last, and since the policy was told.
+    first: Nanos,
+    seen: Nanos,
+    untold: Nanos,
+    turns: u64,
+}
+
+#[derive(Debug)]
+struct Cpu {
+    number: usize,
+    ratchet: Ratchet,
+    favoured: Vec<TaskId>,
+    /// The favoured task is one the policy did not name: who ran last, kept in front during an open piece.
+    leads: bool,
+}
+
+impl Cpu {
+    fn front(&self) -> Option<TaskId> {
+        self.favoured.first().copied()
+    }
+}
+
+/// When the loop has to do something next.
+#[derive(Debug)]
+struct Due {
+    pick: Option<Nanos>,
+    piece: Option<Nanos>,
+    follow: Nanos,
+    publish: Nanos,
+    looks: u32,
+    pieces: u64,
+}
+
+impl<M: Member> Engine<M> {
+    /// An engine without tasks.
+    pub fn new(config: Config, policy: Box<dyn Policy>) -> Engine<M> {
+        let cpu = |&number: &usize| Cpu {
+            number,
+            ratchet: Ratchet::new(config.base, config.top),
+            favoured: Vec::new(),
+            leads: false,
+        };
+        let cpus: Vec<Cpu> = config.cpus.iter().map(cpu).collect();
+        Engine {
+            wants_usage: policy.wants_usage(),
+            turn: Turn::new(cpus.len()),
+            trace: Trace::new(config.trace),
+            report: Report {
+                policy: policy.name(),
+                ..Report::default()
+            },
+            cpus,
+            config,
+            policy,
+            control: Control::default(),
+            slots: Vec::new(),
+            open: false,
+            turn_began: 0,
+            turn_was_open: false,
+            began: 0,
+            late: Samples::default(),
+            cost: Samples::default(),
+        }
+    }
+
+    /// Adds a task, which waits at [`Config::base`]. It gets a CPU at once, the policy hears of it when the engine runs.
+    ///
+    /// # Errors
+    /// The CPU cannot be used.
+    pub fn add(&mut self, mut member: M) -> Result<TaskId, SchedError> {
+        let task = TaskId(self.slots.len());
+        let load = |cpu: usize| self.live().filter(|(_, slot)| slot.cpu == cpu).count();
+        let cpu = (0..self.cpus.len())
+            .min_by_key(|&cpu| load(cpu))
+            .unwrap_or(0);
+        if let Some(cpu) = self.cpus.get(cpu) {
+            member.pin(cpu.number)?;
+        }
+        let first = member.cpu_time();
+        self.slots.push(Slot {
+            label: member.label().to_owned(),
+            member: Some(member),
+            cpu,
+            notch: Notch {
+                task: task.0,
+                at: self.config.base,
+            },
+            sleeps: false,
+            first,
+            seen: first,
+            untold: 0,
+            turns: 0,
+        });
+        Ok(task)
+    }
+
+    /// A handle for other threads.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// What happened, if [`Config::trace`] asked for it.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// The members that have not ended.
+    pub fn members(&self) -> impl Iterator<Item = (TaskId, &M)> {
+        let member = |(id, slot): (usize, &'_ Slot<M>)| (TaskId(id), slot.member.is_some());
+        let ids = self.slots.iter().enumerate().map(member);
+        ids.filter(|&(_, lives)| lives)
+            .filter_map(|(id, _)| Some((id, self.slots[id.0].member.as_ref()?)))
+    }
+
+    /// Runs until every task has ended or [`Control::stop`] is called. Call it on a thread that is elevated above
+    /// [`Config::top`].
+    ///
+    /// # Errors
+    /// A right was lost. Dropping the engine gives the tasks back.
+    pub fn run(&mut self, clock: &mut dyn Clock) -> Result<Report, SchedError> {
+        self.began = clock.now();
+        self.turn_began = self.began;
+        for (task, slot) in self.slots.iter_mut().enumerate() {
+            slot.look();
+            (slot.first, slot.untold) = (slot.seen, 0);
+            self.policy.added(TaskId(task), self.began);
+        }
+        let pieces = |engine: &Engine<M>| engine.config.open.pieces(engine.threads());
+        let mut due = Due {
+            pick: Some(self.began),
+            piece: pieces(self).map(|(closed, _)| self.began + closed),
+            follow: self.began + nanos(self.config.follow),
+            publish: self.began,
+            looks: 0,
+            pieces: 0,
+        };
+        while !self.control.is_stopped() && self.live().next().is_some() {
+            let now = clock.now();
+            if self.control.take_ended() {
+                self.follow(true, now, &mut due)?;
+            }
+            if due.pick.is_some_and(|at| now >= at) {
+                let switches = self.report.switches;
+                self.next_turn(now, &mut due)?;
+                if self.report.switches > switches {
+                    self.cost.add(clock.now().saturating_sub(now));
+                }
+            }
+            if due.piece.is_some_and(|at| now >= at) {
+                if self.open {
+                    self.close(now)?;
+                } else {
+                    self.open(now)?;
+                }
+                let length =
+                    pieces(self).map(|(closed, open)| if self.open { open } else { closed });
+                due.piece = length.map(|length| now + length);
+            }
+            if now >= due.follow {
+                due.looks += 1;
+                let thorough = due.looks.is_multiple_of(THOROUGH);
+                self.follow(thorough, now, &mut due)?;
+                due.follow = now + nanos(self.config.follow);
+            }
+            if now >= due.publish {
+                due.publish = now + PUBLISH;
+                let control = self.control.clone();
+                control.publish(|| self.report(now, clock.own_cpu_time()));
+            }
+            if self.control.take_bell() {
+                continue;
+            }
+            let until = [due.pick, due.piece, Some(due.follow)];
+            clock.wait(until.into_iter().flatten().min(), &self.control);
+        }
+        let now = clock.now();
+        let report = self.report(now, clock.own_cpu_time());
+        self.control.publish(|| report.clone());
+        Ok(report)
+    }
+
+    fn live(&self) -> impl Iterator<Item = (TaskId, &Slot<M>)> {
+        let slots = self.slots.iter().enumerate();
+        slots
+            .filter(|(_, slot)| slot.member.is_some())
+            .map(|(id, slot)| (TaskId(id), slot))
+    }
+
+    fn threads(&self) -> usize {
+        let of = |slot: &Slot<M>| slot.member.as_ref().map_or(0, Member::threads);
+        self.slots.iter().map(of).sum()
+    }
+
+    /// Charges the turn that ends, asks for the next one, and makes it so.
+    fn next_turn(&mut self, now: Nanos, due: &mut Due) -> Result<(), SchedError> {
+        if let Some(asked) = due.pick.filter(|_| self.report.turns > 0) {
+            self.late.add(now.saturating_sub(asked));
+        }
+        self.report.turns += 1;
+        if self.wants_usage {
+            self.charge(now);
+        }
+        self.turn_began = now;
+        self.turn_was_open = self.open;
+        self.turn.clear();
+        self.policy.pick(now, &mut self.turn);
+        let floor = nanos(self.config.floor).max(1);
+        due.pick = self.turn.end().map(|at| at.max(now + floor));
+        let lives = |task: &TaskId| {
+            let slot = self.slots.get(task.0);
+            slot.is_some_and(|slot| slot.member.is_some())
+        };
+        let favoured: Vec<TaskId> = self.turn.favoured().iter().copied().filter(lives).collect();
+        let seat = |(task, slot): (TaskId, &Slot<M>)| Seat {
+            task,
+            cpu: slot.cpu,
+            sleeps: slot.sleeps,
+        };
+        let mut seats: Vec<Seat> = self.live().map(seat).collect();
+        let front = place::place(&favoured, &mut seats, self.cpus.len());
+        for seat in seats {
+            self.move_to(seat)?;
+        }
+        for (cpu, favoured) in front.into_iter().enumerate() {
+            self.put_in_front(cpu, favoured, now)?;
+        }
+        Ok(())
+    }
+
+    /// Moves a task to another CPU; it starts there at the base.
+    fn move_to(&mut self, seat: Seat) -> Result<(), SchedError> {
+        let number = self.cpus[seat.cpu].number;
+        let slot = &mut self.slots[seat.task.0];
+        if slot.cpu == seat.cpu {
+            return Ok(());
+        }
+        slot.cpu = seat.cpu;
+        let was_raised = slot.notch.at > self.config.base;
+        slot.notch.at = self.config.base;
+        let Some(member) = &mut slot.member else {
+            return Ok(());
+        };
+        let waiting = if self.open {
+            Standing::Idle
+        } else {
+            Standing::At(self.config.base)
+        };
+        if self.open || was_raised {
+            self.report.calls += u64::from(member.set(waiting)?);
+        }
+        member.pin(number)
+    }
+
+    fn put_in_front(
+        &mut self,
+        cpu: usize,
+        favoured: Vec<TaskId>,
+        now: Nanos,
+    ) -> Result<(), SchedError> {
+        let before = self.cpus[cpu].front();
+        let front = favoured.first().copied();
+        self.cpus[cpu].favoured = favoured;
+        self.cpus[cpu].leads = false;
+        if !self.open {
+            self.raise(cpu)?;
+        } else if before != front {
+            if let Some(task) = before.filter(|task| self.slots[task.0].cpu == cpu) {
+                self.set(task, Standing::Idle)?;
+            }
+            if let Some(task) = front {
+                self.set(task, Standing::Fair)?;
+            }
+        }
+        if before != front {
+            self.report.switches += 1;
+            if let Some(task) = front {
+                self.slots[task.0].turns += 1;
+            }
+            let cpu = self.cpus[cpu].number;
+            let at = now - self.began;
+            self.trace.add(at, What::Front { cpu, task: front });
+        }
+        Ok(())
+    }
+
+    /// Puts the favoured tasks of a CPU above its others.
+    fn raise(&mut self, cpu: usize) -> Result<(), SchedError> {
+        let own = self.live().filter(|(_, slot)| slot.cpu == cpu);
+        let notches: Vec<Notch> = own.map(|(_, slot)| slot.notch).collect();
+        let Cpu {
+            ratchet, favoured, ..
+        } = &mut self.cpus[cpu];
+        let favoured: Vec<usize> = favoured.iter().map(|task| task.0).collect();
+        for change in ratchet.order(&favoured, &notches) {
+            self.slots[change.task].notch = change;
+            self.set(TaskId(change.task), Standing::At(change.at))?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, task: TaskId, standing: Standing) -> Result<(), SchedError> {
+        if let Some(member) = &mut self.slots[task.0].member {
+            self.report.calls += u64::from(member.set(standing)?);
+        }
+        Ok(())
+    }
+
+    /// Lets ordinary threads in. Those behind go first, so that nobody gets before the one in front.
+    fn open(&mut self, now: Nanos) -> Result<(), SchedError> {
+        if self.open {
+            return Ok(());
+        }
+        self.open = true;
+        self.turn_was_open = true;
+        self.find_leaders();
+        let front: Vec<TaskId> = self.cpus.iter().filter_map(Cpu::front).collect();
+        for task in (0..self.slots.len()).map(TaskId) {
+            if !front.contains(&task) {
+                self.set(task, Standing::Idle)?;
+            }
+        }
+        for task in front {
+            self.set(task, Standing::Fair)?;
+        }
+        self.trace.add(now - self.began, What::Opened);
+        Ok(())
+    }
+
+    /// Takes the CPUs back: the one in front first.
+    fn close(&mut self, now: Nanos) -> Result<(), SchedError> {
+        self.open = false;
+        let base = self.config.base;
+        for slot in &mut self.slots {
+            slot.notch.at = base;
+        }
+        for cpu in 0..self.cpus.len() {
+            self.cpus[cpu].ratchet.reset();
+            self.raise(cpu)?;
+        }
+        let favoured = self.cpus.iter().flat_map(|cpu| cpu.favoured.clone());
+        let favoured: Vec<TaskId> = favoured.collect();
+        for task in (0..self.slots.len()).map(TaskId) {
+            if !favoured.contains(&task) {
+                self.set(task, Standing::At(base))?;
+            }
+        }
+        self.equalise_leaders()?;
+        self.report.opened += self
+            .config
+            .open
+            .pieces(self.threads())
+            .map_or(0, |(_, open)| open);
+        self.trace.add(now - self.began, What::Closed);
+        Ok(())
+    }
+
+    /// Looks for threads that were born and tasks that have ended.
+    fn follow(&mut self, thorough: bool, now: Nanos, due: &mut Due) -> Result<(), SchedError> {
+        for id in 0..self.slots.len() {
+            let slot = &mut self.slots[id];
+            let Some(member) = &mut slot.member else {
+                continue;
+            };
+            if member.follow(thorough)? {
+                continue;
+            }
+            slot.look();
+            slot.member = None;
+            let task = TaskId(id);
+            for cpu in &mut self.cpus {
+                cpu.favoured.retain(|&other| other != task);
+            }
+            self.policy.removed(task, now);
+            self.trace.add(now - self.began, What::Ended(task));
+            due.pick = Some(now);
+        }
+        Ok(())
+    }
+}
+
+/// The `n`-th length around `length`, within 30 % of it: pieces at equal distances would fall into the slices of the same task
+/// again and again. Multiples of the golden ratio cover the range evenly, whatever part of them is looked at.
+fn uneven(length: Nanos, n: u64) -> Nanos {
+    let part = (n as f64 * 0.618_033_988_749_895).fract();
+    (length as f64 * (0.7 + 0.6 * part)) as Nanos
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! What tasks used: for the policy, for the report, and to find who runs where the policy favours nobody.
+
+use super::{Engine, Slot};
+use crate::member::{Member, Standing};
+use crate::policy::{Nanos, TaskId, Usage};
+use crate::report::{Report, TaskReport};
+
+/// A turn shorter than this says nothing about who slept, ns.
+const TELLING: Nanos = 50_000;
+
+impl<M: Member> Slot<M> {
+    /// Reads the CPU time; what is new is added to what the policy does not know yet.
+    pub(super) fn look(&mut self) {
+        if let Some(member) = &mut self.member {
+            let now = member.cpu_time().max(self.seen);
+            self.untold += now - self.seen;
+            self.seen = now;
+        }
+    }
+}
+
+impl<M: Member> Engine<M> {
+    /// Tells the policy what was used in the turn that ends: by the favoured tasks, and by all others if those left time over.
+    pub(super) fn charge(&mut self, now: Nanos) {
+        let elapsed = now.saturating_sub(self.turn_began);
+        let telling = elapsed >= TELLING && !self.turn_was_open;
+        let mut told = Vec::new();
+        let mut left_over = self.turn_was_open;
+        for cpu in &self.cpus {
+            let mut left = elapsed;
+            for &task in &cpu.favoured {
+                let slot = &mut self.slots[task.0];
+                slot.look();
+                if telling {
+                    slot.sleeps = slot.untold * 2 < left;
+                }
+                left = left.saturating_sub(slot.untold);
+                told.push(task);
+            }
+            left_over |= left > elapsed / 50;
+        }
+        for id in (0..self.slots.len()).map(TaskId) {
+            let slot = &mut self.slots[id.0];
+            if left_over && !told.contains(&id) {
+                slot.look();
+            }
+            if slot.member.is_some() && (slot.untold > 0 || told.contains(&id)) {
+                let usage = Usage {
+                    task: id,
+                    cpu_time: std::mem::take(&mut slot.untold),
+                    slept: slot.sleeps,
+                };
+                self.policy.used(usage, now);
+            }
+        }
+    }
+
+    /// Where the policy favours nobody, an open piece must not decide who goes on: finds who used most since the last one.
+    pub(super) fn find_leaders(&mut self) {
+        if self.cpus.iter().all(|cpu| !cpu.favoured.is_empty()) {
+            return;
+        }
+        let mut used = vec![0; self.slots.len()];
+        for (slot, used) in self.slots.iter_mut().zip(&mut used) {
+            let before = slot.seen;
+            slot.look();
+            *used = slot.seen - before;
+        }
+        for (index, cpu) in self.cpus.iter_mut().enumerate() {
+            if !cpu.favoured.is_empty() {
+                continue;
+            }
+            let here = self.slots.iter().enumerate();
+            let here = here.filter(|(_, slot)| slot.cpu == index && slot.member.is_some());
+            let leader = here.map(|(id, _)| id).max_by_key(|&id| used[id]);
+            cpu.favoured.extend(leader.map(TaskId));
+            cpu.leads = leader.is_some();
+        }
+    }
+
+    /// Makes the leaders equal again. A thread that is lowered stays the first of its new priority, so they go on.
+    pub(super) fn equalise_leaders(&mut self) -> Result<(), crate::SchedError> {
+        for index in 0..self.cpus.len() {
+            if !std::mem::take(&mut self.cpus[index].leads) {
+                continue;
+            }
+            let favoured = std::mem::take(&mut self.cpus[index].favoured);
+            for task in favoured {
+                self.slots[task.0].notch.at = self.config.base;
+                self.set(task, Standing::At(self.config.base))?;
+            }
+            self.cpus[index].ratchet.reset();
+        }
+        Ok(())
+    }
+
+    /// What happened until now.
+    pub(super) fn report(&mut self, now: Nanos, own_cpu_time: Nanos) -> Report {
+        for slot in &mut self.slots {
+            slot.look();
+        }
+        let used = |slot: &Slot<M>| slot.seen - slot.first;
+        let all: Nanos = self.slots.iter().map(used).sum();
+        let task = |slot: &Slot<M>| TaskReport {
+            label: slot.label.clone(),
+            cpu_time: used(slot),
+            share: used(slot) as f64 / all.max(1) as f64,
+            turns: slot.turns,
+            threads: slot.member.as_ref().map_or(0, Member::threads),
+        };
+        Report {
+            elapsed: now - self.began,
+            cost: self.cost.quantiles(),
+            late: self.late.quantiles(),
+            own_cpu_time,
+            untraced: self.trace.lost(),
+            tasks: self.slots.iter().map(task).collect(),
+            ..self.report.clone()
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The engine on simulated CPUs: exact sequences in virtual time.
+//!
+//! Each simulated task is at a priority, on a CPU, and asleep or not according to a script. A wait gives each CPU to the
+//! highest of its tasks that are awake, the first of equals, in steps of 10 µs.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::*;
+use crate::config::Open;
+use crate::policies::{Edf, Levels, Reservation, RoundRobin, Solo, Weighted};
+
+const STEP: Nanos = 10_000;
+const MS: Nanos = 1_000_000;
+
+#[derive(Debug)]
+struct Sim {
+    now: Nanos,
+    end: Nanos,
+    tasks: Vec<SimTask>,
+    /// CPU time of an ordinary thread that always wants every CPU.
+    bystander: Option<Nanos>,
+}
+
+#[derive(Debug)]
+struct SimTask {
+    standing: Standing,
+    cpu: usize,
+    used: Nanos,
+    ends: Option<Nanos>,
+    /// Awake for the first of each period: (period, awake).
+    awake: Option<(Nanos, Nanos)>,
+    /// Runs, in order: (begin, end).
+    runs: Vec<(Nanos, Nanos)>,
+}
+
+impl Sim {
+    fn step(&mut self) {
+        let now = self.now;
+        let cpus: Vec<usize> = self.tasks.iter().map(|task| task.cpu).collect();
+        for cpu in 0..2 {
+            if !cpus.contains(&cpu) {
+                continue;
+            }
+            let rank = |task: &SimTask| match task.standing {
+                Standing::At(priority) => u32::from(priority.get()) + 2,
+                Standing::Fair => 1,
+                Standing::Idle => 0,
+            };
+            let ready = |task: &&mut SimTask| {
+                let awake = task
+                    .awake
+                    .is_none_or(|(period, awake)| now % period < awake);
+                task.cpu == cpu && awake && task.ends.is_none_or(|end| now < end)
+            };
+            let mut best: Option<&mut SimTask> = None;
+            for task in self.tasks.iter_mut().filter(ready) {
+                if best.as_ref().is_none_or(|best| rank(task) > rank(best)) {
+                    best = Some(task);
+                }
+            }
+            let ordinary = best.as_ref().is_none_or(|task| rank(task) <= 1);
+            // Half to the ordinary thread, turn by turn.
+            if ordinary
+                && let Some(used) = &mut self.bystander
+                && (now / STEP) % 2 == 0
+            {
+                *used += STEP;
+            } else if let Some(task) = best {
+                task.used += STEP;
+                match task.runs.last_mut() {
+                    Some((_, end)) if *end == now => *end = now + STEP,
+                    _ => task.runs.push((now, now + STEP)),
+                }
+            }
+        }
+        self.now += STEP;
+    }
+}
+
+#[derive(Debug, Clone)]
+struct SimClock(Rc<RefCell<Sim>>);
+
+impl Clock for SimClock {
+    fn now(&self) -> Nanos {
+        self.0.borrow().now
+    }
+
+    fn wait(&mut self, until: Option<Nanos>, control: &Control) {
+        let mut sim = self.0.borrow_mut();
+        let until = until.unwrap_or(sim.end).min(sim.end);
+        while sim.now < until {
+            sim.step();
+            let now = sim.now;
+            if sim.tasks.iter().any(|task| task.ends == Some(now)) {
+                control.process_ended();
+                break;
+            }
+        }
+        if sim.now >= sim.end {
+            control.stop();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SimMember(Rc<RefCell<Sim>>, usize);
+
+impl Member for SimMember {
+    fn label(&self) -> &str {
+        "simulated"
+    }
+    fn set(&mut self, standing: Standing) -> Result<u32, SchedError> {
+        self.0.borrow_mut().tasks[self.1].standing = standing;
+        Ok(1)
+    }
+    fn pin(&mut self, cpu: usize) -> Result<(), SchedError> {
+        self.0.borrow_mut().tasks[self.1].cpu = cpu;
+        Ok(())
+    }
+    fn cpu_time(&mut self) -> Nanos {
+        self.0.borrow().tasks[self.1].used
+    }
+    fn follow(&mut self, _thorough: bool) -> Result<bool, SchedError> {
+        let sim = self.0.borrow();
+        Ok(sim.tasks[self.1].ends.is_none_or(|end| sim.now < end))
+    }
+    fn threads(&self) -> usize {
+        1
+    }
+}
+
+struct World {
+    sim: Rc<RefCell<Sim>>,
+    config: Config,
+}
+
+impl World {
+    fn new(cpus: usize, tasks: usize, end: Nanos) -> World {
+        let mut config = Config::on((0..cpus).collect::<Vec<_>>());
+        config.trace = 1_000_000;
+        config.open.part = 0.0;
+        let task = |_| SimTask {
+            standing: Standing::At(config.base),
+            cpu: 0,
+            used: 0,
+            ends: None,
+            awake: None,
+            runs: Vec::new(),
+        };
+        let sim = Sim {
+            now: 0,
+            end,
+            tasks: (0..tasks).map(task).collect(),
+            bystander: None,
+        };
+        World {
+            sim: Rc::new(RefCell::new(sim)),
+            config,
+        }
+    }
+
+    fn task(self, at: usize, change: impl FnOnce(&mut SimTask)) -> World {
+        change(&mut self.sim.borrow_mut().tasks[at]);
+        self
+    }
+
+    fn open(mut self) -> World {
+        self.config.open = Open::default();
+        self.sim.borrow_mut().bystander = Some(0);
+        self
+    }
+
+    fn run(&self, policy: impl Policy + 'static) -> Report {
+        let mut engine = Engine::new(self.config.clone(), Box::new(policy));
+        let tasks = self.sim.borrow().tasks.len();
+        for task in 0..tasks {
+            engine.add(SimMember(self.sim.clone(), task)).unwrap();
+        }
+        engine.run(&mut SimClock(self.sim.clone())).unwrap()
+    }
+
+    fn used(&self) -> Vec<Nanos> {
+        self.sim
+            .borrow()
+            .tasks
+            .iter()
+            .map(|t| t.used / MS)
+            .collect()
+    }
+}
+
+#[test]
+fn round_robin_gives_slices_in_turn() {
+    let world = World::new(1, 3, 30 * MS);
+    let report = world.run(RoundRobin::new(5 * MS));
+    assert_eq!(world.used(), [10, 10, 10]);
+    let runs = world.sim.borrow().tasks[1].runs.clone();
+    assert_eq!(runs, [(5 * MS, 10 * MS), (20 * MS, 25 * MS)]);
+    assert_eq!(report.switches, 6);
+    assert_eq!(report.calls, 6);
+}
+
+#[test]
+fn one_task_for_each_cpu_needs_no_turns() {
+    let world = World::new(2, 2, 100 * MS);
+    let report = world.run(RoundRobin::new(5 * MS));
+    assert_eq!(world.used(), [100, 100]);
+    assert_eq!((report.turns, report.calls), (1, 2));
+}
+
+#[test]
+fn three_tasks_share_two_cpus() {
+    let world = World::new(2, 3, 300 * MS);
+    world.run(RoundRobin::new(5 * MS));
+    assert_eq!(world.used(), [200, 200, 200]);
+}
+
+#[test]
+fn losers_run_while_the_winner_sleeps() {
+    let world = World::new(1, 2, 100 * MS).task(0, |task| task.awake = Some((10 * MS, MS)));
+    world.run(RoundRobin::new(5 * MS));
+    let used = world.used();
+    assert_eq!(used[0] + used[1], 100);
+    assert!(used[0] <= 10);
+}
+
+#[test]
+fn shares_hold_beside_a_sleeper() {
+    let world = World::new(1, 3, 2000 * MS).task(0, |task| task.awake = Some((20 * MS, MS)));
+    let policy = Weighted::new(5 * MS).share(TaskId(1), 3);
+    world.run(policy);
+    let used = world.used();
+    let ratio = used[1] as f64 / used[2] as f64;
+    assert!((2.8..3.2).contains(&ratio), "{used:?}");
+    // The sleeper gets all it wants.
+    assert!(used[0] >= 90, "{used:?}");
+}
+
+#[test]
+fn equals_below_a_sleeper_take_turns_and_the_sleeper_runs_at_once() {
+    let world = World::new(1, 3, 1000 * MS).task(0, |task| task.awake = Some((7 * MS, MS)));
+    let policy = Levels::new(5 * MS).level(TaskId(0), 0);
+    world.run(policy);
+    let used = world.used();
+    assert!(used[1].abs_diff(used[2]) <= 30, "{used:?}");
+    let sim = world.sim.borrow();
+    // After the first turns it never waits.
+    for &(begin, _) in sim.tasks[0].runs.iter().skip(3) {
+        assert_eq!(begin % (7 * MS), 0);
+    }
+}
+
+#[test]
+fn strict_levels_starve_those_below() {
+    let world = World::new(1, 2, 100 * MS);
+    world.run(Levels::new(5 * MS).level(TaskId(1), 0));
+    assert_eq!(world.used(), [0, 100]);
+}
+
+#[test]
+fn budgets_are_kept_before_each_deadline() {
+    let reserve = |period, budget| Reservation {
+        period: period * MS,
+        budget: budget * MS,
+    };
+    let world = World::new(1, 3, 400 * MS);
+    let policy = Edf::new()
+        .reserve(TaskId(0), reserve(10, 4), 1.0)
+        .and_then(|policy| policy.reserve(TaskId(1), reserve(25, 10), 1.0))
+        .unwrap();
+    world.run(policy);
+    let sim = world.sim.borrow();
+    for (task, period, budget) in [(0, 10, 4), (1, 25, 10)] {
+        for from in (0..400 * MS).step_by((period * MS) as usize) {
+            let to = from + period * MS;
+            let within =
+                |&(begin, end): &(Nanos, Nanos)| end.min(to).saturating_sub(begin.max(from));
+            let used: Nanos = sim.tasks[task].runs.iter().map(within).sum();
+            assert!(used >= budget * MS, "task {task} from {from}: {used}");
+        }
+    }
+}
+
+#[test]
+fn solo_leaves_everything_to_the_kernel() {
+    let world = World::new(1, 2, 100 * MS);
+    let report = world.run(Solo::new());
+    assert_eq!((report.turns, report.switches, report.calls), (1, 0, 0));
+    assert_eq!(world.used(), [100, 0]);
+}
+
+#[test]
+fn who_has_ended_leaves_its_time_to_the_others() {
+    let world = World::new(1, 3, 100 * MS).task(1, |task| task.ends = Some(12 * MS));
+    let report = world.run(RoundRobin::new(5 * MS));
+    let used = world.used();
+    assert_eq!(used.iter().sum::<u64>(), 100, "{used:?}");
+    assert!(used[0].abs_diff(used[2]) <= 5, "{used:?}");
+    assert_eq!(report.tasks[1].threads, 0);
+}
+
+#[test]
+fn open_pieces_give_an_ordinary_thread_its_part_and_harm_no_share() {
+    let world = World::new(1, 2, 4000 * MS).open();
+    let report = world.run(RoundRobin::new(5 * MS));
+    let used = world.used();
+    let ordinary = world.sim.borrow().bystander.unwrap() / MS;
+    assert_eq!(used[0] + used[1] + ordinary, 4000);
+    assert!((160..240).contains(&ordinary), "{ordinary}");
+    let share = used[0] as f64 / (used[0] + used[1]) as f64;
+    assert!((0.495..0.505).contains(&share), "{used:?}");
+    assert!(report.opened.abs_diff(400 * MS) < 40 * MS);
+}
+
+#[test]
+fn who_runs_alone_goes_on_after_an_open_piece() {
+    let mut world = World::new(1, 3, 400 * MS).open();
+    world.sim.borrow_mut().bystander = None;
+    world.config.follow = Duration::from_millis(7);
+    world.run(Solo::new());
+    assert_eq!(world.used(), [400, 0, 0]);
+}

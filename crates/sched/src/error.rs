@@ -1,0 +1,158 @@
+//! Why processes cannot be scheduled, and what to do about it.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use upshift_elevate::{ElevateError, Rights};
+
+/// Why something could not be scheduled. What was changed before has been given back.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SchedError {
+    /// There is no such process.
+    NoSuchProcess(i32),
+    /// It is a thread of another process.
+    NotAProcess {
+        /// What was given.
+        tid: i32,
+        /// The process it belongs to.
+        pid: i32,
+    },
+    /// It is a thread of the kernel.
+    KernelThread(i32),
+    /// It is this process, or a guardian.
+    Own(i32),
+    /// It is in two tasks.
+    Twice(i32),
+    /// It limits its real-time CPU time and would be killed by it.
+    TimeLimit {
+        /// The process.
+        pid: i32,
+        /// Its RLIMIT_RTTIME, µs.
+        limit_us: u64,
+    },
+    /// SCHED_FIFO is refused: no right to it at all, or not for this process.
+    Refused {
+        /// The process.
+        pid: i32,
+        /// Its user, and ours.
+        users: (u32, u32),
+        /// What is missing, from [`Rights`].
+        missing: String,
+    },
+    /// A CPU cannot be used.
+    Cpu {
+        /// The CPU.
+        cpu: usize,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// A thread could not be elevated.
+    Elevate(ElevateError),
+    /// The kernel said no.
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+impl SchedError {
+    pub(crate) fn os(what: &'static str) -> impl FnOnce(io::Error) -> SchedError {
+        move |error| SchedError::Os { what, error }
+    }
+
+    /// Puts the remedy beside a refusal.
+    pub(crate) fn refused(pid: i32, error: ElevateError) -> SchedError {
+        match error {
+            ElevateError::NoSuchThread(_) => SchedError::NoSuchProcess(pid),
+            error if error.is_rights() => SchedError::missing_rights(pid),
+            error => SchedError::Elevate(error),
+        }
+    }
+
+    pub(crate) fn missing_rights(pid: i32) -> SchedError {
+        let rights = Rights::probe();
+        let lacks: Vec<String> = rights.lacks.iter().map(ToString::to_string).collect();
+        SchedError::Refused {
+            pid,
+            users: crate::procfs::users(pid),
+            missing: lacks.join("; or "),
+        }
+    }
+}
+
+impl fmt::Display for SchedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SchedError::NoSuchProcess(pid) => {
+                write!(
+                    f,
+                    "there is no process {pid}: it may have ended (`ps -p {pid}`)"
+                )
+            }
+            SchedError::NotAProcess { tid, pid } => {
+                write!(f, "{tid} is a thread of process {pid}: name the process")
+            }
+            SchedError::KernelThread(pid) => {
+                write!(
+                    f,
+                    "{pid} is a thread of the kernel, which is not for us to schedule"
+                )
+            }
+            SchedError::Own(pid) => write!(
+                f,
+                "process {pid} is the scheduler itself or its guardian: choose another one"
+            ),
+            SchedError::Twice(pid) => write!(
+                f,
+                "process {pid} belongs to two tasks (given twice, or a child of one with --children): name it once"
+            ),
+            SchedError::TimeLimit { pid, limit_us } => write!(
+                f,
+                "process {pid} would be killed after {limit_us} µs in SCHED_FIFO by its RLIMIT_RTTIME: lift the limit \
+                 first (`prlimit --pid {pid} --rttime=unlimited`)"
+            ),
+            SchedError::Refused {
+                pid,
+                users: (theirs, ours),
+                missing,
+            } => {
+                write!(f, "process {pid} cannot be put into SCHED_FIFO")?;
+                if theirs != ours {
+                    write!(
+                        f,
+                        ": it belongs to user {theirs}, and this is user {ours}, so it takes CAP_SYS_NICE (run as root)"
+                    )?;
+                } else if missing.is_empty() {
+                    f.write_str(
+                        ": CAP_SYS_NICE, or a higher RLIMIT_RTPRIO (`ulimit -r 49`), is needed",
+                    )?;
+                }
+                if !missing.is_empty() {
+                    write!(f, ": {missing}")?;
+                }
+                Ok(())
+            }
+            SchedError::Cpu { cpu, error } => write!(
+                f,
+                "CPU {cpu} cannot be used ({error}): it is offline or not allowed in a cpuset; see \
+                 /sys/devices/system/cpu/online"
+            ),
+            SchedError::Elevate(error) => error.fmt(f),
+            SchedError::Os { what, error } => write!(f, "cannot {what}: {error}"),
+        }
+    }
+}
+
+impl Error for SchedError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            SchedError::Elevate(error) => Some(error),
+            SchedError::Cpu { error, .. } | SchedError::Os { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! [`Edf`]: earliest deadline first, with a budget for each period.
+//!
+//! Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment" (JACM 20(1), 1973), with
+//! budgets that are enforced, so that a task that overruns harms only itself. A task's budget is filled at the beginning of
+//! each of its periods, whose end is its deadline; among those with budget left the earliest deadline runs. Who has none
+//! left runs only when the others leave time over. On one CPU every task gets its budget before every deadline if the
+//! budgets divided by the periods add up to at most 1, less what timers are late and what is kept for ordinary threads.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::policy::{Nanos, Policy, TaskId, Turn, Usage};
+
+/// What a task is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reservation {
+    /// Every so many ns …
+    pub period: Nanos,
+    /// … so much CPU time, ns.
+    pub budget: Nanos,
+}
+
+#[derive(Debug)]
+struct Job {
+    task: TaskId,
+    reserved: Option<Reservation>,
+    deadline: Nanos,
+    left: Nanos,
+    sleeps: bool,
+}
+
+/// Earliest deadline first.
+#[derive(Debug, Default)]
+pub struct Edf {
+    given: Vec<(TaskId, Reservation)>,
+    jobs: Vec<Job>,
+}
+
+/// Why a reservation makes no sense.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum EdfError {
+    /// Period or budget is 0, or the budget is longer than the period.
+    Impossible(Reservation),
+    /// More is reserved than there is.
+    Overcommitted {
+        /// Sum of budget divided by period, in CPUs.
+        asked: f64,
+        /// CPUs there are.
+        there: f64,
+    },
+}
+
+impl fmt::Display for EdfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EdfError::Impossible(reserved) => write!(
+                f,
+                "a budget of {} ns in a period of {} ns is impossible: both must be above 0, the budget at most the period",
+                reserved.budget, reserved.period
+            ),
+            EdfError::Overcommitted { asked, there } => write!(
+                f,
+                "the reservations add up to {asked:.2} CPUs of {there:.2}: shorten budgets, lengthen periods or add CPUs"
+            ),
+        }
+    }
+}
+
+impl Error for EdfError {}
+
+impl Edf {
+    /// Nobody has a reservation yet.
+    pub fn new() -> Edf {
+        Edf::default()
+    }
+
+    /// Reserves for `task`, counted against `there` CPUs.
+    ///
+    /// # Errors
+    /// [`EdfError`] if this reservation, or all together, cannot be kept.
+    pub fn reserve(
+        mut self,
+        task: TaskId,
+        reserved: Reservation,
+        there: f64,
+    ) -> Result<Edf, EdfError> {
+        if reserved.budget == 0 || reserved.budget > reserved.period {
+            return Err(EdfError::Impossible(reserved));
+        }
+        self.given.retain(|(other, _)| *other != task);
+        self.given.push((task, reserved));
+        let share = |r: &Reservation| r.budget as f64 / r.period as f64;
+        let asked: f64 = self.given.iter().map(|(_, r)| share(r)).sum();
+        if asked > there + 1e-9 {
+            return Err(EdfError::Overcommitted { asked, there });
+        }
+        Ok(self)
+    }
+}
+
+impl Policy for Edf {
+    fn name(&self) -> &'static str {
+        "edf"
+    }
+
+    fn added(&mut self, task: TaskId, now: Nanos) {
+        let given = self.given.iter().find(|(other, _)| *other == task);
+        let reserved = given.map(|&(_, reserved)| reserved);
+        self.jobs.push(Job {
+            task,
+            reserved,
+            deadline: reserved.map_or(Nanos::MAX, |r| now + r.period),
+            left: reserved.map_or(0, |r| r.budget),
+            sleeps: false,
+        });
+    }
+
+    fn removed(&mut self, task: TaskId, _now: Nanos) {
+        self.jobs.retain(|job| job.task != task);
+    }
+
+    fn wants_usage(&self) -> bool {
+        true
+    }
+
+    fn used(&mut self, usage: Usage, _now: Nanos) {
+        if let Some(job) = self.jobs.iter_mut().find(|job| job.task == usage.task) {
+            job.left = job.left.saturating_sub(usage.cpu_time);
+            job.sleeps = usage.slept;
+        }
+    }
+
+    fn pick(&mut self, now: Nanos, turn: &mut Turn) {
+        for job in &mut self.jobs {
+            let Some(reserved) = job.reserved else {
+                continue;
+            };
+            if now >= job.deadline {
+                // Periods stay on their grid, however many were missed.
+                let periods = (now - job.deadline) / reserved.period + 1;
+                job.deadline += periods * reserved.period;
+                job.left = reserved.budget;
+            }
+            turn.until(job.deadline);
+        }
+        self.jobs.sort_by_key(|job| (job.deadline, job.task));
+        let mut awake = 0;
+        for job in self.jobs.iter().filter(|job| job.left > 0) {
+            turn.favour(job.task);
+            turn.until(now + job.left);
+            awake += usize::from(!job.sleeps);
+            if awake == turn.cpus() {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! [`Levels`]: strict levels, round-robin within a level.
+//!
+//! Level 0 is the most urgent. A less urgent task runs only while everybody more urgent sleeps; a sleeper keeps its place above
+//! those, so it runs the moment it wakes, without this policy being asked. Within a level those who are awake take turns
+//! of one slice. A level that never sleeps starves those below it: that is what strict means.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
+
+/// The level of a task that was given none: the least urgent.
+const LEAST: u8 = u8::MAX;
+
+/// Strict levels.
+#[derive(Debug)]
+pub struct Levels {
+    slice: Nanos,
+    given: Vec<(TaskId, u8)>,
+    levels: BTreeMap<u8, VecDeque<TaskId>>,
+    asleep: Vec<TaskId>,
+    /// Favoured in the last turn and not known to sleep then.
+    ran: Vec<TaskId>,
+    ends: Nanos,
+}
+
+impl Levels {
+    /// Slices of `slice` ns among equals. A task without a level comes after all others.
+    pub fn new(slice: Nanos) -> Levels {
+        Levels {
+            slice: slice.max(1),
+            given: Vec::new(),
+            levels: BTreeMap::new(),
+            asleep: Vec::new(),
+            ran: Vec::new(),
+            ends: 0,
+        }
+    }
+
+    /// Puts `task` on `level`, 0 being the most urgent.
+    pub fn level(mut self, task: TaskId, level: u8) -> Levels {
+        self.given.push((task, level));
+        self
+    }
+
+    fn rotate(&mut self) {
+        for queue in self.levels.values_mut() {
+            let ran = |task: &TaskId| self.ran.contains(task) && !self.asleep.contains(task);
+            let (back, front): (Vec<TaskId>, Vec<TaskId>) = queue.drain(..).partition(ran);
+            queue.extend(front.into_iter().chain(back));
+        }
+    }
+}
+
+impl Policy for Levels {
+    fn name(&self) -> &'static str {
+        "priority"
+    }
+
+    fn added(&mut self, task: TaskId, _now: Nanos) {
+        let given = self.given.iter().rev().find(|(other, _)| *other == task);
+        let level = given.map_or(LEAST, |&(_, level)| level);
+        self.levels.entry(level).or_default().push_back(task);
+    }
+
+    fn removed(&mut self, task: TaskId, _now: Nanos) {
+        for queue in self.levels.values_mut() {
+            queue.retain(|&other| other != task);
+        }
+        self.levels.retain(|_, queue| !queue.is_empty());
+        self.asleep.retain(|&other| other != task);
+        self.ran.retain(|&other| other != task);
+    }
+
+    fn wants_usage(&self) -> bool {
+        true
+    }
+
+    fn used(&mut self, usage: Usage, _now: Nanos) {
+        self.asleep.retain(|&task| task != usage.task);
+        if usage.slept {
+            self.asleep.push(usage.task);
+        }
+    }
+
+    fn pick(&mut self, now: Nanos, turn: &mut Turn) {
+        if now >= self.ends {
+            self.rotate();
+            self.ends = next_end(self.ends, self.slice, now);
+        }
+        self.ran.clear();
+        for queue in self.levels.values() {
+            // Within a level sleepers first: they use nothing, and take no turns.
+            let is_asleep = |task: &&TaskId| self.asleep.contains(task);
+            let awake = queue.iter().filter(|task| !is_asleep(task));
+            for &task in queue.iter().filter(is_asleep) {
+                turn.favour(task);
+            }
+            for &task in awake.take(turn.cpus() - self.ran.len()) {
+                turn.favour(task);
+                self.ran.push(task);
+            }
+            if self.ran.len() == turn.cpus() {
+                break;
+            }
+        }
+        let tasks: usize = self.levels.values().map(VecDeque::len).sum();
+        if tasks > turn.cpus() {
+            turn.until(self.ends);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! [`Processes`]: a task that consists of processes: one, or one and what it forks.
+//!
+//! Every thread is elevated through an [`Elevator`], so it is given back however this ends. A thread that is born while its
+//! process is elevated starts as an ordinary one on the same CPU (`SCHED_RESET_ON_FORK`), behind all tasks; it is found when
+//! the number of threads has changed, and joins. A change of the number is one `fstat` of `/proc/PID/task` for each process,
+//! whose link count is the number of threads and two; only then the directory is read. A thorough look reads it anyway, and
+//! puts back what a thread has changed about its own policy or CPUs.
+//!
+//! Children: `/proc/PID/task/TID/children` of every thread, at every look.
+
+mod process;
+
+use upshift_elevate::{Elevator, Priority};
+
+use crate::clock::process_cpu_time;
+use crate::error::SchedError;
+use crate::member::{Member, Standing};
+use crate::policy::Nanos;
+use crate::procfs;
+use crate::watch::Watch;
+use process::Process;
+
+/// One or several processes that are scheduled as one task.
+#[derive(Debug)]
+pub struct Processes {
+    label: String,
+    elevator: Elevator,
+    watch: Watch,
+    processes: Vec<Process>,
+    with_children: bool,
+    standing: Standing,
+    cpu: Option<usize>,
+    /// CPU time of processes that have ended, ns.
+    ended: Nanos,
+    /// Threads and children that could not be had.
+    refused: u64,
+    /// Threads whose own change of policy or CPUs was undone.
+    corrected: u64,
+}
+
+impl Processes {
+    /// Takes process `pid` with all its threads, and with its present and future children if `with_children`. They are put at
+    /// `base`: the lowest notch of the engine it is meant for. `elevator` needs a guardian.
+    ///
+    /// # Errors
+    /// [`SchedError`]; everything is as it was then.
+    pub fn attach(
+        elevator: &Elevator,
+        watch: &Watch,
+        pid: i32,
+        base: Priority,
+        with_children: bool,
+    ) -> Result<Processes, SchedError> {
+        procfs::check(pid)?;
+        if pid == std::process::id() as i32 || elevator.guardian_pid() == Some(pid) {
+            return Err(SchedError::Own(pid));
+        }
+        let mut task = Processes {
+            label: format!("{} {pid}", procfs::name(pid)),
+            elevator: elevator.clone(),
+            watch: watch.clone(),
+            processes: Vec::new(),
+            with_children,
+            standing: Standing::At(base),
+            cpu: None,
+            ended: 0,
+            refused: 0,
+            corrected: 0,
+        };
+        let process = Process::attach(elevator, watch, pid, task.standing)?;
+        task.processes.push(process);
+        if with_children {
+            task.follow_children();
+        }
+        Ok(task)
+    }
+
+    /// Names the task.
+    pub fn labelled(mut self, label: impl Into<String>) -> Processes {
+        self.label = label.into();
+        self
+    }
+
+    /// The processes it has now.
+    pub fn pids(&self) -> impl Iterator<Item = i32> + '_ {
+        self.processes.iter().map(|process| process.pid)
+    }
+
+    /// Threads and children that could not be had, e.g. because they belong to another user now.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Times a thread's own change of policy or CPUs was undone.
+    pub fn corrected(&self) -> u64 {
+        self.corrected
+    }
+
+    /// Looks for children, and theirs, until there are no new ones.
+    fn follow_children(&mut self) {
+        let mut at = 0;
+        while let Some(process) = self.processes.get(at) {
+            at += 1;
+            for pid in procfs::children(process.pid, process.tids()) {
+                let known = self.processes.iter().any(|other| other.pid == pid);
+                if known || procfs::check(pid).is_err() {
+                    continue;
+                }
+                let attached = Process::attach(&self.elevator, &self.watch, pid, self.standing);
+                match attached {
+                    Ok(mut child) => {
+                        if let Some(cpu) = self.cpu {
+                            self.refused += u64::from(child.pin(cpu).is_err());
+                        }
+                        self.processes.push(child);
+                    }
+                    Err(_) => self.refused += 1,
+                }
+            }
+        }
+    }
+}
+
+impl Member for Processes {
+    fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn set(&mut self, standing: Standing) -> Result<u32, SchedError> {
+        self.standing = standing;
+        let threads = self.threads();
+        let mut calls = 0;
+        for process in &mut self.processes {
+            calls += process.set(standing, threads)?;
+        }
+        Ok(calls)
+    }
+
+    fn pin(&mut self, cpu: usize) -> Result<(), SchedError> {
+        self.cpu = Some(cpu);
+        for process in &mut self.processes {
+            process.pin(cpu)?;
+        }
+        Ok(())
+    }
+
+    fn cpu_time(&mut self) -> Nanos {
+        let mut sum = self.ended;
+        for process in &mut self.processes {
+            if let Some(time) = process_cpu_time(process.pid) {
+                process.cpu_time = process.cpu_time.max(time);
+            }
+            sum += process.cpu_time;
+        }
+        sum
+    }
+
+    fn follow(&mut self, thorough: bool) -> Result<bool, SchedError> {
+        let (standing, cpu, threads) = (self.standing, self.cpu, self.threads());
+        if thorough {
+            let ended = &mut self.ended;
+            self.processes.retain(|process| {
+                let ends = process.has_ended();
+                *ended += if ends { process.cpu_time } else { 0 };
+                !ends
+            });
+        }
+        for process in &mut self.processes {
+            if thorough || process.has_changed() {
+                self.refused += process.adopt(&self.elevator, standing, cpu, threads)?;
+            }
+            if thorough && let Some(cpu) = cpu {
+                self.corrected += process.correct(standing, cpu, threads)?;
+            }
+        }
+        if self.with_children {
+            self.follow_children();
+        }
+        Ok(!self.processes.is_empty())
+    }
+
+    fn threads(&self) -> usize {
+        self.processes.iter().map(Process::threads).sum()
+    }
+}

@@ -1,0 +1,280 @@
+//! One process: its pidfd, its directory of threads, and a guard for each thread.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::{Class, ElevateError, Elevated, Elevator, Policy, Priority};
+
+use crate::error::SchedError;
+use crate::member::Standing;
+use crate::policy::Nanos;
+use crate::procfs;
+use crate::watch::{self, Watch};
+
+/// How often a call that was interrupted is made again.
+const RETRIES: usize = 16;
+
+/// Passes over the threads of a process that is forking off new ones all the time.
+const PASSES: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    pidfd: OwnedFd,
+    /// `/proc/PID/task`.
+    tasks: File,
+    /// Its link count when its threads were read.
+    links: u64,
+    guards: Vec<Elevated>,
+    /// CPU time seen last, ns.
+    pub(super) cpu_time: Nanos,
+}
+
+impl Process {
+    pub(super) fn attach(
+        elevator: &Elevator,
+        watch: &Watch,
+        pid: i32,
+        standing: Standing,
+    ) -> Result<Process, SchedError> {
+        let gone = |_| SchedError::NoSuchProcess(pid);
+        // The pidfd first: from here on the number cannot come to mean another process unnoticed.
+        let pidfd = watch::pidfd(pid).map_err(|error| match error.raw_os_error() {
+            Some(libc::ESRCH | libc::EINVAL) => SchedError::NoSuchProcess(pid),
+            _ => SchedError::os("open a pidfd")(error),
+        })?;
+        let tasks = File::open(format!("/proc/{pid}/task")).map_err(gone)?;
+        let mut process = Process {
+            pid,
+            pidfd,
+            tasks,
+            links: 0,
+            guards: Vec::new(),
+            cpu_time: 0,
+        };
+        let leader = elevator.elevate(pid, floor(standing));
+        match leader {
+            Ok(guard) => process.guards.push(guard),
+            Err(ElevateError::AlreadyElevated(_)) => return Err(SchedError::Twice(pid)),
+            Err(error) => return Err(SchedError::refused(pid, error)),
+        }
+        for tid in procfs::threads(pid).map_err(gone)? {
+            if tid == pid {
+                continue;
+            }
+            match elevator.elevate(tid, floor(standing)) {
+                Ok(guard) => process.guards.push(guard),
+                Err(ElevateError::NoSuchThread(_)) => {}
+                Err(error) => return Err(SchedError::refused(pid, error)),
+            }
+        }
+        // What was born meanwhile, by threads that were elevated already.
+        process.adopt(elevator, standing, None, 1)?;
+        if !matches!(standing, Standing::At(_)) {
+            let threads = process.threads();
+            process.set(standing, threads)?;
+        }
+        watch
+            .add(process.pidfd.as_fd())
+            .map_err(SchedError::os("watch a process"))?;
+        Ok(process)
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.guards.len()
+    }
+
+    pub(super) fn tids(&self) -> impl Iterator<Item = i32> + '_ {
+        self.guards.iter().map(Elevated::tid)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        watch::has_ended(self.pidfd.as_fd())
+    }
+
+    /// Whether the number of threads has changed. One system call.
+    pub(super) fn has_changed(&self) -> bool {
+        self.tasks
+            .metadata()
+            .map_or(true, |found| found.nlink() != self.links)
+    }
+
+    /// Elevates threads that were born, forgets those that have ended. Returns how many could not be had.
+    pub(super) fn adopt(
+        &mut self,
+        elevator: &Elevator,
+        standing: Standing,
+        cpu: Option<usize>,
+        threads: usize,
+    ) -> Result<u64, SchedError> {
+        let mut refused = 0;
+        for _ in 0..PASSES {
+            self.links = self.tasks.metadata().map_or(0, |found| found.nlink());
+            let Ok(tids) = procfs::threads(self.pid) else {
+                return Ok(refused);
+            };
+            self.guards.retain(|guard| tids.contains(&guard.tid()));
+            let known: Vec<i32> = self.tids().collect();
+            refused = 0;
+            for tid in tids.into_iter().filter(|tid| !known.contains(tid)) {
+                let elevated = match self.guards.first() {
+                    Some(like) => elevator.elevate_born(tid, floor(standing), like),
+                    None => elevator.elevate(tid, floor(standing)),
+                };
+                let guard = match elevated {
+                    Ok(guard) => guard,
+                    Err(ElevateError::NoSuchThread(_)) => continue,
+                    Err(_) => {
+                        refused += 1;
+                        continue;
+                    }
+                };
+                let pinned = cpu.map_or(Ok(()), |cpu| retrying(|| guard.pin(cpu)));
+                let stands = pinned.and_then(|()| put(&guard, standing, threads));
+                match stands {
+                    Ok(()) => self.guards.push(guard),
+                    Err(error) if is_gone(&error) => {}
+                    Err(error) => return Err(self.failed(error)),
+                }
+            }
+            if !self.has_changed() {
+                break;
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Puts all threads at `standing`; the task has so many `threads`. Returns the number of system calls.
+    pub(super) fn set(&mut self, standing: Standing, threads: usize) -> Result<u32, SchedError> {
+        let calls = self.guards.len() as u32;
+        let mut at = 0;
+        while let Some(guard) = self.guards.get(at) {
+            match put(guard, standing, threads) {
+                Ok(()) => at += 1,
+                Err(error) if is_gone(&error) => {
+                    self.guards.swap_remove(at);
+                }
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        Ok(calls)
+    }
+
+    pub(super) fn pin(&mut self, cpu: usize) -> Result<(), SchedError> {
+        for guard in &self.guards {
+            match retrying(|| guard.pin(cpu)) {
+                Err(error) if is_gone(&error) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    return Err(SchedError::Cpu { cpu, error });
+                }
+                Err(error) => return Err(self.failed(error)),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts threads that have changed their own policy or CPUs back. Returns how many.
+    pub(super) fn correct(
+        &mut self,
+        standing: Standing,
+        cpu: usize,
+        threads: usize,
+    ) -> Result<u64, SchedError> {
+        let only = CpuSet::only(cpu);
+        let mut corrected = 0;
+        for guard in &self.guards {
+            let moved = Linux.sched_getaffinity(guard.tid()).ok() != only;
+            let changed = Policy::of(&Linux, guard.tid()).is_ok_and(|now| !is_at(&now, standing));
+            if !moved && !changed {
+                continue;
+            }
+            let pinned = if moved {
+                retrying(|| guard.pin(cpu))
+            } else {
+                Ok(())
+            };
+            match pinned.and_then(|()| put(guard, standing, threads)) {
+                Ok(()) => corrected += 1,
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        Ok(corrected)
+    }
+
+    fn failed(&self, error: io::Error) -> SchedError {
+        if error.raw_os_error() == Some(libc::EPERM) {
+            SchedError::missing_rights(self.pid)
+        } else {
+            SchedError::os("change the priority of a thread")(error)
+        }
+    }
+}
+
+/// The priority at which a thread is recorded before it is put at `standing`.
+fn floor(standing: Standing) -> Priority {
+    match standing {
+        Standing::At(priority) => priority,
+        Standing::Fair | Standing::Idle => Priority::MIN,
+    }
+}
+
+fn put(guard: &Elevated, standing: Standing, threads: usize) -> io::Result<()> {
+    retrying(|| match standing {
+        Standing::At(priority) => guard.set(priority),
+        Standing::Fair => match guard.set_nice(nice_of_one_in(threads)) {
+            // Below its own nice value, which takes a right: then it keeps that.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => guard.set_fair(),
+            result => result,
+        },
+        Standing::Idle => guard.set_idle(),
+    })
+}
+
+/// The nice value at which so many threads weigh about as much as one of nice 0: a step of nice is a factor of 1.25.
+fn nice_of_one_in(threads: usize) -> i32 {
+    let steps = (threads.max(1) as f64).ln() / 1.25f64.ln();
+    (steps.round() as i32).min(19)
+}
+
+fn is_at(now: &Policy, standing: Standing) -> bool {
+    match (standing, now.class()) {
+        (Standing::At(priority), Class::Fifo(now)) => now == u32::from(priority.get()),
+        (Standing::Fair, Class::Other { .. }) | (Standing::Idle, Class::Idle) => true,
+        _ => false,
+    }
+}
+
+fn retrying(mut call: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let mut left = RETRIES;
+    loop {
+        match call() {
+            Err(error)
+                if left > 0 && matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) =>
+            {
+                left -= 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ESRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_threads_weigh_as_one() {
+        assert_eq!([1, 2, 4, 8].map(nice_of_one_in), [0, 3, 6, 9]);
+        assert_eq!(nice_of_one_in(0), 0);
+        assert_eq!(nice_of_one_in(1_000_000), 19);
+    }
+}

@@ -1,0 +1,133 @@
+//! What `/proc` says about processes. Each function opens one small file, some 5–15 µs.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use crate::error::SchedError;
+
+/// The kernel's flag for its own threads, in field 9 of `/proc/PID/stat`.
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// Checks that `pid` is a process that can be scheduled.
+pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
+    let gone = |_| SchedError::NoSuchProcess(pid);
+    if pid <= 0 {
+        return Err(SchedError::NoSuchProcess(pid));
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(gone)?;
+    let leader = field(&status, "Tgid:").and_then(|text| text.parse().ok());
+    match leader {
+        Some(leader) if leader != pid => {
+            return Err(SchedError::NotAProcess {
+                tid: pid,
+                pid: leader,
+            });
+        }
+        _ => {}
+    }
+    if field(&status, "State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
+        return Err(SchedError::NoSuchProcess(pid));
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(gone)?;
+    let flags = after_name(&stat).and_then(|rest| rest.split_whitespace().nth(6));
+    if flags.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) & PF_KTHREAD != 0 {
+        return Err(SchedError::KernelThread(pid));
+    }
+    // Only the owner may read the limits; whoever may not will be refused below anyway.
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    match time_limit(&limits) {
+        Some(limit_us) => Err(SchedError::TimeLimit { pid, limit_us }),
+        None => Ok(()),
+    }
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name))
+        .map(str::trim)
+}
+
+/// What follows the name, which may hold blanks and brackets.
+fn after_name(stat: &str) -> Option<&str> {
+    stat.rfind(')').and_then(|end| stat.get(end + 1..))
+}
+
+/// The soft RLIMIT_RTTIME, µs; `None`: unlimited.
+fn time_limit(limits: &str) -> Option<u64> {
+    let rest = field(limits, "Max realtime timeout")?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// User of the process, and of this one. 0 if there is no such process.
+pub(crate) fn users(pid: i32) -> (u32, u32) {
+    let theirs = fs::metadata(format!("/proc/{pid}")).map_or(0, |found| found.uid());
+    let ours = fs::metadata("/proc/self").map_or(0, |found| found.uid());
+    (theirs, ours)
+}
+
+/// The threads of a process.
+pub(crate) fn threads(pid: i32) -> io::Result<Vec<i32>> {
+    let mut tids = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let name = entry?.file_name();
+        tids.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(tids)
+}
+
+/// Processes forked by the threads of `pid` that live.
+pub(crate) fn children(pid: i32, tids: impl Iterator<Item = i32>) -> Vec<i32> {
+    let of = |tid: i32| fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
+    tids.filter_map(|tid| of(tid).ok())
+        .flat_map(|text| {
+            let pids = text.split_whitespace().map(str::parse);
+            pids.collect::<Vec<Result<i32, _>>>()
+        })
+        .filter_map(Result::ok)
+        .collect()
+}
+
+/// The name of a process.
+pub(crate) fn name(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_processes_can_be_scheduled() {
+        assert!(check(std::process::id() as i32).is_ok());
+        assert!(matches!(check(0), Err(SchedError::NoSuchProcess(0))));
+        assert!(matches!(check(i32::MAX), Err(SchedError::NoSuchProcess(_))));
+        let found = std::thread::spawn(|| {
+            let tid = upshift_elevate::current_tid();
+            (tid, check(tid))
+        });
+        let (tid, result) = found.join().unwrap();
+        let pid = std::process::id() as i32;
+        let expected = format!("{tid} is a thread of process {pid}: name the process");
+        assert_eq!(result.unwrap_err().to_string(), expected);
+        if name(2) == "kthreadd" {
+            assert!(matches!(check(2), Err(SchedError::KernelThread(2))));
+        }
+    }
+
+    #[test]
+    fn limits_are_read() {
+        let line =
+            |soft| format!("Max realtime timeout      {soft}            unlimited            us\n");
+        assert_eq!(time_limit(&line("unlimited")), None);
+        assert_eq!(time_limit(&line("200000")), Some(200_000));
+        assert_eq!(time_limit(""), None);
+    }
+
+    #[test]
+    fn the_threads_of_this_process_include_this_one() {
+        let tids = threads(std::process::id() as i32).unwrap();
+        assert!(tids.contains(&upshift_elevate::current_tid()));
+    }
+}

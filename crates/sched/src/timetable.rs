@@ -1,0 +1,160 @@
+//! Timetables as text: one entry a line, who and for how long.
+//!
+//! ```text
+//! # a repeating timetable of 20 ms
+//! server    5ms
+//! 4711      10ms
+//! a,b       2500us     # on two CPUs: a on one, b on the other
+//! -         2.5ms      # nobody is favoured
+//! ```
+
+use std::error::Error;
+use std::fmt;
+
+use crate::policies::Entry;
+use crate::policy::{Nanos, TaskId};
+
+/// Where a timetable is wrong, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimetableError {
+    /// The line, counted from 1; 0: the whole.
+    pub line: usize,
+    /// What is wrong and what would be right.
+    pub what: String,
+}
+
+impl fmt::Display for TimetableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.what),
+            line => write!(f, "line {line}: {}", self.what),
+        }
+    }
+}
+
+impl Error for TimetableError {}
+
+/// Reads a timetable. `find` knows which task a word means; entries must be at least `floor` ns long.
+///
+/// # Errors
+/// [`TimetableError`] with the number of the line.
+pub fn parse(
+    text: &str,
+    floor: Nanos,
+    find: impl Fn(&str) -> Option<TaskId>,
+) -> Result<Vec<Entry>, TimetableError> {
+    let mut entries = Vec::new();
+    for (at, full) in text.lines().enumerate() {
+        let wrong = |what: String| TimetableError { line: at + 1, what };
+        let line = full.split('#').next().unwrap_or_default();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (who, length) = match words[..] {
+            [] => continue,
+            [who, length] => (who, length),
+            _ => {
+                return Err(wrong(format!(
+                    "`{}` is no entry: write who and how long, e.g. `4711 5ms`",
+                    line.trim()
+                )));
+            }
+        };
+        let length = duration(length).map_err(wrong)?;
+        if length < floor {
+            return Err(wrong(format!(
+                "{} µs are less than this machine's timers can do ({} µs): make the entry longer",
+                length / 1000,
+                floor.div_ceil(1000)
+            )));
+        }
+        let names = who.split(',').filter(|name| *name != "-");
+        let tasks = names.map(|name| {
+            find(name).ok_or_else(|| {
+                wrong(format!(
+                    "`{name}` is none of the tasks: use a pid or a label of the command line"
+                ))
+            })
+        });
+        entries.push(Entry {
+            tasks: tasks.collect::<Result<_, _>>()?,
+            length,
+        });
+    }
+    if entries.is_empty() {
+        let what = "the timetable is empty: write one entry a line, e.g. `4711 5ms`".to_owned();
+        return Err(TimetableError { line: 0, what });
+    }
+    Ok(entries)
+}
+
+/// A number with `ns`, `us`, `ms` or `s`, in ns.
+fn duration(text: &str) -> Result<Nanos, String> {
+    let wrong = || {
+        format!(
+            "`{text}` is no duration: write a number and ns, us, ms or s, e.g. `5ms` or `200us`"
+        )
+    };
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic());
+    let (number, unit) = text.split_at(unit_at.ok_or_else(wrong)?);
+    let scale = match unit {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let ns = number * scale;
+    if (1.0..=1e15).contains(&ns) {
+        Ok(ns.round() as Nanos)
+    } else {
+        Err(wrong())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(name: &str) -> Option<TaskId> {
+        ["a", "b", "4711"]
+            .iter()
+            .position(|&known| known == name)
+            .map(TaskId)
+    }
+
+    #[test]
+    fn entries_are_who_and_how_long() {
+        let text = "# head\n\na 5ms # first\n  4711,b\t0.2ms\n- 1s\n";
+        let entries = parse(text, 1, find).unwrap();
+        let found: Vec<(Vec<usize>, Nanos)> = entries
+            .into_iter()
+            .map(|e| (e.tasks.into_iter().map(|t| t.0).collect(), e.length))
+            .collect();
+        let expected = [
+            (vec![0], 5_000_000),
+            (vec![2, 1], 200_000),
+            (vec![], 1_000_000_000),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        for (text, line, word) in [
+            ("a 5ms\nc 5ms", 2, "`c`"),
+            ("a", 1, "`a 5ms`".trim_matches('`')),
+            ("\na 5", 2, "`5`"),
+            ("a 5min", 1, "`5min`"),
+            ("a 0ms", 1, "`0ms`"),
+            ("a -1ms", 1, "`-1ms`"),
+            ("a 1us", 1, "50 µs"),
+            ("a 5ms b", 1, "no entry"),
+            ("# nothing", 0, "empty"),
+        ] {
+            let error = parse(text, 50_000, find).unwrap_err();
+            assert_eq!(error.line, line, "{text}: {error}");
+            let shown = error.to_string();
+            assert!(shown.contains(word) || word == "a 5ms", "{text}: {shown}");
+        }
+    }
+}
