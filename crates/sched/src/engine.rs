@@ -216,8 +216,11 @@ impl<M: Member> Engine<M> {
                 } else {
                     self.open(now)?;
                 }
-                let length =
-                    pieces(self).map(|(closed, open)| if self.open { open } else { closed });
+                due.pieces += u64::from(!self.open);
+                let length = pieces(self).map(|(closed, open)| match self.open {
+                    true => open,
+                    false => uneven(closed, due.pieces),
+                });
                 due.piece = length.map(|length| now + length);
             }
             if now >= due.follow {

@@ -1,0 +1,209 @@
+//! Policies in virtual time: exact sequences, and stride and deadlines against naive oracles.
+
+use proptest::prelude::*;
+use upshift_sched::policies::{
+    Edf, EdfError, Entry, Levels, Reservation, RoundRobin, Table, Weighted,
+};
+use upshift_sched::{Nanos, Policy, TaskId, Turn, Usage};
+
+const MS: Nanos = 1_000_000;
+
+fn pick(policy: &mut dyn Policy, now: Nanos, cpus: usize) -> (Vec<usize>, Option<Nanos>) {
+    let mut turn = Turn::new(cpus);
+    policy.pick(now, &mut turn);
+    let tasks = turn.favoured().iter().map(|task| task.0).collect();
+    (tasks, turn.end())
+}
+
+fn use_all(policy: &mut dyn Policy, task: usize, cpu_time: Nanos, now: Nanos) {
+    let usage = Usage {
+        task: TaskId(task),
+        cpu_time,
+        slept: false,
+    };
+    policy.used(usage, now);
+}
+
+#[test]
+fn round_robin_with_late_timers_stays_on_its_grid() {
+    let mut policy = RoundRobin::new(5 * MS);
+    for task in 0..3 {
+        policy.added(TaskId(task), 0);
+    }
+    assert_eq!(pick(&mut policy, 0, 1), (vec![0], Some(5 * MS)));
+    assert_eq!(pick(&mut policy, 2 * MS, 1), (vec![0], Some(5 * MS)));
+    assert_eq!(pick(&mut policy, 5 * MS + 40, 1), (vec![1], Some(10 * MS)));
+    policy.removed(TaskId(1), 7 * MS);
+    assert_eq!(pick(&mut policy, 7 * MS, 1), (vec![2], Some(12 * MS)));
+    policy.removed(TaskId(0), 8 * MS);
+    assert_eq!(pick(&mut policy, 8 * MS, 1), (vec![2], None));
+}
+
+#[test]
+fn a_timetable_repeats_and_skips_what_was_missed() {
+    let entry = |tasks: &[usize], length: u64| Entry {
+        tasks: tasks.iter().map(|&task| TaskId(task)).collect(),
+        length: length * MS,
+    };
+    let mut policy = Table::new(vec![entry(&[0], 2), entry(&[1], 3), entry(&[], 5)]);
+    let at = 100 * MS;
+    assert_eq!(pick(&mut policy, at, 1), (vec![0], Some(at + 2 * MS)));
+    assert_eq!(
+        pick(&mut policy, at + 2 * MS + 30, 1),
+        (vec![1], Some(at + 5 * MS))
+    );
+    assert_eq!(
+        pick(&mut policy, at + 5 * MS, 1),
+        (vec![], Some(at + 10 * MS))
+    );
+    assert_eq!(
+        pick(&mut policy, at + 10 * MS, 1),
+        (vec![0], Some(at + 12 * MS))
+    );
+    assert_eq!(
+        pick(&mut policy, at + 1003 * MS, 1),
+        (vec![1], Some(at + 1005 * MS))
+    );
+    policy.removed(TaskId(1), at + 1004 * MS);
+    assert_eq!(
+        pick(&mut policy, at + 1004 * MS, 1),
+        (vec![], Some(at + 1005 * MS))
+    );
+}
+
+#[test]
+fn levels_rotate_among_equals_only() {
+    let mut policy = Levels::new(5 * MS).level(TaskId(0), 1).level(TaskId(1), 1);
+    for task in 0..3 {
+        policy.added(TaskId(task), 0);
+    }
+    let mut ran = Vec::new();
+    for turn in 0..6 {
+        ran.extend(pick(&mut policy, turn * 5 * MS, 1).0);
+    }
+    assert_eq!(ran, [0, 1, 0, 1, 0, 1]);
+    assert_eq!(pick(&mut policy, 30 * MS, 3).0.len(), 3);
+}
+
+#[test]
+fn reservations_that_cannot_be_kept_are_refused() {
+    let reserve = |period, budget| Reservation { period, budget };
+    let policy = Edf::new().reserve(TaskId(0), reserve(10, 6), 1.0).unwrap();
+    let error = policy.reserve(TaskId(1), reserve(10, 5), 1.0).unwrap_err();
+    assert!(matches!(error, EdfError::Overcommitted { .. }));
+    assert!(error.to_string().contains("1.10 CPUs of 1.00"), "{error}");
+    for (period, budget) in [(0, 0), (10, 0), (10, 11)] {
+        let error = Edf::new().reserve(TaskId(0), reserve(period, budget), 1.0);
+        assert!(matches!(error, Err(EdfError::Impossible(_))));
+    }
+}
+
+/// Stride scheduling as a sentence: the one with the least CPU time per share, the first of equals.
+fn least_per_share(used: &[Nanos], shares: &[u32]) -> usize {
+    let mut best = 0;
+    for task in 1..used.len() {
+        let own = u128::from(used[task]) * u128::from(shares[best]);
+        if own < u128::from(used[best]) * u128::from(shares[task]) {
+            best = task;
+        }
+    }
+    best
+}
+
+/// Deadlines as a sentence: of those with budget left in their current period, the one whose period ends first.
+fn earliest(now: Nanos, used: &[Vec<(Nanos, Nanos)>], all: &[Reservation]) -> Option<usize> {
+    let deadline = |task: usize| (now / all[task].period + 1) * all[task].period;
+    let left = |task: usize| {
+        let begin = deadline(task) - all[task].period;
+        let spent = used[task].iter().filter(|(at, _)| *at >= begin);
+        all[task].budget > spent.map(|(_, length)| length).sum::<Nanos>()
+    };
+    let ready = (0..all.len()).filter(|&task| left(task));
+    ready.min_by_key(|&task| (deadline(task), task))
+}
+
+proptest! {
+    #[test]
+    fn stride_follows_the_oracle(
+        // Powers of two, so that passes are exact.
+        shares in prop::collection::vec((0u32..6).prop_map(|power| 1 << power), 1..6),
+        lengths in prop::collection::vec(1u64..10, 1..200),
+    ) {
+        let mut policy = Weighted::new(MS);
+        for (task, &share) in shares.iter().enumerate() {
+            policy = policy.share(TaskId(task), share);
+        }
+        for task in 0..shares.len() {
+            policy.added(TaskId(task), 0);
+        }
+        let mut used = vec![0; shares.len()];
+        let mut now = 0;
+        for length in lengths {
+            let (favoured, _) = pick(&mut policy, now, 1);
+            prop_assert_eq!(&favoured, &[least_per_share(&used, &shares)]);
+            now += length * MS;
+            used[favoured[0]] += length * MS;
+            use_all(&mut policy, favoured[0], length * MS, now);
+        }
+    }
+
+    #[test]
+    fn shares_differ_from_the_ideal_by_less_than_a_slice(
+        shares in prop::collection::vec(1u32..20, 2..6),
+        slices in 1u64..400,
+    ) {
+        let mut policy = Weighted::new(MS);
+        for (task, &share) in shares.iter().enumerate() {
+            policy = policy.share(TaskId(task), share);
+        }
+        for task in 0..shares.len() {
+            policy.added(TaskId(task), 0);
+        }
+        let mut used = vec![0u64; shares.len()];
+        for slice in 0..slices {
+            let task = pick(&mut policy, slice * MS, 1).0[0];
+            used[task] += 1;
+            use_all(&mut policy, task, MS, slice * MS);
+        }
+        // Any two tasks: the difference of use per share is at most one slice per share of either.
+        for a in 0..shares.len() {
+            for b in 0..shares.len() {
+                let per = |task: usize| used[task] as f64 / f64::from(shares[task]);
+                let bound = 1.0 / f64::from(shares[a]) + 1.0 / f64::from(shares[b]) + 1e-6;
+                prop_assert!((per(a) - per(b)).abs() <= bound);
+            }
+        }
+    }
+
+    #[test]
+    fn deadlines_follow_the_oracle(
+        asked in prop::collection::vec((2u64..20, 1u64..10), 1..5),
+        steps in 1usize..200,
+    ) {
+        let all: Vec<Reservation> = asked
+            .iter()
+            .map(|&(period, budget)| Reservation { period, budget: budget.min(period) })
+            .collect();
+        let mut policy = Edf::new();
+        for (task, &reserved) in all.iter().enumerate() {
+            policy = policy.reserve(TaskId(task), reserved, 100.0).unwrap();
+        }
+        for task in 0..all.len() {
+            policy.added(TaskId(task), 0);
+        }
+        let mut used = vec![Vec::new(); all.len()];
+        let mut now = 0;
+        for _ in 0..steps {
+            let (favoured, until) = pick(&mut policy, now, 1);
+            prop_assert_eq!(favoured.first().copied(), earliest(now, &used, &all));
+            let until = until.unwrap();
+            prop_assert!(until > now);
+            if let Some(&task) = favoured.first() {
+                // In pieces, so that use before and after a period's end is told apart.
+                used[task].push((now, until - now));
+                use_all(&mut policy, task, until - now, until);
+            }
+            now = until;
+        }
+    }
+}
