@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-use upshift_elevate::{ElevateError, Rights};
+use upshift_elevate::ElevateError;
 
 /// Why something could not be scheduled. What was changed before has been given back.
 #[derive(Debug)]
@@ -38,8 +38,6 @@ pub enum SchedError {
         pid: i32,
         /// Its user, and ours.
         users: (u32, u32),
-        /// What is missing, from [`Rights`].
-        missing: String,
     },
     /// A CPU cannot be used.
     Cpu {
@@ -73,13 +71,11 @@ impl SchedError {
         }
     }
 
+    /// Only facts that are cheap: the caller runs above everybody.
     pub(crate) fn missing_rights(pid: i32) -> SchedError {
-        let rights = Rights::probe();
-        let lacks: Vec<String> = rights.lacks.iter().map(ToString::to_string).collect();
         SchedError::Refused {
             pid,
             users: crate::procfs::users(pid),
-            missing: lacks.join("; or "),
         }
     }
 }
@@ -118,23 +114,19 @@ impl fmt::Display for SchedError {
             SchedError::Refused {
                 pid,
                 users: (theirs, ours),
-                missing,
             } => {
-                write!(f, "process {pid} cannot be put into SCHED_FIFO")?;
+                write!(f, "process {pid} cannot be put into SCHED_FIFO: ")?;
                 if theirs != ours {
                     write!(
                         f,
-                        ": it belongs to user {theirs}, and this is user {ours}, so it takes CAP_SYS_NICE (run as root)"
-                    )?;
-                } else if missing.is_empty() {
+                        "it belongs to user {theirs} and this is user {ours}, which takes CAP_SYS_NICE (run as root)"
+                    )
+                } else {
                     f.write_str(
-                        ": CAP_SYS_NICE, or a higher RLIMIT_RTPRIO (`ulimit -r 49`), is needed",
-                    )?;
+                        "CAP_SYS_NICE (run as root) or a higher RLIMIT_RTPRIO (`ulimit -r 49`) is needed, and RT time in \
+                         its cgroup; `upshift calibrate` says what is missing",
+                    )
                 }
-                if !missing.is_empty() {
-                    write!(f, ": {missing}")?;
-                }
-                Ok(())
             }
             SchedError::Cpu { cpu, error } => write!(
                 f,

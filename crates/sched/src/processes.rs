@@ -67,7 +67,7 @@ impl Processes {
             refused: 0,
             corrected: 0,
         };
-        let process = Process::attach(elevator, watch, pid, task.standing)?;
+        let process = Process::attach(elevator, watch, pid, task.standing, None)?;
         task.processes.push(process);
         if with_children {
             task.follow_children();
@@ -106,7 +106,11 @@ impl Processes {
                 if known || procfs::check(pid).is_err() {
                     continue;
                 }
-                let attached = Process::attach(&self.elevator, &self.watch, pid, self.standing);
+                // Born before its parent was pinned, it has inherited nothing from us.
+                let parent = self.cpu.and(self.processes.get(at - 1));
+                let parent = parent.and_then(Process::first);
+                let attached =
+                    Process::attach(&self.elevator, &self.watch, pid, self.standing, parent);
                 match attached {
                     Ok(mut child) => {
                         if let Some(cpu) = self.cpu {

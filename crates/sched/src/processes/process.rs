@@ -34,11 +34,13 @@ pub(super) struct Process {
 }
 
 impl Process {
+    /// `parent`: a thread of the process that forked it, if that was elevated then.
     pub(super) fn attach(
         elevator: &Elevator,
         watch: &Watch,
         pid: i32,
         standing: Standing,
+        parent: Option<&Elevated>,
     ) -> Result<Process, SchedError> {
         let gone = |_| SchedError::NoSuchProcess(pid);
         // The pidfd first: from here on the number cannot come to mean another process unnoticed.
@@ -55,8 +57,11 @@ impl Process {
             guards: Vec::new(),
             cpu_time: 0,
         };
-        let leader = elevator.elevate(pid, floor(standing));
-        match leader {
+        let elevate = |tid: i32| match parent {
+            Some(parent) => elevator.elevate_born(tid, floor(standing), parent),
+            None => elevator.elevate(tid, floor(standing)),
+        };
+        match elevate(pid) {
             Ok(guard) => process.guards.push(guard),
             Err(ElevateError::AlreadyElevated(_)) => return Err(SchedError::Twice(pid)),
             Err(error) => return Err(SchedError::refused(pid, error)),
@@ -65,7 +70,7 @@ impl Process {
             if tid == pid {
                 continue;
             }
-            match elevator.elevate(tid, floor(standing)) {
+            match elevate(tid) {
                 Ok(guard) => process.guards.push(guard),
                 Err(ElevateError::NoSuchThread(_)) => {}
                 Err(error) => return Err(SchedError::refused(pid, error)),
@@ -81,6 +86,11 @@ impl Process {
             .add(process.pidfd.as_fd())
             .map_err(SchedError::os("watch a process"))?;
         Ok(process)
+    }
+
+    /// A thread of it that is elevated.
+    pub(super) fn first(&self) -> Option<&Elevated> {
+        self.guards.first()
     }
 
     pub(super) fn threads(&self) -> usize {
@@ -120,7 +130,7 @@ impl Process {
             let known: Vec<i32> = self.tids().collect();
             refused = 0;
             for tid in tids.into_iter().filter(|tid| !known.contains(tid)) {
-                let elevated = match self.guards.first() {
+                let elevated = match self.first() {
                     Some(like) => elevator.elevate_born(tid, floor(standing), like),
                     None => elevator.elevate(tid, floor(standing)),
                 };

@@ -1,0 +1,95 @@
+//! What the children do.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use upshift_elevate::Elevator;
+use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_sched::policies::RoundRobin;
+
+use crate::world::{ROLE, attach_all};
+
+/// No child lives longer.
+const LIFE: Duration = Duration::from_secs(20);
+
+/// Not a test of its own: this program, started by other tests to be one of their children.
+#[test]
+fn plays_a_role() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    // SAFETY: plain calls.
+    unsafe {
+        libc::alarm(LIFE.as_secs() as u32 + 5);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+    say("ready");
+    match role.as_str() {
+        "spin" => spin(LIFE),
+        "spin briefly" => spin(Duration::from_millis(150)),
+        "bear threads" => {
+            std::thread::sleep(Duration::from_millis(150));
+            let threads: Vec<_> = (0..3).map(|_| std::thread::spawn(|| spin(LIFE))).collect();
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+        }
+        "fork" => fork(),
+        "escape" => escape(),
+        "schedule" => schedule(),
+        other => panic!("no role {other}"),
+    }
+}
+
+fn say(text: &str) {
+    println!("{text}");
+    std::io::stdout().flush().unwrap();
+}
+
+fn spin(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+/// A child that spins; this one waits for it.
+fn fork() {
+    std::thread::sleep(Duration::from_millis(50));
+    // SAFETY: the child only spins and ends.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::alarm(15);
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        }
+        spin(LIFE);
+        // SAFETY: ends the child without running anything of the parent's.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: waits only.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+}
+
+/// Leaves SCHED_FIFO and its CPU again and again.
+fn escape() {
+    let end = Instant::now() + LIFE;
+    while Instant::now() < end {
+        let _ = Linux.sched_setaffinity(0, &CpuSet::all());
+        let _ = Linux.sched_setscheduler(0, libc::SCHED_OTHER, 0);
+        spin(Duration::from_millis(20));
+    }
+}
+
+/// Schedules the processes of `PIDS` until it is killed.
+fn schedule() {
+    let pids = std::env::var("PIDS").unwrap();
+    let pids: Vec<i32> = pids.split(' ').map(|pid| pid.parse().unwrap()).collect();
+    let elevator = Elevator::with_guardian().unwrap();
+    let policy = RoundRobin::new(300_000);
+    let scheduler = attach_all(&elevator, &pids, Box::new(policy), |_| {}, false);
+    say("scheduling");
+    std::thread::sleep(LIFE);
+    drop(scheduler);
+}

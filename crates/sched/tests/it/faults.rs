@@ -1,0 +1,102 @@
+//! System calls that fail: the engine goes on or ends with the reason, and everything is given back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use upshift_elevate::Elevator;
+use upshift_elevate::testing::{Call, Faulty};
+use upshift_sched::policies::RoundRobin;
+use upshift_sched::{SchedError, Scheduler};
+
+use crate::world::{Process, attach_all, sleep, standing, turn, until};
+
+/// A scheduler of two spinning processes whose system calls fail as `plan` says while it runs.
+fn run(plan: impl FnOnce(&Faulty), end: impl FnOnce(Scheduler, &Faulty)) {
+    let spinners = [Process::start("spin"), Process::start("spin")];
+    let pids = spinners.each_ref().map(Process::pid);
+    let before = pids.map(standing);
+    let faulty = Arc::new(Faulty::new());
+    let builder = Elevator::builder().guardian(true).sys(faulty.clone());
+    let elevator = builder.build().unwrap();
+    let policy = Box::new(RoundRobin::new(1_000_000));
+    let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
+    plan(&faulty);
+    sleep(100);
+    end(scheduler, &faulty);
+    assert_eq!(pids.map(standing), before);
+}
+
+#[test]
+fn an_interrupted_call_is_made_again() {
+    let Some(_turn) = turn() else { return };
+    let plan = |faulty: &Faulty| {
+        for skip in [0, 5, 11, 30] {
+            faulty.fail(Call::SetScheduler, skip, 3, libc::EINTR);
+            faulty.fail(Call::SetAttr, skip / 4, 3, libc::EINTR);
+        }
+    };
+    run(plan, |scheduler, faulty| {
+        assert!(!scheduler.is_finished());
+        faulty.heal();
+        let (report, _) = scheduler.stop().unwrap();
+        assert!(report.switches > 20);
+    });
+}
+
+#[test]
+fn a_lost_right_ends_it_with_the_reason() {
+    let Some(_turn) = turn() else { return };
+    let plan = |faulty: &Faulty| faulty.fail(Call::SetScheduler, 9, 1, libc::EPERM);
+    run(plan, |scheduler, _| {
+        until("it ends", Duration::from_secs(5), || {
+            scheduler.is_finished()
+        });
+        let error = scheduler.wait().unwrap_err();
+        assert!(matches!(error, SchedError::Refused { .. }), "{error}");
+        assert!(error.to_string().contains("SCHED_FIFO"), "{error}");
+    });
+}
+
+#[test]
+fn a_thread_that_seems_gone_is_taken_again_when_it_is_there() {
+    let Some(_turn) = turn() else { return };
+    let plan = |faulty: &Faulty| faulty.fail(Call::SetScheduler, 3, 2, libc::ESRCH);
+    run(plan, |scheduler, _| {
+        sleep(300);
+        let (report, _) = scheduler.stop().unwrap();
+        assert!(
+            report.tasks.iter().all(|task| task.threads >= 1),
+            "{report:#?}"
+        );
+        assert!(
+            report.tasks.iter().all(|task| task.share > 0.1),
+            "{report:#?}"
+        );
+    });
+}
+
+#[test]
+fn faults_while_attaching_leave_everything_as_it_was() {
+    let Some(_turn) = turn() else { return };
+    let spinner = Process::start("spin");
+    let before = standing(spinner.pid());
+    for errno in [libc::EPERM, libc::ENOMEM, libc::EINVAL] {
+        for skip in 0..12 {
+            let faulty = Arc::new(Faulty::new());
+            let builder = Elevator::builder().guardian(true).sys(faulty.clone());
+            let elevator = builder.build().unwrap();
+            faulty.fail(Call::Any, skip, 1, errno);
+            let policy = Box::new(RoundRobin::new(1_000_000));
+            let pids = [spinner.pid()];
+            // Some calls may fail without harm.
+            drop(attach_all(&elevator, &pids, policy, |_| {}, false));
+            faulty.heal();
+            drop(elevator);
+            assert_eq!(
+                standing(spinner.pid()),
+                before,
+                "call {skip}, errno {errno}"
+            );
+        }
+    }
+}

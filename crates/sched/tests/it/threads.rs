@@ -1,0 +1,138 @@
+//! Threads and children that are born, processes that end, stop, or change their own scheduling.
+
+use std::time::Duration;
+
+use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::{Elevator, Policy};
+use upshift_sched::policies::RoundRobin;
+use upshift_sched::{SchedError, Scheduler};
+
+use crate::world::{Process, attach_all, cpu, sleep, standing, turn, until};
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+fn start(pids: &[i32], children: bool) -> Result<Scheduler, SchedError> {
+    let elevator = Elevator::with_guardian().unwrap();
+    let policy = Box::new(RoundRobin::new(2_000_000));
+    attach_all(&elevator, pids, policy, |_| {}, children)
+}
+
+#[test]
+fn threads_born_later_join_and_are_given_back_like_the_others() {
+    let Some(_turn) = turn() else { return };
+    let (bearer, spinner) = (Process::start("bear threads"), Process::start("spin"));
+    let before = standing(bearer.pid());
+    let scheduler = start(&[bearer.pid(), spinner.pid()], false).unwrap();
+    let count = before.len() + 3;
+    let only = CpuSet::only(cpu()).unwrap();
+    until("all threads are elevated on the CPU", LIMIT, || {
+        let now = standing(bearer.pid());
+        let elevated = |tid| Policy::of(&Linux, tid).is_ok_and(|policy| policy.looks_elevated());
+        now.len() == count
+            && now
+                .iter()
+                .all(|&(tid, _, cpus)| elevated(tid) && cpus == only)
+    });
+    sleep(200);
+    let (report, _) = scheduler.stop().unwrap();
+    assert_eq!(report.tasks[0].threads, count);
+    assert!((0.1..0.65).contains(&report.tasks[0].share), "{report:#?}");
+    for (tid, attr, cpus) in standing(bearer.pid()) {
+        assert_eq!((attr, cpus), (before[0].1, before[0].2), "thread {tid}");
+    }
+}
+
+#[test]
+fn children_share_their_parents_turn_and_come_back() {
+    let Some(_turn) = turn() else { return };
+    let (parent, spinner) = (Process::start("fork"), Process::start("spin"));
+    let before = standing(parent.pid());
+    let scheduler = start(&[parent.pid(), spinner.pid()], true).unwrap();
+    let threads = before.len() + 1;
+    until("the child belongs to the task", LIMIT, || {
+        let report = scheduler.control().report();
+        report.is_some_and(|report| report.tasks[0].threads == threads)
+    });
+    let pid = parent.pid();
+    let listed = (before.iter())
+        .map(|(tid, ..)| {
+            std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap()
+        })
+        .collect::<String>();
+    let child: i32 = listed.trim().parse().unwrap();
+    sleep(300);
+    let (report, _) = scheduler.stop().unwrap();
+    assert!((0.3..0.7).contains(&report.tasks[0].share), "{report:#?}");
+    assert!(!Policy::of(&Linux, child).unwrap().looks_elevated());
+    assert_eq!(Linux.sched_getaffinity(child).unwrap(), before[0].2);
+}
+
+#[test]
+fn who_has_ended_is_forgotten_and_the_end_of_all_is_the_end() {
+    let Some(_turn) = turn() else { return };
+    let (brief, other) = (
+        Process::start("spin briefly"),
+        Process::start("spin briefly"),
+    );
+    let scheduler = start(&[brief.pid(), other.pid()], false).unwrap();
+    until("it ends by itself", LIMIT, || scheduler.is_finished());
+    let (report, _) = scheduler.wait().unwrap();
+    assert!(report.tasks.iter().all(|task| task.threads == 0));
+}
+
+#[test]
+fn a_stopped_task_leaves_its_time_to_the_others() {
+    let Some(_turn) = turn() else { return };
+    let (stopped, spinner) = (Process::start("spin"), Process::start("spin"));
+    // SAFETY: a signal to a child of ours.
+    unsafe { libc::kill(stopped.pid(), libc::SIGSTOP) };
+    let scheduler = start(&[stopped.pid(), spinner.pid()], false).unwrap();
+    sleep(300);
+    let (report, _) = scheduler.stop().unwrap();
+    assert!(report.tasks[1].share > 0.9, "{report:#?}");
+}
+
+#[test]
+fn who_leaves_its_cpu_or_its_policy_is_brought_back() {
+    let Some(_turn) = turn() else { return };
+    let (escaper, spinner) = (Process::start("escape"), Process::start("spin"));
+    let before = standing(escaper.pid());
+    let scheduler = start(&[escaper.pid(), spinner.pid()], false).unwrap();
+    sleep(800);
+    let (report, _) = scheduler.stop().unwrap();
+    assert!(report.tasks[0].share > 0.02, "{report:#?}");
+    assert!(report.tasks[1].share > 0.3, "{report:#?}");
+    let after = standing(escaper.pid());
+    let policies =
+        |all: &[(i32, _, CpuSet)]| all.iter().map(|&(_, attr, _)| attr).collect::<Vec<_>>();
+    assert_eq!(policies(&before), policies(&after));
+}
+
+#[test]
+fn impossible_processes_are_refused_with_the_reason() {
+    let Some(_turn) = turn() else { return };
+    let own = std::process::id() as i32;
+    let spinner = Process::start("spin");
+    let before = standing(spinner.pid());
+    let refused = |pids: &[i32]| start(pids, false).map(|_| ()).unwrap_err().to_string();
+    assert!(refused(&[4_194_305]).contains("no process 4194305"));
+    assert!(refused(&[spinner.pid(), own]).contains("scheduler itself"));
+    assert!(refused(&[spinner.pid(), spinner.pid()]).contains("two tasks"));
+    assert!(refused(&[1, 2]).contains("kernel") || !std::path::Path::new("/proc/2").exists());
+    assert_eq!(standing(spinner.pid()), before);
+    let limit = libc::rlimit {
+        rlim_cur: 5_000_000,
+        rlim_max: 5_000_000,
+    };
+    // SAFETY: a live structure.
+    let done = unsafe {
+        libc::prlimit(
+            spinner.pid(),
+            libc::RLIMIT_RTTIME,
+            &raw const limit,
+            std::ptr::null_mut(),
+        )
+    };
+    assert_eq!(done, 0);
+    assert!(refused(&[spinner.pid()]).contains("RLIMIT_RTTIME"));
+}

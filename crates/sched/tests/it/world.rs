@@ -1,0 +1,146 @@
+//! Children, schedulers over them, and what is compared before and after.
+
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
+use upshift_elevate::{Elevator, Priority, Rights};
+use upshift_sched::{Config, Engine, Policy, Processes, SchedError, Scheduler, Watch};
+
+/// The variable that tells this program which child to be.
+pub(crate) const ROLE: &str = "UPSHIFT_SCHED_ROLE";
+
+/// The priority of the schedulers of these tests.
+pub(crate) const SCHEDULER: Priority = Priority::of::<45>();
+
+/// Says that the calling test does not test, past the capture of the test harness.
+pub(crate) fn skipped(why: impl Display) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("test");
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+}
+
+/// The turn of the calling test, if this machine lets it; if not, says why.
+pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    match Rights::probe().require(Priority::MAX) {
+        Ok(()) => Some(turn),
+        Err(missing) => {
+            skipped(missing);
+            None
+        }
+    }
+}
+
+/// The last CPU this process may use: the first one has most of the interrupts.
+pub(crate) fn cpu() -> usize {
+    let allowed = Linux.sched_getaffinity(0).unwrap();
+    allowed.iter().last().unwrap()
+}
+
+/// This program again, as the child of a role; ends with its guard.
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts it and waits until it begins.
+    pub(crate) fn start(role: &str) -> Process {
+        let mut process = Process::start_with(role, "");
+        process.wait_for("ready");
+        process
+    }
+
+    pub(crate) fn start_with(role: &str, pids: &str) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+            .env(ROLE, role)
+            .env("PIDS", pids)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Process { child, out }
+    }
+
+    /// Reads up to a line that ends with `word`.
+    pub(crate) fn wait_for(&mut self, word: &str) {
+        let mut line = String::new();
+        while !line.trim_end().ends_with(word) {
+            line.clear();
+            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "no `{word}`");
+        }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Scheduling of every thread of a process.
+pub(crate) fn standing(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
+    let tids = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let tid = |entry: std::io::Result<std::fs::DirEntry>| -> i32 {
+        entry
+            .unwrap()
+            .file_name()
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    let of = |tid| {
+        let attr = Linux.sched_getattr(tid).unwrap();
+        (tid, attr, Linux.sched_getaffinity(tid).unwrap())
+    };
+    tids.map(tid).map(of).collect()
+}
+
+/// A scheduler of `pids` on [`cpu`].
+pub(crate) fn attach_all(
+    elevator: &Elevator,
+    pids: &[i32],
+    policy: Box<dyn Policy>,
+    change: impl FnOnce(&mut Config),
+    children: bool,
+) -> Result<Scheduler, SchedError> {
+    let mut config = Config::on([cpu()]);
+    change(&mut config);
+    let (with, pids) = (elevator.clone(), pids.to_vec());
+    Scheduler::start(elevator, cpu(), SCHEDULER, move || {
+        let base = config.base;
+        let mut engine = Engine::new(config, policy);
+        let watch = Watch::start(&engine.control(), &with, SCHEDULER)?;
+        for pid in pids {
+            engine.add(Processes::attach(&with, &watch, pid, base, children)?)?;
+        }
+        Ok(engine)
+    })
+}
+
+/// Waits until `condition` holds.
+pub(crate) fn until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !condition() {
+        assert!(Instant::now() < end, "{what}: not within {limit:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn sleep(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
