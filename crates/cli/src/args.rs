@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::burn_cmd::BurnArgs;
 use crate::calibrate::CalibrateArgs;
+use crate::daemon_args::DaemonArgs;
 use crate::sched_cmd::SchedArgs;
 use crate::serve_args::{EXAMPLES, ServeArgs};
 use crate::spin_args::SpinLoadArgs;
@@ -55,6 +56,8 @@ pub(crate) enum Command {
     Load(LoadArgs),
     /// Burn all the CPU that others leave, like a batch job, and report how much work that was
     Burn(BurnArgs),
+    /// Run the most urgent process of each CPU: the machine-wide scheduler, in the foreground
+    Daemon(DaemonArgs),
     /// Measure what a switch and a timer cost on this machine, and say which rights are missing
     Calibrate(CalibrateArgs),
     /// Schedule processes that know nothing of it: round-robin, timetable, shares, deadlines, levels

@@ -5,6 +5,7 @@
 //! | `args`, `spin_args`, `values` | the command line |
 //! | `burn_cmd` | a batch job that takes what it gets |
 //! | `calibrate` | costs and rights of this machine |
+//! | `daemon_cmd`, `daemon_args` | the machine-wide scheduler |
 //! | `demo` | the tour: children, five experiments, progress |
 //! | `serve`, `serve_args` | the web server |
 //! | `sched_cmd` | policies over processes |
@@ -20,6 +21,8 @@
 mod args;
 mod burn_cmd;
 mod calibrate;
+mod daemon_args;
+mod daemon_cmd;
 mod demo;
 mod load_cmd;
 mod load_report;
@@ -62,6 +65,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::SpinServer(args) => servers::serve(Service::Spin, &args)?,
         Command::Load(args) => return load_cmd::load(&args),
         Command::Burn(args) => burn_cmd::burn(&args)?,
+        Command::Daemon(args) => daemon_cmd::daemon(&args)?,
         Command::Calibrate(args) => return calibrate::calibrate(&args),
         Command::Sched(args) => return sched_cmd::sched(&args),
         Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,

@@ -145,7 +145,19 @@ impl Elevator {
         if tid <= 0 {
             return Err(ElevateError::NoSuchThread(tid));
         }
-        Inner::elevate(&self.inner, tid, priority, None)
+        Inner::elevate(&self.inner, tid, Some(priority), None)
+    }
+
+    /// Records thread `tid`, of this or another process, without touching it yet: it keeps its policy until
+    /// [`Elevated::set`] or one of its kin changes it, and gets it back like any other.
+    ///
+    /// # Errors
+    /// [`ElevateError`], as [`Elevator::elevate`] but for the rights, which are not needed yet.
+    pub fn hold(&self, tid: Tid) -> Result<Elevated, ElevateError> {
+        if tid <= 0 {
+            return Err(ElevateError::NoSuchThread(tid));
+        }
+        Inner::elevate(&self.inner, tid, None, None)
     }
 
     /// Elevates a thread that was born while `like`, a thread of its process, was elevated. The kernel gave it
@@ -164,7 +176,7 @@ impl Elevator {
             return Err(ElevateError::NoSuchThread(tid));
         }
         let parent = like.record_in(&self.inner);
-        Inner::elevate(&self.inner, tid, priority, parent.as_ref())
+        Inner::elevate(&self.inner, tid, Some(priority), parent.as_ref())
     }
 
     /// Elevates the calling thread to `priority`. If its guard is leaked, the thread is given back when it ends.
@@ -172,7 +184,7 @@ impl Elevator {
     /// # Errors
     /// [`ElevateError`]; the thread is then as it was.
     pub fn elevate_current(&self, priority: Priority) -> Result<Elevated, ElevateError> {
-        let guard = Inner::elevate(&self.inner, current_tid(), priority, None)?;
+        let guard = Inner::elevate(&self.inner, current_tid(), Some(priority), None)?;
         exit::watch_this_thread();
         Ok(guard)
     }
@@ -240,11 +252,11 @@ impl Inner {
         Ok(())
     }
 
-    /// `parent`: the record of a thread of the same process that was elevated when this one was born.
+    /// Without `priority` it is only recorded. `parent`: the record of a thread of the same process that was elevated when this one was born.
     fn elevate(
         inner: &Arc<Inner>,
         tid: Tid,
-        priority: Priority,
+        priority: Option<Priority>,
         parent: Option<&Record>,
     ) -> Result<Elevated, ElevateError> {
         if !inner.is_owner() {
@@ -256,8 +268,11 @@ impl Inner {
         if !own && !inner.guarded {
             return Err(ElevateError::GuardianNeeded(tid));
         }
-        if !own && priority > Priority::FOREIGN_MAX {
-            return Err(ElevateError::AboveGuardian { asked: priority });
+        if let Some(asked) = priority
+            && !own
+            && asked > Priority::FOREIGN_MAX
+        {
+            return Err(ElevateError::AboveGuardian { asked });
         }
         let start_time = retrying(|| sys.start_time(tid)).map_err(unreadable)?;
         if exit::is_elevated_elsewhere(inner, tid, start_time) {
@@ -268,8 +283,10 @@ impl Inner {
             inner.ensure_guardian(&mut lock)?;
         }
         let (index, generation) = inner.find_or_record(tid, start_time, own, parent)?;
-        let raise = || sys.sched_setscheduler(tid, FIFO, i32::from(priority.get()));
-        if let Err(error) = retrying(raise) {
+        if let Some(priority) = priority
+            && let Err(error) =
+                retrying(|| sys.sched_setscheduler(tid, FIFO, i32::from(priority.get())))
+        {
             if inner.table.orphan(index).is_none() {
                 inner.table.free(index);
             }

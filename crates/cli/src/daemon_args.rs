@@ -1,0 +1,75 @@
+//! Flags of `upshift daemon`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::values;
+
+/// Flags of `upshift daemon`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without CAP_SYS_NICE the daemon is cooperative: it tells processes who is most urgent, and they give
+way by themselves. With it, it runs the most urgent process of each CPU, whatever the others do.
+Programs that are not registered keep at least 5 % of each CPU.
+
+Where it listens: --socket, else `socket` of the file, else /run/upshift/daemon.sock (root) or
+$XDG_RUNTIME_DIR/upshift/daemon.sock. Who may connect: mode and group of the socket; how urgent they
+may be: ceilings. Processes find it by themselves, or by UPSHIFT_DAEMON_SOCKET.
+
+Examples:
+  upshift daemon
+  upshift daemon --group upshift --mode 0660 --ceiling 16
+  upshift daemon --config /etc/upshift/daemon.toml
+  upshift daemon --cooperative --socket /tmp/board.sock
+  upshift daemon --status
+
+Ctrl-C and SIGTERM give everything back and end it with status 0; if it dies otherwise, a guardian
+process does. A configuration file looks like this, every line optional:
+
+  socket = \"/run/upshift/daemon.sock\"
+  group = \"upshift\"              # name or number
+  mode = \"0660\"
+  quantum_us = 4000              # turns of equals
+  bystander_percent = 5          # of each CPU, for programs that are not registered
+  bystander_level = 32           # elevate what is more urgent than this against them, too
+  ceiling = 16                   # most urgent level of users without a rule
+
+  [[rule]]
+  user = \"video\"
+  ceiling = 0
+
+  [[rule]]
+  group = \"guests\"
+  deny = true"
+)]
+pub(crate) struct DaemonArgs {
+    /// Read the configuration from this TOML file; flags override it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Listen here
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Permission bits of the socket, octal
+    #[arg(long, value_name = "BITS", value_parser = octal)]
+    pub(crate) mode: Option<u32>,
+    /// Group of the socket, by name or number: who is in it may connect
+    #[arg(long, value_name = "GROUP", value_parser = upshift_daemon::group)]
+    pub(crate) group: Option<u32>,
+    /// Most urgent level of users without a rule: 0 to 63
+    #[arg(long, value_name = "LEVEL", value_parser = values::level)]
+    pub(crate) ceiling: Option<u8>,
+    /// Elevate nobody, even with the right to: processes give way by themselves
+    #[arg(long)]
+    pub(crate) cooperative: bool,
+    /// Print the state of the daemon that runs, as JSON, and end
+    #[arg(long, conflicts_with_all = ["mode", "group", "ceiling", "cooperative"])]
+    pub(crate) status: bool,
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|&mode| mode <= 0o777)
+        .ok_or_else(|| "give octal permission bits, e.g. 0660".to_string())
+}

@@ -1,0 +1,61 @@
+//! `upshift daemon`: the machine-wide scheduler in the foreground, until a signal ends it.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use upshift_daemon::{Config, Daemon, default_socket};
+
+use crate::daemon_args::DaemonArgs;
+
+/// Runs the daemon, or asks the one that runs.
+pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
+    if args.status {
+        return status(args);
+    }
+    let config = config(args)?;
+    let socket = config.socket.clone();
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let daemon = Daemon::start(config)?;
+    eprintln!("upshift daemon: {}", daemon.mode());
+    println!("listening at {}", socket.display());
+    // Whoever waits for the line may have closed the pipe.
+    let _ = std::io::stdout().flush();
+    signals.forever().next();
+    daemon.stop();
+    Ok(())
+}
+
+fn config(args: &DaemonArgs) -> Result<Config> {
+    let mut config = match &args.config {
+        Some(path) => Config::read(path)?,
+        None => Config::default(),
+    };
+    if let Some(socket) = &args.socket {
+        config.socket.clone_from(socket);
+    }
+    config.mode = args.mode.unwrap_or(config.mode);
+    config.group = args.group.or(config.group);
+    config.ceiling = args.ceiling.unwrap_or(config.ceiling);
+    config.cooperative |= args.cooperative;
+    Ok(config)
+}
+
+fn status(args: &DaemonArgs) -> Result<()> {
+    let socket = match (&args.socket, &args.config) {
+        (Some(socket), _) => socket.clone(),
+        (None, Some(path)) => Config::read(path)?.socket,
+        (None, None) => upshift_board::client::find().unwrap_or_else(default_socket),
+    };
+    let census = upshift_board::client::census(&socket)?;
+    let value: serde_json::Value =
+        serde_json::from_str(&census.json).context("the daemon's answer is no JSON")?;
+    // A closed pipe (`| head`) ends the output, and is no error.
+    let _ = writeln!(
+        std::io::stdout(),
+        "{}",
+        serde_json::to_string_pretty(&value)?
+    );
+    Ok(())
+}

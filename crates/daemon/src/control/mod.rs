@@ -1,0 +1,334 @@
+//! The control thread: connections, registrations, deaths, the heartbeat.
+//!
+//! ```text
+//!   connect ─▶ Connected ──Register──▶ Joined ──Leave──▶ Connected
+//!                  │                     │
+//!                  └── closes, dies ─────┴─▶ given back, forgotten
+//! ```
+//!
+//! It owns every connection and session. Schedulers get what they need through their mailboxes, and answer through latches, at
+//! most a second.
+//!
+//! It sits at the schedulers' priority, because a thread that everybody elevated can hold up cannot take anything back; so it
+//! limits itself: of each 20 ms it works at most 4, whatever it is asked.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `requests.rs` | what a message means, and the answer |
+//! | `session.rs` | one registration |
+//! | `slots.rs` | words of the global page |
+
+mod requests;
+mod session;
+mod slots;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::net::{RecvFlags, SocketFlags};
+use rustix::time::ClockId;
+use upshift_board::wire;
+
+use crate::admission::Admission;
+use crate::cpu::{Command, CpuScheduler, Latch};
+use crate::listen::Listener;
+use crate::peer::Peer;
+use crate::shared::{DAEMON, Shared};
+
+pub(crate) use session::{Session, SessionVcpu};
+use slots::Slots;
+
+/// The sign of life.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// The thread's own limit: so much of so much.
+const BUDGET: Duration = Duration::from_millis(4);
+const WINDOW: Duration = Duration::from_millis(20);
+
+/// How long a scheduler may take to give threads back before the answer goes out without it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Connections accepted before others are looked at.
+const ACCEPTS: usize = 16;
+
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
+/// Keys of a connection: twice its number, plus one for the pidfd.
+const FIRST: u64 = 2;
+
+/// See the module.
+pub(crate) struct Control {
+    pub(crate) shared: Arc<Shared>,
+    listener: Listener,
+    stop: Arc<OwnedFd>,
+    epoll: OwnedFd,
+    connections: HashMap<u64, Connection>,
+    next: u64,
+    next_session: u32,
+    admission: Admission,
+    slots: Slots,
+    schedulers: HashMap<usize, CpuScheduler>,
+    /// Threads that belong to some session.
+    claimed: HashSet<i32>,
+    pub(crate) started: Instant,
+    window: (Instant, Duration),
+}
+
+/// One process at the other end.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    pub(crate) peer: Peer,
+    pub(crate) session: Option<Session>,
+}
+
+impl Control {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        listener: Listener,
+        stop: Arc<OwnedFd>,
+    ) -> io::Result<Control> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let level = EventFlags::IN;
+        epoll::add(
+            &epoll,
+            &listener.socket,
+            EventData::new_u64(LISTENER),
+            level,
+        )?;
+        epoll::add(&epoll, &stop, EventData::new_u64(STOP), level)?;
+        Ok(Control {
+            admission: Admission::new(shared.config.limits),
+            shared,
+            listener,
+            stop,
+            epoll,
+            connections: HashMap::new(),
+            next: FIRST,
+            next_session: 1,
+            slots: Slots::new(),
+            schedulers: HashMap::new(),
+            claimed: HashSet::new(),
+            started: Instant::now(),
+            window: (Instant::now(), Duration::ZERO),
+        })
+    }
+
+    /// Runs until the stop bell rings; then every thread is given back.
+    pub(crate) fn run(mut self) {
+        let _own = self.shared.elevator.as_ref().and_then(|elevator| {
+            let elevated = elevator.elevate_current(DAEMON);
+            elevated
+                .inspect_err(|error| self.shared.complain("rise", || error.to_string()))
+                .ok()
+        });
+        let mut events = Vec::with_capacity(64);
+        let mut beat = Instant::now();
+        loop {
+            let now = Instant::now();
+            if now >= beat {
+                beat = now + HEARTBEAT;
+                self.heartbeat();
+            }
+            let timeout = Timespec::try_from(beat.saturating_duration_since(now)).ok();
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
+            for event in &events {
+                let flags = event.flags;
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    STOP => return self.end(),
+                    key if key % 2 == 1 => self.drop_connection(key - 1),
+                    key => self.read(key, flags),
+                }
+            }
+            self.keep_to_budget();
+        }
+    }
+
+    fn heartbeat(&mut self) {
+        let now = rustix::time::clock_gettime(ClockId::Monotonic);
+        let ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        self.shared.global.beat(ns);
+        if let Some(elevator) = &self.shared.elevator
+            && !self.claimed.is_empty()
+            && let Err(error) = elevator.ensure_guardian()
+        {
+            self.shared.complain("guardian", || error.to_string());
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match rustix::net::accept_with(&self.listener.socket, flags) {
+                Ok(socket) => socket,
+                Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                    self.shared.complain("files", || {
+                        "no descriptors left: raise the limit on open files (LimitNOFILE)"
+                            .to_string()
+                    });
+                    // The connection waits; so does this thread, or it would do nothing else.
+                    std::thread::sleep(WINDOW);
+                    return;
+                }
+                Err(_) => return,
+            };
+            if let Err(error) = self.add(socket) {
+                self.shared.counts.refused.fetch_add(1, Relaxed);
+                self.shared
+                    .complain("connection", || format!("a connection was closed: {error}"));
+            }
+        }
+    }
+
+    fn add(&mut self, socket: OwnedFd) -> io::Result<()> {
+        let peer = Peer::of(socket.as_fd(), self.shared.machine.as_ref())?;
+        if !self.admission.connect(peer.user, Instant::now()) {
+            return Err(io::Error::other(format!(
+                "user {} has as many as limits.connections_per_user allows",
+                peer.user
+            )));
+        }
+        let key = self.next;
+        self.next += 2;
+        let watched = epoll::add(
+            &self.epoll,
+            &socket,
+            EventData::new_u64(key),
+            EventFlags::IN,
+        )
+        .and_then(|()| {
+            let key = EventData::new_u64(key + 1);
+            epoll::add(&self.epoll, &peer.pidfd, key, EventFlags::IN)
+        });
+        if let Err(error) = watched {
+            self.admission.disconnect(peer.user);
+            return Err(error.into());
+        }
+        let connection = Connection {
+            socket,
+            peer,
+            session: None,
+        };
+        self.connections.insert(key, connection);
+        Ok(())
+    }
+
+    /// One message of one connection; the next comes in the next round, so nobody keeps others waiting.
+    fn read(&mut self, key: u64, flags: EventFlags) {
+        let Some(connection) = self.connections.get(&key) else {
+            return;
+        };
+        let mut message = wire::buffer();
+        let received = upshift_board::os::receive(
+            connection.socket.as_fd(),
+            &mut message,
+            RecvFlags::DONTWAIT,
+        );
+        match received {
+            Ok((0, _)) => self.drop_connection(key),
+            Ok((length, fds)) => {
+                if self.answer(key, &message[..length], &fds).is_err() {
+                    // It does not take its answers.
+                    self.drop_connection(key);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+                    self.drop_connection(key);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                if self.refuse_malformed(key).is_err() {
+                    self.drop_connection(key);
+                }
+            }
+            Err(_) => self.drop_connection(key),
+        }
+    }
+
+    /// The process has gone, or will not be listened to any more.
+    fn drop_connection(&mut self, key: u64) {
+        if let Some(mut connection) = self.connections.remove(&key) {
+            let _ = epoll::delete(&self.epoll, &connection.socket);
+            let _ = epoll::delete(&self.epoll, &connection.peer.pidfd);
+            if let Some(session) = connection.session.take() {
+                self.end_session(session, connection.peer.user);
+            }
+            self.admission.disconnect(connection.peer.user);
+        }
+    }
+
+    /// Gives back what belongs to the session, and forgets it.
+    pub(crate) fn end_session(&mut self, session: Session, user: u32) {
+        let mut latches = Vec::new();
+        for vcpu in &session.vcpus {
+            if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
+                let latch = Latch::default();
+                scheduler.tell(Command::Leave(vcpu.slot, latch.clone()));
+                latches.push(latch);
+            }
+            for thread in &vcpu.threads {
+                self.claimed.remove(&thread.tid);
+            }
+        }
+        let all = latches.iter().all(|latch| latch.wait(PATIENCE));
+        if !all {
+            self.shared.complain("slow", || {
+                "a scheduler did not give threads back within a second: the machine is overloaded"
+                    .to_string()
+            });
+        }
+        self.slots.free(session.slot, session.vcpus.len());
+        self.admission.unregister(user);
+    }
+
+    /// The scheduler of `cpu`, started if need be.
+    pub(crate) fn scheduler(&mut self, cpu: usize) -> io::Result<&CpuScheduler> {
+        use std::collections::hash_map::Entry;
+        match self.schedulers.entry(cpu) {
+            Entry::Occupied(found) => Ok(found.into_mut()),
+            Entry::Vacant(place) => Ok(place.insert(CpuScheduler::start(cpu, &self.shared)?)),
+        }
+    }
+
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = (&Connection, &Session)> {
+        let connections = self.connections.values();
+        connections.filter_map(|it| Some((it, it.session.as_ref()?)))
+    }
+
+    fn keep_to_budget(&mut self) {
+        if !self.shared.enforcing() {
+            return;
+        }
+        let spent = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
+        let Ok(spent) = Duration::try_from(spent) else {
+            return;
+        };
+        let (began, before) = self.window;
+        let elapsed = began.elapsed();
+        if elapsed >= WINDOW {
+            self.window = (Instant::now(), spent);
+        } else if spent.saturating_sub(before) >= BUDGET {
+            std::thread::sleep(WINDOW - elapsed);
+            self.window = (Instant::now(), spent);
+        }
+    }
+
+    fn end(mut self) {
+        let keys: Vec<u64> = self.connections.keys().copied().collect();
+        for key in keys {
+            self.drop_connection(key);
+        }
+        self.schedulers.clear();
+        let _ = &self.stop;
+    }
+}

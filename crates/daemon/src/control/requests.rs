@@ -1,0 +1,398 @@
+//! What a message means, and the answer.
+//!
+//! Nothing a process says of its threads is believed: a thread is accepted if the kernel lists it under the process that has
+//! connected, if that process still lives afterwards, if no other registration has it, and if it is pinned to the CPU of its
+//! vCPU and to no other. A page is accepted if its seals fix its length.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags};
+use upshift_board::wire::{self, Cpus, Reason, Reply, Request, Thread, Threads, Tids, WireError};
+use upshift_elevate::sys::CpuSet;
+
+use crate::bucket::Bucket;
+use crate::control::session::{Session, SessionThread, SessionVcpu};
+use crate::control::{Control, PATIENCE};
+use crate::cpu::{Charge, Command, Entry, Latch, Tally};
+use crate::listen::command_of;
+use crate::status;
+
+/// Why a request is not done.
+struct Refusal(Reason, String);
+
+type Outcome<T> = Result<T, Refusal>;
+
+fn refuse<T>(reason: Reason, text: impl Into<String>) -> Outcome<T> {
+    Err(Refusal(reason, text.into()))
+}
+
+impl Control {
+    /// Reads a message and answers it. An error: the answer could not be sent.
+    pub(super) fn answer(&mut self, key: u64, message: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
+        let request = match Request::decode(message) {
+            Ok(request) => request,
+            Err(error) => {
+                let reason = match error {
+                    WireError::Version(_) => Reason::Version,
+                    _ => Reason::Malformed,
+                };
+                return self.send_refusal(key, Refusal(reason, error.to_string()));
+            }
+        };
+        let outcome = match request {
+            Request::Register { cpus, threads } => {
+                return self.register(key, cpus, threads, fds);
+            }
+            Request::Update { added, removed } => self.update(key, added, removed),
+            Request::Leave => self.leave(key),
+            Request::Census => return self.census(key),
+        };
+        match outcome {
+            Ok(()) => self.send(key, &Reply::Done(request.kind()), &[]),
+            Err(refusal) => self.send_refusal(key, refusal),
+        }
+    }
+
+    pub(super) fn refuse_malformed(&mut self, key: u64) -> io::Result<()> {
+        let text = "the message is too long or carries too many descriptors".to_string();
+        self.send_refusal(key, Refusal(Reason::Malformed, text))
+    }
+
+    fn send_refusal(&mut self, key: u64, Refusal(reason, text): Refusal) -> io::Result<()> {
+        self.shared.counts.refused.fetch_add(1, Relaxed);
+        let text = &text;
+        self.send(key, &Reply::Refused { reason, text }, &[])
+    }
+
+    fn send(&self, key: u64, reply: &Reply<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let Some(connection) = self.connections.get(&key) else {
+            return Ok(());
+        };
+        let mut message = wire::buffer();
+        let length = reply.encode(&mut message);
+        upshift_board::os::send(connection.socket.as_fd(), &message[..length], fds)
+    }
+
+    fn register(
+        &mut self,
+        key: u64,
+        cpus: Cpus<'_>,
+        threads: Threads<'_>,
+        fds: &[OwnedFd],
+    ) -> io::Result<()> {
+        let (session, doorbells) = match self.admit(key, cpus, threads, fds) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return self.send_refusal(key, refusal),
+        };
+        let reply = Reply::Welcome {
+            generation: self.generation(),
+            session: session.number,
+            slot: session.slot as u32,
+            vcpus: session.vcpus.len() as u16,
+            enforcing: self.shared.enforcing(),
+        };
+        if let Some(connection) = self.connections.get_mut(&key) {
+            connection.session = Some(session);
+        }
+        self.shared.counts.joined.fetch_add(1, Relaxed);
+        let global = self.shared.global.file();
+        let fds: Vec<_> = std::iter::once(global)
+            .chain(doorbells.iter().map(AsFd::as_fd))
+            .collect();
+        self.send(key, &reply, &fds)
+    }
+
+    fn generation(&self) -> u64 {
+        let header = self.shared.global.page().header();
+        header.generation.load(Relaxed)
+    }
+
+    /// Checks everything, then lets the process in: all or nothing.
+    fn admit(
+        &mut self,
+        key: u64,
+        cpus: Cpus<'_>,
+        threads: Threads<'_>,
+        fds: &[OwnedFd],
+    ) -> Outcome<(Session, Vec<OwnedFd>)> {
+        let Some(connection) = self.connections.get(&key) else {
+            return refuse(Reason::State, "the connection is gone");
+        };
+        if connection.session.is_some() {
+            return refuse(Reason::State, "registered already: leave first");
+        }
+        let (pid, user) = (connection.peer.pid, connection.peer.user);
+        let Some(ceiling) = self.shared.config.ceiling_of(user, &connection.peer.groups) else {
+            return refuse(
+                Reason::Forbidden,
+                format!("user {user} may not register: a rule of the configuration denies it"),
+            );
+        };
+        if let Err(text) = self.admission.register(user, threads.len(), Instant::now()) {
+            return refuse(Reason::Limit, text);
+        }
+        let admitted = self.check_and_join(key, (pid, ceiling), cpus, threads, fds);
+        if admitted.is_err() {
+            self.admission.unregister(user);
+        }
+        admitted
+    }
+
+    fn check_and_join(
+        &mut self,
+        key: u64,
+        (pid, ceiling): (i32, u8),
+        cpus: Cpus<'_>,
+        threads: Threads<'_>,
+        fds: &[OwnedFd],
+    ) -> Outcome<(Session, Vec<OwnedFd>)> {
+        let [file] = fds else {
+            let text = "a registration comes with one descriptor, its page";
+            return refuse(Reason::Page, text);
+        };
+        let machine = Arc::clone(&self.shared.machine);
+        let page = match machine.local_page(file.as_fd()) {
+            Ok(page) => Arc::new(page),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                let text = "the page is not a memory file of 4096 bytes sealed against shrinking, growing and sealing";
+                return refuse(Reason::Page, text);
+            }
+            Err(error) => {
+                return refuse(
+                    Reason::Failed,
+                    format!("the page cannot be mapped: {error}"),
+                );
+            }
+        };
+        let cpus: Vec<usize> = cpus.iter().map(|cpu| cpu as usize).collect();
+        if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= self.shared.cpus) {
+            let text = format!(
+                "there is no CPU {cpu}: they are numbered 0 to {}",
+                self.shared.cpus - 1
+            );
+            return refuse(Reason::Cpu, text);
+        }
+        let charges = self.check_threads(key, pid, threads, &cpus)?;
+        let failed =
+            |what: &'static str| move |error| Refusal(Reason::Failed, format!("{what}: {error}"));
+        let bells = cpus.iter().map(|_| machine.doorbell());
+        let doorbells: Vec<OwnedFd> = bells
+            .collect::<Result<_, _>>()
+            .map_err(failed("no doorbell"))?;
+        for &cpu in &cpus {
+            self.scheduler(cpu).map_err(failed("no scheduler"))?;
+        }
+        let copies = doorbells.iter().map(OwnedFd::try_clone);
+        let copies: Vec<OwnedFd> = copies
+            .collect::<Result<_, _>>()
+            .map_err(failed("no descriptor"))?;
+        let Some(slot) = self.slots.take(cpus.len()) else {
+            return refuse(Reason::Limit, "no room for so many vCPUs on the board");
+        };
+        let mut session = Session {
+            number: self.next_session,
+            command: command_of(pid),
+            ceiling,
+            page: Arc::clone(&page),
+            slot,
+            vcpus: Vec::new(),
+            joined: Instant::now(),
+        };
+        self.next_session = self.next_session.wrapping_add(1);
+        let mut by_vcpu: Vec<Vec<Charge>> = cpus.iter().map(|_| Vec::new()).collect();
+        for (thread, charge) in charges {
+            self.claimed.insert(thread.tid);
+            by_vcpu[usize::from(thread.vcpu)].push(charge);
+        }
+        for (index, ((cpu, charges), doorbell)) in
+            cpus.into_iter().zip(by_vcpu).zip(copies).enumerate()
+        {
+            let tally = Arc::new(Tally::default());
+            let threads = charges.iter().map(|charge| SessionThread {
+                tid: charge.tid,
+                role: charge.role,
+            });
+            session.vcpus.push(SessionVcpu {
+                cpu,
+                slot: slot + index,
+                threads: threads.collect(),
+                tally: Arc::clone(&tally),
+            });
+            let rate = self.shared.config.limits.rings_per_second;
+            let entry = Entry {
+                pid,
+                index,
+                slot: slot + index,
+                ceiling,
+                page: Arc::clone(&page),
+                doorbell,
+                charges,
+                tally,
+                rings: Bucket::new(rate, rate / 50, Instant::now()),
+                deaf_until: None,
+            };
+            if let Some(scheduler) = self.schedulers.get(&cpu) {
+                scheduler.tell(Command::Join(Box::new(entry)));
+            }
+        }
+        Ok((session, doorbells))
+    }
+
+    /// Every thread with its clock, or why one of them is not acceptable.
+    fn check_threads(
+        &self,
+        key: u64,
+        pid: i32,
+        threads: Threads<'_>,
+        cpus: &[usize],
+    ) -> Outcome<Vec<(Thread, Charge)>> {
+        let mut charges: Vec<(Thread, Charge)> = Vec::with_capacity(threads.len());
+        for thread in threads.iter() {
+            let tid = thread.tid;
+            if self.claimed.contains(&tid) || charges.iter().any(|(other, _)| other.tid == tid) {
+                let text = format!("thread {tid} is registered already");
+                return refuse(Reason::Thread, text);
+            }
+            let clock = match self.shared.machine.thread_clock(pid, tid) {
+                Ok(clock) => clock,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let text = format!(
+                        "thread {tid} does not belong to process {pid} (thread ids are those of the daemon's pid namespace)"
+                    );
+                    return refuse(Reason::Thread, text);
+                }
+                Err(error) => {
+                    return refuse(
+                        Reason::Failed,
+                        format!("thread {tid} cannot be looked at: {error}"),
+                    );
+                }
+            };
+            let Some(&cpu) = cpus.get(usize::from(thread.vcpu)) else {
+                return refuse(
+                    Reason::Malformed,
+                    format!("thread {tid} is of a vCPU that is not registered"),
+                );
+            };
+            match self.shared.sys.sched_getaffinity(tid) {
+                Ok(set) if Some(set) == CpuSet::only(cpu) => {}
+                Ok(_) => {
+                    let text = format!(
+                        "thread {tid} is not pinned to CPU {cpu}: pin it there (sched_setaffinity) before registering"
+                    );
+                    return refuse(Reason::Thread, text);
+                }
+                Err(error) => {
+                    return refuse(
+                        Reason::Thread,
+                        format!("thread {tid} cannot be looked at: {error}"),
+                    );
+                }
+            }
+            charges.push((thread, Charge::new(tid, thread.role, clock)));
+        }
+        // A process that has ended meanwhile may have been followed by another of the same number.
+        if !self.lives(key) {
+            return refuse(Reason::Thread, format!("process {pid} has ended"));
+        }
+        Ok(charges)
+    }
+
+    fn lives(&self, key: u64) -> bool {
+        let Some(connection) = self.connections.get(&key) else {
+            return false;
+        };
+        let mut poll = [PollFd::new(&connection.peer.pidfd, PollFlags::IN)];
+        let now = rustix::event::Timespec::default();
+        rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|ready| ready == 0)
+    }
+
+    fn update(&mut self, key: u64, added: Threads<'_>, removed: Tids<'_>) -> Outcome<()> {
+        let Some(connection) = self.connections.get(&key) else {
+            return refuse(Reason::State, "the connection is gone");
+        };
+        let Some(session) = &connection.session else {
+            return refuse(Reason::State, "not registered: register first");
+        };
+        let pid = connection.peer.pid;
+        let limit = self.shared.config.limits.threads;
+        if session.threads() + added.len() > limit {
+            let text = format!("more threads than the {limit} of limits.threads");
+            return refuse(Reason::Limit, text);
+        }
+        let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
+        let charges = self.check_threads(key, pid, added, &cpus)?;
+        let mut latches = Vec::new();
+        let Some(session) = self
+            .connections
+            .get_mut(&key)
+            .and_then(|it| it.session.as_mut())
+        else {
+            return Ok(());
+        };
+        for tid in removed.iter() {
+            for vcpu in &mut session.vcpus {
+                let before = vcpu.threads.len();
+                vcpu.threads.retain(|thread| thread.tid != tid);
+                if vcpu.threads.len() == before {
+                    continue;
+                }
+                self.claimed.remove(&tid);
+                if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
+                    let latch = Latch::default();
+                    scheduler.tell(Command::Gone(vcpu.slot, tid, latch.clone()));
+                    latches.push(latch);
+                }
+            }
+        }
+        for (thread, charge) in charges {
+            let vcpu = &mut session.vcpus[usize::from(thread.vcpu)];
+            self.claimed.insert(thread.tid);
+            vcpu.threads.push(SessionThread {
+                tid: thread.tid,
+                role: thread.role,
+            });
+            if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
+                scheduler.tell(Command::Born(vcpu.slot, charge));
+            }
+        }
+        for latch in latches {
+            latch.wait(PATIENCE);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, key: u64) -> Outcome<()> {
+        let found = self.connections.get_mut(&key);
+        let Some((session, user)) = found.and_then(|it| Some((it.session.take()?, it.peer.user)))
+        else {
+            return refuse(Reason::State, "not registered: nothing to leave");
+        };
+        self.end_session(session, user);
+        Ok(())
+    }
+
+    fn census(&mut self, key: u64) -> io::Result<()> {
+        let json = status::of(self);
+        let file = upshift_board::os::memory_file("upshift-census", 0).and_then(|file| {
+            use std::io::Write;
+            let mut file = std::fs::File::from(file);
+            file.write_all(json.as_bytes())?;
+            Ok(OwnedFd::from(file))
+        });
+        match file {
+            Ok(file) => {
+                let bytes = json.len() as u32;
+                self.send(key, &Reply::Census { bytes }, &[file.as_fd()])
+            }
+            Err(error) => {
+                let text = format!("no memory for the census: {error}");
+                self.send_refusal(key, Refusal(Reason::Failed, text))
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! One registration, as the control thread knows it. What changes all the time belongs to the schedulers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use upshift_board::LocalPage;
+use upshift_board::os::Mapping;
+use upshift_board::wire::Role;
+
+use crate::cpu::Tally;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) number: u32,
+    pub(crate) command: String,
+    pub(crate) ceiling: u8,
+    pub(crate) page: Arc<Mapping<LocalPage>>,
+    /// Slot of the first vCPU.
+    pub(crate) slot: usize,
+    pub(crate) vcpus: Vec<SessionVcpu>,
+    pub(crate) joined: Instant,
+}
+
+/// One vCPU of it.
+#[derive(Debug)]
+pub(crate) struct SessionVcpu {
+    pub(crate) cpu: usize,
+    pub(crate) slot: usize,
+    pub(crate) threads: Vec<SessionThread>,
+    pub(crate) tally: Arc<Tally>,
+}
+
+/// One thread of that.
+#[derive(Debug)]
+pub(crate) struct SessionThread {
+    pub(crate) tid: i32,
+    pub(crate) role: Role,
+}
+
+impl Session {
+    /// How many threads it has.
+    pub(crate) fn threads(&self) -> usize {
+        self.vcpus.iter().map(|vcpu| vcpu.threads.len()).sum()
+    }
+}

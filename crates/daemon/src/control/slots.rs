@@ -1,0 +1,55 @@
+//! Words of the global page: which are free. A registration gets as many in a row as it has vCPUs.
+
+use upshift_board::layout::SLOTS;
+
+/// See the module. O([`SLOTS`]) to take.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    taken: Vec<bool>,
+}
+
+impl Slots {
+    pub(crate) fn new() -> Slots {
+        Slots {
+            taken: vec![false; SLOTS],
+        }
+    }
+
+    /// The first of `count` free ones in a row.
+    pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
+        let mut free = 0;
+        let end = self.taken.iter().position(|&taken| {
+            free = if taken { 0 } else { free + 1 };
+            free == count
+        })?;
+        let first = end + 1 - count;
+        self.taken[first..=end].fill(true);
+        Some(first)
+    }
+
+    pub(crate) fn free(&mut self, first: usize, count: usize) {
+        if let Some(range) = self.taken.get_mut(first..first + count) {
+            range.fill(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_taken_in_a_row_and_reused() {
+        let mut slots = Slots::new();
+        assert_eq!(slots.take(4), Some(0));
+        assert_eq!(slots.take(2), Some(4));
+        slots.free(0, 4);
+        assert_eq!(slots.take(5), Some(6));
+        assert_eq!(slots.take(3), Some(0));
+        assert_eq!(slots.take(1), Some(3));
+        assert_eq!(slots.take(SLOTS), None);
+        let rest = SLOTS - 11;
+        assert_eq!(slots.take(rest), Some(11));
+        assert_eq!(slots.take(1), None);
+    }
+}

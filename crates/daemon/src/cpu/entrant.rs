@@ -1,0 +1,96 @@
+//! One vCPU of a registered process, as the scheduler of its CPU knows it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::time::{Duration, Instant};
+
+use upshift_board::os::Mapping;
+use upshift_board::urgency::{clamp, clamp_bitmap};
+use upshift_board::wire::Role;
+use upshift_board::{Claim, LocalPage};
+
+use crate::bucket::Bucket;
+use crate::cpu::placing::Charge;
+use crate::rank::Entrant;
+
+/// What joins a CPU.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Of the registration; for messages.
+    pub(crate) pid: i32,
+    /// Line of the local page.
+    pub(crate) index: usize,
+    /// Word of the global page.
+    pub(crate) slot: usize,
+    pub(crate) ceiling: u8,
+    pub(crate) page: Arc<Mapping<LocalPage>>,
+    pub(crate) doorbell: OwnedFd,
+    pub(crate) charges: Vec<Charge>,
+    pub(crate) tally: Arc<Tally>,
+    /// Limits its rings.
+    pub(crate) rings: Bucket,
+    /// While its doorbell is not listened to.
+    pub(crate) deaf_until: Option<Instant>,
+}
+
+/// What the control thread may know of a vCPU at any time.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Band it is in.
+    pub(crate) band: AtomicU8,
+    /// Whether it is the winner of its CPU.
+    pub(crate) winner: AtomicBool,
+    /// How often it became the winner.
+    pub(crate) wins: AtomicU64,
+    /// Rings heard.
+    pub(crate) rings: AtomicU64,
+    /// How often its doorbell was not listened to for a while, because it rang too often.
+    pub(crate) floods: AtomicU64,
+    /// How often its dispatchers were moved down, because they used too much.
+    pub(crate) overdrafts: AtomicU64,
+    /// How often it had to leave the CPU to others for a moment.
+    pub(crate) breaths: AtomicU64,
+}
+
+impl Entry {
+    /// What it says of itself, within its ceiling.
+    pub(crate) fn read(&self) -> (Entrant, Claim) {
+        let mut claim = self
+            .page
+            .vcpu(self.index)
+            .map_or_else(Claim::default, |line| line.claim());
+        claim.bitmap = clamp_bitmap(claim.bitmap, self.ceiling);
+        claim.running = clamp(claim.running, self.ceiling);
+        claim.awaited = clamp(claim.awaited, self.ceiling);
+        let entrant = Entrant {
+            potential: claim.potential(),
+            runnable: claim.runnable(),
+        };
+        (entrant, claim)
+    }
+
+    /// Whether `charge`, the `worker`-th of its workers, serves the vCPU now. A vCPU that names a worker it does not have means all.
+    pub(crate) fn serves(claim: &Claim, worker: usize, workers: usize) -> bool {
+        claim
+            .current
+            .is_none_or(|current| current == worker || current >= workers)
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        let worker = |charge: &&Charge| charge.role == Role::Worker;
+        self.charges.iter().filter(worker).count()
+    }
+
+    /// Counts a ring; `false` if that was too many, and the doorbell is to be left alone for `pause`.
+    pub(crate) fn rang(&mut self, now: Instant, pause: Duration) -> bool {
+        self.tally.rings.fetch_add(1, Relaxed);
+        if self.rings.take(now) {
+            return true;
+        }
+        self.tally.floods.fetch_add(1, Relaxed);
+        self.deaf_until = Some(now + pause);
+        false
+    }
+}

@@ -1,0 +1,416 @@
+//! The loop of one CPU's scheduler.
+//!
+//! One *turn*: read every claim, rank, publish the standings, read again (a process that changed its claim in between has seen
+//! either its old standing, and rings, or the new one), place the threads whose band has changed, publish the CPU's line.
+//!
+//! O(n²) in the vCPUs of this CPU, in memory; system calls only for what changes.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags};
+use upshift_board::wire::Role;
+use upshift_board::{Claim, NOTHING, Standing};
+use upshift_elevate::{Elevated, Priority};
+
+use crate::cpu::entrant::Entry;
+use crate::cpu::placing::{Place, Placed};
+use crate::cpu::watch::Watch;
+use crate::cpu::{Command, Mailbox};
+use crate::rank::{self, Entrant};
+use crate::shared::{DAEMON, DISPATCHER, Shared};
+
+/// Key of the mailbox's bell in the epoll; doorbells have their slot.
+const MAILBOX: u64 = u64::MAX;
+
+/// How often claims are read until they hold still.
+const SETTLE: usize = 3;
+
+/// After so long without competition every thread is given back.
+const CALM: Duration = Duration::from_secs(1);
+
+/// Events taken at once.
+const EVENTS: usize = 64;
+
+/// See the module.
+pub(super) struct Scheduler {
+    pub(super) cpu: usize,
+    pub(super) shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
+    epoll: OwnedFd,
+    pub(super) entries: Vec<Entry>,
+    claims: Vec<Claim>,
+    entrants: Vec<Entrant>,
+    standings: Vec<Standing>,
+    /// Among equals, who is next.
+    turn: usize,
+    turned: Instant,
+    winner: Option<usize>,
+    pub(super) watch: Watch,
+    calm_since: Option<Instant>,
+}
+
+impl Scheduler {
+    pub(super) fn new(
+        cpu: usize,
+        shared: Arc<Shared>,
+        mailbox: Arc<Mailbox>,
+    ) -> std::io::Result<Scheduler> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let machine = &shared.machine;
+        machine.watch(epoll.as_fd(), mailbox.bell.as_fd(), MAILBOX)?;
+        let now = Instant::now();
+        Ok(Scheduler {
+            watch: Watch::new(&shared.config, now),
+            cpu,
+            shared,
+            mailbox,
+            epoll,
+            entries: Vec::new(),
+            claims: Vec::new(),
+            entrants: Vec::new(),
+            standings: Vec::new(),
+            turn: 0,
+            turned: now,
+            winner: None,
+            calm_since: None,
+        })
+    }
+
+    /// Runs until it is told to stop; then everything is given back.
+    pub(super) fn run(mut self) {
+        let _own = self.rise();
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            let timeout = self.timeout(Instant::now());
+            let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            // Interrupted or not: what there is to do is found out below.
+            let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
+            let now = Instant::now();
+            for event in &events {
+                match event.data.u64() {
+                    MAILBOX => {
+                        if !self.read_mail(now) {
+                            return self.give_all_back();
+                        }
+                    }
+                    slot => self.rang(slot as usize, now),
+                }
+            }
+            self.listen_again(now);
+            self.watch_over(now);
+            self.take_turn(now);
+        }
+    }
+
+    /// Pins itself to its CPU, above everything it decides about.
+    fn rise(&self) -> Option<Elevated> {
+        let cpus = upshift_elevate::sys::CpuSet::only(self.cpu);
+        let pinned = cpus.map(|cpus| self.shared.sys.sched_setaffinity(0, &cpus));
+        if let Some(Err(error)) = pinned {
+            let cpu = self.cpu;
+            self.shared.complain("pin", || {
+                format!("the scheduler of CPU {cpu} cannot be pinned there ({error}): it works, from further away")
+            });
+        }
+        let elevator = self.shared.elevator.as_ref()?;
+        elevator
+            .elevate_current(DAEMON)
+            .inspect_err(|error| self.shared.complain("rise", || error.to_string()))
+            .ok()
+    }
+
+    /// Does what the control thread asks for; `false`: to end.
+    fn read_mail(&mut self, now: Instant) -> bool {
+        while let Some(command) = self.mailbox.take() {
+            match command {
+                Command::Join(entry) => self.join(*entry, now),
+                Command::Leave(slot, latch) => {
+                    self.leave(slot);
+                    latch.open();
+                }
+                Command::Born(slot, charge) => {
+                    if let Some(entry) = self.entries.iter_mut().find(|it| it.slot == slot) {
+                        entry.charges.push(charge);
+                    }
+                }
+                Command::Gone(slot, tid, latch) => {
+                    if let Some(entry) = self.entries.iter_mut().find(|it| it.slot == slot) {
+                        entry.charges.retain(|charge| charge.tid != tid);
+                    }
+                    latch.open();
+                }
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn join(&mut self, entry: Entry, now: Instant) {
+        let key = entry.slot as u64;
+        let watched = self
+            .shared
+            .machine
+            .watch(self.epoll.as_fd(), entry.doorbell.as_fd(), key);
+        if let Err(error) = watched {
+            self.shared.complain("doorbell", || {
+                format!(
+                    "the doorbell of process {} cannot be listened to ({error}): it is looked at in turns only",
+                    entry.pid
+                )
+            });
+        }
+        self.entries.push(entry);
+        self.watch.start_over(now);
+    }
+
+    fn leave(&mut self, slot: usize) {
+        let Some(at) = self.entries.iter().position(|it| it.slot == slot) else {
+            return;
+        };
+        let entry = self.entries.remove(at);
+        let _ = epoll::delete(&self.epoll, &entry.doorbell);
+        if let Some(word) = self.shared.global.page().slot(slot) {
+            word.store(0, Release);
+        }
+        self.winner = None;
+        // Dropping the entry gives its threads back.
+    }
+
+    fn give_all_back(&mut self) {
+        for slot in self.entries.iter().map(|it| it.slot).collect::<Vec<_>>() {
+            self.leave(slot);
+        }
+        self.publish(None);
+    }
+
+    fn rang(&mut self, slot: usize, now: Instant) {
+        let pause = self.watch.pause();
+        let Some(entry) = self.entries.iter_mut().find(|it| it.slot == slot) else {
+            return;
+        };
+        if !entry.rang(now, pause) {
+            let _ = epoll::delete(&self.epoll, &entry.doorbell);
+        }
+    }
+
+    /// Listens again to doorbells that rang too often.
+    fn listen_again(&mut self, now: Instant) {
+        for entry in &mut self.entries {
+            if entry.deaf_until.is_some_and(|until| now >= until) {
+                entry.deaf_until = None;
+                let machine = &self.shared.machine;
+                let key = entry.slot as u64;
+                let bell = entry.doorbell.as_fd();
+                if machine.watch(self.epoll.as_fd(), bell, key).is_err() {
+                    entry.deaf_until = Some(now + self.watch.pause());
+                }
+            }
+        }
+    }
+
+    /// Reads, ranks, publishes, places.
+    fn take_turn(&mut self, now: Instant) {
+        for _ in 0..SETTLE {
+            self.read();
+            let bystanders = self.shared.config.bystander_level;
+            rank::rank(&self.entrants, bystanders, &mut self.standings);
+            if !self.publish_standings() {
+                break;
+            }
+            fence(SeqCst);
+        }
+        self.advance(now);
+        let winner = rank::winner(&self.entrants, self.turn);
+        self.place_all(winner, now);
+        self.publish(winner);
+    }
+
+    fn read(&mut self) {
+        self.claims.clear();
+        self.entrants.clear();
+        for entry in &self.entries {
+            let (entrant, claim) = entry.read();
+            self.entrants.push(entrant);
+            self.claims.push(claim);
+        }
+    }
+
+    /// Stores what has changed; says whether anything did.
+    fn publish_standings(&self) -> bool {
+        let page = self.shared.global.page();
+        let mut changed = false;
+        for (entry, standing) in self.entries.iter().zip(&self.standings) {
+            if let Some(word) = page.slot(entry.slot)
+                && word.load(Relaxed) != standing.word()
+            {
+                word.store(standing.word(), Release);
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Gives the turn on if the quantum is over and equals share an elevated band.
+    fn advance(&mut self, now: Instant) {
+        if now - self.turned < self.shared.config.quantum {
+            return;
+        }
+        self.turned = now;
+        if let Some(winner) = rank::winner(&self.entrants, self.turn)
+            && self.sharers(winner) > 1
+        {
+            self.turn = winner + 1;
+        }
+    }
+
+    /// How many runnable vCPUs share the elevated band of entrant `index`; 0 if it is not elevated.
+    fn sharers(&self, index: usize) -> usize {
+        let level = self.entrants[index].runnable;
+        if self.standings[index].band == 0 {
+            return 0;
+        }
+        let equal = |entrant: &&Entrant| entrant.runnable == level;
+        self.entrants.iter().filter(equal).count()
+    }
+
+    /// Whether somebody is elevated on this CPU.
+    fn contested(&self) -> bool {
+        self.standings.iter().any(|standing| standing.band > 0)
+    }
+
+    fn place_all(&mut self, winner: Option<usize>, now: Instant) {
+        let shared = Arc::clone(&self.shared);
+        let Some(elevator) = &shared.elevator else {
+            return;
+        };
+        let contested = self.contested();
+        let calm = self.is_calm(contested, now);
+        let breathing = self.watch.is_breathing(now);
+        for (index, entry) in self.entries.iter_mut().enumerate() {
+            let band = self.standings[index].band;
+            let (workers, mut worker) = (entry.workers(), 0);
+            let pid = entry.pid;
+            let mut gone = false;
+            for charge in &mut entry.charges {
+                let target = match charge.role {
+                    Role::Dispatcher if contested => Place::Fifo(DISPATCHER),
+                    Role::Dispatcher => Place::Fair,
+                    Role::Worker => {
+                        let serves = Entry::serves(&self.claims[index], worker, workers);
+                        worker += 1;
+                        if breathing && (charge.burns || band == 0) {
+                            Place::Idle
+                        } else if band > 0 && serves {
+                            Place::Fifo(priority(band, winner == Some(index)))
+                        } else {
+                            Place::Fair
+                        }
+                    }
+                };
+                let target = if calm && target == Place::Fair {
+                    Place::Own
+                } else {
+                    target
+                };
+                match charge.move_to(target, elevator, now) {
+                    Placed::Already | Placed::Moved => {}
+                    Placed::Gone => gone = true,
+                    Placed::Refused(error) => {
+                        let tid = charge.tid;
+                        shared.complain("refused", || {
+                            format!("thread {tid} of process {pid} is not elevated: {error}")
+                        });
+                    }
+                }
+            }
+            if gone {
+                entry.charges.retain(|charge| charge.exists());
+            }
+        }
+    }
+
+    /// Whether nobody has been elevated here for so long that everything is given back.
+    fn is_calm(&mut self, contested: bool, now: Instant) -> bool {
+        if contested {
+            self.calm_since = None;
+            return false;
+        }
+        let since = *self.calm_since.get_or_insert(now);
+        now - since >= CALM
+    }
+
+    /// Publishes the CPU's line and the machine's bitmap, if something has changed.
+    fn publish(&mut self, winner: Option<usize>) {
+        let bitmap = self
+            .claims
+            .iter()
+            .map(|claim| match claim.running {
+                NOTHING => claim.bitmap,
+                running => claim.bitmap | 1 << running,
+            })
+            .fold(0, |all, bitmap| all | bitmap);
+        let level = winner.map_or(NOTHING, |index| self.entrants[index].runnable);
+        let present = self.entrants.iter().filter(|it| it.potential < NOTHING);
+        let (contenders, slot) = (
+            present.count(),
+            winner.map(|index| self.entries[index].slot),
+        );
+        for (entry, standing) in self.entries.iter().zip(&self.standings) {
+            let wins = Some(entry.slot) == slot;
+            entry.tally.band.store(standing.band, Relaxed);
+            if entry.tally.winner.swap(wins, Relaxed) != wins && wins {
+                entry.tally.wins.fetch_add(1, Relaxed);
+            }
+        }
+        if self.entries.is_empty() {
+            self.claims.clear();
+        }
+        if let Some(line) = self.shared.global.page().cpu(self.cpu) {
+            let before = line.bitmap.load(Relaxed);
+            line.publish(bitmap, slot, level, contenders as u32);
+            if before != bitmap {
+                self.shared.global.publish_machine(self.shared.cpus);
+            }
+        }
+        self.winner = slot;
+    }
+
+    /// How long to sleep if nothing rings; `None`: for ever.
+    fn timeout(&self, now: Instant) -> Option<Duration> {
+        let present = self.entrants.iter().filter(|it| it.potential < NOTHING);
+        let competing = present.count() > 1 || self.contested();
+        let mut next = None;
+        let mut by = |at: Instant| next = Some(next.map_or(at, |next: Instant| next.min(at)));
+        if competing {
+            by(self.watch.next_look());
+            if rank::winner(&self.entrants, self.turn).is_some_and(|it| self.sharers(it) > 1) {
+                by(self.turned + self.shared.config.quantum);
+            }
+        } else if let Some(since) = self.calm_since
+            && self
+                .entries
+                .iter()
+                .any(|entry| entry.charges.iter().any(|charge| charge.is_held()))
+        {
+            by(since + CALM);
+        }
+        self.watch.breath_ends().into_iter().for_each(&mut by);
+        for entry in &self.entries {
+            entry.deaf_until.into_iter().for_each(&mut by);
+        }
+        next.map(|at| at.saturating_duration_since(now))
+    }
+}
+
+/// The SCHED_FIFO priority of a band: two each, the upper one for the winner, so that of equals one runs.
+fn priority(band: u8, wins: bool) -> Priority {
+    let value = 10 + 2 * band.min(rank::BANDS) + u8::from(wins);
+    Priority::new(value).unwrap_or(Priority::MIN)
+}

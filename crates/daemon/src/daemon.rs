@@ -1,0 +1,239 @@
+//! A daemon in this process: starting and stopping it.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::SystemTime;
+
+use rustix::process::Resource;
+use upshift_elevate::sys::{Linux, Sys};
+use upshift_elevate::{Elevator, MissingRights, Priority, Rights};
+
+use crate::config::Config;
+use crate::control::Control;
+use crate::cpu::AbortOnPanic;
+use crate::global::Global;
+use crate::listen::{ListenError, Listener};
+use crate::machine::{Machine, Real};
+use crate::shared::Shared;
+
+/// Threads that can be recorded at once.
+const CAPACITY: usize = 8192;
+
+/// A running daemon. Dropping it stops it.
+#[derive(Debug)]
+pub struct Daemon {
+    shared: Arc<Shared>,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    mode: Mode,
+}
+
+/// Whether the daemon elevates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// It does.
+    Enforcing,
+    /// It only says who is most urgent; processes give way by themselves.
+    Cooperative {
+        /// What is missing; `None`: the configuration asks for it.
+        missing: Option<MissingRights>,
+    },
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Enforcing => f.write_str("enforcing: the most urgent process of each CPU runs"),
+            Mode::Cooperative { missing: None } => {
+                f.write_str("cooperative, as configured: processes give way by themselves")
+            }
+            Mode::Cooperative {
+                missing: Some(missing),
+            } => write!(
+                f,
+                "cooperative: processes give way by themselves, because {missing}"
+            ),
+        }
+    }
+}
+
+/// Why a daemon did not start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The socket.
+    Listen(ListenError),
+    /// Something else of the system.
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Listen(error) => error.fmt(f),
+            StartError::System { what, error } => write!(f, "cannot {what}: {error}"),
+        }
+    }
+}
+
+impl Error for StartError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            StartError::Listen(error) => Some(error),
+            StartError::System { error, .. } => Some(error),
+        }
+    }
+}
+
+/// How to start a [`Daemon`] with system calls of one's own.
+#[derive(Debug)]
+pub struct Builder {
+    config: Config,
+    sys: Arc<dyn Sys>,
+    machine: Arc<dyn Machine>,
+}
+
+impl Builder {
+    /// The scheduling calls, for tests that inject faults.
+    pub fn sys(mut self, sys: Arc<dyn Sys>) -> Builder {
+        self.sys = sys;
+        self
+    }
+
+    /// The other calls, for tests that inject faults.
+    pub fn machine(mut self, machine: Arc<dyn Machine>) -> Builder {
+        self.machine = machine;
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(self) -> Result<Daemon, StartError> {
+        let failed = |what| move |error: io::Error| StartError::System { what, error };
+        let listener = Listener::open(&self.config).map_err(StartError::Listen)?;
+        let missing = match self.config.cooperative {
+            true => None,
+            false => Rights::probe_with(self.sys.as_ref())
+                .require(Priority::MAX)
+                .err(),
+        };
+        let mode = if self.config.cooperative || missing.is_some() {
+            Mode::Cooperative { missing }
+        } else {
+            Mode::Enforcing
+        };
+        let elevator = match mode {
+            Mode::Cooperative { .. } => None,
+            Mode::Enforcing => {
+                let builder = Elevator::builder().capacity(CAPACITY).guardian(true);
+                let built = builder.sys(Arc::clone(&self.sys)).build();
+                Some(built.map_err(failed("start the guardian"))?)
+            }
+        };
+        raise_file_limit();
+        let global = Global::new(generation()).map_err(failed("make the global page"))?;
+        global.set_enforcing(mode == Mode::Enforcing);
+        let cpus = highest_cpu(self.sys.as_ref()).map_err(failed("count the CPUs"))?;
+        let shared = Shared::new(self.config, elevator, self.sys, self.machine, global, cpus);
+        let shared = Arc::new(shared);
+        let stop = upshift_board::os::doorbell().map_err(failed("make an eventfd"))?;
+        let stop = Arc::new(stop);
+        let control = Control::new(Arc::clone(&shared), listener, Arc::clone(&stop))
+            .map_err(failed("make an epoll"))?;
+        let thread = std::thread::Builder::new()
+            .name("upshift-daemon".into())
+            .spawn(move || {
+                let abort = AbortOnPanic;
+                control.run();
+                std::mem::forget(abort);
+            })
+            .map_err(failed("start a thread"))?;
+        Ok(Daemon {
+            shared,
+            stop,
+            thread: Some(thread),
+            mode,
+        })
+    }
+}
+
+impl Daemon {
+    /// Starts a daemon that listens at `config.socket`.
+    ///
+    /// # Errors
+    /// [`StartError`]: the socket is another daemon's, or not permitted; or the system lacks something.
+    pub fn start(config: Config) -> Result<Daemon, StartError> {
+        Daemon::builder(config).start()
+    }
+
+    /// With system calls of one's own.
+    pub fn builder(config: Config) -> Builder {
+        Builder {
+            config,
+            sys: Arc::new(Linux),
+            machine: Arc::new(Real),
+        }
+    }
+
+    /// Whether it elevates, and why not.
+    pub fn mode(&self) -> &Mode {
+        &self.mode
+    }
+
+    /// The guardian's process id, if there is one.
+    pub fn guardian_pid(&self) -> Option<i32> {
+        self.shared.elevator.as_ref()?.guardian_pid()
+    }
+
+    /// Stops: every thread is given back, the socket goes.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = upshift_board::os::ring(self.stop.as_fd());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Every registered thread costs a descriptor.
+fn raise_file_limit() {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+}
+
+/// A number no other life of a daemon has had: the time of its start.
+fn generation() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(1, |since| since.as_nanos() as u64)
+}
+
+/// CPUs are numbered below this.
+fn highest_cpu(sys: &dyn Sys) -> io::Result<usize> {
+    let from_file = sys
+        .read_file("/sys/devices/system/cpu/possible")
+        .ok()
+        .and_then(|text| text.trim().rsplit(['-', ',']).next()?.parse::<usize>().ok());
+    let last = match from_file {
+        Some(last) => last,
+        None => sys.sched_getaffinity(0)?.iter().last().unwrap_or(0),
+    };
+    Ok((last + 1).min(upshift_board::layout::CPUS))
+}

@@ -1,0 +1,63 @@
+//! The machine-wide scheduler of Upshift: it runs whichever *process* holds the most urgent coroutine, on a stock kernel.
+//!
+//! Processes register over a Unix socket and publish which levels they hold runnable on a page of shared memory
+//! ([`upshift_board`]). Per CPU the daemon ranks them and puts their threads into bands of SCHED_FIFO by the priority elevation
+//! trick ([`upshift_elevate`]). Sources: the global priority bitmap of the SharedScheduler papers, and Yasukata and Ishiguro,
+//! APSys 2024. `docs/daemon.md` is for users, `docs/threat-model.md` says what hostile processes can do.
+//!
+//! ```no_run
+//! use upshift_daemon::{Config, Daemon};
+//!
+//! let daemon = Daemon::start(Config::default())?;
+//! println!("{}", daemon.mode());
+//! daemon.stop();
+//! # Ok::<(), upshift_daemon::StartError>(())
+//! ```
+//!
+//! ```text
+//!  control thread ── connections, registrations, deaths, heartbeat
+//!        │ mailboxes
+//!  scheduler thread per CPU ── reads claims, ranks, elevates      (epoll on the doorbells of its vCPUs)
+//!        │ upshift-elevate
+//!  guardian process ── gives everything back if this process dies
+//! ```
+//!
+//! Invariants:
+//! * Nobody stays elevated: whatever is moved is recorded with the guardian first.
+//! * Nothing a process writes is believed beyond its ceiling, and nothing it writes can stop a thread of the daemon.
+//! * While no vCPU changes its rank, the daemon makes no system call but its waits, and each 36 ms a look at who is elevated.
+//! * Without rights it elevates nobody and says so (*cooperative*); the global page is kept all the same.
+//!
+//! | module | concern |
+//! |---|---|
+//! | `config` | the TOML file, ceilings |
+//! | `listen` | the socket |
+//! | `control` | connections and registrations |
+//! | `admission`, `bucket` | limits and rates |
+//! | `peer` | who is at the other end |
+//! | `rank` | who ranks where: pure |
+//! | `cpu` | the scheduler of one CPU |
+//! | `global` | the page everybody reads |
+//! | `status` | the census |
+//! | `machine` | system calls, behind a trait |
+
+#![deny(unsafe_code)]
+#![cfg(target_os = "linux")]
+
+mod admission;
+mod bucket;
+mod config;
+mod control;
+mod cpu;
+mod daemon;
+mod global;
+mod listen;
+pub mod machine;
+mod peer;
+mod rank;
+mod shared;
+mod status;
+
+pub use config::{Config, ConfigError, Limits, Rule, Who, default_socket, group};
+pub use daemon::{Builder, Daemon, Mode, StartError};
+pub use listen::ListenError;

@@ -1,0 +1,183 @@
+//! The socket: made with its permissions before anybody can connect, taken over from a daemon that died, never from one that
+//! lives.
+
+use std::error::Error;
+use std::fmt;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::config::Config;
+use crate::peer;
+
+/// Connections the kernel holds until they are accepted.
+const BACKLOG: i32 = 128;
+
+/// A listening socket. Its file goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: OwnedFd,
+    path: PathBuf,
+    /// Keeps a second daemon from taking the path over while this one lives.
+    _lock: File,
+}
+
+/// Why the daemon cannot listen.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Another daemon does.
+    InUse {
+        /// Where.
+        socket: PathBuf,
+        /// The other one, if it is known.
+        owner: Option<i32>,
+    },
+    /// The kernel said no.
+    Failed {
+        /// What was tried.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What it said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenError::InUse { socket, owner } => {
+                write!(f, "{}: another daemon listens there", socket.display())?;
+                if let Some(pid) = owner {
+                    write!(f, " (pid {pid}, {})", command_of(*pid))?;
+                }
+                f.write_str(": stop it first, or give another path with --socket")
+            }
+            ListenError::Failed { what, path, error } => {
+                write!(f, "cannot {what} {}: {error}", path.display())?;
+                match error.kind() {
+                    io::ErrorKind::PermissionDenied => {
+                        f.write_str(": run as root, or give a path of your own with --socket")
+                    }
+                    io::ErrorKind::InvalidInput => {
+                        f.write_str(": a socket's path has at most 107 bytes")
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl Error for ListenError {}
+
+/// The name of a process's program.
+pub(crate) fn command_of(pid: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm"))
+        .map_or_else(|_| "?".to_string(), |name| name.trim_end().to_string())
+}
+
+impl Listener {
+    pub(crate) fn open(config: &Config) -> Result<Listener, ListenError> {
+        let path = &config.socket;
+        let failed = |what| {
+            let path = path.clone();
+            move |error: io::Error| ListenError::Failed { what, path, error }
+        };
+        if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
+            let mut builder = DirBuilder::new();
+            let builder = builder.recursive(true).mode(0o755);
+            builder
+                .create(directory)
+                .map_err(failed("make the directory of"))?;
+        }
+        let lock = lock(path)?;
+        let address =
+            SocketAddrUnix::new(path).map_err(|error| failed("listen at")(error.into()))?;
+        let socket = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        };
+        // Whoever holds the lock is the only daemon; what is left at the path is a dead one's, unless it answers.
+        let probe = socket().map_err(|error| failed("open a socket for")(error.into()))?;
+        if rustix::net::connect(&probe, &address).is_ok() {
+            return Err(ListenError::InUse {
+                socket: path.clone(),
+                owner: peer::credentials(probe.as_fd()).ok().map(|it| it.0),
+            });
+        }
+        match std::fs::symlink_metadata(path) {
+            Ok(found) => {
+                use std::os::unix::fs::FileTypeExt;
+                if !found.file_type().is_socket() {
+                    let error = io::Error::other("there is a file that is no socket: remove it");
+                    return Err(failed("listen at")(error));
+                }
+                std::fs::remove_file(path).map_err(failed("replace"))?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("look at")(error)),
+        }
+        let socket = socket().map_err(|error| failed("open a socket for")(error.into()))?;
+        rustix::net::bind(&socket, &address).map_err(|error| failed("listen at")(error.into()))?;
+        let listener = Listener {
+            socket,
+            path: path.clone(),
+            _lock: lock,
+        };
+        // Nobody can connect before `listen`.
+        if let Some(group) = config.group {
+            chown(path, None, Some(group)).map_err(failed("give the group to"))?;
+        }
+        let mode = Permissions::from_mode(config.mode);
+        std::fs::set_permissions(path, mode).map_err(failed("set the mode of"))?;
+        rustix::net::listen(&listener.socket, BACKLOG)
+            .map_err(|error| failed("listen at")(error.into()))?;
+        Ok(listener)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Before the lock goes, so it cannot be a successor's.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Takes the lock file beside the socket; whoever has it is the daemon.
+fn lock(socket: &Path) -> Result<File, ListenError> {
+    let mut path = socket.as_os_str().to_os_string();
+    path.push(".lock");
+    let path = PathBuf::from(path);
+    let failed = |error: io::Error| ListenError::Failed {
+        what: "lock",
+        path: path.clone(),
+        error,
+    };
+    let mut options = OpenOptions::new();
+    let options = options.create(true).truncate(false).write(true).read(true);
+    let options = options.mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let mut file = options.open(&path).map_err(failed)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {
+            use std::io::Write;
+            let _ = file.set_len(0);
+            let _ = writeln!(file, "{}", std::process::id());
+            Ok(file)
+        }
+        Err(rustix::io::Errno::AGAIN) => {
+            let owner = std::fs::read_to_string(&path).unwrap_or_default();
+            Err(ListenError::InUse {
+                socket: socket.to_path_buf(),
+                owner: owner.trim().parse().ok(),
+            })
+        }
+        Err(error) => Err(failed(error.into())),
+    }
+}

@@ -1,0 +1,78 @@
+//! The system calls of the daemon that are not about scheduling (those are [`upshift_elevate::sys::Sys`]), behind one trait,
+//! so that tests make chosen ones fail.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, PidfdFlags};
+use upshift_board::LocalPage;
+use upshift_board::layout::LOCAL_BYTES;
+use upshift_board::os::{self, LOCAL_SEALS, Mapping};
+
+/// What the daemon asks of the kernel.
+pub trait Machine: Send + Sync + fmt::Debug {
+    /// Opens the record of CPU time of thread `tid` of process `pid`: at once the proof that the one belongs to the other.
+    fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd>;
+    /// Reads such a record: ns of CPU so far. `ESRCH` when the thread has ended.
+    fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64>;
+    /// A descriptor that becomes readable when the process ends.
+    fn pidfd(&self, pid: i32) -> io::Result<OwnedFd>;
+    /// A new doorbell.
+    fn doorbell(&self) -> io::Result<OwnedFd>;
+    /// Checks that `file` is a sealed page, and maps it for reading. `InvalidInput` if it is not.
+    fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>>;
+    /// Sets a doorbell to wake an epoll, each time it rings.
+    fn watch(&self, epoll: BorrowedFd<'_>, bell: BorrowedFd<'_>, key: u64) -> io::Result<()>;
+}
+
+/// The real calls.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Real;
+
+impl Machine for Real {
+    fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd> {
+        let path = format!("/proc/{pid}/task/{tid}/schedstat");
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(path, flags, Mode::empty())?)
+    }
+
+    fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64> {
+        let mut text = [0u8; 64];
+        let length = rustix::io::pread(clock, &mut text, 0)?;
+        let first = text[..length].split(u8::is_ascii_whitespace).next();
+        first
+            .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok())
+            .ok_or(io::ErrorKind::InvalidData.into())
+    }
+
+    fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {
+        let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+    }
+
+    fn doorbell(&self) -> io::Result<OwnedFd> {
+        os::doorbell()
+    }
+
+    fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
+        // Files that cannot be sealed have no seals to ask for. With these the length is fixed for ever, so reading the page
+        // cannot fault.
+        let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let length = rustix::fs::fstat(file)?.st_size;
+        if !seals.contains(LOCAL_SEALS) || length != LOCAL_BYTES as i64 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let page = Mapping::local_for_reading(file)?;
+        // Best effort: without the right to lock memory, reading may wait for a disk.
+        let _ = page.lock_in_memory();
+        Ok(page)
+    }
+
+    fn watch(&self, epoll: BorrowedFd<'_>, bell: BorrowedFd<'_>, key: u64) -> io::Result<()> {
+        use rustix::event::epoll::{EventData, EventFlags, add};
+        let flags = EventFlags::IN | EventFlags::ET;
+        Ok(add(epoll.as_fd(), bell, EventData::new_u64(key), flags)?)
+    }
+}

@@ -1,0 +1,92 @@
+//! Who is at the other end of a socket, as the kernel knows it. Nothing of this comes from the peer.
+//!
+//! The only unsafe code of the crate: two socket options that no safe library offers.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::machine::Machine;
+
+/// A process that has connected.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) pid: i32,
+    pub(crate) user: u32,
+    pub(crate) groups: Vec<u32>,
+    /// Becomes readable when it ends. Taken from the socket if the kernel can (Linux 6.5), so it cannot name a later process of
+    /// the same number.
+    pub(crate) pidfd: OwnedFd,
+}
+
+impl Peer {
+    /// Asks the kernel.
+    pub(crate) fn of(socket: BorrowedFd<'_>, machine: &dyn Machine) -> io::Result<Peer> {
+        let (pid, user, group) = credentials(socket)?;
+        let pidfd = match peer_pidfd(socket) {
+            Ok(pidfd) => pidfd,
+            Err(_) => machine.pidfd(pid)?,
+        };
+        let mut groups = peer_groups(socket).unwrap_or_default();
+        groups.push(group);
+        Ok(Peer {
+            pid,
+            user,
+            groups,
+            pidfd,
+        })
+    }
+}
+
+/// Process, user and group that connected, or that listens; `NotFound` if the process lives in another pid namespace.
+pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<(i32, u32, u32)> {
+    let cred = rustix::net::sockopt::socket_peercred(socket)?;
+    Ok((
+        cred.pid.as_raw_nonzero().get(),
+        cred.uid.as_raw(),
+        cred.gid.as_raw(),
+    ))
+}
+
+/// `SO_PEERPIDFD`, missing in the libraries' lists on some platforms.
+const PEER_PIDFD: i32 = 77;
+
+fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into a live integer.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            PEER_PIDFD,
+            (&raw mut fd).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 || fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for the caller.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; 256];
+    let mut length = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into a live buffer.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERGROUPS,
+            groups.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    groups.truncate(length as usize / size_of::<u32>());
+    Ok(groups)
+}

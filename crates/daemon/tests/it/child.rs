@@ -1,0 +1,111 @@
+//! What the children do.
+
+use std::path::PathBuf;
+
+use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec};
+use upshift_elevate::current_tid;
+use upshift_elevate::sys::{CpuSet, Linux, Sys};
+
+use crate::process::{ROLE, monotonic};
+
+/// Not a test of its own: this program, started by other tests to be one of their children.
+#[test]
+fn plays_a_role() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    bound_this_process(20);
+    match role.as_str() {
+        "burner" => burner(true),
+        "bystander" => burner(false),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Whatever goes wrong, this process ends within `seconds`, and within 2 s if it keeps a CPU in SCHED_FIFO.
+fn bound_this_process(seconds: u32) {
+    let limit = libc::rlimit {
+        rlim_cur: 2_000_000,
+        rlim_max: 2_000_000,
+    };
+    // SAFETY: plain calls with live arguments.
+    unsafe {
+        libc::alarm(seconds);
+        libc::setrlimit(libc::RLIMIT_RTTIME, &raw const limit);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+}
+
+pub(crate) fn setting(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+pub(crate) fn number(name: &str) -> u64 {
+    setting(name).parse().unwrap()
+}
+
+fn pin(cpu: usize) {
+    Linux
+        .sched_setaffinity(0, &CpuSet::only(cpu).unwrap())
+        .unwrap();
+}
+
+/// Waits until the parent says so; returns the deadline it gives.
+fn wait_for_go() -> u64 {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim().parse().unwrap_or(0)
+}
+
+/// Joins with the calling thread as the only worker, pinned to `CPU`.
+pub(crate) fn join() -> (Board, Vcpu) {
+    let cpu = number("CPU") as usize;
+    pin(cpu);
+    let board = Board::new().unwrap();
+    let threads = vec![ThreadSpec {
+        tid: current_tid(),
+        role: Role::Worker,
+    }];
+    let spec = VcpuSpec { cpu, threads };
+    board
+        .join(&PathBuf::from(setting("SOCKET")), &[spec])
+        .unwrap();
+    let vcpu = board.vcpu(0).unwrap();
+    (board, vcpu)
+}
+
+/// ns of CPU the calling thread has used.
+pub(crate) fn cpu_time() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a live structure of the type the call writes.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Burns until the parent's deadline at `LEVEL`, registered or not, and says how much CPU it got.
+fn burner(registered: bool) {
+    let joined = registered.then(join);
+    if !registered {
+        pin(number("CPU") as usize);
+    }
+    println!("ready");
+    let deadline = wait_for_go();
+    if let Some((_, vcpu)) = &joined {
+        vcpu.line().set_running(number("LEVEL") as u8);
+        vcpu.settle().unwrap();
+    }
+    let before = cpu_time();
+    while monotonic() < deadline {
+        std::hint::spin_loop();
+    }
+    let used = cpu_time() - before;
+    if let Some((_, vcpu)) = &joined {
+        vcpu.line().set_running(NOTHING);
+        vcpu.settle().unwrap();
+    }
+    println!("used {}", used / 1000);
+    wait_for_go();
+}

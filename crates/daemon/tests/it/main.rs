@@ -1,0 +1,65 @@
+//! Tests on the real kernel: a daemon, and processes that are good, bad, or killed.
+//!
+//! Whatever can be elevated is bounded: children live under `alarm` and RLIMIT_RTTIME, loops under a clock. Without the right to
+//! use SCHED_FIFO a test prints `skipped:` and the reason. They run one at a time, because each wants a CPU for itself.
+
+mod child;
+mod process;
+mod sharing;
+
+use std::fmt::Display;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use upshift_daemon::{Config, Daemon};
+use upshift_elevate::{Priority, Rights};
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A test's turn.
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says that the calling test does not test, past the capture of the test harness.
+fn skipped(why: impl Display) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("test");
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+}
+
+/// Whether this machine lets us; if not, says why.
+fn permitted() -> bool {
+    // SAFETY: cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        skipped("needs root");
+        return false;
+    }
+    match Rights::probe().require(Priority::MAX) {
+        Ok(()) => true,
+        Err(missing) => {
+            skipped(missing);
+            false
+        }
+    }
+}
+
+/// A path for a socket of the calling test's own.
+fn socket(name: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("upshift-daemon-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    directory.join(format!("{name}.sock"))
+}
+
+/// A configuration that listens there.
+fn config(name: &str) -> Config {
+    Config {
+        socket: socket(name),
+        ..Config::default()
+    }
+}
+
+fn daemon(name: &str) -> Daemon {
+    Daemon::start(config(name)).unwrap()
+}

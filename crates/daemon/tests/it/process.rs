@@ -1,0 +1,116 @@
+//! Processes the tests start and look at.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use upshift_elevate::sys::Linux;
+use upshift_elevate::{Policy, Tid};
+
+/// The variable that tells this program which child to be.
+pub(crate) const ROLE: &str = "UPSHIFT_DAEMON_ROLE";
+
+/// This program again, as the child `role`; ends with its guard.
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    out: BufReader<ChildStdout>,
+    into: ChildStdin,
+}
+
+impl Process {
+    pub(crate) fn start(role: &str, socket: &Path, settings: &[(&str, String)]) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+            .env(ROLE, role)
+            .env("SOCKET", socket)
+            .envs(settings.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let into = child.stdin.take().unwrap();
+        Process { child, out, into }
+    }
+
+    pub(crate) fn pid(&self) -> Tid {
+        self.child.id() as Tid
+    }
+
+    /// Tells the child to go on until `deadline`, CLOCK_MONOTONIC in ns.
+    pub(crate) fn go_until(&mut self, deadline: u64) {
+        let _ = writeln!(self.into, "{deadline}");
+    }
+
+    /// The rest of the next line that begins with `name`; `None` at the end of the output.
+    pub(crate) fn line(&mut self, name: &str) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.out.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            // The test harness may have written something before.
+            if let Some((_, rest)) = line.trim().split_once(name) {
+                return Some(rest.trim().to_string());
+            }
+        }
+    }
+
+    /// As [`Process::line`], as a number.
+    pub(crate) fn number(&mut self, name: &str) -> u64 {
+        let line = self
+            .line(name)
+            .unwrap_or_else(|| panic!("the child says nothing of {name}"));
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The bound of the promise that nobody stays elevated.
+pub(crate) const PROMISE: Duration = Duration::from_secs(1);
+
+/// Waits for `condition`, at most as long as is promised.
+pub(crate) fn until(what: &str, condition: impl FnMut() -> bool) {
+    within(PROMISE, what, condition);
+}
+
+pub(crate) fn within(patience: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience;
+    while !condition() {
+        assert!(Instant::now() < deadline, "within {patience:?}: {what}");
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// The threads of `pid` that run in SCHED_FIFO.
+pub(crate) fn elevated_threads(pid: Tid) -> Vec<Tid> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    tasks
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<Tid>().ok())
+        .filter(|&tid| Policy::of(&Linux, tid).is_ok_and(|policy| policy.looks_elevated()))
+        .collect()
+}
+
+/// CLOCK_MONOTONIC in ns: the same for all processes.
+pub(crate) fn monotonic() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a live structure of the type the call writes.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

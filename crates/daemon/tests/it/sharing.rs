@@ -1,0 +1,77 @@
+//! Who gets the CPU.
+
+use std::path::Path;
+
+use crate::process::{Process, elevated_threads, monotonic, until};
+use crate::{daemon, permitted, socket, turn};
+
+const MS: u64 = 600;
+
+fn burner(socket: &Path, level: u8) -> Process {
+    let settings = [("CPU", "0".to_string()), ("LEVEL", level.to_string())];
+    let mut process = Process::start("burner", socket, &settings);
+    process.line("ready").unwrap();
+    process
+}
+
+fn bystander(socket: &Path) -> Process {
+    let settings = [("CPU", "0".to_string())];
+    let mut process = Process::start("bystander", socket, &settings);
+    process.line("ready").unwrap();
+    process
+}
+
+/// Lets all burn at once; µs of CPU of each.
+fn race(mut all: Vec<Process>) -> Vec<u64> {
+    let deadline = monotonic() + MS * 1_000_000;
+    all.iter_mut().for_each(|it| it.go_until(deadline));
+    let used = all.iter_mut().map(|it| it.number("used")).collect();
+    until("nobody is elevated", || {
+        all.iter().all(|it| elevated_threads(it.pid()).is_empty())
+    });
+    used
+}
+
+#[test]
+fn the_more_urgent_process_runs() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let _daemon = daemon("urgent");
+    let path = socket("urgent");
+    let used = race(vec![burner(&path, 40), burner(&path, 2)]);
+    assert!(used[1] > 4 * used[0], "{used:?}");
+}
+
+#[test]
+fn equals_share() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let _daemon = daemon("equals");
+    let path = socket("equals");
+    // At the bottom, and above somebody else.
+    let used = race(vec![burner(&path, 7), burner(&path, 7)]);
+    println!("bottom {used:?}");
+    assert!(used[0] < 2 * used[1] && used[1] < 2 * used[0], "{used:?}");
+    let used = race(vec![burner(&path, 7), burner(&path, 7), burner(&path, 50)]);
+    println!("elevated {used:?}");
+    assert!(used[0] < 2 * used[1] && used[1] < 2 * used[0], "{used:?}");
+    assert!(used[2] * 4 < used[0], "{used:?}");
+}
+
+#[test]
+fn a_bystander_keeps_its_share() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let _daemon = daemon("bystander");
+    let path = socket("bystander");
+    let used = race(vec![burner(&path, 2), burner(&path, 40), bystander(&path)]);
+    println!("{used:?}");
+    assert!(used[2] * 100 >= 4 * MS * 1000, "{used:?}");
+    assert!(used[0] > 4 * used[2], "{used:?}");
+}
