@@ -72,6 +72,7 @@ fn a_bystander_keeps_its_share() {
     let path = socket("bystander");
     let used = race(vec![burner(&path, 2), burner(&path, 40), bystander(&path)]);
     println!("{used:?}");
-    assert!(used[2] * 100 >= 4 * MS * 1000, "{used:?}");
-    assert!(used[0] > 4 * used[2], "{used:?}");
+    // What the registered leave goes to this bystander and to whatever else runs on the machine.
+    assert!((used[0] + used[1]) * 100 <= 96 * MS * 1000, "{used:?}");
+    assert!(used[2] > 0 && used[0] > 2 * used[2], "{used:?}");
 }
