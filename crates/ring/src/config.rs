@@ -120,8 +120,10 @@ pub struct Stats {
     pub stale: u64,
     /// The longest the backlog ever was.
     pub backlog_max: u64,
-    /// Times a stream found no buffer and had to wait for one.
+    /// Times a stream found no buffer.
     pub enobufs: u64,
+    /// Times it then received into a buffer of its own.
+    pub unpooled: u64,
     /// Times a stream was stopped because its consumer was behind.
     pub stalled: u64,
     /// Times the completion queue was found overflown.

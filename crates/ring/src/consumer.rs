@@ -6,7 +6,7 @@ use crate::mailbox::Message;
 use crate::operation::{Operation, Stored};
 use crate::shared::Shared;
 use crate::slot::{Kind, Slot};
-use crate::stream::{STALLED, StreamOp, discard_connection, stream_of};
+use crate::stream::{STALLED, StreamOp, discard_connection, stream_of, take_own};
 use io_uring::cqueue;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
@@ -128,6 +128,8 @@ impl Consumer {
             // SAFETY: as above.
             while let Some(at) = unsafe { event.as_ref() } {
                 event = at.next.get();
+                // SAFETY: nobody else will take it out.
+                drop(unsafe { take_own(at) });
                 if cqueue::buffer_select(at.flags.get()).is_some() {
                     // SAFETY: an event with a buffer is a handle of its own; it ends here.
                     unsafe { Shared::leave(shared) };

@@ -55,7 +55,7 @@
 //! | submission queue full | the backlog, by level |
 //! | completion queue full | the kernel keeps the rest; the next submit or wait fetches it |
 //! | too many operations | EBUSY from the operation |
-//! | no receive buffer | the stream waits for one |
+//! | no receive buffer | the stream allocates one, if it has nothing unread, or stops; datagrams wait |
 //! | slow consumer of a stream | the stream stops and goes on later |
 //! | EMFILE while accepting | an error from [`AcceptMulti`], which goes on at the next poll |
 //! | handle dropped with I/O in flight | cancelled; memory stays until the kernel is done |

@@ -155,6 +155,11 @@ impl Pools {
         self.pools[usize::from(level) % LEVELS].get()
     }
 
+    /// Bytes of a buffer.
+    pub(crate) fn buffer_size(&self) -> usize {
+        self.size as usize
+    }
+
     /// Makes the pool of a level unless it is there.
     ///
     /// # Errors

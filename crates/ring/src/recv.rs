@@ -4,6 +4,7 @@ use crate::consumer::Consumer;
 use crate::mailbox::Message;
 use crate::shared::Shared;
 use crate::slot::Slot;
+use crate::stream::{OwnBuffer, take_own};
 use io_uring::cqueue;
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -15,7 +16,7 @@ use std::{fmt, io, slice};
 ///
 /// An empty buffer is the end of the stream, and so is everything after an error. A stream whose consumer is behind by
 /// [`Config::recv_window`](crate::Config::recv_window) buffers is stopped and goes on when it has caught up; one that finds no
-/// free buffer waits for one. Neither is visible here.
+/// free buffer gets one of its own, or is stopped as well if something is unread. Neither is visible here.
 ///
 /// May be polled and dropped on any thread. Dropping cancels; unread buffers go back to the pool.
 pub struct RecvMulti {
@@ -54,10 +55,16 @@ impl RecvMulti {
         };
         // SAFETY: the event is ours; its pool was made before it and lives as long as the shared memory.
         let (at, shared) = unsafe { (event.as_ref(), consumer.shared.as_ref()) };
+        // SAFETY: the event is ours.
+        if let Some(own) = unsafe { take_own(at) } {
+            consumer.free(event);
+            return Poll::Ready(Ok(RecvBuf::of_its_own(own)));
+        }
         let buffer = cqueue::buffer_select(at.flags.get());
         if let (Some(id), Some(pool)) = (buffer, shared.driver.pools.get(at.level.get())) {
             return Poll::Ready(Ok(RecvBuf {
                 handle: Some((event, consumer.shared)),
+                own: None,
                 data: pool.buffer(id),
                 length: at.result.get().max(0) as usize,
             }));
@@ -96,9 +103,12 @@ impl fmt::Debug for RecvMulti {
 
 /// Received bytes in one of the ring's buffers, which goes back to the ring when this is dropped, on whatever thread.
 ///
-/// Outlives the ring if need be. Do not hoard these: while all are held, nobody on this ring receives anything.
+/// Outlives the ring if need be. Do not hoard these: while all are held, each receive on the ring
+/// allocates.
 pub struct RecvBuf {
     handle: Option<(NonNull<Slot>, NonNull<Shared>)>,
+    /// Instead of a buffer of the ring: made when there was none left.
+    own: Option<Box<OwnBuffer>>,
     data: NonNull<u8>,
     length: usize,
 }
@@ -113,8 +123,20 @@ impl RecvBuf {
     pub fn empty() -> Self {
         Self {
             handle: None,
+            own: None,
             data: NonNull::dangling(),
             length: 0,
+        }
+    }
+
+    #[cold]
+    fn of_its_own(own: Box<OwnBuffer>) -> Self {
+        let bytes = NonNull::from(own.0.as_slice());
+        Self {
+            handle: None,
+            data: bytes.cast(),
+            length: bytes.len(),
+            own: Some(own),
         }
     }
 
@@ -148,6 +170,7 @@ impl fmt::Debug for RecvBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvBuf")
             .field("len", &self.length)
+            .field("pooled", &self.own.is_none())
             .finish_non_exhaustive()
     }
 }

@@ -22,7 +22,11 @@
 //! because one that runs on from its first attempt cannot be found by a cancellation. The consumer finds the `STALLED` event behind the
 //! last datum and asks for more.
 //!
-//! Starvation: a stream that finds no buffer of its level queues up, FIFO. At each submit as many starved streams of a level are
+//! Starvation: consumers that do not read, or hoard, must not keep everybody else of their level from receiving. So a
+//! receive that finds no buffer in the pool goes on with one of its own, for one time, if its consumer has nothing unread;
+//! otherwise it stops until the consumer asks. Memory is bounded: the pool, and one buffer per stream.
+//!
+//! A stream of datagrams that finds no buffer queues up, FIFO. At each submit as many starved streams of a level are
 //! armed as there are buffers. Those with data take them; if the others leave some, the next turn arms more; so a buffer is never left idle while
 //! a stream that could use it waits, and the ring does not sleep before it is settled.
 
@@ -48,6 +52,26 @@ const POLL_FIRST: u16 = 1 << 0;
 /// `IORING_RECV_MULTISHOT`.
 const MULTISHOT: u16 = 1 << 1;
 
+/// In the flags of an event: its data is in a buffer of its own, to which the payload points. No flag of the kernel's.
+const OWN: u32 = 1 << 14;
+
+/// A buffer that is not of the pool.
+pub(crate) struct OwnBuffer(pub(crate) Vec<u8>);
+
+/// The buffer of an event, if it has one of its own; the event has none any more.
+///
+/// # Safety
+/// The event belongs to the caller.
+pub(crate) unsafe fn take_own(event: &Slot) -> Option<Box<OwnBuffer>> {
+    let flags = event.flags.get();
+    if flags & OWN == 0 {
+        return None;
+    }
+    event.flags.set(flags & !OWN);
+    // SAFETY: `deliver` has put it there, and the flag that said so is gone.
+    Some(unsafe { Box::from_raw(event.payload().cast::<*mut OwnBuffer>().read()) })
+}
+
 /// The payload of a stream's slot.
 pub(crate) struct StreamOp {
     fd: Fd,
@@ -62,10 +86,13 @@ pub(crate) struct StreamOp {
     pub(crate) unread: Cell<*const Slot>,
     /// For a receive that also wants the senders' addresses: room for them.
     message: Option<Box<libc::msghdr>>,
+    /// What the next receive fills, once, instead of a buffer of the pool.
+    own: Cell<Option<Box<OwnBuffer>>>,
 }
 
 // SAFETY: the entry points to no memory but the message header, which lies in a box that the operation owns, and which the
-// kernel only reads: it puts everything into buffers of the pool. The descriptor is kept open by `fd`. It completes many times, which the driver
+// kernel only reads; and the operation's own buffer, which stays with it until the completion. Everything else goes into
+// buffers of the pool. The descriptor is kept open by `fd`. It completes many times, which the driver
 // knows by the slot's kind.
 unsafe impl Operation for StreamOp {
     type Output = ();
@@ -79,6 +106,11 @@ unsafe impl Operation for StreamOp {
             )
             .ioprio(POLL_FIRST)
             .build(),
+            Kind::Recv if let Some(own) = self.own.get_mut() => {
+                let room = own.0.spare_capacity_mut();
+                let length = u32::try_from(room.len()).unwrap_or(u32::MAX);
+                opcode::Recv::new(self.fd.target(), room.as_mut_ptr().cast(), length).build()
+            }
             Kind::Recv => opcode::Recv::new(self.fd.target(), ptr::null_mut(), 0)
                 .ioprio(MULTISHOT | POLL_FIRST)
                 .buf_group(pool::group(self.level))
@@ -131,6 +163,7 @@ impl Driver {
             taken: AtomicU32::new(0),
             unread: Cell::new(ptr::null()),
             message,
+            own: Cell::new(None),
         };
         // SAFETY: a slot fresh from the slab has a free payload.
         unsafe { Stored::put(slot.payload(), stream) };
@@ -149,7 +182,7 @@ impl Driver {
         }
         if !self.closing.get() {
             self.launch(slot);
-        } else if let Some(waker) = self.deliver(slot, -libc::ECANCELED, 0) {
+        } else if let Some(waker) = self.deliver(slot, -libc::ECANCELED, 0, None) {
             waker.wake();
         }
     }
@@ -182,13 +215,19 @@ impl Driver {
             Kind::Recv => result > 0,
             Kind::Accept | Kind::Once => result >= 0,
         };
+        // SAFETY: the stream is alive: it is no orphan.
+        let own = unsafe { stream_of(slot) }.own.take();
         let mut waker = None;
-        if data {
+        if data && let Some(mut own) = own {
+            // SAFETY: so many bytes have been received into it, from the first one on.
+            unsafe { own.0.set_len(result as usize) };
+            waker = self.deliver(slot, result, 0, Some(own));
+        } else if data {
             if buffer.is_some() {
                 // The event becomes a `RecvBuf`, a handle of its own.
                 self.handles.set(self.handles.get() + 1);
             }
-            waker = self.deliver(slot, result, flags);
+            waker = self.deliver(slot, result, flags, None);
         } else if let Some(id) = buffer.take() {
             self.recycle(slot.level.get(), id);
         }
@@ -200,10 +239,10 @@ impl Driver {
             }
             let goes_on = data || starved || result == -libc::ECANCELED;
             let more = if goes_on && self.closing.get() {
-                self.deliver(slot, -libc::ECANCELED, 0)
-            } else if goes_on && self.is_behind(slot) {
+                self.deliver(slot, -libc::ECANCELED, 0, None)
+            } else if goes_on && (self.is_behind(slot) || (starved && self.has_unread(slot))) {
                 count(&self.counters.stalled);
-                self.deliver(slot, STALLED, 0)
+                self.deliver(slot, STALLED, 0, None)
             } else if starved {
                 self.starve(slot);
                 None
@@ -211,7 +250,7 @@ impl Driver {
                 self.launch(slot);
                 None
             } else {
-                self.deliver(slot, result, 0)
+                self.deliver(slot, result, 0, None)
             };
             waker = waker.or(more);
         } else if self.is_behind(slot) {
@@ -223,21 +262,42 @@ impl Driver {
         }
     }
 
-    fn is_behind(&self, slot: &Slot) -> bool {
+    /// Events that the consumer has not taken.
+    fn unread(&self, slot: &Slot) -> u32 {
         // SAFETY: the stream is alive: its slot is not an orphan, or its last completion is being handled.
         let stream = unsafe { stream_of(slot) };
-        let unread = stream
-            .pushed
-            .get()
-            .wrapping_sub(stream.taken.load(Ordering::Relaxed));
-        unread
+        let taken = stream.taken.load(Ordering::Relaxed);
+        stream.pushed.get().wrapping_sub(taken)
+    }
+
+    /// Has a stream of bytes delivered something that waits for its consumer? Datagrams never wait for that: the
+    /// socket's own queue would lose them.
+    fn has_unread(&self, slot: &Slot) -> bool {
+        // SAFETY: as in `unread`.
+        unsafe { stream_of(slot) }.message.is_none() && self.unread(slot) > 0
+    }
+
+    fn is_behind(&self, slot: &Slot) -> bool {
+        self.unread(slot)
             >= match slot.kind.get() {
                 Kind::Recv => self.recv_window,
                 Kind::Accept | Kind::Once => self.accept_window,
             }
     }
 
+    /// No buffer (7): bytes go into one of their own, datagrams wait for one of the pool.
+    #[cold]
     fn starve(&self, slot: &Slot) {
+        // SAFETY: as in `unread`.
+        let stream = unsafe { stream_of(slot) };
+        if stream.message.is_none() {
+            count(&self.counters.unpooled);
+            let size = self.pools.buffer_size();
+            let own = OwnBuffer(Vec::with_capacity(size));
+            stream.own.set(Some(Box::new(own)));
+            self.launch(slot);
+            return;
+        }
         if self.starved.is_empty() {
             // What was posted before this is read before the ring sleeps.
             self.mail.set_starved(true);
@@ -301,14 +361,30 @@ impl Driver {
     }
 
     /// Makes an event and hands it to the stream's consumer.
-    fn deliver(&self, slot: &Slot, result: i32, flags: u32) -> Option<Waker> {
-        // SAFETY: as in `is_behind`.
+    fn deliver(
+        &self,
+        slot: &Slot,
+        result: i32,
+        flags: u32,
+        own: Option<Box<OwnBuffer>>,
+    ) -> Option<Waker> {
+        // SAFETY: as in `unread`.
         let stream = unsafe { stream_of(slot) };
         stream.pushed.set(stream.pushed.get().wrapping_add(1));
         let event = self.slab.take_event();
         event.place.set(Place::Done);
         event.result.set(result);
-        event.flags.set(flags);
+        event.flags.set(flags & !OWN);
+        if let Some(own) = own {
+            event.flags.set(flags | OWN);
+            // SAFETY: the payload of an event is free, and large and aligned enough for a pointer.
+            unsafe {
+                event
+                    .payload()
+                    .cast::<*mut OwnBuffer>()
+                    .write(Box::into_raw(own));
+            }
+        }
         event.level.set(slot.level.get());
         slot.deliver(event)
     }
@@ -348,6 +424,8 @@ impl Driver {
             // SAFETY: events live until they are given back.
             while let Some(here) = unsafe { event.as_ref() } {
                 event = here.next.get();
+                // SAFETY: nobody else will take it out.
+                drop(unsafe { take_own(here) });
                 let buffer = cqueue::buffer_select(here.flags.get());
                 if buffer.is_some() {
                     self.handles.set(self.handles.get() - 1);

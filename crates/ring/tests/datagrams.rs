@@ -80,6 +80,38 @@ fn more_datagrams_than_buffers_wait_for_the_consumer() {
 }
 
 #[test]
+fn a_starved_stream_of_datagrams_waits_without_turning_the_ring() {
+    let ring = Ring::new(Config {
+        buffers: 1,
+        buffer_size: 512,
+        ..Config::default()
+    })
+    .unwrap();
+    let (fd, to) = receiver("127.0.0.1:0");
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut stream = ring.datagram_multi(fd, 0);
+    sender.send_to(b"one", to).unwrap();
+    let held = block_on(&ring, stream.next()).unwrap().unwrap();
+    sender.send_to(b"two", to).unwrap();
+    for _ in 0..20 {
+        // It asks for more if it was stopped.
+        assert!(poll_once(&mut pin!(stream.next())).is_pending());
+        ring.submit().unwrap();
+        ring.reap();
+    }
+    let before = ring.stats();
+    assert!(before.enobufs > 0);
+    for _ in 0..100 {
+        ring.submit().unwrap();
+        ring.reap();
+    }
+    assert_eq!(ring.stats().enters, before.enters, "busy while starved");
+    drop(held);
+    let datagram = block_on(&ring, stream.next()).unwrap().unwrap();
+    assert_eq!(&datagram.data[..], b"two");
+}
+
+#[test]
 fn a_sender_without_a_name_has_no_address() {
     let ring = ring();
     let (ours, theirs) = UnixDatagram::pair().unwrap();

@@ -174,7 +174,7 @@ fn two_hundred_connections_share_sixteen_buffers() {
 }
 
 #[test]
-fn a_starved_stream_waits_without_turning_the_ring() {
+fn who_hoards_buffers_keeps_nobody_from_receiving() {
     let config = Config {
         buffers: 2,
         buffer_size: 16,
@@ -193,23 +193,64 @@ fn a_starved_stream_waits_without_turning_the_ring() {
         }
         held.len() == 2
     });
+    // The pool is empty, and stays so.
     let mut b = ring.recv_multi(b, 0);
-    b_peer.write_all(b"x").unwrap();
+    let data: Vec<u8> = (0..100).collect();
+    b_peer.write_all(&data).unwrap();
+    assert!(block_on(&ring, collect(&mut b, 100)) == data);
+    assert!(ring.stats().unpooled >= 100 / 16);
+    // What is not read is bounded all the same: one buffer, then it stops, and turns nothing.
+    b_peer.write_all(&[7; 64]).unwrap();
     for _ in 0..10 {
         ring.submit().unwrap();
         ring.reap();
     }
-    assert!(poll(&mut b).is_pending());
     let before = ring.stats();
-    assert!(before.enobufs > 0);
     for _ in 0..100 {
         ring.submit().unwrap();
         ring.reap();
     }
     assert_eq!(ring.stats().enters, before.enters, "busy while starved");
+    assert_eq!(ring.stats().unpooled, before.unpooled);
+    let one = block_on(&ring, b.next()).unwrap();
+    assert_eq!(one[..], [7; 16]);
     drop(held);
-    let buffer = block_on(&ring, b.next()).unwrap();
-    assert_eq!(&*buffer, b"x");
+    assert_eq!(block_on(&ring, collect(&mut b, 48)), [7; 48]);
+    drop((a, b));
+    turn_until(&ring, || ring.slots_in_use() == 0);
+    assert_eq!(one[..], [7; 16]);
+}
+
+#[test]
+fn buffers_of_their_own_are_freed_wherever_they_are_left() {
+    let config = Config {
+        buffers: 1,
+        buffer_size: 16,
+        ..Config::default()
+    };
+    let ring = Ring::new(config).unwrap();
+    let (hoarder, mut peer) = pair();
+    let mut hoarder = ring.recv_multi(hoarder, 0);
+    peer.write_all(&[1; 16]).unwrap();
+    let held = block_on(&ring, hoarder.next()).unwrap();
+    let (mut streams, mut peers) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let (fd, mut peer) = pair();
+        peer.write_all(&[2; 40]).unwrap();
+        streams.push(ring.recv_multi(fd, 0));
+        peers.push(peer);
+    }
+    turn_until(&ring, || ring.stats().unpooled >= 4);
+    turn_until(&ring, || ring.in_flight() == 1);
+    // Dropped unread; dropped on another thread; read after the ring's end, or not.
+    drop(streams.pop());
+    let elsewhere = streams.pop().unwrap();
+    std::thread::spawn(move || drop(elsewhere)).join().unwrap();
+    drop(ring);
+    let unread = poll(&mut streams[0]);
+    assert!(matches!(&unread, Poll::Ready(Ok(bytes)) if bytes[..] == [2; 16]));
+    drop(streams);
+    assert_eq!(held[..], [1; 16]);
 }
 
 #[test]

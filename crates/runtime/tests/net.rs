@@ -334,6 +334,42 @@ fn more_connections_than_receive_buffers_all_get_their_data() {
 }
 
 #[test]
+fn a_crowd_that_is_not_read_keeps_nobody_from_receiving() {
+    let runtime = Runtime::builder()
+        .vcpus(1)
+        .buffers(64, 1024)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut crowd = Vec::new();
+        for _ in 0..100 {
+            let (mut stream, mut client) = pair().await;
+            client.write_all(&[1; 100_000]).unwrap();
+            // It is read once, and then no more.
+            let first = upshift::time::timeout(Duration::from_secs(20), stream.recv());
+            let first = first.await.expect("it has data").unwrap();
+            crowd.push((stream, client, first));
+        }
+        let (mut stream, mut client) = pair().await;
+        for _ in 0..100 {
+            client.write_all(b"hello").unwrap();
+            let data = upshift::time::timeout(Duration::from_secs(20), stream.recv());
+            assert_eq!(&data.await.expect("it has data").unwrap()[..], b"hello");
+        }
+        // And nothing of the crowd is lost.
+        for (mut stream, client, first) in crowd {
+            let mut rest = 100_000 - first.len();
+            drop(first);
+            while rest > 0 {
+                rest -= stream.recv().await.unwrap().len();
+            }
+            drop(client);
+            assert!(stream.recv().await.unwrap().is_empty());
+        }
+    });
+}
+
+#[test]
 fn streams_work_on_whatever_vcpu_their_coroutine_runs() {
     let runtime = Runtime::builder().vcpus(2).build().unwrap();
     runtime.block_on(async {
