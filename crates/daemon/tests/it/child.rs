@@ -14,10 +14,13 @@ fn plays_a_role() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    bound_this_process(20);
+    bound_this_process(if role == "survivor" { 150 } else { 20 });
     match role.as_str() {
         "burner" => burner(true),
         "bystander" => burner(false),
+        "puppet" => crate::puppet::puppet(),
+        "survivor" => crate::puppet::survivor(),
+        "daemon" => daemon(),
         other => panic!("no role {other}"),
     }
 }
@@ -44,7 +47,7 @@ pub(crate) fn number(name: &str) -> u64 {
     setting(name).parse().unwrap()
 }
 
-fn pin(cpu: usize) {
+pub(crate) fn pin(cpu: usize) {
     Linux
         .sched_setaffinity(0, &CpuSet::only(cpu).unwrap())
         .unwrap();
@@ -72,6 +75,17 @@ pub(crate) fn join() -> (Board, Vcpu) {
         .unwrap();
     let vcpu = board.vcpu(0).unwrap();
     (board, vcpu)
+}
+
+/// A daemon of its own process, to be killed.
+fn daemon() {
+    let config = upshift_daemon::Config {
+        socket: PathBuf::from(setting("SOCKET")),
+        ..Default::default()
+    };
+    let _daemon = upshift_daemon::Daemon::start(config).unwrap();
+    println!("ready");
+    wait_for_go();
 }
 
 /// ns of CPU the calling thread has used.

@@ -4,7 +4,12 @@
 //! use SCHED_FIFO a test prints `skipped:` and the reason. They run one at a time, because each wants a CPU for itself.
 
 mod child;
+mod deaths;
+mod faults;
+mod hostile;
 mod process;
+mod protocol;
+mod puppet;
 mod sharing;
 
 use std::fmt::Display;

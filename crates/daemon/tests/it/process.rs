@@ -38,6 +38,26 @@ impl Process {
         self.child.id() as Tid
     }
 
+    /// Gives a puppet an order.
+    pub(crate) fn say(&mut self, order: impl std::fmt::Display) {
+        let _ = writeln!(self.into, "{order}");
+    }
+
+    /// Gives a puppet an order, and waits until it has obeyed.
+    pub(crate) fn obey(&mut self, order: impl std::fmt::Display) -> String {
+        let order = order.to_string();
+        self.say(&order);
+        let name = order.split(' ').next().unwrap();
+        let done = format!("{name}=");
+        self.line(&done)
+            .unwrap_or_else(|| panic!("the puppet died of {order}"))
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: a child that has not been waited for.
+        unsafe { libc::kill(self.pid(), signal) };
+    }
+
     /// Tells the child to go on until `deadline`, CLOCK_MONOTONIC in ns.
     pub(crate) fn go_until(&mut self, deadline: u64) {
         let _ = writeln!(self.into, "{deadline}");
@@ -113,4 +133,16 @@ pub(crate) fn monotonic() -> u64 {
     // SAFETY: a live structure of the type the call writes.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// A small random number generator (xorshift), so that a failing seed can be repeated.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
 }

@@ -1,0 +1,92 @@
+//! Whoever dies, and whenever: nobody stays elevated, and the others go on.
+
+use std::time::{Duration, Instant};
+
+use crate::hostile::{processes, puppet};
+use crate::process::{Process, Random, elevated_threads, until};
+use crate::{daemon, permitted, socket, turn};
+
+fn survivor(socket: &std::path::Path, level: u8) -> Process {
+    let settings = [("CPU", "0".to_string()), ("LEVEL", level.to_string())];
+    let mut process = Process::start("survivor", socket, &settings);
+    process.line("ready").unwrap();
+    process
+}
+
+#[test]
+fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let rounds: u64 = std::env::var("UPSHIFT_DAEMON_DEATHS")
+        .ok()
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(500);
+    let path = socket("deaths");
+    let mut clients = [survivor(&path, 2), survivor(&path, 40)];
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let (began, mut longest, mut elevated) = (Instant::now(), Duration::ZERO, 0);
+    for round in 0..rounds {
+        let mut daemon = Process::start("daemon", &path, &[]);
+        if round % 4 == 0 {
+            // At any moment of its start, else of its work.
+            std::thread::sleep(Duration::from_micros(random.below(20_000)));
+        } else {
+            daemon.line("ready").unwrap();
+            std::thread::sleep(Duration::from_micros(random.below(20_000)));
+        }
+        elevated += u64::from(
+            clients
+                .iter()
+                .any(|it| !elevated_threads(it.pid()).is_empty()),
+        );
+        daemon.kill();
+        let dead = Instant::now();
+        until("nobody is elevated", || {
+            clients
+                .iter()
+                .all(|it| elevated_threads(it.pid()).is_empty())
+        });
+        longest = longest.max(dead.elapsed());
+        if began.elapsed() > Duration::from_secs(75) {
+            println!("{round} of {rounds} rounds: the machine is slow");
+            break;
+        }
+    }
+    for client in &mut clients {
+        assert!(client.child.try_wait().unwrap().is_none(), "clients go on");
+    }
+    println!("in {elevated} rounds somebody was elevated; longest until nobody was {longest:?}");
+    let _daemon = daemon("deaths");
+    crate::process::within(Duration::from_secs(3), "both rejoin", || {
+        processes(&path) == 2
+    });
+}
+
+#[test]
+fn killed_clients_are_forgotten_at_any_step() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("clients");
+    let _daemon = daemon("clients");
+    let mut rival = puppet(&path);
+    rival.obey("level 40");
+    let mut random = Random(0x1234_5678_9abc);
+    for _ in 0..40 {
+        let settings = [("CPU", "0".to_string()), ("LEVEL", "2".to_string())];
+        let mut client = Process::start("survivor", &path, &settings);
+        if random.below(2) == 0 {
+            client.line("joined").unwrap();
+        }
+        std::thread::sleep(Duration::from_micros(random.below(15_000)));
+        client.kill();
+        until("it is forgotten", || processes(&path) == 1);
+    }
+    assert_eq!(rival.obey("outranked 40"), "false");
+    until("the rival is alone", || {
+        elevated_threads(rival.pid()).is_empty()
+    });
+}

@@ -1,0 +1,155 @@
+//! A process that does what it is told, good or bad, one order a line; each is answered by `order=result`.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec};
+use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
+use upshift_elevate::{Policy, current_tid};
+
+use crate::child::{cpu_time, join, number, pin, setting};
+use crate::process::{Random, monotonic};
+
+/// Obeys until its input ends.
+pub(crate) fn puppet() {
+    let mut state: Option<(Board, Vcpu)> = None;
+    println!("ready");
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let (order, argument) = line.split_once(' ').unwrap_or((&line, "0"));
+        let argument: u64 = argument.parse().unwrap();
+        if order == "join" {
+            state = Some(join());
+            println!("join=done");
+            continue;
+        }
+        let (board, vcpu) = state.as_ref().expect("joined first");
+        let line = vcpu.line();
+        let answer = match order {
+            "level" => {
+                line.set_running(argument as u8);
+                vcpu.settle().unwrap().to_string()
+            }
+            "await" => {
+                line.set_awaited(argument as u8);
+                vcpu.settle().unwrap().to_string()
+            }
+            "bits" => {
+                line.bitmap().store(argument, Relaxed);
+                vcpu.settle().unwrap().to_string()
+            }
+            "burn" => {
+                let before = cpu_time();
+                while monotonic() < argument {
+                    std::hint::spin_loop();
+                }
+                ((cpu_time() - before) / 1000).to_string()
+            }
+            "ring" => ring(vcpu, argument).to_string(),
+            "garbage" => garbage(vcpu, argument),
+            "fork" => fork(),
+            "affinity" => {
+                let set = CpuSet::only(argument as usize).unwrap();
+                format!("{}", Linux.sched_setaffinity(0, &set).is_ok())
+            }
+            "policy" => {
+                let attr = SchedAttr {
+                    nice: 5,
+                    ..SchedAttr::normal()
+                };
+                format!("{}", Linux.sched_setattr(0, &attr).is_ok())
+            }
+            "own" => Policy::of(&Linux, 0).unwrap().to_string(),
+            "outranked" => vcpu.is_outranked(argument as u8).to_string(),
+            "leave" => {
+                board.leave();
+                "done".to_string()
+            }
+            other => panic!("no order {other}"),
+        };
+        println!("{order}={answer}");
+    }
+}
+
+/// Rings for so many ms, as often as it can; how often that was.
+fn ring(vcpu: &Vcpu, ms: u64) -> u64 {
+    let (start, mut rings) = (Instant::now(), 0);
+    while start.elapsed() < Duration::from_millis(ms) {
+        vcpu.ring().unwrap();
+        rings += 1;
+    }
+    rings
+}
+
+/// Scribbles on its whole page for so many ms.
+fn garbage(vcpu: &Vcpu, ms: u64) -> String {
+    let mut random = Random(0x5eed_5eed_5eed);
+    let start = Instant::now();
+    let base = std::ptr::from_ref(vcpu.line()).cast::<u64>().cast_mut();
+    while start.elapsed() < Duration::from_millis(ms) {
+        // SAFETY: line 0 begins 64 bytes after the start of the page, and 62 lines follow it: 496 words, all of them atomics or
+        // unused, which others read as atomics.
+        unsafe {
+            let word = base.add(random.below(8 * 62) as usize);
+            std::sync::atomic::AtomicU64::from_ptr(word).store(random.below(u64::MAX), Relaxed);
+        }
+        if random.below(64) == 0 {
+            vcpu.settle().unwrap();
+        }
+    }
+    "done".to_string()
+}
+
+/// Forks while it is registered; the policy of the child.
+fn fork() -> String {
+    // SAFETY: the child makes one system call and ends.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: ends the child without running anything of the parent's.
+        unsafe {
+            let policy = libc::sched_getscheduler(0);
+            libc::_exit(policy & 0xff);
+        }
+    }
+    let mut status = 0;
+    // SAFETY: the child above, and a live integer.
+    unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    libc::WEXITSTATUS(status).to_string()
+}
+
+/// A process that burns in short pieces and joins whatever daemon there is, again and again.
+pub(crate) fn survivor() {
+    let cpu = number("CPU") as usize;
+    pin(cpu);
+    let board = Board::new().unwrap();
+    let vcpu = board.vcpu(0).unwrap();
+    let socket = PathBuf::from(setting("SOCKET"));
+    let threads = vec![ThreadSpec {
+        tid: current_tid(),
+        role: Role::Worker,
+    }];
+    let spec = [VcpuSpec { cpu, threads }];
+    let level = number("LEVEL") as u8;
+    vcpu.line().set_awaited(level);
+    println!("ready");
+    let (mut joins, start) = (0u64, Instant::now());
+    while start.elapsed() < Duration::from_secs(140) {
+        if !board.is_joined() {
+            vcpu.line().set_running(NOTHING);
+            if board.join(&socket, &spec).is_ok() {
+                joins += 1;
+                println!("joined {joins}");
+            }
+        }
+        vcpu.line().set_running(level);
+        let _ = vcpu.settle();
+        let end = Instant::now() + Duration::from_micros(300);
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        vcpu.line().set_running(NOTHING);
+        let _ = vcpu.settle();
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
