@@ -25,8 +25,8 @@ use crate::values::{self, Endpoint, Listen};
     max_term_width = 100
 )]
 #[command(after_help = "Examples:
-  upshift demo                 a tour of a minute and a quarter; writes upshift-report.html
-  upshift demo --quick         the same in 20 seconds
+  upshift demo                 a tour of a minute and a half; writes upshift-report.html
+  upshift demo --quick         the same in 25 seconds
   upshift serve                the current folder on http://127.0.0.1:8080
   upshift matrix-server --listen 127.0.0.1:7000
   upshift load matrix --connect 127.0.0.1:7000 --connections 64 --size 8
@@ -40,7 +40,7 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure coroutines against threads and show what priorities buy, in a minute and a quarter
+    /// Measure coroutines against threads and show what priorities buy, in a minute and a half
     Demo(DemoArgs),
     /// Serve files and endpoints over HTTP/1.1 and HTTP/2; every request has a priority
     #[command(after_help = EXAMPLES)]
@@ -75,9 +75,11 @@ pub(crate) enum Command {
   3  spawn 1,000,000 coroutines: memory and time
   4  99.5 % short and 0.5 % long requests: preemption off and on, latency by class
   5  level 0 pings against a level 40 coroutine that never yields: preemption off and on
+  6  an urgent server beside a batch process that burns every CPU: without and with the daemon
 
 4 and 5 need the right to use SCHED_FIFO for their second half; without it they say what to
-change, and go on with the first.
+change, and go on with the first. 6 starts a daemon of its own, which without that right only
+asks the batch to give way.
 
 Examples:
   upshift demo
@@ -86,7 +88,7 @@ Examples:
 The servers run as child processes on 127.0.0.1. With two or more CPUs the server is pinned to
 CPU 0 and the client to CPU 1. Ctrl-C stops the children and leaves no report; exit code 130.")]
 pub(crate) struct DemoArgs {
-    /// Take 20 seconds instead of 75: fewer and shorter measurements
+    /// Take 25 seconds instead of 90: fewer and shorter measurements
     #[arg(long)]
     pub(crate) quick: bool,
     /// Where to write the report, one HTML file that needs nothing else
@@ -388,8 +390,8 @@ mod tests {
             text.contains("coroutine") && text.contains("thread"),
             "{text}"
         );
-        let text = error_of("upshift demo --only 6");
-        assert!(text.contains("1 to 5"), "{text}");
+        let text = error_of("upshift demo --only 7");
+        assert!(text.contains("1 to 6"), "{text}");
         let text = error_of("upshift load matrix --connect 127.0.0.1:1 --period 5min");
         assert!(text.contains("100ms"), "{text}");
         let text = error_of("upshift load ftp");

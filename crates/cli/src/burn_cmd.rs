@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use upshift::{Level, Runtime, yield_if_needed};
 use upshift_load::Burner;
@@ -28,7 +28,7 @@ const PIECE: Duration = Duration::from_micros(100);
 #[command(after_help = "Examples:
   upshift burn --workers 4 --duration 10s         four coroutines of level 40 on all CPUs
   upshift burn --model thread --workers 4         four threads, until Ctrl-C
-  nice -n 19 upshift burn --model thread          the least share the kernel gives
+  upshift burn --model thread --nice 19           the least share the kernel gives
 
 One line `burning` is printed when it starts. The work is given in seconds of CPU time.")]
 pub(crate) struct BurnArgs {
@@ -52,6 +52,9 @@ pub(crate) struct BurnArgs {
     /// Join the machine's daemon: off, auto (if there is one), or required (coroutine model)
     #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
     board: BoardChoice,
+    /// Nice value: -20 to 19, the least share
+    #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true, value_parser = values::nice)]
+    nice: i32,
     /// How long, e.g. `10s` [default: until SIGTERM or Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     duration: Option<Duration>,
@@ -61,14 +64,14 @@ pub(crate) struct BurnArgs {
 }
 
 /// What was done.
-#[derive(Debug, Serialize)]
-struct Burnt {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Burnt {
     /// Seconds from start to end.
-    seconds: f64,
+    pub(crate) seconds: f64,
     /// Seconds of CPU time worth of work.
-    work: f64,
+    pub(crate) work: f64,
     /// CPUs that were to be burnt.
-    cpus: usize,
+    pub(crate) cpus: usize,
 }
 
 /// What the workers share.
@@ -95,6 +98,14 @@ pub(crate) fn burn(args: &BurnArgs) -> Result<()> {
     } else {
         args.pin.clone()
     };
+    if args.nice != 0 {
+        rustix::process::setpriority_process(None, args.nice).with_context(|| {
+            format!(
+                "cannot set the nice value {}: below 0 it takes CAP_SYS_NICE",
+                args.nice
+            )
+        })?;
+    }
     let workers = args.workers.unwrap_or(2 * cpus.len());
     let out = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {

@@ -6,7 +6,7 @@
 //! | `burn_cmd` | a batch job that takes what it gets |
 //! | `calibrate` | costs and rights of this machine |
 //! | `daemon_cmd`, `daemon_args` | the machine-wide scheduler |
-//! | `demo` | the tour: children, five experiments, progress |
+//! | `demo` | the tour: children, six experiments, progress |
 //! | `serve`, `serve_args` | the web server |
 //! | `sched_cmd` | policies over processes |
 //! | `servers` | matrix, plaintext and spin server in two models |

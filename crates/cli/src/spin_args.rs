@@ -74,6 +74,9 @@ pub(crate) struct SpinLoadArgs {
     /// CPU the client runs on
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
     pub(crate) pin: Option<usize>,
+    /// Run the client itself in SCHED_FIFO, so that programs on its CPU do not delay it
+    #[arg(long)]
+    pub(crate) elevate: bool,
     /// Process of the server, to report its CPU time per request
     #[arg(long, value_name = "PID", value_parser = values::pid)]
     pub(crate) server_pid: Option<u32>,

@@ -200,12 +200,22 @@ pub(crate) fn cpu(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A nice value, -20 to 19.
+pub(crate) fn nice(text: &str) -> Result<i32, String> {
+    match text.parse() {
+        Ok(nice) if (-20..=19).contains(&nice) => Ok(nice),
+        _ => Err(format!(
+            "`{text}` is not a nice value; they run from -20 to 19 (least)"
+        )),
+    }
+}
+
 /// The number of an experiment of the demo.
 pub(crate) fn experiment(text: &str) -> Result<u8, String> {
     match text.parse::<u8>() {
-        Ok(n) if (1..=5).contains(&n) => Ok(n),
+        Ok(n) if (1..=6).contains(&n) => Ok(n),
         _ => Err(format!(
-            "there is no experiment `{text}`; the experiments are 1 to 5"
+            "there is no experiment `{text}`; the experiments are 1 to 6"
         )),
     }
 }

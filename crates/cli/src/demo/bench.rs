@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use upshift_load::Awake;
 
-use super::children::{Children, Interrupted, Server, Stop};
+use super::children::{Children, Interrupted, Program, Server, Stop};
 use super::progress::Progress;
 use crate::args::Model;
 use crate::load_report::LoadReport;
@@ -180,6 +180,33 @@ impl Bench {
         args.extend(spin_flags(preempt, quantum));
         args.extend(server_flags(&self.placement.server));
         self.children.server(&args, 1)
+    }
+
+    /// Starts a spin server on a free port, on the server's CPU, that joins the daemon or not.
+    pub(crate) fn board_server(&self, level: u8, board: &str) -> Result<Server> {
+        let mut args = vec!["spin-server".to_owned()];
+        args.extend(["--listen".to_owned(), format!("127.0.0.1:0@{level}")]);
+        args.extend(["--board".to_owned(), board.to_owned()]);
+        args.extend(server_flags(&self.placement.server));
+        self.children.server(&args, 1)
+    }
+
+    /// Starts a batch process that burns every CPU.
+    pub(crate) fn batch(&self, nice: bool, board: &str) -> Result<Program> {
+        let nice = if nice { "19" } else { "0" };
+        let args = ["burn", "--json", "--nice", nice, "--board", board].map(str::to_owned);
+        Ok(self.children.program(&args, 1)?.0)
+    }
+
+    /// Starts a daemon that children of the demo join from now on.
+    pub(crate) fn daemon(&mut self) -> Result<Program> {
+        let socket = std::env::temp_dir().join(format!("upshift-demo-{}.sock", std::process::id()));
+        let args = ["daemon", "--socket"].map(str::to_owned);
+        let socket_arg = socket.display().to_string();
+        let args: Vec<String> = args.into_iter().chain([socket_arg]).collect();
+        let (daemon, _) = self.children.program(&args, 1)?;
+        self.children.daemon = Some(socket);
+        Ok(daemon)
     }
 
     /// Runs `upshift load spin` with these flags against a server.

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::process::{Pid, Signal};
 use serde::de::DeserializeOwned;
+use upshift_board::client::SOCKET_VARIABLE;
 
 /// How often a wait looks at the child and at Ctrl-C.
 const POLL: Duration = Duration::from_millis(10);
@@ -71,6 +72,8 @@ impl Stop {
 pub(crate) struct Children {
     program: PathBuf,
     stop: Stop,
+    /// The socket of the daemon that children join, if they join one.
+    pub(crate) daemon: Option<PathBuf>,
 }
 
 impl Children {
@@ -78,7 +81,11 @@ impl Children {
     pub(crate) fn new(stop: Stop) -> Result<Children> {
         let program = std::env::current_exe()
             .context("cannot find the running program to start servers from it")?;
-        Ok(Children { program, stop })
+        Ok(Children {
+            program,
+            stop,
+            daemon: None,
+        })
     }
 
     fn spawn(&self, args: &[String]) -> Result<Running> {
@@ -90,6 +97,9 @@ impl Children {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
+        if let Some(socket) = &self.daemon {
+            command.env(SOCKET_VARIABLE, socket);
+        }
         let tie_to_parent = move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // The parent may have died before the line above; then nobody would kill us.
@@ -121,8 +131,20 @@ impl Children {
 
     /// Starts a server and waits until it has printed `addresses` lines `listening on ADDRESS`.
     pub(crate) fn server(&self, args: &[String], addresses: usize) -> Result<Server> {
+        let (program, lines) = self.program(args, addresses)?;
+        let address = |line: &String| {
+            line.strip_prefix("listening on ")
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(|| anyhow!("the server printed `{line}`, not its address"))
+        };
+        let addresses = lines.iter().map(address).collect::<Result<_>>()?;
+        Ok(Server { program, addresses })
+    }
+
+    /// Starts a program and waits until it has printed so many lines, which say that it is ready.
+    pub(crate) fn program(&self, args: &[String], ready: usize) -> Result<(Program, Vec<String>)> {
         let mut running = self.spawn(args)?;
-        let lines = lines_of(
+        let output = lines_of(
             running
                 .child
                 .stdout
@@ -130,23 +152,14 @@ impl Children {
                 .ok_or_else(|| anyhow!("the child has no output"))?,
         );
         let deadline = Instant::now() + PATIENCE;
-        let mut bound = Vec::with_capacity(addresses);
-        while bound.len() < addresses {
+        let mut lines = Vec::with_capacity(ready);
+        while lines.len() < ready {
             self.stop.check()?;
-            match lines.recv_timeout(POLL) {
-                Ok(line) => {
-                    let address = line
-                        .strip_prefix("listening on ")
-                        .and_then(|text| text.parse().ok());
-                    bound.push(
-                        address.ok_or_else(|| {
-                            anyhow!("the server printed `{line}`, not its address")
-                        })?,
-                    );
-                }
+            match output.recv_timeout(POLL) {
+                Ok(line) => lines.push(line),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("`upshift {}` did not listen within 5 s", running.command)
+                    bail!("`upshift {}` was not ready within 5 s", running.command)
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let (_, message) = running.finish(&self.stop, deadline, &mut || ())?;
@@ -154,10 +167,7 @@ impl Children {
                 }
             }
         }
-        Ok(Server {
-            running,
-            addresses: bound,
-        })
+        Ok((Program { running, output }, lines))
     }
 
     /// Runs a command to its end and reads the JSON it printed; `tick` is called while waiting.
@@ -247,25 +257,24 @@ impl Drop for Running {
     }
 }
 
-/// A server process.
+/// A child that runs until it is stopped.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct Program {
     running: Running,
-    /// What it listens on, in the order of its `--listen` flags.
-    pub(crate) addresses: Vec<SocketAddr>,
+    output: Receiver<String>,
 }
 
-impl Server {
+impl Program {
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.running.child.id()
     }
 
-    /// Asks the server to end and reaps it; an error if it died before, did not end within 5 s or
-    /// did not end with status 0.
-    pub(crate) fn stop(mut self, stop: &Stop) -> Result<()> {
+    /// Asks it to end and reaps it; what it has printed since it was ready. An error if it died before, did not end
+    /// within 5 s or did not end with status 0.
+    pub(crate) fn stop(mut self, stop: &Stop) -> Result<String> {
         if let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) {
-            rustix::process::kill_process(pid, Signal::TERM).context("cannot stop a server")?;
+            rustix::process::kill_process(pid, Signal::TERM).context("cannot stop a child")?;
         }
         let (status, message) = self
             .running
@@ -277,6 +286,26 @@ impl Server {
                 message.trim()
             );
         }
-        Ok(())
+        Ok(self.output.iter().collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// A server process.
+#[derive(Debug)]
+pub(crate) struct Server {
+    program: Program,
+    /// What it listens on, in the order of its `--listen` flags.
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+impl Server {
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.program.pid()
+    }
+
+    /// As [`Program::stop`].
+    pub(crate) fn stop(self, stop: &Stop) -> Result<()> {
+        self.program.stop(stop).map(|_| ())
     }
 }

@@ -1,11 +1,11 @@
-//! `upshift demo`: five experiments in a minute and a quarter, tables on the way, one HTML file at the end.
+//! `upshift demo`: six experiments in a minute and a half, tables on the way, one HTML file at the end.
 //!
 //! | module | concern |
 //! |---|---|
 //! | `children` | child processes that never outlive the demo |
 //! | `bench` | placement on CPUs, one measurement |
 //! | `progress` | the bar |
-//! | `coroutines_vs_threads`, `levels`, `million`, `long_requests`, `endless` | the experiments |
+//! | `coroutines_vs_threads`, `levels`, `million`, `long_requests`, `endless`, `processes` | the experiments |
 //! | `preempted` | runs with preemption, which may lack the right to it |
 //!
 //! The report appears under its name only when it is complete: Ctrl-C leaves an older one alone.
@@ -18,6 +18,7 @@ mod levels;
 mod long_requests;
 mod million;
 mod preempted;
+mod processes;
 mod progress;
 
 use std::fs;
@@ -78,6 +79,7 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
         million::plan(args.quick),
         long_requests::plan(args.quick),
         endless::plan(args.quick),
+        processes::plan(args.quick),
     ];
     let planned: Duration = plans
         .iter()
@@ -111,12 +113,13 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
         progress: Progress::new(planned),
     };
     let mut sections: Vec<Section> = Vec::new();
-    let experiments: [fn(&mut Bench) -> Result<Section>; 5] = [
+    let experiments: [fn(&mut Bench) -> Result<Section>; 6] = [
         coroutines_vs_threads::run,
         levels::run,
         million::run,
         long_requests::run,
         endless::run,
+        processes::run,
     ];
     for (experiment, n) in experiments.into_iter().zip(1..) {
         if !wanted(n) {

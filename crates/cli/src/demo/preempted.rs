@@ -58,6 +58,11 @@ pub(crate) fn commands(bench: &Bench, listen: &str, quantum: &str, load: &str) -
     ]
 }
 
+/// May this process use SCHED_FIFO?
+pub(crate) fn may_elevate() -> bool {
+    lack().is_none()
+}
+
 /// What is missing and how to get it; none if nothing is. Costs one short-lived thread.
 fn lack() -> Option<String> {
     let highest = Priority::new(HIGHEST).ok()?;

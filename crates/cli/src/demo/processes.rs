@@ -1,0 +1,275 @@
+//! Experiment 6: an urgent server and a batch process that burns every CPU, without and with the daemon.
+//!
+//! The server answers 1,000 requests per second at level 2 on one CPU; the batch has two coroutines per CPU that compute at
+//! level 40 without end. The kernel sees two processes of equal rights; `nice` makes the batch's share small, but does not
+//! let the server in at once. With the daemon, both publish their levels, and the server goes first when it has something
+//! to do.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::bench::{Bench, keep_going, planned, server_flags};
+use super::preempted;
+use crate::burn_cmd::Burnt;
+use crate::load_report::{LoadGroup, LoadReport};
+use crate::report::plot::Plot;
+use crate::report::{Finding, Section};
+use crate::table::{Table, factor, grouped, micros};
+
+const LOAD: &str = "--connections 4 --rate 1000 --short 100us --level 2 --warmup 300ms";
+const WARMUP: Duration = Duration::from_millis(300);
+/// Start and end of daemon and batch.
+const MARGIN: Duration = Duration::from_millis(300);
+
+fn time(quick: bool) -> Duration {
+    Duration::from_millis(if quick { 700 } else { 2500 })
+}
+
+/// How long the experiment is planned to take.
+pub(crate) fn plan(quick: bool) -> Duration {
+    (planned(WARMUP, time(quick)) + MARGIN) * 4
+}
+
+/// Who is beside the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nobody,
+    Batch,
+    NiceBatch,
+    BatchOnTheBoard,
+}
+
+/// What was measured.
+struct Run {
+    name: &'static str,
+    load: LoadReport,
+    batch: Option<Burnt>,
+    colour: usize,
+}
+
+impl Run {
+    fn server(&self) -> Option<&LoadGroup> {
+        self.load.groups.first()
+    }
+
+    /// The batch's part of the CPU time that server and client left, 0 to 1.
+    fn batch_share(&self) -> Option<f64> {
+        let batch = self.batch.as_ref()?;
+        let (user, system) = self.load.server_cpu_us?;
+        let each = user + system + self.load.client_cpu_us?;
+        let taken = each * self.load.total.per_second / 1e6;
+        Some(batch.work / batch.seconds / (batch.cpus as f64 - taken))
+    }
+}
+
+/// Runs the experiment.
+pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
+    bench
+        .progress
+        .stage("(6/6) an urgent server beside a batch process");
+    let mut runs = Vec::new();
+    let mut findings = Vec::new();
+    for (name, beside, colour) in [
+        ("nobody else", Beside::Nobody, 2),
+        ("batch", Beside::Batch, 1),
+        ("batch, nice 19", Beside::NiceBatch, 3),
+        ("batch, daemon", Beside::BatchOnTheBoard, 0),
+    ] {
+        match keep_going(measure(bench, name, beside))? {
+            Ok((load, batch)) => runs.push(Run {
+                name,
+                load,
+                batch,
+                colour,
+            }),
+            Err(why) => findings.push(Finding::judged(
+                false,
+                format!("The run \"{name}\" failed: {why}."),
+            )),
+        }
+    }
+    findings.splice(0..0, judge(&runs));
+    let curves = runs
+        .iter()
+        .filter_map(|run| Some(preempted::curve(run.name, run.server()?, run.colour)));
+    Ok(Section {
+        title: "6. An urgent server beside a batch process".into(),
+        intro: "Two processes. A server on one CPU gets 1,000 requests per second of 100 µs, at level 2. A batch process \
+                computes on every CPU at level 40 and never waits. In the last run both have joined `upshift daemon`, \
+                which gives the CPU to the process with the most urgent coroutine; the kernel is a stock one. The client \
+                runs above all of them."
+            .into(),
+        findings,
+        plots: vec![Plot::latencies(
+            "Latency of the server by percentile".into(),
+            curves.collect(),
+        )],
+        tables: vec![table(&runs)],
+        commands: commands(bench),
+    })
+}
+
+fn measure(bench: &mut Bench, name: &str, beside: Beside) -> Result<(LoadReport, Option<Burnt>)> {
+    let awake = (beside == Beside::Nobody).then(|| bench.awake());
+    let board = beside == Beside::BatchOnTheBoard;
+    let daemon = board.then(|| bench.daemon()).transpose()?;
+    let board = if board { "required" } else { "off" };
+    let server = bench.board_server(2, board)?;
+    let batch = match beside {
+        Beside::Nobody => None,
+        _ => Some(bench.batch(beside == Beside::NiceBatch, board)?),
+    };
+    let time = time(bench.quick);
+    let flags = load_flags(bench.quick);
+    let report = bench.spin_load(name, &server, &flags, planned(WARMUP, time))?;
+    let burnt = batch
+        .map(|batch| {
+            let text = batch.stop(&bench.stop)?;
+            serde_json::from_str(&text).with_context(|| format!("the batch printed `{text}`"))
+        })
+        .transpose()?;
+    server.stop(&bench.stop)?;
+    bench.children.daemon = None;
+    if let Some(daemon) = daemon {
+        daemon.stop(&bench.stop)?;
+    }
+    drop(awake);
+    Ok((report, burnt))
+}
+
+fn load_flags(quick: bool) -> String {
+    let elevate = if preempted::may_elevate() {
+        " --elevate"
+    } else {
+        ""
+    };
+    format!("{LOAD} --duration {}ms{elevate}", time(quick).as_millis())
+}
+
+fn judge(runs: &[Run]) -> Vec<Finding> {
+    let named = |name| {
+        let run: Option<&Run> = runs.iter().find(|run| run.name == name);
+        run.and_then(|run| Some((run, run.server()?)))
+    };
+    let mut findings = Vec::new();
+    let (Some((_, alone)), Some((run, with))) = (named("nobody else"), named("batch, daemon"))
+    else {
+        return findings;
+    };
+    let without = |name| {
+        named(name).map_or_else(String::new, |(_, server)| {
+            format!(", {} with \"{name}\"", micros(server.p99))
+        })
+    };
+    findings.push(Finding::judged(
+        with.p99 <= 2.0 * alone.p99,
+        format!(
+            "With the daemon the server's p99 beside the batch is {}; alone it is {} ({}; at most 2.00× is the aim){}{}.",
+            micros(with.p99),
+            micros(alone.p99),
+            factor(with.p99, alone.p99),
+            without("batch"),
+            without("batch, nice 19"),
+        ),
+    ));
+    if let Some(share) = run.batch_share() {
+        findings.push(Finding::judged(
+            share >= 0.9,
+            format!(
+                "The batch got {:.0} % of the CPU time that server and client left (at least 90 % is the aim).",
+                100.0 * share
+            ),
+        ));
+    }
+    findings
+}
+
+fn table(runs: &[Run]) -> Table {
+    let mut table = Table::new(
+        "The server, and what the batch got done",
+        &[
+            "<beside the server",
+            "served/s",
+            "p50",
+            "p90",
+            "p99",
+            "p99.9",
+            "max",
+            "batch, CPUs' worth of work",
+        ],
+    );
+    for run in runs {
+        let Some(server) = run.server() else { continue };
+        table.row([
+            run.name.to_owned(),
+            grouped(server.per_second),
+            server.time(server.p50),
+            server.time(server.p90),
+            server.time(server.p99),
+            server.time(server.p999),
+            server.time(server.max),
+            run.batch.as_ref().map_or_else(String::new, |batch| {
+                format!("{:.2}", batch.work / batch.seconds)
+            }),
+        ]);
+    }
+    table
+}
+
+fn commands(bench: &Bench) -> Vec<String> {
+    vec![
+        "export UPSHIFT_DAEMON_SOCKET=/tmp/upshift.sock".into(),
+        "upshift daemon --socket $UPSHIFT_DAEMON_SOCKET & DAEMON=$!; sleep 1".into(),
+        format!(
+            "upshift spin-server --listen 127.0.0.1:7000@2 --board required {} & SERVER=$!; sleep 1",
+            server_flags(&bench.placement.server).join(" ")
+        ),
+        "upshift burn --level 40 --board required & BATCH=$!; sleep 1".into(),
+        format!(
+            "upshift load spin --connect 127.0.0.1:7000 {}{} --server-pid $SERVER",
+            load_flags(bench.quick),
+            bench.placement.client_flag()
+        ),
+        "kill $BATCH; wait $BATCH; kill $SERVER; wait $SERVER; kill $DAEMON; wait $DAEMON".into(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::long_requests::tests::report;
+    use super::*;
+
+    fn run(name: &'static str, p99: f64, work: f64) -> Run {
+        let mut load = report(&[[30.0, p99, 2.0 * p99]]);
+        load.server_cpu_us = Some((100.0, 10.0));
+        load.client_cpu_us = Some(90.0);
+        Run {
+            name,
+            load,
+            batch: Some(Burnt {
+                seconds: 2.0,
+                work,
+                cpus: 2,
+            }),
+            colour: 0,
+        }
+    }
+
+    #[test]
+    fn the_batch_is_held_against_what_is_left() {
+        // 1,000 requests per second of 200 µs leave 1.8 CPUs.
+        let share = run("batch", 50.0, 3.6).batch_share().unwrap();
+        assert!((share - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn both_aims_are_judged() {
+        let marks = |runs: &[Run]| -> String { judge(runs).iter().map(Finding::mark).collect() };
+        let alone = run("nobody else", 50.0, 0.0);
+        assert_eq!(marks(&[alone, run("batch, daemon", 90.0, 3.5)]), "++");
+        let alone = run("nobody else", 50.0, 0.0);
+        assert_eq!(marks(&[alone, run("batch, daemon", 900.0, 1.0)]), "--");
+        assert_eq!(marks(&[run("nobody else", 50.0, 0.0)]), "");
+    }
+}
