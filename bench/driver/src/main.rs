@@ -12,9 +12,10 @@
 //! | `rounds` | interleaved rounds, repeats of disturbed runs |
 //! | `sections` | what is run in each section |
 //! | `preemption` | the section of long requests among short ones |
+//! | `processes` | the section of an urgent server beside a batch process |
 //! | `micro` | the microbenchmarks, which are programs of their own |
 //! | `results` | the data, kept section by section |
-//! | `targets`, `preemption_targets` | what was to be reached, and whether it was |
+//! | `targets`, `preemption_targets`, `processes_targets` | what was to be reached, and whether it was |
 //! | `render` | the page |
 //! | `machine` | kernel, processor, versions, load of a CPU |
 
@@ -26,6 +27,8 @@ mod options;
 mod peers;
 mod preemption;
 mod preemption_targets;
+mod processes;
+mod processes_targets;
 mod render;
 mod results;
 mod rounds;

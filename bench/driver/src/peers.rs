@@ -184,6 +184,8 @@ pub(crate) struct Program {
     pub(crate) file: PathBuf,
     /// Arguments that pick the server.
     pub(crate) args: Vec<String>,
+    /// Variables of its environment.
+    pub(crate) env: Vec<(String, String)>,
 }
 
 /// What could be built, and why the rest could not.
@@ -238,6 +240,7 @@ impl Built {
         Some(Program {
             file: self.files.get(&source)?.clone(),
             args: args.iter().map(|&a| a.to_owned()).collect(),
+            env: Vec::new(),
         })
     }
 }

@@ -67,13 +67,16 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         Section::Vcpus => ("More vCPUs than CPUs", Rank::AsMeasured),
         Section::Levels => ("Eight levels at overload", Rank::AsMeasured),
         Section::Preemption => ("Long requests among short ones", Rank::AsMeasured),
+        Section::Processes => ("An urgent server beside a batch process", Rank::AsMeasured),
         Section::Micro => ("Microbenchmarks", Rank::AsMeasured),
     };
     let _ = write!(page, "\n## {title}\n\n");
     let _ = writeln!(page, "{}; {}\n", found.when, found.machine.join("; "));
     let _ = writeln!(page, "Versions: {}\n", found.versions.join("; "));
     for case in found.cases() {
-        if section == Section::Preemption && case != preemption::COST_CASE {
+        let by_class = section == Section::Processes
+            || (section == Section::Preemption && case != preemption::COST_CASE);
+        if by_class {
             classes(found, case, page);
             continue;
         }

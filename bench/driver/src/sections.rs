@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::peers::{Built, Peer, Program, UPSHIFT};
 use crate::results::SectionResults;
 use crate::rounds::{self, Entry};
-use crate::{machine, micro, preemption};
+use crate::{machine, micro, preemption, processes};
 
 /// A part of the page that can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub(crate) enum Section {
     Levels,
     /// Long requests among short ones, with and without preemption.
     Preemption,
+    /// An urgent server beside a batch process, without and with the daemon.
+    Processes,
     /// Microbenchmarks.
     Micro,
 }
@@ -77,7 +79,7 @@ pub(crate) fn level_row(level: u8) -> String {
 
 impl Section {
     /// All, in the order of the page.
-    pub(crate) const ALL: [Section; 8] = [
+    pub(crate) const ALL: [Section; 9] = [
         Section::Plaintext,
         Section::Pipelined,
         Section::Matrix,
@@ -85,6 +87,7 @@ impl Section {
         Section::Vcpus,
         Section::Levels,
         Section::Preemption,
+        Section::Processes,
         Section::Micro,
     ];
 
@@ -98,6 +101,7 @@ impl Section {
             Section::Vcpus => "vcpus",
             Section::Levels => "levels",
             Section::Preemption => "preemption",
+            Section::Processes => "processes",
             Section::Micro => "micro",
         }
     }
@@ -112,7 +116,10 @@ impl Section {
 
     /// It measures Upshift, whatever peers are asked for.
     pub(crate) fn needs_upshift(self) -> bool {
-        matches!(self, Section::Vcpus | Section::Levels | Section::Preemption)
+        matches!(
+            self,
+            Section::Vcpus | Section::Levels | Section::Preemption | Section::Processes
+        )
     }
 }
 
@@ -168,6 +175,7 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
             options.rounds = options.rounds_of(section);
             preemption::run(&mut results, &options, built);
         }
+        Section::Processes => processes::run(&mut results, options, built),
         Section::Micro => micro::run(&mut results, built),
     }
     if results.cells.is_empty() && results.figures.is_empty() {

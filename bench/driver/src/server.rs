@@ -29,7 +29,10 @@ impl Server {
         cpu: Option<usize>,
     ) -> Result<Server, String> {
         let mut command = Command::new(&program.file);
-        command.args(&program.args).stdout(Stdio::piped());
+        command
+            .args(&program.args)
+            .envs(program.env.iter().cloned())
+            .stdout(Stdio::piped());
         for address in listen {
             command.args(["--listen", address]);
         }

@@ -1,12 +1,12 @@
 //! What was to be reached, and whether it was: the summary at the top of the page.
 
 use crate::peers::{NO_RUNTIME, RAW_C, UPSHIFT};
-use crate::preemption_targets;
 use crate::results::{Cell, Results, Run, SectionResults};
 use crate::sections::{
     ALONE_CASE, LEVELS, MATRIX, ONE_LEVEL_CASE, ORDERS, OVERLOAD_CASE, PLAINTEXT, VCPUS_CASE,
     level_row, matrix_case, plaintext_case, single_case, vcpus_row,
 };
+use crate::{preemption_targets, processes_targets};
 
 /// Differences below this share mean nothing on a virtual machine.
 pub(crate) const NOISE: f64 = 0.05;
@@ -83,6 +83,7 @@ pub(crate) fn rows(results: &Results) -> Vec<Row> {
     vcpus(section("vcpus"), &mut rows);
     levels(section("levels"), &mut rows);
     preemption_targets::rows(section("preemption"), &mut rows);
+    processes_targets::rows(section("processes"), &mut rows);
     micro(section("micro"), &mut rows);
     rows
 }

@@ -1,0 +1,301 @@
+//! The section `processes`: an urgent server beside a batch process that burns every CPU, without and with the daemon.
+//!
+//! The server is Upshift's spin server at level 2 on CPU 0, 1,000 requests per second of 100 µs from CPU 1; the batch has two
+//! workers per CPU that never wait. The client runs in SCHED_FIFO above everything, or the batch on its CPU would be in its
+//! way. For each run a second row, `NAME, the batch`, gives in ms per second how much CPU time's worth of work it got done.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use upshift_load::{Awake, SpinPlan, run_spin};
+
+use crate::measure::{Drive, Measured, observe};
+use crate::options::Options;
+use crate::peers::{Built, Program};
+use crate::results::{Run, SectionResults};
+use crate::rounds::{self, Entry};
+use crate::server::Server;
+
+/// The only case.
+pub(crate) const CASE: &str = "level 2, 1 k/s of 100 µs, beside 2 × CPUs burning";
+/// Nobody is beside the server.
+pub(crate) const ALONE: &str = "alone";
+/// Nothing is done about the batch.
+pub(crate) const PLAIN: &str = "beside the batch";
+/// It has the least share that the kernel gives.
+pub(crate) const NICE: &str = "beside the batch at nice 19";
+/// Both have joined the daemon.
+pub(crate) const DAEMON: &str = "beside the batch, both on the board";
+/// The server has joined; the batch is threads that know nothing of it.
+pub(crate) const THREADS: &str = "beside threads that have not joined, the server on the board";
+
+/// The row of the work that the batch got done.
+pub(crate) fn batch_row(name: &str) -> String {
+    format!("{name}: the batch")
+}
+
+/// What is beside the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Beside {
+    name: &'static str,
+    /// Options of the batch.
+    batch: Option<&'static [&'static str]>,
+    /// The server joins the daemon.
+    daemon: bool,
+}
+
+const RUNS: [Beside; 5] = [
+    Beside {
+        name: ALONE,
+        batch: None,
+        daemon: false,
+    },
+    Beside {
+        name: PLAIN,
+        batch: Some(&[]),
+        daemon: false,
+    },
+    Beside {
+        name: NICE,
+        batch: Some(&["--nice", "19"]),
+        daemon: false,
+    },
+    Beside {
+        name: DAEMON,
+        batch: Some(&["--board", "required"]),
+        daemon: true,
+    },
+    Beside {
+        name: THREADS,
+        batch: Some(&["--model", "thread"]),
+        daemon: true,
+    },
+];
+
+/// One run of the section.
+#[derive(Clone)]
+struct Load {
+    beside: Beside,
+    time: Duration,
+}
+
+/// Measures the section.
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+    let server = |board| {
+        let args = ["spin-server", "--vcpus", "1", "--pin", "0", "--level", "2"];
+        built.upshift(&[&args[..], &["--board", board]].concat())
+    };
+    let (Some(off), Some(on)) = (server("off"), server("required")) else {
+        return;
+    };
+    let rows: Vec<_> = RUNS
+        .into_iter()
+        .map(|beside| Entry {
+            name: beside.name.to_owned(),
+            program: if beside.daemon { &on } else { &off },
+            load: Load {
+                beside,
+                time: options.time,
+            },
+        })
+        .collect();
+    rounds::run(results, CASE, &rows, options.rounds);
+}
+
+impl Drive for Load {
+    fn measure(&self, program: &Program) -> Result<Measured, String> {
+        let daemon = self
+            .beside
+            .daemon
+            .then(|| Daemon::start(program))
+            .transpose()?;
+        let mut program = program.clone();
+        program.env = daemon.iter().map(Daemon::environment).collect();
+        let server = Server::start(&program, &["127.0.0.1:0".into()], Some(0))?;
+        let awake = match self.beside.batch {
+            None => Some(Awake::on(0).map_err(|e| e.to_string())?),
+            Some(_) => None,
+        };
+        let batch = self
+            .beside
+            .batch
+            .map(|args| Batch::start(&program, args))
+            .transpose()?;
+        let mut plan = SpinPlan::new(
+            server.addresses[0],
+            1000.0,
+            Duration::from_micros(100),
+            self.time,
+        );
+        plan.classes[0].level = 2;
+        plan.connections = 4;
+        plan.warmup = Duration::from_millis(300);
+        plan.pin = Some(1);
+        plan.server_pid = Some(server.pid());
+        let mut measured = {
+            let _first = First::of_all()?;
+            observe(&server, true, awake.as_ref(), || run_spin(&plan))?
+        };
+        // What the batch uses is no disturbance.
+        measured.all.foreign = 0.0;
+        if let Some(batch) = batch {
+            measured.groups.push(batch.end()?);
+        }
+        Ok(measured)
+    }
+
+    fn keep_disturbed(&self) -> bool {
+        true
+    }
+
+    fn rows(&self, name: &str, mut measured: Measured) -> Vec<(String, Run)> {
+        let batch = (measured.groups.len() > 1).then(|| measured.groups.pop());
+        let mut rows = vec![(name.to_owned(), measured.all)];
+        rows.extend(batch.flatten().map(|run| (batch_row(name), run)));
+        rows
+    }
+}
+
+/// `upshift daemon` on a socket of its own.
+struct Daemon {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    fn start(upshift: &Program) -> Result<Daemon, String> {
+        let socket =
+            std::env::temp_dir().join(format!("upshift-bench-{}.sock", std::process::id()));
+        let child = Command::new(&upshift.file)
+            .arg("daemon")
+            .arg("--socket")
+            .arg(&socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("cannot start the daemon: {e}"))?;
+        let mut daemon = Daemon { child, socket };
+        first_line(&mut daemon.child)?;
+        Ok(daemon)
+    }
+
+    fn environment(&self) -> (String, String) {
+        let socket = self.socket.display().to_string();
+        ("UPSHIFT_DAEMON_SOCKET".into(), socket)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+/// `upshift burn`.
+struct Batch(Child);
+
+/// What it prints at its end.
+#[derive(Deserialize)]
+struct Burnt {
+    seconds: f64,
+    work: f64,
+}
+
+impl Batch {
+    fn start(upshift: &Program, args: &[&str]) -> Result<Batch, String> {
+        let child = Command::new(&upshift.file)
+            .args(["burn", "--json", "--level", "40"])
+            .args(args)
+            .envs(upshift.env.iter().cloned())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("cannot start the batch: {e}"))?;
+        let mut batch = Batch(child);
+        first_line(&mut batch.0)?;
+        Ok(batch)
+    }
+
+    /// Ends it; a row of what it did.
+    fn end(mut self) -> Result<Run, String> {
+        end(&mut self.0);
+        let text = first_line(&mut self.0)?;
+        let burnt: Burnt =
+            serde_json::from_str(&text).map_err(|e| format!("the batch printed `{text}`: {e}"))?;
+        Ok(Run {
+            per_second: 1e3 * burnt.work / burnt.seconds,
+            ..Run::default()
+        })
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        end(&mut self.0);
+    }
+}
+
+/// Reads the next line that a child prints.
+fn first_line(child: &mut Child) -> Result<String, String> {
+    let mut line = String::new();
+    let Some(out) = child.stdout.as_mut() else {
+        return Err("the child has no output".into());
+    };
+    // Nothing is read ahead: a line at a time, and each is read whole.
+    BufReader::with_capacity(1, out)
+        .read_line(&mut line)
+        .map_err(|e| e.to_string())?;
+    if line.is_empty() {
+        return Err("the child ended without a word".into());
+    }
+    Ok(line.trim().to_owned())
+}
+
+/// SIGTERM, and SIGKILL after three seconds.
+fn end(child: &mut Child) {
+    if !matches!(child.try_wait(), Ok(None)) {
+        return;
+    }
+    // SAFETY: kill() takes no pointers; the child has not been waited for, so its id is still its own.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < deadline {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// The calling thread, the client, runs before everything while this lives. It sleeps most of the time.
+struct First;
+
+impl First {
+    fn of_all() -> Result<First, String> {
+        schedule(libc::SCHED_FIFO, 45)?;
+        Ok(First)
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        let _ = schedule(libc::SCHED_OTHER, 0);
+    }
+}
+
+fn schedule(policy: libc::c_int, priority: libc::c_int) -> Result<(), String> {
+    let param = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: a pointer to a local.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const param) } {
+        0 => Ok(()),
+        _ => Err(format!(
+            "the client cannot use SCHED_FIFO ({}): run as root",
+            std::io::Error::last_os_error()
+        )),
+    }
+}
