@@ -13,10 +13,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use upshift_board::{Standing, Vcpu};
+use upshift_board::{NOTHING, Standing, Vcpu};
 use upshift_ring::Watch;
 
 use super::membership::Membership;
+use super::post::Expected;
 use crate::affinity;
 use crate::clock;
 use crate::runtime::Shared;
@@ -41,6 +42,7 @@ pub(super) struct Eyes {
     pub(super) vcpu: Vcpu,
     pub(super) watch: Watch,
     pub(super) timers: Arc<Timers>,
+    pub(super) expected: Arc<Expected>,
 }
 
 impl Dispatcher {
@@ -92,7 +94,10 @@ impl Eyes {
     fn look_until(&self, ended: &AtomicBool) {
         while !ended.load(Acquire) {
             self.sleep();
-            if self.vcpu.standing() != Standing::ALONE {
+            // A sleeper keeps the rank of what may come.
+            let may_come = self.expected.most_urgent(&self.watch);
+            let outranks = may_come < self.vcpu.line().claim().potential();
+            if outranks && self.vcpu.standing() != Standing::ALONE {
                 self.watch.unmask();
                 fence(SeqCst);
                 self.announce();
@@ -123,16 +128,15 @@ impl Eyes {
     /// Publishes what has come since the vCPU looked last.
     fn announce(&self) {
         let line = self.vcpu.line();
-        let mut levels = 0;
+        let mut level = NOTHING;
         if let Some(vcpu) = self.shared.domain.vcpus().nth(self.index) {
-            levels |= vcpu.bitmap();
+            level = vcpu.bitmap().trailing_zeros() as u8;
         }
         let timer = self.timers.next_deadline();
         if self.watch.has_arrivals() || timer.is_some_and(|deadline| deadline <= clock::now()) {
             // Whom it is for is known only when it has been reaped.
-            levels |= self.watch.levels_in_flight();
+            level = level.min(self.expected.most_urgent(&self.watch));
         }
-        let level = levels.trailing_zeros() as u8;
         if level < line.claim().runnable() {
             self.membership.count_announcement();
             if self.vcpu.arrive(level).unwrap_or(false) {

@@ -15,6 +15,7 @@ use upshift_board::{JoinError, Role, ThreadSpec, VcpuSpec};
 use upshift_ring::Ring;
 
 use super::dispatcher::{Dispatcher, Eyes};
+use super::post::Expected;
 use super::{Board, BoardStats, Post};
 use crate::runtime::Shared;
 use crate::time::Timers;
@@ -97,6 +98,7 @@ impl Membership {
             return Ok(None);
         };
         let watch = ring.watch()?;
+        let expected = Arc::new(Expected::default());
         let (dispatcher, dispatcher_tid) = Dispatcher::start(Eyes {
             shared: shared.clone(),
             membership: self.clone(),
@@ -105,6 +107,7 @@ impl Membership {
             vcpu: vcpu.clone(),
             watch: watch.clone(),
             timers: timers.clone(),
+            expected: expected.clone(),
         })?;
         // SAFETY: cannot fail.
         let tid = unsafe { libc::gettid() };
@@ -132,7 +135,10 @@ impl Membership {
             vcpus.push(spec);
         }
         drop(vcpus);
-        Ok(Some(Post::new(vcpu, watch, self.clone(), dispatcher)))
+        let membership = self.clone();
+        Ok(Some(Post::new(
+            vcpu, watch, membership, dispatcher, expected,
+        )))
     }
 
     fn vcpus(&self) -> MutexGuard<'_, Vec<VcpuSpec>> {

@@ -16,8 +16,8 @@
 //! a full barrier, some 10 ns. A system call only if another vCPU on the same CPU is concerned. Alone on its CPU, a vCPU
 //! makes none.
 //!
-//! **What a sleeper says.** A vCPU that waits keeps the rank of the most urgent level that it has lately run or has I/O in
-//! flight for. So it wakes with its priority, and nobody needs to decide anything when a request comes; if what comes is
+//! **What a sleeper says.** A vCPU that waits keeps the rank of the most urgent level that it has run in the last second or
+//! two. So it wakes with its priority, and nobody needs to decide anything when a request comes; if what comes is
 //! less urgent, it says so before it polls it.
 //!
 //! **Nothing depends on it.** Without a daemon, or when it goes, a vCPU is alone: it runs as ever. The keeper joins again

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::fence;
+use std::sync::atomic::{AtomicU64, fence};
 use std::time::Duration;
 
 use upshift_board::{NOTHING, Standing, Vcpu};
@@ -16,6 +16,18 @@ use crate::clock;
 
 /// Levels that were run within so long count as what a sleeper may wake up for; twice that at most.
 const RECENTLY: Duration = Duration::from_secs(1);
+
+/// Levels that a vCPU has lately run: what may come again. Waits that take for ever (for a signal, say) are not among them
+/// after the first second, whatever their level; should one end all the same, the vCPU finds out when it has the CPU.
+#[derive(Debug, Default)]
+pub(super) struct Expected(AtomicU64);
+
+impl Expected {
+    /// The most urgent level that may arrive in the ring.
+    pub(super) fn most_urgent(&self, watch: &Watch) -> u8 {
+        (self.0.load(Relaxed) & watch.levels_in_flight()).trailing_zeros() as u8
+    }
+}
 
 /// See the module. One per vCPU; its thread alone uses it.
 pub(crate) struct Post {
@@ -31,6 +43,7 @@ pub(crate) struct Post {
     /// Levels polled in this period and in the one before.
     recent: Cell<[u64; 2]>,
     period_ends: Cell<u64>,
+    expected: Arc<Expected>,
     courtesy: RefCell<Courtesy>,
 }
 
@@ -40,6 +53,7 @@ impl Post {
         watch: Watch,
         membership: Arc<Membership>,
         dispatcher: Dispatcher,
+        expected: Arc<Expected>,
     ) -> Post {
         Post {
             vcpu,
@@ -51,6 +65,7 @@ impl Post {
             potential: Cell::new(NOTHING),
             recent: Cell::new([0; 2]),
             period_ends: Cell::new(0),
+            expected,
             courtesy: RefCell::default(),
         }
     }
@@ -59,9 +74,10 @@ impl Post {
     #[inline]
     pub(crate) fn polls(&self, bitmap: u64, level: u8, now: u64) {
         let [recent, before] = self.recent.get();
-        self.recent.set([recent | 1 << (level & 63), before]);
-        if now > self.period_ends.get() {
-            self.next_period(now);
+        let with = recent | 1 << (level & 63);
+        if with != recent || now > self.period_ends.get() {
+            self.recent.set([with, before]);
+            self.expect(now);
         }
         if self.vcpu.line().arrived().load(Relaxed) != 0 {
             self.take_in();
@@ -89,9 +105,10 @@ impl Post {
     /// The vCPU waits from now on.
     pub(crate) fn waits(&self) {
         let [recent, before] = self.recent.get();
-        let may_wake = recent | before | self.watch.levels_in_flight();
-        let awaited = may_wake.trailing_zeros() as u8;
+        let awaited = (recent | before).trailing_zeros() as u8;
         let line = self.vcpu.line();
+        // What comes does not outrank what is published, and this thread is woken by it.
+        self.watch.mask();
         line.set_awaited(awaited);
         line.arrived().store(0, Relaxed);
         self.bitmap.set(0);
@@ -111,7 +128,7 @@ impl Post {
             self.membership.count_ring();
         }
         // Demoted, this thread would not notice what comes; elevated or alone it does.
-        let may_come = self.watch.levels_in_flight().trailing_zeros() as u8;
+        let may_come = self.expected.most_urgent(&self.watch);
         if may_come < potential && self.vcpu.standing() != Standing::ALONE {
             self.watch.unmask();
             fence(SeqCst);
@@ -134,12 +151,14 @@ impl Post {
     }
 
     #[cold]
-    fn next_period(&self, now: u64) {
-        let first = self.period_ends.get() == 0;
-        self.period_ends.set(now + clock::to_ticks(RECENTLY));
-        if !first {
-            self.recent.set([0, self.recent.get()[0]]);
+    fn expect(&self, now: u64) {
+        let [mut recent, mut before] = self.recent.get();
+        if now > self.period_ends.get() {
+            self.period_ends.set(now + clock::to_ticks(RECENTLY));
+            (recent, before) = (0, recent);
+            self.recent.set([recent, before]);
         }
+        self.expected.0.store(recent | before, Relaxed);
     }
 
     /// Is another process to go first on this CPU, by its own courtesy, if the most urgent here is of `level`?
