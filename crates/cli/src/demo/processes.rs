@@ -151,6 +151,7 @@ fn judge(runs: &[Run]) -> Vec<Finding> {
     let named = |name| {
         let run: Option<&Run> = runs.iter().find(|run| run.name == name);
         run.and_then(|run| Some((run, run.server()?)))
+            .filter(|(_, server)| server.requests > 0)
     };
     let mut findings = Vec::new();
     let (Some((_, alone)), Some((run, with))) = (named("nobody else"), named("batch, daemon"))
