@@ -8,7 +8,7 @@
 //!                               slot   └──────────────────────────────────┘
 //! ```
 //!
-//! A [`Header`] is 64 bytes, a slot 16. Who may touch what:
+//! A [`Header`] is 72 bytes (8 of them for where it was spawned), a slot 16. Who may touch what:
 //!
 //! * links, `queued`: the holder of the lock of the vCPU in whose queues it is;
 //!   `next` also the inbox it is in;
@@ -24,6 +24,7 @@ use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::future::Future;
 use core::mem::ManuallyDrop;
+use core::panic::Location;
 use core::pin::Pin;
 use core::ptr::{NonNull, null_mut};
 use core::task::{Context, Poll};
@@ -121,6 +122,8 @@ pub(crate) struct Header<H: Host> {
     pub(crate) queued: AtomicU8,
     state: AtomicU8,
     traits: AtomicU8,
+    /// Where it was spawned. Last: nothing that is hot.
+    pub(crate) location: &'static Location<'static>,
 }
 
 // SAFETY: `link` is `next`, which a queued coroutine uses for nothing else.
@@ -329,6 +332,7 @@ pub(crate) struct Birth<H: Host> {
     pub(crate) kind: Kind,
     pub(crate) pinned: bool,
     pub(crate) vcpu: NonNull<Vcpu<H>>,
+    pub(crate) location: &'static Location<'static>,
 }
 
 /// Allocates a control block around `future`, or gives the future back.
@@ -358,6 +362,7 @@ pub(crate) fn allocate<F: Future + 'static, H: Host>(
         queued: AtomicU8::new(Header::<H>::NOT_QUEUED),
         state: AtomicU8::new(State::Created as u8),
         traits: AtomicU8::new(birth.kind as u8 | if birth.pinned { PINNED } else { 0 }),
+        location: birth.location,
     };
     // SAFETY: freshly allocated for this type.
     unsafe {
@@ -420,7 +425,7 @@ unsafe impl Host for Probe {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<*const ()>() != 8 || CONTROL_BLOCK_BYTES == 80);
+const _: () = assert!(size_of::<*const ()>() != 8 || CONTROL_BLOCK_BYTES == 88);
 
 /// A box for a waker that is not ours; see [`crate::join`].
 pub(crate) type BoxedWaker = Box<core::task::Waker>;

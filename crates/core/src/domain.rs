@@ -12,6 +12,7 @@ use core::future::Future;
 use core::marker::PhantomData;
 use core::num::NonZeroU32;
 use core::ops::Deref;
+use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 
 use crate::coroutine::{Birth, Header, Kind, State, allocate};
@@ -273,6 +274,7 @@ impl<H: Host> Inner<H> {
         future: F,
         options: SpawnOptions,
         pinned: Option<&Vcpu<H>>,
+        location: &'static Location<'static>,
     ) -> Result<JoinHandle<F::Output, H>, SpawnError>
     where
         F: Future + 'static,
@@ -298,6 +300,7 @@ impl<H: Host> Inner<H> {
             kind: options.kind,
             pinned: pinned.is_some(),
             vcpu: NonNull::from(home),
+            location,
         };
         let slot = self.table.take().ok_or(SpawnError::OutOfMemory)?;
         let header = match allocate(future, slot, &birth) {
@@ -496,6 +499,7 @@ impl<H: Host> Domain<H> {
     ///
     /// # Errors
     /// [`SpawnError`]; the future is dropped.
+    #[track_caller]
     pub fn spawn<F>(
         &self,
         future: F,
@@ -505,7 +509,24 @@ impl<H: Host> Domain<H> {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.inner.spawn(future, options.into(), None)
+        self.spawn_at(future, options, Location::caller())
+    }
+
+    /// The same, with the place in the source that inspection shows.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; the future is dropped.
+    pub fn spawn_at<F>(
+        &self,
+        future: F,
+        options: impl Into<SpawnOptions>,
+        location: &'static Location<'static>,
+    ) -> Result<JoinHandle<F::Output, H>, SpawnError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.inner.spawn(future, options.into(), None, location)
     }
 
     /// Wakes a coroutine by its id: it will be polled once more.
@@ -776,6 +797,7 @@ impl<H: Host> Executor<H> {
     /// Unless the future and its output are `Send`: the calling thread serves the
     /// vCPU, and it is the only one that ever will, including the drop of the
     /// executor; and the handle is used on that thread only.
+    #[track_caller]
     pub unsafe fn spawn_pinned<F>(
         &self,
         future: F,
@@ -785,10 +807,33 @@ impl<H: Host> Executor<H> {
         F: Future + 'static,
         F::Output: 'static,
     {
+        // SAFETY: passed on.
+        unsafe { self.spawn_pinned_at(future, options, Location::caller()) }
+    }
+
+    /// The same, with the place in the source that inspection shows.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; the future is dropped.
+    ///
+    /// # Safety
+    /// As [`Executor::spawn_pinned`].
+    pub unsafe fn spawn_pinned_at<F>(
+        &self,
+        future: F,
+        options: impl Into<SpawnOptions>,
+        location: &'static Location<'static>,
+    ) -> Result<JoinHandle<F::Output, H>, SpawnError>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
         if self.retired.load(Relaxed) {
             return Err(SpawnError::Closed);
         }
-        self.domain.inner.spawn(future, options.into(), Some(self))
+        let pinned = Some(&**self);
+        let options = options.into();
+        self.domain.inner.spawn(future, options, pinned, location)
     }
 
     /// Takes the vCPU out of service: cancels what is pinned to it, and gives the

@@ -12,6 +12,7 @@ use crate::coroutine::State;
 use crate::id::CoroutineId;
 use crate::level::Level;
 use crate::vcpu::Vcpu;
+use crate::watch::Poll;
 
 /// What a panicking coroutine threw.
 pub type Panic = Box<dyn Any + Send + 'static>;
@@ -80,6 +81,13 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// where it happens, before anybody can act on it.
     fn changed(&self, id: CoroutineId, level: Level, state: State) {
         let _ = (id, level, state);
+    }
+
+    /// A poll on vCPU `index` that [`Vcpu::watch_current_poll`] had asked about has ended,
+    /// at tick `ended`. On the thread that polled, between [`Host::enter`] and
+    /// [`Host::leave`]: be brief.
+    fn watched(&self, index: usize, poll: &Poll, ended: u64) {
+        let _ = (index, poll, ended);
     }
 
     /// Runs `f` and returns what it returned, or what it threw. A host whose

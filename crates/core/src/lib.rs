@@ -39,6 +39,7 @@
 //! | `domain.rs` | the handles: spawn, wake, reprio, cancel, shut down |
 //! | `join.rs`, `waker.rs` | results and wakers |
 //! | `stats.rs` | counters and histograms per level |
+//! | `watch.rs` | how long polls take, for a watchdog |
 //! | `host.rs` | what the scheduler asks of its surroundings |
 //!
 //! # Example
@@ -89,6 +90,7 @@ mod sync;
 mod table;
 mod vcpu;
 mod waker;
+mod watch;
 
 pub use coroutine::{CONTROL_BLOCK_BYTES, Kind, State};
 pub use domain::{Config, Domain, Executor, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
@@ -99,3 +101,4 @@ pub use level::{LEVELS, Level, LevelError, Priority};
 pub use running::{Picked, Polled, Running, Yielded};
 pub use stats::{BUCKETS, LevelStats, WaitHistogram};
 pub use vcpu::Vcpu;
+pub use watch::Poll;

@@ -98,6 +98,7 @@ impl<'a, H: Host> Running<'a, H> {
         let (vcpu, coroutine) = (this.vcpu, this.coroutine);
         let header = this.header();
         let slot = header.slot_ptr();
+        let began = vcpu.clock();
         let end = match header.slot().word.begin_poll() {
             Begin::Poll => {
                 // SAFETY: the coroutine's own reference outlives the poll.
@@ -111,6 +112,10 @@ impl<'a, H: Host> Running<'a, H> {
         };
         // A poll that was suspended is over only when it has been resumed.
         let _critical = Critical::<H>::enter();
+        if vcpu.is_watched(slot) {
+            // SAFETY: it is ours.
+            unsafe { vcpu.was_watched(coroutine, began) };
+        }
         if let Some(end) = end {
             vcpu.stop();
             // SAFETY: it is finished and ours.

@@ -32,7 +32,9 @@ use crate::running::{Picked, Running, Yielded};
 use crate::stats::{Counters, LevelStats};
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, fence};
-use crate::table::Table;
+use crate::table::{Slot, Table};
+use crate::waker;
+use crate::watch::Poll;
 
 /// `running`: nobody.
 const NOBODY: u8 = LEVELS as u8;
@@ -86,7 +88,11 @@ pub struct Vcpu<H: Host> {
     pub(crate) vacant: AtomicBool,
     lock: Lock,
     inbox: Inbox<Header<H>>,
-    current: AtomicPtr<Header<H>>,
+    /// The slot of the coroutine that is being polled: slots never go away, so a
+    /// watchdog may look at it.
+    current: AtomicPtr<Slot<H>>,
+    /// The slot of a poll that is to say how long it took.
+    watched: AtomicPtr<Slot<H>>,
     index: usize,
     domain: NonNull<Inner<H>>,
     guarded: UnsafeCell<Guarded<H>>,
@@ -118,6 +124,7 @@ impl<H: Host> Vcpu<H> {
             lock: Lock::new(),
             inbox: Inbox::new(),
             current: AtomicPtr::new(null_mut()),
+            watched: AtomicPtr::new(null_mut()),
             index,
             domain,
             guarded: UnsafeCell::new(Guarded {
@@ -224,7 +231,10 @@ impl<H: Host> Vcpu<H> {
     }
 
     pub(crate) fn current(&self) -> Option<NonNull<Header<H>>> {
-        NonNull::new(self.current.load(Relaxed))
+        let slot = NonNull::new(self.current.load(Relaxed))?;
+        // SAFETY: slots live as long as the domain; this one has a tenant, for the
+        // caller polls it, or holds the lock.
+        Some(unsafe { slot.as_ref() }.header())
     }
 
     /// Does it wait for something to do?
@@ -364,7 +374,8 @@ impl<H: Host> Vcpu<H> {
         let header = unsafe { coroutine.as_ref() };
         header.set_state(State::Running);
         self.running.store(header.level().get(), Relaxed);
-        self.current.store(coroutine.as_ptr(), Relaxed);
+        // Release: a watchdog looks at the slot.
+        self.current.store(header.slot_ptr().as_ptr(), Release);
         self.trace(coroutine, State::Running);
         match resumed {
             Some(entitled) => Picked::Resume {
@@ -389,6 +400,52 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     pub(crate) fn stop(&self) {
         self.current.store(null_mut(), Relaxed);
+    }
+
+    /// The poll that is under way here, from any thread; `None` if there is none, or
+    /// if it ended meanwhile. A handful of atomic steps, and no lock.
+    #[must_use]
+    pub fn current_poll(&self) -> Option<Poll> {
+        let slot = NonNull::new(self.current.load(Acquire))?;
+        let began = self.clock.load(Relaxed);
+        // SAFETY: slots live as long as the domain.
+        let word = unsafe { &slot.as_ref().word };
+        let generation = word.generation();
+        if !word.retain_by_id(generation) {
+            return None;
+        }
+        // SAFETY: just referenced.
+        let poll = unsafe { Poll::of(slot.as_ref().header(), began) };
+        // SAFETY: the reference just taken.
+        unsafe { waker::release(slot) };
+        let same = self.current.load(Relaxed) == slot.as_ptr() && self.clock.load(Relaxed) == began;
+        same.then_some(poll)
+    }
+
+    /// When the poll that is under way here ends, [`Host::watched`] is told how long it
+    /// took. Any thread; two loads and a store.
+    pub fn watch_current_poll(&self) {
+        self.watched.store(self.current.load(Relaxed), Relaxed);
+    }
+
+    /// Is the poll that has just ended to say how long it took? One load.
+    #[inline]
+    pub(crate) fn is_watched(&self, slot: NonNull<Slot<H>>) -> bool {
+        self.watched.load(Relaxed) == slot.as_ptr()
+    }
+
+    /// A watched poll, which began at tick `began`, has ended.
+    ///
+    /// # Safety
+    /// The caller owns the coroutine.
+    #[cold]
+    pub(crate) unsafe fn was_watched(&self, coroutine: NonNull<Header<H>>, began: u64) {
+        self.watched.store(null_mut(), Relaxed);
+        // SAFETY: owned, hence alive.
+        let poll = unsafe { Poll::of(coroutine, began) };
+        // What is polled next is not charged for it.
+        self.refresh_clock();
+        self.inner().host.watched(self.index, &poll, self.clock());
     }
 
     /// Suspends the coroutine that is being polled here: it queues in its level as
@@ -735,7 +792,7 @@ impl<'a, H: Host> Locked<'a, H> {
         // SAFETY: passed on.
         let level = unsafe { self.push(coroutine, now) };
         self.publish();
-        let polling = vcpu.current().is_some();
+        let polling = vcpu.is_polling();
         let urgent = level.get() < vcpu.running.load(Relaxed) && polling;
         if urgent {
             vcpu.preempt
@@ -856,13 +913,13 @@ impl<'a, H: Host> Locked<'a, H> {
             // SAFETY: queued, and on this vCPU, whose lock is held.
             unsafe { guarded.queues.relink(coroutine) };
             self.publish();
-            if new.get() < vcpu.running.load(Relaxed) && vcpu.current().is_some() {
+            if new.get() < vcpu.running.load(Relaxed) && vcpu.is_polling() {
                 vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
             }
             if vcpu.attended.load(Relaxed) {
                 vcpu.attend();
             }
-        } else if vcpu.current() == Some(coroutine) {
+        } else if vcpu.current.load(Relaxed) == header.slot_ptr().as_ptr() {
             vcpu.running.store(new.get(), Relaxed);
             if self.queues().ready() & new.more_urgent_bits() != 0 {
                 vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);

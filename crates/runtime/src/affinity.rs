@@ -3,6 +3,7 @@
 use std::io;
 
 /// The CPUs of a thread.
+#[derive(Clone)]
 pub(crate) struct Mask(libc::cpu_set_t);
 
 impl Mask {

@@ -16,8 +16,9 @@ use crate::blocking::Pool;
 use crate::board::{Board, Membership};
 use crate::clock;
 use crate::host::Linux;
+use crate::observe::{OnStall, Stall, Watch, Watchdog};
 use crate::preempt::{self, Preemption};
-use crate::runtime::{Engine, Meters, Runtime, Shared};
+use crate::runtime::{Engine, Meters, Observers, Runtime, Shared};
 
 /// Settings of a runtime to be built.
 ///
@@ -48,6 +49,10 @@ pub struct Builder {
     blocking_threads: usize,
     main_level: Level,
     name: String,
+    stall_limit: Option<Duration>,
+    on_stall: Option<OnStall>,
+    #[cfg(feature = "observe")]
+    observe: bool,
 }
 
 impl Builder {
@@ -67,6 +72,10 @@ impl Builder {
             blocking_threads: 64,
             main_level: Level::DEFAULT,
             name: "upshift".into(),
+            stall_limit: None,
+            on_stall: None,
+            #[cfg(feature = "observe")]
+            observe: false,
         }
     }
 
@@ -221,6 +230,52 @@ impl Builder {
         self
     }
 
+    /// Finds polls that take longer than this, also while they are still going on
+    /// (default: nobody looks). A millisecond at least; see
+    /// [`observe`](crate::observe).
+    ///
+    /// The longest are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with
+    /// the place where its coroutine was spawned; what else happens says
+    /// [`on_stall`](Builder::on_stall). A thread looks every half of the limit (5 ms at
+    /// most) while something is polled, and sleeps while nothing is.
+    #[must_use]
+    pub fn stall_limit(mut self, limit: Duration) -> Builder {
+        self.stall_limit = Some(limit);
+        self
+    }
+
+    /// What to do about polls that take longer than
+    /// [`stall_limit`](Builder::stall_limit): called by a thread of its own, ten
+    /// times a second at most.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = upshift::Runtime::builder()
+    ///     .stall_limit(Duration::from_millis(10))
+    ///     .on_stall(upshift::observe::to_stderr)
+    ///     .build()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn on_stall(mut self, tell: impl Fn(&Stall) + Send + Sync + 'static) -> Builder {
+        self.on_stall = Some(OnStall(Arc::new(tell)));
+        self
+    }
+
+    /// Lets `upshift top` attach: a Unix socket for processes of the same user
+    /// (default: as the environment variable `UPSHIFT_OBSERVE` says, 1 or 0). Turns on
+    /// [`stall_limit`](Builder::stall_limit), of 10 ms if none is given. If the socket
+    /// cannot be had the runtime says why on standard error, and works without.
+    ///
+    /// Needs the feature `observe`.
+    #[cfg(feature = "observe")]
+    #[must_use]
+    pub fn observe(mut self, observe: bool) -> Builder {
+        self.observe = observe;
+        self
+    }
+
     /// Builds the runtime and starts its threads.
     ///
     /// # Errors
@@ -262,6 +317,7 @@ impl Builder {
     }
 
     fn build_with(self, settings: Option<preempt::Settings>) -> io::Result<Runtime> {
+        let observation = Observation::of(&self)?;
         // Of the machine, not of this thread: whoever wakes may run elsewhere.
         let cpus = affinity::online_cpus();
         let default_spin = if cpus > 1 && self.vcpus <= cpus && settings.is_none() {
@@ -309,6 +365,7 @@ impl Builder {
             membership: Membership::find(self.board)?,
             built: clock::ticks(),
             meters: Meters::default(),
+            watch: OnceLock::new(),
         });
         let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
         let mut affinity = None;
@@ -326,10 +383,11 @@ impl Builder {
                 Engine::Inline(Box::new(shared.worker(executor, pin)?))
             }
         };
-        let runtime = Runtime {
+        let mut runtime = Runtime {
             shared,
             engine,
             main_level: self.main_level,
+            observers: Observers::default(),
             affinity,
             not_send: PhantomData,
         };
@@ -345,6 +403,7 @@ impl Builder {
             }
             membership.keep(&runtime.shared.name)?;
         }
+        observation.start(&mut runtime)?;
         Ok(runtime)
     }
 
@@ -375,6 +434,54 @@ impl Builder {
             machine.look_cost,
             self.suspended.max(1) + 1,
         ))
+    }
+}
+
+/// What is to look on, and where.
+struct Observation {
+    watch: Option<Watch>,
+    on_stall: Option<OnStall>,
+    #[cfg(feature = "observe")]
+    view: bool,
+    mask: affinity::Mask,
+}
+
+impl Observation {
+    /// Before the building thread is pinned.
+    fn of(builder: &Builder) -> io::Result<Observation> {
+        #[cfg(feature = "observe")]
+        let view = builder.observe
+            || std::env::var_os("UPSHIFT_OBSERVE").is_some_and(|value| value != "0");
+        #[cfg(not(feature = "observe"))]
+        let view = false;
+        let watched = view || builder.stall_limit.is_some() || builder.on_stall.is_some();
+        Ok(Observation {
+            watch: watched.then(|| Watch::new(builder.stall_limit)),
+            on_stall: builder.on_stall.clone(),
+            #[cfg(feature = "observe")]
+            view,
+            mask: affinity::current()?,
+        })
+    }
+
+    fn start(self, runtime: &mut Runtime) -> io::Result<()> {
+        let shared = &runtime.shared;
+        if let Some(watch) = self.watch {
+            let watch = Arc::new(watch);
+            shared.domain.host().set_longest(watch.longest.clone());
+            let _ = shared.watch.set(watch.clone());
+            let mask = self.mask.clone();
+            runtime.observers.watchdog =
+                Some(Watchdog::start(shared, &watch, self.on_stall, mask)?);
+        }
+        #[cfg(feature = "observe")]
+        if self.view {
+            match crate::observe::Server::start(shared, self.mask) {
+                Ok(view) => runtime.observers.view = Some(view),
+                Err(error) => eprintln!("upshift: no socket for `upshift top`: {error}"),
+            }
+        }
+        Ok(())
     }
 }
 

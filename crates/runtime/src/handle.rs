@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::sync::Arc;
 
 use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError, State};
@@ -10,6 +11,7 @@ use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError, State};
 use crate::board::BoardStats;
 use crate::context;
 use crate::metrics::Metrics;
+use crate::observe::traced;
 use crate::preempt::PreemptionStats;
 use crate::runtime::Shared;
 use crate::task::JoinHandle;
@@ -35,6 +37,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`SpawnError`] without memory, or while the runtime shuts down.
+    #[track_caller]
     pub fn spawn<F>(
         &self,
         future: F,
@@ -44,7 +47,9 @@ impl Handle {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.shared.domain.spawn(future, priority.into())
+        let (priority, location) = (priority.into(), Location::caller());
+        let future = traced(future, location, priority);
+        self.shared.domain.spawn_at(future, priority, location)
     }
 
     /// Wakes a coroutine.

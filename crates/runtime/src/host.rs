@@ -1,14 +1,16 @@
 //! A Linux process as a host of the scheduler.
 
 use std::cell::Cell;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use upshift_core::{Host, MAX_VCPUS, Panic, Vcpu};
+use upshift_core::{Host, MAX_VCPUS, Panic, Poll, Vcpu};
 use upshift_ring::{Remote, Watch};
 
 use crate::clock;
+use crate::observe::Longest;
 use crate::preempt;
 
 thread_local! {
@@ -31,12 +33,13 @@ pub(crate) fn served() -> Option<NonNull<Vcpu<Linux>>> {
 }
 
 /// The scheduler's view of the process: clock, thread identity, wake-ups.
-#[derive(Debug)]
 pub struct Linux {
     /// How to end the wait of each vCPU.
     remotes: Box<[Mutex<Option<Remote>>]>,
     /// How to wake the sentinel of each preemptible vCPU.
     bells: Box<[Mutex<Option<Watch>>]>,
+    /// Who is told of long polls.
+    longest: OnceLock<Arc<Longest>>,
 }
 
 impl Linux {
@@ -44,6 +47,7 @@ impl Linux {
         Linux {
             remotes: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
             bells: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
+            longest: OnceLock::new(),
         }
     }
 
@@ -53,10 +57,20 @@ impl Linux {
             .unwrap_or_else(PoisonError::into_inner) = remote;
     }
 
+    pub(crate) fn set_longest(&self, longest: Arc<Longest>) {
+        let _ = self.longest.set(longest);
+    }
+
     pub(crate) fn set_bell(&self, index: usize, bell: Option<Watch>) {
         *self.bells[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = bell;
+    }
+}
+
+impl fmt::Debug for Linux {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Linux").finish_non_exhaustive()
     }
 }
 
@@ -114,6 +128,12 @@ unsafe impl Host for Linux {
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(bell) = &*bell {
             bell.ring_bell();
+        }
+    }
+
+    fn watched(&self, index: usize, poll: &Poll, ended: u64) {
+        if let Some(longest) = self.longest.get() {
+            longest.ended(index, poll, ended);
         }
     }
 

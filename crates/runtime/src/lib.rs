@@ -53,6 +53,7 @@
 //! | [`io`] | the traits of the ecosystem, and copying |
 //! | `tls` | TLS over any of the streams (feature `tls`) |
 //! | [`metrics`] | what has happened so far |
+//! | [`observe`] | stalls, spans, the live view |
 //! | [`sys`] | the papers' system calls in two forms |
 //! | `hyper` (feature) | hyper, axum and tower on this runtime |
 
@@ -71,6 +72,7 @@ pub mod hyper;
 pub mod io;
 pub mod metrics;
 pub mod net;
+pub mod observe;
 mod preempt;
 pub mod process;
 mod runtime;

@@ -29,6 +29,7 @@ use crate::context;
 use crate::handle::Handle;
 use crate::host::Linux;
 use crate::metrics::Meter;
+use crate::observe::{Watch, Watchdog};
 use crate::preempt::{self, PreemptionStats, Split};
 use crate::time::Timers;
 use crate::worker::Worker;
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     /// When it was built, ticks.
     pub(crate) built: u64,
     pub(crate) meters: Meters,
+    /// Set if polls are watched.
+    pub(crate) watch: OnceLock<Arc<Watch>>,
 }
 
 /// What each vCPU says of itself; one that is released and added again goes on with its own.
@@ -274,7 +277,16 @@ pub struct Runtime {
     pub(crate) main_level: Level,
     /// The affinity of the building thread before it was pinned.
     pub(crate) affinity: Option<affinity::Mask>,
+    pub(crate) observers: Observers,
     pub(crate) not_send: PhantomData<*const ()>,
+}
+
+/// Threads that look on; they end first.
+#[derive(Default)]
+pub(crate) struct Observers {
+    pub(crate) watchdog: Option<Watchdog>,
+    #[cfg(feature = "observe")]
+    pub(crate) view: Option<crate::observe::Server>,
 }
 
 /// How vCPU 0 is served.
@@ -318,11 +330,13 @@ impl Runtime {
     ///
     /// # Panics
     /// If the future panics, with its payload; or if called inside a coroutine.
+    #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(
             context::current_id().is_none(),
             "block_on inside a coroutine would stop its vCPU: use `.await`"
         );
+        let location = std::panic::Location::caller();
         let mut output = None;
         let done = Cell::new(false);
         {
@@ -342,7 +356,7 @@ impl Runtime {
             // ever polls what is pinned to vCPU 0; the handle stays here.
             let spawned = unsafe {
                 self.executor()
-                    .spawn_pinned(main, Priority::At(self.main_level))
+                    .spawn_pinned_at(main, Priority::At(self.main_level), location)
             };
             match spawned {
                 Ok(handle) => {
@@ -424,6 +438,7 @@ impl Drop for AbortOnUnwind {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
+        self.observers = Observers::default();
         let shared = self.shared.clone();
         shared.domain.close();
         // Cancelled coroutines exit on their vCPUs; this thread serves its own.

@@ -5,11 +5,13 @@
 
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 
 use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError};
 
 use crate::context;
 use crate::host::Linux;
+use crate::observe::traced;
 
 /// The right to a coroutine's result; awaiting it lends the coroutine the
 /// waiter's priority.
@@ -35,22 +37,41 @@ const OUTSIDE: &str =
 /// # Panics
 /// Outside a runtime; while the runtime shuts down; without memory.
 /// [`try_spawn`] returns these as errors.
+#[track_caller]
 pub fn spawn<F>(future: F, priority: impl Into<Priority>) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    match context::with(|worker| worker.executor.domain().spawn(future, priority.into())) {
+    match spawn_here(future, priority.into(), Location::caller()) {
         Some(Ok(handle)) => handle,
         Some(Err(error)) => panic!("{error}"),
         None => panic!("{OUTSIDE}"),
     }
 }
 
+/// `None`: outside a runtime.
+fn spawn_here<F>(
+    future: F,
+    priority: Priority,
+    location: &'static Location<'static>,
+) -> Option<Result<JoinHandle<F::Output>, SpawnError>>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let future = traced(future, location, priority);
+    context::with(|worker| {
+        let domain = worker.executor.domain();
+        domain.spawn_at(future, priority, location)
+    })
+}
+
 /// [`spawn`] for programs that go on without the coroutine.
 ///
 /// # Errors
 /// [`SpawnError`]: no memory, shutting down, or (`NoVcpu`) outside a runtime.
+#[track_caller]
 pub fn try_spawn<F>(
     future: F,
     priority: impl Into<Priority>,
@@ -59,8 +80,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    context::with(|worker| worker.executor.domain().spawn(future, priority.into()))
-        .unwrap_or(Err(SpawnError::NoVcpu))
+    spawn_here(future, priority.into(), Location::caller()).unwrap_or(Err(SpawnError::NoVcpu))
 }
 
 /// Starts a coroutine that never leaves the vCPU of the caller; its future need
@@ -70,6 +90,7 @@ where
 /// As [`spawn`]. With [preemption](crate::Builder::preemption), also if the caller
 /// is neither the main coroutine of `block_on` nor such a local one: other
 /// coroutines go from thread to thread there.
+#[track_caller]
 pub fn spawn_local<F>(future: F, priority: impl Into<Priority>) -> LocalHandle<F::Output>
 where
     F: Future + 'static,
@@ -79,11 +100,14 @@ where
         !crate::preempt::is_seated(),
         "with preemption, spawn_local works from the main coroutine and other local ones only: use spawn"
     );
+    let (priority, location) = (priority.into(), Location::caller());
+    let future = traced(future, location, priority);
     // SAFETY: what is pinned to a vCPU is polled by one thread from beginning to
     // end: this one, which serves the vCPU, or is the home of a preemptible one;
     // and `LocalHandle` keeps the handle on it.
-    let spawned =
-        context::with(|worker| unsafe { worker.executor.spawn_pinned(future, priority.into()) });
+    let spawned = context::with(|worker| unsafe {
+        worker.executor.spawn_pinned_at(future, priority, location)
+    });
     match spawned {
         Some(Ok(inner)) => LocalHandle {
             inner,
@@ -139,6 +163,7 @@ impl<T> Future for LocalHandle<T> {
 ///
 /// # Panics
 /// As [`spawn`].
+#[track_caller]
 pub fn spawn_blocking<R: Send + 'static>(
     function: impl FnOnce() -> R + Send + 'static,
 ) -> JoinHandle<R> {

@@ -22,7 +22,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use upshift_core::{Executor, Picked, Polled, Yielded};
@@ -100,6 +100,8 @@ impl Worker {
     /// ended or a wait is over.
     pub(crate) fn run(&self, done: impl Fn() -> bool) {
         let _entered = context::enter(self);
+        fence(Ordering::SeqCst);
+        self.tell_watchdog();
         let mut spin = Spin::default();
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
@@ -237,6 +239,14 @@ impl Worker {
         }
     }
 
+    /// Polls begin again. After a full barrier (that of `unpark`).
+    #[inline]
+    pub(crate) fn tell_watchdog(&self) {
+        if let Some(watch) = self.shared.watch.get() {
+            watch.vcpu_wakes();
+        }
+    }
+
     /// Waits for completions, timers or wakes, spinning first if that has been
     /// worthwhile.
     pub(crate) fn wait(&self, spin: &mut Spin) {
@@ -272,6 +282,7 @@ impl Worker {
         self.executor.unpark();
         self.executor.refresh_clock();
         self.meter.unpark(self.executor.clock());
+        self.tell_watchdog();
         let waited = self.executor.clock().wrapping_sub(began);
         let woken = self.executor.has_arrivals();
         self.ring.reap();

@@ -2,7 +2,7 @@
 
 use upshift_core::{LEVELS, Level};
 
-use super::{CoroutineMetrics, Histogram, LevelMetrics, Meter, Metrics, VcpuMetrics};
+use super::{CoroutineMetrics, Histogram, LevelMetrics, Meter, Metrics, StallMetrics, VcpuMetrics};
 use crate::clock;
 use crate::host::Linux;
 use crate::runtime::Shared;
@@ -50,6 +50,19 @@ pub(crate) fn collect(shared: &Shared) -> Metrics {
         vcpus,
         preemption: shared.preemption_stats(),
         blocking: shared.pool.metrics(),
+        stalls: stalls(shared),
+    }
+}
+
+fn stalls(shared: &Shared) -> StallMetrics {
+    let Some(watch) = shared.watch.get() else {
+        return StallMetrics::default();
+    };
+    let (count, longest) = watch.longest.snapshot();
+    StallMetrics {
+        limit: watch.limit,
+        count,
+        longest,
     }
 }
 
@@ -70,7 +83,10 @@ fn of_vcpu(vcpu: &Vcpu, meter: &Meter, levels: &mut Levels) -> VcpuMetrics {
         polling += stats.run_ticks;
         levels.add(level, queued, running, &stats);
     }
-    let times = meter.times(clock::ticks());
+    let poll = vcpu.current_poll();
+    let now = clock::ticks();
+    let age = poll.map_or(0, |poll| now.saturating_sub(poll.began));
+    let times = meter.times(now);
     let idle = times.parked + times.spin;
     // The clock of a poll may be that of the wait before it.
     let busy = times.in_service.saturating_sub(idle);
@@ -78,6 +94,8 @@ fn of_vcpu(vcpu: &Vcpu, meter: &Meter, levels: &mut Levels) -> VcpuMetrics {
         index: vcpu.index(),
         active: !vcpu.is_retired(),
         is_parked: vcpu.is_parked(),
+        polls_location: poll.map(|poll| poll.location.to_string()),
+        poll_age: clock::from_ticks(age),
         running,
         ready,
         suspended: vcpu.suspended() as u64,

@@ -69,6 +69,9 @@ pub struct Metrics {
     pub preemption: PreemptionStats,
     /// The threads of [`spawn_blocking`](crate::spawn_blocking).
     pub blocking: BlockingMetrics,
+    /// The polls that took longest; empty unless
+    /// [`Builder::stall_limit`](crate::Builder::stall_limit) was set.
+    pub stalls: StallMetrics,
 }
 
 /// Coroutines, counted. `live` is the sum of the four states below it.
@@ -136,6 +139,11 @@ pub struct VcpuMetrics {
     pub active: bool,
     /// It waits for something to do.
     pub is_parked: bool,
+    /// Where what it polls now was spawned: `file:line:column`.
+    pub polls_location: Option<String>,
+    /// How long the poll that is under way has taken.
+    #[cfg_attr(feature = "serde", serde(rename = "poll_age_ns", with = "nanos"))]
+    pub poll_age: Duration,
     /// The level of what it polls now.
     #[cfg_attr(feature = "serde", serde(with = "nanos::optional_level"))]
     pub running: Option<Level>,
@@ -206,6 +214,42 @@ pub struct RingMetrics {
     pub kicks: u64,
     /// Operations refused because too many were alive.
     pub refused: u64,
+}
+
+/// Polls that took long.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[non_exhaustive]
+pub struct StallMetrics {
+    /// The limit; zero: nobody looks.
+    #[cfg_attr(feature = "serde", serde(rename = "limit_ns", with = "nanos"))]
+    pub limit: Duration,
+    /// Polls that took longer than the limit, and have ended.
+    pub count: u64,
+    /// The longest polls, longest first, one for each place where coroutines are
+    /// spawned. Polls below half the limit are a sample.
+    pub longest: Vec<LongPoll>,
+}
+
+/// The longest poll of the coroutines that were spawned in one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+#[non_exhaustive]
+pub struct LongPoll {
+    /// Where they were spawned: `file:line:column`.
+    pub location: String,
+    /// The coroutine.
+    pub id: String,
+    /// Its level then.
+    #[cfg_attr(feature = "serde", serde(with = "nanos::level"))]
+    pub level: Level,
+    /// How long the poll took.
+    #[cfg_attr(feature = "serde", serde(rename = "longest_ns", with = "nanos"))]
+    pub longest: Duration,
+    /// A poll of this place is under way that the watchdog has reported.
+    pub is_running: bool,
+    /// How many polls of this place were timed.
+    pub watched: u64,
 }
 
 /// The threads of [`spawn_blocking`](crate::spawn_blocking).

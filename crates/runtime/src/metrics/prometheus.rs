@@ -293,7 +293,9 @@ fn preemption(metrics: &Metrics, to: &mut Formatter<'_>) -> fmt::Result {
     single(to, (name, Counter, help), stats.useless)?;
     let help = "Ring system calls made by a suspended thread.";
     let name = "preemption_services_total";
-    single(to, (name, Counter, help), stats.services)
+    single(to, (name, Counter, help), stats.services)?;
+    let help = "Polls that took longer than the stall limit.";
+    single(to, ("stalls_total", Counter, help), metrics.stalls.count)
 }
 
 #[cfg(test)]

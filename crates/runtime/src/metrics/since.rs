@@ -43,6 +43,7 @@ impl Metrics {
         less(&mut mine.looks, theirs.looks);
         less(&mut mine.useless, theirs.useless);
         less(&mut mine.services, theirs.services);
+        less(&mut now.stalls.count, earlier.stalls.count);
         now
     }
 }

@@ -142,7 +142,7 @@ pub(crate) async fn write_all_vectored<B: IoBuf>(
     fd: &Fd,
     buffers: Vec<B>,
 ) -> (io::Result<()>, Vec<B>) {
-    let length = buffers.iter().map(IoBuf::io_len).sum();
+    let length: usize = buffers.iter().map(IoBuf::io_len).sum();
     if length == 0 {
         return (Ok(()), buffers);
     }

@@ -319,7 +319,7 @@ mod tests {
         wheel.insert(year, 1);
         let next = wheel.next_deadline().unwrap();
         assert!((year..year + TICK).contains(&next));
-        assert_eq!(fired(&mut wheel, next - 1), []);
+        assert_eq!(fired(&mut wheel, next - 1), [0u32; 0]);
         assert_eq!(fired(&mut wheel, next), [1]);
         assert_eq!(wheel.next_deadline(), None);
     }
@@ -336,12 +336,12 @@ mod tests {
     fn the_last_deadline_is_kept_and_can_be_removed() {
         let mut wheel = Wheel::new(5);
         let key = wheel.insert(u64::MAX, 1);
-        assert_eq!(fired(&mut wheel, u64::MAX - TICK), []);
+        assert_eq!(fired(&mut wheel, u64::MAX - TICK), [0u32; 0]);
         assert_eq!(wheel.next_deadline(), Some(LAST_TICK << TICK_BITS));
         assert_eq!(wheel.remove(key), Some(1));
         assert_eq!(wheel.next_deadline(), None);
         // Nothing overflows when the clock does not go on.
-        assert_eq!(fired(&mut wheel, u64::MAX), []);
+        assert_eq!(fired(&mut wheel, u64::MAX), [0u32; 0]);
         wheel.insert(u64::MAX, 2);
         assert_eq!(fired(&mut wheel, u64::MAX), [2]);
     }
@@ -350,7 +350,7 @@ mod tests {
     fn a_clock_that_goes_back_fires_nothing() {
         let mut wheel = Wheel::new(1_000_000);
         wheel.insert(1_000_001, 1);
-        assert_eq!(fired(&mut wheel, 10), []);
+        assert_eq!(fired(&mut wheel, 10), [0u32; 0]);
         assert_eq!(fired(&mut wheel, 1_000_000 + TICK), [1]);
     }
 

@@ -1,0 +1,131 @@
+//! Where the sockets of the live view are: a directory of the user's own, one socket
+//! per runtime, named by process id.
+//!
+//! `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where there is no such directory.
+//! Whoever else could write to it could pretend to be a process of the user's, so a
+//! directory that is not ours alone is refused.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// A socket of the live view.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct SocketName {
+    /// The process.
+    pub pid: u32,
+    /// Which of its runtimes, from 1.
+    pub runtime: u32,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// The effective user of this process.
+pub(super) fn user() -> u32 {
+    // SAFETY: no pointers; cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// The directory of this user's sockets. It need not exist.
+#[must_use]
+pub fn socket_dir() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if Path::new(&dir).is_absolute() && Path::new(&dir).is_dir() => {
+            Path::new(&dir).join("upshift")
+        }
+        _ => PathBuf::from(format!("/tmp/upshift-{}", user())),
+    }
+}
+
+/// The sockets that are there, by process id; some may be of processes that are gone.
+///
+/// # Errors
+/// What the kernel answered; `PermissionDenied` for a directory that is not this
+/// user's alone. A directory that does not exist is empty.
+pub fn sockets() -> io::Result<Vec<SocketName>> {
+    let dir = socket_dir();
+    match check(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        checked => checked?,
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&dir)? {
+        let entry = entry?;
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if let (true, Some((pid, runtime))) = (is_socket, parse(&entry.file_name())) {
+            found.push(SocketName {
+                pid,
+                runtime,
+                path: entry.path(),
+            });
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// `PID.sock` or `PID-N.sock`.
+fn parse(name: &OsStr) -> Option<(u32, u32)> {
+    let name = name.to_str()?.strip_suffix(".sock")?;
+    match name.split_once('-') {
+        Some((pid, runtime)) => Some((pid.parse().ok()?, runtime.parse().ok()?)),
+        None => Some((name.parse().ok()?, 1)),
+    }
+}
+
+/// The path of a runtime of this process, in a directory that is there.
+pub(super) fn path_of(runtime: u32) -> io::Result<PathBuf> {
+    let dir = socket_dir();
+    match DirBuilder::new().mode(0o700).create(&dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => check(&dir)?,
+    }
+    let pid = std::process::id();
+    Ok(match runtime {
+        1 => dir.join(format!("{pid}.sock")),
+        n => dir.join(format!("{pid}-{n}.sock")),
+    })
+}
+
+fn check(dir: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(dir)?;
+    if metadata.is_dir() && metadata.uid() == user() && metadata.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "{} is not a directory of this user's alone: remove it, or set XDG_RUNTIME_DIR",
+            dir.display()
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        assert_eq!(parse(OsStr::new("12.sock")), Some((12, 1)));
+        assert_eq!(parse(OsStr::new("12-3.sock")), Some((12, 3)));
+        for bad in ["12", "x.sock", "12-.sock", "-3.sock", "1-2-3.sock", ".sock"] {
+            assert_eq!(parse(OsStr::new(bad)), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_others_may_enter_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = std::env::temp_dir().join(format!("upshift-check-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        for (mode, good) in [(0o700, true), (0o750, false), (0o777, false)] {
+            fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(check(&dir).is_ok(), good, "{mode:o}");
+        }
+        fs::remove_dir(&dir).unwrap();
+    }
+}

@@ -1,0 +1,310 @@
+//! [`Longest`]: the longest polls, one entry per place where coroutines are spawned,
+//! and the stalls that wait to be reported. Both bounded; O(entries) per watched poll.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use upshift_core::{CoroutineId, Level, Poll};
+
+use crate::clock;
+use crate::metrics::LongPoll;
+
+/// Places that are remembered; those with the longest polls stay.
+const PLACES: usize = 32;
+/// Stalls that wait to be reported; those that find no room are counted.
+const WAITING: usize = 64;
+
+/// A poll that took longer than the limit, or is still taking longer.
+///
+/// Its `Display` is a sentence.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stall {
+    /// The coroutine.
+    pub id: CoroutineId,
+    /// Its level.
+    pub level: Level,
+    /// Where it was spawned.
+    pub location: &'static Location<'static>,
+    /// The vCPU that polls it.
+    pub vcpu: usize,
+    /// How long the poll has taken; time in which it was suspended counts.
+    pub duration: Duration,
+    /// It has not ended. It is reported again when it does.
+    pub is_running: bool,
+    /// Stalls since the last report that were not reported, for there were too many.
+    pub suppressed: u64,
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "coroutine {} (level {}, spawned at {}) {} for {:?} on vCPU {}",
+            self.id,
+            self.level,
+            self.location,
+            if self.is_running {
+                "has been polled"
+            } else {
+                "was polled"
+            },
+            self.duration,
+            self.vcpu,
+        )?;
+        if self.is_running {
+            f.write_str(" and goes on")?;
+        }
+        match self.suppressed {
+            0 => Ok(()),
+            more => write!(f, "; {more} other stalls were not reported"),
+        }
+    }
+}
+
+/// Prints a stall on standard error: for [`Builder::on_stall`](crate::Builder::on_stall).
+pub fn to_stderr(stall: &Stall) {
+    eprintln!("upshift: stall: {stall}");
+}
+
+/// Emits a stall as a warning: for [`Builder::on_stall`](crate::Builder::on_stall).
+#[cfg(feature = "tracing")]
+pub fn to_tracing(stall: &Stall) {
+    tracing::warn!(
+        target: "upshift::stall",
+        coroutine = %stall.id,
+        level = stall.level.get(),
+        location = %stall.location,
+        vcpu = stall.vcpu,
+        duration_ns = clock::nanos(stall.duration),
+        is_running = stall.is_running,
+        suppressed = stall.suppressed,
+        "{stall}"
+    );
+}
+
+/// What to do with stalls.
+#[derive(Clone)]
+pub(crate) struct OnStall(pub(crate) Arc<dyn Fn(&Stall) + Send + Sync>);
+
+impl fmt::Debug for OnStall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnStall")
+    }
+}
+
+struct Place {
+    location: &'static Location<'static>,
+    id: CoroutineId,
+    level: Level,
+    /// Ticks.
+    longest: u64,
+    /// Ticks at which the poll began that has not ended.
+    running: Option<u64>,
+    watched: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    places: Vec<Place>,
+    waiting: VecDeque<Stall>,
+    suppressed: u64,
+    stalls: u64,
+}
+
+/// See the module.
+pub(crate) struct Longest {
+    limit: u64,
+    inner: Mutex<Inner>,
+}
+
+impl Longest {
+    /// For polls of more than `limit` ticks.
+    pub(crate) fn new(limit: u64) -> Longest {
+        Longest {
+            limit,
+            inner: Mutex::default(),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A watched poll has ended. On the thread that polled it.
+    pub(crate) fn ended(&self, vcpu: usize, poll: &Poll, ended: u64) {
+        let ticks = ended.saturating_sub(poll.began);
+        let mut inner = self.inner();
+        if let Some(place) = inner.place(poll, ticks) {
+            place.watched += 1;
+            if place.running == Some(poll.began) {
+                place.running = None;
+            }
+        }
+        if ticks >= self.limit {
+            inner.stalls += 1;
+            inner.report(vcpu, poll, ticks, false);
+        }
+    }
+
+    /// A poll is seen under way. With `report` it has become a stall.
+    pub(crate) fn seen(&self, vcpu: usize, poll: &Poll, now: u64, report: bool) {
+        let ticks = now.saturating_sub(poll.began);
+        let mut inner = self.inner();
+        if let Some(place) = inner.place(poll, ticks) {
+            place.running = Some(poll.began);
+        }
+        if report {
+            inner.report(vcpu, poll, ticks, true);
+        }
+    }
+
+    /// The next stall to be reported.
+    pub(crate) fn next_report(&self) -> Option<Stall> {
+        self.inner().waiting.pop_front()
+    }
+
+    /// So many stalls are not reported: the next report says so.
+    pub(crate) fn suppress(&self, count: u64) {
+        self.inner().suppressed += count;
+    }
+
+    /// How many stalls there were, and the longest polls, longest first.
+    pub(crate) fn snapshot(&self) -> (u64, Vec<LongPoll>) {
+        let inner = self.inner();
+        let mut longest: Vec<LongPoll> = inner
+            .places
+            .iter()
+            .map(|place| LongPoll {
+                location: place.location.to_string(),
+                id: place.id.to_string(),
+                level: place.level,
+                longest: clock::from_ticks(place.longest),
+                is_running: place.running.is_some(),
+                watched: place.watched,
+            })
+            .collect();
+        longest.sort_by_key(|poll| std::cmp::Reverse(poll.longest));
+        (inner.stalls, longest)
+    }
+}
+
+impl Inner {
+    /// The entry of the poll's place, with its longest poll brought up to date.
+    fn place(&mut self, poll: &Poll, ticks: u64) -> Option<&mut Place> {
+        let known = self
+            .places
+            .iter()
+            .position(|place| place.location == poll.location);
+        let index = match known {
+            Some(index) => index,
+            None => self.new_place(poll, ticks)?,
+        };
+        let place = &mut self.places[index];
+        if ticks >= place.longest {
+            place.longest = ticks;
+            place.id = poll.id;
+            place.level = poll.level;
+        }
+        Some(place)
+    }
+
+    fn new_place(&mut self, poll: &Poll, ticks: u64) -> Option<usize> {
+        let place = Place {
+            location: poll.location,
+            id: poll.id,
+            level: poll.level,
+            longest: ticks,
+            running: None,
+            watched: 0,
+        };
+        if self.places.len() < PLACES {
+            self.places.push(place);
+            return Some(self.places.len() - 1);
+        }
+        let shortest = (0..PLACES).min_by_key(|&index| self.places[index].longest)?;
+        if self.places[shortest].longest >= ticks {
+            return None;
+        }
+        self.places[shortest] = place;
+        Some(shortest)
+    }
+
+    fn report(&mut self, vcpu: usize, poll: &Poll, ticks: u64, is_running: bool) {
+        if self.waiting.len() >= WAITING {
+            self.suppressed += 1;
+            return;
+        }
+        self.waiting.push_back(Stall {
+            id: poll.id,
+            level: poll.level,
+            location: poll.location,
+            vcpu,
+            duration: clock::from_ticks(ticks),
+            is_running,
+            suppressed: std::mem::take(&mut self.suppressed),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(location: &'static Location<'static>, id: u64) -> Poll {
+        Poll {
+            id: CoroutineId::from_u64(id),
+            level: Level::DEFAULT,
+            location,
+            began: 1_000,
+        }
+    }
+
+    #[test]
+    fn places_are_few_and_keep_the_longest() {
+        let longest = Longest::new(u64::MAX);
+        // Every line is a place of its own.
+        let here = Location::caller();
+        for n in 0..3 {
+            longest.ended(0, &poll(here, n), 1_000 + 100_000 * (3 - n));
+        }
+        let (stalls, list) = longest.snapshot();
+        assert_eq!((stalls, list.len()), (0, 1));
+        assert_eq!(list[0].watched, 3);
+        assert_eq!(list[0].id, CoroutineId::from_u64(0).to_string());
+    }
+
+    #[test]
+    fn stalls_wait_in_a_bounded_queue_and_the_rest_are_counted() {
+        let longest = Longest::new(10);
+        for n in 0..100 {
+            longest.ended(1, &poll(Location::caller(), n), 2_000);
+        }
+        let mut reported = 0;
+        while let Some(stall) = longest.next_report() {
+            assert_eq!((stall.vcpu, stall.suppressed), (1, 0));
+            reported += 1;
+        }
+        assert_eq!(reported, WAITING);
+        longest.ended(1, &poll(Location::caller(), 0), 2_000);
+        let last = longest.next_report().unwrap();
+        assert_eq!(last.suppressed, 100 - WAITING as u64);
+        assert!(last.to_string().contains("36 other stalls"), "{last}");
+        assert_eq!(longest.snapshot().0, 101);
+    }
+
+    #[test]
+    fn a_poll_that_goes_on_shows_until_it_ends() {
+        let longest = Longest::new(10);
+        let poll = poll(Location::caller(), 7);
+        longest.seen(0, &poll, 5_000, true);
+        assert!(longest.snapshot().1[0].is_running);
+        assert!(longest.next_report().unwrap().is_running);
+        longest.ended(0, &poll, 9_000);
+        assert!(!longest.snapshot().1[0].is_running);
+        assert!(!longest.next_report().unwrap().is_running);
+    }
+}

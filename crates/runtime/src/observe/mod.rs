@@ -1,0 +1,33 @@
+//! Watching a runtime at work: stalls, spans, and the socket of the live view.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `longest` | the longest polls by spawn location, and stalls to be reported |
+//! | `watchdog` | the thread that looks for polls that take too long |
+//! | `span` | a `tracing` span per coroutine (feature `tracing`) |
+//! | `directory`, `view` | the socket that `upshift top` attaches to (feature `observe`) |
+//!
+//! Nothing here runs on a vCPU but the end of a watched poll, which happens at most
+//! once per vCPU and look of the watchdog, and takes one uncontended lock.
+
+#[cfg(feature = "observe")]
+mod directory;
+mod longest;
+mod span;
+#[cfg(feature = "observe")]
+mod view;
+mod watchdog;
+
+#[cfg(feature = "observe")]
+pub use directory::{SocketName, socket_dir, sockets};
+#[cfg(feature = "tracing")]
+pub use longest::to_tracing;
+pub use longest::{Stall, to_stderr};
+#[cfg(feature = "observe")]
+pub use view::{PROTOCOL, View};
+
+pub(crate) use longest::{Longest, OnStall};
+pub(crate) use span::traced;
+#[cfg(feature = "observe")]
+pub(crate) use view::Server;
+pub(crate) use watchdog::{Watch, Watchdog};

@@ -1,0 +1,294 @@
+//! The socket that `upshift top` attaches to: one thread, which answers snapshots.
+//!
+//! ```text
+//!   client: metrics\n   ─►   server: {"protocol":1,"pid":…,"name":…,"metrics":{…}}\n
+//!   client: anything    ─►   server: {"error":"…"}\n, and the connection is closed
+//! ```
+//!
+//! Only processes of the same user, and of root, are answered (SO_PEERCRED). What a
+//! client can do is bounded: [`CLIENTS`] at a time, [`REQUEST`] bytes of request, one
+//! answer in [`PACE`], one answer at a time; who does not take it within [`PATIENCE`],
+//! or asks for nothing for [`SILENCE`], is dropped. The thread sleeps in `poll`, and
+//! takes snapshots, which stop nobody; it never enters a vCPU.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::directory;
+use crate::affinity::{self, Mask};
+use crate::metrics::{self, Metrics};
+use crate::runtime::Shared;
+
+/// The version of what is answered; it changes when a name or a unit does.
+pub const PROTOCOL: u32 = 1;
+const CLIENTS: usize = 8;
+const REQUEST: usize = 64;
+const PACE: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// How many runtimes of this process have had a socket.
+static RUNTIMES: AtomicU32 = AtomicU32::new(0);
+
+/// An answer: a process and what it has done.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct View {
+    /// [`PROTOCOL`].
+    pub protocol: u32,
+    /// The process.
+    pub pid: u32,
+    /// The name of the runtime; see [`Builder::name`](crate::Builder::name).
+    pub name: String,
+    /// The version of the library.
+    pub version: String,
+    /// The snapshot.
+    pub metrics: Metrics,
+}
+
+/// The thread and its socket, which go with this.
+pub(crate) struct Server {
+    path: PathBuf,
+    stop: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Opens the socket and starts the thread, on the CPUs of `mask`.
+    pub(crate) fn start(shared: &Arc<Shared>, mask: Mask) -> io::Result<Server> {
+        let number = RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1;
+        let path = directory::path_of(number)?;
+        // Of a process that had our number before.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        let (stop, stopped) = UnixStream::pair()?;
+        let weak = Arc::downgrade(shared);
+        let thread = thread::Builder::new()
+            .name(format!("{}-view", shared.name))
+            .spawn(move || {
+                // If they have been taken away meanwhile, it goes where it may.
+                let _ = affinity::restore(&mask);
+                serve(&weak, &listener, &stopped);
+            })?;
+        Ok(Server {
+            path,
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.stop.shutdown(std::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+        // If it is gone already it need not be removed.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+struct Client {
+    stream: UnixStream,
+    request: Vec<u8>,
+    /// What has not been taken yet.
+    answer: Vec<u8>,
+    sent: usize,
+    /// Close when the answer is taken.
+    last: bool,
+    /// The next request is read from this time on.
+    ready_at: Instant,
+    /// Dropped at this time if nothing changes.
+    until: Instant,
+}
+
+impl Client {
+    fn new(stream: UnixStream) -> io::Result<Client> {
+        stream.set_nonblocking(true)?;
+        let now = Instant::now();
+        let mut client = Client {
+            stream,
+            request: Vec::new(),
+            answer: Vec::new(),
+            sent: 0,
+            last: false,
+            ready_at: now,
+            until: now + SILENCE,
+        };
+        if !is_ours(&client.stream) {
+            client.refuse("only the user of the process, and root, may look at it");
+        }
+        Ok(client)
+    }
+
+    fn answer(&mut self, mut text: String) {
+        text.push('\n');
+        self.answer = text.into_bytes();
+        self.sent = 0;
+        self.until = Instant::now() + PATIENCE;
+    }
+
+    fn refuse(&mut self, why: &str) {
+        self.answer(serde_json::json!({ "error": why }).to_string());
+        self.last = true;
+    }
+
+    fn events(&self, now: Instant) -> libc::c_short {
+        if !self.answer.is_empty() {
+            libc::POLLOUT
+        } else if now >= self.ready_at {
+            libc::POLLIN
+        } else {
+            0
+        }
+    }
+
+    /// Goes on with the client. False: it is over.
+    fn go_on(&mut self, snapshot: &mut dyn FnMut() -> Option<String>) -> bool {
+        if self.answer.is_empty() && Instant::now() >= self.ready_at && !self.read(snapshot) {
+            return false;
+        }
+        self.write()
+    }
+
+    fn read(&mut self, snapshot: &mut dyn FnMut() -> Option<String>) -> bool {
+        let mut bytes = [0; REQUEST];
+        match (&self.stream).read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(n) => self.request.extend_from_slice(&bytes[..n]),
+            Err(error) => return is_temporary(&error),
+        }
+        let Some(end) = self.request.iter().position(|byte| *byte == b'\n') else {
+            if self.request.len() > REQUEST {
+                self.refuse("a request is one short line: `metrics`");
+            }
+            return true;
+        };
+        let is_metrics = self.request[..end].trim_ascii() == b"metrics";
+        self.request.drain(..=end);
+        if !is_metrics || self.request.len() > REQUEST {
+            self.refuse("unknown request: the one there is, is `metrics`, once per answer");
+            return true;
+        }
+        let Some(text) = snapshot() else {
+            return false;
+        };
+        self.answer(text);
+        self.ready_at = Instant::now() + PACE;
+        true
+    }
+
+    fn write(&mut self) -> bool {
+        while self.sent < self.answer.len() {
+            match (&self.stream).write(&self.answer[self.sent..]) {
+                Ok(0) => return false,
+                Ok(n) => self.sent += n,
+                Err(error) => return is_temporary(&error),
+            }
+        }
+        if !self.answer.is_empty() {
+            self.answer = Vec::new();
+            self.until = Instant::now() + SILENCE;
+        }
+        !self.last
+    }
+}
+
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// Does the other end belong to the user of this process, or to root?
+fn is_ours(stream: &UnixStream) -> bool {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: pointers to locals of the sizes given.
+    let answer = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    answer == 0 && (peer.uid == directory::user() || peer.uid == 0)
+}
+
+fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
+    let mut clients: Vec<Client> = Vec::new();
+    let mut snapshot = || {
+        let shared = shared.upgrade()?;
+        let view = View {
+            protocol: PROTOCOL,
+            pid: std::process::id(),
+            name: shared.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            metrics: metrics::collect(&shared),
+        };
+        serde_json::to_string(&view).ok()
+    };
+    loop {
+        let now = Instant::now();
+        clients.retain(|client| client.until > now);
+        let entry = |fd, events| libc::pollfd {
+            fd,
+            events,
+            revents: 0,
+        };
+        let mut fds = vec![
+            entry(stopped.as_raw_fd(), libc::POLLIN),
+            entry(listener.as_raw_fd(), libc::POLLIN),
+        ];
+        let of_client = |client: &Client| entry(client.stream.as_raw_fd(), client.events(now));
+        fds.extend(clients.iter().map(of_client));
+        let until = clients.iter().map(|client| {
+            if client.answer.is_empty() && client.ready_at > now {
+                client.ready_at.min(client.until)
+            } else {
+                client.until
+            }
+        });
+        let timeout = until.min().map_or(-1, |until| {
+            let left = until.saturating_duration_since(now).as_millis();
+            i32::try_from(left).unwrap_or(i32::MAX).saturating_add(1)
+        });
+        // SAFETY: a pointer to a vector of the length given. An error means: look.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
+        if fds[0].revents != 0 {
+            return;
+        }
+        let mut events = fds[2..].iter().map(|fd| fd.revents);
+        clients.retain_mut(|client| match events.next() {
+            Some(0) | None => true,
+            Some(_) => client.go_on(&mut snapshot),
+        });
+        if fds[1].revents != 0 {
+            match listener.accept() {
+                Ok((stream, _)) if clients.len() < CLIENTS => clients.extend(Client::new(stream)),
+                // Too many look already.
+                Ok(_) => {}
+                Err(error) if is_temporary(&error) => {}
+                // Out of descriptors, say.
+                Err(_) => thread::sleep(PACE),
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The watchdog: a thread that looks, from time to time, at what each vCPU polls.
+//!
+//! It looks every half of the stall limit (0.5 to 5 ms): marks the poll that is under
+//! way, so that its end is timed (`upshift_core::Poll`), and reports one that is older
+//! than the limit and has not ended. So every poll beyond the limit is found, and of
+//! shorter ones a sample in which each counts by its length.
+//!
+//! When nothing has been polled for [`IDLE_LOOKS`] looks it sleeps until a vCPU that
+//! wakes up tells it (one load per wake of a vCPU): an idle process is not woken for
+//! nothing. Both sides of that step have a full barrier in between, as in parking.
+//!
+//! With preemptible vCPUs it runs at the priority of their sentinels, but not while
+//! it reports.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, fence};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+use std::sync::OnceLock;
+
+use upshift_elevate::{Elevated, Elevator};
+
+use super::longest::{Longest, OnStall};
+use crate::affinity::{self, Mask};
+use crate::clock;
+use crate::runtime::Shared;
+
+/// The limit when only the live view asks for one.
+const DEFAULT_LIMIT: Duration = Duration::from_millis(10);
+const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
+const LONGEST_PERIOD: Duration = Duration::from_millis(5);
+/// Looks that find nothing going on before the watchdog sleeps.
+const IDLE_LOOKS: u32 = 20;
+/// Reports per second.
+const REPORTS: u32 = 10;
+
+/// What the watchdog and the vCPUs share.
+pub(crate) struct Watch {
+    pub(crate) limit: Duration,
+    pub(crate) longest: Arc<Longest>,
+    /// A vCPU that wakes up has to tell.
+    asleep: AtomicBool,
+    stop: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Watch {
+    /// With a stall limit, or the default one. Limits below a millisecond are raised to it.
+    pub(crate) fn new(limit: Option<Duration>) -> Watch {
+        let limit = limit.unwrap_or(DEFAULT_LIMIT).max(2 * SHORTEST_PERIOD);
+        Watch {
+            limit,
+            longest: Arc::new(Longest::new(clock::to_ticks(limit).max(1))),
+            asleep: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            thread: OnceLock::new(),
+        }
+    }
+
+    /// A vCPU is about to poll again. After a full barrier.
+    #[inline]
+    pub(crate) fn vcpu_wakes(&self) {
+        if self.asleep.load(Relaxed) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if self.asleep.swap(false, SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Watch").field(&self.limit).finish()
+    }
+}
+
+/// The thread. Ended by its drop.
+pub(crate) struct Watchdog {
+    watch: Arc<Watch>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Starts to watch, on the CPUs of `mask`.
+    pub(crate) fn start(
+        shared: &Arc<Shared>,
+        watch: &Arc<Watch>,
+        on_stall: Option<OnStall>,
+        mask: Mask,
+    ) -> io::Result<Watchdog> {
+        let (weak, shown) = (Arc::downgrade(shared), watch.clone());
+        let thread = thread::Builder::new()
+            .name(format!("{}-watchdog", shared.name))
+            .spawn(move || {
+                // If they have been taken away meanwhile, it goes where it may.
+                let _ = affinity::restore(&mask);
+                run(&weak, &shown, on_stall.as_ref());
+            })?;
+        let _ = watch.thread.set(thread.thread().clone());
+        Ok(Watchdog {
+            watch: watch.clone(),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.watch.stop.store(true, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What was seen of a vCPU at the last look.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Seen {
+    clock: u64,
+    /// When the poll began that was reported.
+    reported: u64,
+}
+
+fn run(shared: &Weak<Shared>, watch: &Watch, on_stall: Option<&OnStall>) {
+    let period = (watch.limit / 2).clamp(SHORTEST_PERIOD, LONGEST_PERIOD);
+    let limit = clock::to_ticks(watch.limit);
+    let elevated = shared.upgrade().and_then(|shared| elevate(&shared));
+    let mut seen: Vec<Seen> = Vec::new();
+    let mut idle = 0;
+    let mut pace = Pace::new();
+    while !watch.stop.load(SeqCst) {
+        {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            if look(&shared, watch, &mut seen, limit) {
+                idle = 0;
+            } else {
+                idle += 1;
+            }
+        }
+        report(watch, on_stall, elevated.as_ref(), &mut pace);
+        if idle < IDLE_LOOKS {
+            thread::park_timeout(period);
+        } else {
+            sleep(shared, watch);
+            idle = 0;
+        }
+    }
+    report(watch, on_stall, elevated.as_ref(), &mut pace);
+}
+
+/// Above the vCPUs, where they run above ordinary threads.
+fn elevate(shared: &Shared) -> Option<Elevated> {
+    let settings = shared.preemption.as_ref()?;
+    let elevator = Elevator::new().ok()?;
+    // Without rights it looks when it gets to.
+    elevator.elevate_current(settings.bands.dispatcher()).ok()
+}
+
+/// Looks at all vCPUs. False: nothing has been polled since the last look.
+fn look(shared: &Shared, watch: &Watch, seen: &mut Vec<Seen>, limit: u64) -> bool {
+    let mut busy = false;
+    for (index, vcpu) in shared.domain.vcpus().enumerate() {
+        if seen.len() <= index {
+            seen.push(Seen::default());
+        }
+        let last = &mut seen[index];
+        let clock = vcpu.clock();
+        busy |= vcpu.is_polling() || (clock != last.clock && !vcpu.is_parked());
+        last.clock = clock;
+        let Some(poll) = vcpu.current_poll() else {
+            continue;
+        };
+        vcpu.watch_current_poll();
+        let now = clock::ticks();
+        if now.saturating_sub(poll.began) >= limit {
+            let is_new = last.reported != poll.began;
+            last.reported = poll.began;
+            watch.longest.seen(index, &poll, now, is_new);
+        }
+    }
+    busy
+}
+
+/// Sleeps until a vCPU wakes up.
+fn sleep(shared: &Weak<Shared>, watch: &Watch) {
+    watch.asleep.store(true, SeqCst);
+    fence(SeqCst);
+    let at_work = shared.upgrade().is_some_and(|shared| {
+        shared
+            .domain
+            .vcpus()
+            .any(|vcpu| vcpu.is_polling() && !vcpu.is_parked())
+    });
+    if at_work {
+        watch.asleep.store(false, SeqCst);
+        return;
+    }
+    while watch.asleep.load(SeqCst) && !watch.stop.load(SeqCst) {
+        thread::park();
+    }
+}
+
+/// At most so many reports a second.
+struct Pace {
+    since: Instant,
+    reports: u32,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace {
+            since: Instant::now(),
+            reports: 0,
+        }
+    }
+
+    fn may_report(&mut self) -> bool {
+        if self.since.elapsed() >= Duration::from_secs(1) {
+            *self = Pace::new();
+        }
+        self.reports += 1;
+        self.reports <= REPORTS
+    }
+}
+
+/// Tells of the stalls that have gathered.
+fn report(watch: &Watch, on_stall: Option<&OnStall>, elevated: Option<&Elevated>, pace: &mut Pace) {
+    let mut lowered = false;
+    while let Some(stall) = watch.longest.next_report() {
+        let Some(OnStall(tell)) = on_stall else {
+            continue;
+        };
+        if !pace.may_report() {
+            watch.longest.suppress(stall.suppressed + 1);
+            continue;
+        }
+        if let (Some(elevated), false) = (elevated, lowered) {
+            // What the user does takes its turn among ordinary threads.
+            let _ = elevated.set_fair();
+            lowered = true;
+        }
+        // It has been printed; the next stall is told all the same.
+        let _ = catch_unwind(AssertUnwindSafe(|| tell(&stall)));
+    }
+    if let (Some(elevated), true) = (elevated, lowered) {
+        let _ = elevated.set(upshift_elevate::Bands::DEFAULT.dispatcher());
+    }
+}

@@ -1,0 +1,330 @@
+//! The stall detector names the right place, while a poll goes on and when it ends;
+//! spans follow coroutines.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use upshift::observe::Stall;
+use upshift::{Builder, Handle, Level, Runtime, time};
+
+const LIMIT: Duration = Duration::from_millis(20);
+
+fn burn(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<Stall>>>);
+
+impl Heard {
+    fn listen(&self, builder: Builder) -> Builder {
+        let heard = self.clone();
+        builder
+            .stall_limit(LIMIT)
+            .on_stall(move |stall| heard.0.lock().unwrap().push(stall.clone()))
+    }
+
+    fn all(&self) -> Vec<Stall> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn wait_for(&self, wanted: impl Fn(&Stall) -> bool) -> Option<Stall> {
+        let limit = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < limit {
+            if let Some(stall) = self.all().into_iter().find(&wanted) {
+                return Some(stall);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        None
+    }
+}
+
+#[test]
+fn a_stall_is_named_by_place_level_and_id_when_it_ends() {
+    let heard = Heard::default();
+    let runtime = heard.listen(Runtime::builder().vcpus(1)).build().unwrap();
+    let (line, id) = runtime.block_on(async {
+        let (line, handle) = (
+            line!() + 1,
+            upshift::spawn(async { burn(4 * LIMIT) }, Level::at::<7>()),
+        );
+        let id = handle.id();
+        handle.await.unwrap();
+        // A short one that is not to be blamed.
+        upshift::spawn(async {}, Level::at::<7>()).await.unwrap();
+        (line, id)
+    });
+    let stall = heard.wait_for(|stall| !stall.is_running).unwrap();
+    assert_eq!(stall.id, id);
+    assert_eq!(stall.level, Level::at::<7>());
+    assert_eq!(stall.location.file(), file!());
+    assert!(stall.location.line().abs_diff(line) <= 2, "{stall}");
+    assert!(stall.duration >= 3 * LIMIT, "{stall}");
+    assert_eq!(stall.vcpu, 0);
+    assert!(stall.to_string().contains("tests/stalls.rs:"), "{stall}");
+    let metrics = runtime.handle().metrics();
+    assert_eq!(metrics.stalls.limit, LIMIT);
+    assert!(metrics.stalls.count >= 1);
+    let longest = &metrics.stalls.longest[0];
+    assert_eq!(longest.location, stall.location.to_string());
+    assert_eq!(longest.id, id.to_string());
+    assert!(!longest.is_running);
+    // Only what stalled was reported.
+    assert!(heard.all().iter().all(|stall| stall.id == id));
+}
+
+#[test]
+fn a_poll_that_goes_on_is_reported_before_it_ends() {
+    let heard = Heard::default();
+    let runtime = heard.listen(Runtime::builder().vcpus(1)).build().unwrap();
+    let handle = runtime.handle();
+    let (release, is_released) = std::sync::mpsc::channel::<()>();
+    let observer = {
+        let heard = heard.clone();
+        std::thread::spawn(move || {
+            let stall = heard.wait_for(|stall| stall.is_running);
+            let metrics = handle.metrics();
+            release.send(()).unwrap();
+            (stall, metrics)
+        })
+    };
+    runtime.block_on(async {
+        upshift::spawn(async move { is_released.recv().unwrap() }, Level::at::<9>())
+            .await
+            .unwrap();
+    });
+    let (stall, metrics) = observer.join().unwrap();
+    let stall = stall.expect("reported while it runs");
+    assert!(stall.duration >= LIMIT);
+    assert!(stall.to_string().ends_with("and goes on"), "{stall}");
+    let vcpu = &metrics.vcpus[0];
+    assert_eq!(
+        vcpu.polls_location.as_deref(),
+        Some(&*stall.location.to_string())
+    );
+    assert!(vcpu.poll_age >= LIMIT);
+    assert!(metrics.stalls.longest[0].is_running);
+    let ended = heard.wait_for(|stall| !stall.is_running).unwrap();
+    assert_eq!(ended.id, stall.id);
+}
+
+#[test]
+fn every_way_to_spawn_remembers_the_place() {
+    let heard = Heard::default();
+    let runtime = heard.listen(Runtime::builder().vcpus(1)).build().unwrap();
+    let handle = runtime.handle();
+    let long = || burn(2 * LIMIT);
+    runtime.block_on(async {
+        upshift::spawn(async move { long() }, Level::DEFAULT)
+            .await
+            .unwrap();
+        upshift::try_spawn(async move { long() }, Level::DEFAULT)
+            .unwrap()
+            .await
+            .unwrap();
+        upshift::spawn_local(async move { long() }, Level::DEFAULT)
+            .await
+            .unwrap();
+        handle
+            .spawn(async move { long() }, Level::DEFAULT)
+            .unwrap()
+            .await
+            .unwrap();
+        long();
+    });
+    let metrics = runtime.handle().metrics();
+    let here: Vec<_> = metrics.stalls.longest.iter().collect();
+    assert_eq!(here.len(), 5, "{here:?}");
+    assert!(
+        here.iter().all(|poll| poll.location.starts_with(file!())),
+        "{here:?}"
+    );
+}
+
+#[test]
+fn without_a_limit_nobody_looks() {
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        upshift::spawn(async { burn(LIMIT) }, Level::DEFAULT)
+            .await
+            .unwrap();
+    });
+    let stalls = runtime.handle().metrics().stalls;
+    assert_eq!((stalls.limit, stalls.count), (Duration::ZERO, 0));
+    assert!(stalls.longest.is_empty());
+}
+
+#[test]
+fn the_watchdog_sleeps_while_nothing_happens_and_wakes_for_a_stall() {
+    let heard = Heard::default();
+    let runtime = heard.listen(Runtime::builder().vcpus(1)).build().unwrap();
+    let watchdog_switches = || {
+        let mut switches = 0;
+        for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+            let read = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            if read("comm").trim() == "sleepy-watchdog" {
+                let status = read("status");
+                let line = status
+                    .lines()
+                    .find(|line| line.starts_with("voluntary_ctxt"));
+                switches += line
+                    .unwrap()
+                    .split_whitespace()
+                    .last()
+                    .unwrap()
+                    .parse::<u64>()
+                    .unwrap();
+            }
+        }
+        switches
+    };
+    drop(runtime);
+    let builder = heard.listen(Runtime::builder().vcpus(1).name("sleepy"));
+    builder.build().unwrap().block_on(async {
+        // Until it has seen often enough that nothing is polled.
+        time::sleep(Duration::from_millis(500)).await;
+        let before = watchdog_switches();
+        time::sleep(Duration::from_millis(300)).await;
+        // 60 looks if it did not sleep.
+        let looks = watchdog_switches() - before;
+        assert!(looks <= 25, "{looks} looks");
+        upshift::spawn(async { burn(4 * LIMIT) }, Level::at::<7>())
+            .await
+            .unwrap();
+    });
+    assert!(
+        heard
+            .wait_for(|stall| stall.level == Level::at::<7>())
+            .is_some()
+    );
+}
+
+#[test]
+fn a_callback_that_panics_is_called_again() {
+    let count = Arc::new(Mutex::new(0));
+    let counted = count.clone();
+    let runtime = Runtime::builder()
+        .vcpus(1)
+        .stall_limit(Duration::from_millis(1))
+        .on_stall(move |_| {
+            *counted.lock().unwrap() += 1;
+            panic!("for the test");
+        })
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        for _ in 0..3 {
+            upshift::spawn(async { burn(LIMIT) }, Level::DEFAULT)
+                .await
+                .unwrap();
+        }
+    });
+    drop(runtime);
+    assert!(*count.lock().unwrap() >= 2);
+    let metrics = Handle::current();
+    assert!(metrics.is_err());
+}
+
+mod spans {
+    use super::*;
+    use std::collections::HashMap;
+    use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+    use tracing_subscriber::registry::LookupSpan;
+
+    #[derive(Clone, Default)]
+    struct Record(Arc<Mutex<HashMap<u64, (String, u32)>>>);
+
+    struct Fields<'a>(&'a mut String);
+
+    impl tracing::field::Visit for Fields<'_> {
+        fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            self.0.push_str(&format!("{field}={value:?} "));
+        }
+    }
+
+    impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Record {
+        fn on_new_span(
+            &self,
+            attributes: &tracing::span::Attributes<'_>,
+            id: &tracing::Id,
+            _: Context<'_, S>,
+        ) {
+            if attributes.metadata().target() == "upshift::coroutine" {
+                let mut spans = self.0.lock().unwrap();
+                let entry = spans.entry(id.into_u64()).or_default();
+                attributes.record(&mut Fields(&mut entry.0));
+            }
+        }
+        fn on_record(
+            &self,
+            id: &tracing::Id,
+            values: &tracing::span::Record<'_>,
+            _: Context<'_, S>,
+        ) {
+            if let Some(entry) = self.0.lock().unwrap().get_mut(&id.into_u64()) {
+                values.record(&mut Fields(&mut entry.0));
+            }
+        }
+        fn on_enter(&self, id: &tracing::Id, _: Context<'_, S>) {
+            if let Some(entry) = self.0.lock().unwrap().get_mut(&id.into_u64()) {
+                entry.1 += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn a_coroutine_has_a_span_with_id_level_and_place() {
+        let record = Record::default();
+        let subscriber = tracing_subscriber::registry().with(record.clone());
+        let id = tracing::subscriber::with_default(subscriber, || {
+            Runtime::builder()
+                .vcpus(1)
+                .build()
+                .unwrap()
+                .block_on(async {
+                    let handle = upshift::spawn(
+                        async {
+                            upshift::yield_now().await;
+                            upshift::reprio(upshift::get_cid().unwrap(), Level::at::<6>()).unwrap();
+                            upshift::yield_now().await;
+                        },
+                        Level::at::<5>(),
+                    );
+                    let id = handle.id();
+                    handle.await.unwrap();
+                    id
+                })
+        });
+        let spans = record.0.lock().unwrap();
+        assert_eq!(spans.len(), 1);
+        let (fields, entered) = spans.values().next().unwrap();
+        assert!(fields.contains(&format!("id={id} ")), "{fields}");
+        assert!(
+            fields.contains("level=5 ") && fields.contains("level=6 "),
+            "{fields}"
+        );
+        assert!(fields.contains("tests/stalls.rs:"), "{fields}");
+        // Three polls, and the drop of the future.
+        assert_eq!(*entered, 4);
+    }
+
+    #[test]
+    fn without_a_subscriber_there_is_no_span() {
+        Runtime::builder()
+            .vcpus(1)
+            .build()
+            .unwrap()
+            .block_on(async {
+                upshift::spawn(
+                    async { assert!(tracing::Span::current().is_disabled()) },
+                    Level::DEFAULT,
+                )
+                .await
+                .unwrap();
+            });
+    }
+}

@@ -1,0 +1,185 @@
+//! The socket of the live view: what it answers, and what hostile clients cannot do.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use upshift::observe::{PROTOCOL, SocketName, View, sockets};
+use upshift::{Level, Runtime};
+
+fn own_sockets() -> Vec<SocketName> {
+    let mut own = sockets().unwrap();
+    own.retain(|socket| socket.pid == std::process::id());
+    own
+}
+
+/// A runtime that can be looked at, and its socket.
+fn observed() -> (Runtime, SocketName) {
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap();
+    let before = own_sockets();
+    let builder = Runtime::builder().vcpus(1).name("seen").observe(true);
+    let runtime = builder.build().unwrap();
+    let mut new = own_sockets();
+    new.retain(|socket| !before.contains(socket));
+    // Another test may have ended its runtime meanwhile, but none has begun one.
+    assert_eq!(new.len(), 1);
+    (runtime, new.remove(0))
+}
+
+fn attach(socket: &SocketName) -> UnixStream {
+    let stream = UnixStream::connect(&socket.path).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    stream
+}
+
+fn ask(stream: &mut BufReader<UnixStream>, request: &str) -> String {
+    stream.get_mut().write_all(request.as_bytes()).unwrap();
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    line
+}
+
+#[test]
+fn a_client_gets_a_snapshot_per_request() {
+    let (runtime, socket) = observed();
+    runtime.block_on(async {
+        upshift::spawn(async {}, Level::at::<3>()).await.unwrap();
+    });
+    let mut client = BufReader::new(attach(&socket));
+    let mut last = Duration::ZERO;
+    for _ in 0..3 {
+        let view: View = serde_json::from_str(&ask(&mut client, "metrics\n")).unwrap();
+        assert_eq!(view.protocol, PROTOCOL);
+        assert_eq!(view.pid, std::process::id());
+        assert_eq!(view.name, "seen");
+        assert_eq!(view.metrics.level(Level::at::<3>()).unwrap().polls, 1);
+        assert!(view.metrics.uptime > last);
+        last = view.metrics.uptime;
+    }
+    drop(runtime);
+    assert!(!socket.path.exists());
+    assert_eq!(client.read_line(&mut String::new()).unwrap(), 0);
+}
+
+#[test]
+fn the_answer_has_the_documented_names() {
+    let (runtime, socket) = observed();
+    runtime.block_on(async {
+        upshift::spawn(async {}, Level::at::<3>()).await.unwrap();
+    });
+    let answer = ask(&mut BufReader::new(attach(&socket)), "metrics\n");
+    let json: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    for pointer in [
+        "/protocol",
+        "/pid",
+        "/name",
+        "/version",
+        "/metrics/uptime_ns",
+        "/metrics/coroutines/live",
+        "/metrics/coroutines/blocked",
+        "/metrics/levels/0/level",
+        "/metrics/levels/0/polls",
+        "/metrics/levels/0/run_ns",
+        "/metrics/levels/0/starve_ns",
+        "/metrics/levels/0/wait/0/2",
+        "/metrics/vcpus/0/busy_ns",
+        "/metrics/vcpus/0/parked_ns",
+        "/metrics/vcpus/0/ring/enters",
+        "/metrics/preemption/suspensions",
+        "/metrics/blocking/threads",
+        "/metrics/stalls/limit_ns",
+        "/metrics/stalls/longest",
+    ] {
+        assert!(json.pointer(pointer).is_some(), "{pointer} in {answer}");
+    }
+}
+
+#[test]
+fn nonsense_is_refused_with_a_reason() {
+    let (_runtime, socket) = observed();
+    for request in ["hello\n", "\n", "metrics please\n", "GET / HTTP/1.1\r\n"] {
+        let mut client = BufReader::new(attach(&socket));
+        let answer = ask(&mut client, request);
+        assert!(
+            answer.starts_with("{\"error\":\"unknown request"),
+            "{answer}"
+        );
+        let mut rest = Vec::new();
+        assert_eq!(client.read_to_end(&mut rest).unwrap_or(0), 0);
+    }
+    let mut client = attach(&socket);
+    // It may close before everything is written.
+    let _ = client.write_all(&[b'x'; 100_000]);
+    let mut answer = String::new();
+    let read = BufReader::new(client).read_line(&mut answer);
+    assert!(
+        read.is_err() || answer.is_empty() || answer.starts_with("{\"error\""),
+        "{answer}"
+    );
+}
+
+#[test]
+fn who_does_not_read_is_dropped_and_keeps_nobody_else_waiting() {
+    let (_runtime, socket) = observed();
+    let mut deaf = attach(&socket);
+    deaf.set_write_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let writer = std::thread::spawn(move || {
+        let limit = Instant::now() + Duration::from_secs(30);
+        // Requests without end, and no answer is read.
+        while Instant::now() < limit {
+            match deaf.write_all(&b"metrics\n".repeat(8)) {
+                Ok(()) => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) => return error.kind(),
+            }
+        }
+        ErrorKind::TimedOut
+    });
+    let mut client = BufReader::new(attach(&socket));
+    for _ in 0..5 {
+        assert!(ask(&mut client, "metrics\n").contains("\"metrics\""));
+    }
+    let kind = writer.join().unwrap();
+    assert!(
+        matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
+        "{kind:?}"
+    );
+    assert!(ask(&mut client, "metrics\n").contains("\"metrics\""));
+}
+
+#[test]
+fn clients_beyond_the_bound_are_turned_away_and_come_again_later() {
+    let (_runtime, socket) = observed();
+    let mut clients: Vec<_> = (0..8).map(|_| BufReader::new(attach(&socket))).collect();
+    for client in &mut clients {
+        assert!(ask(client, "metrics\n").contains("\"metrics\""));
+    }
+    let mut ninth = attach(&socket);
+    assert_eq!(ninth.read(&mut [0; 16]).unwrap_or(0), 0);
+    drop(clients);
+    let limit = Instant::now() + Duration::from_secs(20);
+    loop {
+        let mut client = BufReader::new(attach(&socket));
+        let _ = client.get_mut().write_all(b"metrics\n");
+        let mut line = String::new();
+        if client.read_line(&mut line).is_ok() && line.contains("\"metrics\"") {
+            break;
+        }
+        assert!(Instant::now() < limit, "never let in again");
+    }
+}
+
+#[test]
+fn half_a_request_and_a_thousand_connections_do_no_harm() {
+    let (_runtime, socket) = observed();
+    let mut half = attach(&socket);
+    half.write_all(b"metr").unwrap();
+    for _ in 0..1000 {
+        drop(UnixStream::connect(&socket.path));
+    }
+    let mut half = BufReader::new(half);
+    assert!(ask(&mut half, "ics\n").contains("\"metrics\""));
+}
