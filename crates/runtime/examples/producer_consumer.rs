@@ -38,5 +38,5 @@ async fn main() {
     drop(sender);
     let sum = consumer.await.expect("it does not panic");
     println!("the sum of 4000 items is {sum}");
-    assert_eq!(sum, (0..4000).sum());
+    assert_eq!(sum, (0..4000).sum::<u64>());
 }
