@@ -75,6 +75,12 @@ macro_rules! system_calls {
             /// Maps so many pages of zeroes above one that stays unmapped, and returns
             /// their address.
             23 now map_stack(pages);
+            /// Makes a child with a copy of memory and descriptors, in which only the
+            /// calling thread goes on; returns its number, and 0 there.
+            24 thread fork();
+            /// Replaces the program by another of the archive, with an argument;
+            /// descriptors stay. Returns only if it fails.
+            25 thread exec(name, name_len, argument, argument_len);
         }
     };
 }

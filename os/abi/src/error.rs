@@ -55,6 +55,10 @@ errors! {
     TooUrgent = -11, "more urgent than the ceiling of the process";
     /// No such thread of the process, or nobody may wait for it.
     NoThread = -12, "no such thread of the process";
+    /// Other threads of the process do not let go of what they are in the middle of.
+    Busy = -13, "other threads of the process are in the middle of something; try again";
+    /// The call was made by the parent before `fork`; its result is there.
+    NotInherited = -14, "the call belongs to the parent of this process";
 }
 
 impl Error {

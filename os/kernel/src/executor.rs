@@ -7,9 +7,10 @@
 //! Levels 0 to 62 are for work. Level 63 is that of a switching coroutine
 //! without a program to run.
 
-use core::future::Future;
+use core::future::{Future, poll_fn};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
+use core::task::Poll;
 
 use upshift_core::{
     Config, Domain, Executor, JoinHandle, Level, Picked, Polled, SpawnError, SpawnOptions,
@@ -67,6 +68,18 @@ where
     F::Output: Send + 'static,
 {
     domain().spawn(future, options)
+}
+
+/// Goes to the tail of its level once.
+pub(crate) fn yield_now() -> impl Future<Output = ()> {
+    let mut yielded = false;
+    poll_fn(move |cx| {
+        if core::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
 }
 
 /// The calling hart takes its executor, and what it needs to serve it. Nothing is

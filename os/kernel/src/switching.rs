@@ -161,6 +161,13 @@ impl Turn<'_> {
         if thread.process.is_ended() {
             return Some(drop);
         }
+        if thread.process.is_held() && !thread.goes_on_for_now(space) {
+            thread.end_grace(space);
+            return Some(|thread| {
+                let process = thread.process.clone();
+                process.hold(thread);
+            });
+        }
         let level = thread.level;
         let over = clock::now() >= thread.until;
         let leave: Leave = if over {

@@ -265,6 +265,13 @@ pub(crate) fn interrupt(process: &Process) -> bool {
     least.is_some()
 }
 
+/// Does a hart run a thread of a process, or do a call for it?
+pub(crate) fn runs(process: &Process) -> bool {
+    let users = USERS.lock();
+    let mut harts = users.harts.iter();
+    harts.any(|hart| hart.process == process.number())
+}
+
 /// There is something of this level for a process none of whose threads runs or is
 /// parked: one that is ready, in one of these places, becomes as urgent.
 /// O(places).

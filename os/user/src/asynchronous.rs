@@ -47,6 +47,8 @@ const UNWANTED: u32 = 4;
 struct Operation {
     state: AtomicU32,
     result: AtomicIsize,
+    /// The coroutine that is woken.
+    cid: AtomicU64,
     /// The program's, except while the operation is in flight: then the kernel
     /// may write to the bytes it holds.
     buffer: UnsafeCell<Option<Vec<u8>>>,
@@ -60,6 +62,7 @@ static OPERATIONS: [Operation; RING_ENTRIES] = [const {
     Operation {
         state: AtomicU32::new(FREE),
         result: AtomicIsize::new(0),
+        cid: AtomicU64::new(0),
         buffer: UnsafeCell::new(None),
     }
 }; RING_ENTRIES];
@@ -116,6 +119,7 @@ fn call(
     // move its bytes.
     let place = unsafe { &mut *operation.buffer.get() };
     *place = buffer;
+    operation.cid.store(cid, Relaxed);
     operation.state.store(PENDING, Release);
     let number = number | number::ASYNCHRONOUS;
     match sys::raw_pair(number, [a, b, c, 0, 0, token], cid as usize) {
@@ -234,6 +238,21 @@ pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
         }
     } else {
         vdso::upshift_unpark();
+    }
+}
+
+/// In a child, after `fork`: the calls in flight were the parent's, and end with an
+/// error here.
+pub(crate) fn end_calls_of_parent() {
+    for operation in &OPERATIONS {
+        let state = operation.state.load(Acquire);
+        if state == PENDING || state == ABANDONED {
+            let error = Error::NotInherited.code();
+            operation.result.store(error, Relaxed);
+            let done = if state == PENDING { DONE } else { UNWANTED };
+            operation.state.store(done, Release);
+            vdso::upshift_wake(operation.cid.load(Relaxed));
+        }
     }
 }
 

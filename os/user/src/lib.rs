@@ -122,6 +122,42 @@ pub fn spawn_below(
     Ok(number as usize)
 }
 
+/// What `fork` has made of the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    /// It has this child.
+    Parent(usize),
+    /// It is the child.
+    Child,
+}
+
+/// Makes a child with a copy of memory and descriptors. In it only the calling thread
+/// goes on, with the coroutines that no other thread was polling; asynchronous calls
+/// that were in flight end with [`Error::NotInherited`] there. A mutex that another
+/// thread held stays held.
+///
+/// # Errors
+/// No memory, too many processes, [`Error::Busy`].
+pub fn fork() -> Result<Fork, Error> {
+    match sys::fork()? {
+        0 => {
+            asynchronous::end_calls_of_parent();
+            Ok(Fork::Child)
+        }
+        child => Ok(Fork::Parent(child as usize)),
+    }
+}
+
+/// Replaces the program of this process by another, with an argument; descriptors,
+/// level and children stay. Returns only why it has failed.
+#[must_use]
+pub fn exec(program: &str, argument: &[u8]) -> Error {
+    let [name, argument] =
+        [program.as_bytes(), argument].map(|bytes| (bytes.as_ptr(), bytes.len()));
+    let result = sys::exec(name.0 as usize, name.1, argument.0 as usize, argument.1);
+    result.err().unwrap_or(Error::NoProgram)
+}
+
 /// Waits until a child has ended; returns its status.
 ///
 /// # Errors

@@ -90,6 +90,16 @@ fn span(level: usize) -> usize {
     PAGE << (9 * level)
 }
 
+/// A page of the lower half.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mapped {
+    pub(super) page: usize,
+    pub(super) frame: PhysAddr,
+    pub(super) mapping: Mapping,
+    /// The frame goes with the table.
+    pub(super) owned: bool,
+}
+
 /// A page table. See the module.
 pub(crate) struct PageTable {
     root: Frame,
@@ -197,6 +207,35 @@ impl PageTable {
     ) -> Result<(), OutOfMemory> {
         *self.lower(page)? = Entry::leaf(frame, mapping.0);
         Ok(())
+    }
+
+    /// The first page of the lower half that is mapped, from an address on. O(tables).
+    pub(super) fn next_page(&self, from: usize) -> Option<Mapped> {
+        let mut page = from;
+        while page < LOWER_END {
+            let mut table = self.root_table();
+            let mut level = 2;
+            loop {
+                let entry = table.0[index(page, level)];
+                if !entry.is_valid() {
+                    page = (page / span(level) + 1) * span(level);
+                    break;
+                }
+                if level == 0 {
+                    return Some(Mapped {
+                        page,
+                        frame: entry.address(),
+                        mapping: Mapping(entry.0 & (USER | READ | WRITE | EXECUTE)),
+                        owned: entry.0 & OWNED != 0,
+                    });
+                }
+                assert!(!entry.is_leaf(), "programs have no large pages");
+                // SAFETY: as in `entry`, under a shared borrow.
+                table = unsafe { &*(entry.address().direct() as *const Table) };
+                level -= 1;
+            }
+        }
+        None
     }
 
     fn lower(&mut self, page: usize) -> Result<&mut Entry, OutOfMemory> {

@@ -207,6 +207,80 @@ impl AddressSpace {
         self.threads.store(line * LINE_WORDS + word, value);
     }
 
+    /// Sets all words of the line of a thread to 0.
+    pub(crate) fn clear_line(&self, line: usize) {
+        for word in 0..LINE_WORDS {
+            self.set_line(line, word, 0);
+        }
+    }
+
+    /// Copies the line of a thread.
+    pub(crate) fn copy_line(&self, from: &AddressSpace, line: usize) {
+        for word in 0..LINE_WORDS {
+            self.set_line(line, word, from.line(line, word));
+        }
+    }
+
+    /// Copies the words that the kernel and the program both look at.
+    pub(crate) fn copy_shared(&self, from: &AddressSpace) {
+        for word in 0..PAGE / 8 {
+            self.shared.store(word, from.shared.load(word));
+        }
+    }
+
+    /// Makes copies of at most `count` pages, from address `start` on, that are not
+    /// here yet; those that all processes share are shared. Returns where to go on.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn copy_pages(
+        &self,
+        from: &AddressSpace,
+        start: usize,
+        count: usize,
+    ) -> Result<Option<usize>, OutOfMemory> {
+        let mut at = start;
+        for _ in 0..count {
+            let next = from.table.lock().next_page(at);
+            let Some(next) = next else { return Ok(None) };
+            at = next.page + PAGE;
+            if self.is_mapped(next.page) {
+                continue;
+            }
+            if !next.owned {
+                let mut table = self.table.lock();
+                table.map_shared(next.page, next.frame, next.mapping)?;
+                continue;
+            }
+            let frame = self.new_frame(&[])?;
+            // SAFETY: see `copy`; both are frames, one of ours alone, the other of a
+            // space that is held by the caller, from which nothing is ever unmapped.
+            unsafe {
+                copy(
+                    next.frame.direct() as *const u8,
+                    frame.address().direct() as *mut u8,
+                    PAGE,
+                );
+            }
+            self.table
+                .lock()
+                .map_owned(next.page, frame, next.mapping)?;
+        }
+        Ok(Some(at))
+    }
+
+    /// A frame of the allowance that begins with these bytes.
+    fn new_frame(&self, bytes: &[u8]) -> Result<Frame, OutOfMemory> {
+        if frames::free_frames() < RESERVE || chaos::is_out_of_memory(512) {
+            return Err(OutOfMemory);
+        }
+        let taken = |allowance: usize| allowance.checked_sub(1);
+        self.allowance
+            .fetch_update(Relaxed, Relaxed, taken)
+            .map_err(|_| OutOfMemory)?;
+        Frame::with(bytes)
+    }
+
     /// The 32-bit word at an address, read at once.
     ///
     /// # Errors
@@ -250,14 +324,7 @@ impl AddressSpace {
         bytes: &[u8],
         mapping: Mapping,
     ) -> Result<(), OutOfMemory> {
-        if frames::free_frames() < RESERVE || chaos::is_out_of_memory(512) {
-            return Err(OutOfMemory);
-        }
-        let taken = |allowance: usize| allowance.checked_sub(1);
-        self.allowance
-            .fetch_update(Relaxed, Relaxed, taken)
-            .map_err(|_| OutOfMemory)?;
-        let frame = Frame::with(bytes)?;
+        let frame = self.new_frame(bytes)?;
         self.table.lock().map_owned(page, frame, mapping)?;
         // The hardware may remember that there was nothing.
         csr::flush_translations();

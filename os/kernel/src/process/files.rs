@@ -67,6 +67,7 @@ impl File {
 }
 
 /// The table of a process.
+#[derive(Clone)]
 pub(crate) struct Files([Option<File>; MAX_FILES]);
 
 impl Files {

@@ -24,6 +24,7 @@
 //! ends the process without a status and gives the identity to another.
 
 mod files;
+mod fork;
 mod load;
 mod ring;
 mod table;
@@ -31,6 +32,7 @@ mod thread;
 mod threads;
 
 pub(crate) use files::{File, MAX_FILES};
+pub(crate) use fork::{Seed, exec, fork};
 pub(crate) use table::{Spawn, ended, kill, living, spawn, wait};
 pub(crate) use thread::Thread;
 
@@ -143,6 +145,8 @@ pub(crate) struct Process {
     space: IrqLock<Option<Arc<AddressSpace>>>,
     files: IrqLock<Files>,
     threads: IrqLock<Threads>,
+    /// How many hold its threads back from user mode.
+    held: AtomicUsize,
     /// The coroutines of calls in flight.
     calls: IrqLock<Vec<CoroutineId>>,
     /// Results of asynchronous calls.
@@ -168,6 +172,7 @@ impl Process {
             space: IrqLock::new(Some(space)),
             files: IrqLock::new(files),
             threads: IrqLock::new(Threads::new()),
+            held: AtomicUsize::new(0),
             calls: IrqLock::new(Vec::new()),
             ring: IrqLock::new(Ring::new()),
             interrupt: AtomicBool::new(false),
@@ -198,6 +203,10 @@ impl Process {
             threads.set_place(line, place.index());
             (line, number)
         };
+        // What an earlier thread may have left there.
+        if let Ok(space) = self.space() {
+            space.clear_line(line);
+        }
         context.set_thread_pointer(layout::THREADS + line * LINE_BYTES);
         let level = level.max(self.ceiling);
         let thread = Thread::new(self.clone(), (line, place), context, level);

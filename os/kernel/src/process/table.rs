@@ -78,35 +78,71 @@ pub(crate) struct Spawn<'a> {
 /// [`Error::OutOfMemory`].
 pub(crate) fn spawn(spawn: Spawn<'_>) -> Result<Arc<Process>, Error> {
     let program = archive::find(spawn.program).ok_or(Error::NoProgram)?;
-    let number = reserve()?;
+    let reserved = Reserved::new()?;
     let level = spawn.level.max(spawn.ceiling);
-    let made = make(number, program, spawn).and_then(|(process, context)| {
-        let (_, thread) = process.add_thread(None, context, level)?;
-        Ok((process, thread))
-    });
-    match made {
-        Ok((process, thread)) => {
-            TABLE.lock()[number % MAX_PROCESSES].tenant = Tenant::Process(process.clone());
-            users::push_back(thread);
-            Ok(process)
-        }
-        Err(error) => {
-            forget(number);
-            Err(error)
+    let (process, context) = make(reserved.number(), program, spawn)?;
+    let (_, thread) = process.add_thread(None, context, level)?;
+    reserved.become_process(process.clone());
+    users::push_back(thread);
+    Ok(process)
+}
+
+/// A place for a process, given back if none comes.
+pub(super) struct Reserved(usize);
+
+impl Reserved {
+    /// Takes a free place and gives it its next number: never 0, never one that was
+    /// used before.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`].
+    pub(super) fn new() -> Result<Reserved, Error> {
+        let mut table = TABLE.lock();
+        let free = |(_, place): &(usize, &mut Place)| matches!(place.tenant, Tenant::None);
+        let found = table.iter_mut().enumerate().find(free);
+        let (index, place) = found.ok_or(Error::TooMany)?;
+        place.number = place.number.max(index) + MAX_PROCESSES;
+        place.tenant = Tenant::Reserved;
+        Ok(Reserved(place.number))
+    }
+
+    /// The number of the process to be.
+    pub(super) fn number(&self) -> usize {
+        self.0
+    }
+
+    /// The process is there. Its thread has not started.
+    pub(super) fn become_process(self, process: Arc<Process>) {
+        let number = self.0;
+        core::mem::forget(self);
+        let parent = process.identity.parent.load(SeqCst);
+        TABLE.lock()[number % MAX_PROCESSES].tenant = Tenant::Process(process.clone());
+        // A parent that ends later finds it.
+        if parent != 0 && find(parent).is_none_or(|parent| parent.is_ended()) {
+            process.identity.parent.store(0, SeqCst);
         }
     }
 }
 
-/// Takes a free place and gives it its next number: never 0, never one that was
-/// used before.
-fn reserve() -> Result<usize, Error> {
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        forget(self.0);
+    }
+}
+
+/// Puts another program into the place of one that ends without a status. False: it
+/// has ended already.
+pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
     let mut table = TABLE.lock();
-    let free = |(_, place): &(usize, &mut Place)| matches!(place.tenant, Tenant::None);
-    let found = table.iter_mut().enumerate().find(free);
-    let (index, place) = found.ok_or(Error::TooMany)?;
-    place.number = place.number.max(index) + MAX_PROCESSES;
-    place.tenant = Tenant::Reserved;
-    Ok(place.number)
+    let tenant = &mut table[old.number() % MAX_PROCESSES].tenant;
+    let is_old = matches!(tenant, Tenant::Process(process) if Arc::ptr_eq(process, old));
+    if !is_old || old.ended.swap(true, SeqCst) {
+        return false;
+    }
+    let replaced = core::mem::replace(tenant, Tenant::Process(new.clone()));
+    drop(table);
+    drop(replaced);
+    true
 }
 
 /// Takes a process out of the table: its number is dead from now on.
@@ -164,8 +200,16 @@ async fn over(identity: &Identity) -> isize {
 /// # Errors
 /// [`Error::NoProcess`]: not a child of `parent`.
 pub(crate) fn kill(parent: usize, number: usize) -> Result<(), Error> {
-    child(parent, number)?.end(KILLED);
-    Ok(())
+    loop {
+        let process = child(parent, number)?;
+        process.end(KILLED);
+        let has_ended = process.identity.life.lock().status.is_some();
+        if has_ended {
+            return Ok(());
+        }
+        // Another hart ends it right now, or has put another program into its place.
+        core::hint::spin_loop();
+    }
 }
 
 fn child(parent: usize, number: usize) -> Result<Arc<Process>, Error> {

@@ -105,6 +105,16 @@ impl Thread {
         clock::now() < self.grace
     }
 
+    /// Its process is held: is it in the middle of something that it has to finish
+    /// first? The program is told to come in afterwards.
+    pub(crate) fn goes_on_for_now(&self, space: &AddressSpace) -> bool {
+        let critical = space.line(self.line, CRITICAL) != 0;
+        if critical {
+            space.set_line(self.line, OWED, 1);
+        }
+        critical
+    }
+
     /// It leaves the hart, in grace or not.
     pub(crate) fn end_grace(&mut self, space: &AddressSpace) {
         if core::mem::replace(&mut self.grace, 0) != 0 {

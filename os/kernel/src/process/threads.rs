@@ -35,6 +35,8 @@ enum State {
     InCall(Box<Thread>),
     /// It waits for a completion or an `unpark`.
     Parked(Box<Thread>),
+    /// It may not go to user mode for the moment.
+    Held(Box<Thread>),
     /// With this result, for whoever joins it.
     Ended(isize),
 }
@@ -191,10 +193,35 @@ impl Threads {
         Some(thread)
     }
 
+    /// The thread may not go on for the moment.
+    pub(super) fn hold(&mut self, thread: Box<Thread>) {
+        let line = thread.line;
+        self.slots[line].state = State::Held(thread);
+    }
+
+    /// One that was held.
+    pub(super) fn take_held(&mut self) -> Option<Box<Thread>> {
+        let held = |slot: &Slot| matches!(slot.state, State::Held(_));
+        let line = self.slots.iter().position(held)?;
+        self.take(line, |_| true)
+    }
+
+    /// The lines of those that have not ended.
+    pub(super) fn lines(&self) -> impl Iterator<Item = usize> {
+        let lives =
+            |(_, slot): &(usize, &Slot)| !matches!(slot.state, State::Free | State::Ended(_));
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(lives)
+            .map(|(line, _)| line)
+    }
+
     /// Any that waits in the kernel: the process ends.
     pub(super) fn take_any(&mut self) -> Option<Box<Thread>> {
         self.parked = 0;
-        let here = |state: &State| matches!(state, State::InCall(_) | State::Parked(_));
+        let here =
+            |state: &State| matches!(state, State::InCall(_) | State::Parked(_) | State::Held(_));
         let line = self.slots.iter().position(|slot| here(&slot.state))?;
         self.take(line, here)
     }
@@ -205,7 +232,7 @@ impl Threads {
             return None;
         }
         match core::mem::replace(state, State::Out) {
-            State::InCall(thread) | State::Parked(thread) => Some(thread),
+            State::InCall(thread) | State::Parked(thread) | State::Held(thread) => Some(thread),
             other => {
                 *state = other;
                 None

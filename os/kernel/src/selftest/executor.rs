@@ -10,9 +10,10 @@ use core::task::Poll;
 
 use upshift_core::{Level, Priority};
 
-use super::{Outcome, yield_now};
+use super::Outcome;
 use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
+use crate::executor::yield_now;
 use crate::sleep::sleep_until;
 use crate::{clock, ensure, executor, hart};
 

@@ -10,9 +10,8 @@ mod time;
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use core::future::{Future, poll_fn};
+use core::future::Future;
 use core::pin::Pin;
-use core::task::Poll;
 
 use upshift_core::{Level, Priority};
 
@@ -84,16 +83,4 @@ async fn run() {
     }
     println!("selftest: {} passed, {failed} failed", TESTS.len() - failed);
     finisher::exit(u16::from(failed != 0));
-}
-
-/// Goes to the tail of its level once.
-fn yield_now() -> impl Future<Output = ()> {
-    let mut yielded = false;
-    poll_fn(move |cx| {
-        if core::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
 }

@@ -8,8 +8,9 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use upshift_core::{Level, Priority};
 
-use super::{Outcome, yield_now};
+use super::Outcome;
 use crate::arch::lock::IrqLock;
+use crate::executor::yield_now;
 use crate::sleep::sleep_until;
 use crate::{clock, ensure, executor, hart};
 

@@ -161,6 +161,23 @@ pub(super) fn spawn(thread: &mut Thread, [request, ..]: Arguments) -> Answer {
     Ok(child.number() as isize)
 }
 
+/// The name and the argument of a program, as `exec` gets them.
+pub(super) fn program(
+    thread: &Thread,
+    [name, name_len, argument, argument_len, ..]: Arguments,
+) -> Result<(String, Vec<u8>), Error> {
+    let space = thread.process.space()?;
+    let range = |start: usize, len: usize| UserRange {
+        start: start as u64,
+        len: len as u64,
+    };
+    let name = bytes(&space, range(name, name_len), MAX_NAME)?;
+    let name = String::from_utf8(name).map_err(|_| Error::NoProgram)?;
+    let argument = range(argument, argument_len);
+    let argument = bytes(&space, argument, ProcessInfo::ARGUMENT)?;
+    Ok((name, argument))
+}
+
 pub(super) fn kill(thread: &mut Thread, [process, ..]: Arguments) -> Answer {
     process::kill(thread.process.number(), process)?;
     Ok(0)

@@ -2,10 +2,12 @@
 
 use alloc::boxed::Box;
 
-use os_abi::Error;
+use os_abi::{Error, number};
 
-use super::After;
-use crate::process::Thread;
+use super::later::Begin;
+use super::{After, Form, now};
+use crate::process::{self, Seed, Thread};
+use crate::users;
 
 type Arguments = [usize; 6];
 
@@ -34,4 +36,26 @@ pub(super) fn return_from_interrupt(mut thread: Box<Thread>, _: Arguments) -> Af
     // The register of the answer is one of those that were restored.
     let same = thread.context.argument(0) as isize;
     Some((thread, Ok(same)))
+}
+
+/// Copies the process.
+pub(super) fn fork(thread: Box<Thread>, _: Arguments) -> After {
+    let (process, seed) = (thread.process.clone(), Seed::new(&thread));
+    super::start(thread, Form::Synchronous, number::fork, |_| {
+        Begin::Waits(process::fork(process, seed))
+    })
+}
+
+/// Replaces the program.
+pub(super) fn exec(thread: Box<Thread>, arguments: Arguments) -> After {
+    let first = now::program(&thread, arguments)
+        .and_then(|(name, argument)| process::exec(&thread, &name, &argument));
+    match first {
+        Ok(first) => {
+            drop(thread);
+            users::push_back(first);
+            None
+        }
+        Err(error) => Some((thread, Err(error))),
+    }
 }

@@ -1,0 +1,207 @@
+//! `fork` and `exec`.
+//!
+//! *Fork* copies the memory and the descriptors of a process; of its threads the child
+//! has the one that called. Calls in flight and completions that were not taken stay
+//! with the parent.
+//!
+//! So that the copy is consistent, the other threads are held meanwhile: none runs in
+//! user mode, and none is inside a critical section (`os_abi::thread`), so the
+//! scheduler's data and the heap are as between two operations. A thread that is inside
+//! one goes on until it has left it; if it does not in time, `fork` fails. What a thread
+//! was in the middle of otherwise, a poll say, stays undone in the child for ever.
+//!
+//! *Exec* makes another process with the same [`Identity`](super::Identity) and the
+//! files of the old one, which ends without a status.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::SeqCst;
+
+use os_abi::shared::{DRAINING, RING_HEAD, RING_TAIL};
+use os_abi::thread::CRITICAL;
+use os_abi::{Error, ProcessInfo, layout};
+
+use super::files::Files;
+use super::table::{self, Reserved};
+use super::{Identity, MAX_FRAMES, Process, Thread, load};
+use crate::arch::trap::UserContext;
+use crate::memory::pagetable::Mapping;
+use crate::memory::space::{AddressSpace, UserSlice};
+use crate::sleep::sleep_until;
+use crate::{archive, clock, executor, switching, users};
+
+/// How long the other threads have to come out of their critical sections.
+const PATIENCE_MICROS: u64 = 500_000;
+/// How often it is looked whether they have.
+const LOOK_MICROS: u64 = 50;
+/// Pages that are copied before others have their turn.
+const PAGES_AT_ONCE: usize = 16;
+
+/// What the child's thread begins with.
+pub(crate) struct Seed {
+    line: usize,
+    level: upshift_core::Level,
+    context: UserContext,
+    interrupted: Option<Box<UserContext>>,
+}
+
+impl Seed {
+    /// The thread as it is, but that it sees 0 as the result of its call.
+    pub(crate) fn new(thread: &Thread) -> Seed {
+        let mut context = thread.context.clone();
+        context.set_argument(0, 0);
+        Seed {
+            line: thread.line,
+            level: thread.level,
+            context,
+            interrupted: thread.interrupted.clone(),
+        }
+    }
+}
+
+/// The other threads of a process do not go to user mode until this is dropped.
+struct Hold(Arc<Process>);
+
+impl Hold {
+    fn new(process: Arc<Process>) -> Hold {
+        process.held.fetch_add(1, SeqCst);
+        switching::interrupt_programs();
+        Hold(process)
+    }
+
+    /// Waits until nothing changes the memory of the process.
+    async fn stand_still(&self, space: &AddressSpace) -> Result<(), Error> {
+        let limit = clock::now() + clock::from_micros(PATIENCE_MICROS);
+        while users::runs(&self.0) || self.0.is_any_critical(space) {
+            if clock::now() > limit {
+                return Err(Error::Busy);
+            }
+            switching::interrupt_programs();
+            sleep_until(clock::now() + clock::from_micros(LOOK_MICROS)).await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, SeqCst);
+        self.0.release_held();
+    }
+}
+
+impl Process {
+    /// May its threads not go to user mode for the moment?
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(SeqCst) != 0
+    }
+
+    /// Is a thread of it inside a critical section?
+    fn is_any_critical(&self, space: &AddressSpace) -> bool {
+        let threads = self.threads.lock();
+        let mut lines = threads.lines();
+        lines.any(|line| space.line(line, CRITICAL) != 0)
+    }
+
+    /// Keeps a thread until nothing holds the process any more.
+    pub(crate) fn hold(&self, thread: Box<Thread>) {
+        self.with_thread(thread, |threads, thread| threads.hold(thread));
+        // It may have been let go while the thread came here.
+        self.release_held();
+    }
+
+    fn release_held(&self) {
+        loop {
+            let held = {
+                let mut threads = self.threads.lock();
+                if self.is_held() {
+                    return;
+                }
+                threads.take_held()
+            };
+            match held {
+                Some(thread) => users::push_back(thread),
+                None => return,
+            }
+        }
+    }
+}
+
+/// Makes a child that is a copy of the process, with one thread; returns its number.
+///
+/// # Errors
+/// [`Error::TooMany`] processes or threads; [`Error::OutOfMemory`]; [`Error::Busy`]:
+/// other threads of the process do not let go of what they are in the middle of.
+pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Error> {
+    let reserved = Reserved::new()?;
+    let number = reserved.number();
+    let from = parent.space()?;
+    let (space, files, heap_end) = {
+        let hold = Hold::new(parent.clone());
+        hold.stand_still(&from).await?;
+        let space = Arc::new(copy(&from, number).await?);
+        let files = parent.files.lock().clone();
+        (space, files, parent.heap_end.load(SeqCst))
+    };
+    let identity = Identity::new(number, parent.number());
+    let child = Process::new(identity, parent.ceiling, space.clone(), files, heap_end);
+    let (_, mut thread) = child.add_thread(Some(seed.line), seed.context, seed.level)?;
+    // The calling thread, which has waited all the time, goes on as who it was.
+    space.copy_line(&from, seed.line);
+    thread.interrupted = seed.interrupted;
+    reserved.become_process(child);
+    users::push_back(thread);
+    Ok(number as isize)
+}
+
+async fn copy(from: &AddressSpace, number: usize) -> Result<AddressSpace, Error> {
+    let out = |_| Error::OutOfMemory;
+    let space = AddressSpace::new(MAX_FRAMES).map_err(out)?;
+    let mut info = [0; size_of::<ProcessInfo>()];
+    from.read(UserSlice::new(layout::INFO, info.len())?, &mut info)?;
+    let own = core::mem::offset_of!(ProcessInfo, process);
+    info[own..own + 8].copy_from_slice(&(number as u64).to_le_bytes());
+    space
+        .map_page(layout::INFO, &info, Mapping::USER_CONSTANTS)
+        .map_err(out)?;
+    let mut at = Some(0);
+    while let Some(page) = at {
+        at = space.copy_pages(from, page, PAGES_AT_ONCE).map_err(out)?;
+        executor::yield_now().await;
+    }
+    space.copy_shared(from);
+    // Its ring is empty.
+    for word in [RING_HEAD, RING_TAIL, DRAINING] {
+        space.shared().store(word, 0);
+    }
+    Ok(space)
+}
+
+/// Replaces the program of a process by another; returns the thread that runs it, which
+/// is to be made ready. The calling thread is to be dropped.
+///
+/// # Errors
+/// [`Error::NoProgram`], [`Error::BadProgram`], [`Error::OutOfMemory`],
+/// [`Error::TooMany`] threads: everything is as before. [`Error::NoProcess`]: it has
+/// ended.
+pub(crate) fn exec(thread: &Thread, program: &str, argument: &[u8]) -> Result<Box<Thread>, Error> {
+    let old = &thread.process;
+    let program = archive::find(program).ok_or(Error::NoProgram)?;
+    let name = old.number() as u64;
+    let (space, context) = load::load(program, name, thread.level, argument, MAX_FRAMES)?;
+    let identity = old.identity.clone();
+    let new = Process::new(identity, old.ceiling, space, Files::new(), layout::HEAP);
+    let (_, first) = new.add_thread(None, context, thread.level)?;
+    if !table::replace(old, &new) {
+        new.ended.store(true, SeqCst);
+        new.clear();
+        return Err(Error::NoProcess);
+    }
+    // From here on whoever ends the process finds the new one.
+    *new.files.lock() = core::mem::replace(&mut *old.files.lock(), Files::new());
+    if new.is_ended() {
+        new.drop_files();
+    }
+    old.clear();
+    Ok(first)
+}
