@@ -239,6 +239,9 @@ impl AddressSpace {
         start: usize,
         count: usize,
     ) -> Result<Option<usize>, OutOfMemory> {
+        if chaos::is_out_of_memory(512) {
+            return Err(OutOfMemory);
+        }
         let mut at = start;
         for _ in 0..count {
             let next = from.table.lock().next_page(at);
@@ -271,7 +274,7 @@ impl AddressSpace {
 
     /// A frame of the allowance that begins with these bytes.
     fn new_frame(&self, bytes: &[u8]) -> Result<Frame, OutOfMemory> {
-        if frames::free_frames() < RESERVE || chaos::is_out_of_memory(512) {
+        if frames::free_frames() < RESERVE {
             return Err(OutOfMemory);
         }
         let taken = |allowance: usize| allowance.checked_sub(1);
@@ -324,6 +327,9 @@ impl AddressSpace {
         bytes: &[u8],
         mapping: Mapping,
     ) -> Result<(), OutOfMemory> {
+        if chaos::is_out_of_memory(512) {
+            return Err(OutOfMemory);
+        }
         let frame = self.new_frame(bytes)?;
         self.table.lock().map_owned(page, frame, mapping)?;
         // The hardware may remember that there was nothing.
