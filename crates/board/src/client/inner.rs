@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::vec::Vec;
 
@@ -28,6 +28,8 @@ pub(super) struct Inner {
     slot: AtomicU32,
     cpus: [AtomicU32; VCPUS],
     doorbells: [OnceLock<OwnedFd>; VCPUS],
+    /// Standing and level at the last ring of each vCPU, so that one change is told once; 0: forgotten.
+    rung: [AtomicU64; VCPUS],
     state: Mutex<State>,
 }
 
@@ -49,6 +51,7 @@ impl Inner {
             slot: AtomicU32::new(0),
             cpus: [const { AtomicU32::new(0) }; VCPUS],
             doorbells: [const { OnceLock::new() }; VCPUS],
+            rung: [const { AtomicU64::new(0) }; VCPUS],
             state: Mutex::default(),
         })
     }
@@ -71,6 +74,10 @@ impl Inner {
 
     pub(super) fn cpu(&self, vcpu: usize) -> usize {
         self.cpus[vcpu].load(Relaxed) as usize
+    }
+
+    pub(super) fn rung(&self, vcpu: usize) -> &AtomicU64 {
+        &self.rung[vcpu]
     }
 
     pub(super) fn doorbell(&self, vcpu: usize) -> Option<&OwnedFd> {

@@ -3,35 +3,23 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::fence;
 
 use crate::client::inner::Inner;
 use crate::layout::VcpuLine;
 use crate::os;
 use crate::urgency::Standing;
 
-/// The handle of one vCPU. Its clones are independent: the memory of the last ring is per clone.
-#[derive(Debug)]
+/// The handle of one vCPU. Clones share everything.
+#[derive(Debug, Clone)]
 pub struct Vcpu {
     inner: Arc<Inner>,
     index: usize,
-    /// Standing and level at the last ring, so that one change is told once; 0: forgotten.
-    rung: AtomicU64,
-}
-
-impl Clone for Vcpu {
-    fn clone(&self) -> Vcpu {
-        Vcpu::new(Arc::clone(&self.inner), self.index)
-    }
 }
 
 impl Vcpu {
     pub(super) fn new(inner: Arc<Inner>, index: usize) -> Vcpu {
-        Vcpu {
-            inner,
-            index,
-            rung: AtomicU64::new(0),
-        }
+        Vcpu { inner, index }
     }
 
     /// Its words on the local page, to publish in. They stay valid whether a daemon is there or not.
@@ -57,22 +45,27 @@ impl Vcpu {
     /// The kernel's, if the doorbell cannot be written to.
     #[inline]
     pub fn settle(&self) -> io::Result<bool> {
-        // The daemon publishes a standing and then reads the claim again; we publish the claim and then read the standing.
-        fence(SeqCst);
-        let standing = self.standing();
-        let level = self.line().claim().potential();
+        let (standing, level) = self.look();
+        let rung = self.inner.rung(self.index);
         if !standing.wants_ring(level) {
-            if self.rung.load(Relaxed) != 0 {
-                self.rung.store(0, Relaxed);
+            if rung.load(Relaxed) != 0 {
+                rung.store(0, Relaxed);
             }
             return Ok(false);
         }
-        let what = u64::from(standing.word()) << 8 | u64::from(level) | 1 << 63;
-        if self.rung.swap(what, Relaxed) == what {
+        if rung.swap(told(standing, level), Relaxed) == told(standing, level) {
             return Ok(false);
         }
         self.ring()?;
         Ok(true)
+    }
+
+    /// Standing and potential, in this order after what the caller has published: the daemon publishes a standing and then reads
+    /// the claim again, so one of the two sees the other's last word.
+    #[inline]
+    fn look(&self) -> (Standing, u8) {
+        fence(SeqCst);
+        (self.standing(), self.line().claim().potential())
     }
 
     /// Rings unconditionally. One system call; none without a daemon.
@@ -86,7 +79,8 @@ impl Vcpu {
         }
     }
 
-    /// For a dispatcher: something of `level` has arrived for this vCPU. Publishes it and settles.
+    /// For a dispatcher: something of `level` has arrived for this vCPU. Publishes it, rings if the order may have changed by it
+    /// (each time: a dispatcher does not come back to see whether it was heard), and says whether it rang.
     ///
     /// # Errors
     /// As [`Vcpu::settle`].
@@ -94,7 +88,15 @@ impl Vcpu {
         if level < crate::LEVELS {
             self.line().arrived().fetch_or(1 << level, SeqCst);
         }
-        self.settle()
+        let (standing, level) = self.look();
+        if !standing.wants_ring(level) {
+            return Ok(false);
+        }
+        self.inner
+            .rung(self.index)
+            .store(told(standing, level), Relaxed);
+        self.ring()?;
+        Ok(true)
     }
 
     /// Whether another vCPU of this CPU has something more urgent than `level` to run. If nobody enforces that (the daemon has
@@ -114,4 +116,9 @@ impl Vcpu {
         let line = global.cpu(self.inner.cpu(self.index));
         line.map_or(0, |line| line.bitmap.load(Acquire))
     }
+}
+
+/// What was told by a ring: never 0.
+fn told(standing: Standing, level: u8) -> u64 {
+    u64::from(standing.word()) << 8 | u64::from(level) | 1 << 63
 }

@@ -208,6 +208,30 @@ fn a_stopped_winner_does_not_keep_the_cpu() {
 }
 
 #[test]
+fn every_arrival_in_a_demoted_process_elevates_it_and_taking_it_in_demotes_it() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("arrivals");
+    let _daemon = daemon("arrivals");
+    let mut rival = puppet(&path);
+    rival.obey("level 40");
+    let mut demoted = puppet(&path);
+    demoted.obey("level 50");
+    for _ in 0..20 {
+        until("the rival is above", || {
+            elevated_threads(demoted.pid()).is_empty()
+        });
+        assert_eq!(demoted.obey("arrive 2"), "true");
+        until("it is above", || {
+            !elevated_threads(demoted.pid()).is_empty()
+        });
+        assert_eq!(demoted.obey("taken"), "true");
+    }
+}
+
+#[test]
 fn a_lone_burner_is_not_elevated_and_a_former_rival_is_given_back() {
     let _turn = turn();
     if !permitted() {

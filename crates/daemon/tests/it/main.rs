@@ -10,6 +10,7 @@ mod hostile;
 mod process;
 mod protocol;
 mod puppet;
+mod quiet;
 mod sharing;
 
 use std::fmt::Display;

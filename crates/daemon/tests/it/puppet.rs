@@ -46,6 +46,11 @@ pub(crate) fn puppet() {
                 }
                 ((cpu_time() - before) / 1000).to_string()
             }
+            "arrive" => vcpu.arrive(argument as u8).unwrap().to_string(),
+            "taken" => {
+                line.arrived().store(0, Relaxed);
+                vcpu.settle().unwrap().to_string()
+            }
             "ring" => ring(vcpu, argument).to_string(),
             "garbage" => garbage(vcpu, argument),
             "fork" => fork(),

@@ -1,0 +1,281 @@
+//! How long a wake takes in a process that is demoted, and in one that sleeps in its band.
+//!
+//! Needs a daemon (`upshift daemon`, as root), then:
+//!
+//! ```text
+//! cargo run --release -p upshift-daemon --example wake -- [SOCKET [CPU [ROUNDS]]]
+//! ```
+//!
+//! Two processes share one CPU. A rival burns at level 40. This process burns at level 50, so it is demoted, and has a dispatcher
+//! thread; from another CPU an event is sent to it each 3 ms. Measured is from the event to
+//!
+//! * `dispatcher`: the dispatcher's first instruction, which is the floor: no process is demoted then;
+//! * `worker`: the worker's, after the dispatcher has published level 2 and rung, and the daemon has elevated the worker;
+//! * `sleeper`: a worker that sleeps in its band because it awaits level 2: the daemon has nothing to do.
+//!
+//! The rival ends with this process.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::time::{Duration, Instant};
+
+use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec, client, os};
+use upshift_elevate::current_tid;
+use upshift_elevate::sys::{CpuSet, Linux, Sys};
+
+/// How long the whole may take.
+const LONGEST: Duration = Duration::from_secs(30);
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let socket = arguments.next().map(PathBuf::from).or_else(client::find);
+    let socket =
+        socket.ok_or("no daemon found: start one with `upshift daemon`, or give its socket")?;
+    let cpu: usize = arguments.next().map_or(Ok(0), |text| text.parse())?;
+    let rounds: usize = arguments.next().map_or(Ok(1000), |text| text.parse())?;
+    if arguments.next().as_deref() == Some("rival") {
+        return rival(&socket, cpu);
+    }
+    let mut child = Command::new(std::env::current_exe()?)
+        .args([
+            &socket.display().to_string(),
+            &cpu.to_string(),
+            "0",
+            "rival",
+        ])
+        .stdout(Stdio::piped())
+        .stdin(Stdio::piped())
+        .spawn()?;
+    let out = child.stdout.take().ok_or("no pipe")?;
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line)?;
+    let measured = measure(&socket, cpu, rounds);
+    let _ = child.kill();
+    let _ = child.wait();
+    measured
+}
+
+/// Burns at level 40 until its standard input closes.
+fn rival(socket: &std::path::Path, cpu: usize) -> Result<(), Box<dyn std::error::Error>> {
+    let ended = Arc::new(AtomicBool::new(false));
+    let end = Arc::clone(&ended);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_line(&mut String::new());
+        end.store(true, Release);
+    });
+    pin(cpu)?;
+    let board = Board::new()?;
+    let spec = spec(cpu, &[(current_tid(), Role::Worker)]);
+    board.join(socket, &[spec])?;
+    let vcpu = board.vcpu(0).ok_or("no vCPU")?;
+    vcpu.line().set_running(40);
+    vcpu.settle()?;
+    println!("ready");
+    let start = Instant::now();
+    while !ended.load(Acquire) && start.elapsed() < LONGEST {
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+fn pin(cpu: usize) -> Result<(), Box<dyn std::error::Error>> {
+    Linux.sched_setaffinity(0, &CpuSet::only(cpu).ok_or("no such CPU")?)?;
+    Ok(())
+}
+
+fn spec(cpu: usize, threads: &[(i32, Role)]) -> VcpuSpec {
+    VcpuSpec {
+        cpu,
+        threads: threads
+            .iter()
+            .map(|&(tid, role)| ThreadSpec { tid, role })
+            .collect(),
+    }
+}
+
+/// What the threads of this process share.
+struct Shared {
+    start: Instant,
+    /// ns at which the last event was sent; 0: it has been answered.
+    sent: AtomicU64,
+    dispatched: AtomicU64,
+    answered: AtomicU64,
+    over: AtomicBool,
+    sleeping: AtomicBool,
+    tids: [AtomicI32; 2],
+    bell: OwnedFd,
+    nap: OwnedFd,
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+}
+
+/// An eventfd whose reads wait.
+fn waiting_bell() -> std::io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(
+        0,
+        rustix::event::EventfdFlags::CLOEXEC,
+    )?)
+}
+
+fn wait(bell: &OwnedFd) {
+    let _ = rustix::io::read(bell, &mut [0u8; 8]);
+}
+
+fn measure(
+    socket: &std::path::Path,
+    cpu: usize,
+    rounds: usize,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let board = Board::new()?;
+    let shared = Arc::new(Shared {
+        start: Instant::now(),
+        sent: AtomicU64::new(0),
+        dispatched: AtomicU64::new(0),
+        answered: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+        sleeping: AtomicBool::new(false),
+        tids: [const { AtomicI32::new(0) }; 2],
+        bell: waiting_bell()?,
+        nap: waiting_bell()?,
+    });
+    let vcpu = board.vcpu(0).ok_or("no vCPU")?;
+    let threads = [
+        spawn(&shared, &vcpu, 0, cpu, worker),
+        spawn(&shared, &vcpu, 1, cpu, dispatcher),
+    ];
+    while shared.tids.iter().any(|tid| tid.load(Acquire) == 0) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if std::thread::available_parallelism()?.get() > 1 || cpu != 0 {
+        pin(usize::from(cpu == 0))?;
+    }
+    let [worker, dispatcher] = [0, 1].map(|at| shared.tids[at].load(Acquire));
+    let spec = spec(
+        cpu,
+        &[(worker, Role::Worker), (dispatcher, Role::Dispatcher)],
+    );
+    let joined = board.join(socket, &[spec])?;
+    println!(
+        "{}, CPU {cpu}, {rounds} rounds, µs",
+        if joined.enforcing {
+            "enforcing"
+        } else {
+            "cooperative"
+        }
+    );
+    vcpu.line().set_running(50);
+    vcpu.settle()?;
+    let mut figures: [Vec<u64>; 3] = Default::default();
+    for round in 0..2 * rounds {
+        let asleep = round >= rounds;
+        if round == rounds {
+            vcpu.line().set_awaited(2);
+            vcpu.line().set_running(NOTHING);
+            shared.sleeping.store(true, Release);
+            os::ring(shared.bell.as_fd())?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        std::thread::sleep(Duration::from_millis(3));
+        let sent = shared.now().max(1);
+        shared.answered.store(0, Release);
+        shared.sent.store(sent, Release);
+        os::ring(if asleep {
+            shared.nap.as_fd()
+        } else {
+            shared.bell.as_fd()
+        })?;
+        while shared.answered.load(Acquire) == 0 && shared.start.elapsed() < LONGEST {
+            std::hint::spin_loop();
+        }
+        let answered = shared.answered.load(Acquire).saturating_sub(sent);
+        if asleep {
+            figures[2].push(answered);
+        } else {
+            figures[0].push(shared.dispatched.load(Acquire).saturating_sub(sent));
+            figures[1].push(answered);
+        }
+        if shared.start.elapsed() >= LONGEST {
+            break;
+        }
+    }
+    shared.over.store(true, Release);
+    os::ring(shared.bell.as_fd())?;
+    os::ring(shared.nap.as_fd())?;
+    for thread in threads {
+        let _ = thread.join();
+    }
+    for (name, figures) in ["dispatcher", "worker", "sleeper"]
+        .into_iter()
+        .zip(&mut figures)
+    {
+        figures.sort_unstable();
+        let at = |share: f64| {
+            figures
+                .get((figures.len() as f64 * share) as usize)
+                .copied()
+                .unwrap_or(0) as f64
+                / 1000.0
+        };
+        println!(
+            "{name:10}  p50 {:6.1}  p90 {:6.1}  p99 {:6.1}  p99.9 {:6.1}",
+            at(0.5),
+            at(0.9),
+            at(0.99),
+            at(0.999)
+        );
+    }
+    Ok(())
+}
+
+fn spawn(
+    shared: &Arc<Shared>,
+    vcpu: &Vcpu,
+    place: usize,
+    cpu: usize,
+    body: fn(&Shared, &Vcpu),
+) -> std::thread::JoinHandle<()> {
+    let (shared, vcpu) = (Arc::clone(shared), vcpu.clone());
+    std::thread::spawn(move || {
+        if pin(cpu).is_ok() {
+            shared.tids[place].store(current_tid(), Release);
+            body(&shared, &vcpu);
+        }
+    })
+}
+
+/// Burns at level 50, looks for what has arrived, or sleeps for it.
+fn worker(shared: &Shared, vcpu: &Vcpu) {
+    while !shared.over.load(Acquire) && shared.start.elapsed() < LONGEST {
+        if shared.sleeping.load(Acquire) {
+            wait(&shared.nap);
+            shared.answered.store(shared.now(), Release);
+            continue;
+        }
+        if vcpu.line().arrived().load(Acquire) != 0 {
+            shared.answered.store(shared.now(), Release);
+            vcpu.line().arrived().store(0, Release);
+            let _ = vcpu.settle();
+        }
+    }
+}
+
+/// Sleeps until an event is sent; says that something of level 2 has arrived.
+fn dispatcher(shared: &Shared, vcpu: &Vcpu) {
+    while !shared.over.load(Acquire) {
+        wait(&shared.bell);
+        if shared.sleeping.load(Acquire) || shared.over.load(Acquire) {
+            continue;
+        }
+        shared.dispatched.store(shared.now(), Release);
+        let _ = vcpu.arrive(2);
+    }
+}

@@ -1,0 +1,101 @@
+//! While the winner is unchanged the daemon does next to nothing.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use upshift_daemon::Daemon;
+use upshift_elevate::testing::Faulty;
+
+use crate::hostile::{census, puppet};
+use crate::process::{Process, elevated_threads, monotonic, until};
+use crate::{config, permitted, skipped, socket, turn};
+
+/// A sleeper that awaits level 2, above a burner of level 40: for 600 ms the same order.
+fn steady(path: &std::path::Path) -> (Process, Process) {
+    let mut sleeper = puppet(path);
+    let mut burner = puppet(path);
+    sleeper.obey("await 2");
+    burner.obey("level 40");
+    until("the sleeper keeps a band", || {
+        !elevated_threads(sleeper.pid()).is_empty()
+    });
+    burner.say(format!("burn {}", monotonic() + 600_000_000));
+    std::thread::sleep(Duration::from_millis(100));
+    (sleeper, burner)
+}
+
+#[test]
+fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("quiet");
+    let counting = Arc::new(Faulty::new());
+    let daemon = Daemon::builder(config("quiet")).sys(counting.clone());
+    let _daemon = daemon.start().unwrap();
+    let (sleeper, burner) = steady(&path);
+    let before = (
+        counting.calls(),
+        census(&path)["cpus"][0]["switches"].as_u64(),
+    );
+    std::thread::sleep(Duration::from_millis(400));
+    let after = (
+        counting.calls(),
+        census(&path)["cpus"][0]["switches"].as_u64(),
+    );
+    assert_eq!(before.1, after.1);
+    // One look at the CPUs of the one elevated thread each 36 ms.
+    assert!(after.0 - before.0 <= 14, "{} calls", after.0 - before.0);
+    assert!(
+        !elevated_threads(sleeper.pid()).is_empty() && elevated_threads(burner.pid()).is_empty()
+    );
+}
+
+#[test]
+fn strace_sees_waits_and_looks_only() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    if Command::new("strace")
+        .arg("-V")
+        .stdout(Stdio::null())
+        .status()
+        .is_err()
+    {
+        return skipped("strace is not installed");
+    }
+    let path = socket("strace");
+    let mut daemon = Process::start("daemon", &path, &[]);
+    daemon.line("ready").unwrap();
+    let _both = steady(&path);
+    let log = path.with_extension("strace");
+    let traced = Command::new("timeout")
+        .args(["0.4", "strace", "-f", "-qq", "-o"])
+        .arg(&log)
+        .args(["-p", &daemon.pid().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    let log = std::fs::read_to_string(&log).unwrap_or_default();
+    if traced.is_err() || log.is_empty() {
+        return skipped("strace may not trace here");
+    }
+    let calls = log.lines().filter_map(|line| {
+        let call = line.split_whitespace().nth(1)?;
+        Some(call.split('(').next()?.to_string())
+    });
+    let calls: Vec<String> = calls
+        .filter(|call| !call.starts_with(['<', '+', '-']))
+        .collect();
+    let sets = calls
+        .iter()
+        .filter(|call| call.starts_with("sched_set"))
+        .count();
+    assert_eq!(sets, 0, "{log}");
+    // Waits; each 36 ms one file and one set of CPUs for the one elevated thread; the heartbeat.
+    let others = calls.iter().filter(|call| !call.starts_with("epoll"));
+    assert!(others.count() <= 60, "{log}");
+}
