@@ -12,7 +12,9 @@ const KEPT: usize = 4096;
 pub struct Report {
     /// The policy's name.
     pub policy: &'static str,
-    /// Since the engine began, ns.
+    /// When the engine began, ns of CLOCK_MONOTONIC.
+    pub began: Nanos,
+    /// Since then, ns.
     pub elapsed: Nanos,
     /// Times the policy was asked.
     pub turns: u64,

@@ -109,6 +109,7 @@ impl<M: Member> Engine<M> {
             threads: slot.member.as_ref().map_or(0, Member::threads),
         };
         Report {
+            began: self.began,
             elapsed: now - self.began,
             cost: self.cost.quantiles(),
             late: self.late.quantiles(),

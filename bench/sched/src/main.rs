@@ -1,0 +1,68 @@
+//! `bench-sched SECONDS`: how well processes are scheduled from user space, by Upshift and by the published algorithm.
+//!
+//! Spinning processes share one CPU, the last one that is allowed. Each looks at the clock all the time and writes down when it
+//! ran, so what is measured is what they felt. Prints one line of JSON for each figure: `bench` (the case and the quantity, with
+//! its unit), `peer` (who scheduled), `ns` (the value), `min`, `max`. Figures of the kernel's own scheduler stand beside those.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `spinners` | processes that spin and write down when |
+//! | `trick` | the published algorithm, from its description |
+//! | `runs` | one run under one scheduler, and its figures |
+
+mod runs;
+mod spinners;
+mod trick;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use upshift_elevate::{Calibration, Priority, Rights};
+
+use runs::{Who, print, table, turns, with_bystander};
+
+fn main() -> ExitCode {
+    let seconds = std::env::args().nth(1).and_then(|word| word.parse().ok());
+    let Some(seconds) = seconds.filter(|s| (0.1..=60.0).contains(s)) else {
+        eprintln!("usage: bench-sched SECONDS (0.1 to 60, of each run)");
+        return ExitCode::from(2);
+    };
+    if let Err(missing) = Rights::probe().require(Priority::of::<45>()) {
+        eprintln!("error: {missing}");
+        return ExitCode::FAILURE;
+    }
+    match run(Duration::from_secs_f64(seconds)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(time: Duration) -> Result<(), Box<dyn std::error::Error>> {
+    let cpu = spinners::last_cpu()?;
+    let found = Calibration::measure(Some(cpu))?;
+    let us = |ns: u64| ns as f64 / 1e3;
+    print(
+        "elevation: two switches, µs",
+        "machine",
+        us(found.switch.p50_ns),
+    );
+    let floor = found.quantum_floor();
+    print("timer floor, µs", "machine", us(floor.as_nanos() as u64));
+    let late = found.timers.last().map_or(0, |timer| timer.lateness.p99_ns);
+    print("timer lateness p99, µs", "machine", us(late));
+    runs::alone(cpu, time)?;
+    for count in [2, 8] {
+        for slice in [Duration::from_millis(5), Duration::from_micros(200)] {
+            for who in [Who::Upshift, Who::Trick, Who::Kernel] {
+                turns(who, cpu, count, slice.max(floor), time)?;
+            }
+        }
+    }
+    for who in [Who::Upshift, Who::Trick] {
+        with_bystander(who, cpu, time)?;
+    }
+    table(cpu, time)
+}

@@ -1,0 +1,377 @@
+//! One run under one scheduler, and its figures.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use upshift_elevate::{Elevator, Priority};
+use upshift_sched::policies::{Entry, RoundRobin, Table};
+use upshift_sched::{
+    Config, Ended, Engine, Policy, Processes, SchedError, Scheduler, TaskId, Watch, What,
+};
+
+use crate::spinners::{Felt, Spinner, now};
+use crate::trick;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Priority of Upshift's scheduler.
+const SCHEDULER: Priority = Priority::of::<45>();
+/// A run is measured once it has settled.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Who schedules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    Upshift,
+    Trick,
+    Kernel,
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Who::Upshift => "upshift sched",
+            Who::Trick => "trick.c's algorithm",
+            Who::Kernel => "kernel, SCHED_OTHER",
+        }
+    }
+}
+
+/// Prints a figure.
+pub(crate) fn print(bench: &str, peer: &str, value: f64) {
+    let line = serde_json::json!({
+        "bench": bench, "peer": peer, "ns": value, "min": value, "max": value,
+    });
+    println!("{line}");
+}
+
+/// What one process alone does not get: interrupts and other threads.
+pub(crate) fn alone(cpu: usize, time: Duration) -> Result<()> {
+    let spinner = Spinner::start(cpu)?;
+    std::thread::sleep(SETTLE);
+    spinner.begin();
+    let began = now();
+    std::thread::sleep(time);
+    let ran: u64 = (spinner.felt().stretches.iter())
+        .map(|(begin, end)| end - begin)
+        .sum();
+    let lost = 100.0 * (1.0 - ran as f64 / (now() - began) as f64);
+    print(
+        "one process alone: time in which it did not run, %",
+        Who::Kernel.name(),
+        lost,
+    );
+    Ok(())
+}
+
+/// What a run gave.
+struct Run {
+    felt: Vec<Felt>,
+    /// When who came to the front, absolute, ns; empty under the kernel's scheduler.
+    fronts: Vec<(u64, usize)>,
+    /// When the CPU was open to ordinary threads: begin and end.
+    open: Vec<(u64, u64)>,
+    /// From begin to end, ns.
+    elapsed: u64,
+    upshift: Option<upshift_sched::Report>,
+}
+
+fn upshift(
+    pids: Vec<i32>,
+    cpu: usize,
+    policy: Box<dyn Policy>,
+    during: impl FnOnce(),
+) -> Result<Ended> {
+    let elevator = Elevator::with_guardian()?;
+    let with = elevator.clone();
+    let mut config = Config::on([cpu]);
+    config.trace = 200_000;
+    let base = config.base;
+    let scheduler = Scheduler::start(&elevator, cpu, SCHEDULER, move || {
+        let mut engine = Engine::new(config, policy);
+        let watch = Watch::start(&engine.control(), &with, SCHEDULER)?;
+        for pid in pids {
+            engine.add(Processes::attach(&with, &watch, pid, base, false)?)?;
+        }
+        Ok::<_, SchedError>(engine)
+    })?;
+    during();
+    Ok(scheduler.stop())
+}
+
+fn run(
+    who: Who,
+    cpu: usize,
+    spinners: &[Spinner],
+    policy: Box<dyn Policy>,
+    slice: Duration,
+    time: Duration,
+) -> Result<Run> {
+    let pids: Vec<i32> = spinners.iter().map(|spinner| spinner.pid).collect();
+    let begin = || spinners.iter().for_each(Spinner::begin);
+    let felt = || spinners.iter().map(Spinner::felt).collect();
+    let began = now();
+    match who {
+        Who::Kernel => {
+            begin();
+            std::thread::sleep(time);
+            Ok(Run {
+                felt: felt(),
+                fronts: Vec::new(),
+                open: Vec::new(),
+                elapsed: now() - began,
+                upshift: None,
+            })
+        }
+        Who::Trick => {
+            begin();
+            let fronts = trick::round_robin(pids, slice, cpu, time)?;
+            let elapsed = now() - began;
+            Ok(Run {
+                felt: felt(),
+                fronts,
+                open: Vec::new(),
+                elapsed,
+                upshift: None,
+            })
+        }
+        Who::Upshift => {
+            let (mut from, mut to, mut seen) = (0, 0, Vec::new());
+            let ended = upshift(pids, cpu, policy, || {
+                std::thread::sleep(SETTLE);
+                begin();
+                from = now();
+                std::thread::sleep(time);
+                seen = felt();
+                to = now();
+            })?;
+            let (report, trace) = ended?;
+            let zero = report.began;
+            let front = |event: &upshift_sched::Event| match event.what {
+                What::Front { task, .. } => Some((zero + event.at, task?.0)),
+                _ => None,
+            };
+            Ok(Run {
+                felt: seen,
+                fronts: trace.events().iter().filter_map(front).collect(),
+                open: open_pieces(zero, trace.events()),
+                elapsed: to - from,
+                upshift: Some(report),
+            })
+        }
+    }
+}
+
+fn open_pieces(zero: u64, events: &[upshift_sched::Event]) -> Vec<(u64, u64)> {
+    let mut pieces = Vec::new();
+    let mut begin = None;
+    for event in events {
+        match event.what {
+            What::Opened => begin = Some(zero + event.at),
+            What::Closed => pieces.extend(begin.take().map(|begin| (begin, zero + event.at))),
+            _ => {}
+        }
+    }
+    pieces
+}
+
+/// Round-robin of `count` processes.
+pub(crate) fn turns(
+    who: Who,
+    cpu: usize,
+    count: usize,
+    slice: Duration,
+    time: Duration,
+) -> Result<()> {
+    let spinners = (0..count)
+        .map(|_| Spinner::start(cpu))
+        .collect::<io::Result<Vec<_>>>()?;
+    std::thread::sleep(SETTLE);
+    let policy = Box::new(RoundRobin::new(slice.as_nanos() as u64));
+    let run = run(who, cpu, &spinners, policy, slice, time)?;
+    let case = format!("{count} × {} µs", slice.as_micros());
+    let say = |what: &str, value: f64| print(&format!("{case}: {what}"), who.name(), value);
+    let loops: Vec<f64> = run.felt.iter().map(|felt| felt.loops as f64).collect();
+    let all: f64 = loops.iter().sum();
+    let off = |loops: &f64| (loops / all - 1.0 / count as f64).abs() * 100.0;
+    say(
+        "largest deviation of a share, points",
+        loops.iter().map(off).fold(0.0, f64::max),
+    );
+    let lengths = |felt: &Felt| {
+        felt.stretches
+            .iter()
+            .map(|(begin, end)| end - begin)
+            .sum::<u64>()
+    };
+    let ran: u64 = run.felt.iter().map(lengths).sum();
+    say(
+        "time in which none of them ran, %",
+        100.0 * (1.0 - ran as f64 / run.elapsed as f64),
+    );
+    if !run.fronts.is_empty() {
+        let (closed, open) = out_of_turn(&run);
+        say("ran out of turn, %", 100.0 * closed);
+        say("ran out of turn in open pieces, %", 100.0 * open);
+        say("gap at a switch, median, µs", gap(&run) / 1e3);
+    }
+    if let Some(report) = run.upshift {
+        say(
+            "scheduler, a switch, median, µs",
+            report.cost.p50 as f64 / 1e3,
+        );
+        let calls = report.calls as f64 / report.switches.max(1) as f64;
+        say("calls per switch", calls);
+    }
+    Ok(())
+}
+
+/// The part of the running time in which a process ran that was not in front: outside open pieces, and in them.
+fn out_of_turn(run: &Run) -> (f64, f64) {
+    let (mut closed, mut open, mut all) = (0, 0, 0);
+    // What was noted after the last turn has no turn.
+    let last = run.fronts.last().map_or(0, |&(at, _)| at);
+    for (task, felt) in run.felt.iter().enumerate() {
+        for &(begin, end) in felt.stretches.iter().filter(|(_, end)| *end <= last) {
+            all += end - begin;
+            let mut at = run
+                .fronts
+                .partition_point(|&(from, _)| from <= begin)
+                .max(1)
+                - 1;
+            while let Some(&(from, front)) = run.fronts.get(at).filter(|(from, _)| *from < end) {
+                let to = run.fronts.get(at + 1).map_or(end, |&(to, _)| to).min(end);
+                let from = from.max(begin);
+                if front != task && from < to {
+                    let within = |&(a, b): &(u64, u64)| b.min(to).saturating_sub(a.max(from));
+                    let part: u64 = run.open.iter().map(within).sum();
+                    open += part;
+                    closed += to - from - part;
+                }
+                at += 1;
+            }
+        }
+    }
+    let part = |ns: u64| ns as f64 / all.max(1) as f64;
+    (part(closed), part(open))
+}
+
+/// Median time between the end of one process and the beginning of another, ns.
+fn gap(run: &Run) -> f64 {
+    let mut all: Vec<(u64, u64, usize)> = Vec::new();
+    for (task, felt) in run.felt.iter().enumerate() {
+        all.extend(
+            felt.stretches
+                .iter()
+                .map(|&(begin, end)| (begin, end, task)),
+        );
+    }
+    all.sort_unstable();
+    let pairs = all.windows(2).filter(|pair| pair[0].2 != pair[1].2);
+    let mut gaps: Vec<u64> = pairs
+        .map(|pair| pair[1].0.saturating_sub(pair[0].1))
+        .collect();
+    gaps.sort_unstable();
+    gaps.get(gaps.len() / 2).map_or(0.0, |&gap| gap as f64)
+}
+
+/// What an ordinary process gets beside two that are scheduled.
+pub(crate) fn with_bystander(who: Who, cpu: usize, time: Duration) -> Result<()> {
+    let spinners = (0..3)
+        .map(|_| Spinner::start(cpu))
+        .collect::<io::Result<Vec<_>>>()?;
+    std::thread::sleep(SETTLE);
+    let (bystander, tasks) = spinners.split_last().ok_or("no processes")?;
+    let slice = Duration::from_millis(5);
+    bystander.begin();
+    let policy = Box::new(RoundRobin::new(slice.as_nanos() as u64));
+    // The kernel's throttling counts by the second, so a shorter run says nothing.
+    let run = run(
+        who,
+        cpu,
+        tasks,
+        policy,
+        slice,
+        time.max(Duration::from_secs(3)),
+    )?;
+    let own = bystander.felt();
+    let ran: u64 = own.stretches.iter().map(|(begin, end)| end - begin).sum();
+    let share = 100.0 * ran as f64 / run.elapsed as f64;
+    print(
+        "2 × 5 ms and an ordinary process: its share, %",
+        who.name(),
+        share,
+    );
+    let pauses = own.stretches.windows(2).map(|pair| pair[1].0 - pair[0].1);
+    let longest = pauses.max().unwrap_or(0) as f64 / 1e6;
+    print(
+        "2 × 5 ms and an ordinary process: longest wait, ms",
+        who.name(),
+        longest,
+    );
+    let loops: Vec<f64> = run.felt.iter().map(|felt| felt.loops as f64).collect();
+    let off = (loops[0] / (loops[0] + loops[1]) - 0.5).abs() * 100.0;
+    print(
+        "2 × 5 ms and an ordinary process: deviation, points",
+        who.name(),
+        off,
+    );
+    Ok(())
+}
+
+/// How far the beginnings of a timetable's entries are off, as the processes feel them.
+pub(crate) fn table(cpu: usize, time: Duration) -> Result<()> {
+    let spinners = (0..3)
+        .map(|_| Spinner::start(cpu))
+        .collect::<io::Result<Vec<_>>>()?;
+    std::thread::sleep(SETTLE);
+    let lengths = [5_000_000u64, 1_000_000, 3_000_000, 400_000];
+    let entry = |(at, &length): (usize, &u64)| Entry {
+        tasks: vec![TaskId(at % 3)],
+        length,
+    };
+    let entries: Vec<Entry> = lengths.iter().enumerate().map(entry).collect();
+    let policy = Box::new(Table::new(entries));
+    let run = run(Who::Upshift, cpu, &spinners, policy, Duration::ZERO, time)?;
+    let began = run.upshift.as_ref().map_or(0, |report| report.began);
+    let total: u64 = lengths.iter().sum();
+    let mut late: Vec<u64> = Vec::new();
+    for &(at, task) in &run.fronts {
+        // The first moment after the switch at which this process ran.
+        let felt = &run.felt[task].stretches;
+        let first = felt
+            .iter()
+            .find(|(_, end)| *end > at)
+            .map(|(begin, _)| (*begin).max(at));
+        let Some(first) = first.filter(|first| first - at < 200_000) else {
+            continue;
+        };
+        let since = (first - began) % total;
+        let mut begin = 0;
+        let mut least = since;
+        for length in lengths {
+            begin += length;
+            if since >= begin {
+                least = least.min(since - begin);
+            }
+        }
+        late.push(least);
+    }
+    late.sort_unstable();
+    let at = |percent: usize| {
+        late.get(late.len() * percent / 100)
+            .map_or(0.0, |&ns| ns as f64 / 1e3)
+    };
+    print(
+        "timetable: an entry begins late by, median, µs",
+        Who::Upshift.name(),
+        at(50),
+    );
+    print(
+        "timetable: an entry begins late by, p99, µs",
+        Who::Upshift.name(),
+        at(99),
+    );
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! The published algorithm, written from its description: Yasukata and Ishiguro, "Developing Process Scheduling Policies in
+//! User Space with Common OS Features" (APSys 2024), the round-robin scheduler of its companion repository.
+//!
+//! The scheduler is at priority 3 on the CPU of the processes. In turn it sets the next process to 2 and the one before it to 1, and
+//! sleeps for the interval. Differences: it stops after a time, writes down its switches, and gives the processes back.
+
+use std::io;
+use std::time::Duration;
+
+use crate::spinners::now;
+
+fn set(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
+    let parameter = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: a live structure.
+    match unsafe { libc::sched_setscheduler(pid, policy, &raw const parameter) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Round-robin for `time`; returns when each process came to the front, by its index.
+pub(crate) fn round_robin(
+    pids: Vec<i32>,
+    interval: Duration,
+    cpu: usize,
+    time: Duration,
+) -> io::Result<Vec<(u64, usize)>> {
+    let thread = std::thread::spawn(move || {
+        let Some(only) = upshift_elevate::sys::CpuSet::only(cpu) else {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        };
+        set(0, libc::SCHED_FIFO, 3)?;
+        upshift_elevate::sys::Sys::sched_setaffinity(&upshift_elevate::sys::Linux, 0, &only)?;
+        let end = now() + time.as_nanos() as u64;
+        let mut fronts = Vec::with_capacity(1 << 16);
+        let scheduled = 'run: loop {
+            for next in 0..pids.len() {
+                let previous = next.checked_sub(1).unwrap_or(pids.len() - 1);
+                let raised = set(pids[next], libc::SCHED_FIFO, 2);
+                let done = raised.and_then(|()| set(pids[previous], libc::SCHED_FIFO, 1));
+                fronts.push((now(), next));
+                if done.is_err() || now() >= end {
+                    break 'run done;
+                }
+                std::thread::sleep(interval);
+            }
+        };
+        for &pid in &pids {
+            set(pid, libc::SCHED_OTHER, 0)?;
+        }
+        scheduled.map(|()| fronts)
+    });
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the scheduler panicked")))
+}
