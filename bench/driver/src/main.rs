@@ -13,6 +13,7 @@
 //! | `sections` | what is run in each section |
 //! | `preemption` | the section of long requests among short ones |
 //! | `processes` | the section of an urgent server beside a batch process |
+//! | `sched` | the section of policies over processes |
 //! | `micro` | the microbenchmarks, which are programs of their own |
 //! | `results` | the data, kept section by section |
 //! | `targets`, `preemption_targets`, `processes_targets` | what was to be reached, and whether it was |
@@ -32,6 +33,7 @@ mod processes_targets;
 mod render;
 mod results;
 mod rounds;
+mod sched;
 mod sections;
 mod server;
 mod targets;

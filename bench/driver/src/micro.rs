@@ -26,7 +26,8 @@ pub(crate) fn run(results: &mut SectionResults, built: &Built) {
     }
 }
 
-fn figures(
+/// Runs a program that prints one line of JSON for each figure; `part` is its first argument.
+pub(crate) fn figures(
     program: &Program,
     part: &str,
     cpu: Option<usize>,

@@ -177,6 +177,9 @@ const SPIN: &[(&str, Source, &[&str])] = &[
     ("threads", Source::Bench("peer-threads"), &["spin"]),
 ];
 
+/// What measures policies over processes.
+const SCHED: Source = Source::Bench("bench-sched");
+
 /// A program that was built: its file and its first arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -217,6 +220,11 @@ impl Built {
             .filter(|micro| self.is_wanted(micro.id))
             .filter_map(|micro| Some((micro, self.program(micro.source, micro.args)?)))
             .collect()
+    }
+
+    /// The program that measures policies over processes.
+    pub(crate) fn sched(&self) -> Option<Program> {
+        self.program(SCHED, &[])
     }
 
     /// The spin servers of others that exist.
@@ -264,6 +272,9 @@ pub(crate) fn build(options: &Options) -> Built {
     if options.only.contains(&Section::Preemption) {
         let wanted = SPIN.iter().filter(|(id, ..)| built.is_wanted(id));
         sources.extend(wanted.map(|&(id, source, _)| (id, source)));
+    }
+    if options.only.contains(&Section::Sched) {
+        sources.push(("sched", SCHED));
     }
     if options.only.contains(&Section::Micro) {
         let wanted = MICRO.iter().filter(|m| built.is_wanted(m.id));

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::peers::{RAW_C, UPSHIFT};
 use crate::preemption;
 use crate::results::{Cell, Results, Run, SectionResults, Spread};
+use crate::sched;
 use crate::sections::Section;
 use crate::targets::{Verdict, best_peer, rows};
 
@@ -68,6 +69,7 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         Section::Levels => ("Eight levels at overload", Rank::AsMeasured),
         Section::Preemption => ("Long requests among short ones", Rank::AsMeasured),
         Section::Processes => ("An urgent server beside a batch process", Rank::AsMeasured),
+        Section::Sched => ("Processes under policies in user space", Rank::AsMeasured),
         Section::Micro => ("Microbenchmarks", Rank::AsMeasured),
     };
     let _ = write!(page, "\n## {title}\n\n");
@@ -82,7 +84,9 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         }
         table(found, case, rank, page);
     }
-    if !found.figures.is_empty() {
+    if section == Section::Sched {
+        page.push_str(&sched::table(found));
+    } else if !found.figures.is_empty() {
         figures(found, page);
     }
     list("Commands", &found.commands, page);

@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::peers::{Built, Peer, Program, UPSHIFT};
 use crate::results::SectionResults;
 use crate::rounds::{self, Entry};
-use crate::{machine, micro, preemption, processes};
+use crate::{machine, micro, preemption, processes, sched};
 
 /// A part of the page that can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(crate) enum Section {
     Preemption,
     /// An urgent server beside a batch process, without and with the daemon.
     Processes,
+    /// Processes under policies in user space.
+    Sched,
     /// Microbenchmarks.
     Micro,
 }
@@ -79,7 +81,7 @@ pub(crate) fn level_row(level: u8) -> String {
 
 impl Section {
     /// All, in the order of the page.
-    pub(crate) const ALL: [Section; 9] = [
+    pub(crate) const ALL: [Section; 10] = [
         Section::Plaintext,
         Section::Pipelined,
         Section::Matrix,
@@ -88,6 +90,7 @@ impl Section {
         Section::Levels,
         Section::Preemption,
         Section::Processes,
+        Section::Sched,
         Section::Micro,
     ];
 
@@ -102,6 +105,7 @@ impl Section {
             Section::Levels => "levels",
             Section::Preemption => "preemption",
             Section::Processes => "processes",
+            Section::Sched => "sched",
             Section::Micro => "micro",
         }
     }
@@ -176,6 +180,7 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
             preemption::run(&mut results, &options, built);
         }
         Section::Processes => processes::run(&mut results, options, built),
+        Section::Sched => sched::run(&mut results, options, built),
         Section::Micro => micro::run(&mut results, built),
     }
     if results.cells.is_empty() && results.figures.is_empty() {

@@ -2,6 +2,7 @@
 
 use crate::peers::{NO_RUNTIME, RAW_C, UPSHIFT};
 use crate::results::{Cell, Results, Run, SectionResults};
+use crate::sched;
 use crate::sections::{
     ALONE_CASE, LEVELS, MATRIX, ONE_LEVEL_CASE, ORDERS, OVERLOAD_CASE, PLAINTEXT, VCPUS_CASE,
     level_row, matrix_case, plaintext_case, single_case, vcpus_row,
@@ -84,6 +85,7 @@ pub(crate) fn rows(results: &Results) -> Vec<Row> {
     levels(section("levels"), &mut rows);
     preemption_targets::rows(section("preemption"), &mut rows);
     processes_targets::rows(section("processes"), &mut rows);
+    sched::rows(section("sched"), &mut rows);
     micro(section("micro"), &mut rows);
     rows
 }
