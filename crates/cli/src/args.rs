@@ -14,6 +14,7 @@ use crate::daemon_args::DaemonArgs;
 use crate::sched_cmd::SchedArgs;
 use crate::serve_args::{EXAMPLES, ServeArgs};
 use crate::spin_args::SpinLoadArgs;
+use crate::top::TopArgs;
 use crate::values::{self, Endpoint, Listen};
 
 /// One priority scheduler for coroutines: demo, test servers and load generator.
@@ -62,6 +63,8 @@ pub(crate) enum Command {
     Calibrate(CalibrateArgs),
     /// Schedule processes that know nothing of it: round-robin, timetable, shares, deadlines, levels
     Sched(Box<SchedArgs>),
+    /// Look at a running process: levels, vCPUs, the longest polls and where they come from
+    Top(TopArgs),
     /// Spawn many coroutines (or threads) and print the memory and the time they took
     #[command(hide = true)]
     SpawnTest(SpawnTestArgs),
@@ -171,6 +174,9 @@ pub(crate) struct ServerArgs {
     /// Join the machine's daemon: off, auto (if there is one), or required (coroutine model)
     #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
     pub(crate) board: BoardChoice,
+    /// Let `upshift top` look at the server (coroutine model)
+    #[arg(long)]
+    pub(crate) observe: bool,
 }
 
 /// Whether to join the machine's daemon.

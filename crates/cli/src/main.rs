@@ -13,6 +13,7 @@
 //! | `load_cmd`, `load_report` | the client and its result |
 //! | `spawn_test` | memory and time of a million coroutines |
 //! | `report`, `table` | HTML with plots, tables of the terminal |
+//! | `top` | the live view of a process, or of the machine |
 //! | `machine` | CPU, kernel, affinity, limits |
 //!
 //! Exit status: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 ended by
@@ -35,6 +36,7 @@ mod servers;
 mod spawn_test;
 mod spin_args;
 mod table;
+mod top;
 mod values;
 
 use std::process::ExitCode;
@@ -68,6 +70,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Daemon(args) => daemon_cmd::daemon(&args)?,
         Command::Calibrate(args) => return calibrate::calibrate(&args),
         Command::Sched(args) => return sched_cmd::sched(&args),
+        Command::Top(args) => top::top(&args)?,
         Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -19,7 +19,10 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         return command_to(socket, command);
     }
     let config = args.settings().map_err(|error| anyhow!(error))?;
-    let mut builder = Runtime::builder().name("serve").main_level(OPERATOR);
+    let mut builder = Runtime::builder()
+        .name("serve")
+        .main_level(OPERATOR)
+        .observe(true);
     if let Some(vcpus) = args
         .vcpus
         .or((!args.pin.is_empty()).then_some(args.pin.len()))

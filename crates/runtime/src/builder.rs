@@ -263,8 +263,8 @@ impl Builder {
         self
     }
 
-    /// Lets `upshift top` attach: a Unix socket for processes of the same user
-    /// (default: as the environment variable `UPSHIFT_OBSERVE` says, 1 or 0). Turns on
+    /// Lets `upshift top` attach: a Unix socket for processes of the same user (default:
+    /// if the environment variable `UPSHIFT_OBSERVE` is set, and not to 0). Turns on
     /// [`stall_limit`](Builder::stall_limit), of 10 ms if none is given. If the socket
     /// cannot be had the runtime says why on standard error, and works without.
     ///

@@ -54,6 +54,8 @@ pub(crate) struct ServerOptions {
     pub(crate) quantum: Option<Duration>,
     /// Whether to join the machine's daemon (coroutine model).
     pub(crate) board: Board,
+    /// Let `upshift top` look (coroutine model).
+    pub(crate) observe: bool,
 }
 
 impl ServerOptions {
@@ -73,6 +75,7 @@ impl ServerOptions {
             preempt: args.preempt == Switch::On,
             quantum: args.quantum,
             board: args.board.into(),
+            observe: args.observe,
         }
     }
 }

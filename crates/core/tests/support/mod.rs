@@ -33,6 +33,8 @@ pub struct TestHost {
     pub attended: Mutex<Vec<usize>>,
     /// What polls made ready on their own vCPU: was it more urgent?
     pub waiting: Mutex<Vec<bool>>,
+    /// Polls that were watched, and when they ended.
+    pub watched: Mutex<Vec<(upshift_core::Poll, u64)>>,
 }
 
 // SAFETY: `SERVED` is set by `serve` only, which has the executor.
@@ -51,6 +53,9 @@ unsafe impl Host for TestHost {
     }
     fn waits_here(&self, more_urgent: bool) {
         self.waiting.lock().unwrap().push(more_urgent);
+    }
+    fn watched(&self, _: usize, poll: &upshift_core::Poll, ended: u64) {
+        self.watched.lock().unwrap().push((*poll, ended));
     }
     fn relax(&self, _: u32) {
         std::thread::yield_now();

@@ -1,0 +1,140 @@
+//! Who can be looked at, and asking: one line out, one line of JSON back.
+//!
+//! Answers are bounded in size and time, for whoever made the socket may be anything.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use upshift::observe::{PROTOCOL, SocketName, View, socket_dir, sockets};
+
+/// What to do when there is nobody.
+pub(super) const NOBODY: &str = "no process of yours can be looked at: start one with UPSHIFT_OBSERVE=1 \
+     (a program on the Upshift runtime with its feature `observe`, or a server of this command)";
+
+/// The longest answer.
+const LONGEST: u64 = 8 << 20;
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A process that answers.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) pid: u32,
+    /// Its command line.
+    pub(super) command: String,
+    stream: BufReader<UnixStream>,
+}
+
+/// All that answer, by pid.
+pub(super) fn peers() -> Result<Vec<Peer>> {
+    let all = sockets().context("cannot look for processes")?;
+    Ok(all
+        .iter()
+        .filter_map(|name| Peer::connect(name).ok())
+        .collect())
+}
+
+impl Peer {
+    /// Attaches to a process.
+    pub(super) fn of_pid(pid: u32) -> Result<Peer> {
+        let all = sockets().context("cannot look for processes")?;
+        match all.iter().find(|name| name.pid == pid) {
+            Some(name) => Peer::connect(name).map_err(|error| explain(pid, &error)),
+            None => Err(missing(pid)),
+        }
+    }
+
+    fn connect(name: &SocketName) -> io::Result<Peer> {
+        let stream = UnixStream::connect(&name.path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Peer {
+            pid: name.pid,
+            command: command(name.pid),
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// Asks for a snapshot.
+    pub(super) fn look(&mut self) -> Result<View> {
+        let pid = self.pid;
+        let mut line = String::new();
+        let asked = self.stream.get_mut().write_all(b"metrics\n");
+        let answered = asked.and_then(|()| {
+            let mut limited = self.stream.by_ref().take(LONGEST);
+            limited.read_line(&mut line)
+        });
+        match answered {
+            Ok(0) => bail!("process {pid} has ended, or has too many viewers (8 at most)"),
+            Ok(_) => {}
+            Err(error) => return Err(explain(pid, &error)),
+        }
+        let answer: serde_json::Value = serde_json::from_str(&line)
+            .with_context(|| format!("process {pid} answers something else than JSON"))?;
+        if let Some(error) = answer.get("error").and_then(|error| error.as_str()) {
+            bail!("process {pid} refuses: {error}");
+        }
+        let protocol = answer.get("protocol").and_then(serde_json::Value::as_u64);
+        if protocol != Some(u64::from(PROTOCOL)) {
+            bail!(
+                "process {pid} speaks protocol {}, this command {PROTOCOL}: use the `upshift` of its version",
+                protocol.map_or_else(|| "?".into(), |protocol| protocol.to_string())
+            );
+        }
+        serde_json::from_value(answer).with_context(|| {
+            format!("process {pid} answers in a form that this command does not know")
+        })
+    }
+}
+
+fn explain(pid: u32, error: &io::Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::ConnectionRefused | ErrorKind::NotFound => missing(pid),
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => anyhow!("process {pid} has ended"),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            anyhow!("process {pid} does not answer: is it stopped?")
+        }
+        ErrorKind::PermissionDenied => {
+            anyhow!("process {pid} belongs to somebody else: run this as its user")
+        }
+        _ => anyhow!("cannot look at process {pid}: {error}"),
+    }
+}
+
+/// Why there is no socket.
+fn missing(pid: u32) -> anyhow::Error {
+    let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
+        return anyhow!("there is no process {pid}");
+    };
+    let me = rustix::process::geteuid().as_raw();
+    if process.uid() != me {
+        return anyhow!(
+            "process {pid} belongs to user {}: run this as that user (`sudo -u '#{}' upshift top {pid}`)",
+            process.uid(),
+            process.uid()
+        );
+    }
+    anyhow!(
+        "process {pid} offers no view in {}: start it with UPSHIFT_OBSERVE=1 (`upshift help top`)",
+        socket_dir().display()
+    )
+}
+
+/// The command line of a process, with the path of the program cut off.
+fn command(pid: u32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let program = words.next().unwrap_or_default();
+    let program = program.rsplit('/').next().unwrap_or_default().to_owned();
+    let all = std::iter::once(program).chain(words.map(String::from));
+    let text = all
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
+    // What a process calls itself is not to move our cursor.
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
+}

@@ -1,0 +1,293 @@
+//! The page of a process, the help, and what is shown where nothing else fits.
+//!
+//! Pure: figures in, cells out.
+
+use ratatui::Frame as Canvas;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
+
+use super::figures::{Frame, Level, Vcpu, age, percent, rate, time};
+use super::live::{Settings, Sort};
+
+/// The smallest size that a page is drawn in.
+const WIDTH: u16 = 50;
+const HEIGHT: u16 = 12;
+/// Cells of a bar.
+const BAR: usize = 20;
+
+pub(super) fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+pub(super) fn dim() -> Style {
+    Style::new().add_modifier(Modifier::DIM)
+}
+
+pub(super) fn head() -> Style {
+    Style::new().fg(Color::Black).bg(Color::Cyan)
+}
+
+/// Draws why nothing can be drawn, if so.
+pub(super) fn fits(to: &mut Canvas<'_>) -> bool {
+    let area = to.area();
+    if area.width >= WIDTH && area.height >= HEIGHT {
+        return true;
+    }
+    let text = format!(
+        "{}x{}: too small\n{WIDTH}x{HEIGHT} is needed\nq quits",
+        area.width, area.height
+    );
+    to.render_widget(Paragraph::new(text), area);
+    false
+}
+
+/// Before the first interval is over.
+pub(super) fn waiting(to: &mut Canvas<'_>, pid: u32) {
+    let text = format!("looking at process {pid} …");
+    to.render_widget(Paragraph::new(text), to.area());
+}
+
+/// The page of a process.
+pub(super) fn process(to: &mut Canvas<'_>, frame: &Frame, settings: &Settings) {
+    let area = to.area();
+    let vcpus: Vec<&Vcpu> = frame.vcpus.iter().filter(|vcpu| vcpu.active).collect();
+    let for_vcpus = (vcpus.len() as u16).min(area.height / 4).max(1);
+    let rest = area.height.saturating_sub(for_vcpus + 5);
+    let for_levels = (frame.levels.len() as u16 + 1).clamp(2, (rest / 2).max(2));
+    let [title, states, bars, _, levels, polls, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(2),
+        Constraint::Length(for_vcpus),
+        Constraint::Length(1),
+        Constraint::Length(for_levels),
+        Constraint::Min(2),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    draw_title(to, title, frame, settings);
+    draw_states(to, states, frame);
+    let lines: Vec<Line<'_>> = vcpus.iter().map(|vcpu| bar(vcpu)).collect();
+    to.render_widget(Paragraph::new(lines), bars);
+    draw_levels(to, levels, frame, settings.sort);
+    draw_polls(to, polls, frame, settings.scroll);
+    footer(to, keys, settings);
+}
+
+fn draw_title(to: &mut Canvas<'_>, area: Rect, frame: &Frame, settings: &Settings) {
+    let left = format!("upshift top  {}  {}", frame.pid, frame.command);
+    let right = format!(
+        "{}up {}  every {}",
+        if settings.paused { "PAUSED  " } else { "" },
+        age(frame.uptime_ns),
+        time(u64::try_from(settings.interval.as_nanos()).unwrap_or(u64::MAX)),
+    );
+    let [begin, end] = Layout::horizontal([
+        Constraint::Min(0),
+        Constraint::Length(right.chars().count() as u16 + 1),
+    ])
+    .areas(area);
+    to.render_widget(Paragraph::new(left).style(bold()), begin);
+    to.render_widget(Paragraph::new(right).alignment(Alignment::Right), end);
+}
+
+fn draw_states(to: &mut Canvas<'_>, area: Rect, frame: &Frame) {
+    let all = &frame.coroutines;
+    let states = format!(
+        "coroutines {}: {} running  {} ready  {} blocked  {} suspended   {}/s spawned",
+        all.live,
+        all.running,
+        all.ready,
+        all.blocked,
+        all.suspended,
+        rate(all.spawned_per_s),
+    );
+    let mut more = format!(
+        "{} panicked   {} stalls   blocking: {} threads, {} queued",
+        all.panicked, frame.stalls, all.blocking_threads, all.blocking_queued
+    );
+    if frame.preemption.vcpus != 0 {
+        more.push_str(&format!(
+            "   preempted {}/s, {} looks/s",
+            rate(frame.preemption.suspensions_per_s),
+            rate(frame.preemption.looks_per_s),
+        ));
+    }
+    let lines = vec![Line::from(states), Line::from(Span::styled(more, dim()))];
+    to.render_widget(Paragraph::new(lines), area);
+}
+
+/// One vCPU in a line.
+fn bar(vcpu: &Vcpu) -> Line<'_> {
+    let cells = |share: f64| (share * BAR as f64).round() as usize;
+    let polling = cells(vcpu.polling).min(BAR);
+    let busy = cells(vcpu.busy).clamp(polling, BAR);
+    let color = match vcpu.busy {
+        busy if busy > 0.9 => Color::Red,
+        busy if busy > 0.6 => Color::Yellow,
+        _ => Color::Green,
+    };
+    let running = match (vcpu.running, &vcpu.location) {
+        (Some(level), Some(place)) => {
+            format!("  level {level} for {}: {place}", time(vcpu.poll_age_ns))
+        }
+        _ => String::new(),
+    };
+    Line::from(vec![
+        Span::raw(format!("vCPU {:<3}[", vcpu.index)),
+        Span::styled("|".repeat(polling), Style::new().fg(color)),
+        Span::styled("|".repeat(busy - polling), Style::new().fg(Color::Blue)),
+        Span::raw(format!(
+            "{}] {:>7}",
+            " ".repeat(BAR - busy),
+            percent(vcpu.busy)
+        )),
+        Span::raw(format!(
+            "  {:>6} polls/s  {:>6} enters/s  {:>6} SQE/s  {} in flight",
+            rate(vcpu.polls_per_s),
+            rate(vcpu.enters_per_s),
+            rate(vcpu.sqes_per_s),
+            vcpu.in_flight,
+        )),
+        Span::styled(running, dim()),
+    ])
+}
+
+fn sorted(levels: &[Level], sort: Sort) -> Vec<&Level> {
+    let mut rows: Vec<&Level> = levels.iter().collect();
+    match sort {
+        // As they come.
+        Sort::Level => {}
+        Sort::Cpu => rows.sort_by(|a, b| b.cpu.total_cmp(&a.cpu)),
+        Sort::Polls => rows.sort_by(|a, b| b.polls_per_s.total_cmp(&a.polls_per_s)),
+        Sort::Wait => rows.sort_by_key(|level| std::cmp::Reverse(level.wait_p99_ns)),
+    }
+    rows
+}
+
+fn right(text: impl Into<String>) -> Cell<'static> {
+    Cell::from(Line::from(text.into()).alignment(Alignment::Right))
+}
+
+fn draw_levels(to: &mut Canvas<'_>, area: Rect, frame: &Frame, sort: Sort) {
+    let columns = [
+        "level", "ready", "run", "polls/s", "CPU", "wait p50", "wait p99", "starved",
+    ];
+    let title = Row::new(columns.map(|name| {
+        let marked = name == sort.word();
+        right(if marked {
+            format!("▼{name}")
+        } else {
+            name.into()
+        })
+    }));
+    let rows = sorted(&frame.levels, sort).into_iter().map(|level| {
+        let occupied = frame.occupied >> level.level & 1 == 1;
+        let style = if occupied { bold() } else { Style::new() };
+        Row::new([
+            right(level.level.to_string()),
+            right(level.ready.to_string()),
+            right(level.running.to_string()),
+            right(rate(level.polls_per_s)),
+            right(percent(level.cpu)),
+            right(time(level.wait_p50_ns)),
+            right(time(level.wait_p99_ns)),
+            right(percent(level.starve)),
+        ])
+        .style(style)
+    });
+    let widths = [6, 5, 3, 8, 7, 8, 9, 7].map(Constraint::Length);
+    let table = Table::new(rows, widths).header(title.style(head()));
+    to.render_widget(table, area);
+}
+
+fn draw_polls(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
+    let [_, area] = Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
+    if frame.stall_limit_ns == 0 {
+        let text = "longest polls: nobody looks (`Builder::stall_limit`)";
+        to.render_widget(Paragraph::new(text).style(dim()), area);
+        return;
+    }
+    let title = Row::new([
+        right("longest"),
+        right("level"),
+        right("timed"),
+        Cell::from("coroutine"),
+        Cell::from("spawned at"),
+    ]);
+    let scroll = scroll.min(frame.longest_polls.len().saturating_sub(1));
+    let rows = frame.longest_polls.iter().skip(scroll).map(|poll| {
+        let mut style = Style::new();
+        if poll.longest_ns >= frame.stall_limit_ns {
+            style = style.fg(Color::Red);
+        }
+        let id = if poll.is_running {
+            format!("{} ▶", poll.id)
+        } else {
+            poll.id.clone()
+        };
+        Row::new([
+            right(time(poll.longest_ns)),
+            right(poll.level.to_string()),
+            right(poll.watched.to_string()),
+            Cell::from(id),
+            Cell::from(poll.location.clone()),
+        ])
+        .style(style)
+    });
+    let widths = [
+        Constraint::Length(9),
+        Constraint::Length(6),
+        Constraint::Length(7),
+        Constraint::Length(14),
+        Constraint::Min(10),
+    ];
+    to.render_widget(Table::new(rows, widths).header(title.style(head())), area);
+}
+
+/// The line of keys.
+pub(super) fn footer(to: &mut Canvas<'_>, area: Rect, settings: &Settings) {
+    let pause = if settings.paused { "go on" } else { "pause" };
+    let text = format!("q quit  p {pause}  s sort  +/- interval  l list  m machine  ? help");
+    to.render_widget(Paragraph::new(text).style(dim()), area);
+}
+
+const HELP: [&str; 20] = [
+    "q, Esc    quit             p, space  pause and go on",
+    "s         sort levels      + -       longer, shorter interval",
+    "l         list             m         machine (upshift daemon)",
+    "↑ ↓       scroll, choose   Enter     look at the chosen process",
+    "",
+    "vCPU      green to red: polls; blue: scheduling and ring",
+    "ready     coroutines that wait for a vCPU, with suspended ones",
+    "run       vCPUs that poll one of this level now",
+    "CPU       time in polls, of one CPU",
+    "wait      from ready to polled, in this interval",
+    "starved   something was ready, and none of the level was picked",
+    "",
+    "longest   the longest poll of the coroutines spawned in a place;",
+    "          red: over the stall limit; ▶: goes on. Short polls are",
+    "          a sample: each is timed as often as it is long.",
+    "timed     polls of this place that were timed",
+    "",
+    "bold      levels with something ready or running",
+    "",
+    "any key closes this",
+];
+
+/// The keys and columns, over the page.
+pub(super) fn help(to: &mut Canvas<'_>) {
+    let area = to.area();
+    let width = 68.min(area.width);
+    let height = (HELP.len() as u16 + 2).min(area.height);
+    let middle = Rect {
+        x: (area.width - width) / 2,
+        y: (area.height - height) / 2,
+        width,
+        height,
+    };
+    to.render_widget(Clear, middle);
+    let text = Paragraph::new(HELP.join("\n"));
+    to.render_widget(text.block(Block::bordered().title(" upshift top ")), middle);
+}

@@ -1,0 +1,134 @@
+//! The list of processes, and the page of the machine.
+
+use ratatui::Frame as Canvas;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
+
+use super::attach::{NOBODY, Peer};
+use super::draw::{bold, dim, footer, head};
+use super::figures::{age, rate};
+use super::live::Settings;
+use super::machine::{Machine, band, levels};
+
+/// The list to choose from.
+pub(super) fn choose(to: &mut Canvas<'_>, peers: &[Peer], has_machine: bool, selected: usize) {
+    let [title, list, keys] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Min(1),
+        Constraint::Length(1),
+    ])
+    .areas(to.area());
+    to.render_widget(
+        Paragraph::new("upshift top: which process?").style(bold()),
+        title,
+    );
+    if peers.is_empty() && !has_machine {
+        to.render_widget(Paragraph::new(NOBODY).wrap(Wrap { trim: true }), list);
+    } else {
+        let style = |row: usize| {
+            if row == selected {
+                Style::new().add_modifier(Modifier::REVERSED)
+            } else {
+                Style::new()
+            }
+        };
+        let mut rows: Vec<Row<'_>> = peers
+            .iter()
+            .enumerate()
+            .map(|(row, peer)| {
+                Row::new([peer.pid.to_string(), peer.command.clone()]).style(style(row))
+            })
+            .collect();
+        if has_machine {
+            let row = Row::new(["daemon", "the whole machine"]);
+            rows.push(row.style(style(peers.len())));
+        }
+        // What is chosen stays in sight.
+        let first = (selected + 1).saturating_sub(usize::from(list.height).saturating_sub(1));
+        let rows = rows.into_iter().skip(first);
+        let widths = [Constraint::Length(9), Constraint::Min(10)];
+        let title = Row::new(["pid", "command"]).style(head());
+        to.render_widget(Table::new(rows, widths).header(title), list);
+    }
+    to.render_widget(
+        Paragraph::new("↑ ↓ choose  Enter look  q quit  ? help").style(dim()),
+        keys,
+    );
+}
+
+/// What the daemon does.
+pub(super) fn machine(
+    to: &mut Canvas<'_>,
+    now: &Machine,
+    before: Option<&Machine>,
+    settings: &Settings,
+) {
+    let for_cpus = (now.cpus.len() as u16 + 1).min(to.area().height / 3);
+    let [title, cpus, _, processes, keys] = Layout::vertical([
+        Constraint::Length(3),
+        Constraint::Length(for_cpus),
+        Constraint::Length(1),
+        Constraint::Min(2),
+        Constraint::Length(1),
+    ])
+    .areas(to.area());
+    let text = format!(
+        "upshift daemon {}, up {}: {}{}\n{} registrations, {} refused, {} ejected   levels {}",
+        now.pid,
+        age(now.uptime_ms.saturating_mul(1_000_000)),
+        now.mode(),
+        if settings.paused { "   PAUSED" } else { "" },
+        now.registrations,
+        now.refused,
+        now.ejected,
+        levels(now.bitmap),
+    );
+    to.render_widget(Paragraph::new(text), title);
+    let some = |level: Option<u8>| level.map_or_else(|| "–".into(), |level| level.to_string());
+    let rows = now.cpus.iter().map(|cpu| {
+        Row::new([
+            cpu.cpu.to_string(),
+            rate(now.switches_per_s(before, cpu.cpu)),
+            cpu.contenders.to_string(),
+            some(cpu.level),
+            levels(cpu.bitmap),
+            now.winner(cpu),
+        ])
+    });
+    let widths = [5, 11, 11, 6, 16]
+        .map(Constraint::Length)
+        .into_iter()
+        .chain([Constraint::Min(8)]);
+    let columns = ["CPU", "switches/s", "contenders", "level", "levels", "runs"];
+    let title = Row::new(columns).style(head());
+    to.render_widget(Table::new(rows, widths).header(title), cpus);
+    let lines = now.processes.iter().flat_map(|process| {
+        process.vcpus.iter().map(move |vcpu| {
+            let row = [
+                process.pid.to_string(),
+                process.uid.to_string(),
+                process.ceiling.to_string(),
+                vcpu.cpu.to_string(),
+                some(vcpu.running),
+                band(vcpu),
+                vcpu.wins.to_string(),
+                levels(vcpu.bitmap),
+                process.command.clone(),
+            ];
+            let style = if vcpu.winner { bold() } else { Style::new() };
+            Row::new(row.map(Cell::from)).style(style)
+        })
+    });
+    let widths = [8, 7, 8, 4, 8, 5, 9, 16]
+        .map(Constraint::Length)
+        .into_iter()
+        .chain([Constraint::Min(8)]);
+    let columns = [
+        "pid", "user", "ceiling", "CPU", "running", "band", "wins", "levels", "command",
+    ];
+    let title = Row::new(columns).style(head());
+    let rows = lines.skip(settings.scroll);
+    to.render_widget(Table::new(rows, widths).header(title), processes);
+    footer(to, keys, settings);
+}

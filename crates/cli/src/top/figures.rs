@@ -1,0 +1,272 @@
+//! [`Frame`]: what happened between two snapshots, in the rows that are shown.
+
+use serde::Serialize;
+use upshift::metrics::Metrics;
+use upshift::observe::View;
+
+use super::attach::Peer;
+
+/// Everything that is shown of a process.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Frame {
+    pub(super) pid: u32,
+    /// The name of the runtime.
+    pub(super) name: String,
+    pub(super) command: String,
+    /// The version of the library in the process.
+    pub(super) version: String,
+    pub(super) uptime_ns: u64,
+    /// What the rates and shares are of.
+    pub(super) interval_ns: u64,
+    pub(super) coroutines: Coroutines,
+    /// Bit L set: something of level L is ready, suspended or running.
+    pub(super) occupied: u64,
+    pub(super) levels: Vec<Level>,
+    pub(super) vcpus: Vec<Vcpu>,
+    pub(super) preemption: Preemption,
+    /// Polls of more than this are stalls; 0: nobody looks.
+    pub(super) stall_limit_ns: u64,
+    /// Stalls since the start.
+    pub(super) stalls: u64,
+    pub(super) longest_polls: Vec<Poll>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Coroutines {
+    pub(super) live: u64,
+    pub(super) ready: u64,
+    pub(super) running: u64,
+    pub(super) blocked: u64,
+    pub(super) suspended: u64,
+    pub(super) spawned_per_s: f64,
+    pub(super) exited_per_s: f64,
+    pub(super) panicked: u64,
+    pub(super) blocking_threads: u64,
+    pub(super) blocking_queued: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Level {
+    pub(super) level: u8,
+    pub(super) ready: u64,
+    pub(super) running: u64,
+    pub(super) polls_per_s: f64,
+    /// Of one CPU: 2.0 is two vCPUs busy with it.
+    pub(super) cpu: f64,
+    /// Of the interval, summed over vCPUs.
+    pub(super) starve: f64,
+    pub(super) wait_p50_ns: u64,
+    pub(super) wait_p99_ns: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Vcpu {
+    pub(super) index: usize,
+    pub(super) active: bool,
+    /// Shares of the interval.
+    pub(super) busy: f64,
+    pub(super) polling: f64,
+    pub(super) parked: f64,
+    pub(super) spin: f64,
+    pub(super) polls_per_s: f64,
+    pub(super) stolen_per_s: f64,
+    pub(super) suspensions_per_s: f64,
+    pub(super) enters_per_s: f64,
+    pub(super) sqes_per_s: f64,
+    pub(super) cqes_per_s: f64,
+    pub(super) in_flight: u64,
+    /// Since the start.
+    pub(super) overflows: u64,
+    pub(super) running: Option<u8>,
+    /// Where what it polls was spawned, and for how long it has polled it.
+    pub(super) location: Option<String>,
+    pub(super) poll_age_ns: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Preemption {
+    pub(super) vcpus: usize,
+    pub(super) suspended: usize,
+    pub(super) suspensions_per_s: f64,
+    pub(super) looks_per_s: f64,
+    pub(super) useless_per_s: f64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Poll {
+    pub(super) location: String,
+    pub(super) id: String,
+    pub(super) level: u8,
+    pub(super) longest_ns: u64,
+    pub(super) is_running: bool,
+    pub(super) watched: u64,
+}
+
+/// What `--once --json` prints.
+#[derive(Debug, Serialize)]
+pub(super) struct Document<'a> {
+    /// The version of this document.
+    schema: u32,
+    #[serde(flatten)]
+    frame: &'a Frame,
+    /// The snapshot at the end of the interval: counters since the start.
+    metrics: &'a Metrics,
+}
+
+impl<'a> Document<'a> {
+    pub(super) fn new(frame: &'a Frame, now: &'a View) -> Document<'a> {
+        Document {
+            schema: 1,
+            frame,
+            metrics: &now.metrics,
+        }
+    }
+}
+
+fn nanos(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Text that comes from elsewhere, without what would move the cursor.
+fn clean(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+impl Frame {
+    /// What happened between two snapshots of a process.
+    pub(super) fn new(peer: &Peer, before: &View, now: &View) -> Frame {
+        let part = now.metrics.since(&before.metrics);
+        let seconds = part.uptime.as_secs_f64().max(1e-9);
+        let rate = |count: u64| count as f64 / seconds;
+        let share = |time: std::time::Duration| time.as_secs_f64() / seconds;
+        let all = &part.coroutines;
+        let levels = part.levels.iter().map(|level| Level {
+            level: level.level.get(),
+            ready: level.ready,
+            running: level.running,
+            polls_per_s: rate(level.polls),
+            cpu: share(level.run),
+            starve: share(level.starve),
+            wait_p50_ns: nanos(level.wait.quantile(0.5)),
+            wait_p99_ns: nanos(level.wait.quantile(0.99)),
+        });
+        let vcpus = part.vcpus.iter().map(|vcpu| Vcpu {
+            index: vcpu.index,
+            active: vcpu.active,
+            busy: share(vcpu.busy).min(1.0),
+            polling: share(vcpu.polling).min(1.0),
+            parked: share(vcpu.parked).min(1.0),
+            spin: share(vcpu.spin).min(1.0),
+            polls_per_s: rate(vcpu.polls),
+            stolen_per_s: rate(vcpu.stolen),
+            suspensions_per_s: rate(vcpu.suspensions),
+            enters_per_s: rate(vcpu.ring.enters),
+            sqes_per_s: rate(vcpu.ring.submitted),
+            cqes_per_s: rate(vcpu.ring.completed),
+            in_flight: vcpu.ring.in_flight,
+            overflows: now.metrics.vcpus[vcpu.index].ring.overflows,
+            running: vcpu.running.map(|level| level.get()),
+            location: vcpu.polls_location.as_deref().map(clean),
+            poll_age_ns: nanos(vcpu.poll_age),
+        });
+        let polls = part.stalls.longest.iter().map(|poll| Poll {
+            location: clean(&poll.location),
+            id: clean(&poll.id),
+            level: poll.level.get(),
+            longest_ns: nanos(poll.longest),
+            is_running: poll.is_running,
+            watched: poll.watched,
+        });
+        Frame {
+            pid: peer.pid,
+            name: clean(&now.name),
+            command: peer.command.clone(),
+            version: clean(&now.version),
+            uptime_ns: nanos(now.metrics.uptime),
+            interval_ns: nanos(part.uptime),
+            coroutines: Coroutines {
+                live: all.live,
+                ready: all.ready,
+                running: all.running,
+                blocked: all.blocked,
+                suspended: all.suspended,
+                spawned_per_s: rate(all.spawned),
+                exited_per_s: rate(all.exited),
+                panicked: now.metrics.coroutines.panicked,
+                blocking_threads: part.blocking.threads,
+                blocking_queued: part.blocking.queued,
+            },
+            occupied: part.occupied(),
+            levels: levels.collect(),
+            vcpus: vcpus.collect(),
+            preemption: Preemption {
+                vcpus: part.preemption.vcpus,
+                suspended: part.preemption.suspended,
+                suspensions_per_s: rate(part.preemption.suspensions),
+                looks_per_s: rate(part.preemption.looks),
+                useless_per_s: rate(part.preemption.useless),
+            },
+            stall_limit_ns: nanos(part.stalls.limit),
+            stalls: now.metrics.stalls.count,
+            longest_polls: polls.collect(),
+        }
+    }
+}
+
+/// A time in three figures and its unit; nothing at all for 0.
+pub(super) fn time(ns: u64) -> String {
+    match ns {
+        0 => "–".into(),
+        1..1_000 => format!("{ns} ns"),
+        ns => crate::table::micros(ns as f64 / 1e3),
+    }
+}
+
+/// A rate in three figures.
+pub(super) fn rate(per_second: f64) -> String {
+    match per_second {
+        r if r >= 99_950_000.0 => format!("{:.0} M", r / 1e6),
+        r if r >= 999_500.0 => format!("{:.1} M", r / 1e6),
+        r if r >= 9_995.0 => format!("{:.0} k", r / 1e3),
+        r if r >= 999.5 => format!("{:.1} k", r / 1e3),
+        r if r >= 10.0 || r == 0.0 => format!("{r:.0}"),
+        r => format!("{r:.1}"),
+    }
+}
+
+/// A share as a percentage.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// How long something has lived.
+pub(super) fn age(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {:02} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        let rates = [0.0, 0.25, 12.4, 999.0, 1_234.0, 56_789.0, 1.5e6, 2e8].map(rate);
+        assert_eq!(
+            rates,
+            ["0", "0.2", "12", "999", "1.2 k", "57 k", "1.5 M", "200 M"]
+        );
+        assert_eq!(time(0), "–");
+        assert_eq!(time(999), "999 ns");
+        assert_eq!(time(1_500_000), "1.50 ms");
+        assert_eq!(percent(0.1234), "12.3 %");
+        assert_eq!(age(59_900_000_000), "59 s");
+        assert_eq!(age(3_700_000_000_000), "1 h 01 min");
+        assert_eq!(clean("a\u{1b}[2Jb\n"), "a[2Jb");
+    }
+}

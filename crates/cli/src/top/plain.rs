@@ -1,0 +1,111 @@
+//! A [`Frame`] as text: what `--once` prints.
+
+use super::figures::{Frame, age, percent, rate, time};
+use crate::table::Table;
+
+/// Tables for people; for scripts there is `--json`.
+pub(super) fn text(frame: &Frame) -> String {
+    let all = &frame.coroutines;
+    let mut text = format!(
+        "{} ({}): {}\nup {}, measured for {}\n\n",
+        frame.pid,
+        frame.name,
+        frame.command,
+        age(frame.uptime_ns),
+        time(frame.interval_ns),
+    );
+    text.push_str(&format!(
+        "coroutines: {} live = {} running + {} ready + {} blocked + {} suspended; {}/s spawned, {}/s exited, {} panicked\n\n",
+        all.live,
+        all.running,
+        all.ready,
+        all.blocked,
+        all.suspended,
+        rate(all.spawned_per_s),
+        rate(all.exited_per_s),
+        all.panicked,
+    ));
+    text.push_str(&vcpus(frame).to_string());
+    text.push('\n');
+    text.push_str(&levels(frame).to_string());
+    text.push('\n');
+    text.push_str(&polls(frame));
+    text
+}
+
+fn vcpus(frame: &Frame) -> Table {
+    let head = [
+        "vCPU",
+        "busy",
+        "polling",
+        "parked",
+        "polls/s",
+        "stolen/s",
+        "enters/s",
+        "SQE/s",
+        "CQE/s",
+        "in flight",
+    ];
+    let mut table = Table::new("vCPUs", &head);
+    for vcpu in frame.vcpus.iter().filter(|vcpu| vcpu.active) {
+        table.row([
+            vcpu.index.to_string(),
+            percent(vcpu.busy),
+            percent(vcpu.polling),
+            percent(vcpu.parked),
+            rate(vcpu.polls_per_s),
+            rate(vcpu.stolen_per_s),
+            rate(vcpu.enters_per_s),
+            rate(vcpu.sqes_per_s),
+            rate(vcpu.cqes_per_s),
+            vcpu.in_flight.to_string(),
+        ]);
+    }
+    table
+}
+
+fn levels(frame: &Frame) -> Table {
+    let head = [
+        "level", "ready", "running", "polls/s", "CPU", "wait p50", "wait p99", "starved",
+    ];
+    let mut table = Table::new("Levels, 0 is the most urgent", &head);
+    for level in &frame.levels {
+        table.row([
+            level.level.to_string(),
+            level.ready.to_string(),
+            level.running.to_string(),
+            rate(level.polls_per_s),
+            percent(level.cpu),
+            time(level.wait_p50_ns),
+            time(level.wait_p99_ns),
+            percent(level.starve),
+        ]);
+    }
+    table
+}
+
+fn polls(frame: &Frame) -> String {
+    if frame.stall_limit_ns == 0 {
+        return "Longest polls: nobody looks (`Builder::stall_limit`)\n".into();
+    }
+    let title = format!(
+        "Longest polls by place of spawn; {} of more than {}",
+        frame.stalls,
+        time(frame.stall_limit_ns)
+    );
+    let mut table = Table::new(&title, &["longest", "level", "<coroutine", "<spawned at"]);
+    for poll in &frame.longest_polls {
+        let id = if poll.is_running {
+            format!("{} (goes on)", poll.id)
+        } else {
+            poll.id.clone()
+        };
+        table.row([
+            time(poll.longest_ns),
+            poll.level.to_string(),
+            id,
+            poll.location.clone(),
+        ]);
+    }
+    table.to_string()
+}

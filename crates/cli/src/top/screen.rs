@@ -1,0 +1,77 @@
+//! The terminal: taken for drawing, and given back whatever happens, a panic and
+//! SIGTERM included.
+
+use std::io::{self, Stdout};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+
+/// The screen, until it is dropped.
+pub(super) struct Screen {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    /// Set by SIGTERM, SIGHUP and SIGINT.
+    ended: Arc<AtomicBool>,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    pub(super) fn take() -> Result<Screen> {
+        let ended = Arc::new(AtomicBool::new(false));
+        for signal in [
+            signal_hook::consts::SIGTERM,
+            signal_hook::consts::SIGHUP,
+            signal_hook::consts::SIGINT,
+        ] {
+            signal_hook::flag::register(signal, ended.clone()).context("cannot handle signals")?;
+        }
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // First, so that the message can be read.
+            give_back();
+            before(panic);
+        }));
+        enable_raw_mode().context("cannot take the terminal")?;
+        let taken = execute!(io::stdout(), EnterAlternateScreen)
+            .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
+        match taken {
+            Ok(terminal) => Ok(Screen { terminal, ended }),
+            Err(error) => {
+                give_back();
+                Err(error).context("cannot draw on the terminal")
+            }
+        }
+    }
+
+    /// Draws a page.
+    pub(super) fn draw(&mut self, page: impl FnOnce(&mut ratatui::Frame<'_>)) -> Result<()> {
+        self.terminal
+            .draw(page)
+            .map(drop)
+            .context("cannot draw on the terminal")
+    }
+
+    /// A signal has asked for the end.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+/// The terminal as it was. What fails here fails because there is none any more.
+fn give_back() {
+    let _ = disable_raw_mode();
+    let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+}

@@ -1,0 +1,249 @@
+//! `upshift top` as a user runs it: what it prints, what it says when it cannot, and what
+//! it makes of processes that lie.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
+
+/// A directory of this test's own, in place of `$XDG_RUNTIME_DIR`.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let dir = std::env::temp_dir().join(format!("upshift-top-{name}-{}", std::process::id()));
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(dir.join("upshift")).unwrap();
+        Place(dir)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(args)
+            .stdin(Stdio::null())
+            .env("XDG_RUNTIME_DIR", &self.0)
+            .env("UPSHIFT_DAEMON_SOCKET", self.0.join("no-daemon"))
+            .env_remove("UPSHIFT_OBSERVE");
+        command
+    }
+
+    fn top(&self, args: &[&str]) -> Output {
+        self.command(&[&["top"], args].concat()).output().unwrap()
+    }
+
+    /// What goes wrong, as it is printed.
+    fn error(&self, args: &[&str]) -> String {
+        let output = self.top(args);
+        assert!(!output.status.success());
+        assert!(output.stdout.is_empty());
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(place: &Place, flags: &[&str], variable: &str) -> Server {
+        let args = ["plaintext-server", "--listen", "127.0.0.1:0"];
+        let mut child = place
+            .command(&[&args, flags].concat())
+            .env("UPSHIFT_OBSERVE", variable)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let address = line.trim().strip_prefix("listening on ").unwrap().into();
+        Server { child, address }
+    }
+
+    fn request(&self) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).unwrap();
+        assert!(!reply.is_empty());
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn json_has_the_documented_names() {
+    let place = Place::new("json");
+    let server = Server::start(&place, &["--observe"], "0");
+    server.request();
+    let output = place.top(&["--once", "--json", "--interval", "50ms"]);
+    assert!(output.status.success(), "{output:?}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], 1);
+    assert_eq!(json["pid"].to_string(), server.pid());
+    assert_eq!(json["name"], "plaintext-server");
+    assert!(
+        json["command"]
+            .as_str()
+            .unwrap()
+            .starts_with("upshift plaintext-server")
+    );
+    for pointer in [
+        "/version",
+        "/uptime_ns",
+        "/interval_ns",
+        "/coroutines/live",
+        "/coroutines/spawned_per_s",
+        "/occupied",
+        "/levels/0/level",
+        "/levels/0/polls_per_s",
+        "/levels/0/cpu",
+        "/levels/0/starve",
+        "/levels/0/wait_p99_ns",
+        "/vcpus/0/busy",
+        "/vcpus/0/parked",
+        "/vcpus/0/enters_per_s",
+        "/vcpus/0/in_flight",
+        "/vcpus/0/overflows",
+        "/preemption/suspensions_per_s",
+        "/stall_limit_ns",
+        "/stalls",
+        "/longest_polls",
+        "/metrics/levels/0/wait",
+        "/metrics/vcpus/0/ring/completed",
+    ] {
+        assert!(json.pointer(pointer).is_some(), "{pointer} in {json}");
+    }
+    assert!(json["coroutines"]["live"].as_u64().unwrap() >= 2);
+    let interval = json["interval_ns"].as_u64().unwrap();
+    // The first answer may have taken longer than the second.
+    assert!(interval >= 10_000_000, "{interval}");
+}
+
+#[test]
+fn text_names_levels_vcpus_and_places() {
+    let place = Place::new("text");
+    // By the environment as by the flag.
+    let server = Server::start(&place, &[], "1");
+    let output = place.top(&[&*server.pid(), "--once", "--interval", "50ms"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "plaintext-server",
+        "coroutines:",
+        "vCPU",
+        "wait p99",
+        "Longest polls",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_said_with_what_to_do() {
+    let place = Place::new("errors");
+    let error = place.error(&["--once"]);
+    assert!(error.contains("UPSHIFT_OBSERVE=1"), "{error}");
+    let error = place.error(&["--once", "4194305"]);
+    assert!(error.contains("there is no process 4194305"), "{error}");
+    let me = std::process::id().to_string();
+    let error = place.error(&["--once", &me]);
+    assert!(error.contains("offers no view"), "{error}");
+    let error = place.error(&[]);
+    assert!(error.contains("--once"), "{error}");
+    let error = place.error(&["--once", "--machine"]);
+    assert!(error.contains("daemon"), "{error}");
+    assert!(place.error(&["--json"]).contains("--once"));
+    let server = Server::start(&place, &[], "0");
+    let error = place.error(&["--once", &server.pid()]);
+    assert!(error.contains("offers no view"), "{error}");
+}
+
+#[test]
+fn several_processes_are_listed_and_dead_ones_passed_over() {
+    let place = Place::new("several");
+    drop(UnixListener::bind(place.0.join("upshift/4194305.sock")).unwrap());
+    let error = place.error(&["--once"]);
+    assert!(error.contains("no process of yours"), "{error}");
+    let error = place.error(&["--once", "4194305"]);
+    assert!(error.contains("there is no process 4194305"), "{error}");
+    let first = Server::start(&place, &["--observe"], "0");
+    let second = Server::start(&place, &["--observe"], "0");
+    let error = place.error(&["--once"]);
+    assert!(
+        error.contains(&first.pid()) && error.contains(&second.pid()),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_directory_that_others_may_enter_is_not_used() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new("open");
+    let dir = place.0.join("upshift");
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let error = place.error(&["--once"]);
+    assert!(
+        error.contains("not a directory of this user's alone"),
+        "{error}"
+    );
+    // The server says so, too, and serves.
+    Server::start(&place, &["--observe"], "0").request();
+}
+
+/// Answers one request with `answer`, as a process that is not what it seems.
+fn impostor(path: &Path, answer: &'static [u8]) -> std::thread::JoinHandle<()> {
+    let listener = UnixListener::bind(path).unwrap();
+    std::thread::spawn(move || {
+        // The list attaches first, then whoever looks.
+        let (stream, _) = listener.accept().unwrap();
+        let mut request = String::new();
+        let _ = BufReader::new(&stream).read_line(&mut request);
+        // It may have seen enough before the end.
+        let _ = (&stream).write_all(answer);
+    })
+}
+
+#[test]
+fn answers_that_make_no_sense_are_errors() {
+    let me = std::process::id().to_string();
+    for (name, answer, message) in [
+        ("noise", &b"\xff\xfe not json\n"[..], "cannot look at"),
+        ("words", b"hello\n", "something else than JSON"),
+        ("other", b"{\"protocol\":99}\n", "speaks protocol 99"),
+        ("half", b"{\"protocol\":1,\"pid\":1}\n", "does not know"),
+        ("refusal", b"{\"error\":\"go away\"}\n", "refuses: go away"),
+        ("silence", b"", "has ended"),
+    ] {
+        let place = Place::new(name);
+        let path = place.0.join(format!("upshift/{me}.sock"));
+        let thread = impostor(&path, answer);
+        let error = place.error(&[&*me, "--once", "--interval", "50ms"]);
+        assert!(error.contains(message), "{name}: {error}");
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,88 @@
+//! A watchdog sees the poll that is under way, and hears how long it took.
+
+mod support;
+
+use std::panic::Location;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+
+use support::{at, domain, level, run, serving};
+use upshift_core::Config;
+
+#[test]
+fn a_poll_is_seen_from_another_thread_while_it_lasts() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    domain.host().time.store(500, Ordering::Relaxed);
+    assert_eq!(vcpu.current_poll(), None);
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let observer = {
+        let domain = domain.clone();
+        std::thread::spawn(move || {
+            has_begun.recv().unwrap();
+            let poll = domain.vcpus().next().unwrap().current_poll();
+            go_on.send(()).unwrap();
+            poll
+        })
+    };
+    let here = Location::caller();
+    let handle = serving(&vcpu, || {
+        let future = async move {
+            begun.send(()).unwrap();
+            may_go_on.recv().unwrap();
+        };
+        domain.spawn_at(future, at(9), here).unwrap()
+    });
+    run(&vcpu, 10);
+    let poll = observer.join().unwrap().expect("under way");
+    assert_eq!(poll.id, handle.id());
+    assert_eq!(poll.level, level(9));
+    assert_eq!(poll.location, here);
+    assert_eq!(poll.began, 500);
+    assert_eq!(vcpu.current_poll(), None);
+}
+
+#[test]
+fn only_the_end_of_a_poll_that_was_asked_about_is_told() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let ids: Vec<_> = (0..3)
+        .map(|n| {
+            let inner = domain.clone();
+            let future = async move {
+                inner.host().time.fetch_add(100, Ordering::Relaxed);
+                if n == 1 {
+                    inner.vcpus().next().unwrap().watch_current_poll();
+                }
+            };
+            let handle = serving(&vcpu, || domain.spawn(future, at(9)).unwrap());
+            let id = handle.id();
+            handle.detach();
+            id
+        })
+        .collect();
+    run(&vcpu, 10);
+    let watched = domain.host().watched.lock().unwrap();
+    assert_eq!(watched.len(), 1);
+    let (poll, ended) = watched[0];
+    assert_eq!(poll.id, ids[1]);
+    assert_eq!((poll.began, ended), (100, 200));
+    assert_eq!(poll.location.file(), file!());
+}
+
+#[test]
+fn the_place_of_a_spawn_is_that_of_the_call() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let inner = domain.clone();
+    let future = async move {
+        inner.vcpus().next().unwrap().watch_current_poll();
+    };
+    let line = line!() + 1;
+    let handle = serving(&vcpu, || domain.spawn(future, at(9)).unwrap());
+    handle.detach();
+    run(&vcpu, 10);
+    let watched = domain.host().watched.lock().unwrap();
+    assert_eq!(watched[0].0.location.line(), line);
+}
