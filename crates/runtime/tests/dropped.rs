@@ -1,0 +1,127 @@
+//! Futures dropped in the middle of their operations, many and at any moment: buffers stay
+//! until the kernel is done (the address sanitizer watches), nothing leaks, and what comes
+//! after works.
+
+use std::pin::Pin;
+
+use futures_util::poll;
+use upshift::fs::File;
+use upshift::io::{AsyncReadExt, AsyncWriteExt};
+use upshift::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
+use upshift::{Preemption, Priority, Runtime};
+
+type Attempt = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (client, server) = futures_util::join!(TcpStream::connect(address), listener.accept());
+    (client.unwrap(), server.unwrap().0)
+}
+
+/// Each polls for as often as it is told, then drops what is under way.
+async fn attempts(polls: usize) {
+    let make: Vec<Attempt> = vec![
+        Box::pin(async {
+            let (mut one, _other) = pair().await;
+            let _ = one.read(vec![0; 1 << 16]).await;
+        }),
+        Box::pin(async {
+            let (mut one, _other) = pair().await;
+            let _ = one.write_all(vec![1; 12 << 20]).await;
+        }),
+        Box::pin(async {
+            let (one, other) = UnixStream::pair().unwrap();
+            let (mut reader, _writer) = one.into_split();
+            let _other = other;
+            let _ = reader.recv().await;
+        }),
+        Box::pin(async {
+            let (mut one, _other) = UnixStream::pair().unwrap();
+            let bytes = vec![2; 8 << 20];
+            let _ = AsyncWriteExt::write_all(&mut one, &bytes).await;
+        }),
+        Box::pin(async {
+            let file = File::open("/proc/self/exe").await.unwrap();
+            let mut bytes = Vec::new();
+            let _ = file
+                .into_stream()
+                .take(1 << 19)
+                .read_to_end(&mut bytes)
+                .await;
+        }),
+        Box::pin(async {
+            let file = File::open("/proc/self/exe").await.unwrap();
+            let (count, _) = file.read_at(vec![0; 1 << 18], 0).await;
+            count.unwrap();
+        }),
+        Box::pin(async {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let _ = socket.datagrams().next().await;
+        }),
+        Box::pin(async {
+            let (mut reader, _writer) = upshift::io::pipe().unwrap();
+            let _ = reader.read(&mut [0; 10]).await;
+        }),
+        Box::pin(async {
+            drop(upshift::fs::metadata("/").await.unwrap());
+            drop(upshift::fs::canonicalize("/").await.unwrap());
+        }),
+    ];
+    for mut attempt in make {
+        for _ in 0..polls {
+            if poll!(attempt.as_mut()).is_ready() {
+                break;
+            }
+            upshift::yield_now().await;
+        }
+    }
+}
+
+fn drop_them_all(runtime: &Runtime) {
+    runtime.block_on(async {
+        for round in 0..2 {
+            let running: Vec<_> = (0..12)
+                .map(|polls| upshift::spawn(attempts(polls + round), Priority::Inherit))
+                .collect();
+            for running in running {
+                running.await.unwrap();
+            }
+        }
+        // Whole coroutines, cancelled.
+        let running: Vec<_> = (0..20)
+            .map(|_| upshift::spawn(attempts(100), Priority::Inherit))
+            .collect();
+        upshift::yield_now().await;
+        for running in running {
+            running.cancel();
+            let _ = running.await;
+        }
+        let (mut one, mut other) = pair().await;
+        one.write_all("still works").await.0.unwrap();
+        assert_eq!(&other.recv().await.unwrap()[..], b"still works");
+    });
+}
+
+#[test]
+fn on_one_vcpu() {
+    drop_them_all(&Runtime::builder().vcpus(1).build().unwrap());
+}
+
+#[test]
+fn on_two_vcpus() {
+    drop_them_all(&Runtime::builder().vcpus(2).build().unwrap());
+}
+
+#[test]
+fn on_preemptible_vcpus() {
+    let builder = Runtime::builder()
+        .vcpus(2)
+        .preemption(Preemption::Preferred);
+    drop_them_all(&builder.build().unwrap());
+}
+
+#[test]
+fn with_few_receive_buffers() {
+    drop_them_all(&Runtime::builder().vcpus(2).buffers(4, 64).build().unwrap());
+}
