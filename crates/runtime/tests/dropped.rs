@@ -28,7 +28,7 @@ async fn attempts(polls: usize) {
         }),
         Box::pin(async {
             let (mut one, _other) = pair().await;
-            let _ = one.write_all(vec![1; 12 << 20]).await;
+            let _ = one.write_all(vec![1; 6 << 20]).await;
         }),
         Box::pin(async {
             let (one, other) = UnixStream::pair().unwrap();
@@ -38,7 +38,7 @@ async fn attempts(polls: usize) {
         }),
         Box::pin(async {
             let (mut one, _other) = UnixStream::pair().unwrap();
-            let bytes = vec![2; 8 << 20];
+            let bytes = vec![2; 2 << 20];
             let _ = AsyncWriteExt::write_all(&mut one, &bytes).await;
         }),
         Box::pin(async {
