@@ -1,0 +1,147 @@
+//! `upshift sched` as a user meets it: results, files, errors. Commands that are started spin for at most some seconds.
+
+use std::process::{Command, Output};
+
+use upshift_elevate::{Priority, Rights};
+
+fn sched(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
+    command.arg("sched").args(args).output().unwrap()
+}
+
+fn error(args: &[&str]) -> String {
+    let output = sched(args);
+    assert!(!output.status.success(), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A CPU this process may use, as text.
+fn cpu() -> String {
+    use upshift_elevate::sys::{Linux, Sys};
+    let allowed = Linux.sched_getaffinity(0).unwrap();
+    allowed.iter().last().unwrap().to_string()
+}
+
+/// Whether this machine lets us; if not, says why.
+fn permitted() -> bool {
+    let missing = Rights::probe().require(Priority::of::<45>()).err();
+    if let Some(missing) = &missing {
+        eprintln!("skipped: {missing}");
+    }
+    missing.is_none()
+}
+
+/// A shell that spins, until it is ended.
+const SPIN: &str = "sh -c 'while :; do :; done'";
+
+#[test]
+fn two_commands_take_turns_and_leave_a_trace_and_a_drawing() {
+    if !permitted() {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("upshift-sched-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (svg, trace) = (folder.join("a.svg"), folder.join("a.jsonl"));
+    let output = sched(&[
+        "rr",
+        "--cpu",
+        &cpu(),
+        "--for",
+        "400ms",
+        "--floor",
+        "50us",
+        "--json",
+        "--timeline",
+        svg.to_str().unwrap(),
+        "--trace",
+        trace.to_str().unwrap(),
+        "--run",
+        SPIN,
+        "--run",
+        SPIN,
+    ]);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["tasks"].as_array().unwrap().len(), 2);
+    for task in value["tasks"].as_array().unwrap() {
+        assert!(
+            (0.3..0.7).contains(&task["share"].as_f64().unwrap()),
+            "{value}"
+        );
+    }
+    assert!(value["switches"].as_u64().unwrap() > 10);
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.ends_with("</svg>\n"));
+    let lines = std::fs::read_to_string(&trace).unwrap();
+    assert!(lines.lines().count() > 10);
+    for line in lines.lines() {
+        assert!(serde_json::from_str::<serde_json::Value>(line).is_ok());
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn wrong_command_lines_say_what_would_be_right() {
+    let cpu = cpu();
+    for (args, expected) in [
+        (&["rr", "--cpu", "4000", "--pid", "1"][..], "available"),
+        (&["rr", "--cpu", &cpu], "--pid"),
+        (&["table", "--cpu", &cpu, "--pid", "1"], "needs a file"),
+        (
+            &["rr", "some-file", "--cpu", &cpu, "--pid", "1"],
+            "unexpected",
+        ),
+        (
+            &["table", "/nonexistent", "--cpu", &cpu, "--pid", "1"],
+            "/nonexistent",
+        ),
+        (
+            &["rr", "--cpu", &cpu, "--pid", "7", "--pid", "7"],
+            "named twice",
+        ),
+        (&["rr", "--cpu", &cpu, "--run", "sh 'x"], "close all quotes"),
+        (&["rr", "--cpu", &cpu, "--pid", "x"], "not a process id"),
+        (
+            &["rr", "--cpu", &cpu, "--pid", "1", "--interval", "0ms"],
+            "no time",
+        ),
+        (
+            &["rr", "--cpu", &cpu, "--pid", "1", "--open", "95%"],
+            "nothing to schedule",
+        ),
+    ] {
+        let text = error(args);
+        assert!(text.contains(expected), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn wrong_tasks_and_parameters_are_refused() {
+    if !permitted() {
+        return;
+    }
+    let cpu = cpu();
+    let file = std::env::temp_dir().join(format!("upshift-table-{}", std::process::id()));
+    std::fs::write(&file, "a 5ms\nnobody 5ms\n").unwrap();
+    let table = file.to_str().unwrap();
+    let floor = ["--cpu", &cpu, "--floor", "50us"];
+    for (args, expected) in [
+        (&["rr", "--pid", "4194305"][..], "no process 4194305"),
+        (&["rr", "--pid", "2147483647=3"], "unexpected"),
+        (&["weighted", "--pid", "1=0"], "shares"),
+        (&["priority", "--pid", "1=64"], "levels run from 0"),
+        (&["edf", "--pid", "1=5ms"], "PERIOD/BUDGET"),
+        (&["edf", "--pid", "1=5ms/10us"], "timers"),
+        (&["edf", "--pid", "1=5ms/5ms"], "add up"),
+        (&["table", table, "--pid", "1=a"], "line 2: `nobody`"),
+        (&["rr", "--run", "/nonexistent/program"], "cannot start"),
+    ] {
+        let text = error(&[args, &floor].concat());
+        assert!(text.contains(expected), "{args:?}: {text}");
+    }
+    std::fs::remove_file(file).unwrap();
+}
