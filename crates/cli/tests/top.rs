@@ -201,7 +201,7 @@ fn several_processes_are_listed_and_dead_ones_passed_over() {
 }
 
 #[test]
-fn a_directory_that_others_may_enter_is_not_used() {
+fn a_directory_that_others_may_write_is_not_used() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new("open");
     let dir = place.0.join("upshift");

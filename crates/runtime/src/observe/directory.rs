@@ -3,7 +3,8 @@
 //!
 //! `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where there is no such directory.
 //! Whoever else could write to it could pretend to be a process of the user's, so a
-//! directory that is not ours alone is refused.
+//! directory of which that is true is refused. One that others may enter (that of
+//! `upshift daemon`) is not: whoever connects is asked who he is.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -43,8 +44,8 @@ pub fn socket_dir() -> PathBuf {
 /// The sockets that are there, by process id; some may be of processes that are gone.
 ///
 /// # Errors
-/// What the kernel answered; `PermissionDenied` for a directory that is not this
-/// user's alone. A directory that does not exist is empty.
+/// What the kernel answered; `PermissionDenied` for a directory that others
+/// may write. A directory that does not exist is empty.
 pub fn sockets() -> io::Result<Vec<SocketName>> {
     let dir = socket_dir();
     match check(&dir) {
@@ -92,13 +93,13 @@ pub(super) fn path_of(runtime: u32) -> io::Result<PathBuf> {
 
 fn check(dir: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(dir)?;
-    if metadata.is_dir() && metadata.uid() == user() && metadata.mode() & 0o077 == 0 {
+    if metadata.is_dir() && metadata.uid() == user() && metadata.mode() & 0o022 == 0 {
         return Ok(());
     }
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
         format!(
-            "{} is not a directory of this user's alone: remove it, or set XDG_RUNTIME_DIR",
+            "{} is not a directory of this user's alone to write: remove it, or set XDG_RUNTIME_DIR",
             dir.display()
         ),
     ))
@@ -118,11 +119,11 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_may_enter_is_refused() {
+    fn a_directory_that_others_may_write_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let dir = std::env::temp_dir().join(format!("upshift-check-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
-        for (mode, good) in [(0o700, true), (0o750, false), (0o777, false)] {
+        for (mode, good) in [(0o700, true), (0o755, true), (0o770, false), (0o777, false)] {
             fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(check(&dir).is_ok(), good, "{mode:o}");
         }
