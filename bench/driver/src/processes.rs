@@ -169,8 +169,13 @@ impl Daemon {
     fn start(upshift: &Program) -> Result<Daemon, String> {
         let socket =
             std::env::temp_dir().join(format!("upshift-bench-{}.sock", std::process::id()));
+        // Programs that have not joined count as level 32.
+        let config = socket.with_extension("toml");
+        std::fs::write(&config, "bystander_level = 32\n").map_err(|e| e.to_string())?;
         let child = Command::new(&upshift.file)
             .arg("daemon")
+            .arg("--config")
+            .arg(&config)
             .arg("--socket")
             .arg(&socket)
             .stdout(Stdio::piped())
@@ -190,6 +195,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         end(&mut self.child);
+        let _ = std::fs::remove_file(self.socket.with_extension("toml"));
     }
 }
 

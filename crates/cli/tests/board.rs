@@ -1,0 +1,208 @@
+//! Processes on the board, as a user starts them: a daemon of the test's own, servers and batch jobs that join it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A child that is killed when the test ends early.
+struct Running {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    /// Starts `upshift ARGS` and waits for its first line.
+    fn start(socket: &Path, args: &[&str]) -> (Running, String) {
+        let mut child = Command::new(PROGRAM)
+            .args(args)
+            .env("UPSHIFT_DAEMON_SOCKET", socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        (Running { child, output }, line)
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let kill = ["-c", "kill -s \"$0\" \"$1\"", name, &pid];
+        assert!(Command::new("sh").args(kill).status().unwrap().success());
+    }
+
+    /// Waits for its end; the rest of what it printed.
+    fn end(mut self) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "a child does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        rest
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn upshift(socket: &Path, args: &[&str]) -> Output {
+    Command::new(PROGRAM)
+        .args(args)
+        .env("UPSHIFT_DAEMON_SOCKET", socket)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn socket(test: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("upshift-{test}-{}.sock", std::process::id()))
+}
+
+fn daemon(socket: &Path, more: &[&str]) -> Running {
+    let mut args = vec!["daemon", "--socket", socket.to_str().unwrap()];
+    args.extend(more);
+    let (daemon, line) = Running::start(socket, &args);
+    assert!(line.starts_with("listening"), "{line}");
+    daemon
+}
+
+/// The commands of the processes that are registered.
+fn registered(socket: &Path) -> Vec<serde_json::Value> {
+    let output = upshift(socket, &["daemon", "--status"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let census: serde_json::Value = match serde_json::from_str(&text) {
+        Ok(census) => census,
+        // There is no daemon, or not yet.
+        Err(_) => return Vec::new(),
+    };
+    census["processes"].as_array().unwrap().clone()
+}
+
+/// Waits until so many processes are registered.
+fn wait_for(socket: &Path, count: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    while registered(socket).len() != count {
+        assert!(
+            Instant::now() < deadline,
+            "{count} processes were to be registered: {:?}",
+            registered(socket)
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn server(socket: &Path) -> (Running, String) {
+    let args = ["spin-server", "--listen", "127.0.0.1:0@2", "--pin", "0"];
+    let (server, line) = Running::start(socket, &[&args[..], &["--board", "required"]].concat());
+    let address = line.trim().strip_prefix("listening on ").expect(&line);
+    (server, address.to_owned())
+}
+
+fn is_answered(socket: &Path, address: &str) {
+    let load = ["load", "spin", "--connect", address, "--connections", "2"];
+    let time = ["--warmup", "50ms", "--duration", "200ms", "--rate", "100"];
+    let output = upshift(socket, &[load, time].concat());
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn without_a_daemon_required_fails_and_says_what_to_do() {
+    let socket = socket("nobody");
+    let args = ["spin-server", "--listen", "127.0.0.1:0"];
+    let output = upshift(&socket, &[&args[..], &["--board", "required"]].concat());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(text.contains("upshift daemon"), "{text}");
+}
+
+#[test]
+fn board_and_preemption_exclude_each_other() {
+    let socket = socket("both");
+    let _daemon = daemon(&socket, &["--cooperative"]);
+    let args = ["spin-server", "--listen", "127.0.0.1:0", "--preempt", "on"];
+    let output = upshift(&socket, &[&args[..], &["--board", "auto"]].concat());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(text.contains("exclude each other"), "{text}");
+}
+
+#[test]
+fn a_server_joins_serves_and_leaves() {
+    let socket = socket("joins");
+    let daemon = daemon(&socket, &[]);
+    let (server, address) = server(&socket);
+    wait_for(&socket, 1);
+    let process = &registered(&socket)[0];
+    assert_eq!(process["pid"], server.child.id());
+    is_answered(&socket, &address);
+    server.signal("TERM");
+    server.end();
+    wait_for(&socket, 0);
+    daemon.signal("TERM");
+    daemon.end();
+}
+
+#[test]
+fn a_server_goes_on_when_the_daemon_is_killed_and_joins_the_next() {
+    let socket = socket("rejoins");
+    let first = daemon(&socket, &[]);
+    let (server, address) = server(&socket);
+    wait_for(&socket, 1);
+    first.signal("KILL");
+    first.end();
+    is_answered(&socket, &address);
+    let _second = daemon(&socket, &[]);
+    wait_for(&socket, 1);
+    is_answered(&socket, &address);
+    server.signal("TERM");
+    server.end();
+}
+
+/// What two burning processes, of levels 2 and 40, get done on CPU 0 in the same time.
+fn two_burn(test: &str, daemon_args: &[&str]) -> [f64; 2] {
+    let socket = socket(test);
+    let _daemon = daemon(&socket, daemon_args);
+    let both = ["2", "40"].map(|level| {
+        let args = ["burn", "--json", "--pin", "0", "--level", level];
+        let more = ["--duration", "1500ms", "--board", "required"];
+        Running::start(&socket, &[&args[..], &more].concat()).0
+    });
+    both.map(|burning| {
+        let text = burning.end();
+        let burnt: serde_json::Value = serde_json::from_str(text.trim()).expect(&text);
+        burnt["work"].as_f64().unwrap()
+    })
+}
+
+#[test]
+fn the_less_urgent_gives_way_by_itself_but_does_not_starve() {
+    let [urgent, other] = two_burn("cooperative", &["--cooperative"]);
+    assert!(urgent > 2.0 * other, "{urgent} s and {other} s");
+    assert!(other > 0.0);
+}
+
+#[test]
+fn the_more_urgent_process_is_elevated() {
+    let socket = socket("enforces");
+    {
+        let _daemon = daemon(&socket, &[]);
+        let status = upshift(&socket, &["daemon", "--status"]);
+        if !String::from_utf8_lossy(&status.stdout).contains("\"enforcing\": true") {
+            eprintln!("skipped: the daemon may not use SCHED_FIFO here");
+            return;
+        }
+    }
+    let [urgent, other] = two_burn("elevated", &[]);
+    assert!(urgent > 2.0 * other, "{urgent} s and {other} s");
+    assert!(other > 0.0, "the bystander's share was not given");
+}
