@@ -17,7 +17,8 @@
 //! is never held together with another of its kind:
 //!
 //! ```text
-//!  table of processes ─► fields of a process ─► waited-for things (pipes, lives, console)
+//!  table of processes ─► fields of a process (ring ─► threads)
+//!    ─► waited-for things (pipes, lives, console, futex)
 //!    ─► ready threads ─► timers of a hart, loaded spaces, page tables
 //!      ─► the scheduler's own ─► heap ─► frames
 //! ```

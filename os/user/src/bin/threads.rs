@@ -1,5 +1,5 @@
 //! The tests of threads: creating and joining, waiting at addresses, mutex and
-//! condition variable, and coroutines on several vCPUs.
+//! condition variable.
 
 #![no_std]
 #![no_main]
@@ -9,23 +9,21 @@ extern crate alloc;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
-use core::future::{Future, poll_fn};
+use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use core::sync::atomic::{AtomicU32, AtomicU64};
-use core::task::Poll;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::SeqCst;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use os_user::coroutine::{self, current, spawn, spawn_local, yield_now};
+use os_user::coroutine::current;
 use os_user::cpu::alloc_cpu;
 use os_user::number::{CHANGED, TIMED_OUT, WOKEN};
 use os_user::sync::{Condvar, Mutex};
 use os_user::{
     Error, asynchronous, now, pipe, println, read, sleep, sleep_micros, sys, thread,
-    ticks_per_second, write,
+    ticks_per_second,
 };
 
 os_user::coroutine_entry!(main);
@@ -62,13 +60,6 @@ tests! {
     condvar_wait_ends_in_time,
     producers_and_consumers_as_threads,
     unpark_before_park_is_kept,
-    coroutines_run_on_every_vcpu,
-    producers_and_consumers_on_several_vcpus,
-    wakes_across_vcpus_are_not_lost,
-    completions_reach_several_vcpus,
-    parked_vcpu_takes_what_is_woken_elsewhere,
-    local_coroutines_stay_on_their_thread,
-    released_vcpu_leaves_its_work_to_others,
 }
 
 async fn main() -> isize {
@@ -430,281 +421,5 @@ async fn unpark_before_park_is_kept() -> Outcome {
     sys::unpark(parked.number() % 64, 20).map_err(text)?;
     let (answer, _) = parked.join().map_err(text)?;
     ensure!(answer == Ok(0), "{answer:?}");
-    Ok(())
-}
-
-/// The line of the calling thread.
-fn line() -> usize {
-    let line: usize;
-    // SAFETY: reads a register.
-    unsafe { core::arch::asm!("mv {}, tp", out(reg) line, options(nomem, nostack)) };
-    (line - os_user::layout::THREADS) / 64
-}
-
-async fn coroutines_run_on_every_vcpu() -> Outcome {
-    let cpus = [alloc_cpu(), alloc_cpu(), alloc_cpu()];
-    let seen = Arc::new(AtomicU64::new(0));
-    let limit = now() + 20 * ticks_per_second();
-    let mut handles = Vec::new();
-    for _ in 0..8 {
-        let seen = seen.clone();
-        let look = async move {
-            while seen.load(SeqCst).count_ones() < 4 && now() < limit {
-                seen.fetch_or(1 << line(), SeqCst);
-                yield_now().await;
-            }
-        };
-        handles.push(spawn(look, Some(33)).map_err(text)?);
-    }
-    for handle in handles {
-        handle.await;
-    }
-    let seen = seen.load(SeqCst);
-    ensure!(seen.count_ones() == 4, "ran on threads {seen:#b}");
-    for cpu in cpus {
-        cpu.map_err(text)?.release().map_err(text)?;
-    }
-    Ok(())
-}
-
-/// A queue that coroutines wait at, for a few items.
-struct Channel {
-    items: Mutex<(VecDeque<u64>, VecDeque<u64>)>,
-}
-
-impl Channel {
-    const ROOM: usize = 4;
-
-    async fn put(&self, item: u64) {
-        poll_fn(|_| {
-            let mut items = self.items.lock();
-            if items.0.len() >= Self::ROOM {
-                items.1.push_back(current());
-                return Poll::Pending;
-            }
-            items.0.push_back(item);
-            self.wake_all(items);
-            Poll::Ready(())
-        })
-        .await;
-    }
-
-    async fn take(&self) -> u64 {
-        poll_fn(|_| {
-            let mut items = self.items.lock();
-            let Some(item) = items.0.pop_front() else {
-                items.1.push_back(current());
-                return Poll::Pending;
-            };
-            self.wake_all(items);
-            Poll::Ready(item)
-        })
-        .await
-    }
-
-    fn wake_all(&self, mut items: os_user::sync::MutexGuard<'_, (VecDeque<u64>, VecDeque<u64>)>) {
-        let waiting = core::mem::take(&mut items.1);
-        drop(items);
-        for cid in waiting {
-            coroutine::wake(cid);
-        }
-    }
-}
-
-async fn producers_and_consumers_on_several_vcpus() -> Outcome {
-    const EACH: u64 = 300;
-    let cpus = [alloc_cpu(), alloc_cpu()];
-    let channel = Arc::new(Channel {
-        items: Mutex::new((VecDeque::new(), VecDeque::new())),
-    });
-    let mut producers = Vec::new();
-    let mut consumers = Vec::new();
-    for n in 0..4 {
-        let to = channel.clone();
-        let produce = async move {
-            for item in n * EACH..(n + 1) * EACH {
-                to.put(item).await;
-            }
-        };
-        producers.push(spawn(produce, Some(33)).map_err(text)?);
-        let from = channel.clone();
-        let consume = async move {
-            let mut sum = 0;
-            for _ in 0..EACH {
-                sum += from.take().await;
-            }
-            sum
-        };
-        consumers.push(spawn(consume, Some(34)).map_err(text)?);
-    }
-    for producer in producers {
-        producer.await.ok_or("a producer was cancelled")?;
-    }
-    let mut sum = 0;
-    for consumer in consumers {
-        sum += consumer.await.ok_or("a consumer was cancelled")?;
-    }
-    let all = 4 * EACH;
-    ensure!(sum == all * (all - 1) / 2, "the sum is {sum}");
-    for cpu in cpus {
-        cpu.map_err(text)?.release().map_err(text)?;
-    }
-    Ok(())
-}
-
-/// Threads without a vCPU wake a coroutine on one.
-async fn wakes_across_vcpus_are_not_lost() -> Outcome {
-    const EACH: u32 = 2_000;
-    let sent = Arc::new(AtomicU32::new(0));
-    let receiver = {
-        let sent = sent.clone();
-        spawn(
-            poll_fn(move |_| match sent.load(Acquire) {
-                all if all == 3 * EACH => Poll::Ready(()),
-                _ => Poll::Pending,
-            }),
-            Some(20),
-        )
-    };
-    let receiver = receiver.map_err(text)?;
-    let cid = receiver.cid();
-    let mut threads = Vec::new();
-    for _ in 0..3 {
-        let sent = sent.clone();
-        let send = move || {
-            for n in 0..EACH {
-                sent.fetch_add(1, SeqCst);
-                coroutine::wake(cid);
-                if n % 100 == 0 {
-                    sleep_micros(50);
-                }
-            }
-        };
-        threads.push(thread::spawn(send).map_err(text)?);
-    }
-    ensure!(receiver.await.is_some(), "the receiver has seen all");
-    for thread in threads {
-        thread.join().map_err(text)?;
-    }
-    Ok(())
-}
-
-/// Reads and writes in flight on several vCPUs: each completion wakes its coroutine.
-async fn completions_reach_several_vcpus() -> Outcome {
-    let cpus = [alloc_cpu(), alloc_cpu()];
-    let mut pairs = Vec::new();
-    for _ in 0..4 {
-        let pipe = pipe().map_err(text)?;
-        let writer = async move {
-            for n in 0..100u8 {
-                let (result, _) = write!(pipe.writer, vec![n], current()).await;
-                if result != Ok(1) {
-                    return false;
-                }
-            }
-            sys::close(pipe.writer).is_ok()
-        };
-        let reader = async move {
-            let mut next = 0;
-            loop {
-                let (result, bytes) = read!(pipe.reader, vec![0; 7], current()).await;
-                match result {
-                    Ok(0) => break,
-                    Ok(count) => {
-                        for byte in &bytes[..count] {
-                            if *byte != next {
-                                return false;
-                            }
-                            next += 1;
-                        }
-                    }
-                    Err(_) => return false,
-                }
-            }
-            next == 100 && sys::close(pipe.reader).is_ok()
-        };
-        pairs.push(spawn(writer, Some(33)).map_err(text)?);
-        pairs.push(spawn(reader, Some(34)).map_err(text)?);
-    }
-    for pair in pairs {
-        ensure!(pair.await == Some(true), "a pipe has lost something");
-    }
-    for cpu in cpus {
-        cpu.map_err(text)?.release().map_err(text)?;
-    }
-    Ok(())
-}
-
-/// A vCPU that waits in the kernel is woken by a thread of the same process.
-async fn parked_vcpu_takes_what_is_woken_elsewhere() -> Outcome {
-    let cpu = alloc_cpu().map_err(text)?;
-    // Until it has nothing to do.
-    sleep_micros(20_000);
-    let mine = line();
-    // Less urgent work would be offered to others after this poll.
-    let elsewhere = spawn(async { line() }, Some(20)).map_err(text)?;
-    // This thread polls nothing meanwhile.
-    let limit = now() + 10 * ticks_per_second();
-    let mut elsewhere = elsewhere;
-    let ran = loop {
-        let seen = poll_fn(|cx| Poll::Ready(Pin::new(&mut elsewhere).poll(cx))).await;
-        match seen {
-            Poll::Ready(ran) => break ran,
-            Poll::Pending if now() > limit => break None,
-            Poll::Pending => sleep_micros(100),
-        }
-    };
-    ensure!(ran.is_some_and(|line| line != mine), "ran on {ran:?}");
-    cpu.release().map_err(text)
-}
-
-async fn local_coroutines_stay_on_their_thread() -> Outcome {
-    let cpus = [alloc_cpu(), alloc_cpu()];
-    let mine = line();
-    let mut handles = Vec::new();
-    for _ in 0..4 {
-        let stay = async move {
-            for _ in 0..200 {
-                if line() != mine {
-                    return false;
-                }
-                yield_now().await;
-            }
-            true
-        };
-        handles.push(spawn_local(stay, None).map_err(text)?);
-    }
-    for handle in handles {
-        ensure!(handle.await == Some(true), "one has moved");
-    }
-    for cpu in cpus {
-        cpu.map_err(text)?.release().map_err(text)?;
-    }
-    Ok(())
-}
-
-async fn released_vcpu_leaves_its_work_to_others() -> Outcome {
-    let done = Arc::new(AtomicU32::new(0));
-    for _ in 0..5 {
-        let cpu = alloc_cpu().map_err(text)?;
-        for _ in 0..20 {
-            let done = done.clone();
-            let work = async move {
-                for _ in 0..10 {
-                    yield_now().await;
-                }
-                done.fetch_add(1, Relaxed);
-            };
-            drop(spawn(work, Some(33)).map_err(text)?);
-        }
-        yield_now().await;
-        cpu.release().map_err(text)?;
-    }
-    let limit = now() + 10 * ticks_per_second();
-    while done.load(Relaxed) != 100 && now() < limit {
-        sleep(100).await;
-    }
-    let done = done.load(Relaxed);
-    ensure!(done == 100, "{done} of 100 are done");
     Ok(())
 }

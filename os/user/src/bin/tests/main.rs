@@ -67,6 +67,7 @@ tests! {
     processes::exit_with_calls_pending_leaves_nothing_behind,
     scheduling::process_is_as_urgent_as_its_coroutines,
     processes::thread_tests_pass,
+    processes::vcpu_tests_pass,
     processes::fork_tests_pass,
     processes::last_thread_ends_the_process,
     processes::stack_of_a_thread_ends,
