@@ -14,9 +14,10 @@
 //! | `preemption` | the section of long requests among short ones |
 //! | `processes` | the section of an urgent server beside a batch process |
 //! | `sched` | the section of policies over processes |
+//! | `serve` | the section of web servers |
 //! | `micro` | the microbenchmarks, which are programs of their own |
 //! | `results` | the data, kept section by section |
-//! | `targets`, `preemption_targets`, `processes_targets` | what was to be reached, and whether it was |
+//! | `targets`, `preemption_targets`, `processes_targets`, `serve_targets` | what was to be reached, and whether it was |
 //! | `render` | the page |
 //! | `machine` | kernel, processor, versions, load of a CPU |
 
@@ -35,6 +36,8 @@ mod results;
 mod rounds;
 mod sched;
 mod sections;
+mod serve;
+mod serve_targets;
 mod server;
 mod targets;
 

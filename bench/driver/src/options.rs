@@ -13,7 +13,7 @@ usage: upshift-bench run [options]      measure, then write RESULTS.md and resul
        upshift-bench render [--out DIR] write RESULTS.md again from results.json
 
   --only A,B     sections: plaintext, pipelined, matrix, single, vcpus, levels, preemption, processes,
-                 sched, micro
+                 sched, serve, micro
                  (default: all)
   --peers A,B    only these servers, such as upshift,tokio-ct,c-uring (default: all that can be built)
   --rounds N     runs of each cell (default 3; 5 in preemption)

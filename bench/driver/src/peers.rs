@@ -18,6 +18,8 @@ enum Source {
     Bench(&'static str),
     /// A folder of Go, built to the name given.
     Go(&'static str, &'static str),
+    /// A shell script of `peers`, for a program that the system has.
+    Script(&'static str, &'static str),
     /// A C file of `peers/c`.
     C(&'static str, &'static [&'static str]),
 }
@@ -180,6 +182,27 @@ const SPIN: &[(&str, Source, &[&str])] = &[
 /// What measures policies over processes.
 const SCHED: Source = Source::Bench("bench-sched");
 
+/// Web servers that Upshift's are compared with: name, source, arguments.
+const SERVE: &[(&str, Source, &[&str])] = &[
+    (
+        "axum on upshift",
+        Source::Bench("peer-axum"),
+        &["app", "--variant", "upshift"],
+    ),
+    (
+        "axum on tokio",
+        Source::Bench("peer-axum"),
+        &["app", "--variant", "tokio-ct"],
+    ),
+    (
+        "axum on tokio-mt",
+        Source::Bench("peer-axum"),
+        &["app", "--variant", "tokio-mt"],
+    ),
+    ("go-http", Source::Go("peers/go", "peer-go"), &["app"]),
+    ("nginx", Source::Script("nginx/serve", "nginx"), &[]),
+];
+
 /// A program that was built: its file and its first arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -235,6 +258,14 @@ impl Built {
             .collect()
     }
 
+    /// The web servers of others, and axum on our runtime, that exist.
+    pub(crate) fn web(&self) -> Vec<(String, Program)> {
+        SERVE
+            .iter()
+            .filter_map(|&(id, source, args)| Some((id.to_owned(), self.program(source, args)?)))
+            .collect()
+    }
+
     /// The command `upshift`, to be given arguments of the caller's.
     pub(crate) fn upshift(&self, args: &[&str]) -> Option<Program> {
         self.program(PEERS[0].source, args)
@@ -276,6 +307,9 @@ pub(crate) fn build(options: &Options) -> Built {
     if options.only.contains(&Section::Sched) {
         sources.push(("sched", SCHED));
     }
+    if options.only.contains(&Section::Serve) {
+        sources.extend(SERVE.iter().map(|&(id, source, _)| (id, source)));
+    }
     if options.only.contains(&Section::Micro) {
         let wanted = MICRO.iter().filter(|m| built.is_wanted(m.id));
         sources.extend(wanted.map(|m| (m.id, m.source)));
@@ -313,6 +347,18 @@ fn build_one(source: Source) -> Result<PathBuf, String> {
                 .current_dir(bench.join(folder));
             finish(&mut command, "install Go 1.22 or later to measure it")?;
             Ok(output)
+        }
+        Source::Script(file, program) => {
+            let there = |folder: &str| Path::new(folder).join(program).exists();
+            if !["/usr/sbin", "/usr/bin", "/usr/local/bin"]
+                .into_iter()
+                .any(there)
+            {
+                return Err(format!(
+                    "{program} is not installed: apt-get install -y nginx-light"
+                ));
+            }
+            Ok(bench.join("peers").join(file))
         }
         Source::C(name, libs) => {
             let output = output_file(&format!("peer-c-{name}"))?;

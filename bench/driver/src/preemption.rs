@@ -288,6 +288,7 @@ fn cost(results: &mut SectionResults, options: &Options, built: &Built) {
     let programs = [(OFF, server("off")), (ON, server("on"))];
     let work = Work::Http {
         path: "/".to_owned(),
+        headers: Vec::new(),
         pipeline: 1,
     };
     let entry = |(name, program): &'_ (&str, Option<Program>)| {

@@ -70,6 +70,7 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         Section::Preemption => ("Long requests among short ones", Rank::AsMeasured),
         Section::Processes => ("An urgent server beside a batch process", Rank::AsMeasured),
         Section::Sched => ("Processes under policies in user space", Rank::AsMeasured),
+        Section::Serve => ("Web servers", Rank::AsMeasured),
         Section::Micro => ("Microbenchmarks", Rank::AsMeasured),
     };
     let _ = write!(page, "\n## {title}\n\n");

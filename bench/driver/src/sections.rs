@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::peers::{Built, Peer, Program, UPSHIFT};
 use crate::results::SectionResults;
 use crate::rounds::{self, Entry};
-use crate::{machine, micro, preemption, processes, sched};
+use crate::{machine, micro, preemption, processes, sched, serve};
 
 /// A part of the page that can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub(crate) enum Section {
     Processes,
     /// Processes under policies in user space.
     Sched,
+    /// axum, mixed load at overload, and files.
+    Serve,
     /// Microbenchmarks.
     Micro,
 }
@@ -81,7 +83,7 @@ pub(crate) fn level_row(level: u8) -> String {
 
 impl Section {
     /// All, in the order of the page.
-    pub(crate) const ALL: [Section; 10] = [
+    pub(crate) const ALL: [Section; 11] = [
         Section::Plaintext,
         Section::Pipelined,
         Section::Matrix,
@@ -91,6 +93,7 @@ impl Section {
         Section::Preemption,
         Section::Processes,
         Section::Sched,
+        Section::Serve,
         Section::Micro,
     ];
 
@@ -106,6 +109,7 @@ impl Section {
             Section::Preemption => "preemption",
             Section::Processes => "processes",
             Section::Sched => "sched",
+            Section::Serve => "serve",
             Section::Micro => "micro",
         }
     }
@@ -122,7 +126,11 @@ impl Section {
     pub(crate) fn needs_upshift(self) -> bool {
         matches!(
             self,
-            Section::Vcpus | Section::Levels | Section::Preemption | Section::Processes
+            Section::Vcpus
+                | Section::Levels
+                | Section::Preemption
+                | Section::Processes
+                | Section::Serve
         )
     }
 }
@@ -181,6 +189,7 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         }
         Section::Processes => processes::run(&mut results, options, built),
         Section::Sched => sched::run(&mut results, options, built),
+        Section::Serve => serve::run(&mut results, options, built),
         Section::Micro => micro::run(&mut results, built),
     }
     if results.cells.is_empty() && results.figures.is_empty() {
@@ -244,7 +253,11 @@ fn plaintext(
     let servers = checked(results, built, false);
     for &c in connections {
         let path = "/".to_owned();
-        let work = Work::Http { path, pipeline };
+        let work = Work::Http {
+            path,
+            headers: Vec::new(),
+            pipeline,
+        };
         closed(results, options, &servers, &plaintext_case(c), work, c);
     }
 }

@@ -63,8 +63,10 @@ impl Server {
             let line = told.recv_timeout(left).map_err(|_| {
                 format!("{} did not say `listening on ADDR`", program.file.display())
             })?;
+            // `upshift serve` says `serving FOLDER on http://ADDR`.
             let address: Option<SocketAddr> = line
                 .strip_prefix("listening on ")
+                .or_else(|| Some(line.split_once(" on http://")?.1))
                 .and_then(|rest| rest.split_whitespace().next())
                 .and_then(|word| word.parse().ok());
             server.addresses.extend(address);

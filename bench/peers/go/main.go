@@ -2,6 +2,7 @@
 //
 // plaintext, variant net (default): raw net, a goroutine per connection; variant http: net/http without the Date
 // header. matrix: three goroutines and two channels of 16 per connection. spin: a goroutine per request (spin.go).
+// app: net/http with the product of two matrices (app.go).
 package main
 
 import (
@@ -28,7 +29,7 @@ var reply = []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Lengt
 
 func main() {
 	if len(os.Args) < 2 {
-		log.Fatal("usage: plaintext|matrix|spin [--variant net|http] [--listen ADDR:PORT]")
+		log.Fatal("usage: plaintext|matrix|spin|app [--variant net|http] [--listen ADDR:PORT]")
 	}
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
 	variant := flags.String("variant", "net", "net or http")
@@ -48,6 +49,8 @@ func main() {
 		log.Fatal(serve(listener, matrix))
 	case os.Args[1] == "spin":
 		log.Fatal(serve(listener, spin))
+	case os.Args[1] == "app":
+		log.Fatal(http.Serve(listener, app()))
 	case *variant == "http":
 		log.Fatal(http.Serve(listener, http.HandlerFunc(page)))
 	default:

@@ -240,7 +240,8 @@ pub(crate) enum LoadWork {
     /// Send HTTP/1.1 GET requests on kept-alive connections
     #[command(after_help = "Examples:
   upshift load http --connect 127.0.0.1:8000 --connections 64
-  upshift load http --connect 127.0.0.1:8000 --connections 64 --pipeline 16 --pin 1 --json")]
+  upshift load http --connect 127.0.0.1:8000 --connections 64 --pipeline 16 --pin 1 --json
+  upshift load http --connect 127.0.0.1:8080 --path /matrix?n=64 --header 'Priority: u=0'")]
     Http(HttpLoadArgs),
     /// Ask for CPU time in an open loop, short and long requests mixed, latency by class
     Spin(SpinLoadArgs),
@@ -262,6 +263,9 @@ pub(crate) struct HttpLoadArgs {
     /// Path to request
     #[arg(long, default_value = "/", value_parser = values::path)]
     pub(crate) path: String,
+    /// Another line of the head, e.g. `Priority: u=0`; may be repeated
+    #[arg(long, value_name = "LINE")]
+    pub(crate) header: Vec<String>,
     /// Requests in flight per connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::count)]
     pub(crate) pipeline: usize,

@@ -33,6 +33,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         LoadWork::Http(args) => {
             let work = Work::Http {
                 path: args.path.clone(),
+                headers: args.header.clone(),
                 pipeline: args.pipeline,
             };
             print(&run(&plan(work, &args.common, stop))?, args.common.json)

@@ -62,6 +62,7 @@ fn plan(addr: SocketAddr, connections: usize, work: Work) -> Plan {
 fn http_work(pipeline: usize) -> Work {
     Work::Http {
         path: "/".into(),
+        headers: vec!["Accept: text/plain".into()],
         pipeline,
     }
 }
@@ -301,6 +302,7 @@ fn senseless_plans_are_refused() {
     };
     bad[5].work = Work::Http {
         path: "/a b".into(),
+        headers: Vec::new(),
         pipeline: 1,
     };
     bad[6].work = http_work(0);

@@ -102,6 +102,8 @@ pub enum Work {
     Http {
         /// What is got, such as `/`.
         path: String,
+        /// More lines of the head, such as `Priority: u=0`.
+        headers: Vec<String>,
         /// The most requests of a connection that await their replies; 1 is no pipelining.
         pipeline: usize,
     },
@@ -165,6 +167,13 @@ impl Plan {
                 return refuse(format!(
                     "path {path:?} must start with / and be printable ASCII without spaces"
                 ));
+            }
+            Work::Http { headers, .. }
+                if headers.iter().any(|line| {
+                    !line.contains(':') || !line.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
+                }) =>
+            {
+                return refuse(format!("headers {headers:?} must be lines `NAME: VALUE`"));
             }
             Work::Http { pipeline, .. } if !(1..=1024).contains(pipeline) => {
                 return refuse(format!("pipeline depth {pipeline} must be 1 to 1024"));

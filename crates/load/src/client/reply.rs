@@ -30,10 +30,15 @@ impl Template {
                 matrix::square(&request[matrix::HEADER..], *n, &mut expected);
                 (request, expected)
             }
-            Work::Http { path, .. } => (
-                format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes(),
-                Vec::new(),
-            ),
+            Work::Http { path, headers, .. } => {
+                let mut request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n");
+                for line in headers {
+                    request.push_str(line);
+                    request.push_str("\r\n");
+                }
+                request.push_str("\r\n");
+                (request.into_bytes(), Vec::new())
+            }
         };
         // One copy more than the depth: a partial write leaves the stream in the middle of the first one.
         let copies = (256 * 1024 / one.len()).clamp(1, depth + 1);
