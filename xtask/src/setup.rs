@@ -199,7 +199,7 @@ impl Package {
 /// The emulator of the kernel's tests.
 pub(crate) const QEMU: &Package = &PACKAGES[0];
 
-const PACKAGES: [Package; 4] = [
+const PACKAGES: [Package; 8] = [
     Package {
         name: "qemu-system-misc",
         purpose: "the kernel's tests, `qemu-system-riscv64`",
@@ -216,10 +216,38 @@ const PACKAGES: [Package; 4] = [
     },
     Package {
         name: "wrk",
-        purpose: "optional load generator of the benchmarks",
+        purpose: "load generator that asks the web server, in its tests",
+        install: true,
+        tests: true,
+        is_there: || host::has_program("wrk"),
+    },
+    Package {
+        name: "curl",
+        purpose: "client that asks the web server, in its tests",
+        install: true,
+        tests: true,
+        is_there: || host::has_program("curl"),
+    },
+    Package {
+        name: "apache2-utils",
+        purpose: "`ab`, which asks the web server, in its tests",
+        install: true,
+        tests: true,
+        is_there: || host::has_program("ab"),
+    },
+    Package {
+        name: "nghttp2-client",
+        purpose: "`h2load` and `nghttp`, which ask the web server, in its tests",
+        install: true,
+        tests: true,
+        is_there: || host::has_program("h2load"),
+    },
+    Package {
+        name: "nginx-light",
+        purpose: "the benchmarks' web server to compare with",
         install: true,
         tests: false,
-        is_there: || host::has_program("wrk"),
+        is_there: || host::has_program("nginx") || Path::new("/usr/sbin/nginx").exists(),
     },
     Package {
         name: "golang-go",

@@ -58,7 +58,7 @@ pub(crate) static STEPS: [Step; 13] = [
 ];
 
 /// Crates whose tests open an io_uring.
-const RING_CRATES: [&str; 3] = ["upshift-ring", "upshift", "upshift-cli"];
+const RING_CRATES: [&str; 4] = ["upshift-ring", "upshift", "upshift-cli", "upshift-serve"];
 const SANITIZED: [&str; 2] = ["upshift-ring", "upshift"];
 
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(20);
