@@ -494,6 +494,18 @@ impl<H: Host> Domain<H> {
         Err(TooManyVcpus)
     }
 
+    /// Makes room in the table for so many coroutines, so that it need not grow
+    /// until there are more. The table never shrinks.
+    ///
+    /// # Errors
+    /// [`SpawnError::OutOfMemory`]; it will grow as memory allows.
+    pub fn reserve(&self, coroutines: usize) -> Result<(), SpawnError> {
+        match self.inner.table.reserve(coroutines) {
+            true => Ok(()),
+            false => Err(SpawnError::OutOfMemory),
+        }
+    }
+
     /// Starts a coroutine: on the vCPU of the calling thread, or on one that is
     /// idle, or in turn. One allocation, O(1).
     ///

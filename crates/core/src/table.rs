@@ -164,6 +164,17 @@ impl<H: Host> Table<H> {
         }
     }
 
+    /// Makes room for so many slots. False: there is no memory for it.
+    pub(crate) fn reserve(&self, slots: usize) -> bool {
+        // Of each page the first slot is its header.
+        let pages = slots.div_ceil(PER_PAGE as usize - 1).max(1);
+        (0..=pages.ilog2() as usize).all(|chunk| {
+            self.chunks
+                .get(chunk)
+                .is_some_and(|place| !place.load(Ordering::Acquire).is_null() || self.grow(chunk))
+        })
+    }
+
     fn grow(&self, chunk: usize) -> bool {
         let layout = chunk_layout(chunk);
         if layout.size() == 0 {

@@ -81,6 +81,11 @@ macro_rules! system_calls {
             /// Replaces the program by another of the archive, with an argument;
             /// descriptors stay. Returns only if it fails.
             25 thread exec(name, name_len, argument, argument_len);
+            /// Ends an asynchronous call early: its completion comes soon, with
+            /// [`Cancelled`](crate::Error::Cancelled) unless it has a result already.
+            /// `call` is what the call returned, less
+            /// [`IN_FLIGHT`](crate::number::IN_FLIGHT).
+            32 now cancel(call, token);
         }
     };
 }
@@ -103,6 +108,9 @@ macro_rules! numbers {
             /// What an asynchronous call returns that is over already: its result is
             /// in a1, and there will be no completion.
             pub const AT_ONCE: isize = 1;
+            /// What an asynchronous call returns that is in flight: this plus a number
+            /// by which it can be cancelled.
+            pub const IN_FLIGHT: isize = 2;
             /// The status of a process that was killed.
             pub const KILLED: isize = 137;
             /// The status of a process that did what it may not.

@@ -59,6 +59,10 @@ errors! {
     Busy = -13, "other threads of the process are in the middle of something; try again";
     /// The call was made by the parent before `fork`; its result is there.
     NotInherited = -14, "the call belongs to the parent of this process";
+    /// The call was cancelled.
+    Cancelled = -15, "the call was cancelled";
+    /// There is no such call in flight.
+    NoCall = -16, "no such call is in flight";
 }
 
 impl Error {

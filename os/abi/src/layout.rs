@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!  0x31_0000_0000  VDSO: the scheduler
+//!  0x30_0010_0000  COMPLETIONS: results of asynchronous calls
 //!  0x30_0004_0000  TRACE: what coroutines do, while the kernel traces
 //!  0x30_0003_0000  THREADS: what each thread tells the kernel of itself
 //!  0x30_0002_0000  GLOBAL: the global bitmap; read-only
-//!  0x30_0001_0000  SHARED: local bitmap and completion ring
+//!  0x30_0001_0000  SHARED: state of the completion ring
 //!  0x30_0000_0000  INFO: what the program was started with; read-only
 //!  0x20_0000_0000  STACK_TOP: the stack, downwards, above a hole
 //!  0x10_0000_0000  HEAP: memory that was asked for, upwards
@@ -34,5 +35,7 @@ pub const GLOBAL: usize = 0x30_0002_0000;
 pub const THREADS: usize = 0x30_0003_0000;
 /// The page of [`trace`](crate::trace) entries, if the kernel traces.
 pub const TRACE: usize = 0x30_0004_0000;
+/// The completion ring.
+pub const COMPLETIONS: usize = 0x30_0010_0000;
 /// Where the vDSO is mapped.
 pub const VDSO: usize = 0x31_0000_0000;

@@ -23,18 +23,26 @@ pub const TRACING: usize = 5;
 /// Not 0: the program is to do what it may do at any time, by this seed (kernel →
 /// program). For tests.
 pub const CHAOS: usize = 6;
-/// The first word of the completion ring.
-pub const RING: usize = 8;
-/// Completions that the ring holds: calls in flight plus completions that have
-/// not been taken are never more.
-pub const RING_ENTRIES: usize = 128;
 /// Words of a completion: token, coroutine id, result.
 pub const ENTRY_WORDS: usize = 3;
+/// Pages of the completion ring, from [`COMPLETIONS`](crate::layout::COMPLETIONS) on. The
+/// kernel maps each when the first call is made whose completion may be there.
+pub const RING_PAGES: usize = 24;
+/// Completions in a page.
+const PAGE_ENTRIES: usize = 512 / ENTRY_WORDS;
+/// Completions that the ring holds: calls in flight plus completions that have
+/// not been taken are never more.
+pub const RING_ENTRIES: usize = RING_PAGES * PAGE_ENTRIES;
+
+/// Where the n-th completion of all is: its page of the ring, and its first word there.
+#[must_use]
+pub const fn completion(n: u64) -> (usize, usize) {
+    let place = (n % RING_ENTRIES as u64) as usize;
+    (place / PAGE_ENTRIES, place % PAGE_ENTRIES * ENTRY_WORDS)
+}
 
 /// A level that is none: inherit the spawner's.
 pub const INHERIT: u8 = u8::MAX;
-
-const _: () = assert!(RING + RING_ENTRIES * ENTRY_WORDS <= 512);
 
 /// What a turn of the scheduler came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

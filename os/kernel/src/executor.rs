@@ -25,6 +25,10 @@ use crate::{MAX_HARTS, chaos, hart, switching, trace};
 /// The least urgent level that work may have.
 pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
 
+/// The scheduler's table has room for so many from the beginning: two processes with as
+/// many calls as they may have. With more it grows, and stays so.
+const COROUTINES: usize = 8192;
+
 static DOMAIN: Once<Domain<KernelHost>> = Once::new();
 
 /// The executors, until their harts take them.
@@ -42,6 +46,7 @@ pub(crate) fn domain() -> &'static Domain<KernelHost> {
 /// Without memory for that: it is boot time.
 pub(crate) fn init(harts: usize) {
     let domain = Domain::new(KernelHost, Config::default());
+    domain.reserve(COROUTINES).expect("memory to boot");
     for place in &EXECUTORS[..harts] {
         let executor = domain.add_vcpu().expect("as many vCPUs as harts");
         *place.lock() = Some(executor);

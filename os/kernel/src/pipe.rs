@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use os_abi::Error;
 
 use crate::arch::lock::IrqLock;
+use crate::memory;
 use crate::waiters::{Awaited, Waiters, until};
 
 /// Bytes a pipe holds.
@@ -61,7 +62,13 @@ pub(crate) struct End {
 }
 
 /// A new pipe: its reading and its writing end.
-pub(crate) fn new() -> (End, End) {
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+pub(crate) fn new() -> Result<(End, End), Error> {
+    if memory::is_short() {
+        return Err(Error::OutOfMemory);
+    }
     let ring = Arc::new(IrqLock::new(Ring {
         bytes: [0; CAPACITY],
         put: 0,
@@ -74,7 +81,7 @@ pub(crate) fn new() -> (End, End) {
         ring: ring.clone(),
         writes: false,
     };
-    (reader, End { ring, writes: true })
+    Ok((reader, End { ring, writes: true }))
 }
 
 impl End {
@@ -104,22 +111,20 @@ impl End {
         Some(Ok(count))
     }
 
-    /// Puts in what fits, perhaps nothing.
-    ///
-    /// # Errors
-    /// As [`End::write`].
-    pub(crate) fn try_write(&self, from: &[u8]) -> Result<usize, Error> {
+    /// Puts all of it in, if it fits. `None`: it does not.
+    pub(crate) fn try_write(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         if !self.writes {
-            return Err(Error::BadFile);
+            return Some(Err(Error::BadFile));
         }
         let mut ring = self.ring.lock();
-        let Some(result) = ring.put(from) else {
-            return Ok(0);
-        };
+        if ring.readers != 0 && from.len() > CAPACITY - (ring.put - ring.taken) {
+            return None;
+        }
+        let result = ring.put(from).unwrap_or(Ok(0));
         let waiters = ring.waiters.take();
         drop(ring);
         waiters.wake();
-        result
+        Some(result)
     }
 
     /// Waits for room and puts in what fits.

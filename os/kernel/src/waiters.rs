@@ -37,6 +37,10 @@ impl Waiters {
 
     fn remove(&mut self, waker: &Waker) {
         self.0.retain(|known| !known.will_wake(waker));
+        if self.0.is_empty() {
+            // What nobody waits for keeps no memory.
+            self.0 = Vec::new();
+        }
     }
 
     /// Takes everybody, to be woken after the lock is released.

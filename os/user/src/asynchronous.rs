@@ -12,21 +12,24 @@
 //! ```
 //!
 //! The table owns the buffer until the completion is there, so a future that is
-//! dropped early leaves nothing that the kernel could write to after it is freed.
+//! dropped early leaves nothing that the kernel could write to after it is freed. It
+//! cancels the call as well, whose completion then comes soon.
 //! [`drain`] runs in the loop of a thread that serves a vCPU, or in the handler of a
 //! user interrupt, which may stop a thread anywhere: it allocates nothing and only
 //! sets atomics. One thread at a time drains: whoever makes the word `DRAINING` a 1;
 //! when it has made it a 0 again it looks once more, so the others need not wait.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64};
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicU64};
 use core::task::{Context, Poll};
 
-use os_abi::shared::{DRAINING, ENTRY_WORDS, HANDLER, RING, RING_ENTRIES, RING_HEAD, RING_TAIL};
+use os_abi::shared::{DRAINING, HANDLER, RING_ENTRIES, RING_HEAD, RING_TAIL, completion};
 use os_abi::{Error, layout, number};
 
 use crate::coroutine::Cid;
@@ -58,17 +61,47 @@ struct Operation {
 // which one thread at a time polls; whoever drains does not touch it.
 unsafe impl Sync for Operation {}
 
-static OPERATIONS: [Operation; RING_ENTRIES] = [const {
-    Operation {
-        state: AtomicU32::new(FREE),
-        result: AtomicIsize::new(0),
-        cid: AtomicU64::new(0),
-        buffer: UnsafeCell::new(None),
-    }
-}; RING_ENTRIES];
+/// Operations that are made at once.
+const BATCH: usize = 128;
+
+/// As many operations as there is room for completions, in batches that are made when
+/// they are needed and never freed.
+static BATCHES: [AtomicPtr<[Operation; BATCH]>; RING_ENTRIES / BATCH] =
+    [const { AtomicPtr::new(null_mut()) }; RING_ENTRIES / BATCH];
 
 /// Where to look for a free operation next.
 static HINT: AtomicU32 = AtomicU32::new(0);
+
+/// The operation of a token, if there is one.
+fn operation(token: usize) -> Option<&'static Operation> {
+    let batch = BATCHES.get(token / BATCH)?.load(Acquire);
+    // SAFETY: null, or a box that is never freed.
+    let batch = unsafe { batch.as_ref() }?;
+    Some(&batch[token % BATCH])
+}
+
+/// Makes another batch of operations; returns the first token of it.
+fn grow() -> Option<usize> {
+    let batch = Box::into_raw(Box::new(
+        [const {
+            Operation {
+                state: AtomicU32::new(FREE),
+                result: AtomicIsize::new(0),
+                cid: AtomicU64::new(0),
+                buffer: UnsafeCell::new(None),
+            }
+        }; BATCH],
+    ));
+    for (index, place) in BATCHES.iter().enumerate() {
+        let made = place.compare_exchange(null_mut(), batch, AcqRel, Acquire);
+        if made.is_ok() {
+            return Some(index * BATCH);
+        }
+    }
+    // SAFETY: just boxed, and nobody has seen it.
+    drop(unsafe { Box::from_raw(batch) });
+    None
+}
 
 fn word(index: usize) -> &'static AtomicU64 {
     // SAFETY: the kernel has mapped this page of words, which it accesses
@@ -81,23 +114,49 @@ pub(crate) fn set_word(index: usize, value: u64) {
     word(index).store(value, SeqCst);
 }
 
-/// Takes a free operation. O(1) while few are in flight.
-fn take() -> Option<usize> {
+/// Takes a free operation, from the one that was taken last on; makes more if there is
+/// none.
+fn take() -> Option<(usize, &'static Operation)> {
     let start = HINT.load(Relaxed) as usize;
-    let free = (start..start + RING_ENTRIES).find(|at| {
-        let state = &OPERATIONS[at % RING_ENTRIES].state;
+    let made = BATCHES
+        .iter()
+        .take_while(|batch| !batch.load(Relaxed).is_null());
+    let count = made.count() * BATCH;
+    let free = (start..start + count)
+        .map(|at| at % count)
+        .find(|token| claim(*token));
+    let token = match free {
+        Some(token) => token,
+        None => {
+            let first = grow()?;
+            (first..first + BATCH).find(|token| claim(*token))?
+        }
+    };
+    HINT.store(token as u32 + 1, Relaxed);
+    Some((token, operation(token)?))
+}
+
+/// Makes an operation that is free the caller's.
+fn claim(token: usize) -> bool {
+    operation(token).is_some_and(|Operation { state, .. }| {
         let seen = state.load(Acquire);
         (seen == FREE || seen == UNWANTED)
             && state.compare_exchange(seen, TAKEN, SeqCst, Relaxed).is_ok()
-    })?;
-    HINT.store(((free + 1) % RING_ENTRIES) as u32, Relaxed);
-    Some(free % RING_ENTRIES)
+    })
 }
 
-/// A call in flight: a future of its result and its buffer.
+/// A call in flight: a future of its result and its buffer. Dropped early it is
+/// cancelled.
 pub struct Call {
-    operation: Result<usize, (Error, Option<Vec<u8>>)>,
+    operation: Result<InFlight, (Error, Option<Vec<u8>>)>,
     taken: bool,
+}
+
+struct InFlight {
+    token: usize,
+    operation: &'static Operation,
+    /// The kernel's number of it; `None`: it was over at once.
+    number: Option<usize>,
 }
 
 fn call(
@@ -110,11 +169,10 @@ fn call(
         operation: Err((error, buffer)),
         taken: false,
     };
-    let Some(token) = take() else {
+    let Some((token, operation)) = take() else {
         return failed(Error::TooMany, buffer);
     };
     let [a, b, c] = arguments(&mut buffer);
-    let operation = &OPERATIONS[token];
     // SAFETY: the operation is `TAKEN`: the cell is ours. Moving the vector does not
     // move its bytes.
     let place = unsafe { &mut *operation.buffer.get() };
@@ -122,7 +180,7 @@ fn call(
     operation.cid.store(cid, Relaxed);
     operation.state.store(PENDING, Release);
     let number = number | number::ASYNCHRONOUS;
-    match sys::raw_pair(number, [a, b, c, 0, 0, token], cid as usize) {
+    let number = match sys::raw_pair(number, [a, b, c, 0, 0, token], cid as usize) {
         (Err(error), _) => {
             operation.state.store(FREE, Release);
             return failed(error, place.take());
@@ -130,12 +188,34 @@ fn call(
         (Ok(number::AT_ONCE), result) => {
             operation.result.store(result, Relaxed);
             operation.state.store(DONE, Release);
+            None
         }
-        (Ok(_), _) => {}
-    }
+        (Ok(number), _) => Some((number - number::IN_FLIGHT) as usize),
+    };
     Call {
-        operation: Ok(token),
+        operation: Ok(InFlight {
+            token,
+            operation,
+            number,
+        }),
         taken: false,
+    }
+}
+
+impl Call {
+    /// Asks the kernel to end the call early. The future is ready soon, with
+    /// [`Error::Cancelled`] unless there is a result already; then nothing was read or
+    /// taken.
+    pub fn cancel(&self) {
+        if let Ok(InFlight {
+            token,
+            number: Some(number),
+            ..
+        }) = &self.operation
+        {
+            // It may be over.
+            let _ = sys::cancel(*number, *token);
+        }
     }
 }
 
@@ -145,14 +225,13 @@ impl Future for Call {
     /// The coroutine whose id was given to the call is woken when it can go on,
     /// unless it need not wait at all.
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let token = match &mut self.operation {
-            Ok(token) => *token,
+        let operation = match &mut self.operation {
+            Ok(in_flight) => in_flight.operation,
             Err((error, buffer)) => {
                 let result = Err(*error);
                 return Poll::Ready((result, buffer.take()));
             }
         };
-        let operation = &OPERATIONS[token];
         if operation.state.load(Acquire) != DONE {
             return Poll::Pending;
         }
@@ -166,18 +245,31 @@ impl Future for Call {
 }
 
 impl Drop for Call {
+    /// The buffer stays with its operation until the completion is there.
     fn drop(&mut self) {
-        let Ok(token) = self.operation else { return };
+        let Ok(InFlight { operation, .. }) = &self.operation else {
+            return;
+        };
         if self.taken {
             return;
         }
-        let state = &OPERATIONS[token].state;
+        let state = &operation.state;
         // It may be completed by an interrupt right now.
         let abandoned = state.compare_exchange(PENDING, ABANDONED, SeqCst, SeqCst);
-        if abandoned.is_err() {
-            state.store(UNWANTED, Release);
+        match abandoned {
+            Ok(_) => self.cancel(),
+            Err(_) => state.store(UNWANTED, Release),
         }
     }
+}
+
+/// The words of the n-th completion of all, which is there.
+fn completion_words(n: u64) -> [u64; 3] {
+    let (page, first) = completion(n);
+    let page = (layout::COMPLETIONS + page * layout::PAGE) as *const AtomicU64;
+    // SAFETY: the kernel has mapped each page of the ring in which there was a
+    // completion, and accesses its words atomically as well.
+    [0, 1, 2].map(|n| unsafe { &*page.add(first + n) }.load(Relaxed))
 }
 
 /// Takes all completions, unless another thread does: results into their operations,
@@ -206,11 +298,10 @@ fn take_completions() {
     let mut head = word(RING_HEAD).load(Relaxed);
     let tail = word(RING_TAIL).load(Acquire);
     while head != tail {
-        let entry = RING + head as usize % RING_ENTRIES * ENTRY_WORDS;
-        let [token, cid, result] = [0, 1, 2].map(|n| word(entry + n).load(Relaxed));
+        let [token, cid, result] = completion_words(head);
         head += 1;
         word(RING_HEAD).store(head, Release);
-        if let Some(operation) = OPERATIONS.get(token as usize) {
+        if let Some(operation) = operation(token as usize) {
             operation.result.store(result as isize, Relaxed);
             let done = |state| Some(if state == ABANDONED { UNWANTED } else { DONE });
             let _ = operation.state.fetch_update(SeqCst, SeqCst, done);
@@ -244,7 +335,7 @@ pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
 /// In a child, after `fork`: the calls in flight were the parent's, and end with an
 /// error here.
 pub(crate) fn end_calls_of_parent() {
-    for operation in &OPERATIONS {
+    for operation in (0..RING_ENTRIES).map_while(operation) {
         let state = operation.state.load(Acquire);
         if state == PENDING || state == ABANDONED {
             let error = Error::NotInherited.code();
@@ -275,6 +366,13 @@ extern "C" fn on_interrupt() -> ! {
 
 /// A `read` in flight.
 pub struct Read(Call);
+
+impl Read {
+    /// See [`Call::cancel`]; the buffer comes with the error.
+    pub fn cancel(&self) {
+        self.0.cancel();
+    }
+}
 
 impl Future for Read {
     type Output = (Result<usize, Error>, Vec<u8>);

@@ -86,7 +86,7 @@ const EMPTY: u8 = 0;
 const BUSY: u8 = 1;
 const FULL: u8 = 2;
 
-/// A value that is set once, while booting, and shared from then on.
+/// A value that is set once, and shared from then on.
 pub(crate) struct Once<T> {
     state: AtomicU8,
     value: UnsafeCell<MaybeUninit<T>>,
@@ -94,6 +94,15 @@ pub(crate) struct Once<T> {
 
 // SAFETY: written once by whoever turned `EMPTY` into `BUSY`, read after `FULL`.
 unsafe impl<T: Send + Sync> Sync for Once<T> {}
+
+impl<T> Drop for Once<T> {
+    fn drop(&mut self) {
+        if *self.state.get_mut() == FULL {
+            // SAFETY: full, and nobody else has it any more.
+            unsafe { self.value.get_mut().assume_init_drop() };
+        }
+    }
+}
 
 impl<T> Once<T> {
     /// Nothing yet.
@@ -107,10 +116,10 @@ impl<T> Once<T> {
     /// Sets the value.
     ///
     /// # Panics
-    /// If it was set before: a mistake in the order of booting.
+    /// If it was set before.
     pub(crate) fn set(&self, value: T) {
         let first = self.state.compare_exchange(EMPTY, BUSY, Acquire, Relaxed);
-        assert!(first.is_ok(), "a boot-time value is set twice");
+        assert!(first.is_ok(), "a value is set twice");
         // SAFETY: this call alone made the state `BUSY`; nobody reads yet.
         unsafe { (*self.value.get()).write(value) };
         self.state.store(FULL, Release);

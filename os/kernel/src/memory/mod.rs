@@ -107,6 +107,15 @@ fn memory_end() -> Range<usize> {
     RAM.get().clone()
 }
 
+/// Frames that are not used for what programs ask of the kernel: 4 MiB.
+const KERNEL_RESERVE: usize = 1024;
+
+/// Is memory so short that the kernel needs it for itself? Whatever a program asks for
+/// that takes kernel memory is refused then.
+pub(crate) fn is_short() -> bool {
+    frames::free_frames() < KERNEL_RESERVE
+}
+
 /// Makes the frame allocator and the kernel's page table, and installs it.
 ///
 /// # Panics

@@ -14,7 +14,7 @@ use core::ptr::{read_volatile, write_volatile};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
-use os_abi::shared::{CHAOS, TRACING};
+use os_abi::shared::{CHAOS, RING_PAGES, TRACING};
 use os_abi::thread::LINE_WORDS;
 use os_abi::{Error, layout};
 
@@ -39,6 +39,8 @@ pub(crate) struct AddressSpace {
     shared: SharedPage,
     /// Where the program writes what its coroutines do.
     trace: Option<TracePage>,
+    /// Pages of the completion ring that were needed so far.
+    completions: [Once<SharedPage>; RING_PAGES],
     /// The same for each of its threads.
     threads: SharedPage,
 }
@@ -184,7 +186,32 @@ impl AddressSpace {
             shared,
             threads,
             trace,
+            completions: [const { Once::new() }; RING_PAGES],
         })
+    }
+
+    /// Makes a page of the completion ring, unless it is there. Under the lock of the
+    /// process's ring.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn need_completions(&self, page: usize) -> Result<(), OutOfMemory> {
+        if self.completions[page].try_get().is_some() {
+            return Ok(());
+        }
+        let frame = SharedPage::new()?;
+        let address = layout::COMPLETIONS + page * PAGE;
+        let mut table = self.table.lock();
+        table.map_shared(address, frame.0.address(), Mapping::USER_DATA)?;
+        drop(table);
+        csr::flush_translations();
+        self.completions[page].set(frame);
+        Ok(())
+    }
+
+    /// A page of the completion ring, if it was needed.
+    pub(crate) fn completions(&self, page: usize) -> Option<&SharedPage> {
+        self.completions[page].try_get()
     }
 
     /// Where the program writes what its coroutines do, if the kernel traces.

@@ -1,12 +1,16 @@
 //! The file descriptors of a process.
 
+use alloc::vec::Vec;
+
 use os_abi::Error;
 
 use crate::console;
 use crate::pipe::End;
 
-/// The most descriptors of a process.
-pub(crate) const MAX_FILES: usize = 16;
+/// The most descriptors of a process: both ends of 4,096 pipes.
+const MAX_FILES: usize = 8192;
+/// The most that a new process gets.
+pub(crate) const MAX_PASSED: usize = 16;
 
 /// What a descriptor stands for.
 #[derive(Clone)]
@@ -37,15 +41,12 @@ impl File {
         }
     }
 
-    /// Puts in what there is room for, perhaps nothing.
-    ///
-    /// # Errors
-    /// As [`File::write`].
-    pub(crate) fn try_write(&self, from: &[u8]) -> Result<usize, Error> {
+    /// Puts all of it in, if there is room or there is an error.
+    pub(crate) fn try_write(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => {
                 console::write(from);
-                Ok(from.len())
+                Some(Ok(from.len()))
             }
             File::Pipe(end) => end.try_write(from),
         }
@@ -66,14 +67,21 @@ impl File {
     }
 }
 
-/// The table of a process.
+/// The table of a process: as long as its highest descriptor.
 #[derive(Clone)]
-pub(crate) struct Files([Option<File>; MAX_FILES]);
+pub(crate) struct Files {
+    places: Vec<Option<File>>,
+    /// Below this all are taken.
+    lowest: usize,
+}
 
 impl Files {
     /// No files.
     pub(crate) const fn new() -> Files {
-        Files([const { None }; MAX_FILES])
+        Files {
+            places: Vec::new(),
+            lowest: 0,
+        }
     }
 
     /// The file of a descriptor.
@@ -81,24 +89,36 @@ impl Files {
     /// # Errors
     /// [`Error::BadFile`].
     pub(crate) fn get(&self, descriptor: usize) -> Result<File, Error> {
-        let file = self.0.get(descriptor).and_then(Option::as_ref);
+        let file = self.places.get(descriptor).and_then(Option::as_ref);
         file.cloned().ok_or(Error::BadFile)
     }
 
-    /// Gives files descriptors, all or none: the lowest that are free.
+    /// Gives files descriptors, all or none: the lowest that are free. O(1) unless some
+    /// were freed.
     ///
     /// # Errors
-    /// [`Error::TooMany`]; the files are dropped.
+    /// [`Error::TooMany`], [`Error::OutOfMemory`]; the files are dropped.
     pub(crate) fn add<const N: usize>(&mut self, files: [File; N]) -> Result<[usize; N], Error> {
-        if self.0.iter().filter(|place| place.is_none()).count() < N {
-            return Err(Error::TooMany);
+        let mut descriptors = [0; N];
+        let mut from = self.lowest.min(self.places.len());
+        for descriptor in &mut descriptors {
+            let free = |place: &Option<File>| place.is_none();
+            let found = self.places[from..].iter().position(free);
+            *descriptor = found.map_or(self.places.len(), |found| from + found);
+            if *descriptor >= MAX_FILES {
+                return Err(Error::TooMany);
+            }
+            if found.is_none() {
+                self.places.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+                self.places.push(None);
+            }
+            from = *descriptor + 1;
         }
-        Ok(files.map(|file| {
-            let free = self.0.iter().position(Option::is_none);
-            let descriptor = free.expect("counted just now");
-            self.0[descriptor] = Some(file);
-            descriptor
-        }))
+        for (descriptor, file) in descriptors.iter().zip(files) {
+            self.places[*descriptor] = Some(file);
+        }
+        self.lowest = from;
+        Ok(descriptors)
     }
 
     /// Frees a descriptor. The file is to be dropped after the lock is released.
@@ -106,7 +126,15 @@ impl Files {
     /// # Errors
     /// [`Error::BadFile`].
     pub(crate) fn remove(&mut self, descriptor: usize) -> Result<File, Error> {
-        let place = self.0.get_mut(descriptor).ok_or(Error::BadFile)?;
-        place.take().ok_or(Error::BadFile)
+        let place = self.places.get_mut(descriptor).ok_or(Error::BadFile)?;
+        let file = place.take().ok_or(Error::BadFile)?;
+        self.lowest = self.lowest.min(descriptor);
+        while self.places.last().is_some_and(Option::is_none) {
+            self.places.pop();
+        }
+        if self.places.len() < self.places.capacity() / 4 {
+            self.places.shrink_to(self.places.len() * 2);
+        }
+        Ok(file)
     }
 }

@@ -28,7 +28,7 @@ use crate::arch::trap::UserContext;
 use crate::memory::pagetable::Mapping;
 use crate::memory::space::{AddressSpace, UserSlice};
 use crate::sleep::sleep_until;
-use crate::{archive, clock, executor, switching, users};
+use crate::{archive, clock, executor, memory, switching, users};
 
 /// How long the other threads have to come out of their critical sections.
 const PATIENCE_MICROS: u64 = 500_000;
@@ -133,6 +133,9 @@ impl Process {
 /// [`Error::TooMany`] processes or threads; [`Error::OutOfMemory`]; [`Error::Busy`]:
 /// other threads of the process do not let go of what they are in the middle of.
 pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Error> {
+    if memory::is_short() {
+        return Err(Error::OutOfMemory);
+    }
     let reserved = Reserved::new()?;
     let number = reserved.number();
     let from = parent.space()?;

@@ -23,6 +23,7 @@
 //! What others know of a process, its [`Identity`], outlives the program: `exec`
 //! ends the process without a status and gives the identity to another.
 
+mod calls;
 mod files;
 mod fork;
 mod load;
@@ -31,14 +32,13 @@ mod table;
 mod thread;
 mod threads;
 
-pub(crate) use files::{File, MAX_FILES};
+pub(crate) use files::{File, MAX_PASSED};
 pub(crate) use fork::{Seed, exec, fork};
 pub(crate) use table::{Spawn, ended, kill, living, spawn, wait};
 pub(crate) use thread::Thread;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
@@ -50,11 +50,12 @@ use upshift_core::{CoroutineId, Level};
 
 use crate::arch::lock::IrqLock;
 use crate::arch::trap::UserContext;
-use crate::memory::PAGE;
 use crate::memory::space::AddressSpace;
+use crate::memory::{self, PAGE};
 use crate::users::{self, Place};
 use crate::waiters::{Awaited, Waiters, until};
 use crate::{executor, switching};
+use calls::Calls;
 use files::Files;
 use ring::Ring;
 use threads::Threads;
@@ -63,8 +64,6 @@ use threads::Threads;
 const MAX_FRAMES: usize = 4096;
 /// Bytes of a thread's line.
 const LINE_BYTES: usize = 8 * LINE_WORDS;
-/// Calls a process may have in flight.
-pub(crate) const MAX_CALLS: usize = 256;
 
 /// How a process stands towards those who wait for it.
 pub(crate) struct Life {
@@ -148,7 +147,7 @@ pub(crate) struct Process {
     /// How many hold its threads back from user mode.
     held: AtomicUsize,
     /// The coroutines of calls in flight.
-    calls: IrqLock<Vec<CoroutineId>>,
+    calls: IrqLock<Calls>,
     /// Results of asynchronous calls.
     ring: IrqLock<Ring>,
     /// A user interrupt is pending.
@@ -173,7 +172,7 @@ impl Process {
             files: IrqLock::new(files),
             threads: IrqLock::new(Threads::new()),
             held: AtomicUsize::new(0),
-            calls: IrqLock::new(Vec::new()),
+            calls: IrqLock::new(Calls::new()),
             ring: IrqLock::new(Ring::new()),
             interrupt: AtomicBool::new(false),
             heap_end: AtomicUsize::new(heap_end),
@@ -311,30 +310,50 @@ impl Process {
         }
     }
 
+    /// A number for a call, with its token if it is asynchronous.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] calls in flight, [`Error::OutOfMemory`].
+    pub(crate) fn add_call(&self, token: Option<u64>) -> Result<usize, Error> {
+        if memory::is_short() {
+            return Err(Error::OutOfMemory);
+        }
+        self.calls.lock().add(token)
+    }
+
     /// Notes the coroutine of a call, so that it ends with the process.
     ///
     /// # Errors
-    /// [`Error::TooMany`] calls in flight, [`Error::OutOfMemory`],
     /// [`Error::NoProcess`]: it has ended.
-    pub(crate) fn begin_call(&self, call: CoroutineId) -> Result<(), Error> {
+    pub(crate) fn begin_call(&self, number: usize, call: CoroutineId) -> Result<(), Error> {
         let mut calls = self.calls.lock();
-        if self.is_ended() {
+        // An end that comes later finds it.
+        if self.is_ended() || !calls.set(number, call) {
             return Err(Error::NoProcess);
         }
-        if calls.len() >= MAX_CALLS {
-            return Err(Error::TooMany);
-        }
-        calls.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
-        calls.push(call);
         Ok(())
     }
 
-    /// The call is over. O(calls in flight).
-    pub(crate) fn end_call(&self, call: CoroutineId) {
-        let mut calls = self.calls.lock();
-        if let Some(at) = calls.iter().position(|known| *known == call) {
-            calls.swap_remove(at);
-        }
+    /// The call is over, or was not made.
+    pub(crate) fn end_call(&self, number: usize) {
+        self.calls.lock().remove(number);
+    }
+
+    /// An asynchronous call is to end early.
+    ///
+    /// # Errors
+    /// [`Error::NoCall`]: none of this number and token is in flight.
+    pub(crate) fn cancel_call(&self, number: usize, token: u64) -> Result<(), Error> {
+        let coroutine = self.calls.lock().cancel(number, token);
+        let coroutine = coroutine.ok_or(Error::NoCall)?;
+        // It may just have come to its end.
+        let _ = executor::domain().wake(coroutine);
+        Ok(())
+    }
+
+    /// Is a call to end early?
+    pub(crate) fn is_cancelled(&self, number: usize) -> bool {
+        self.calls.lock().is_cancelled(number)
     }
 
     /// Reserves a place for the result of an asynchronous call.
@@ -343,7 +362,7 @@ impl Process {
     /// [`Error::TooMany`], [`Error::NoProcess`]: it has ended.
     pub(crate) fn reserve_completion(&self) -> Result<(), Error> {
         let space = self.space()?;
-        self.ring.lock().reserve(space.shared())
+        self.ring.lock().reserve(&space)
     }
 
     /// The asynchronous call was not made.
@@ -363,7 +382,7 @@ impl Process {
         let page = space.shared();
         // Under the lock of the ring, under which threads park.
         let mut ring = self.ring.lock();
-        ring.complete(page, entry);
+        ring.complete(&space, entry);
         if !ring.has_unattended(page) {
             return;
         }
@@ -494,8 +513,8 @@ impl Process {
 
     /// Takes everything out of a process that has ended.
     fn clear(&self) {
-        let calls = core::mem::take(&mut *self.calls.lock());
-        for call in calls {
+        let calls = core::mem::replace(&mut *self.calls.lock(), Calls::new());
+        for call in calls.coroutines() {
             // It may have finished meanwhile.
             let _ = executor::domain().cancel(call);
         }

@@ -13,9 +13,9 @@
 //! completions of its own.
 
 use os_abi::Error;
-use os_abi::shared::{DRAINING, ENTRY_WORDS, RING, RING_ENTRIES, RING_HEAD, RING_TAIL};
+use os_abi::shared::{DRAINING, ENTRY_WORDS, RING_ENTRIES, RING_HEAD, RING_TAIL, completion};
 
-use crate::memory::space::SharedPage;
+use crate::memory::space::{AddressSpace, SharedPage};
 
 /// What kernel and program have agreed on so far.
 pub(super) struct Ring {
@@ -41,11 +41,14 @@ impl Ring {
     /// Reserves a place.
     ///
     /// # Errors
-    /// [`Error::TooMany`].
-    pub(super) fn reserve(&mut self, page: &SharedPage) -> Result<(), Error> {
-        if self.in_flight + self.unread(page) >= RING_ENTRIES as u64 {
+    /// [`Error::TooMany`], [`Error::OutOfMemory`].
+    pub(super) fn reserve(&mut self, space: &AddressSpace) -> Result<(), Error> {
+        if self.in_flight + self.unread(space.shared()) >= RING_ENTRIES as u64 {
             return Err(Error::TooMany);
         }
+        let (page, _) = completion(self.tail + self.in_flight);
+        let made = space.need_completions(page);
+        made.map_err(|_| Error::OutOfMemory)?;
         self.in_flight += 1;
         Ok(())
     }
@@ -56,14 +59,17 @@ impl Ring {
     }
 
     /// Puts a completion into its reserved place.
-    pub(super) fn complete(&mut self, page: &SharedPage, entry: [u64; ENTRY_WORDS]) {
-        let place = RING + self.tail as usize % RING_ENTRIES * ENTRY_WORDS;
-        for (word, value) in entry.into_iter().enumerate() {
-            page.store(place + word, value);
+    pub(super) fn complete(&mut self, space: &AddressSpace, entry: [u64; ENTRY_WORDS]) {
+        let (page, place) = completion(self.tail);
+        // It is there: a place of each page up to this one was reserved.
+        if let Some(page) = space.completions(page) {
+            for (word, value) in entry.into_iter().enumerate() {
+                page.store(place + word, value);
+            }
         }
         self.tail += 1;
         self.in_flight -= 1;
-        page.store(RING_TAIL, self.tail);
+        space.shared().store(RING_TAIL, self.tail);
     }
 
     /// Is there something that nobody is about to take out?

@@ -85,33 +85,27 @@ pub(super) fn write(
         Ok(both) => both,
         Err(error) => return Begin::Done(Err(error)),
     };
-    let mut done = 0;
-    if at_once && slice.len() <= CHUNK {
-        match write_now(&process, &file, slice) {
-            // The rest waits for room.
-            Ok(count) if count < slice.len() => done = count,
-            Ok(count) => return Begin::Done(Ok(count as isize)),
-            Err(error) => return Begin::Done(Err(error)),
-        }
+    if at_once
+        && slice.len() <= CHUNK
+        && let Some(answer) = write_now(&process, &file, slice).transpose()
+    {
+        return Begin::Done(answer);
     }
-    Begin::Waits(write_file(process, file, slice, done))
+    Begin::Waits(write_file(process, file, slice))
 }
 
-/// Writes what there is room for, at most [`CHUNK`].
-fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<usize, Error> {
+/// Writes all of it, at most [`CHUNK`], if there is room.
+fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<Option<isize>, Error> {
     let mut chunk = [0; CHUNK];
-    let chunk = &mut chunk[..slice.len().min(CHUNK)];
+    let chunk = &mut chunk[..slice.len()];
     process.space()?.read(slice, chunk)?;
-    file.try_write(chunk)
+    let written = file.try_write(chunk).transpose()?;
+    Ok(written.map(|count| count as isize))
 }
 
-async fn write_file(
-    process: Arc<Process>,
-    file: File,
-    slice: UserSlice,
-    mut done: usize,
-) -> Answer {
+async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answer {
     let mut chunk = [0; CHUNK];
+    let mut done = 0;
     while done < slice.len() {
         let part = slice.part(done, CHUNK);
         process.space()?.read(part, &mut chunk[..part.len()])?;

@@ -14,7 +14,9 @@ mod thread;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::future::Future;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
 
 use os_abi::{Error, number, system_calls};
 use upshift_core::{Kind, Level, Priority, SpawnOptions};
@@ -122,42 +124,46 @@ where
             return Some((thread, Ok(number::AT_ONCE)));
         }
     };
+    let token = match form {
+        Form::Synchronous => None,
+        Form::Asynchronous { token, .. } => Some(token),
+    };
+    let in_flight = match process.add_call(token) {
+        Ok(in_flight) => in_flight,
+        Err(error) => return Some((thread, Err(error))),
+    };
     let call = InFlight {
         call,
+        number: in_flight,
         flight: Flight::new(process.clone()),
     };
-    match form {
-        Form::Synchronous => {
-            match begin(&process, level, number, resume(process.clone(), line, call)) {
-                Err(error) => Some((thread, Err(error))),
-                Ok(begun) => {
-                    process.wait_in_call(thread);
-                    begun.go();
-                    None
-                }
-            }
-        }
-        Form::Asynchronous { token, coroutine } => {
-            if let Err(error) = process.reserve_completion() {
-                return Some((thread, Err(error)));
-            }
+    let begun = match form {
+        Form::Synchronous => begin(
+            &process,
+            level,
+            (number, in_flight),
+            resume(process.clone(), line, call),
+        ),
+        Form::Asynchronous { token, coroutine } => process.reserve_completion().and_then(|()| {
             let entry = [token, coroutine];
-            let answer = match begin(
-                &process,
-                level,
-                number,
-                complete(process.clone(), level, entry, call),
-            ) {
-                Err(error) => {
-                    process.release_completion();
-                    Err(error)
-                }
-                Ok(begun) => {
-                    begun.go();
-                    Ok(0)
-                }
-            };
-            Some((thread, answer))
+            let call = complete(process.clone(), level, entry, call);
+            let begun = begin(&process, level, (number, in_flight), call);
+            begun.inspect_err(|_| process.release_completion())
+        }),
+    };
+    match (begun, form) {
+        (Err(error), _) => {
+            process.end_call(in_flight);
+            Some((thread, Err(error)))
+        }
+        (Ok(begun), Form::Synchronous) => {
+            process.wait_in_call(thread);
+            begun.go();
+            None
+        }
+        (Ok(begun), Form::Asynchronous { .. }) => {
+            begun.go();
+            Some((thread, Ok(number::IN_FLIGHT + in_flight as isize)))
         }
     }
 }
@@ -176,7 +182,7 @@ impl Begun {
 fn begin(
     process: &Process,
     level: Level,
-    number: usize,
+    (number, in_flight): (usize, usize),
     call: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Begun, Error> {
     if chaos::is_out_of_memory(32) {
@@ -195,7 +201,7 @@ fn begin(
         number,
     };
     trace::name(id, purpose);
-    if let Err(error) = process.begin_call(id) {
+    if let Err(error) = process.begin_call(in_flight, id) {
         // It was never polled; this drops it.
         let _ = executor::domain().cancel(id);
         return Err(error);
@@ -203,15 +209,11 @@ fn begin(
     Ok(Begun(id))
 }
 
-fn end(process: &Process) {
-    if let Some(id) = executor::domain().current_id() {
-        process.end_call(id);
-    }
-}
-
-/// A call and the mark that it is in flight, dropped in this order.
+/// A call, its number in its process, and the mark that it is in flight, dropped in this
+/// order.
 struct InFlight<F> {
     call: F,
+    number: usize,
     flight: Flight,
 }
 
@@ -219,7 +221,7 @@ async fn resume(process: Arc<Process>, line: usize, call: InFlight<impl Future<O
     // First, so that it is dropped last.
     let flight = call.flight;
     let answer = call.call.await;
-    end(&process);
+    process.end_call(call.number);
     drop(flight);
     process.resume(line, word(answer));
 }
@@ -232,8 +234,23 @@ async fn complete(
 ) {
     // First, so that it is dropped last.
     let flight = call.flight;
-    let answer = call.call.await;
-    end(&process);
+    let answer = unless_cancelled(&process, call.number, call.call).await;
+    process.end_call(call.number);
     drop(flight);
     process.complete([token, coroutine, word(answer) as u64], level);
+}
+
+/// The answer of an asynchronous call, or that it was cancelled: then it is dropped in
+/// the middle of its waiting, and has taken nothing.
+async fn unless_cancelled(
+    process: &Process,
+    number: usize,
+    call: impl Future<Output = Answer>,
+) -> Answer {
+    let mut call = pin!(call);
+    poll_fn(|cx| match process.is_cancelled(number) {
+        true => Poll::Ready(Err(Error::Cancelled)),
+        false => call.as_mut().poll(cx),
+    })
+    .await
 }

@@ -12,7 +12,7 @@ use crate::arch::trap::UserContext;
 use crate::memory::pagetable::Mapping;
 use crate::memory::space::{AddressSpace, UserSlice};
 use crate::memory::{PAGE, frames, heap};
-use crate::process::{self, File, MAX_FILES, Spawn, Thread};
+use crate::process::{self, File, MAX_PASSED, Spawn, Thread};
 use crate::{clock, futex, pipe, users};
 
 /// The longest name of a program.
@@ -71,6 +71,11 @@ pub(super) fn thread_create(
     Ok(number as isize)
 }
 
+pub(super) fn cancel(thread: &mut Thread, [call, token, ..]: Arguments) -> Answer {
+    thread.process.cancel_call(call, token as u64)?;
+    Ok(0)
+}
+
 pub(super) fn unpark(thread: &mut Thread, [line, level, ..]: Arguments) -> Answer {
     let level = level_of(level as u64)?;
     thread.process.unpark(line, level)?;
@@ -94,7 +99,7 @@ fn level_of(word: u64) -> Result<Level, Error> {
 }
 
 pub(super) fn pipe(thread: &mut Thread, _: Arguments) -> Answer {
-    let (reader, writer) = pipe::new();
+    let (reader, writer) = pipe::new()?;
     let files = [File::Pipe(reader), File::Pipe(writer)];
     let [reader, writer] = thread.process.add_files(files)?;
     Ok((reader | writer << 32) as isize)
@@ -138,8 +143,8 @@ pub(super) fn spawn(thread: &mut Thread, [request, ..]: Arguments) -> Answer {
     let name = bytes(&space, request.program, MAX_NAME)?;
     let name = String::from_utf8(name).map_err(|_| Error::NoProgram)?;
     let argument = bytes(&space, request.argument, ProcessInfo::ARGUMENT)?;
-    let list = bytes(&space, request.files, 8 * MAX_FILES)?;
-    let mut files = Vec::with_capacity(MAX_FILES);
+    let list = bytes(&space, request.files, 8 * MAX_PASSED)?;
+    let mut files = Vec::with_capacity(MAX_PASSED);
     for descriptor in words(&list) {
         files.push(thread.process.file(descriptor as usize)?);
     }

@@ -82,6 +82,15 @@ pub(crate) fn ring_of_processes_passes_a_token() -> Outcome {
     close(input)
 }
 
+/// With as many coroutines as are published where the machine is not disturbed.
+pub(crate) fn ring_of_coroutines_passes_a_byte() -> Outcome {
+    let count: &[u8] = if sys::is_disturbed() { b"300" } else { b"3600" };
+    let child = spawn("ring", count, &[1, 1], LATER).map_err(text)?;
+    let status = wait(child).map_err(text)?;
+    ensure!(status == 0, "status {status}");
+    Ok(())
+}
+
 pub(crate) fn bad_pointers_are_errors() -> Outcome {
     let pipe = pipe().map_err(text)?;
     write(pipe.writer, b"some bytes").map_err(text)?;

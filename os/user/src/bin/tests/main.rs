@@ -66,6 +66,7 @@ tests! {
     processes::coroutine_tests_pass,
     processes::exit_with_calls_pending_leaves_nothing_behind,
     scheduling::process_is_as_urgent_as_its_coroutines,
+    calls::ring_of_coroutines_passes_a_byte,
     processes::thread_tests_pass,
     processes::vcpu_tests_pass,
     processes::fork_tests_pass,

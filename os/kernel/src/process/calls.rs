@@ -1,0 +1,100 @@
+//! The calls of a process that are in flight: their coroutines, by number.
+//!
+//! A number is taken before the coroutine is made, so that the coroutine knows it, and
+//! given back at its end; it comes with the token of an asynchronous call, by which a
+//! number that was given to another call since is told apart. All O(1).
+
+use alloc::vec::Vec;
+
+use os_abi::Error;
+use upshift_core::CoroutineId;
+
+/// Calls a process may have in flight: as many as there is room for completions, and
+/// one for each of its threads.
+const MAX_CALLS: usize = os_abi::shared::RING_ENTRIES + os_abi::thread::MAX_THREADS;
+
+const NONE: usize = usize::MAX;
+
+struct Slot {
+    /// Its coroutine, once it is made.
+    coroutine: Option<CoroutineId>,
+    /// The token of an asynchronous call.
+    token: Option<u64>,
+    cancelled: bool,
+    /// The next free one.
+    next: usize,
+}
+
+/// See the module.
+pub(super) struct Calls {
+    slots: Vec<Slot>,
+    free: usize,
+}
+
+impl Calls {
+    pub(super) const fn new() -> Calls {
+        Calls {
+            slots: Vec::new(),
+            free: NONE,
+        }
+    }
+
+    /// Takes a number for a call.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`], [`Error::OutOfMemory`].
+    pub(super) fn add(&mut self, token: Option<u64>) -> Result<usize, Error> {
+        let slot = Slot {
+            coroutine: None,
+            token,
+            cancelled: false,
+            next: NONE,
+        };
+        if let Some(free) = self.slots.get_mut(self.free) {
+            let number = core::mem::replace(&mut self.free, free.next);
+            *free = slot;
+            return Ok(number);
+        }
+        if self.slots.len() >= MAX_CALLS {
+            return Err(Error::TooMany);
+        }
+        self.slots.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+        self.slots.push(slot);
+        Ok(self.slots.len() - 1)
+    }
+
+    /// Its coroutine is this. False: the process has ended meanwhile.
+    pub(super) fn set(&mut self, number: usize, coroutine: CoroutineId) -> bool {
+        let slot = self.slots.get_mut(number);
+        slot.map(|slot| slot.coroutine = Some(coroutine)).is_some()
+    }
+
+    /// The call is over.
+    pub(super) fn remove(&mut self, number: usize) {
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.coroutine = None;
+            slot.token = None;
+            slot.next = core::mem::replace(&mut self.free, number);
+        }
+    }
+
+    /// The asynchronous call is to end early. Returns its coroutine, to be woken.
+    pub(super) fn cancel(&mut self, number: usize, token: u64) -> Option<CoroutineId> {
+        let slot = self.slots.get_mut(number)?;
+        if slot.token != Some(token) {
+            return None;
+        }
+        slot.cancelled = true;
+        slot.coroutine
+    }
+
+    /// Is it to end early?
+    pub(super) fn is_cancelled(&self, number: usize) -> bool {
+        self.slots.get(number).is_some_and(|slot| slot.cancelled)
+    }
+
+    /// All coroutines.
+    pub(super) fn coroutines(self) -> impl Iterator<Item = CoroutineId> {
+        self.slots.into_iter().filter_map(|slot| slot.coroutine)
+    }
+}
