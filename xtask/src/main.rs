@@ -46,7 +46,7 @@ enum Task {
     /// The kernel of os/: build it and boot it in QEMU
     ///
     /// `cargo xtask os -- test --smp 1,2,4` tests it, `cargo xtask os -- run --smp 2 init=tests` boots it with its console on
-    /// the terminal, `cargo xtask os -- figures` counts instructions; `cargo xtask os -- --help` says more.
+    /// the terminal, `cargo xtask os -- bench` counts instructions; `cargo xtask os -- --help` says more.
     Os {
         /// Arguments for the runner
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -4,12 +4,13 @@
 //! `arguments` reads the command line, `build` calls cargo, `archive` writes the archive
 //! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
 //! test matrix, `doctor` makes the images for it that are wrong on purpose, `trace` and
-//! `timeline` show who did what when.
+//! `timeline` show who did what when, `bench` counts instructions.
 
 #![forbid(unsafe_code)]
 
 mod archive;
 mod arguments;
+mod bench;
 mod build;
 mod doctor;
 mod qemu;
@@ -27,8 +28,10 @@ const USAGE: &str = "usage: os-runner TASK [OPTIONS]
 
 tasks:
   run [--smp N] [KERNEL ARGUMENTS...]   boot, console on the terminal
-  test [--smp N,N,...] [--seed N]       the test matrix; with --seed only this seed of chaos
-  figures                               what things cost, in instructions
+  test [--smp N,N,...] [--seeds N] [--seed N]
+                                        the test matrix, with so many seeds of chaos (20);
+                                        with --seed only this one
+  bench                                 what things cost, in instructions
   rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
   trace [--smp N] [--icount] [--records N] [--json] [PROGRAM [ARGUMENT]]
                                         boot a program and print who was in which state when";
@@ -41,9 +44,8 @@ fn main() -> ExitCode {
     };
     let outcome = match task.as_str() {
         "run" => run(arguments),
-        "figures" => figures(arguments, 1, true, "figures"),
-        // Virtual time would run the harts in turn.
-        "rings" => figures(arguments, 4, false, "rings"),
+        "bench" => arguments.end().and_then(|()| bench::run()),
+        "rings" => rings(arguments),
         "test" => test(arguments),
         "trace" => show_trace(arguments),
         "help" | "--help" | "-h" => {
@@ -63,25 +65,22 @@ fn main() -> ExitCode {
 
 fn test(mut arguments: Arguments) -> Result<ExitCode, String> {
     let smp = arguments.harts()?.unwrap_or(vec![1, 2, 4]);
-    let seed = arguments.number("--seed")?;
+    let one = arguments.number("--seed")?;
+    let count = arguments.number("--seeds")?.unwrap_or(suite::SEEDS);
+    let seeds = one.map_or(suite::Seeds::First(count), suite::Seeds::Only);
     arguments.end()?;
-    suite::run(&smp, seed)
+    suite::run(&smp, seeds)
 }
 
-/// Boots, with instructions as time or not, and prints what the program says that it has
-/// measured.
-fn figures(
-    arguments: Arguments,
-    smp: u32,
-    icount: bool,
-    program: &str,
-) -> Result<ExitCode, String> {
+/// Boots with 4 harts, and prints what the program `rings` has measured. Not where
+/// instructions count as time: that would run the harts in turn.
+fn rings(arguments: Arguments) -> Result<ExitCode, String> {
     arguments.end()?;
     let image = build::image()?;
     let machine = qemu::Machine {
-        smp,
-        icount,
-        arguments: format!("init={program}"),
+        smp: 4,
+        icount: false,
+        arguments: "init=rings".to_owned(),
     };
     let outcome = qemu::run(&image, &machine, Duration::from_secs(60))?;
     let figures = outcome

@@ -16,8 +16,17 @@ use crate::{doctor, sequence};
 /// Generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Seeds of chaos.
-const SEEDS: u64 = 20;
+/// Seeds of chaos, if nothing else is said.
+pub(crate) const SEEDS: u64 = 20;
+
+/// Which seeds of chaos are run.
+#[derive(Clone, Copy)]
+pub(crate) enum Seeds {
+    /// So many, after everything else.
+    First(u64),
+    /// This one, and nothing else.
+    Only(u64),
+}
 
 /// One run of the machine.
 struct Run {
@@ -57,11 +66,11 @@ fn run_of(name: String, smp: u32, arguments: &str) -> Run {
 }
 
 /// Runs all of it, or only one seed of chaos, and prints one line per test.
-pub(crate) fn run(smp: &[u32], seed: Option<u64>) -> Result<ExitCode, String> {
+pub(crate) fn run(smp: &[u32], seeds: Seeds) -> Result<ExitCode, String> {
     let image = build::image()?;
-    let runs = match seed {
-        Some(seed) => vec![chaos(seed)],
-        None => matrix(smp)?,
+    let runs = match seeds {
+        Seeds::Only(seed) => vec![chaos(seed)],
+        Seeds::First(count) => matrix(smp, count)?,
     };
     let (mut passed, mut failed) = (0, 0);
     for run in runs {
@@ -101,7 +110,7 @@ pub(crate) fn run(smp: &[u32], seed: Option<u64>) -> Result<ExitCode, String> {
     Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
-fn matrix(smp: &[u32]) -> Result<Vec<Run>, String> {
+fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     let mut runs = failures();
     runs.extend(refusals()?);
     runs.push(Run {
@@ -148,7 +157,7 @@ fn matrix(smp: &[u32]) -> Result<Vec<Run>, String> {
         image: Some(stripped),
         ..run_of("stripped".to_owned(), 2, "init=tests")
     });
-    runs.extend((1..=SEEDS).map(chaos));
+    runs.extend((1..=seeds).map(chaos));
     Ok(runs)
 }
 

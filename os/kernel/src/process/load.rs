@@ -11,7 +11,7 @@ use crate::elf::{Elf, Segment};
 use crate::memory::PAGE;
 use crate::memory::pagetable::Mapping;
 use crate::memory::space::AddressSpace;
-use crate::{clock, vdso};
+use crate::{chaos, clock, vdso};
 
 /// Loads a program; returns its space and where it starts.
 ///
@@ -32,6 +32,9 @@ pub(super) fn load(
     }
     let stack = layout::STACK_TOP - layout::STACK_SIZE..layout::STACK_TOP;
     for page in stack.step_by(PAGE) {
+        if chaos::is_out_of_memory(64) {
+            return Err(Error::OutOfMemory);
+        }
         space.map_page(page, &[], Mapping::USER_DATA).map_err(out)?;
     }
     let functions = vdso::map(&space).map_err(out)?;

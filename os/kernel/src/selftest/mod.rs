@@ -5,6 +5,7 @@
 
 mod die;
 mod executor;
+mod figures;
 mod memory;
 mod time;
 
@@ -61,9 +62,14 @@ tests! {
 }
 
 /// Starts the tests; the last one ends the machine. With `icount` the machine
-/// counts instructions as time. `how`: fail in one of these ways instead.
+/// counts instructions as time. `how`: fail in one of
+/// these ways instead, or measure.
 pub(crate) fn start(how: &str, icount: bool) {
     die::now(how);
+    if how == "figures" {
+        figures::start();
+        return;
+    }
     time::set_icount(icount);
     kernel::spawn(run(), Priority::At(LEVEL))
         .expect("memory for the tests")

@@ -13,7 +13,7 @@ use crate::memory::pagetable::Mapping;
 use crate::memory::space::{AddressSpace, UserSlice};
 use crate::memory::{PAGE, frames, heap};
 use crate::process::{self, File, MAX_PASSED, Spawn, Thread};
-use crate::{clock, futex, pipe, users};
+use crate::{chaos, clock, futex, pipe, users};
 
 /// The longest name of a program.
 const MAX_NAME: usize = 64;
@@ -44,6 +44,9 @@ pub(super) fn map_stack(thread: &mut Thread, [pages, ..]: Arguments) -> Answer {
 }
 
 fn map_above(thread: &mut Thread, hole: usize, pages: usize) -> Answer {
+    if chaos::is_out_of_memory(32) {
+        return Err(Error::OutOfMemory);
+    }
     let space = thread.process.space()?;
     let range = pages
         .checked_mul(PAGE)

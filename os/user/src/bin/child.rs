@@ -27,6 +27,12 @@ fn main() -> isize {
         "hog" => hog(),
         "float" => float(rest.parse().unwrap_or(1)),
         "orphan" => orphan(),
+        "yield" => {
+            for _ in 0..rest.parse().unwrap_or(1) {
+                let _ = sys::yield_cpu();
+            }
+            0
+        }
         "sleep" => {
             sleep_micros(rest.parse().unwrap_or(0));
             0

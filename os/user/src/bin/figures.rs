@@ -1,7 +1,8 @@
 //! What things cost, in instructions, where the machine counts instructions as
-//! time: `os-runner figures` boots it so. Elsewhere the figures mean nothing.
+//! time: `os-runner bench` boots it so. Elsewhere the figures mean nothing.
 //!
-//! Each is the mean of many, loop included, divided from ticks of 100 instructions.
+//! Each is measured several times, and is the mean of many, loop included, divided from
+//! ticks of 100 instructions.
 
 #![no_std]
 #![no_main]
@@ -9,61 +10,114 @@
 extern crate alloc;
 
 use alloc::vec;
+use alloc::vec::Vec;
 
 use os_user::asynchronous::sleep_until;
-use os_user::coroutine::{current, spawn, yield_now};
-use os_user::{now, pipe, println, read, sys, write};
+use os_user::coroutine::{JoinHandle, current, need_preempt, spawn, yield_now};
+use os_user::{Error, now, pipe, println, read, sys, thread, wait, write};
 
 os_user::coroutine_entry!(main);
 
 const ROUNDS: u64 = 1000;
+/// How often each is measured.
+const REPETITIONS: usize = 5;
 /// Instructions per tick: 10 MHz, one instruction per nanosecond.
 const PER_TICK: u64 = 100;
+/// Processes that are ready and never run, for the figure with many.
+const MANY: usize = 200;
 
 fn report(what: &str, start: u64, count: u64) {
-    println!(
-        "figure: {what}: {} instructions",
-        (now() - start) * PER_TICK / count
-    );
+    println!("figure: {what}: {}", (now() - start) * PER_TICK / count);
 }
 
 async fn main() -> isize {
+    for _ in 0..REPETITIONS {
+        if let Err(error) = measure().await {
+            println!("figures: {error}");
+            return 1;
+        }
+    }
+    0
+}
+
+async fn measure() -> Result<(), Error> {
+    switches().await?;
+    decisions().await?;
+    calls().await?;
+    interrupts().await;
+    processes()
+}
+
+async fn switches() -> Result<(), Error> {
     let start = now();
     for _ in 0..ROUNDS {
         yield_now().await;
     }
-    report("switch to the same coroutine, user", start, ROUNDS);
-
+    report("coroutine to itself, user", start, ROUNDS);
+    let other = yielding(None)?;
     let start = now();
-    let other = spawn(
-        async {
-            for _ in 0..ROUNDS {
-                yield_now().await;
-            }
-        },
-        None,
-    );
     for _ in 0..ROUNDS {
         yield_now().await;
     }
-    report("switch between two coroutines, user", start, 2 * ROUNDS);
-    drop(other);
+    report("coroutine to coroutine, user", start, 2 * ROUNDS);
+    other.await;
+    Ok(())
+}
 
+/// A coroutine that yields so often.
+fn yielding(level: Option<u8>) -> Result<JoinHandle<()>, Error> {
+    let yields = async {
+        for _ in 0..ROUNDS {
+            yield_now().await;
+        }
+    };
+    spawn(yields, level)
+}
+
+/// The same switch, with a ready coroutine at each of many less urgent levels.
+async fn decisions() -> Result<(), Error> {
+    for levels in [1, 64] {
+        let mut idle = Vec::new();
+        // 63 in all but the one of the pair; several share a level if need be.
+        for n in 1..levels {
+            idle.push(spawn(async {}, Some(33 + n % 30))?);
+        }
+        let other = yielding(None)?;
+        let start = now();
+        for _ in 0..ROUNDS {
+            yield_now().await;
+        }
+        match levels {
+            1 => report(
+                "decision in a program, nothing else ready",
+                start,
+                2 * ROUNDS,
+            ),
+            _ => report("decision in a program, 63 others ready", start, 2 * ROUNDS),
+        }
+        other.await;
+        for handle in idle {
+            handle.await;
+        }
+    }
+    Ok(())
+}
+
+async fn calls() -> Result<(), Error> {
     let start = now();
     for _ in 0..ROUNDS {
         let _ = sys::clock();
     }
     report("system call answered at once", start, ROUNDS);
 
-    let Ok(pipe) = pipe() else { return 1 };
+    let pipe = pipe()?;
     let mut byte = [0];
     let start = now();
     for _ in 0..ROUNDS {
-        if write!(pipe.writer, &byte).is_err() || read!(pipe.reader, &mut byte).is_err() {
-            return 1;
-        }
+        write!(pipe.writer, &byte)?;
+        read!(pipe.reader, &mut byte)?;
     }
-    report("synchronous read or write of a pipe", start, 2 * ROUNDS);
+    report("synchronous read or write, ready", start, 2 * ROUNDS);
 
     let mut bytes = vec![0];
     let start = now();
@@ -71,17 +125,89 @@ async fn main() -> isize {
         bytes = write!(pipe.writer, bytes, current()).await.1;
         bytes = read!(pipe.reader, bytes, current()).await.1;
     }
-    report("asynchronous read or write of a pipe", start, 2 * ROUNDS);
+    report("asynchronous read or write, ready", start, 2 * ROUNDS);
 
+    // A reader that waits first: call, kernel coroutine, completion, wake.
+    let start = now();
+    for _ in 0..ROUNDS {
+        let reading = read!(pipe.reader, bytes, current());
+        write!(pipe.writer, &byte)?;
+        bytes = reading.await.1;
+    }
+    report(
+        "asynchronous read that waits, with the write",
+        start,
+        ROUNDS,
+    );
+    sys::close(pipe.reader)?;
+    sys::close(pipe.writer)?;
+    Ok(())
+}
+
+async fn interrupts() {
     let mut late = 0;
     for _ in 0..ROUNDS / 10 {
         let deadline = now() + 1000;
         let _ = sleep_until(deadline, current()).await;
         late += now() - deadline;
     }
-    println!(
-        "figure: from a timer to the coroutine that waited for it, hart idle: {} instructions",
-        late * PER_TICK / (ROUNDS / 10)
-    );
-    0
+    let per = ROUNDS / 10;
+    let late = late * PER_TICK / per;
+    println!("figure: timer to the coroutine that waits, hart idle: {late}");
+
+    // A coroutine that computes sees what the handler of a user interrupt has woken.
+    let mut late = 0;
+    for _ in 0..per {
+        let deadline = now() + 2000;
+        let sleeper = async move {
+            let _ = sleep_until(deadline, current()).await;
+        };
+        let Ok(sleeper) = spawn(sleeper, Some(20)) else {
+            return;
+        };
+        yield_now().await;
+        // The kernel's half of the call may be ready first.
+        while now() < deadline || !need_preempt() {}
+        late += now() - deadline;
+        sleeper.await;
+    }
+    let late = late * PER_TICK / per;
+    println!("figure: timer to a program that computes, by user interrupt: {late}");
+}
+
+/// Threads and processes that give their hart to each other.
+fn processes() -> Result<(), Error> {
+    let other = thread::spawn(|| {
+        for _ in 0..ROUNDS {
+            let _ = sys::yield_cpu();
+        }
+    })?;
+    let start = now();
+    for _ in 0..ROUNDS {
+        let _ = sys::yield_cpu();
+    }
+    report("thread to thread, same process", start, 2 * ROUNDS);
+    let _ = other.join();
+
+    for many in [0, MANY - 2] {
+        let mut others = Vec::new();
+        for _ in 0..many {
+            others.push(os_user::spawn("child", b"endless", &[], 62)?);
+        }
+        let child = os_user::spawn("child", b"yield 1000", &[], 32)?;
+        let start = now();
+        for _ in 0..ROUNDS {
+            let _ = sys::yield_cpu();
+        }
+        match many {
+            0 => report("process to process, of 2", start, 2 * ROUNDS),
+            _ => report("process to process, of 200", start, 2 * ROUNDS),
+        }
+        wait(child)?;
+        for other in others {
+            sys::kill(other)?;
+            wait(other)?;
+        }
+    }
+    Ok(())
 }

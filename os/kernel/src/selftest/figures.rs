@@ -1,0 +1,53 @@
+//! What things cost in the kernel, where time is instructions: `selftest=figures`.
+//! See `user/src/bin/figures.rs`.
+
+use alloc::vec::Vec;
+
+use upshift_core::{Level, Priority};
+
+use super::yield_now;
+use crate::arch::finisher;
+use crate::{clock, executor, println};
+
+const ROUNDS: u64 = 1000;
+const REPETITIONS: usize = 5;
+const PER_TICK: u64 = 100;
+
+/// Starts the measurements; the machine ends with them.
+pub(super) fn start() {
+    let measured = async {
+        for _ in 0..REPETITIONS {
+            measure(0, "coroutine to coroutine, kernel").await;
+            measure(0, "decision in the kernel, nothing else ready").await;
+            measure(62, "decision in the kernel, 62 other levels ready").await;
+        }
+        finisher::exit(0)
+    };
+    executor::spawn(measured, Priority::At(Level::MOST_URGENT))
+        .expect("memory to measure")
+        .detach();
+}
+
+async fn yields() {
+    for _ in 0..ROUNDS {
+        yield_now().await;
+    }
+}
+
+/// Two coroutines that give way to each other, while something of so many less urgent
+/// levels is ready.
+async fn measure(others: u8, what: &str) {
+    let mut waiting = Vec::new();
+    for level in 1..=others {
+        let level = Level::new(level).unwrap_or(Level::LEAST_URGENT);
+        waiting.push(executor::spawn(async {}, Priority::At(level)));
+    }
+    let other = executor::spawn(yields(), Priority::At(Level::MOST_URGENT));
+    let start = clock::now();
+    yields().await;
+    let ticks = clock::now() - start;
+    println!("figure: {what}: {}", ticks * PER_TICK / (2 * ROUNDS));
+    for handle in waiting.into_iter().chain([other]).flatten() {
+        let _ = handle.await;
+    }
+}

@@ -1,0 +1,130 @@
+//! What things cost: instructions, counted where time is instructions (`-icount`), and
+//! a few times by the clock of the host.
+//!
+//! A figure is a line `figure: NAME: NUMBER` of a program or of the kernel's own
+//! measurements; those of one name are repetitions.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::build::{self, Image};
+use crate::qemu::{self, Machine};
+
+/// The published time of a round of the ring of pipes, on QEMU, in milliseconds.
+const PUBLISHED_RING: f64 = 1097.0;
+/// How often the ring is timed.
+const RINGS: usize = 5;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The numbers of one name, in ascending order.
+struct Figure {
+    name: String,
+    numbers: Vec<u64>,
+}
+
+/// Measures and prints.
+pub(crate) fn run() -> Result<ExitCode, String> {
+    let image = build::image()?;
+    println!("release profile as shipped: overflow checks on; one hart; instructions");
+    println!("{:<52} {:>10} {:>10}", "", "min", "median");
+    let kernel = boot(&image, true, "selftest=figures")?;
+    let programs = boot(&image, true, "init=figures")?;
+    for figure in figures(&(kernel + &programs)) {
+        let (name, numbers) = (figure.name, figure.numbers);
+        println!(
+            "{name:<52} {:>10} {:>10}",
+            numbers[0],
+            numbers[numbers.len() / 2]
+        );
+    }
+    ring(&image)
+}
+
+/// The ring of 3,600 coroutines: one round.
+fn ring(image: &Image) -> Result<ExitCode, String> {
+    // A tick is 100 instructions there, and 100 ns everywhere.
+    let instructions = ticks_of_round(&boot(image, true, "init=ring")?)? * 100;
+    let mut times = Vec::new();
+    for _ in 0..RINGS {
+        let ticks = ticks_of_round(&boot(image, false, "init=ring")?)?;
+        times.push(ticks as f64 / 10_000.0);
+    }
+    times.sort_by(f64::total_cmp);
+    println!("\nring of pipes, 3,600 coroutines, one round: {instructions} instructions");
+    println!(
+        "by the clock, one hart: min {:.1} ms, median {:.1} ms of {RINGS} (published: \
+         {PUBLISHED_RING:.0} ms)",
+        times[0],
+        times[RINGS / 2]
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ticks_of_round(output: &str) -> Result<u64, String> {
+    let mut words = output
+        .lines()
+        .filter_map(|line| line.strip_prefix("ring: one round "));
+    let ticks = words.next().and_then(|line| line.split(' ').next());
+    ticks
+        .and_then(|ticks| ticks.parse().ok())
+        .ok_or_else(|| format!("{output}\nthe ring has not come round"))
+}
+
+fn boot(image: &Image, icount: bool, arguments: &str) -> Result<String, String> {
+    let machine = Machine {
+        smp: 1,
+        icount,
+        arguments: arguments.to_owned(),
+    };
+    let outcome = qemu::run(image, &machine, LIMIT)?;
+    match outcome.status {
+        Some(0) => Ok(outcome.output),
+        status => Err(format!(
+            "{}\n`{arguments}` has ended with {status:?}",
+            outcome.output
+        )),
+    }
+}
+
+/// In the order in which the names come first.
+fn figures(output: &str) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = Vec::new();
+    let lines = output
+        .lines()
+        .filter_map(|line| line.strip_prefix("figure: "));
+    for (name, number) in lines.filter_map(|line| line.rsplit_once(": ")) {
+        let Ok(number) = number.trim().parse() else {
+            continue;
+        };
+        match figures.iter_mut().find(|figure| figure.name == name) {
+            Some(figure) => figure.numbers.push(number),
+            None => figures.push(Figure {
+                name: name.to_owned(),
+                numbers: vec![number],
+            }),
+        }
+    }
+    for figure in &mut figures {
+        figure.numbers.sort_unstable();
+    }
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetitions_are_of_one_name() {
+        let figures = figures("x\nfigure: a: 3\nfigure: b: 1\nfigure: a: 2\nfigure: a: ?\n");
+        assert_eq!(figures.len(), 2);
+        assert_eq!(figures[0].numbers, [2, 3]);
+        assert_eq!(figures[1].name, "b");
+    }
+
+    #[test]
+    fn a_ring_that_stops_is_an_error() {
+        assert_eq!(ticks_of_round("ring: one round 70 ticks\n"), Ok(70));
+        assert!(ticks_of_round("ring: 3600 coroutines").is_err());
+    }
+}
