@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use upshift_core::{Level, Priority};
 
-use super::yield_now;
 use crate::arch::finisher;
+use crate::executor::yield_now;
 use crate::{clock, executor, println};
 
 const ROUNDS: u64 = 1000;
