@@ -19,6 +19,8 @@ pub(crate) const TRACED: &[&str] = &[
     "B 32 coroutine 1 of 256",
     "R 20 coroutine 2 of 256",
     "X 20 coroutine 2 of 256",
+    "R 20 coroutine 2 of 256",
+    "X 20 coroutine 2 of 256",
     "C 20 sleep_until 3 of 256",
     "r 20 sleep_until 3 of 256",
     "R 20 coroutine 2 of 256",
