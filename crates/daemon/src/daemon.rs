@@ -85,14 +85,8 @@ impl fmt::Display for StartError {
     }
 }
 
-impl Error for StartError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            StartError::Listen(error) => Some(error),
-            StartError::System { error, .. } => Some(error),
-        }
-    }
-}
+// The texts hold the kernel's word already: no `source`, or it would be printed twice.
+impl Error for StartError {}
 
 /// How to start a [`Daemon`] with system calls of one's own.
 #[derive(Debug)]

@@ -96,17 +96,8 @@ impl fmt::Display for JoinError {
     }
 }
 
-impl Error for JoinError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            JoinError::NoDaemon { error, .. }
-            | JoinError::Lost(error)
-            | JoinError::Local(error) => Some(error),
-            JoinError::Protocol(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+// The texts hold the kernel's word already: no `source`, or it would be printed twice.
+impl Error for JoinError {}
 
 impl From<JoinError> for io::Error {
     fn from(error: JoinError) -> io::Error {

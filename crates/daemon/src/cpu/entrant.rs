@@ -83,10 +83,10 @@ impl Entry {
         self.charges.iter().filter(worker).count()
     }
 
-    /// Counts a ring; `false` if that was too many, and the doorbell is to be left alone for `pause`.
-    pub(crate) fn rang(&mut self, now: Instant, pause: Duration) -> bool {
+    /// Counts a ring; `false` if that was too many, for this doorbell or for `all`, and it is to be left alone for `pause`.
+    pub(crate) fn rang(&mut self, now: Instant, pause: Duration, all: &mut Bucket) -> bool {
         self.tally.rings.fetch_add(1, Relaxed);
-        if self.rings.take(now) {
+        if self.rings.take(now) && all.take(now) {
             return true;
         }
         self.tally.floods.fetch_add(1, Relaxed);

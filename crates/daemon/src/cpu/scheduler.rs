@@ -17,6 +17,7 @@ use upshift_board::wire::Role;
 use upshift_board::{Claim, NOTHING, Standing};
 use upshift_elevate::{Elevated, Priority};
 
+use crate::bucket::Bucket;
 use crate::cpu::entrant::Entry;
 use crate::cpu::placing::{Place, Placed};
 use crate::cpu::watch::Watch;
@@ -32,6 +33,9 @@ const SETTLE: usize = 3;
 
 /// After so long without competition every thread is given back.
 const CALM: Duration = Duration::from_secs(1);
+
+/// Rings a second that one CPU answers, from all its doorbells together: some 6 % of it.
+const RINGS: u32 = 20_000;
 
 /// Events taken at once.
 const EVENTS: usize = 64;
@@ -52,6 +56,8 @@ pub(super) struct Scheduler {
     winner: Option<usize>,
     pub(super) watch: Watch,
     calm_since: Option<Instant>,
+    /// Limits the rings of all doorbells together.
+    rings: Bucket,
 }
 
 impl Scheduler {
@@ -78,6 +84,7 @@ impl Scheduler {
             turned: now,
             winner: None,
             calm_since: None,
+            rings: Bucket::new(RINGS, RINGS / 50, now),
         })
     }
 
@@ -195,7 +202,7 @@ impl Scheduler {
         let Some(entry) = self.entries.iter_mut().find(|it| it.slot == slot) else {
             return;
         };
-        if !entry.rang(now, pause) {
+        if !entry.rang(now, pause, &mut self.rings) {
             let _ = epoll::delete(&self.epoll, &entry.doorbell);
         }
     }

@@ -232,6 +232,55 @@ fn every_arrival_in_a_demoted_process_elevates_it_and_taking_it_in_demotes_it() 
 }
 
 #[test]
+fn who_says_that_it_sleeps_and_burns_leaves_bystanders_their_share() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("sleepless");
+    let _daemon = daemon("sleepless");
+    let mut honest = puppet(&path);
+    honest.obey("level 40");
+    let mut liar = puppet(&path);
+    liar.obey("await 0");
+    until("it has its band", || {
+        !elevated_threads(liar.pid()).is_empty()
+    });
+    let end = ms_from_now(600);
+    liar.say(format!("burn {end}"));
+    honest.say(format!("burn {end}"));
+    let used = (liar.number("burn="), honest.number("burn="));
+    assert!(of(&census(&path), liar.pid(), "breaths") > 0, "{used:?}");
+    assert!(used.0 * 100 <= 97 * 600_000, "{used:?}");
+}
+
+#[test]
+fn cooperative_processes_see_who_is_more_urgent() {
+    let _turn = turn();
+    let path = socket("cooperative");
+    let _daemon = Daemon::start(Config {
+        cooperative: true,
+        ..config("cooperative")
+    })
+    .unwrap();
+    let mut low = puppet(&path);
+    let mut high = puppet(&path);
+    low.obey("level 40");
+    assert_eq!(low.obey("outranked 40"), "false");
+    high.obey("level 2");
+    until("the less urgent sees it", || {
+        low.obey("outranked 40") == "true"
+    });
+    assert_eq!(high.obey("outranked 2"), "false");
+    high.obey("level 64");
+    high.obey("ring 1");
+    until("and that it is over", || {
+        low.obey("outranked 40") == "false"
+    });
+    assert!(elevated_threads(low.pid()).is_empty() && elevated_threads(high.pid()).is_empty());
+}
+
+#[test]
 fn a_lone_burner_is_not_elevated_and_a_former_rival_is_given_back() {
     let _turn = turn();
     if !permitted() {
