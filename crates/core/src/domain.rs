@@ -10,117 +10,25 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::future::Future;
 use core::marker::PhantomData;
-use core::num::NonZeroU32;
-use core::ops::Deref;
 use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 
-use crate::coroutine::{Birth, Header, Kind, State, allocate};
+mod executor;
+
+use crate::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
+use crate::coroutine::{Birth, Header, State, allocate};
 use crate::host::{Critical, Host};
 use crate::id::{CoroutineId, Dead};
 use crate::join::JoinHandle;
 use crate::level::{Level, Priority};
-use crate::running::{Picked, Running, Yielded, exit};
+use crate::running::exit;
 use crate::state::Wake;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
 use crate::table::Table;
 use crate::vcpu::Vcpu;
 use crate::waker;
-
-/// The most vCPUs a domain can have.
-pub const MAX_VCPUS: usize = 256;
-
-/// Choices that hold for a whole domain.
-#[derive(Clone, Debug, Default)]
-pub struct Config {
-    /// `None`: strict priority, a less urgent level may starve. `Some(n)`: every
-    /// n-th turn of a vCPU goes to its levels in rotation, so the k-th coroutine
-    /// of a level starts after at most k · n · m turns, where m is the number of
-    /// levels that have a ready coroutine on that vCPU.
-    pub aging: Option<NonZeroU32>,
-    /// A seed switches the test mode on: FIFO order within a level is shuffled,
-    /// and every poll is told that it is needed elsewhere.
-    pub chaos: Option<u64>,
-    /// Ticks. While polls take less than this, the clock is read at every fourth
-    /// poll only, and the four share what it shows. 0: at every poll.
-    pub coarse_below: u64,
-    /// Ticks. A vCPU that has work for others wakes a parked one if the work is
-    /// worth more than this, judged by the mean poll. 0: always.
-    pub notify_above: u64,
-    /// Ticks. A suspended coroutine takes its place in its level as if it had
-    /// come so much later: those that have not used their quantum go first, but
-    /// only for so long. 0: it waits its turn like any other.
-    pub patience: u64,
-}
-
-/// How to start a coroutine.
-#[derive(Clone, Copy, Debug)]
-pub struct SpawnOptions {
-    /// Its level.
-    pub priority: Priority,
-    /// Its kind.
-    pub kind: Kind,
-    /// False: it stays [`State::Created`] until its first wake.
-    pub start: bool,
-}
-
-impl Default for SpawnOptions {
-    fn default() -> SpawnOptions {
-        SpawnOptions {
-            priority: Priority::Inherit,
-            kind: Kind::Task,
-            start: true,
-        }
-    }
-}
-
-impl From<Priority> for SpawnOptions {
-    fn from(priority: Priority) -> SpawnOptions {
-        SpawnOptions {
-            priority,
-            ..SpawnOptions::default()
-        }
-    }
-}
-
-/// Why a coroutine could not be started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpawnError {
-    /// No memory for a control block, or no slot left in the table.
-    OutOfMemory,
-    /// The domain is shutting down.
-    Closed,
-    /// The domain has no vCPU.
-    NoVcpu,
-}
-
-impl fmt::Display for SpawnError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SpawnError::OutOfMemory => "no memory for another coroutine",
-            SpawnError::Closed => "the domain is shutting down: it takes no new coroutines",
-            SpawnError::NoVcpu => "the domain has no vCPU: add one before spawning",
-        })
-    }
-}
-
-impl core::error::Error for SpawnError {}
-
-/// The domain has [`MAX_VCPUS`] vCPUs already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooManyVcpus;
-
-impl fmt::Display for TooManyVcpus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "a domain has at most {MAX_VCPUS} vCPUs: release one first"
-        )
-    }
-}
-
-impl core::error::Error for TooManyVcpus {}
+pub use executor::Executor;
 
 /// What the handles share.
 pub(crate) struct Inner<H: Host> {
@@ -757,161 +665,5 @@ impl<H: Host> fmt::Debug for Domain<H> {
             .field("vcpus", &self.active_vcpus())
             .field("bitmap", &format_args!("{:#x}", self.bitmap()))
             .finish()
-    }
-}
-
-/// The right to serve one vCPU. It may be sent to the thread that will, and is
-/// used by one thread at a time. Dropping it retires the vCPU.
-pub struct Executor<H: Host> {
-    vcpu: NonNull<Vcpu<H>>,
-    domain: Domain<H>,
-    not_sync: PhantomData<core::cell::Cell<()>>,
-}
-
-// SAFETY: whoever has the executor serves the vCPU; pinned coroutines are spawned
-// under a promise that it stays on its thread.
-unsafe impl<H: Host> Send for Executor<H> {}
-
-impl<H: Host> Deref for Executor<H> {
-    type Target = Vcpu<H>;
-    fn deref(&self) -> &Vcpu<H> {
-        // SAFETY: vCPUs live as long as the domain, of which we hold a handle.
-        unsafe { self.vcpu.as_ref() }
-    }
-}
-
-impl<H: Host> Executor<H> {
-    /// The domain of the vCPU.
-    #[must_use]
-    pub fn domain(&self) -> &Domain<H> {
-        &self.domain
-    }
-
-    /// The vCPU, for [`Host::current`].
-    #[must_use]
-    pub fn vcpu(&self) -> NonNull<Vcpu<H>> {
-        self.vcpu
-    }
-
-    /// Takes the next coroutine, after putting `back` into its queue. `None`:
-    /// nothing is ready here or to be had elsewhere.
-    #[inline]
-    pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
-        Vcpu::pick(self, back)
-    }
-
-    /// Starts a coroutine that never leaves this vCPU.
-    ///
-    /// # Errors
-    /// [`SpawnError`]; the future is dropped.
-    ///
-    /// # Safety
-    /// Unless the future and its output are `Send`: the calling thread serves the
-    /// vCPU, and it is the only one that ever will, including the drop of the
-    /// executor; and the handle is used on that thread only.
-    #[track_caller]
-    pub unsafe fn spawn_pinned<F>(
-        &self,
-        future: F,
-        options: impl Into<SpawnOptions>,
-    ) -> Result<JoinHandle<F::Output, H>, SpawnError>
-    where
-        F: Future + 'static,
-        F::Output: 'static,
-    {
-        // SAFETY: passed on.
-        unsafe { self.spawn_pinned_at(future, options, Location::caller()) }
-    }
-
-    /// The same, with the place in the source that inspection shows.
-    ///
-    /// # Errors
-    /// [`SpawnError`]; the future is dropped.
-    ///
-    /// # Safety
-    /// As [`Executor::spawn_pinned`].
-    pub unsafe fn spawn_pinned_at<F>(
-        &self,
-        future: F,
-        options: impl Into<SpawnOptions>,
-        location: &'static Location<'static>,
-    ) -> Result<JoinHandle<F::Output, H>, SpawnError>
-    where
-        F: Future + 'static,
-        F::Output: 'static,
-    {
-        if self.retired.load(Relaxed) {
-            return Err(SpawnError::Closed);
-        }
-        let pinned = Some(&**self);
-        let options = options.into();
-        self.domain.inner.spawn(future, options, pinned, location)
-    }
-
-    /// Takes the vCPU out of service: cancels what is pinned to it, and gives the
-    /// rest to the others. O(coroutines of the domain).
-    ///
-    /// To be called, or the executor dropped, on the thread that served it, while
-    /// [`Host::current`] still names the vCPU.
-    pub fn retire(&self) {
-        if self.retired.swap(true, SeqCst) {
-            return;
-        }
-        fence(SeqCst);
-        self.unpark();
-        self.refresh_clock();
-        self.domain.inner.active.fetch_sub(1, SeqCst);
-        let mut rounds = 0;
-        while self.cancel_pinned() {
-            // Somebody who has woken one is about to put it into the inbox.
-            self.domain.inner.host.relax(rounds);
-            rounds = rounds.saturating_add(1);
-        }
-        self.forward();
-    }
-
-    /// One round over everything pinned here; true if there was something.
-    fn cancel_pinned(&self) -> bool {
-        let inner = &self.domain.inner;
-        let mut found = false;
-        for (index, slot) in inner.table.slots() {
-            let Some(generation) = slot.word.tenant() else {
-                continue;
-            };
-            let id = CoroutineId::new(index, generation);
-            let ours = inner.with(id, |coroutine| {
-                // SAFETY: `with` holds a reference.
-                let header = unsafe { coroutine.as_ref() };
-                header.is_pinned() && core::ptr::eq(header.vcpu(), &**self)
-            });
-            if ours == Ok(true) {
-                found = true;
-                match slot.word.wake_by_id(generation, true) {
-                    // SAFETY: `Enqueue` makes the coroutine ours; this thread
-                    // serves its vCPU.
-                    Wake::Enqueue => unsafe { discard(slot.header()) },
-                    Wake::Absorbed | Wake::Exited => {}
-                }
-            }
-        }
-        while let Some(coroutine) = { self.locked().take_pinned() } {
-            found = true;
-            let _ = Running::new(self, coroutine).poll();
-        }
-        found
-    }
-}
-
-impl<H: Host> Drop for Executor<H> {
-    fn drop(&mut self) {
-        self.retire();
-        // Only now: another executor must not meet this one.
-        self.vacant.store(true, SeqCst);
-    }
-}
-
-impl<H: Host> fmt::Debug for Executor<H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Executor").field(&self.index()).finish()
     }
 }

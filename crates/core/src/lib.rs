@@ -74,6 +74,7 @@
 
 extern crate alloc;
 
+mod config;
 mod coroutine;
 mod domain;
 mod host;
@@ -92,8 +93,9 @@ mod vcpu;
 mod waker;
 mod watch;
 
+pub use config::{Config, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
 pub use coroutine::{CONTROL_BLOCK_BYTES, Kind, State};
-pub use domain::{Config, Domain, Executor, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
+pub use domain::{Domain, Executor};
 pub use host::{Host, Panic};
 pub use id::{CoroutineId, Dead};
 pub use join::{JoinError, JoinHandle};

@@ -1,0 +1,101 @@
+//! Choices for a domain and for a coroutine, and the errors of making one.
+
+use core::fmt;
+use core::num::NonZeroU32;
+
+use crate::coroutine::Kind;
+use crate::level::Priority;
+
+/// The most vCPUs a domain can have.
+pub const MAX_VCPUS: usize = 256;
+
+/// Choices that hold for a whole domain.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// `None`: strict priority, a less urgent level may starve. `Some(n)`: every
+    /// n-th turn of a vCPU goes to its levels in rotation, so the k-th coroutine
+    /// of a level starts after at most k · n · m turns, where m is the number of
+    /// levels that have a ready coroutine on that vCPU.
+    pub aging: Option<NonZeroU32>,
+    /// A seed switches the test mode on: FIFO order within a level is shuffled,
+    /// and every poll is told that it is needed elsewhere.
+    pub chaos: Option<u64>,
+    /// Ticks. While polls take less than this, the clock is read at every fourth
+    /// poll only, and the four share what it shows. 0: at every poll.
+    pub coarse_below: u64,
+    /// Ticks. A vCPU that has work for others wakes a parked one if the work is
+    /// worth more than this, judged by the mean poll. 0: always.
+    pub notify_above: u64,
+    /// Ticks. A suspended coroutine takes its place in its level as if it had
+    /// come so much later: those that have not used their quantum go first, but
+    /// only for so long. 0: it waits its turn like any other.
+    pub patience: u64,
+}
+
+/// How to start a coroutine.
+#[derive(Clone, Copy, Debug)]
+pub struct SpawnOptions {
+    /// Its level.
+    pub priority: Priority,
+    /// Its kind.
+    pub kind: Kind,
+    /// False: it stays [`State::Created`] until its first wake.
+    pub start: bool,
+}
+
+impl Default for SpawnOptions {
+    fn default() -> SpawnOptions {
+        SpawnOptions {
+            priority: Priority::Inherit,
+            kind: Kind::Task,
+            start: true,
+        }
+    }
+}
+
+impl From<Priority> for SpawnOptions {
+    fn from(priority: Priority) -> SpawnOptions {
+        SpawnOptions {
+            priority,
+            ..SpawnOptions::default()
+        }
+    }
+}
+
+/// Why a coroutine could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpawnError {
+    /// No memory for a control block, or no slot left in the table.
+    OutOfMemory,
+    /// The domain is shutting down.
+    Closed,
+    /// The domain has no vCPU.
+    NoVcpu,
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SpawnError::OutOfMemory => "no memory for another coroutine",
+            SpawnError::Closed => "the domain is shutting down: it takes no new coroutines",
+            SpawnError::NoVcpu => "the domain has no vCPU: add one before spawning",
+        })
+    }
+}
+
+impl core::error::Error for SpawnError {}
+
+/// The domain has [`MAX_VCPUS`] vCPUs already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyVcpus;
+
+impl fmt::Display for TooManyVcpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a domain has at most {MAX_VCPUS} vCPUs: release one first"
+        )
+    }
+}
+
+impl core::error::Error for TooManyVcpus {}

@@ -1,0 +1,175 @@
+//! The right to serve a vCPU.
+
+use core::fmt;
+use core::future::Future;
+use core::marker::PhantomData;
+use core::ops::Deref;
+use core::panic::Location;
+use core::ptr::NonNull;
+
+use super::{Domain, discard};
+use crate::config::{SpawnError, SpawnOptions};
+use crate::host::Host;
+use crate::id::CoroutineId;
+use crate::join::JoinHandle;
+use crate::running::{Picked, Running, Yielded};
+use crate::state::Wake;
+use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::fence;
+use crate::vcpu::Vcpu;
+
+/// The right to serve one vCPU. It may be sent to the thread that will, and is
+/// used by one thread at a time. Dropping it retires the vCPU.
+pub struct Executor<H: Host> {
+    pub(super) vcpu: NonNull<Vcpu<H>>,
+    pub(super) domain: Domain<H>,
+    pub(super) not_sync: PhantomData<core::cell::Cell<()>>,
+}
+
+// SAFETY: whoever has the executor serves the vCPU; pinned coroutines are spawned
+// under a promise that it stays on its thread.
+unsafe impl<H: Host> Send for Executor<H> {}
+
+impl<H: Host> Deref for Executor<H> {
+    type Target = Vcpu<H>;
+    fn deref(&self) -> &Vcpu<H> {
+        // SAFETY: vCPUs live as long as the domain, of which we hold a handle.
+        unsafe { self.vcpu.as_ref() }
+    }
+}
+
+impl<H: Host> Executor<H> {
+    /// The domain of the vCPU.
+    #[must_use]
+    pub fn domain(&self) -> &Domain<H> {
+        &self.domain
+    }
+
+    /// The vCPU, for [`Host::current`].
+    #[must_use]
+    pub fn vcpu(&self) -> NonNull<Vcpu<H>> {
+        self.vcpu
+    }
+
+    /// Takes the next coroutine, after putting `back` into its queue. `None`:
+    /// nothing is ready here or to be had elsewhere.
+    #[inline]
+    pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
+        Vcpu::pick(self, back)
+    }
+
+    /// Starts a coroutine that never leaves this vCPU.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; the future is dropped.
+    ///
+    /// # Safety
+    /// Unless the future and its output are `Send`: the calling thread serves the
+    /// vCPU, and it is the only one that ever will, including the drop of the
+    /// executor; and the handle is used on that thread only.
+    #[track_caller]
+    pub unsafe fn spawn_pinned<F>(
+        &self,
+        future: F,
+        options: impl Into<SpawnOptions>,
+    ) -> Result<JoinHandle<F::Output, H>, SpawnError>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        // SAFETY: passed on.
+        unsafe { self.spawn_pinned_at(future, options, Location::caller()) }
+    }
+
+    /// The same, with the place in the source that inspection shows.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; the future is dropped.
+    ///
+    /// # Safety
+    /// As [`Executor::spawn_pinned`].
+    pub unsafe fn spawn_pinned_at<F>(
+        &self,
+        future: F,
+        options: impl Into<SpawnOptions>,
+        location: &'static Location<'static>,
+    ) -> Result<JoinHandle<F::Output, H>, SpawnError>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        if self.retired.load(Relaxed) {
+            return Err(SpawnError::Closed);
+        }
+        let pinned = Some(&**self);
+        let options = options.into();
+        self.domain.inner.spawn(future, options, pinned, location)
+    }
+
+    /// Takes the vCPU out of service: cancels what is pinned to it, and gives the
+    /// rest to the others. O(coroutines of the domain).
+    ///
+    /// To be called, or the executor dropped, on the thread that served it, while
+    /// [`Host::current`] still names the vCPU.
+    pub fn retire(&self) {
+        if self.retired.swap(true, SeqCst) {
+            return;
+        }
+        fence(SeqCst);
+        self.unpark();
+        self.refresh_clock();
+        self.domain.inner.active.fetch_sub(1, SeqCst);
+        let mut rounds = 0;
+        while self.cancel_pinned() {
+            // Somebody who has woken one is about to put it into the inbox.
+            self.domain.inner.host.relax(rounds);
+            rounds = rounds.saturating_add(1);
+        }
+        self.forward();
+    }
+
+    /// One round over everything pinned here; true if there was something.
+    fn cancel_pinned(&self) -> bool {
+        let inner = &self.domain.inner;
+        let mut found = false;
+        for (index, slot) in inner.table.slots() {
+            let Some(generation) = slot.word.tenant() else {
+                continue;
+            };
+            let id = CoroutineId::new(index, generation);
+            let ours = inner.with(id, |coroutine| {
+                // SAFETY: `with` holds a reference.
+                let header = unsafe { coroutine.as_ref() };
+                header.is_pinned() && core::ptr::eq(header.vcpu(), &**self)
+            });
+            if ours == Ok(true) {
+                found = true;
+                match slot.word.wake_by_id(generation, true) {
+                    // SAFETY: `Enqueue` makes the coroutine ours; this thread
+                    // serves its vCPU.
+                    Wake::Enqueue => unsafe { discard(slot.header()) },
+                    Wake::Absorbed | Wake::Exited => {}
+                }
+            }
+        }
+        while let Some(coroutine) = { self.locked().take_pinned() } {
+            found = true;
+            let _ = Running::new(self, coroutine).poll();
+        }
+        found
+    }
+}
+
+impl<H: Host> Drop for Executor<H> {
+    fn drop(&mut self) {
+        self.retire();
+        // Only now: another executor must not meet this one.
+        self.vacant.store(true, SeqCst);
+    }
+}
+
+impl<H: Host> fmt::Debug for Executor<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Executor").field(&self.index()).finish()
+    }
+}

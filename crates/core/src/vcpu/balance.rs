@@ -1,0 +1,88 @@
+//! Work that changes its vCPU: taken by one that has less urgent work or none, or passed on by one that has retired.
+
+use super::{STEAL_MAX, Vcpu};
+use crate::host::Host;
+use crate::level::Level;
+use crate::sync::Ordering::Relaxed;
+use crate::sync::Ordering::SeqCst;
+use crate::sync::fence;
+
+impl<H: Host> Vcpu<H> {
+    /// Takes work from `victim`: the oldest of its most urgent wanted level, and
+    /// with `idle` up to half of that level.
+    pub(super) fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) {
+        let mut loot = [None; STEAL_MAX];
+        let mut theirs = victim.locked();
+        theirs.drain_inbox();
+        let bits = theirs.queues().movable() & wanted;
+        if bits != 0 {
+            let level = Level::from_stored(bits.trailing_zeros() as u8);
+            let share = if idle {
+                theirs
+                    .queues()
+                    .movable_len(level)
+                    .div_ceil(2)
+                    .min(STEAL_MAX)
+            } else {
+                1
+            };
+            for place in loot.iter_mut().take(share) {
+                *place = theirs.queues().pop_movable(level);
+                if let Some(coroutine) = place {
+                    // SAFETY: out of the queue, so owned by us.
+                    let header = unsafe { coroutine.as_ref() };
+                    header
+                        .vcpu
+                        .store(core::ptr::from_ref(self).cast_mut(), Relaxed);
+                }
+            }
+            theirs.publish();
+        }
+        drop(theirs);
+        victim.look_again();
+        if bits == 0 {
+            return;
+        }
+        let mut mine = self.locked();
+        for coroutine in loot.into_iter().flatten() {
+            // SAFETY: owned and in no queue.
+            unsafe { mine.enqueue_arrived(coroutine) };
+            let stolen = &self.counters.stolen;
+            stolen.store(stolen.load(Relaxed) + 1, Relaxed);
+        }
+        mine.publish();
+    }
+
+    /// Another thread than its own has moved the inbox into the ready queues. Between
+    /// the two the vCPU may have looked at both, found nothing, and parked; what is
+    /// pinned to it nobody else would take.
+    ///
+    /// Either it saw the published queues after it had set its flag, or we see the
+    /// flag here, after they were published.
+    pub(crate) fn look_again(&self) {
+        fence(SeqCst);
+        if self.is_parked() && self.ready.load(Relaxed) != 0 {
+            self.kick();
+        }
+    }
+
+    /// A retired vCPU passes on what still comes in.
+    pub(crate) fn forward(&self) {
+        // Without anybody left it stays, until a vCPU is added.
+        while let Some(heir) = self.inner().any_vcpu(self) {
+            let next = {
+                let mut locked = self.locked();
+                locked.drain_inbox();
+                let movable = locked.queues().movable();
+                let next = (movable != 0)
+                    .then(|| Level::from_stored(movable.trailing_zeros() as u8))
+                    .and_then(|level| locked.queues().pop_movable(level));
+                locked.publish();
+                next
+            };
+            let Some(coroutine) = next else { return };
+            // SAFETY: popped just now, owned by us.
+            unsafe { heir.deliver(coroutine) };
+        }
+    }
+}

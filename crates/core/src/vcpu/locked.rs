@@ -1,0 +1,270 @@
+//! What is done to a vCPU under its lock: queues, published words, the accounts of time.
+//!
+//! Every step is O(1); none makes an upcall but for the clock and for those who attend.
+
+use core::ptr::NonNull;
+
+use super::{COARSE_POLLS, Guarded, PREEMPT_HOST, PREEMPT_WAKE, Vcpu};
+use crate::coroutine::{Header, State};
+use crate::host::Host;
+use crate::level::Level;
+use crate::lock::Guard;
+use crate::queue::ReadyQueues;
+use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::fence;
+
+/// A vCPU whose lock is held.
+pub(crate) struct Locked<'a, H: Host> {
+    pub(super) vcpu: &'a Vcpu<H>,
+    #[expect(dead_code, reason = "held for its drop")]
+    pub(super) guard: Guard<'a>,
+}
+
+impl<'a, H: Host> Locked<'a, H> {
+    pub(super) fn guarded(&mut self) -> &mut Guarded<H> {
+        // SAFETY: the lock is held, and the borrow is of this guard.
+        unsafe { &mut *self.vcpu.guarded.get() }
+    }
+
+    pub(crate) fn queues(&mut self) -> &mut ReadyQueues<H> {
+        &mut self.guarded().queues
+    }
+
+    /// Writes the bitmaps where others read them, if they have changed.
+    pub(crate) fn publish(&mut self) {
+        let vcpu = self.vcpu;
+        let queues = self.queues();
+        let (ready, movable) = (queues.ready(), queues.movable());
+        if vcpu.ready.load(Relaxed) != ready {
+            vcpu.ready.store(ready, Release);
+        }
+        if vcpu.movable.load(Relaxed) != movable {
+            vcpu.movable.store(movable, Release);
+        }
+    }
+
+    /// Reads the clock, unless polls are so short that every fourth reading is
+    /// exact enough.
+    #[inline]
+    pub(super) fn read_clock(&mut self) {
+        let guarded = self.guarded();
+        if !guarded.coarse || guarded.polls == 0 || guarded.polls >= COARSE_POLLS {
+            self.read_clock_now();
+        }
+    }
+
+    pub(super) fn read_clock_now(&mut self) {
+        let vcpu = self.vcpu;
+        let domain = vcpu.inner();
+        let now = domain.host.now();
+        let guarded = self.guarded();
+        let polls = guarded.polls;
+        if polls != 0 {
+            let each = now.saturating_sub(guarded.now) / u64::from(polls);
+            for &level in &guarded.batch[..polls as usize] {
+                vcpu.counters.ran(Level::from_stored(level), each);
+            }
+            guarded.mean = (guarded.mean * 7 + each) / 8;
+            guarded.coarse = each < domain.config.coarse_below;
+        }
+        guarded.polls = 0;
+        guarded.now = now.max(guarded.now);
+        vcpu.clock.store(guarded.now, Relaxed);
+    }
+
+    /// Moves the inbox into the ready queues.
+    #[inline]
+    pub(super) fn drain_inbox(&mut self) {
+        let vcpu = self.vcpu;
+        if vcpu.inbox.is_empty() && vcpu.arriving.load(Relaxed) == 0 {
+            return;
+        }
+        // Before taking: a pusher sets its bit after its push, so a bit may
+        // outlive its coroutine here, but no coroutine lacks one for long.
+        vcpu.arriving.store(0, SeqCst);
+        for coroutine in vcpu.inbox.take() {
+            // SAFETY: an inbox holds owned coroutines.
+            unsafe { self.enqueue_arrived(coroutine) };
+        }
+        self.publish();
+    }
+
+    /// # Safety
+    /// The caller owns the coroutine, which is in no queue, and which says itself
+    /// since when it has been ready.
+    pub(super) unsafe fn enqueue_arrived(&mut self, coroutine: NonNull<Header<H>>) {
+        // SAFETY: passed on.
+        unsafe {
+            let since = coroutine.as_ref().ready_at.load(Relaxed);
+            self.push(coroutine, since);
+        }
+    }
+
+    /// Enqueues at the tail, now. True if it is more urgent than what runs.
+    ///
+    /// # Safety
+    /// The caller owns the coroutine, which is in no queue.
+    pub(crate) unsafe fn enqueue(&mut self, coroutine: NonNull<Header<H>>) -> bool {
+        let vcpu = self.vcpu;
+        let now = self.guarded().now;
+        // SAFETY: passed on.
+        let level = unsafe { self.push(coroutine, now) };
+        self.publish();
+        let polling = vcpu.is_polling();
+        let urgent = level.get() < vcpu.running.load(Relaxed) && polling;
+        if urgent {
+            vcpu.preempt
+                .store(vcpu.preempt.load(Relaxed) | PREEMPT_WAKE, Relaxed);
+        }
+        if polling && level.get() <= vcpu.running.load(Relaxed) && vcpu.attended.load(Relaxed) {
+            vcpu.inner().host.waits_here(urgent);
+        }
+        urgent
+    }
+
+    /// # Safety
+    /// As [`Locked::enqueue`].
+    pub(super) unsafe fn push(&mut self, coroutine: NonNull<Header<H>>, since: u64) -> Level {
+        // SAFETY: owned, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        header
+            .vcpu
+            .store(core::ptr::from_ref(self.vcpu).cast_mut(), Relaxed);
+        if header.state() != State::Suspended {
+            header.set_state(State::Ready);
+        }
+        let level = header.level();
+        let guarded = self.guarded();
+        if guarded.queues.ready() & level.bit() == 0 {
+            guarded.waiting_since[level.get() as usize] = since;
+        }
+        // SAFETY: passed on.
+        unsafe { guarded.queues.push(coroutine, since) };
+        level
+    }
+
+    /// Is what is left worth waking another vCPU?
+    pub(super) fn has_surplus(&mut self) -> bool {
+        let threshold = self.vcpu.inner().config.notify_above;
+        let guarded = self.guarded();
+        let movable = guarded.queues.movable();
+        if movable == 0 {
+            return false;
+        }
+        let level = Level::from_stored(movable.trailing_zeros() as u8);
+        guarded.mean * guarded.queues.movable_len(level) as u64 >= threshold
+    }
+
+    /// Takes the next coroutine out of the queues and accounts for it. With it,
+    /// for a suspended one, whether it goes before fresh ones of its level.
+    pub(super) fn next(&mut self) -> Option<(NonNull<Header<H>>, Option<bool>)> {
+        let vcpu = self.vcpu;
+        let config = &vcpu.inner().config;
+        let guarded = self.guarded();
+        let ready = guarded.queues.ready();
+        if ready == 0 {
+            return None;
+        }
+        guarded.picks += 1;
+        let mut level = ready.trailing_zeros() as u8;
+        if let Some(every) = config.aging
+            && guarded.picks.is_multiple_of(u64::from(every.get()))
+        {
+            // The next level after the one that had the last such turn.
+            let after = ready & !((2u64 << (guarded.cursor & 63)).wrapping_sub(1));
+            level = if after == 0 { ready } else { after }.trailing_zeros() as u8;
+            guarded.cursor = level;
+        }
+        let newest = config.chaos.is_some() && {
+            guarded.random ^= guarded.random << 13;
+            guarded.random ^= guarded.random >> 7;
+            guarded.random ^= guarded.random << 17;
+            guarded.random & 1 == 0
+        };
+        let level = Level::from_stored(level);
+        let coroutine = guarded.queues.pop(level, newest, config.patience)?;
+        // SAFETY: just out of the queue, owned by us.
+        let ready_at = unsafe { coroutine.as_ref() }.ready_at.load(Relaxed);
+        let since = &mut guarded.waiting_since[level.get() as usize];
+        let starved = guarded.now.saturating_sub(*since);
+        *since = guarded.now;
+        vcpu.counters
+            .started(level, guarded.now.saturating_sub(ready_at), starved);
+        guarded.batch[guarded.polls as usize % COARSE_POLLS as usize] = level.get();
+        guarded.polls += 1;
+        if config.chaos.is_some() {
+            vcpu.preempt.store(PREEMPT_HOST, Relaxed);
+        }
+        // SAFETY: as above.
+        let suspended = unsafe { coroutine.as_ref() }.state() == State::Suspended;
+        let resumed = suspended.then(|| guarded.queues.has_fresh(level));
+        self.publish();
+        Some((coroutine, resumed))
+    }
+
+    /// The coroutine's levels have changed: gives it its place. False if it has
+    /// gone to another vCPU.
+    ///
+    /// # Safety
+    /// The caller holds a reference to the coroutine.
+    pub(crate) unsafe fn settle(&mut self, coroutine: NonNull<Header<H>>) -> bool {
+        let vcpu = self.vcpu;
+        // SAFETY: referenced, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        self.drain_inbox();
+        let new = header.update_level();
+        // It may be on its way to another vCPU, which reads the level when it
+        // arrives: then either it sees the new one, or we see where it went.
+        fence(SeqCst);
+        if !core::ptr::eq(header.vcpu.load(Acquire), vcpu) {
+            return false;
+        }
+        let queued = header.queued.load(Relaxed);
+        if queued == new.get() {
+            return true;
+        }
+        if queued != Header::<H>::NOT_QUEUED {
+            let guarded = self.guarded();
+            if guarded.queues.ready() & new.bit() == 0 {
+                guarded.waiting_since[new.get() as usize] = guarded.now;
+            }
+            // SAFETY: queued, and on this vCPU, whose lock is held.
+            unsafe { guarded.queues.relink(coroutine) };
+            self.publish();
+            if new.get() < vcpu.running.load(Relaxed) && vcpu.is_polling() {
+                vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
+            }
+            if vcpu.attended.load(Relaxed) {
+                vcpu.attend();
+            }
+        } else if vcpu.current.load(Relaxed) == header.slot_ptr().as_ptr() {
+            vcpu.running.store(new.get(), Relaxed);
+            if self.queues().ready() & new.more_urgent_bits() != 0 {
+                vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
+            }
+            if vcpu.attended.load(Relaxed) {
+                vcpu.attend();
+            }
+        }
+        true
+    }
+
+    /// Takes something that may not move, of whatever level.
+    pub(crate) fn take_pinned(&mut self) -> Option<NonNull<Header<H>>> {
+        self.drain_inbox();
+        let coroutine = self.queues().pop_pinned();
+        self.publish();
+        coroutine
+    }
+
+    /// Empties the queues: for a domain that shuts down.
+    pub(crate) fn take_any(&mut self) -> Option<NonNull<Header<H>>> {
+        self.drain_inbox();
+        let ready = self.queues().ready();
+        let coroutine = (ready != 0)
+            .then(|| Level::from_stored(ready.trailing_zeros() as u8))
+            .and_then(|level| self.queues().pop(level, false, 0));
+        self.publish();
+        coroutine
+    }
+}
