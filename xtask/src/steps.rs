@@ -129,13 +129,13 @@ fn clippy(context: &Context<'_>) -> Verdict {
                 "warnings",
             ],
         ),
-        minutes(6),
+        minutes(8),
     )?;
     passed()
 }
 
 fn unit(context: &Context<'_>) -> Verdict {
-    tests(context, &["--lib", "--bins", "--tests"], minutes(8))
+    tests(context, &["--lib", "--bins", "--tests"], minutes(15))
 }
 
 fn doc_tests(context: &Context<'_>) -> Verdict {
@@ -242,7 +242,7 @@ fn miri(context: &Context<'_>) -> Verdict {
     default_env(&mut command, "PROPTEST_CASES", "8");
     // Saving a failing case reads the working directory, which Miri refuses.
     default_env(&mut command, "PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
-    context.run(command, minutes(8))?;
+    context.run(command, minutes(10))?;
     context.tests_passed()
 }
 
@@ -335,7 +335,7 @@ fn demo(context: &Context<'_>) -> Verdict {
         return Ok(Done::Skipped(reason.clone()));
     }
     // Built first, so that the limit of the demo is not spent on the compiler.
-    context.run(cargo(context, ["build", "--release"]), minutes(6))?;
+    context.run(cargo(context, ["build", "--release"]), minutes(8))?;
     let report = context.target.join("demo-report.html");
     match fs::remove_file(&report) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -372,7 +372,7 @@ fn bench(context: &Context<'_>) -> Verdict {
             context,
             ["check", "--all-targets"].into_iter().chain(driver),
         ),
-        minutes(5),
+        minutes(7),
     )?;
     passed()
 }
