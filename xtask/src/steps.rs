@@ -273,7 +273,7 @@ fn asan(context: &Context<'_>) -> Verdict {
         .env("RUSTFLAGS", "-Zsanitizer=address")
         .env("CARGO_TARGET_DIR", context.target.join("asan"));
     default_env(&mut command, "ASAN_OPTIONS", "detect_leaks=0");
-    context.run(command, minutes(7))?;
+    context.run(command, minutes(12))?;
     context.tests_passed()
 }
 
