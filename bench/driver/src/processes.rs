@@ -19,6 +19,9 @@ use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::server::Server;
 
+/// The client's priority in SCHED_FIFO: above all that is measured.
+const CLIENT: u8 = 45;
+
 /// The only case.
 pub(crate) const CASE: &str = "level 2, 1 k/s of 100 µs, beside 2 × CPUs burning";
 /// Nobody is beside the server.
@@ -135,10 +138,8 @@ impl Drive for Load {
         plan.warmup = Duration::from_millis(300);
         plan.pin = Some(1);
         plan.server_pid = Some(server.pid());
-        let mut measured = {
-            let _first = First::of_all()?;
-            observe(&server, true, awake.as_ref(), || run_spin(&plan))?
-        };
+        plan.fifo = Some(CLIENT);
+        let mut measured = observe(&server, true, awake.as_ref(), || run_spin(&plan))?;
         // What the batch uses is no disturbance.
         measured.all.foreign = 0.0;
         if let Some(batch) = batch {
@@ -274,34 +275,4 @@ fn end(child: &mut Child) {
     }
     let _ = child.kill();
     let _ = child.wait();
-}
-
-/// The calling thread, the client, runs before everything while this lives. It sleeps most of the time.
-struct First;
-
-impl First {
-    fn of_all() -> Result<First, String> {
-        schedule(libc::SCHED_FIFO, 45)?;
-        Ok(First)
-    }
-}
-
-impl Drop for First {
-    fn drop(&mut self) {
-        let _ = schedule(libc::SCHED_OTHER, 0);
-    }
-}
-
-fn schedule(policy: libc::c_int, priority: libc::c_int) -> Result<(), String> {
-    let param = libc::sched_param {
-        sched_priority: priority,
-    };
-    // SAFETY: a pointer to a local.
-    match unsafe { libc::sched_setscheduler(0, policy, &raw const param) } {
-        0 => Ok(()),
-        _ => Err(format!(
-            "the client cannot use SCHED_FIFO ({}): run as root",
-            std::io::Error::last_os_error()
-        )),
-    }
 }

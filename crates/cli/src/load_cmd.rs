@@ -10,7 +10,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use upshift_elevate::{Elevated, Elevator, Priority};
 use upshift_load::{Group, Outcome, Pace, Plan, Work, run, run_spin};
 
 use crate::args::{LoadArgs, LoadCommonArgs, LoadWork};
@@ -41,20 +40,10 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         LoadWork::Spin(args) => {
             let mut plan = args.plan();
             plan.stop = Some(stop);
-            let _elevated = args.elevate.then(elevate).transpose()?;
+            plan.fifo = args.elevate.then_some(CLIENT);
             print(&run_spin(&plan)?, args.json)
         }
     }
-}
-
-/// The calling thread goes before everything it measures. It sleeps most of the time.
-fn elevate() -> Result<(Elevator, Elevated)> {
-    let priority = Priority::new(CLIENT).context("the priority of the client")?;
-    let elevator = Elevator::new().context("cannot elevate the client")?;
-    let elevated = elevator
-        .elevate_current(priority)
-        .context("cannot elevate the client")?;
-    Ok((elevator, elevated))
 }
 
 /// Prints what was measured; the exit code says whether all went well.

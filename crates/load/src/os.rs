@@ -127,6 +127,21 @@ fn check(result: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// Puts the calling thread into SCHED_FIFO; threads it starts are not.
+pub(crate) fn elevate(priority: u8) -> io::Result<()> {
+    let param = libc::sched_param {
+        sched_priority: priority.into(),
+    };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: a pointer to a local.
+    if unsafe { libc::sched_setscheduler(0, policy, &raw const param) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    let advice = "the client may not use SCHED_FIFO; run it as root, or without `--elevate`";
+    Err(io::Error::new(error.kind(), format!("{error}: {advice}")))
+}
+
 /// Binds the calling thread to CPU `cpu`.
 pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     let invalid = |error: io::Error| {

@@ -71,7 +71,7 @@ pub const OPEN_DEPTH: usize = 16;
 /// The plan makes no sense (`InvalidInput`), the CPU to pin to or the server process does not exist, or epoll fails.
 pub fn run(plan: &Plan) -> io::Result<Outcome> {
     plan.check()?;
-    on_a_thread(plan.pin, || engine::Engine::new(plan)?.run())
+    on_a_thread(plan.pin, None, || engine::Engine::new(plan)?.run())
 }
 
 /// Executes a plan of spin requests, as [`run`] does others; the outcome has a group for each class.
@@ -83,11 +83,13 @@ pub fn run(plan: &Plan) -> io::Result<Outcome> {
 /// As [`run`].
 pub fn run_spin(plan: &SpinPlan) -> io::Result<Outcome> {
     plan.check()?;
-    on_a_thread(plan.pin, || spin::Engine::new(plan)?.run())
+    let engine = || spin::Engine::new(plan)?.run();
+    on_a_thread(plan.pin, plan.fifo, engine)
 }
 
 fn on_a_thread(
     pin: Option<usize>,
+    fifo: Option<u8>,
     run: impl FnOnce() -> io::Result<Outcome> + Send,
 ) -> io::Result<Outcome> {
     std::thread::scope(|scope| {
@@ -96,6 +98,9 @@ fn on_a_thread(
             .spawn_scoped(scope, || {
                 if let Some(cpu) = pin {
                     os::pin(cpu)?;
+                }
+                if let Some(priority) = fifo {
+                    os::elevate(priority)?;
                 }
                 os::no_timer_slack();
                 run()

@@ -32,6 +32,9 @@ pub struct SpinPlan {
     pub drain: Duration,
     /// The CPU that the client runs on.
     pub pin: Option<usize>,
+    /// The priority in SCHED_FIFO that the client runs at, so that programs on its CPU do not delay it. It sleeps most of the
+    /// time, unless it polls for send times that are less than 60 µs apart.
+    pub fifo: Option<u8>,
     /// The process whose CPU time is measured.
     pub server_pid: Option<u32>,
     /// Ends the run within 50 ms when true.
@@ -107,6 +110,7 @@ impl SpinPlan {
             duration,
             drain: Duration::from_millis(500),
             pin: None,
+            fifo: None,
             server_pid: None,
             stop: None,
         }
