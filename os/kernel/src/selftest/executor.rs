@@ -14,6 +14,7 @@ use super::Outcome;
 use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
 use crate::executor::yield_now;
+use crate::memory::heap;
 use crate::sleep::sleep_until;
 use crate::{clock, ensure, executor, hart};
 
@@ -127,6 +128,8 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
     let sent = Arc::new(AtomicU32::new(0));
     let done = Arc::new(AtomicU32::new(0));
     let senders = hart::online().len().max(2) as u32;
+    let before = heap::in_use();
+    let largest = Arc::new(AtomicUsize::new(0));
     let receiver = {
         let (sent, done) = (sent.clone(), done.clone());
         let mut polls = 0u32;
@@ -144,12 +147,14 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
     for sender in 0..senders {
         let share = WAKES / senders + u32::from(sender < WAKES % senders);
         let (sent, done) = (sent.clone(), done.clone());
+        let largest = largest.clone();
         let send = async move {
             for n in 0..share {
                 sent.fetch_add(1, Relaxed);
                 // It lives until all wakes are sent.
                 let _ = executor::domain().wake(id);
                 if n % 1000 == 0 {
+                    largest.fetch_max(heap::in_use(), Relaxed);
                     yield_now().await;
                 }
             }
@@ -165,6 +170,9 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
         polls <= WAKES + senders + 1,
         "{polls} polls for {WAKES} wakes"
     );
+    // The coroutines themselves; nothing per wake.
+    let grown = largest.load(Relaxed).saturating_sub(before);
+    ensure!(grown < 64 << 10, "{grown} bytes for {WAKES} wakes");
     Ok(())
 }
 

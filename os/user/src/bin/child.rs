@@ -24,6 +24,10 @@ fn main() -> isize {
         },
         "share" => share(rest.parse().unwrap_or(1)),
         "note" => write(1, rest.as_bytes()).map_or(1, |()| 0),
+        "late" => {
+            sleep_micros(rest.parse().unwrap_or(0));
+            write(1, b"!").map_or(1, |()| 0)
+        }
         "hog" => hog(),
         "float" => float(rest.parse().unwrap_or(1)),
         "orphan" => orphan(),

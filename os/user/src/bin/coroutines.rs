@@ -53,6 +53,7 @@ tests! {
     dropped_read_keeps_its_buffer,
     pipe_ring_of_coroutines,
     user_interrupt_reaches_a_running_coroutine,
+    user_interrupt_comes_from_what_another_process_does,
     calls_in_flight_are_limited,
     cancelled_call_is_an_error,
     every_call_can_be_cancelled,
@@ -330,6 +331,44 @@ async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
         return Ok(());
     }
     Err("every sleep was over too soon".into())
+}
+
+/// A coroutine that makes no system call learns that its read is over when another
+/// process, on whichever hart, has written: by an interrupt of the hart it runs on.
+async fn user_interrupt_comes_from_what_another_process_does() -> Outcome {
+    for micros in [5_000, 50_000, 500_000] {
+        let pipe = new_pipe()?;
+        let done = Rc::new(Cell::new(false));
+        let reader = {
+            let done = done.clone();
+            async move {
+                let (result, data) = read!(pipe.reader, vec![0; 1], current()).await;
+                done.set(true);
+                result == Ok(1) && data == b"!"
+            }
+        };
+        let reader = spawn(reader, Some(10)).map_err(text)?;
+        // Let it call.
+        yield_now().await;
+        let argument = format!("late {micros}");
+        let files = [pipe.reader, pipe.writer];
+        let child = os_user::spawn("child", argument.as_bytes(), &files, 10).map_err(text)?;
+        let too_soon = done.get();
+        if !too_soon {
+            let limit = now() + 4 * ticks_per_second();
+            while !need_preempt() {
+                ensure!(now() < limit, "no interrupt came");
+            }
+            ensure!(!done.get(), "it has run in the middle of this poll");
+        }
+        ensure!(reader.await == Some(true), "the byte came");
+        ensure!(os_user::wait(child).map_err(text)? == 0, "the child wrote");
+        close(pipe)?;
+        if !too_soon {
+            return Ok(());
+        }
+    }
+    Err("every byte came too soon".into())
 }
 
 async fn calls_in_flight_are_limited() -> Outcome {
