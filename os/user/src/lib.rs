@@ -16,6 +16,7 @@ pub mod lock;
 mod start;
 pub mod sync;
 pub mod sys;
+pub mod testing;
 pub mod thread;
 mod vdso;
 

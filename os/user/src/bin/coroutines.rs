@@ -19,26 +19,11 @@ use core::task::Poll;
 
 use os_user::asynchronous::{self, sleep_until};
 use os_user::coroutine::{current, need_preempt, reprio, spawn_local as spawn, wake, yield_now};
-use os_user::{Error, Pipe, now, pipe, println, read, sleep, sys, ticks_per_second, write};
+use os_user::testing::{Outcome, run_all, text};
+use os_user::{Error, Pipe, now, pipe, read, sleep, sys, ticks_per_second, write};
+use os_user::{ensure, tests};
 
 os_user::coroutine_entry!(main);
-
-type Outcome = Result<(), String>;
-type Test = fn() -> Pin<Box<dyn Future<Output = Outcome>>>;
-
-macro_rules! ensure {
-    ($condition:expr, $($arg:tt)+) => {
-        if !$condition {
-            return Err(format!($($arg)+));
-        }
-    };
-}
-
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        const TESTS: &[(&str, Test)] = &[$((stringify!($name), || Box::pin($name()))),*];
-    };
-}
 
 tests! {
     more_urgent_coroutine_runs_first,
@@ -69,21 +54,7 @@ async fn main() -> isize {
         b"spin" => return spin().await,
         _ => {}
     }
-    let mut failed = 0;
-    for (name, test) in TESTS {
-        match test().await {
-            Ok(()) => println!("test {name} ... ok"),
-            Err(reason) => {
-                failed += 1;
-                println!("test {name} ... FAILED: {reason}");
-            }
-        }
-    }
-    failed
-}
-
-fn text(error: Error) -> String {
-    format!("{error}")
+    run_all(TESTS).await
 }
 
 fn new_pipe() -> Result<Pipe, String> {

@@ -11,37 +11,20 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::future::Future;
-use core::pin::Pin;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use os_user::coroutine::{current, spawn, spawn_local, yield_now};
 use os_user::cpu::alloc_cpu;
 use os_user::number::KILLED;
+use os_user::testing::{Outcome, run_all, text};
 use os_user::{
-    Error, Fork, exec, exit, fork, now, pipe, println, process_number, read, sleep_micros, sys,
-    thread, ticks_per_second, wait, write,
+    Error, Fork, exec, exit, fork, now, pipe, process_number, read, sleep_micros, sys, thread,
+    ticks_per_second, wait, write,
 };
+use os_user::{ensure, tests};
 
 os_user::coroutine_entry!(main);
-
-type Outcome = Result<(), String>;
-type Test = fn() -> Pin<Box<dyn Future<Output = Outcome>>>;
-
-macro_rules! ensure {
-    ($condition:expr, $($arg:tt)+) => {
-        if !$condition {
-            return Err(format!($($arg)+));
-        }
-    };
-}
-
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        const TESTS: &[(&str, Test)] = &[$((stringify!($name), || Box::pin($name()))),*];
-    };
-}
 
 tests! {
     child_has_a_copy_of_memory,
@@ -62,21 +45,7 @@ tests! {
 }
 
 async fn main() -> isize {
-    let mut failed = 0;
-    for (name, test) in TESTS {
-        match test().await {
-            Ok(()) => println!("test {name} ... ok"),
-            Err(reason) => {
-                failed += 1;
-                println!("test {name} ... FAILED: {reason}");
-            }
-        }
-    }
-    failed
-}
-
-fn text(error: Error) -> String {
-    format!("{error}")
+    run_all(TESTS).await
 }
 
 /// Lets a child do something, and returns its status.

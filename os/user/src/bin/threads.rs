@@ -6,44 +6,23 @@
 
 extern crate alloc;
 
-use alloc::format;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::future::Future;
-use core::pin::Pin;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::SeqCst;
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use os_user::coroutine::current;
 use os_user::cpu::alloc_cpu;
 use os_user::number::{CHANGED, TIMED_OUT, WOKEN};
 use os_user::sync::{Condvar, Mutex};
+use os_user::testing::{Outcome, run_all, text};
 use os_user::{
-    Error, asynchronous, now, pipe, println, read, sleep, sleep_micros, sys, thread,
-    ticks_per_second,
+    Error, asynchronous, now, pipe, read, sleep, sleep_micros, sys, thread, ticks_per_second,
 };
+use os_user::{ensure, tests};
 
 os_user::coroutine_entry!(main);
-
-type Outcome = Result<(), String>;
-type Test = fn() -> Pin<Box<dyn Future<Output = Outcome>>>;
-
-macro_rules! ensure {
-    ($condition:expr, $($arg:tt)+) => {
-        if !$condition {
-            return Err(format!($($arg)+));
-        }
-    };
-}
-
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        const TESTS: &[(&str, Test)] = &[$((stringify!($name), || Box::pin($name()))),*];
-    };
-}
 
 tests! {
     threads_return_their_results,
@@ -69,21 +48,7 @@ async fn main() -> isize {
         b"deep" => return overflow_in_a_thread(),
         _ => {}
     }
-    let mut failed = 0;
-    for (name, test) in TESTS {
-        match test().await {
-            Ok(()) => println!("test {name} ... ok"),
-            Err(reason) => {
-                failed += 1;
-                println!("test {name} ... FAILED: {reason}");
-            }
-        }
-    }
-    failed
-}
-
-fn text(error: Error) -> String {
-    format!("{error}")
+    run_all(TESTS).await
 }
 
 /// Threads that wait in calls of every kind, compute, and wait for each other, until

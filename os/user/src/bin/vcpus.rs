@@ -5,10 +5,7 @@
 
 extern crate alloc;
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -21,28 +18,11 @@ use core::task::Poll;
 use os_user::coroutine::{self, current, spawn, spawn_local, yield_now};
 use os_user::cpu::alloc_cpu;
 use os_user::sync::Mutex;
-use os_user::{
-    Error, now, pipe, println, read, sleep, sleep_micros, sys, thread, ticks_per_second, write,
-};
+use os_user::testing::{Outcome, run_all, text};
+use os_user::{ensure, tests};
+use os_user::{now, pipe, read, sleep, sleep_micros, sys, thread, ticks_per_second, write};
 
 os_user::coroutine_entry!(main);
-
-type Outcome = Result<(), String>;
-type Test = fn() -> Pin<Box<dyn Future<Output = Outcome>>>;
-
-macro_rules! ensure {
-    ($condition:expr, $($arg:tt)+) => {
-        if !$condition {
-            return Err(format!($($arg)+));
-        }
-    };
-}
-
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        const TESTS: &[(&str, Test)] = &[$((stringify!($name), || Box::pin($name()))),*];
-    };
-}
 
 tests! {
     coroutines_run_on_every_vcpu,
@@ -55,21 +35,7 @@ tests! {
 }
 
 async fn main() -> isize {
-    let mut failed = 0;
-    for (name, test) in TESTS {
-        match test().await {
-            Ok(()) => println!("test {name} ... ok"),
-            Err(reason) => {
-                failed += 1;
-                println!("test {name} ... FAILED: {reason}");
-            }
-        }
-    }
-    failed
-}
-
-fn text(error: Error) -> String {
-    format!("{error}")
+    run_all(TESTS).await
 }
 
 /// The line of the calling thread.

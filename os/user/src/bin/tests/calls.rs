@@ -1,6 +1,5 @@
 //! System calls: pipes, and arguments that are wrong.
 
-use alloc::format;
 use alloc::vec::Vec;
 
 use os_user::{Error, pipe, read, spawn, sys, wait, write};

@@ -16,24 +16,13 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use os_user::{Error, println, sleep_micros, spawn, sys, wait};
+use os_user::testing::{Outcome, passed, text};
+use os_user::{ensure, println, sleep_micros, spawn, sys, wait};
 
 os_user::entry!(main);
 
-type Outcome = Result<(), String>;
-
 /// The level of children that are to be less urgent than the tests.
 const LATER: u8 = 40;
-
-/// Fails the test unless the condition holds.
-#[macro_export]
-macro_rules! ensure {
-    ($condition:expr, $($arg:tt)+) => {
-        if !$condition {
-            return Err(format!($($arg)+));
-        }
-    };
-}
 
 macro_rules! tests {
     ($($module:ident :: $name:ident),* $(,)?) => {
@@ -85,13 +74,7 @@ fn main() -> isize {
         if outcome.is_ok() {
             outcome = comes_back(before);
         }
-        match outcome {
-            Ok(()) => println!("test {name} ... ok"),
-            Err(reason) => {
-                failed += 1;
-                println!("test {name} ... FAILED: {reason}");
-            }
-        }
+        failed += usize::from(!passed(name, outcome));
     }
     println!("tests: {} passed, {failed} failed", TESTS.len() - failed);
     isize::from(failed != 0)
@@ -124,10 +107,6 @@ fn comes_back(before: isize) -> Outcome {
         "{} pages are not free again",
         before - free_pages()
     ))
-}
-
-fn text(error: Error) -> String {
-    format!("{error}")
 }
 
 /// Runs a child to its end.
