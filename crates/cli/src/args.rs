@@ -17,7 +17,7 @@ use crate::spin_args::SpinLoadArgs;
 use crate::top::TopArgs;
 use crate::values::{self, Endpoint, Listen};
 
-/// One priority scheduler for coroutines: demo, test servers and load generator.
+/// One priority scheduler for coroutines: in a process, across processes, for programs that know nothing of it.
 #[derive(Debug, Parser)]
 #[command(
     name = "upshift",
@@ -29,8 +29,9 @@ use crate::values::{self, Endpoint, Listen};
   upshift demo                 a tour of a minute and a half; writes upshift-report.html
   upshift demo --quick         the same in 25 seconds
   upshift serve                the current folder on http://127.0.0.1:8080
-  upshift matrix-server --listen 127.0.0.1:7000
-  upshift load matrix --connect 127.0.0.1:7000 --connections 64 --size 8
+  upshift sched rr --cpu 0 --run 'make -j4' --run './job'
+  upshift daemon               the machine's scheduler; servers join it with --board auto
+  upshift top                  what the processes on Upshift are doing
 
 `upshift help COMMAND` shows the flags and examples of one command.")]
 pub(crate) struct Cli {
@@ -46,6 +47,14 @@ pub(crate) enum Command {
     /// Serve files and endpoints over HTTP/1.1 and HTTP/2; every request has a priority
     #[command(after_help = EXAMPLES)]
     Serve(Box<ServeArgs>),
+    /// Schedule processes that know nothing of it: round-robin, timetable, shares, deadlines, levels
+    Sched(Box<SchedArgs>),
+    /// Run the most urgent process of each CPU: the machine-wide scheduler, in the foreground
+    Daemon(DaemonArgs),
+    /// Look at a running process: levels, vCPUs, the longest polls and where they come from
+    Top(TopArgs),
+    /// Measure what a switch and a timer cost on this machine, and say which rights are missing
+    Calibrate(CalibrateArgs),
     /// Serve squares of matrices: receive, queue, compute, queue, send per connection
     MatrixServer(ServerArgs),
     /// Serve `Hello, World!` over HTTP/1.1 and 1.0 with keep-alive and pipelining
@@ -53,18 +62,10 @@ pub(crate) enum Command {
     /// Burn as much CPU time as a request asks for, at the level it asks for
     #[command(after_help = SPIN_SERVER_EXAMPLES)]
     SpinServer(ServerArgs),
-    /// Drive a server with connections and report throughput and latency
-    Load(LoadArgs),
     /// Burn all the CPU that others leave, like a batch job, and report how much work that was
     Burn(BurnArgs),
-    /// Run the most urgent process of each CPU: the machine-wide scheduler, in the foreground
-    Daemon(DaemonArgs),
-    /// Measure what a switch and a timer cost on this machine, and say which rights are missing
-    Calibrate(CalibrateArgs),
-    /// Schedule processes that know nothing of it: round-robin, timetable, shares, deadlines, levels
-    Sched(Box<SchedArgs>),
-    /// Look at a running process: levels, vCPUs, the longest polls and where they come from
-    Top(TopArgs),
+    /// Drive a server with connections and report throughput and latency
+    Load(LoadArgs),
     /// Spawn many coroutines (or threads) and print the memory and the time they took
     #[command(hide = true)]
     SpawnTest(SpawnTestArgs),
