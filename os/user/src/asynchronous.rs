@@ -277,7 +277,7 @@ fn completion_words(n: u64) -> [u64; 3] {
 pub(crate) fn drain() {
     // What came after the last look and before the word was taken down has caused no
     // interrupt.
-    while word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst) {
+    while has_completions() {
         lock::enter();
         let claimed = word(DRAINING)
             .compare_exchange(0, 1, SeqCst, SeqCst)
@@ -291,6 +291,27 @@ pub(crate) fn drain() {
             return;
         }
     }
+}
+
+/// Is there a completion that nobody has taken out?
+#[must_use]
+pub fn has_completions() -> bool {
+    word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst)
+}
+
+/// Calls `f` while the kernel takes this program to be draining: no completion
+/// interrupts it. What has come meanwhile is taken out afterwards. Keep it short.
+pub fn undisturbed<R>(f: impl FnOnce() -> R) -> R {
+    while word(DRAINING)
+        .compare_exchange(0, 1, SeqCst, SeqCst)
+        .is_err()
+    {
+        core::hint::spin_loop();
+    }
+    let result = f();
+    set_word(DRAINING, 0);
+    drain();
+    result
 }
 
 /// Takes all completions. The caller has made `DRAINING` a 1.

@@ -39,6 +39,7 @@ tests! {
     pipe_ring_of_coroutines,
     user_interrupt_reaches_a_running_coroutine,
     user_interrupt_comes_from_what_another_process_does,
+    nothing_is_notified_to_who_is_draining,
     calls_in_flight_are_limited,
     cancelled_call_is_an_error,
     every_call_can_be_cancelled,
@@ -340,6 +341,39 @@ async fn user_interrupt_comes_from_what_another_process_does() -> Outcome {
         }
     }
     Err("every byte came too soon".into())
+}
+
+/// A completion does not interrupt a program that is taking completions out: it will
+/// look by itself.
+async fn nothing_is_notified_to_who_is_draining() -> Outcome {
+    if sys::is_disturbed() {
+        // Then the scheduler asks for preemption without a reason.
+        return Ok(());
+    }
+    let pipe = new_pipe()?;
+    let reading = async move { read!(pipe.reader, vec![0; 1], current()).await.0 };
+    let reader = spawn(reading, Some(10)).map_err(text)?;
+    // Let it call.
+    yield_now().await;
+    let files = [pipe.reader, pipe.writer];
+    let child = os_user::spawn("child", b"late 20000", &files, 10).map_err(text)?;
+    let limit = now() + 4 * ticks_per_second();
+    let notified = asynchronous::undisturbed(|| {
+        while !asynchronous::has_completions() && now() < limit {}
+        let end = now() + ticks_per_second() / 200;
+        while now() < end {
+            if need_preempt() {
+                return true;
+            }
+        }
+        false
+    });
+    ensure!(now() < limit, "the byte did not come");
+    ensure!(!notified, "an interrupt came");
+    ensure!(need_preempt(), "it was not taken out afterwards");
+    ensure!(reader.await == Some(Ok(1)), "the read is over");
+    ensure!(os_user::wait(child).map_err(text)? == 0, "the child wrote");
+    close(pipe)
 }
 
 async fn calls_in_flight_are_limited() -> Outcome {
