@@ -39,7 +39,7 @@ pub struct SpawnOptions {
     pub priority: Priority,
     /// Its kind.
     pub kind: Kind,
-    /// False: it stays [`State::Created`] until its first wake.
+    /// False: it stays [`State::Created`](crate::State::Created) until its first wake.
     pub start: bool,
 }
 
