@@ -166,7 +166,10 @@ pub(super) fn run(start: Start, interval: Duration) -> Result<()> {
         screen.draw(|to| show(to, &page, &settings))?;
         let wait = due.saturating_duration_since(Instant::now()).min(LOOK);
         let wait = if settings.paused { LOOK } else { wait };
-        if !event::poll(wait)? {
+        if !screen.wait(wait) {
+            return Ok(());
+        }
+        if !event::poll(Duration::ZERO)? {
             continue;
         }
         // A change of the size is an event, and drawn like any other.

@@ -4,6 +4,7 @@
 use std::io::{self, Stdout};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ratatui::Terminal;
@@ -13,6 +14,8 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The screen, until it is dropped.
 pub(super) struct Screen {
@@ -56,6 +59,18 @@ impl Screen {
             .draw(page)
             .map(drop)
             .context("cannot draw on the terminal")
+    }
+
+    /// Waits for input, a signal or the end of the time. False: the terminal has gone, which the event source would take for
+    /// input without end.
+    pub(super) fn wait(&self, time: Duration) -> bool {
+        let stdin = io::stdin();
+        let mut input = [PollFd::new(&stdin, PollFlags::IN)];
+        let time = Timespec::try_from(time).ok();
+        // Interrupted by a signal or not: what there is is looked at.
+        let _ = poll(&mut input, time.as_ref());
+        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        !input[0].revents().intersects(gone)
     }
 
     /// A signal has asked for the end.
