@@ -373,9 +373,18 @@ pub(crate) fn enable_interrupts() {
     set_word(HANDLER, on_interrupt as *const () as u64);
 }
 
+static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+
+/// How often the kernel has interrupted this program for completions.
+#[must_use]
+pub fn interrupts() -> u64 {
+    INTERRUPTS.load(Relaxed)
+}
+
 /// Where the kernel makes this program go on when a completion has come. All
 /// registers are kept by the kernel.
 extern "C" fn on_interrupt() -> ! {
+    INTERRUPTS.fetch_add(1, Relaxed);
     vdso::upshift_interrupt(1);
     drain();
     vdso::upshift_interrupt(0);
