@@ -38,8 +38,8 @@ impl Vcpu {
         global.standing(self.inner.slot(self.index))
     }
 
-    /// After publishing: rings if the order of the vCPUs of this CPU may have changed by it, and says whether it rang. Some
-    /// 10 ns if not. The same change is told once.
+    /// After publishing: rings if the order of the vCPUs of this CPU may have changed by it, and says whether it rang. A
+    /// full barrier and some loads if not. The same change is told once.
     ///
     /// # Errors
     /// The kernel's, if the doorbell cannot be written to.

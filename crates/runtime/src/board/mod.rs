@@ -12,9 +12,9 @@
 //!   keeper           joins, notices that the daemon has gone, joins again                   membership.rs
 //! ```
 //!
-//! **What it costs.** A poll: three compares, and a store when what is published changes. A change of the most urgent level:
-//! a full barrier, some 10 ns. A system call only if another vCPU on the same CPU is concerned. Alone on its CPU, a vCPU
-//! makes none.
+//! **What it costs.** A poll: a few loads and compares, and a store when what is published changes. A change of the most
+//! urgent level: a full barrier. A system call only if another vCPU on the same CPU is concerned. Alone on its CPU, a vCPU
+//! makes none; its dispatcher looks ten times a second whether it still is.
 //!
 //! **What a sleeper says.** A vCPU that waits keeps the rank of the most urgent level that it has run in the last second or
 //! two. So it wakes with its priority, and nobody needs to decide anything when a request comes; if what comes is
