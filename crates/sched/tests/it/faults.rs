@@ -78,10 +78,11 @@ fn a_thread_that_seems_gone_is_taken_again_when_it_is_there() {
 #[test]
 fn faults_while_attaching_leave_everything_as_it_was() {
     let Some(_turn) = turn() else { return };
-    let spinner = Process::start("spin");
-    let before = standing(spinner.pid());
     for errno in [libc::EPERM, libc::ENOMEM, libc::EINVAL] {
         for skip in 0..12 {
+            // Its own each time: a child's life is bounded, and a slow machine takes longer over all of them.
+            let spinner = Process::start("spin");
+            let before = standing(spinner.pid());
             let faulty = Arc::new(Faulty::new());
             let builder = Elevator::builder().guardian(true).sys(faulty.clone());
             let elevator = builder.build().unwrap();
