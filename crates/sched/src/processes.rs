@@ -24,9 +24,10 @@ use process::Process;
 #[derive(Debug)]
 pub struct Processes {
     label: String,
-    elevator: Elevator,
-    watch: Watch,
+    /// Before the watch: the end of the last watch is awaited, and its thread does not run below who is still elevated.
     processes: Vec<Process>,
+    watch: Watch,
+    elevator: Elevator,
     with_children: bool,
     standing: Standing,
     cpu: Option<usize>,
@@ -57,9 +58,9 @@ impl Processes {
         }
         let mut task = Processes {
             label: format!("{} {pid}", procfs::name(pid)),
-            elevator: elevator.clone(),
-            watch: watch.clone(),
             processes: Vec::new(),
+            watch: watch.clone(),
+            elevator: elevator.clone(),
             with_children,
             standing: Standing::At(base),
             cpu: None,

@@ -1,6 +1,6 @@
 //! Threads and children that are born, processes that end, stop, or change their own scheduling.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::{CpuSet, Linux, Sys};
 use upshift_elevate::{Elevator, Policy};
@@ -135,4 +135,21 @@ fn impossible_processes_are_refused_with_the_reason() {
     };
     assert_eq!(done, 0);
     assert!(refused(&[spinner.pid()]).contains("RLIMIT_RTTIME"));
+}
+
+#[test]
+fn giving_back_a_task_that_computes_waits_for_nothing() {
+    let Some(_turn) = turn() else { return };
+    let spinner = Process::start("spin");
+    let give_back = || {
+        let scheduler = start(&[spinner.pid()], false).unwrap();
+        let began = Instant::now();
+        drop(scheduler);
+        began.elapsed()
+    };
+    // Whoever is below the task at that moment runs only when the kernel throttles SCHED_FIFO: after most of its period.
+    let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
+    let period = Duration::from_micros(period.trim().parse().unwrap());
+    let best = (0..5).map(|_| give_back()).min().unwrap();
+    assert!(best < period / 4, "{best:?}");
 }
