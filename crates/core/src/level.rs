@@ -68,6 +68,12 @@ impl Level {
         self.0
     }
 
+    /// The same as an index below [`LEVELS`], also to the compiler's knowledge.
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        (self.0 & (LEVELS as u8 - 1)) as usize
+    }
+
     /// The bit of this level in a bitmap.
     #[must_use]
     pub const fn bit(self) -> u64 {

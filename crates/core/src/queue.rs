@@ -17,6 +17,7 @@ use core::ptr::{NonNull, null_mut};
 use crate::coroutine::{Header, State};
 use crate::host::Host;
 use crate::level::{LEVELS, Level};
+use crate::stats::add;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU64, zeros};
 
@@ -41,12 +42,6 @@ struct Lists<H: Host> {
     suspended: List<H>,
 }
 
-impl<H: Host> Lists<H> {
-    fn len(&self) -> usize {
-        self.movable.len + self.pinned.len + self.suspended.len
-    }
-}
-
 /// How many are queued, for those who do not hold the lock. One store per change.
 pub(crate) struct Lengths {
     levels: [AtomicU64; LEVELS],
@@ -63,7 +58,7 @@ impl Lengths {
 
     /// How many are queued on a level, suspended ones included.
     pub(crate) fn of(&self, level: Level) -> usize {
-        self.levels[level.get() as usize].load(Relaxed) as usize
+        self.levels[level.index()].load(Relaxed) as usize
     }
 
     /// How many are suspended, on all levels.
@@ -112,43 +107,49 @@ impl<H: Host> ReadyQueues<H> {
 
     /// How many of a level may move.
     pub(crate) fn movable_len(&self, level: Level) -> usize {
-        self.levels[level.get() as usize].movable.len
+        self.levels[level.index()].movable.len
     }
 
     /// Has the level any that is not suspended?
     pub(crate) fn has_fresh(&self, level: Level) -> bool {
-        let lists = &self.levels[level.get() as usize];
+        let lists = &self.levels[level.index()];
         lists.movable.len + lists.pinned.len != 0
     }
 
-    /// The list that a coroutine belongs to. Its state and traits do not change
-    /// while it is queued.
-    fn list(&mut self, level: Level, header: &Header<H>) -> &mut List<H> {
-        let lists = &mut self.levels[level.get() as usize];
-        if header.state() == State::Suspended {
+    /// The list that a coroutine belongs to, which it joins or leaves: lengths and, for one that joins, bits. Its state and
+    /// traits do not change while it is queued.
+    #[inline]
+    fn list<const JOINS: bool>(&mut self, level: Level, header: &Header<H>) -> &mut List<H> {
+        let one = if JOINS { 1 } else { u64::MAX };
+        add(&self.lengths.levels[level.index()], one);
+        if JOINS {
+            self.ready |= level.bit();
+        }
+        let lists = &mut self.levels[level.index()];
+        let list = if header.state() == State::Suspended {
+            add(&self.lengths.suspended, one);
             &mut lists.suspended
         } else if header.is_pinned() {
             &mut lists.pinned
         } else {
+            if JOINS {
+                self.movable |= level.bit();
+            }
             &mut lists.movable
+        };
+        list.len = list.len.wrapping_add(one as usize);
+        list
+    }
+
+    /// A list of the level has become empty: perhaps the level is.
+    fn clear_bits(&mut self, level: Level) {
+        let lists = &self.levels[level.index()];
+        if lists.movable.len == 0 {
+            self.movable &= !level.bit();
+            if lists.pinned.len == 0 && lists.suspended.len == 0 {
+                self.ready &= !level.bit();
+            }
         }
-    }
-
-    #[cold]
-    fn add_suspended(&self, n: u64) {
-        // One writer: the holder of the lock.
-        let suspended = &self.lengths.suspended;
-        suspended.store(suspended.load(Relaxed).wrapping_add(n), Relaxed);
-    }
-
-    fn update_bits(&mut self, level: Level) {
-        let lists = &self.levels[level.get() as usize];
-        let movable = u64::from(lists.movable.len != 0) << level.get();
-        let len = lists.len();
-        self.lengths.levels[level.get() as usize].store(len as u64, Relaxed);
-        let ready = u64::from(len != 0) << level.get();
-        self.ready = (self.ready & !level.bit()) | ready;
-        self.movable = (self.movable & !level.bit()) | movable;
     }
 
     /// Puts a coroutine at the tail of its level, at time `now` or just after
@@ -174,10 +175,7 @@ impl<H: Host> ReadyQueues<H> {
         // SAFETY: owned by the caller, hence alive.
         let header = unsafe { coroutine.as_ref() };
         let level = header.level();
-        if header.state() == State::Suspended {
-            self.add_suspended(1);
-        }
-        let list = self.list(level, header);
+        let list = self.list::<true>(level, header);
         header.next.store(null_mut(), Relaxed);
         header.prev.store(list.tail, Relaxed);
         match NonNull::new(list.tail) {
@@ -188,9 +186,7 @@ impl<H: Host> ReadyQueues<H> {
             None => list.head = coroutine.as_ptr(),
         }
         list.tail = coroutine.as_ptr();
-        list.len += 1;
         header.queued.store(level.get(), Relaxed);
-        self.update_bits(level);
     }
 
     /// Takes a coroutine out of the middle of its level.
@@ -203,10 +199,7 @@ impl<H: Host> ReadyQueues<H> {
         let level = Level::from_stored(header.queued.load(Relaxed));
         let next = header.next.load(Relaxed);
         let prev = header.prev.load(Relaxed);
-        if header.state() == State::Suspended {
-            self.add_suspended(u64::MAX);
-        }
-        let list = self.list(level, header);
+        let list = self.list::<false>(level, header);
         match NonNull::new(prev) {
             // SAFETY: neighbours in a list are alive.
             Some(prev) => unsafe { prev.as_ref() }.next.store(next, Relaxed),
@@ -217,9 +210,10 @@ impl<H: Host> ReadyQueues<H> {
             Some(next) => unsafe { next.as_ref() }.prev.store(prev, Relaxed),
             None => list.tail = prev,
         }
-        list.len -= 1;
         header.queued.store(Header::<H>::NOT_QUEUED, Relaxed);
-        self.update_bits(level);
+        if list.len == 0 {
+            self.clear_bits(level);
+        }
     }
 
     /// Moves a queued coroutine to the tail of the level it has now.
@@ -247,7 +241,7 @@ impl<H: Host> ReadyQueues<H> {
         newest: bool,
         patience: u64,
     ) -> Option<NonNull<Header<H>>> {
-        let lists = &self.levels[level.get() as usize];
+        let lists = &self.levels[level.index()];
         let end = |list: &List<H>| NonNull::new(if newest { list.tail } else { list.head });
         let stamp = |header: NonNull<Header<H>>| {
             // SAFETY: queued here, hence alive.
@@ -273,7 +267,7 @@ impl<H: Host> ReadyQueues<H> {
 
     /// Takes the oldest coroutine of a level that may move.
     pub(crate) fn pop_movable(&mut self, level: Level) -> Option<NonNull<Header<H>>> {
-        let head = NonNull::new(self.levels[level.get() as usize].movable.head)?;
+        let head = NonNull::new(self.levels[level.index()].movable.head)?;
         // SAFETY: it is the head of one of these lists.
         unsafe { self.unlink(head) };
         Some(head)

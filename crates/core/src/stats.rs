@@ -4,6 +4,7 @@
 //! read by anybody at any time. Times are in the host's ticks.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use crate::level::{LEVELS, Level};
 use crate::sync::Ordering::Relaxed;
@@ -40,32 +41,42 @@ struct LevelCounters {
     wait: [AtomicU64; BUCKETS],
 }
 
+impl LevelCounters {
+    fn new() -> LevelCounters {
+        LevelCounters {
+            polls: AtomicU64::new(0),
+            suspensions: AtomicU64::new(0),
+            run: AtomicU64::new(0),
+            starve: AtomicU64::new(0),
+            wait: zeros(),
+        }
+    }
+}
+
 /// The counters of one vCPU.
 pub(crate) struct Counters {
-    levels: Box<[LevelCounters]>,
+    levels: Box<[LevelCounters; LEVELS]>,
     pub(crate) spawned: AtomicU64,
     pub(crate) exited: AtomicU64,
     pub(crate) panicked: AtomicU64,
     pub(crate) stolen: AtomicU64,
 }
 
-fn add(counter: &AtomicU64, n: u64) {
-    // One writer: no read-modify-write needed.
+/// Adds, wrapping, what the holder of the lock or the thread that serves the vCPU counts: one writer, so no
+/// read-modify-write is needed.
+#[inline]
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
 }
 
 impl Counters {
     pub(crate) fn new() -> Counters {
+        // By way of a vector: it is too large for the stack of a kernel.
+        let levels: Vec<_> = (0..LEVELS).map(|_| LevelCounters::new()).collect();
+        let levels = levels.try_into();
+        let levels = levels.unwrap_or_else(|_| unreachable!("there is one for each level"));
         Counters {
-            levels: (0..LEVELS)
-                .map(|_| LevelCounters {
-                    polls: AtomicU64::new(0),
-                    suspensions: AtomicU64::new(0),
-                    run: AtomicU64::new(0),
-                    starve: AtomicU64::new(0),
-                    wait: zeros(),
-                })
-                .collect(),
+            levels,
             spawned: AtomicU64::new(0),
             exited: AtomicU64::new(0),
             panicked: AtomicU64::new(0),
@@ -75,7 +86,7 @@ impl Counters {
 
     #[inline]
     pub(crate) fn started(&self, level: Level, waited: u64, starved: u64) {
-        let counters = &self.levels[level.get() as usize];
+        let counters = &self.levels[level.index()];
         add(&counters.polls, 1);
         add(&counters.starve, starved);
         add(&counters.wait[bucket(waited)], 1);
@@ -83,11 +94,11 @@ impl Counters {
 
     #[inline]
     pub(crate) fn ran(&self, level: Level, ticks: u64) {
-        add(&self.levels[level.get() as usize].run, ticks);
+        add(&self.levels[level.index()].run, ticks);
     }
 
     pub(crate) fn suspended(&self, level: Level) {
-        add(&self.levels[level.get() as usize].suspensions, 1);
+        add(&self.levels[level.index()].suspensions, 1);
     }
 
     pub(crate) fn suspensions(&self) -> u64 {
@@ -105,11 +116,11 @@ impl Counters {
     }
 
     pub(crate) fn polls(&self, level: Level) -> u64 {
-        self.levels[level.get() as usize].polls.load(Relaxed)
+        self.levels[level.index()].polls.load(Relaxed)
     }
 
     pub(crate) fn snapshot(&self, level: Level) -> LevelStats {
-        let counters = &self.levels[level.get() as usize];
+        let counters = &self.levels[level.index()];
         LevelStats {
             polls: counters.polls.load(Relaxed),
             suspensions: counters.suspensions.load(Relaxed),

@@ -335,10 +335,12 @@ impl<H: Host> Vcpu<H> {
         }
         locked.drain_inbox();
         if let Some(back) = back {
+            // Nobody is being polled whom it might preempt.
             // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
-            unsafe { locked.enqueue(back.into_owned()) };
+            unsafe { locked.push_now(back.into_owned()) };
         }
         if domain.active.load(Relaxed) > 1 {
+            locked.publish();
             let mine = locked.queues().ready();
             // All levels more urgent than the best here; all levels if none is.
             let wanted = (mine & mine.wrapping_neg()).wrapping_sub(1);

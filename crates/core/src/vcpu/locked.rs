@@ -106,9 +106,8 @@ impl<'a, H: Host> Locked<'a, H> {
     /// The caller owns the coroutine, which is in no queue.
     pub(crate) unsafe fn enqueue(&mut self, coroutine: NonNull<Header<H>>) -> bool {
         let vcpu = self.vcpu;
-        let now = self.guarded().now;
         // SAFETY: passed on.
-        let level = unsafe { self.push(coroutine, now) };
+        let level = unsafe { self.push_now(coroutine) };
         self.publish();
         let polling = vcpu.is_polling();
         let urgent = level.get() < vcpu.running.load(Relaxed) && polling;
@@ -120,6 +119,17 @@ impl<'a, H: Host> Locked<'a, H> {
             vcpu.inner().host.waits_here(urgent);
         }
         urgent
+    }
+
+    /// Enqueues at the tail, now, and leaves it to the caller to publish.
+    ///
+    /// # Safety
+    /// As [`Locked::enqueue`].
+    #[inline]
+    pub(super) unsafe fn push_now(&mut self, coroutine: NonNull<Header<H>>) -> Level {
+        let now = self.guarded().now;
+        // SAFETY: passed on.
+        unsafe { self.push(coroutine, now) }
     }
 
     /// # Safety
@@ -136,7 +146,7 @@ impl<'a, H: Host> Locked<'a, H> {
         let level = header.level();
         let guarded = self.guarded();
         if guarded.queues.ready() & level.bit() == 0 {
-            guarded.waiting_since[level.get() as usize] = since;
+            guarded.waiting_since[level.index()] = since;
         }
         // SAFETY: passed on.
         unsafe { guarded.queues.push(coroutine, since) };
@@ -185,7 +195,7 @@ impl<'a, H: Host> Locked<'a, H> {
         let coroutine = guarded.queues.pop(level, newest, config.patience)?;
         // SAFETY: just out of the queue, owned by us.
         let ready_at = unsafe { coroutine.as_ref() }.ready_at.load(Relaxed);
-        let since = &mut guarded.waiting_since[level.get() as usize];
+        let since = &mut guarded.waiting_since[level.index()];
         let starved = guarded.now.saturating_sub(*since);
         *since = guarded.now;
         vcpu.counters
