@@ -11,8 +11,8 @@ use core::ptr::NonNull;
 use crate::coroutine::State;
 use crate::id::CoroutineId;
 use crate::level::Level;
+use crate::vcpu::Poll;
 use crate::vcpu::Vcpu;
-use crate::watch::Poll;
 
 /// What a panicking coroutine threw.
 pub type Panic = Box<dyn Any + Send + 'static>;

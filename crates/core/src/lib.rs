@@ -91,7 +91,6 @@ mod sync;
 mod table;
 mod vcpu;
 mod waker;
-mod watch;
 
 pub use config::{Config, MAX_VCPUS, SpawnError, SpawnOptions, TooManyVcpus};
 pub use coroutine::{CONTROL_BLOCK_BYTES, Kind, State};
@@ -102,5 +101,4 @@ pub use join::{JoinError, JoinHandle};
 pub use level::{LEVELS, Level, LevelError, Priority};
 pub use running::{Picked, Polled, Running, Yielded};
 pub use stats::{BUCKETS, LevelStats, WaitHistogram};
-pub use vcpu::Vcpu;
-pub use watch::Poll;
+pub use vcpu::{Poll, Vcpu};

@@ -14,7 +14,7 @@
 //! than one vCPU one load per other vCPU. No allocation, no upcall but
 //! [`Host::now`].
 //!
-//! Parking: see [`Vcpu::prepare_park`].
+//! Parking: `park`. What a watchdog sees: `watch`. Work that moves: `balance`. What happens under the lock: `locked`.
 
 use alloc::sync::Arc;
 use core::cell::UnsafeCell;
@@ -22,6 +22,8 @@ use core::ptr::{NonNull, null_mut};
 
 mod balance;
 mod locked;
+mod park;
+mod watch;
 
 use crate::coroutine::{Header, State};
 use crate::domain::Inner;
@@ -33,12 +35,11 @@ use crate::lock::Lock;
 use crate::queue::{Lengths, ReadyQueues};
 use crate::running::{Picked, Running, Yielded};
 use crate::stats::{Counters, LevelStats};
-use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, fence};
 use crate::table::{Slot, Table};
-use crate::waker;
-use crate::watch::Poll;
 pub(crate) use locked::Locked;
+pub use watch::Poll;
 
 /// `running`: nobody.
 const NOBODY: u8 = LEVELS as u8;
@@ -408,52 +409,6 @@ impl<H: Host> Vcpu<H> {
         self.current.store(null_mut(), Relaxed);
     }
 
-    /// The poll that is under way here, from any thread; `None` if there is none, or
-    /// if it ended meanwhile. A handful of atomic steps, and no lock.
-    #[must_use]
-    pub fn current_poll(&self) -> Option<Poll> {
-        let slot = NonNull::new(self.current.load(Acquire))?;
-        let began = self.clock.load(Relaxed);
-        // SAFETY: slots live as long as the domain.
-        let word = unsafe { &slot.as_ref().word };
-        let generation = word.generation();
-        if !word.retain_by_id(generation) {
-            return None;
-        }
-        // SAFETY: just referenced.
-        let poll = unsafe { Poll::of(slot.as_ref().header(), began) };
-        // SAFETY: the reference just taken.
-        unsafe { waker::release(slot) };
-        let same = self.current.load(Relaxed) == slot.as_ptr() && self.clock.load(Relaxed) == began;
-        same.then_some(poll)
-    }
-
-    /// When the poll that is under way here ends, [`Host::watched`] is told how long it
-    /// took. Any thread; two loads and a store.
-    pub fn watch_current_poll(&self) {
-        self.watched.store(self.current.load(Relaxed), Relaxed);
-    }
-
-    /// Is the poll that has just ended to say how long it took? One load.
-    #[inline]
-    pub(crate) fn is_watched(&self, slot: NonNull<Slot<H>>) -> bool {
-        self.watched.load(Relaxed) == slot.as_ptr()
-    }
-
-    /// A watched poll, which began at tick `began`, has ended.
-    ///
-    /// # Safety
-    /// The caller owns the coroutine.
-    #[cold]
-    pub(crate) unsafe fn was_watched(&self, coroutine: NonNull<Header<H>>, began: u64) {
-        self.watched.store(null_mut(), Relaxed);
-        // SAFETY: owned, hence alive.
-        let poll = unsafe { Poll::of(coroutine, began) };
-        // What is polled next is not charged for it.
-        self.refresh_clock();
-        self.inner().host.watched(self.index, &poll, self.clock());
-    }
-
     /// Suspends the coroutine that is being polled here: it queues in its level as
     /// [`State::Suspended`], behind what has not used its quantum (see
     /// [`Config::patience`](crate::Config::patience)), and when `pick` comes to it
@@ -561,55 +516,6 @@ impl<H: Host> Vcpu<H> {
         if !pinned && self.inner().idle.load(Relaxed) != 0 {
             self.inner().notify_idle(self);
         }
-    }
-
-    /// Announces that the vCPU is about to wait. True: go and wait, every wake
-    /// from now on ends in [`Host::pend`]. False: there is work; do not wait.
-    ///
-    /// No wake is lost between the two: the flag is set, then the queues are
-    /// looked at; a waker fills a queue, then looks at the flag; both with
-    /// sequentially consistent steps, so one of them sees the other.
-    pub fn prepare_park(&self) -> bool {
-        let domain = self.inner();
-        // Before the flag: whoever takes the flag down subtracts.
-        domain.idle.fetch_add(1, SeqCst);
-        if self.parked.swap(true, SeqCst) {
-            domain.idle.fetch_sub(1, SeqCst);
-        }
-        fence(SeqCst);
-        // A bit of `arriving` that outlived its coroutine counts as work: the
-        // next pick clears it, and the bitmap of a parked vCPU is the truth.
-        let work = !self.inbox.is_empty()
-            || (self.ready.load(Relaxed) | self.arriving.load(Relaxed)) != 0
-            || (domain.active.load(Relaxed) > 1 && domain.victim(self, u64::MAX).is_some());
-        if work {
-            self.unpark();
-        }
-        !work
-    }
-
-    /// The wait is over, for whatever reason.
-    pub fn unpark(&self) {
-        if self.parked.swap(false, SeqCst) {
-            self.inner().idle.fetch_sub(1, SeqCst);
-        }
-    }
-
-    /// Has something come in since the last pick? Loads only; for a host that
-    /// spins a little before it parks.
-    #[must_use]
-    pub fn has_arrivals(&self) -> bool {
-        !self.inbox.is_empty() || self.ready.load(Relaxed) != 0
-    }
-
-    /// Ends the vCPU's wait, if it waits.
-    pub(crate) fn kick(&self) -> bool {
-        let was_parked = self.parked.swap(false, SeqCst);
-        if was_parked {
-            self.inner().idle.fetch_sub(1, SeqCst);
-            self.inner().host.pend(self.index);
-        }
-        was_parked
     }
 }
 

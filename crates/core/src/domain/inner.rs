@@ -1,0 +1,315 @@
+//! What the handles of a domain share: the table of coroutines, the vCPUs, and what is done with both.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::future::Future;
+use core::panic::Location;
+use core::ptr::{NonNull, null_mut};
+
+use crate::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions};
+use crate::coroutine::{Birth, Header, State, allocate};
+use crate::host::{Critical, Host};
+use crate::id::{CoroutineId, Dead};
+use crate::join::JoinHandle;
+use crate::level::{Level, Priority};
+use crate::running::exit;
+use crate::state::Wake;
+use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
+use crate::table::Table;
+use crate::vcpu::Vcpu;
+use crate::waker;
+
+/// What the handles share.
+pub(crate) struct Inner<H: Host> {
+    pub(crate) host: H,
+    pub(crate) config: Config,
+    pub(crate) table: Table<H>,
+    pub(super) vcpus: [AtomicPtr<Vcpu<H>>; MAX_VCPUS],
+    /// vCPUs below this index exist.
+    pub(super) count: AtomicUsize,
+    /// How many of them are not retired.
+    pub(crate) active: AtomicUsize,
+    /// How many of them are parked.
+    pub(crate) idle: AtomicUsize,
+    /// Where the next coroutine from outside goes.
+    next: AtomicUsize,
+    /// Domains and executors.
+    pub(super) handles: AtomicUsize,
+    /// Coroutines that were spawned by threads that serve no vCPU.
+    pub(super) spawned_outside: AtomicU64,
+    pub(super) closed: AtomicBool,
+}
+
+impl<H: Host> Inner<H> {
+    /// Without vCPUs, for one handle.
+    pub(super) fn new(host: H, config: Config) -> Inner<H> {
+        Inner {
+            host,
+            config,
+            table: Table::new(),
+            vcpus: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
+            count: AtomicUsize::new(0),
+            active: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            handles: AtomicUsize::new(1),
+            spawned_outside: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn vcpus(&self) -> impl Iterator<Item = &Vcpu<H>> {
+        let count = self.count.load(Acquire);
+        self.vcpus[..count].iter().map(|vcpu| {
+            // SAFETY: set before the count, kept until `self` is dropped.
+            unsafe { &*vcpu.load(Acquire) }
+        })
+    }
+
+    /// The vCPU of this domain that the calling thread serves.
+    #[inline]
+    pub(crate) fn here(&self) -> Option<&Vcpu<H>> {
+        let vcpu = self.host.current()?;
+        // SAFETY: the host says the thread serves it, so it exists.
+        let vcpu = unsafe { &*vcpu.as_ptr() };
+        core::ptr::eq(vcpu.domain().as_ptr(), self).then_some(vcpu)
+    }
+
+    /// The vCPU that has the most urgent work of the wanted levels to give.
+    pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<&Vcpu<H>> {
+        let mut best = (64, None);
+        for vcpu in self.vcpus() {
+            let urgency = (vcpu.may_give() & wanted).trailing_zeros();
+            if urgency < best.0 && !core::ptr::eq(vcpu, thief) {
+                best = (urgency, Some(vcpu));
+            }
+        }
+        best.1
+    }
+
+    /// Ends the wait of one parked vCPU, if there is one.
+    pub(crate) fn notify_idle(&self, from: &Vcpu<H>) {
+        let start = from.index() + 1;
+        let count = self.count.load(Acquire);
+        let (low, high) = (start.min(count), count);
+        for vcpu in self
+            .vcpus()
+            .take(high)
+            .skip(low)
+            .chain(self.vcpus().take(low))
+        {
+            if vcpu.is_parked() && vcpu.kick() {
+                return;
+            }
+        }
+    }
+
+    /// Some vCPU in service, another than `not` if it can be: parked ones first.
+    pub(crate) fn any_vcpu(&self, not: &Vcpu<H>) -> Option<&Vcpu<H>> {
+        self.choose(|vcpu| !core::ptr::eq(vcpu, not))
+    }
+
+    fn choose(&self, accept: impl Fn(&Vcpu<H>) -> bool) -> Option<&Vcpu<H>> {
+        let accept = |vcpu: &&Vcpu<H>| !vcpu.retired.load(Relaxed) && accept(vcpu);
+        if self.idle.load(Relaxed) != 0
+            && let Some(parked) = self.vcpus().find(|vcpu| vcpu.is_parked() && accept(vcpu))
+        {
+            return Some(parked);
+        }
+        let count = self.count.load(Acquire).max(1);
+        let turn = self.next.fetch_add(1, Relaxed) % count;
+        self.vcpus()
+            .skip(turn)
+            .chain(self.vcpus().take(turn))
+            .find(accept)
+    }
+
+    /// Gives a coroutine whose levels have changed its place. With `propagate`, a
+    /// blocked one that became more urgent and lends its level is polled, so
+    /// that what it waits for learns of it.
+    ///
+    /// # Safety
+    /// The caller holds a reference to the coroutine.
+    pub(crate) unsafe fn resettle(&self, coroutine: NonNull<Header<H>>, propagate: bool) {
+        let _critical = Critical::<H>::enter();
+        // SAFETY: referenced, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        let before = header.level();
+        loop {
+            let vcpu = header.vcpu();
+            // SAFETY: passed on.
+            let settled = unsafe { vcpu.locked().settle(coroutine) };
+            vcpu.look_again();
+            if settled {
+                break;
+            }
+        }
+        if propagate && header.level() < before && header.lends() {
+            // SAFETY: as above.
+            unsafe { waker::wake_slot(header.slot_ptr()) };
+        }
+    }
+
+    /// Runs `f` with the control block of a living coroutine.
+    pub(super) fn with<R>(
+        &self,
+        id: CoroutineId,
+        f: impl FnOnce(NonNull<Header<H>>) -> R,
+    ) -> Result<R, Dead> {
+        let place = self.table.find(id.index()).ok_or(Dead)?;
+        // SAFETY: slots live as long as the table.
+        let slot = unsafe { place.as_ref() };
+        if !slot.word.retain_by_id(id.generation()) {
+            return Err(Dead);
+        }
+        let result = f(slot.header());
+        // SAFETY: the reference just taken.
+        unsafe { waker::release(place) };
+        Ok(result)
+    }
+
+    pub(super) fn wake(&self, id: CoroutineId, cancel: bool) -> Result<(), Dead> {
+        let slot = self.table.slot(id.index()).ok_or(Dead)?;
+        let _critical = Critical::<H>::enter();
+        match slot.word.wake_by_id(id.generation(), cancel) {
+            Wake::Exited => Err(Dead),
+            Wake::Absorbed => Ok(()),
+            Wake::Enqueue => {
+                // SAFETY: `Enqueue` makes the coroutine ours.
+                unsafe { Vcpu::admit(slot.header()) };
+                Ok(())
+            }
+        }
+    }
+
+    /// The current coroutine of the calling thread, if it is in this domain.
+    pub(super) fn current(&self) -> Option<NonNull<Header<H>>> {
+        self.here().and_then(Vcpu::current)
+    }
+
+    pub(super) fn spawn<F>(
+        &self,
+        future: F,
+        options: SpawnOptions,
+        pinned: Option<&Vcpu<H>>,
+        location: &'static Location<'static>,
+    ) -> Result<JoinHandle<F::Output, H>, SpawnError>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        if self.closed.load(Relaxed) {
+            return Err(SpawnError::Closed);
+        }
+        let _critical = Critical::<H>::enter();
+        let here = self.here().filter(|vcpu| !vcpu.retired.load(Relaxed));
+        let home = pinned.or(here).or_else(|| self.choose(|_| true));
+        let home = home.ok_or(SpawnError::NoVcpu)?;
+        let level = match options.priority {
+            Priority::At(level) => level,
+            Priority::Inherit => match here.and_then(Vcpu::current) {
+                // SAFETY: it is being polled by this thread, hence alive.
+                Some(parent) => unsafe { parent.as_ref() }.level(),
+                None => Level::DEFAULT,
+            },
+        };
+        let birth = Birth {
+            level,
+            kind: options.kind,
+            pinned: pinned.is_some(),
+            vcpu: NonNull::from(home),
+            location,
+        };
+        let slot = self.table.take().ok_or(SpawnError::OutOfMemory)?;
+        let header = match allocate(future, slot, &birth) {
+            Ok(header) => header,
+            Err(future) => {
+                self.table.give_back(slot);
+                drop(future);
+                return Err(SpawnError::OutOfMemory);
+            }
+        };
+        // SAFETY: slots live as long as the domain; this one is ours.
+        let shared = unsafe { slot.as_ref() };
+        shared.set_header(header);
+        let generation = shared.word.init(true, options.start);
+        let id = CoroutineId::new(Table::index(slot), generation);
+        match here {
+            Some(here) => here.counters.spawned(),
+            None => drop(self.spawned_outside.fetch_add(1, Relaxed)),
+        }
+        // SAFETY: the coroutine has this output, and the word counts the handle.
+        let handle = unsafe { JoinHandle::new(slot, id) };
+        home.trace(header, State::Created);
+        if options.start {
+            // SAFETY: `init` made the coroutine ours to enqueue.
+            unsafe { Vcpu::admit(header) };
+        }
+        Ok(handle)
+    }
+
+    /// Cancels everything. No vCPU is served any more, except by the calling
+    /// thread.
+    pub(super) fn shut_down(&self) {
+        self.closed.store(true, SeqCst);
+        for rounds in 0.. {
+            for vcpu in self.vcpus() {
+                while let Some(coroutine) = { vcpu.locked().take_any() } {
+                    // SAFETY: out of its queue, so owned by us.
+                    unsafe { discard(coroutine) };
+                }
+            }
+            let mut living = false;
+            for (_, slot) in self.table.slots() {
+                let Some(generation) = slot.word.tenant() else {
+                    continue;
+                };
+                living = true;
+                if slot.word.wake_by_id(generation, true) == Wake::Enqueue {
+                    // SAFETY: `Enqueue` makes the coroutine ours.
+                    unsafe { discard(slot.header()) };
+                }
+            }
+            if !living {
+                return;
+            }
+            // Somebody who has woken one is about to put it into an inbox.
+            self.host.relax(rounds);
+        }
+    }
+
+    /// The mark of an orphaned slot held a count.
+    ///
+    /// # Safety
+    /// The caller freed a slot that was marked.
+    pub(crate) unsafe fn release_orphan(this: NonNull<Inner<H>>) {
+        // SAFETY: `this` came from an `Arc`, and the mark counted it.
+        unsafe { Arc::decrement_strong_count(this.as_ptr()) };
+    }
+}
+
+/// Ends a coroutine without another poll.
+///
+/// # Safety
+/// The caller owns it.
+pub(super) unsafe fn discard<H: Host>(coroutine: NonNull<Header<H>>) {
+    // SAFETY: owned; its vCPU lives as long as the domain.
+    unsafe {
+        let end = Header::cancel(coroutine);
+        let vcpu = coroutine.as_ref().vcpu.load(Relaxed);
+        exit(&*vcpu, coroutine, end);
+    }
+}
+
+impl<H: Host> Drop for Inner<H> {
+    fn drop(&mut self) {
+        for vcpu in &self.vcpus {
+            let vcpu = vcpu.swap(null_mut(), Relaxed);
+            if !vcpu.is_null() {
+                // SAFETY: made by `Box::into_raw`, and nobody is left.
+                drop(unsafe { Box::from_raw(vcpu) });
+            }
+        }
+    }
+}

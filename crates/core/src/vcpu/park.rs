@@ -1,0 +1,56 @@
+//! Parking: a vCPU that has nothing to do waits, and every wake for it ends the wait.
+//!
+//! No wake is lost between the decision to wait and the wait: [`Vcpu::prepare_park`] sets the flag, then looks at the queues; a
+//! waker fills a queue, then looks at the flag; both with sequentially consistent steps, so one of them sees the other.
+
+use super::Vcpu;
+use crate::host::Host;
+use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::fence;
+
+impl<H: Host> Vcpu<H> {
+    /// Announces that the vCPU is about to wait. True: go and wait, every wake
+    /// from now on ends in [`Host::pend`]. False: there is work; do not wait.
+    pub fn prepare_park(&self) -> bool {
+        let domain = self.inner();
+        // Before the flag: whoever takes the flag down subtracts.
+        domain.idle.fetch_add(1, SeqCst);
+        if self.parked.swap(true, SeqCst) {
+            domain.idle.fetch_sub(1, SeqCst);
+        }
+        fence(SeqCst);
+        // A bit of `arriving` that outlived its coroutine counts as work: the
+        // next pick clears it, and the bitmap of a parked vCPU is the truth.
+        let work = !self.inbox.is_empty()
+            || (self.ready.load(Relaxed) | self.arriving.load(Relaxed)) != 0
+            || (domain.active.load(Relaxed) > 1 && domain.victim(self, u64::MAX).is_some());
+        if work {
+            self.unpark();
+        }
+        !work
+    }
+
+    /// The wait is over, for whatever reason.
+    pub fn unpark(&self) {
+        if self.parked.swap(false, SeqCst) {
+            self.inner().idle.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Has something come in since the last pick? Loads only; for a host that
+    /// spins a little before it parks.
+    #[must_use]
+    pub fn has_arrivals(&self) -> bool {
+        !self.inbox.is_empty() || self.ready.load(Relaxed) != 0
+    }
+
+    /// Ends the vCPU's wait, if it waits.
+    pub(crate) fn kick(&self) -> bool {
+        let was_parked = self.parked.swap(false, SeqCst);
+        if was_parked {
+            self.inner().idle.fetch_sub(1, SeqCst);
+            self.inner().host.pend(self.index);
+        }
+        was_parked
+    }
+}

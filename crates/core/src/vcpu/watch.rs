@@ -1,0 +1,99 @@
+//! [`Poll`]: a poll as a watchdog sees it.
+//!
+//! A thread that wants to know of long polls looks, from time to time, at
+//! [`Vcpu::current_poll`](crate::Vcpu::current_poll) and asks by
+//! [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll) to be told of its end.
+//! So the clock is read at the end of polls that somebody has seen under way, and of
+//! no other: whoever looks every *t* hears of every poll that takes longer than *t*,
+//! and of shorter ones as often as they are long.
+//!
+//! Cost: one load and one comparison per poll, whether anybody looks or not, and 8
+//! bytes per coroutine for the place where it was spawned.
+
+use core::panic::Location;
+use core::ptr::{NonNull, null_mut};
+
+use super::{Vcpu, id_of};
+use crate::coroutine::Header;
+use crate::host::Host;
+use crate::id::CoroutineId;
+use crate::level::Level;
+use crate::sync::Ordering::{Acquire, Relaxed};
+use crate::table::Slot;
+use crate::waker;
+
+/// A poll that is under way, or has just ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Poll {
+    /// Whose.
+    pub id: CoroutineId,
+    /// Its effective level.
+    pub level: Level,
+    /// Where it was spawned.
+    pub location: &'static Location<'static>,
+    /// When the poll began, in the host's ticks; up to four short polls too early.
+    pub began: u64,
+}
+
+impl Poll {
+    /// # Safety
+    /// The caller owns the coroutine or holds a reference to it.
+    pub(crate) unsafe fn of<H: Host>(coroutine: NonNull<Header<H>>, began: u64) -> Poll {
+        // SAFETY: alive, says the caller.
+        let header = unsafe { coroutine.as_ref() };
+        Poll {
+            id: id_of(coroutine),
+            level: header.level(),
+            location: header.location,
+            began,
+        }
+    }
+}
+
+impl<H: Host> Vcpu<H> {
+    /// The poll that is under way here, from any thread; `None` if there is none, or
+    /// if it ended meanwhile. A handful of atomic steps, and no lock.
+    #[must_use]
+    pub fn current_poll(&self) -> Option<Poll> {
+        let slot = NonNull::new(self.current.load(Acquire))?;
+        let began = self.clock.load(Relaxed);
+        // SAFETY: slots live as long as the domain.
+        let word = unsafe { &slot.as_ref().word };
+        let generation = word.generation();
+        if !word.retain_by_id(generation) {
+            return None;
+        }
+        // SAFETY: just referenced.
+        let poll = unsafe { Poll::of(slot.as_ref().header(), began) };
+        // SAFETY: the reference just taken.
+        unsafe { waker::release(slot) };
+        let same = self.current.load(Relaxed) == slot.as_ptr() && self.clock.load(Relaxed) == began;
+        same.then_some(poll)
+    }
+
+    /// When the poll that is under way here ends, [`Host::watched`] is told how long it
+    /// took. Any thread; two loads and a store.
+    pub fn watch_current_poll(&self) {
+        self.watched.store(self.current.load(Relaxed), Relaxed);
+    }
+
+    /// Is the poll that has just ended to say how long it took? One load.
+    #[inline]
+    pub(crate) fn is_watched(&self, slot: NonNull<Slot<H>>) -> bool {
+        self.watched.load(Relaxed) == slot.as_ptr()
+    }
+
+    /// A watched poll, which began at tick `began`, has ended.
+    ///
+    /// # Safety
+    /// The caller owns the coroutine.
+    #[cold]
+    pub(crate) unsafe fn was_watched(&self, coroutine: NonNull<Header<H>>, began: u64) {
+        self.watched.store(null_mut(), Relaxed);
+        // SAFETY: owned, hence alive.
+        let poll = unsafe { Poll::of(coroutine, began) };
+        // What is polled next is not charged for it.
+        self.refresh_clock();
+        self.inner().host.watched(self.index, &poll, self.clock());
+    }
+}
