@@ -272,9 +272,19 @@ fn completion_words(n: u64) -> [u64; 3] {
     [0, 1, 2].map(|n| unsafe { &*page.add(first + n) }.load(Relaxed))
 }
 
+/// As [`drain`], where one that comes at this moment may wait until the next look: then
+/// it causes an interrupt. Two loads, if there is none.
+#[inline]
+pub(crate) fn drain_if_any() {
+    if word(RING_HEAD).load(Relaxed) != word(RING_TAIL).load(Relaxed) {
+        drain();
+    }
+}
+
 /// Takes all completions, unless another thread does: results into their operations,
 /// wakes.
-pub(crate) fn drain() {
+#[cold]
+fn drain() {
     // What came after the last look and before the word was taken down has caused no
     // interrupt.
     while has_completions() {

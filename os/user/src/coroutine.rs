@@ -45,11 +45,11 @@ impl<F: Future> Drop for Task<F> {
     }
 }
 
-extern "C" fn poll<F: Future>(task: u64) -> u64 {
+extern "C" fn poll<F: Future>(task: u64, cid: Cid) -> u64 {
     // SAFETY: the scheduler passes the box that `spawn` gave it, polls it nowhere
     // else meanwhile, and has not discarded it.
     let task = unsafe { &mut *(task as *mut Task<F>) };
-    let waker = waker(current());
+    let waker = waker(cid);
     // SAFETY: the future is in a box that is never moved out of.
     let future = unsafe { Pin::new_unchecked(&mut task.future) };
     match future.poll(&mut Context::from_waker(&waker)) {

@@ -60,7 +60,7 @@ impl Cpu {
 /// Polls coroutines until `stop` says so: the loop of each thread that serves a vCPU.
 pub(crate) fn serve(stop: impl Fn() -> bool) {
     while !stop() {
-        asynchronous::drain();
+        asynchronous::drain_if_any();
         match vdso::upshift_turn() {
             turn if turn == Turn::Polled as u64 => {}
             turn if turn == Turn::Overtaken as u64 => {

@@ -21,8 +21,9 @@ use crate::sys;
 #[inline]
 fn line(word: usize) -> &'static AtomicU64 {
     let first: *const AtomicU64;
-    // SAFETY: reads a register that the kernel has set and nothing else uses.
-    unsafe { asm!("mv {}, tp", out(reg) first, options(nomem, nostack, preserves_flags)) };
+    // SAFETY: reads a register that the kernel has set and nothing else uses; `pure`,
+    // for a call that returns has stayed on one thread.
+    unsafe { asm!("mv {}, tp", out(reg) first, options(pure, nomem, nostack, preserves_flags)) };
     // SAFETY: the kernel maps the page of lines into every process before it starts;
     // they are words that kernel and program access atomically.
     unsafe { &*first.add(word) }
@@ -33,7 +34,7 @@ fn line(word: usize) -> &'static AtomicU64 {
 pub fn enter() {
     let critical = line(CRITICAL);
     // Only the thread itself writes it, and its handler leaves it as it was.
-    critical.store(critical.load(Relaxed) + 1, Relaxed);
+    critical.store(critical.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
 /// The end of that. The kernel has the hart if it is owed to it.

@@ -144,7 +144,8 @@ pub(crate) fn server() -> Option<&'static Server> {
 fn first() -> *const AtomicU64 {
     let first;
     // SAFETY: reads a register that the kernel has set and nothing else uses.
-    unsafe { asm!("mv {}, tp", out(reg) first, options(nomem, nostack, preserves_flags)) };
+    // `pure`: within a call, whatever its length, it is the same thread.
+    unsafe { asm!("mv {}, tp", out(reg) first, options(pure, nomem, nostack, preserves_flags)) };
     first
 }
 
@@ -166,14 +167,14 @@ pub(crate) fn line(word: usize) -> &'static AtomicU64 {
 pub(crate) fn enter() {
     let critical = line(CRITICAL);
     // Only the thread itself writes it, and its handler leaves it as it was.
-    critical.store(critical.load(Relaxed) + 1, Relaxed);
+    critical.store(critical.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
 /// The end of that. The kernel has its hart if it is owed to it.
 #[inline]
 pub(crate) fn leave() {
     let critical = line(CRITICAL);
-    let left = critical.load(Relaxed) - 1;
+    let left = critical.load(Relaxed).wrapping_sub(1);
     critical.store(left, Relaxed);
     if left == 0 && line(OWED).load(Relaxed) != 0 {
         give_back();
@@ -188,32 +189,50 @@ fn give_back() {
 }
 
 /// Tells the kernel which levels are ready or running on the vCPU of this thread.
-/// `running`: the level that is about to run; `None`: whatever runs now.
-pub(crate) fn publish(running: Option<Level>) {
-    let Some(Server { executor, .. }) = server() else {
-        return;
-    };
-    let bits = || {
-        let running = running.or(executor.running_level());
-        executor.bitmap() | running.map_or(0, Level::bit)
-    };
-    let mut now = bits();
+/// Loads only, if that is what it knows.
+#[inline]
+pub(crate) fn publish(server: &Server, running: impl Fn() -> Option<Level>) {
+    let word = line(LOCAL_BITMAP);
+    let mut known = word.load(Relaxed);
     loop {
-        line(LOCAL_BITMAP).store(now, Release);
-        // A wake may have come after the bits were read, and set its own.
-        match bits() {
-            same if same == now => return,
-            changed => now = changed,
+        let bits = server.executor.bitmap() | running().map_or(0, Level::bit);
+        if bits == known {
+            return;
         }
+        // Another look afterwards: a wake may have come after the bits were read, and
+        // set its own.
+        word.store(bits, Release);
+        known = bits;
+    }
+}
+
+/// The same, with what runs now.
+pub(crate) fn publish_all() {
+    if let Some(server) = server() {
+        publish(server, || server.executor.running_level());
+    }
+}
+
+/// Something may have become ready on the vCPU of this thread, nothing less. Three
+/// loads, if the kernel knows the levels of all that is.
+#[inline]
+pub(crate) fn publish_more() {
+    if let Some(server) = server()
+        && server.executor.bitmap() & !line(LOCAL_BITMAP).load(Relaxed) != 0
+    {
+        publish_all();
     }
 }
 
 /// Does something wait elsewhere that is more urgent than all there is here?
+#[inline]
 pub(crate) fn is_overtaken() -> bool {
     let here = line(LOCAL_BITMAP).load(Relaxed);
+    // Those below the lowest bit; all, if nothing is here.
+    let more_urgent = here.wrapping_sub(1) & !here;
     // SAFETY: a page of words that the kernel writes and we read.
     let elsewhere = unsafe { &*(layout::GLOBAL as *const AtomicU64) }.load(Relaxed);
-    elsewhere.trailing_zeros() < here.trailing_zeros()
+    elsewhere & more_urgent != 0
 }
 
 /// A system call of at most two arguments; its answer.

@@ -41,6 +41,10 @@ use upshift_core::{
 
 use host::{Server, VdsoHost, domain, server};
 
+/// Ticks. While polls are shorter, the scheduler reads the clock at every fourth only:
+/// programs see nothing of its accounts, and the kernel watches over quanta.
+const COARSE_BELOW: u64 = 200;
+
 /// Makes the scheduler; the calling thread serves its first vCPU. `allocate(size,
 /// align)` and `release(address, size, align)` are the program's. 1: done; 0: no
 /// memory, or it was done before.
@@ -52,6 +56,7 @@ extern "C" fn upshift_init(allocate: u64, release: u64) -> u64 {
     chaos::init();
     let config = Config {
         chaos: chaos::seed(),
+        coarse_below: COARSE_BELOW,
         ..Config::default()
     };
     let domain = Box::new(Domain::new(VdsoHost, config));
@@ -107,15 +112,21 @@ extern "C" fn upshift_release() -> u64 {
 /// A coroutine of the program.
 struct Task {
     task: u64,
-    poll: extern "C" fn(u64) -> u64,
+    /// The name of the coroutine, once it was polled; 0 before.
+    id: u64,
+    poll: extern "C" fn(u64, u64) -> u64,
     discard: extern "C" fn(u64),
 }
 
 impl Future for Task {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        match (self.poll)(self.task) {
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.id == 0 {
+            self.id = upshift_current();
+        }
+        match (self.poll)(self.task, self.id) {
             0 => Poll::Pending,
             _ => Poll::Ready(()),
         }
@@ -139,7 +150,8 @@ fn spawn(
     let task = unsafe {
         Task {
             task,
-            poll: core::mem::transmute::<u64, extern "C" fn(u64) -> u64>(poll),
+            id: 0,
+            poll: core::mem::transmute::<u64, extern "C" fn(u64, u64) -> u64>(poll),
             discard: core::mem::transmute::<u64, extern "C" fn(u64)>(discard),
         }
     };
@@ -149,14 +161,14 @@ fn spawn(
         ..SpawnOptions::default()
     };
     let spawned = spawn(task, options);
-    host::publish(None);
+    host::publish_more();
     match spawned {
         Some(Ok(handle)) => handle.id().to_u64(),
         _ => 0,
     }
 }
 
-/// Starts a coroutine: `poll(task)` until it answers other than 0, then
+/// Starts a coroutine: `poll(task, id)` until it answers other than 0, then
 /// `discard(task)`, on any thread that serves a vCPU. A level above 63 is the
 /// spawner's own. Returns its id; 0: no memory, and `task` is discarded.
 #[unsafe(no_mangle)]
@@ -182,7 +194,7 @@ extern "C" fn upshift_spawn_local(task: u64, poll: u64, discard: u64, level: u64
 extern "C" fn upshift_wake(id: u64) -> u64 {
     let id = CoroutineId::from_u64(id);
     let woken = domain().is_some_and(|domain| domain.wake(id).is_ok());
-    host::publish(None);
+    host::publish_more();
     u64::from(woken)
 }
 
@@ -196,7 +208,7 @@ extern "C" fn upshift_reprio(id: u64, level: u64) -> u64 {
     let done = level
         .zip(domain())
         .is_some_and(|(level, domain)| domain.reprio(id, level).is_ok());
-    host::publish(None);
+    host::publish_all();
     u64::from(done)
 }
 
@@ -231,11 +243,12 @@ extern "C" fn upshift_turn() -> u64 {
     host::enter();
     let picked = server.executor.pick(server.back.take());
     let Some(Picked::Poll(coroutine)) = picked else {
-        host::publish(None);
+        host::publish(server, || None);
         host::leave();
         return Turn::Idle as u64;
     };
-    host::publish(Some(coroutine.level()));
+    let level = coroutine.level();
+    host::publish(server, || Some(level));
     host::leave();
     if let Polled::Yielded(yielded) = coroutine.poll() {
         server.back.set(Some(yielded));
