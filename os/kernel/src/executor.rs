@@ -13,14 +13,14 @@ use core::sync::atomic::fence;
 use core::task::Poll;
 
 use upshift_core::{
-    Config, Domain, Executor, JoinHandle, Level, Picked, Polled, SpawnError, SpawnOptions,
+    Config, Domain, Executor, JoinHandle, Level, Picked, Polled, SpawnError, SpawnOptions, Vcpu,
 };
 
 use crate::arch::host::{KernelHost, spawn_switching};
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
 use crate::trace::Purpose;
-use crate::{MAX_HARTS, chaos, hart, switching, trace};
+use crate::{MAX_HARTS, chaos, clock, hart, switching, trace};
 
 /// The least urgent level that work may have.
 pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
@@ -28,6 +28,10 @@ pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
 /// The scheduler's table has room for so many from the beginning: two processes with as
 /// many calls as they may have. With more it grows, and stays so.
 const COROUTINES: usize = 8192;
+
+/// While polls take less, the scheduler reads the clock at every fourth only: nobody
+/// reads its accounts. In microseconds.
+const COARSE_BELOW_MICROS: u64 = 20;
 
 static DOMAIN: Once<Domain<KernelHost>> = Once::new();
 
@@ -45,7 +49,11 @@ pub(crate) fn domain() -> &'static Domain<KernelHost> {
 /// # Panics
 /// Without memory for that: it is boot time.
 pub(crate) fn init(harts: usize) {
-    let domain = Domain::new(KernelHost, Config::default());
+    let config = Config {
+        coarse_below: clock::from_micros(COARSE_BELOW_MICROS),
+        ..Config::default()
+    };
+    let domain = Domain::new(KernelHost, config);
     domain.reserve(COROUTINES).expect("memory to boot");
     for place in &EXECUTORS[..harts] {
         let executor = domain.add_vcpu().expect("as many vCPUs as harts");
@@ -123,6 +131,13 @@ pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     }
 }
 
+/// Is a coroutine of the kernel ready, on whatever hart, that is at least as urgent as
+/// what the calling hart runs, on this vCPU?
+pub(crate) fn has_as_urgent(vcpu: &Vcpu<KernelHost>) -> bool {
+    let level = vcpu.running_level().unwrap_or(Level::LEAST_URGENT);
+    domain().bitmap() & (level.more_urgent_bits() | level.bit()) != 0
+}
+
 /// Is a coroutine of the kernel ready, on whatever hart, that is more urgent than
 /// `level`? Counts those in inboxes, which `Vcpu::need_preempt` may not.
 pub(crate) fn has_more_urgent(level: Level) -> bool {
@@ -136,24 +151,28 @@ pub(crate) fn has_more_urgent(level: Level) -> bool {
 /// user mode is not, it is in the middle of a poll that may take for ever. So
 /// whoever has woken something looks, after its poll or before it goes to user
 /// mode, at the harts in user mode; the one that is interrupted takes the
-/// coroutine from wherever it is. Such a hart has set `in_user` before it looked at
+/// coroutine from wherever it is. Such a hart has set its bit before it looked at
 /// the queues for the last time (`switching.rs`), and the waker has filled the
-/// queue before it looks at `in_user`, both sequentially consistent: one of them
-/// sees the other. O(harts).
+/// queue before it looks at the bits, both sequentially consistent: one of them
+/// sees the other. A load without a hart in user mode, else O(harts).
 pub(crate) fn interrupt_overtaken() {
-    let waiting = domain().bitmap();
     fence(SeqCst);
+    let in_user = hart::in_user();
+    if in_user == 0 {
+        return;
+    }
+    let waiting = domain().bitmap();
     let mut least = (waiting.trailing_zeros(), None);
-    for (index, (hart, vcpu)) in hart::online().iter().zip(domain().vcpus()).enumerate() {
-        if hart.in_user.load(SeqCst)
+    for (index, vcpu) in domain().vcpus().enumerate() {
+        if in_user >> index & 1 != 0
             && let Some(level) = vcpu.running_level()
             && u32::from(level.get()) > least.0
         {
-            least = (u32::from(level.get()), Some((index, hart)));
+            least = (u32::from(level.get()), Some(index));
         }
     }
-    if let Some((index, hart)) = least.1
-        && hart.in_user.swap(false, SeqCst)
+    if let Some(index) = least.1
+        && hart::takes_from_user(index)
     {
         hart::interrupt(index);
     }

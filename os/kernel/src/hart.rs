@@ -20,9 +20,6 @@ pub(crate) struct Hart {
     pub(crate) in_interrupt: AtomicBool,
     /// The vCPU it serves, once it does.
     pub(crate) vcpu: AtomicPtr<Vcpu<KernelHost>>,
-    /// It is in user mode, or about to be: whoever makes something more urgent
-    /// ready there takes this down and sends an IPI.
-    pub(crate) in_user: AtomicBool,
     /// The coroutine that runs user programs on it.
     pub(crate) switching: AtomicU64,
     /// The end of the running program's quantum; `u64::MAX` without one.
@@ -36,12 +33,14 @@ static HARTS: [Hart; MAX_HARTS] = [const {
         id: AtomicUsize::new(0),
         in_interrupt: AtomicBool::new(false),
         vcpu: AtomicPtr::new(null_mut()),
-        in_user: AtomicBool::new(false),
         switching: AtomicU64::new(0),
         quantum_end: AtomicU64::new(u64::MAX),
         timers: IrqLock::new(Timers::new()),
     }
 }; MAX_HARTS];
+
+/// Bit of each hart that is in user mode, or about to be.
+static IN_USER: AtomicU64 = AtomicU64::new(0);
 
 /// How many harts serve a vCPU.
 static ONLINE: AtomicUsize = AtomicUsize::new(0);
@@ -78,6 +77,24 @@ pub(crate) fn wait_online(index: usize) -> bool {
         core::hint::spin_loop();
     }
     true
+}
+
+/// Hart `index` is in user mode from now on, or about to be: whoever makes something
+/// more urgent ready takes this down ([`takes_from_user`]) and sends an IPI.
+/// Sequentially consistent, like the others.
+pub(crate) fn enters_user(index: usize) {
+    IN_USER.fetch_or(1 << index, SeqCst);
+}
+
+/// Hart `index` is not in user mode any more, or will not be for long. True: it was, so
+/// the caller, if it is another hart, is to interrupt it.
+pub(crate) fn takes_from_user(index: usize) -> bool {
+    IN_USER.fetch_and(!(1 << index), SeqCst) & 1 << index != 0
+}
+
+/// The harts in user mode, as bits. One load.
+pub(crate) fn in_user() -> u64 {
+    IN_USER.load(SeqCst)
 }
 
 /// Sends an IPI: the hart comes back from its wait, or into the kernel.

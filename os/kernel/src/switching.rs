@@ -52,17 +52,26 @@ fn turn() {
     // Masked but for the time in user mode and in system calls, so that nothing
     // comes between a last look at the queues and `sret` or `wfi`.
     let interrupts = csr::interrupts_off();
-    match users::take(index) {
-        Next::Run(thread) => {
-            Turn {
-                hart: hart::at(index),
-                index,
-                vcpu,
+    loop {
+        match users::take(index) {
+            Next::Run(thread) => {
+                Turn {
+                    hart: hart::at(index),
+                    index,
+                    vcpu,
+                }
+                .run(thread);
             }
-            .run(thread);
+            Next::GiveWay => break,
+            Next::Idle => {
+                idle(vcpu);
+                break;
+            }
         }
-        Next::GiveWay => {}
-        Next::Idle => idle(vcpu),
+        // The next thread at once, unless a coroutine of the kernel is due before it.
+        if executor::has_as_urgent(vcpu) {
+            break;
+        }
     }
     csr::interrupts_restore(interrupts);
 }
@@ -137,17 +146,17 @@ impl Turn<'_> {
             global::publish();
             executor::interrupt_overtaken();
             // Before the last look: see `executor::interrupt_overtaken`.
-            self.hart.in_user.store(true, SeqCst);
+            hart::enters_user(self.index);
             fence(SeqCst);
             chaos::dawdle();
             if let Some(leave) = self.must_leave(&mut thread, &space) {
-                self.hart.in_user.store(false, SeqCst);
+                hart::takes_from_user(self.index);
                 return Some((thread, leave));
             }
             thread.deliver_interrupt(&space);
             trace::enters(&thread, &space);
             let trap = thread.context.run();
-            self.hart.in_user.store(false, SeqCst);
+            hart::takes_from_user(self.index);
             trace::leaves(&thread, &space, trap.suspends());
             match self.after(trap, thread, &space) {
                 After::GoesOn(same) => thread = same,
@@ -244,8 +253,8 @@ impl Turn<'_> {
 
 /// Makes the harts that run programs look at what they run.
 pub(crate) fn interrupt_programs() {
-    for (index, hart) in hart::online().iter().enumerate() {
-        if hart.in_user.swap(false, SeqCst) {
+    for index in 0..hart::online().len() {
+        if hart::takes_from_user(index) {
             hart::interrupt(index);
         }
     }

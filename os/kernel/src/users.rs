@@ -14,7 +14,8 @@
 //! lock of the queue, so a raise cannot be overwritten by an older lowering.
 
 use alloc::boxed::Box;
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use upshift_core::{CoroutineId, LEVELS, Level};
 
@@ -59,8 +60,6 @@ struct Doing {
 }
 
 struct Users {
-    /// Bit L: a thread of level L is ready.
-    ready: u64,
     lists: [List; LEVELS],
     places: [Entry; MAX_THREADS],
     /// The first free place that was in use before.
@@ -70,8 +69,10 @@ struct Users {
     harts: [Doing; MAX_HARTS],
 }
 
+/// Bit L: a thread of level L is ready. Written under the lock of `USERS`.
+static READY: AtomicU64 = AtomicU64::new(0);
+
 static USERS: IrqLock<Users> = IrqLock::new(Users {
-    ready: 0,
     lists: [List {
         head: NONE,
         tail: NONE,
@@ -147,7 +148,7 @@ impl Users {
         };
         self.join(level, prev, place);
         self.join(level, place, next);
-        self.ready |= 1 << level;
+        READY.store(ready() | 1 << level, Release);
     }
 
     /// Makes two places of a list neighbours; `NONE` stands for its ends.
@@ -173,14 +174,14 @@ impl Users {
         let (level, next, prev) = (*level, *next, *prev);
         self.join(level, prev, next);
         if self.lists[usize::from(level)].head == NONE {
-            self.ready &= !(1 << level);
+            READY.store(ready() & !(1 << level), Release);
         }
         Some(thread)
     }
 
     /// The most urgent level that has a ready thread; 64 without one.
     fn most_urgent(&self) -> u8 {
-        self.ready.trailing_zeros() as u8
+        ready().trailing_zeros() as u8
     }
 
     /// Sets the level of a hart's switching coroutine. Under the queue's lock;
@@ -254,8 +255,9 @@ pub(crate) fn push_front(thread: Box<Thread>) {
 /// runs one in user mode.
 pub(crate) fn interrupt(process: &Process) -> bool {
     let users = USERS.lock();
+    let in_user = hart::in_user();
     let runs = |index: &usize| {
-        users.harts[*index].process == process.number() && hart::at(*index).in_user.load(SeqCst)
+        users.harts[*index].process == process.number() && in_user >> index & 1 != 0
     };
     let least = (0..MAX_HARTS)
         .filter(runs)
@@ -306,14 +308,14 @@ fn wake_hart(index: Option<usize>) {
             // This hart is in the kernel, and looks before it goes anywhere.
             return;
         }
-        hart::at(index).in_user.store(false, SeqCst);
+        hart::takes_from_user(index);
         hart::interrupt(index);
     }
 }
 
-/// The levels that have a ready thread.
+/// The levels that have a ready thread. One load.
 pub(crate) fn ready() -> u64 {
-    USERS.lock().ready
+    READY.load(Acquire)
 }
 
 /// Takes a ready thread of a process out of its place, because it has ended.
@@ -383,6 +385,5 @@ pub(crate) fn changed_level(index: usize, level: Level) {
 
 /// Is a ready thread more urgent than `level`, or, with `equal`, as urgent?
 pub(crate) fn is_overtaken(level: Level, equal: bool) -> bool {
-    let ready = USERS.lock().ready;
-    ready & (level.more_urgent_bits() | if equal { level.bit() } else { 0 }) != 0
+    ready() & (level.more_urgent_bits() | if equal { level.bit() } else { 0 }) != 0
 }
