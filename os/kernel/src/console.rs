@@ -131,9 +131,9 @@ impl Awaited for Console {
     }
 }
 
-/// Waits for input and takes as much as there is, at most the buffer.
-pub(crate) async fn read(buffer: &mut [u8]) -> usize {
-    until(&CONSOLE, |console| console.take(buffer)).await
+/// Waits for input.
+pub(crate) async fn readable() {
+    until(&CONSOLE, |console| (console.taken < console.put).then_some(())).await;
 }
 
 /// Takes as much input as there is, if there is any.

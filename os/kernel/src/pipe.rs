@@ -38,7 +38,7 @@ impl Ring {
             *byte = self.bytes[self.taken % CAPACITY];
             self.taken += 1;
         }
-        (count > 0 || self.writers == 0).then_some(count)
+        (count > 0 || to.is_empty() || self.writers == 0).then_some(count)
     }
 
     /// Puts in what fits, or says that nobody will take it.
@@ -85,17 +85,18 @@ pub(crate) fn new() -> Result<(End, End), Error> {
 }
 
 impl End {
-    /// Waits for bytes; 0 at the end.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`] at the writing end.
-    pub(crate) async fn read(&self, to: &mut [u8]) -> Result<usize, Error> {
-        if self.writes {
-            return Err(Error::BadFile);
-        }
-        let count = until(&self.ring, |ring| ring.take(to)).await;
-        self.wake();
-        Ok(count)
+    /// Waits for bytes, or the end.
+    pub(crate) async fn readable(&self) {
+        let look = |ring: &mut Ring| (ring.put != ring.taken || ring.writers == 0).then_some(());
+        until(&self.ring, look).await;
+    }
+
+    /// Waits for room, or until nobody reads any more.
+    pub(crate) async fn writable(&self) {
+        let look = |ring: &mut Ring| {
+            (ring.put - ring.taken < CAPACITY || ring.readers == 0).then_some(())
+        };
+        until(&self.ring, look).await;
     }
 
     /// Takes what there is; 0 at the end. `None`: nothing yet.
@@ -127,22 +128,17 @@ impl End {
         Some(result)
     }
 
-    /// Waits for room and puts in what fits.
-    ///
-    /// # Errors
-    /// [`Error::BrokenPipe`]; [`Error::BadFile`] at the reading end.
-    pub(crate) async fn write(&self, from: &[u8]) -> Result<usize, Error> {
+    /// Puts in what fits. `None`: nothing does.
+    pub(crate) fn put(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         if !self.writes {
-            return Err(Error::BadFile);
+            return Some(Err(Error::BadFile));
         }
-        let count = until(&self.ring, |ring| ring.put(from)).await?;
-        self.wake();
-        Ok(count)
-    }
-
-    fn wake(&self) {
-        let waiters = self.ring.lock().waiters.take();
+        let mut ring = self.ring.lock();
+        let result = ring.put(from)?;
+        let waiters = ring.waiters.take();
+        drop(ring);
         waiters.wake();
+        Some(result)
     }
 }
 
@@ -163,11 +159,16 @@ impl Clone for End {
 impl Drop for End {
     fn drop(&mut self) {
         let mut ring = self.ring.lock();
-        match self.writes {
-            true => ring.writers -= 1,
-            false => ring.readers -= 1,
+        let ends = match self.writes {
+            true => &mut ring.writers,
+            false => &mut ring.readers,
+        };
+        *ends -= 1;
+        // Only the last one changes anything for the other side.
+        if *ends == 0 {
+            let waiters = ring.waiters.take();
+            drop(ring);
+            waiters.wake();
         }
-        drop(ring);
-        self.wake();
     }
 }

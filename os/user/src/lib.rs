@@ -4,20 +4,31 @@
 //! `fn main() -> isize`; what it returns is its status.
 
 #![no_std]
+#![deny(unsafe_code)]
 
 extern crate alloc;
 
 pub mod asynchronous;
+#[allow(unsafe_code)]
 pub mod coroutine;
 pub mod cpu;
+#[allow(unsafe_code)]
 mod heap;
 mod io;
+#[allow(unsafe_code)]
 pub mod lock;
+#[allow(unsafe_code)]
+mod pages;
+#[allow(unsafe_code)]
 mod start;
+#[allow(unsafe_code)]
 pub mod sync;
+#[allow(unsafe_code)]
 pub mod sys;
 pub mod testing;
+#[allow(unsafe_code)]
 pub mod thread;
+#[allow(unsafe_code)]
 mod vdso;
 
 pub use heap::heap_pages;

@@ -7,27 +7,15 @@
 //!
 //! The handler of a user interrupt takes none of these locks.
 
-use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::AtomicBool;
 
 use os_abi::thread::{CRITICAL, OWED};
 
+use crate::pages::line;
 use crate::sys;
-
-/// A word of the calling thread's line.
-#[inline]
-fn line(word: usize) -> &'static AtomicU64 {
-    let first: *const AtomicU64;
-    // SAFETY: reads a register that the kernel has set and nothing else uses; `pure`,
-    // for a call that returns has stayed on one thread.
-    unsafe { asm!("mv {}, tp", out(reg) first, options(pure, nomem, nostack, preserves_flags)) };
-    // SAFETY: the kernel maps the page of lines into every process before it starts;
-    // they are words that kernel and program access atomically.
-    unsafe { &*first.add(word) }
-}
 
 /// The thread begins something that others may have to wait for. Nests.
 #[inline]

@@ -7,10 +7,12 @@
 //! what programs use; tests of the kernel use these.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use os_abi::shared::CHAOS;
-use os_abi::{Error, layout, number, system_calls};
+use os_abi::{Error, number, system_calls};
+
+use crate::pages;
 
 fn call(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
     raw_with(number, arguments, 0)
@@ -47,9 +49,7 @@ pub(crate) fn raw_pair(
 /// Does the kernel of this machine make trouble on purpose?
 #[must_use]
 pub fn is_disturbed() -> bool {
-    // SAFETY: a word of a page that is in every process.
-    let word = unsafe { &*((layout::SHARED as *const AtomicU64).add(CHAOS)) };
-    word.load(Relaxed) != 0
+    pages::shared(CHAOS).load(Relaxed) != 0
 }
 
 fn once(number: usize, arguments: [usize; 6], coroutine: usize) -> (Result<isize, Error>, isize) {

@@ -22,18 +22,22 @@ pub(crate) enum File {
 }
 
 impl File {
-    /// Waits for bytes and takes what there is; 0 at the end.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`]: not for reading.
-    pub(crate) async fn read(&self, to: &mut [u8]) -> Result<usize, Error> {
+    /// Waits until there is something to take, or will never be.
+    pub(crate) async fn readable(&self) {
         match self {
-            File::Console => Ok(console::read(to).await),
-            File::Pipe(end) => end.read(to).await,
+            File::Console => console::readable().await,
+            File::Pipe(end) => end.readable().await,
         }
     }
 
-    /// Takes what there is, if anything is or will ever be.
+    /// Waits until there is room, or nobody who would take anything.
+    pub(crate) async fn writable(&self) {
+        if let File::Pipe(end) = self {
+            end.writable().await;
+        }
+    }
+
+    /// Takes what there is, if anything is or will ever be; 0 at the end.
     pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => console::try_read(to).map(Ok),
@@ -52,17 +56,11 @@ impl File {
         }
     }
 
-    /// Waits for room and puts in what fits.
-    ///
-    /// # Errors
-    /// [`Error::BadFile`]: not for writing; [`Error::BrokenPipe`].
-    pub(crate) async fn write(&self, from: &[u8]) -> Result<usize, Error> {
+    /// Puts in what fits, if anything does or there is an error.
+    pub(crate) fn put(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         match self {
-            File::Console => {
-                console::write(from);
-                Ok(from.len())
-            }
-            File::Pipe(end) => end.write(from).await,
+            File::Console => self.try_write(from),
+            File::Pipe(end) => end.put(from),
         }
     }
 }

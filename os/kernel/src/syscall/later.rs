@@ -16,7 +16,8 @@ use crate::memory::space::UserSlice;
 use crate::process::{self, File, Process};
 use crate::{futex, sleep};
 
-/// Bytes that a call moves at a time: they are in its control block.
+/// Bytes that a call moves at a time. They are on the stack of the hart, never in the
+/// control block of the call: so it is small, and cheap to move to its place.
 const CHUNK: usize = 256;
 
 type Arguments = [usize; 6];
@@ -52,28 +53,32 @@ pub(super) fn read(
         Ok(both) => both,
         Err(error) => return Begin::Done(Err(error)),
     };
-    if at_once {
-        let mut chunk = [0; CHUNK];
-        let want = slice.len().min(CHUNK);
-        if let Some(result) = file.try_read(&mut chunk[..want]) {
-            return Begin::Done(result.and_then(|count| deliver(&process, slice, &chunk[..count])));
-        }
+    if at_once && let Some(answer) = read_now(&process, &file, slice) {
+        return Begin::Done(answer);
     }
-    Begin::Waits(read_file(process, file, slice))
+    Begin::Waits(async move {
+        loop {
+            if let Some(answer) = read_now(&process, &file, slice) {
+                return answer;
+            }
+            file.readable().await;
+        }
+    })
 }
 
-async fn read_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answer {
+/// Reads what there is, at most [`CHUNK`], and gives it to the program. `None`: nothing.
+fn read_now(process: &Process, file: &File, slice: UserSlice) -> Option<Answer> {
     let mut chunk = [0; CHUNK];
     let want = slice.len().min(CHUNK);
-    let count = file.read(&mut chunk[..want]).await?;
-    drop(file);
-    deliver(&process, slice, &chunk[..count])
-}
-
-/// Gives the program what was read.
-fn deliver(process: &Process, slice: UserSlice, bytes: &[u8]) -> Answer {
-    process.space()?.write(slice.part(0, bytes.len()), bytes)?;
-    Ok(bytes.len() as isize)
+    let count = match file.try_read(&mut chunk[..want])? {
+        Ok(count) => count,
+        Err(error) => return Some(Err(error)),
+    };
+    let to = slice.part(0, count);
+    let written = process
+        .space()
+        .and_then(|space| space.write(to, &chunk[..count]));
+    Some(written.map(|()| count as isize))
 }
 
 pub(super) fn write(
@@ -104,23 +109,28 @@ fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<Option<
 }
 
 async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answer {
-    let mut chunk = [0; CHUNK];
     let mut done = 0;
     while done < slice.len() {
-        let part = slice.part(done, CHUNK);
-        process.space()?.read(part, &mut chunk[..part.len()])?;
-        let mut sent = 0;
-        while sent < part.len() {
-            match file.write(&chunk[sent..part.len()]).await {
-                Ok(count) => sent += count,
-                // What was written before the error is the answer.
-                Err(_) if done + sent > 0 => return Ok((done + sent) as isize),
-                Err(error) => return Err(error),
-            }
+        match write_part(&process, &file, slice.part(done, CHUNK)) {
+            Some(Ok(count)) => done += count,
+            // What was written before the error is the answer.
+            Some(Err(_)) if done > 0 => return Ok(done as isize),
+            Some(Err(error)) => return Err(error),
+            None => file.writable().await,
         }
-        done += sent;
     }
     Ok(done as isize)
+}
+
+/// Writes what there is room for of a part of at most [`CHUNK`]. `None`: there is none.
+fn write_part(process: &Process, file: &File, part: UserSlice) -> Option<Result<usize, Error>> {
+    let mut chunk = [0; CHUNK];
+    let chunk = &mut chunk[..part.len()];
+    let read = process.space().and_then(|space| space.read(part, chunk));
+    match read {
+        Ok(()) => file.put(chunk),
+        Err(error) => Some(Err(error)),
+    }
 }
 
 pub(super) fn sleep_until(

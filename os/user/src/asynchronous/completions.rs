@@ -1,0 +1,145 @@
+//! Taking completions out of the ring, and waiting for them.
+//!
+//! [`drain`] runs in the loop of a thread that serves a vCPU, or in the handler of a
+//! user interrupt, which may stop a thread anywhere: it allocates nothing and only
+//! sets atomics. One thread at a time drains: whoever makes the word `DRAINING` a 1;
+//! when it has made it a 0 again it looks once more, so the others need not wait.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+use os_abi::Error;
+use os_abi::shared::{DRAINING, HANDLER, RING_HEAD, RING_TAIL, completion};
+
+use super::operations;
+use crate::pages::{self, shared as word};
+use crate::{lock, sys, vdso};
+
+/// The words of the n-th completion of all, which is there.
+fn completion_words(n: u64) -> [u64; 3] {
+    let (page, first) = completion(n);
+    [0, 1, 2].map(|n| pages::completion(page, first + n).load(Relaxed))
+}
+
+/// As [`drain`], where one that comes at this moment may wait until the next look: then
+/// it causes an interrupt. Two loads, if there is none.
+#[inline]
+pub(crate) fn drain_if_any() {
+    if word(RING_HEAD).load(Relaxed) != word(RING_TAIL).load(Relaxed) {
+        drain();
+    }
+}
+
+/// Takes all completions, unless another thread does: results into their operations,
+/// wakes.
+#[cold]
+fn drain() {
+    // What came after the last look and before the word was taken down has caused no
+    // interrupt.
+    while has_completions() {
+        lock::enter();
+        let claimed = word(DRAINING)
+            .compare_exchange(0, 1, SeqCst, SeqCst)
+            .is_ok();
+        if claimed {
+            take_completions();
+            word(DRAINING).store(0, SeqCst);
+        }
+        lock::leave();
+        if !claimed {
+            return;
+        }
+    }
+}
+
+/// Is there a completion that nobody has taken out?
+#[must_use]
+pub fn has_completions() -> bool {
+    word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst)
+}
+
+/// Calls `f` while the kernel takes this program to be draining: no completion
+/// interrupts it. What has come meanwhile is taken out afterwards. Keep it short.
+pub fn undisturbed<R>(f: impl FnOnce() -> R) -> R {
+    while word(DRAINING)
+        .compare_exchange(0, 1, SeqCst, SeqCst)
+        .is_err()
+    {
+        core::hint::spin_loop();
+    }
+    let result = f();
+    word(DRAINING).store(0, SeqCst);
+    drain();
+    result
+}
+
+/// Takes all completions. The caller has made `DRAINING` a 1.
+fn take_completions() {
+    let mut head = word(RING_HEAD).load(Relaxed);
+    let tail = word(RING_TAIL).load(Acquire);
+    while head != tail {
+        let [token, cid, result] = completion_words(head);
+        head += 1;
+        word(RING_HEAD).store(head, Release);
+        operations::complete(token as usize, result as isize);
+        // Dead, if the token was forged.
+        vdso::upshift_wake(cid);
+    }
+}
+
+/// Waits until there is a completion or a wake, unless something is ready or the
+/// thread is to `stop`.
+///
+/// No wake is lost: from `upshift_prepare_park` on each ends the wait that follows, and
+/// the kernel does not let the thread wait while the ring has something that nobody
+/// takes out. Whoever goes on for a completion has been given the word `DRAINING`.
+pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
+    if vdso::upshift_prepare_park() != 0 && !stop() {
+        let has_word = sys::park() == Ok(1);
+        vdso::upshift_unpark();
+        if has_word {
+            lock::enter();
+            take_completions();
+            word(DRAINING).store(0, SeqCst);
+            lock::leave();
+            drain();
+        }
+    } else {
+        vdso::upshift_unpark();
+    }
+}
+
+/// In a child, after `fork`: the calls in flight were the parent's, and end with an
+/// error here.
+pub(crate) fn end_calls_of_parent() {
+    operations::complete_all(Error::NotInherited.code(), |cid| {
+        vdso::upshift_wake(cid);
+    });
+}
+
+/// Names the handler of user interrupts.
+pub(crate) fn enable_interrupts() {
+    word(HANDLER).store(on_interrupt as *const () as u64, SeqCst);
+}
+
+static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+
+/// How often the kernel has interrupted this program for completions.
+#[must_use]
+pub fn interrupts() -> u64 {
+    INTERRUPTS.load(Relaxed)
+}
+
+/// Where the kernel makes this program go on when a completion has come. All
+/// registers are kept by the kernel.
+extern "C" fn on_interrupt() -> ! {
+    INTERRUPTS.fetch_add(1, Relaxed);
+    vdso::upshift_interrupt(1);
+    drain();
+    vdso::upshift_interrupt(0);
+    loop {
+        // It does not come back.
+        let _ = sys::return_from_interrupt();
+    }
+}
+

@@ -1,0 +1,195 @@
+//! Asynchronous system calls: futures of what the synchronous form returns.
+//!
+//! ```text
+//!  read!(fd, buffer, cid)
+//!    │ an operation of the table owns the buffer; the call returns at once
+//!    ▼
+//!  kernel coroutine with our level … ─► completion ring: token, cid, result
+//!                                         │ user interrupt, or found by the loop
+//!    ┌────────────────────────────────────┘
+//!    ▼ `drain`: result into the operation, wake(cid)
+//!  poll: the result and the buffer
+//! ```
+//!
+//! The table ([`operations`]) owns the buffer until the completion is there, so a future that is
+//! dropped early leaves nothing that the kernel could write to after it is freed. It
+//! cancels the call as well, whose completion then comes soon.
+//!
+//! Starting a call that need not wait costs one system call and no coroutine of the
+//! kernel; see `docs/kernel.md` for the rest.
+
+mod completions;
+#[allow(unsafe_code)]
+mod operations;
+
+use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::AtomicU32;
+use core::task::{Context, Poll};
+
+use os_abi::{Error, number};
+
+use crate::coroutine::Cid;
+use crate::sys;
+pub use completions::{has_completions, interrupts, undisturbed};
+pub(crate) use completions::{
+    drain_if_any, enable_interrupts, end_calls_of_parent, wait_until_ready,
+};
+use operations::InFlight;
+
+/// A call in flight: a future of its result and its buffer. Dropped early it is
+/// cancelled.
+pub struct Call(State);
+
+enum State {
+    /// The kernel's number of it; `None`: it was over at once.
+    InFlight(InFlight, Option<usize>),
+    /// It was not made, or its result is to be fetched.
+    Over(Result<isize, Error>, Option<Vec<u8>>),
+}
+
+fn call(
+    number: usize,
+    arguments: impl FnOnce(&mut Option<Vec<u8>>) -> [usize; 3],
+    mut buffer: Option<Vec<u8>>,
+    cid: Cid,
+) -> Call {
+    let Some(taken) = operations::take() else {
+        return Call(State::Over(Err(Error::TooMany), buffer));
+    };
+    // Moving the vector does not move its bytes.
+    let [a, b, c] = arguments(&mut buffer);
+    let operation = taken.begin(buffer, cid);
+    let number = number | number::ASYNCHRONOUS;
+    let arguments = [a, b, c, 0, 0, operation.token()];
+    let number = match sys::raw_pair(number, arguments, cid as usize) {
+        (Err(error), _) => return Call(State::Over(Err(error), operation.undo())),
+        (Ok(number::AT_ONCE), result) => {
+            operation.is_over(result);
+            None
+        }
+        (Ok(number), _) => Some((number - number::IN_FLIGHT) as usize),
+    };
+    Call(State::InFlight(operation, number))
+}
+
+impl Call {
+    /// Asks the kernel to end the call early. The future is ready soon, with
+    /// [`Error::Cancelled`] unless there is a result already; then nothing was read or
+    /// taken.
+    pub fn cancel(&self) {
+        if let State::InFlight(operation, Some(number)) = &self.0 {
+            // It may be over.
+            let _ = sys::cancel(*number, operation.token());
+        }
+    }
+}
+
+impl Future for Call {
+    type Output = (Result<isize, Error>, Option<Vec<u8>>);
+
+    /// The coroutine whose id was given to the call is woken when it can go on,
+    /// unless it need not wait at all.
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let fetched = State::Over(Err(Error::NoCall), None);
+        match core::mem::replace(&mut self.0, fetched) {
+            State::Over(result, buffer) => Poll::Ready((result, buffer)),
+            State::InFlight(operation, number) => match operation.finish() {
+                Ok((result, buffer)) => {
+                    let result = Error::from_code(result).map_or(Ok(result), Err);
+                    Poll::Ready((result, buffer))
+                }
+                Err(operation) => {
+                    self.0 = State::InFlight(operation, number);
+                    Poll::Pending
+                }
+            },
+        }
+    }
+}
+
+impl Drop for Call {
+    /// The buffer stays with its operation until the completion is there.
+    fn drop(&mut self) {
+        if let State::InFlight(operation, _) = &self.0
+            && operation.abandon()
+        {
+            self.cancel();
+        }
+    }
+}
+
+/// A `read` in flight.
+pub struct Read(Call);
+
+impl Read {
+    /// See [`Call::cancel`]; the buffer comes with the error.
+    pub fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+impl Future for Read {
+    type Output = (Result<usize, Error>, Vec<u8>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = Pin::new(&mut self.0);
+        call.poll(cx).map(|(result, buffer)| {
+            let buffer = buffer.unwrap_or_default();
+            (result.map(|count| count as usize), buffer)
+        })
+    }
+}
+
+/// Reads into the whole length of a buffer; gives it back with the result. The
+/// coroutine `cid` is woken.
+pub fn read(file: usize, buffer: Vec<u8>, cid: Cid) -> Read {
+    Read(transfer(number::read, file, buffer, cid))
+}
+
+/// Writes a buffer; gives it back with the result. The coroutine `cid` is woken.
+pub fn write(file: usize, buffer: Vec<u8>, cid: Cid) -> Read {
+    Read(transfer(number::write, file, buffer, cid))
+}
+
+fn transfer(number: usize, file: usize, buffer: Vec<u8>, cid: Cid) -> Call {
+    let arguments = |buffer: &mut Option<Vec<u8>>| {
+        let bytes = buffer.as_deref_mut().unwrap_or_default();
+        [file, bytes.as_mut_ptr() as usize, bytes.len()]
+    };
+    call(number, arguments, Some(buffer), cid)
+}
+
+/// Waits until the clock shows `deadline`. The coroutine `cid` is woken.
+pub fn sleep_until(deadline: u64, cid: Cid) -> Call {
+    call(
+        number::sleep_until,
+        |_| [deadline as usize, 0, 0],
+        None,
+        cid,
+    )
+}
+
+/// Waits at an address; see [`number::futex_wait`]. The coroutine `cid` is woken.
+///
+/// The word has to outlive the call.
+pub fn futex_wait(word: &'static AtomicU32, value: u32, deadline: u64, cid: Cid) -> Call {
+    let address = core::ptr::from_ref(word) as usize;
+    call(
+        number::futex_wait,
+        |_| [address, value as usize, deadline as usize],
+        None,
+        cid,
+    )
+}
+
+/// Waits for a thread. The coroutine `cid` is woken.
+pub fn thread_join(thread: usize, cid: Cid) -> Call {
+    call(number::thread_join, |_| [thread, 0, 0], None, cid)
+}
+
+/// Waits for a child. The coroutine `cid` is woken.
+pub fn wait(process: usize, cid: Cid) -> Call {
+    call(number::wait, |_| [process, 0, 0], None, cid)
+}

@@ -1,0 +1,221 @@
+//! The table of operations: who has the buffer of a call.
+//!
+//! ```text
+//!        take            begin            complete             finish
+//!  FREE ──────► TAKEN ──────────► PENDING ─────────► DONE ──────────────► FREE
+//!                 ▲                  │ abandon          │ abandon
+//!                 │                  ▼     complete     ▼
+//!                 │               ABANDONED ──────► UNWANTED
+//!                 └─────────────────────────────────────┘ take
+//! ```
+//!
+//! The buffer is the taker's while `TAKEN`, the kernel's while `PENDING` or `ABANDONED`,
+//! and whoever has the [`InFlight`] takes it out when it is `DONE`. One that is unwanted
+//! stays where it is until the next taker drops it, so [`complete`], which may run in a
+//! user interrupt, frees nothing. Operations are made in batches and never freed.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicU64};
+
+use os_abi::shared::RING_ENTRIES;
+
+use crate::coroutine::Cid;
+
+const FREE: u32 = 0;
+/// In flight, and somebody awaits it.
+const PENDING: u32 = 1;
+/// In flight, and nobody does.
+const ABANDONED: u32 = 2;
+/// The result is there.
+const DONE: u32 = 3;
+/// It is there, and nobody wants it.
+const UNWANTED: u32 = 4;
+/// Somebody fills it in.
+const TAKEN: u32 = 5;
+
+struct Operation {
+    state: AtomicU32,
+    result: AtomicIsize,
+    /// The coroutine that is woken.
+    cid: AtomicU64,
+    buffer: UnsafeCell<Option<Vec<u8>>>,
+}
+
+// SAFETY: `buffer` belongs to whoever has made the state `TAKEN`, then to the one
+// `InFlight` made of that, which one thread at a time has; `complete` does not touch it.
+unsafe impl Sync for Operation {}
+
+/// Operations that are made at once.
+const BATCH: usize = 128;
+
+/// As many operations as there is room for completions, in batches that are made when
+/// they are needed.
+static BATCHES: [AtomicPtr<[Operation; BATCH]>; RING_ENTRIES / BATCH] =
+    [const { AtomicPtr::new(null_mut()) }; RING_ENTRIES / BATCH];
+
+/// Where to look for a free operation next.
+static HINT: AtomicU32 = AtomicU32::new(0);
+
+/// The operation of a token, if there is one.
+fn operation(token: usize) -> Option<&'static Operation> {
+    let batch = BATCHES.get(token / BATCH)?.load(Acquire);
+    // SAFETY: null, or a box that is never freed.
+    let batch = unsafe { batch.as_ref() }?;
+    Some(&batch[token % BATCH])
+}
+
+/// Makes another batch of operations; returns the first token of it.
+fn grow() -> Option<usize> {
+    let batch = Box::into_raw(Box::new(
+        [const {
+            Operation {
+                state: AtomicU32::new(FREE),
+                result: AtomicIsize::new(0),
+                cid: AtomicU64::new(0),
+                buffer: UnsafeCell::new(None),
+            }
+        }; BATCH],
+    ));
+    for (index, place) in BATCHES.iter().enumerate() {
+        let made = place.compare_exchange(null_mut(), batch, AcqRel, Acquire);
+        if made.is_ok() {
+            return Some(index * BATCH);
+        }
+    }
+    // SAFETY: just boxed, and nobody has seen it.
+    drop(unsafe { Box::from_raw(batch) });
+    None
+}
+
+/// Makes an operation that is free the caller's.
+fn claim(token: usize) -> bool {
+    operation(token).is_some_and(|Operation { state, .. }| {
+        let seen = state.load(Acquire);
+        (seen == FREE || seen == UNWANTED)
+            && state.compare_exchange(seen, TAKEN, SeqCst, Relaxed).is_ok()
+    })
+}
+
+/// An operation that is to be filled in.
+pub(super) struct Taken {
+    token: usize,
+    operation: &'static Operation,
+}
+
+/// Takes a free operation, from the one that was taken last on; makes more if there is
+/// none.
+pub(super) fn take() -> Option<Taken> {
+    let start = HINT.load(Relaxed) as usize;
+    let made = BATCHES
+        .iter()
+        .take_while(|batch| !batch.load(Relaxed).is_null());
+    let count = made.count() * BATCH;
+    let free = (start..start + count)
+        .map(|at| at % count)
+        .find(|token| claim(*token));
+    let token = match free {
+        Some(token) => token,
+        None => {
+            let first = grow()?;
+            (first..first + BATCH).find(|token| claim(*token))?
+        }
+    };
+    HINT.store(token as u32 + 1, Relaxed);
+    let operation = operation(token)?;
+    Some(Taken { token, operation })
+}
+
+impl Taken {
+    /// The call is about to be made: `buffer` stays here until it is over.
+    pub(super) fn begin(self, buffer: Option<Vec<u8>>, cid: Cid) -> InFlight {
+        let Taken { token, operation } = self;
+        // SAFETY: it is `TAKEN`, by us.
+        unsafe { *operation.buffer.get() = buffer };
+        operation.cid.store(cid, Relaxed);
+        operation.state.store(PENDING, Release);
+        InFlight { token, operation }
+    }
+}
+
+/// An operation whose result somebody awaits. There is one of these for each.
+pub(super) struct InFlight {
+    token: usize,
+    operation: &'static Operation,
+}
+
+impl InFlight {
+    /// What the kernel is to give back with the result.
+    pub(super) fn token(&self) -> usize {
+        self.token
+    }
+
+    /// The kernel has not made the call: the buffer comes back.
+    pub(super) fn undo(self) -> Option<Vec<u8>> {
+        self.free()
+    }
+
+    /// The call was over at once.
+    pub(super) fn is_over(&self, result: isize) {
+        self.operation.result.store(result, Relaxed);
+        self.operation.state.store(DONE, Release);
+    }
+
+    /// The result and the buffer; or itself again, if it is not over.
+    pub(super) fn finish(self) -> Result<(isize, Option<Vec<u8>>), InFlight> {
+        if self.operation.state.load(Acquire) != DONE {
+            return Err(self);
+        }
+        let result = self.operation.result.load(Relaxed);
+        Ok((result, self.free()))
+    }
+
+    /// The kernel has not got the buffer (any more).
+    fn free(self) -> Option<Vec<u8>> {
+        // SAFETY: the kernel is through with it, `complete` never touches it, and this
+        // is the only `InFlight` of the operation.
+        let buffer = unsafe { (*self.operation.buffer.get()).take() };
+        self.operation.state.store(FREE, Release);
+        buffer
+    }
+
+    /// Nobody wants the result. The buffer stays until it is there. True: it is not yet.
+    pub(super) fn abandon(&self) -> bool {
+        let state = &self.operation.state;
+        // It may be completed by an interrupt right now.
+        let abandoned = state.compare_exchange(PENDING, ABANDONED, SeqCst, SeqCst);
+        if abandoned.is_err() {
+            state.store(UNWANTED, Release);
+        }
+        abandoned.is_ok()
+    }
+}
+
+/// The result of the call with this token has come, if one is in flight. Sets atomics,
+/// nothing else.
+pub(super) fn complete(token: usize, result: isize) {
+    if let Some(operation) = operation(token) {
+        operation.result.store(result, Relaxed);
+        let over = |state| match state {
+            PENDING => Some(DONE),
+            ABANDONED => Some(UNWANTED),
+            _ => None,
+        };
+        let _ = operation.state.fetch_update(SeqCst, SeqCst, over);
+    }
+}
+
+/// Gives all that are in flight a result, and calls `f` with the coroutine of each.
+pub(super) fn complete_all(result: isize, f: impl Fn(Cid)) {
+    for (token, operation) in (0..RING_ENTRIES).map_while(|token| Some((token, operation(token)?)))
+    {
+        let state = operation.state.load(Acquire);
+        if state == PENDING || state == ABANDONED {
+            complete(token, result);
+            f(operation.cid.load(Relaxed));
+        }
+    }
+}
