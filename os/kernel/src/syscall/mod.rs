@@ -8,22 +8,21 @@
 //! without a coroutine, unless that would overtake something as urgent. The dispatch is generated from the table in `os_abi`; a
 //! call that is in the table and not here does not compile.
 
+mod in_flight;
 mod later;
 mod now;
 mod thread;
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
-use core::future::{Future, poll_fn};
-use core::pin::pin;
-use core::task::Poll;
+use core::future::Future;
 
 use os_abi::{Error, number, system_calls};
 use upshift_core::{Kind, Level, Priority, SpawnOptions};
 
-use crate::process::{Flight, Process, Thread};
+use crate::process::{Process, Thread};
 use crate::trace::{self, Purpose};
 use crate::{chaos, executor, users};
+use in_flight::Whom;
 use later::Begin;
 
 /// The result of a call, as a word.
@@ -132,25 +131,26 @@ where
         Ok(in_flight) => in_flight,
         Err(error) => return Some((thread, Err(error))),
     };
-    let call = InFlight {
-        call,
-        number: in_flight,
-        flight: Flight::new(process.clone()),
+    let reserved = match form {
+        Form::Synchronous => Ok(()),
+        Form::Asynchronous { .. } => process.reserve_completion(),
     };
-    let begun = match form {
-        Form::Synchronous => begin(
-            &process,
-            level,
-            (number, in_flight),
-            resume(process.clone(), line, call),
-        ),
-        Form::Asynchronous { token, coroutine } => process.reserve_completion().and_then(|()| {
-            let entry = [token, coroutine];
-            let call = complete(process.clone(), level, entry, call);
-            let begun = begin(&process, level, (number, in_flight), call);
-            begun.inspect_err(|_| process.release_completion())
-        }),
-    };
+    let begun = reserved.and_then(|()| {
+        let whom = match form {
+            Form::Synchronous => Whom::Thread { line },
+            Form::Asynchronous { token, coroutine } => Whom::Ring {
+                entry: [token, coroutine],
+                level,
+            },
+        };
+        let call = in_flight::new(call, in_flight, process.clone(), whom);
+        let begun = begin(&process, level, (number, in_flight), call);
+        begun.inspect_err(|_| {
+            if let Form::Asynchronous { .. } = form {
+                process.release_completion();
+            }
+        })
+    });
     match (begun, form) {
         (Err(error), _) => {
             process.end_call(in_flight);
@@ -207,50 +207,4 @@ fn begin(
         return Err(error);
     }
     Ok(Begun(id))
-}
-
-/// A call, its number in its process, and the mark that it is in flight, dropped in this
-/// order.
-struct InFlight<F> {
-    call: F,
-    number: usize,
-    flight: Flight,
-}
-
-async fn resume(process: Arc<Process>, line: usize, call: InFlight<impl Future<Output = Answer>>) {
-    // First, so that it is dropped last.
-    let flight = call.flight;
-    let answer = call.call.await;
-    process.end_call(call.number);
-    drop(flight);
-    process.resume(line, word(answer));
-}
-
-async fn complete(
-    process: Arc<Process>,
-    level: Level,
-    [token, coroutine]: [u64; 2],
-    call: InFlight<impl Future<Output = Answer>>,
-) {
-    // First, so that it is dropped last.
-    let flight = call.flight;
-    let answer = unless_cancelled(&process, call.number, call.call).await;
-    process.end_call(call.number);
-    drop(flight);
-    process.complete([token, coroutine, word(answer) as u64], level);
-}
-
-/// The answer of an asynchronous call, or that it was cancelled: then it is dropped in
-/// the middle of its waiting, and has taken nothing.
-async fn unless_cancelled(
-    process: &Process,
-    number: usize,
-    call: impl Future<Output = Answer>,
-) -> Answer {
-    let mut call = pin!(call);
-    poll_fn(|cx| match process.is_cancelled(number) {
-        true => Poll::Ready(Err(Error::Cancelled)),
-        false => call.as_mut().poll(cx),
-    })
-    .await
 }
