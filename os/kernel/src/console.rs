@@ -133,7 +133,10 @@ impl Awaited for Console {
 
 /// Waits for input.
 pub(crate) async fn readable() {
-    until(&CONSOLE, |console| (console.taken < console.put).then_some(())).await;
+    until(&CONSOLE, |console| {
+        (console.taken < console.put).then_some(())
+    })
+    .await;
 }
 
 /// Takes as much input as there is, if there is any.

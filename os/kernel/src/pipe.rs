@@ -93,9 +93,8 @@ impl End {
 
     /// Waits for room, or until nobody reads any more.
     pub(crate) async fn writable(&self) {
-        let look = |ring: &mut Ring| {
-            (ring.put - ring.taken < CAPACITY || ring.readers == 0).then_some(())
-        };
+        let look =
+            |ring: &mut Ring| (ring.put - ring.taken < CAPACITY || ring.readers == 0).then_some(());
         until(&self.ring, look).await;
     }
 

@@ -142,4 +142,3 @@ extern "C" fn on_interrupt() -> ! {
         let _ = sys::return_from_interrupt();
     }
 }
-

@@ -32,10 +32,10 @@ use os_abi::{Error, number};
 
 use crate::coroutine::Cid;
 use crate::sys;
-pub use completions::{has_completions, interrupts, undisturbed};
 pub(crate) use completions::{
     drain_if_any, enable_interrupts, end_calls_of_parent, wait_until_ready,
 };
+pub use completions::{has_completions, interrupts, undisturbed};
 use operations::InFlight;
 
 /// A call in flight: a future of its result and its buffer. Dropped early it is
