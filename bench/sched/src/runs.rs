@@ -75,6 +75,8 @@ struct Run {
     /// From begin to end, ns.
     elapsed: u64,
     upshift: Option<upshift_sched::Report>,
+    /// CPU time of the published algorithm's scheduler, ns.
+    trick: u64,
 }
 
 fn upshift(
@@ -122,18 +124,20 @@ fn run(
                 open: Vec::new(),
                 elapsed: now() - began,
                 upshift: None,
+                trick: 0,
             })
         }
         Who::Trick => {
             begin();
-            let fronts = trick::round_robin(pids, slice, cpu, time)?;
+            let done = trick::round_robin(pids, slice, cpu, time)?;
             let elapsed = now() - began;
             Ok(Run {
                 felt: felt(),
-                fronts,
+                fronts: done.fronts,
                 open: Vec::new(),
                 elapsed,
                 upshift: None,
+                trick: done.cpu_time,
             })
         }
         Who::Upshift => {
@@ -158,6 +162,7 @@ fn run(
                 open: open_pieces(zero, trace.events()),
                 elapsed: to - from,
                 upshift: Some(report),
+                trick: 0,
             })
         }
     }
@@ -210,6 +215,11 @@ pub(crate) fn turns(
         "time in which none of them ran, %",
         100.0 * (1.0 - ran as f64 / run.elapsed as f64),
     );
+    let per_switch = |ns: u64, switches: u64| ns as f64 / 1e3 / switches.max(1) as f64;
+    let cpu_time = "scheduler's CPU time per switch, µs";
+    if who == Who::Trick {
+        say(cpu_time, per_switch(run.trick, run.fronts.len() as u64));
+    }
     if !run.fronts.is_empty() {
         let (closed, open) = out_of_turn(&run);
         say("ran out of turn, %", 100.0 * closed);
@@ -221,6 +231,9 @@ pub(crate) fn turns(
             "scheduler, a switch, median, µs",
             report.cost.p50 as f64 / 1e3,
         );
+        say(cpu_time, per_switch(report.own_cpu_time, report.switches));
+        let waits = report.waits as f64 / report.switches.max(1) as f64;
+        say("wake-ups per switch", waits);
         let calls = report.calls as f64 / report.switches.max(1) as f64;
         say("calls per switch", calls);
     }

@@ -21,12 +21,17 @@ pub(crate) fn last_cpu() -> io::Result<usize> {
 
 /// CLOCK_MONOTONIC, ns.
 pub(crate) fn now() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// A clock that always exists, ns.
+pub(crate) fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: a live structure.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -37,6 +42,8 @@ struct Page {
     epoch: AtomicU32,
     loops: AtomicU64,
     kept: AtomicU64,
+    /// The stretch it is in, or was in when it ran last: begin and end.
+    current: (AtomicU64, AtomicU64),
     stretches: [(AtomicU64, AtomicU64); ROOM],
 }
 
@@ -111,9 +118,16 @@ impl Spinner {
         let kept = (page.kept.load(Acquire) as usize).min(ROOM);
         let stretch =
             |(begin, end): &(AtomicU64, AtomicU64)| (begin.load(Relaxed), end.load(Relaxed));
+        let mut stretches: Vec<(u64, u64)> = page.stretches[..kept].iter().map(stretch).collect();
+        // It is written down when the process runs again, and counts already.
+        let current = stretch(&page.current);
+        let last = stretches.last().map_or(0, |&(_, end)| end);
+        if kept < ROOM && last < current.0 && current.0 < current.1 {
+            stretches.push(current);
+        }
         Felt {
             loops: page.loops.load(Relaxed),
-            stretches: page.stretches[..kept].iter().map(stretch).collect(),
+            stretches,
         }
     }
 }
@@ -148,6 +162,8 @@ fn spin(page: &Page) -> ! {
             begin = at;
         }
         last = at;
+        page.current.0.store(begin, Relaxed);
+        page.current.1.store(last, Relaxed);
         loops += 1;
         page.loops.store(loops, Relaxed);
     }

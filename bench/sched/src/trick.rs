@@ -7,7 +7,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::spinners::now;
+use crate::spinners::{now, read};
 
 fn set(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
     let parameter = libc::sched_param {
@@ -20,13 +20,22 @@ fn set(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
     }
 }
 
-/// Round-robin for `time`; returns when each process came to the front, by its index.
+/// What it did.
+#[derive(Debug)]
+pub(crate) struct Scheduled {
+    /// When each process came to the front, by its index.
+    pub(crate) fronts: Vec<(u64, usize)>,
+    /// CPU time of the scheduler, ns.
+    pub(crate) cpu_time: u64,
+}
+
+/// Round-robin for `time`.
 pub(crate) fn round_robin(
     pids: Vec<i32>,
     interval: Duration,
     cpu: usize,
     time: Duration,
-) -> io::Result<Vec<(u64, usize)>> {
+) -> io::Result<Scheduled> {
     let thread = std::thread::spawn(move || {
         let Some(only) = upshift_elevate::sys::CpuSet::only(cpu) else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -50,7 +59,8 @@ pub(crate) fn round_robin(
         for &pid in &pids {
             set(pid, libc::SCHED_OTHER, 0)?;
         }
-        scheduled.map(|()| fronts)
+        let cpu_time = read(libc::CLOCK_THREAD_CPUTIME_ID);
+        scheduled.map(|()| Scheduled { fronts, cpu_time })
     });
     thread
         .join()

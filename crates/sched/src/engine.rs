@@ -10,11 +10,14 @@
 //! * On each CPU, between two waits, the favoured tasks have falling notches above all other tasks (`ratchet.rs`), or, in an open
 //!   piece, the first of them is `Fair` and all other tasks `Idle`.
 //! * A turn that changes nothing makes no system call but the wait, and those that read CPU time if the policy asked for it.
+//! * What need not happen at an exact time (pieces, looks for births) waits for the end of a turn where one is near (`due.rs`):
+//!   a wake-up costs the task in front more than what is done in it.
 //! * Whatever ends the loop, an error included, the members are dropped by the owner of the engine, and so given back.
 //!
 //! One thread runs it, above all tasks. Without a lock; allocations are a few short vectors for each turn.
 
 mod account;
+mod due;
 
 use std::time::Duration;
 
@@ -27,6 +30,7 @@ use crate::place::{self, Seat};
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 use crate::ratchet::{Notch, Ratchet};
 use crate::report::{Report, Samples, Trace, What};
+use due::Due;
 
 /// How often threads are looked at thoroughly, in looks.
 const THOROUGH: u32 = 10;
@@ -82,17 +86,6 @@ impl Cpu {
     fn front(&self) -> Option<TaskId> {
         self.favoured.first().copied()
     }
-}
-
-/// When the loop has to do something next.
-#[derive(Debug)]
-struct Due {
-    pick: Option<Nanos>,
-    piece: Option<Nanos>,
-    follow: Nanos,
-    publish: Nanos,
-    looks: u32,
-    pieces: u64,
 }
 
 impl<M: Member> Engine<M> {
@@ -189,15 +182,9 @@ impl<M: Member> Engine<M> {
             (slot.first, slot.untold) = (slot.seen, 0);
             self.policy.added(TaskId(task), self.began);
         }
-        let pieces = |engine: &Engine<M>| engine.config.open.pieces(engine.threads());
-        let mut due = Due {
-            pick: Some(self.began),
-            piece: pieces(self).map(|(closed, _)| self.began + closed),
-            follow: self.began + nanos(self.config.follow),
-            publish: self.began,
-            looks: 0,
-            pieces: 0,
-        };
+        let follow = nanos(self.config.follow);
+        let pieces = self.config.open.pieces(self.threads());
+        let mut due = Due::new(self.began, pieces, follow);
         while !self.control.is_stopped() && self.live().next().is_some() {
             let now = clock.now();
             if self.control.take_ended() {
@@ -206,28 +193,23 @@ impl<M: Member> Engine<M> {
             if due.pick.is_some_and(|at| now >= at) {
                 let switches = self.report.switches;
                 self.next_turn(now, &mut due)?;
+                due.align_piece(now);
                 if self.report.switches > switches {
                     self.cost.add(clock.now().saturating_sub(now));
                 }
             }
-            if due.piece.is_some_and(|at| now >= at) {
+            if due.piece_is_due(now) {
                 if self.open {
                     self.close(now)?;
                 } else {
                     self.open(now)?;
                 }
-                due.pieces += u64::from(!self.open);
-                let length = pieces(self).map(|(closed, open)| match self.open {
-                    true => open,
-                    false => uneven(closed, due.pieces),
-                });
-                due.piece = length.map(|length| now + length);
+                let pieces = self.config.open.pieces(self.threads());
+                due.next_piece(now, self.open, pieces);
             }
-            if now >= due.follow {
-                due.looks += 1;
-                let thorough = due.looks.is_multiple_of(THOROUGH);
+            if due.wants_a_look(now) {
+                let thorough = due.looked(now).is_multiple_of(THOROUGH);
                 self.follow(thorough, now, &mut due)?;
-                due.follow = now + nanos(self.config.follow);
             }
             if now >= due.publish {
                 due.publish = now + PUBLISH;
@@ -237,8 +219,8 @@ impl<M: Member> Engine<M> {
             if self.control.take_bell() {
                 continue;
             }
-            let until = [due.pick, due.piece, Some(due.follow)];
-            clock.wait(until.into_iter().flatten().min(), &self.control);
+            self.report.waits += 1;
+            clock.wait(Some(due.next()), &self.control);
         }
         let now = clock.now();
         let report = self.report(now, clock.own_cpu_time());
@@ -443,13 +425,6 @@ impl<M: Member> Engine<M> {
         }
         Ok(())
     }
-}
-
-/// The `n`-th length around `length`, within 30 % of it: pieces at equal distances would fall into the slices of the same task
-/// again and again. Multiples of the golden ratio cover the range evenly, whatever part of them is looked at.
-fn uneven(length: Nanos, n: u64) -> Nanos {
-    let part = (n as f64 * 0.618_033_988_749_895).fract();
-    (length as f64 * (0.7 + 0.6 * part)) as Nanos
 }
 
 fn nanos(time: Duration) -> Nanos {

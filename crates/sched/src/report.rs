@@ -20,6 +20,8 @@ pub struct Report {
     pub turns: u64,
     /// Times another task came to the front of a CPU.
     pub switches: u64,
+    /// Times the scheduler went to sleep: each is a timer and two switches of the kernel.
+    pub waits: u64,
     /// System calls that changed the standing of a thread.
     pub calls: u64,
     /// Of a turn with a switch: from the moment the scheduler runs until the priorities are changed.

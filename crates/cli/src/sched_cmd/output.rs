@@ -82,6 +82,7 @@ fn engine(report: &Report, floor: Duration) -> Table {
     let part = |ns: u64| format!("{:.2} %", 100.0 * ns as f64 / report.elapsed.max(1) as f64);
     for (what, figure) in [
         ("switches", grouped(report.switches as f64)),
+        ("wake-ups", grouped(report.waits as f64)),
         (
             "calls that changed a priority",
             grouped(report.calls as f64),
@@ -115,6 +116,7 @@ fn value(report: &Report, floor: Duration) -> Value {
         "tasks": report.tasks.iter().map(task).collect::<Vec<_>>(),
         "turns": report.turns,
         "switches": report.switches,
+        "wakeups": report.waits,
         "calls": report.calls,
         "switch_cost": quantiles(&report.cost),
         "lateness": quantiles(&report.late),
