@@ -51,6 +51,8 @@ pub struct Engine<M> {
     /// Whether the turn was touched by an open piece, so that what was used says little about who slept.
     turn_was_open: bool,
     began: Nanos,
+    /// The scheduler's own CPU time before that.
+    own_before: Nanos,
     late: Samples,
     cost: Samples,
     trace: Trace,
@@ -115,6 +117,7 @@ impl<M: Member> Engine<M> {
             turn_began: 0,
             turn_was_open: false,
             began: 0,
+            own_before: 0,
             late: Samples::default(),
             cost: Samples::default(),
         }
@@ -175,6 +178,7 @@ impl<M: Member> Engine<M> {
     /// # Errors
     /// A right was lost. Dropping the engine gives the tasks back.
     pub fn run(&mut self, clock: &mut dyn Clock) -> Result<Report, SchedError> {
+        self.own_before = clock.own_cpu_time();
         self.began = clock.now();
         self.turn_began = self.began;
         for (task, slot) in self.slots.iter_mut().enumerate() {

@@ -3,8 +3,8 @@
 //! Every thread is elevated through an [`Elevator`], so it is given back however this ends. A thread that is born while its
 //! process is elevated starts as an ordinary one on the same CPU (`SCHED_RESET_ON_FORK`), behind all tasks; it is found when
 //! the number of threads has changed, and joins. A change of the number is one `fstat` of `/proc/PID/task` for each process,
-//! whose link count is the number of threads and two; only then the directory is read. A thorough look reads it anyway, and
-//! puts back what a thread has changed about its own policy or CPUs.
+//! whose link count is the number of threads and two; only then the directory is read. A thorough look asks every thread for
+//! its policy and CPUs, puts back what it has changed itself, and finds out who has ended while another was born.
 //!
 //! Children: `/proc/PID/task/TID/children` of every thread, at every look.
 
@@ -171,7 +171,7 @@ impl Member for Processes {
             });
         }
         for process in &mut self.processes {
-            if thorough || process.has_changed() {
+            if process.has_changed() || (thorough && process.misses_some()) {
                 self.refused += process.adopt(&self.elevator, standing, cpu, threads)?;
             }
             if thorough && let Some(cpu) = cpu {

@@ -113,7 +113,7 @@ impl<M: Member> Engine<M> {
             elapsed: now - self.began,
             cost: self.cost.quantiles(),
             late: self.late.quantiles(),
-            own_cpu_time,
+            own_cpu_time: own_cpu_time.saturating_sub(self.own_before),
             untraced: self.trace.lost(),
             tasks: self.slots.iter().map(task).collect(),
             ..self.report.clone()

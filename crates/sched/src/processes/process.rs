@@ -20,13 +20,16 @@ const RETRIES: usize = 16;
 /// Passes over the threads of a process that is forking off new ones all the time.
 const PASSES: usize = 8;
 
+/// Links of a directory without threads.
+const LINKS: u64 = 2;
+
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: i32,
     pidfd: OwnedFd,
     /// `/proc/PID/task`.
     tasks: File,
-    /// Its link count when its threads were read.
+    /// Its link count when its threads were read, which is [`LINKS`] and their number; 0: they are to be read again.
     links: u64,
     guards: Vec<Elevated>,
     /// CPU time seen last, ns.
@@ -112,6 +115,11 @@ impl Process {
             .map_or(true, |found| found.nlink() != self.links)
     }
 
+    /// Whether a thread is missing that was there when the threads were read.
+    pub(super) fn misses_some(&self) -> bool {
+        self.links != self.guards.len() as u64 + LINKS
+    }
+
     /// Elevates threads that were born, forgets those that have ended. Returns how many could not be had.
     pub(super) fn adopt(
         &mut self,
@@ -187,7 +195,8 @@ impl Process {
         Ok(())
     }
 
-    /// Puts threads that have changed their own policy or CPUs back. Returns how many.
+    /// Puts threads that have changed their own policy or CPUs back. Returns how many. If one has ended, the threads are read
+    /// at the next look: another may have been born, so that their number is the same. Two system calls for each thread.
     pub(super) fn correct(
         &mut self,
         standing: Standing,
@@ -198,7 +207,13 @@ impl Process {
         let mut corrected = 0;
         for guard in &self.guards {
             let moved = Linux.sched_getaffinity(guard.tid()).ok() != only;
-            let changed = Policy::of(&Linux, guard.tid()).is_ok_and(|now| !is_at(&now, standing));
+            let changed = match Policy::of(&Linux, guard.tid()) {
+                Ok(now) => !is_at(&now, standing),
+                Err(_) => {
+                    self.links = 0;
+                    continue;
+                }
+            };
             if !moved && !changed {
                 continue;
             }

@@ -34,6 +34,7 @@ fn plays_a_role() {
                 .into_iter()
                 .for_each(|thread| thread.join().unwrap());
         }
+        "replace threads" => replace(Instant::now() + LIFE),
         "fork" => fork(),
         "escape" => escape(),
         "schedule" => schedule(),
@@ -44,6 +45,18 @@ fn plays_a_role() {
 fn say(text: &str) {
     println!("{text}");
     std::io::stdout().flush().unwrap();
+}
+
+/// One thread at a time beside the first one: it starts its successor and ends.
+fn replace(end: Instant) {
+    fn next(end: Instant) {
+        spin(Duration::from_millis(300));
+        if Instant::now() < end {
+            std::thread::spawn(move || next(end));
+        }
+    }
+    std::thread::spawn(move || next(end));
+    std::thread::sleep(LIFE);
 }
 
 fn spin(time: Duration) {

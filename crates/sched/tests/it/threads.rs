@@ -43,6 +43,21 @@ fn threads_born_later_join_and_are_given_back_like_the_others() {
 }
 
 #[test]
+fn a_thread_that_replaces_another_joins_too() {
+    let Some(_turn) = turn() else { return };
+    let (replacer, spinner) = (Process::start("replace threads"), Process::start("spin"));
+    let before = standing(replacer.pid());
+    let scheduler = start(&[replacer.pid(), spinner.pid()], false).unwrap();
+    until("a successor is elevated", LIMIT, || {
+        let now = standing(replacer.pid());
+        let new = |tid: i32| before.iter().all(|&(known, ..)| known != tid);
+        let elevated = |tid| Policy::of(&Linux, tid).is_ok_and(|policy| policy.looks_elevated());
+        now.iter().any(|&(tid, ..)| new(tid) && elevated(tid))
+    });
+    drop(scheduler);
+}
+
+#[test]
 fn children_share_their_parents_turn_and_come_back() {
     let Some(_turn) = turn() else { return };
     let (parent, spinner) = (Process::start("fork"), Process::start("spin"));
