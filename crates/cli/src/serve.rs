@@ -1,5 +1,7 @@
 //! `upshift serve`: the server of `upshift-serve`, with signals and words for a person.
 
+use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
@@ -22,7 +24,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let mut builder = Runtime::builder()
         .name("serve")
         .main_level(OPERATOR)
-        .observe(true);
+        .observe(true)
+        .board(args.board.into());
     if let Some(vcpus) = args
         .vcpus
         .or((!args.pin.is_empty()).then_some(args.pin.len()))
@@ -44,10 +47,11 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         let server = Server::bind(config.clone())
             .map_err(|error| anyhow!(error))?
             .with_reload(move || flags.settings());
-        announce(&server, &config);
+        let addresses = server.addresses();
         let started = server.start().map_err(|error| anyhow!(error))?;
         let control = started.control();
-        upshift::spawn(listen_to_signals(control.clone()), OPERATOR).detach();
+        listen_to_signals(&control).context("cannot listen to signals")?;
+        announce(&addresses, &config);
         let cut_off = started.run().await;
         let answered = control.answered();
         eprintln!("ended: {answered} requests answered, {cut_off} connections cut off");
@@ -67,7 +71,7 @@ fn command_to(socket: &Path, command: &str) -> Result<()> {
     }
 }
 
-fn announce(server: &Server, config: &Config) {
+fn announce(addresses: &[SocketAddr], config: &Config) {
     let root = config
         .root
         .canonicalize()
@@ -77,7 +81,7 @@ fn announce(server: &Server, config: &Config) {
     } else {
         "http"
     };
-    for address in server.addresses() {
+    for address in addresses {
         println!("serving {} on {scheme}://{address}", root.display());
     }
     let paths: Vec<_> = config
@@ -93,14 +97,12 @@ fn announce(server: &Server, config: &Config) {
     }
 }
 
-/// SIGHUP reloads; SIGTERM and Ctrl-C drain, the second time at once.
-async fn listen_to_signals(control: Control) {
+/// SIGHUP reloads; SIGTERM and Ctrl-C drain, the second time at once. Signals that come after this call count.
+fn listen_to_signals(control: &Control) -> io::Result<()> {
+    let mut hangups = Signal::new(SIGHUP)?;
     let reload = control.clone();
     upshift::spawn(
         async move {
-            let Ok(mut hangups) = Signal::new(SIGHUP) else {
-                return;
-            };
             while hangups.recv().await.is_ok() {
                 match reload.reload() {
                     Ok(moved) => {
@@ -114,12 +116,10 @@ async fn listen_to_signals(control: Control) {
     )
     .detach();
     for number in [SIGINT, SIGTERM] {
+        let mut ends = Signal::new(number)?;
         let control = control.clone();
         upshift::spawn(
             async move {
-                let Ok(mut ends) = Signal::new(number) else {
-                    return;
-                };
                 if ends.recv().await.is_ok() {
                     eprintln!("draining: {} connections are open", control.connections());
                     control.drain();
@@ -133,4 +133,5 @@ async fn listen_to_signals(control: Control) {
         )
         .detach();
     }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use upshift_serve::{Config, Endpoint, Rule, TlsFiles, units};
 
-use crate::args::Switch;
+use crate::args::{BoardChoice, Switch};
 use crate::values;
 
 /// The end of `upshift serve --help`.
@@ -132,6 +132,15 @@ pub(crate) struct ServeArgs {
     /// How long a coroutine may run when something as urgent waits, e.g. `50us`
     #[arg(long, value_name = "TIME", help_heading = "CPUs", value_parser = values::duration)]
     pub(crate) quantum: Option<Duration>,
+    /// Join the machine's daemon: off, auto (if there is one), or required; not with --preempt on
+    #[arg(
+        long,
+        value_enum,
+        default_value = "off",
+        help_heading = "CPUs",
+        hide_possible_values = true
+    )]
+    pub(crate) board: BoardChoice,
 }
 
 fn endpoint(word: &str) -> Result<Option<Endpoint>, String> {

@@ -65,7 +65,7 @@ impl Metrics {
     }
 }
 
-/// Metrics in Prometheus' text format.
+/// Metrics of the server and of its runtime, in Prometheus' text format.
 pub(crate) fn render(shared: &Shared) -> String {
     let mut out = Out(String::with_capacity(4096));
     let metrics = &shared.metrics;
@@ -123,7 +123,8 @@ pub(crate) fn render(shared: &Shared) -> String {
         shared.connections.count() as u64,
     );
     levels(&mut out, shared);
-    scheduler(&mut out, shared);
+    // Writing to a string cannot fail.
+    let _ = write!(out.0, "{}", shared.runtime.metrics().prometheus());
     out.0
 }
 
@@ -174,87 +175,24 @@ fn levels(out: &mut Out, shared: &Shared) {
             count,
         );
     }
-    out.head(
-        "upshift_http_refused_total",
-        "counter",
-        "Requests refused with 503, by level.",
-    );
+    let name = "upshift_http_refused_total";
+    out.head(name, "counter", "Requests refused with 503, by level.");
     for level in used(shared) {
-        out.line(
-            "upshift_http_refused_total",
-            &format!("level=\"{level}\""),
-            shared.gates.refused(level),
-        );
+        let refused = shared.gates.refused(level);
+        out.line(name, &format!("level=\"{level}\""), refused);
     }
-    out.head(
-        "upshift_http_in_flight",
-        "gauge",
-        "Requests under way, by level.",
-    );
+    let name = "upshift_http_in_flight";
+    out.head(name, "gauge", "Requests under way, by level.");
     for level in used(shared) {
-        out.line(
-            "upshift_http_in_flight",
-            &format!("level=\"{level}\""),
-            u64::from(shared.gates.in_flight(level)),
-        );
+        let in_flight = u64::from(shared.gates.in_flight(level));
+        out.line(name, &format!("level=\"{level}\""), in_flight);
     }
-    out.head(
-        "upshift_http_expected_wait_seconds",
-        "gauge",
-        "How long the next request of a level has to expect to wait.",
-    );
+    let name = "upshift_http_expected_wait_seconds";
+    let help = "How long the next request of a level has to expect to wait.";
+    out.head(name, "gauge", help);
     for level in used(shared) {
-        out.number(
-            "upshift_http_expected_wait_seconds",
-            &format!("level=\"{level}\""),
-            shared.gates.expected(level).as_secs_f64(),
-        );
-    }
-}
-
-fn scheduler(out: &mut Out, shared: &Shared) {
-    let stats: Vec<_> = (0..LEVELS as u8)
-        .filter_map(|level| Level::new(level).ok())
-        .map(|level| (level, shared.runtime.level_stats(level)))
-        .filter(|(_, stats)| stats.polls() > 0)
-        .collect();
-    out.head(
-        "upshift_level_polls_total",
-        "counter",
-        "Polls begun, by level of the scheduler.",
-    );
-    for (level, stats) in &stats {
-        out.line(
-            "upshift_level_polls_total",
-            &format!("level=\"{level}\""),
-            stats.polls(),
-        );
-    }
-    out.head(
-        "upshift_level_run_seconds_total",
-        "counter",
-        "Time in polls, by level of the scheduler.",
-    );
-    for (level, stats) in &stats {
-        out.number(
-            "upshift_level_run_seconds_total",
-            &format!("level=\"{level}\""),
-            stats.run_time().as_secs_f64(),
-        );
-    }
-    out.head(
-        "upshift_level_wait_seconds",
-        "summary",
-        "From ready to polled, by level of the scheduler.",
-    );
-    for (level, stats) in &stats {
-        for q in [0.5, 0.99] {
-            out.number(
-                "upshift_level_wait_seconds",
-                &format!("level=\"{level}\",quantile=\"{q}\""),
-                stats.wait_quantile(q).as_secs_f64(),
-            );
-        }
+        let expected = shared.gates.expected(level).as_secs_f64();
+        out.number(name, &format!("level=\"{level}\""), expected);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 use std::task::Poll;
@@ -361,25 +361,23 @@ impl Seat {
             shared: self.shared.clone(),
             conn: self.conn.clone(),
         };
-        let mut told = false;
         if two {
             self.conn.speaks_two();
-            let builder = self.http2(limits);
-            let mut connection = pin!(builder.serve_connection(io, service));
-            return poll_fn(|cx| {
-                if self.shared.is_draining() && !told {
-                    told = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-                connection.as_mut().poll(cx)
-            })
-            .await;
+            let connection = self.http2(limits).serve_connection(io, service);
+            return self.tell(connection, |two| two.graceful_shutdown()).await;
         }
-        let mut connection = pin!(self.http1(limits).serve_connection(io, service));
+        let connection = self.http1(limits).serve_connection(io, service);
+        self.tell(connection, |one| one.graceful_shutdown()).await
+    }
+
+    /// The output of a connection, which is told once if the server drains first.
+    async fn tell<C: Future>(&self, connection: C, shut_down: fn(Pin<&mut C>)) -> C::Output {
+        let mut connection = pin!(connection);
+        let mut told = false;
         poll_fn(|cx| {
             if self.shared.is_draining() && !told {
                 told = true;
-                connection.as_mut().graceful_shutdown();
+                shut_down(connection.as_mut());
             }
             connection.as_mut().poll(cx)
         })

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use ::hyper::body::{Body, Incoming};
 use ::hyper::server::conn::{http1, http2};
+use ::hyper::service::Service as HyperService;
 use ::hyper::{Request, Response};
 use hyper_util::service::TowerToHyperService;
 use tower_service::Service;
@@ -29,6 +30,9 @@ use super::{Clock, Io, Levelled, Spawner};
 use crate::net::{TcpListener, TcpStream};
 use crate::sync::Notify;
 use crate::time;
+
+/// As hyper takes errors.
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// What an HTTP/2 client with prior knowledge sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -42,11 +46,8 @@ const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 pub async fn serve<S, B>(listener: TcpListener, service: S) -> io::Result<()>
 where
     S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<Box<dyn Error + Send + Sync>>,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    S: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     Server::new(listener).run(service).await
 }
@@ -129,11 +130,8 @@ impl Server {
     pub async fn run<S, B>(self, service: S) -> io::Result<()>
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send + 'static,
-        S::Error: Into<Box<dyn Error + Send + Sync>>,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
+        S: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         self.run_with(move |_| service.clone()).await
     }
@@ -148,11 +146,8 @@ impl Server {
     ) -> io::Result<()>
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send + 'static,
-        S::Error: Into<Box<dyn Error + Send + Sync>>,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
+        S: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         let table = Arc::new(Table::default());
         let settings = Arc::new(Settings {
@@ -231,11 +226,8 @@ impl Settings {
     async fn connection<S, B>(&self, stream: TcpStream, service: TowerToHyperService<S>, seat: Seat)
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send + 'static,
-        S::Error: Into<Box<dyn Error + Send + Sync>>,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
+        S: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         seat.take();
         let mut io = Io::new(stream);
@@ -259,41 +251,22 @@ impl Settings {
 
     async fn speak<S, B>(&self, io: Io, two: bool, service: S, seat: &Seat) -> ::hyper::Result<()>
     where
-        S: ::hyper::service::Service<Request<Incoming>, Response = Response<B>>,
-        S::Future: Send + 'static,
-        S::Error: Into<Box<dyn Error + Send + Sync>>,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
+        S: HyperService<Request<Incoming>, Response = Response<B>>,
+        S: HyperService<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
+        let table = &seat.table;
         if two {
             let mut builder = http2::Builder::new(Spawner::new(self.receive));
-            builder.timer(Clock);
-            let mut connection = pin!(builder.serve_connection(io, service));
-            let mut told = false;
-            return poll_fn(|cx| {
-                if seat.table.is_ending() && !told {
-                    told = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-                connection.as_mut().poll(cx)
-            })
-            .await;
+            let connection = builder.timer(Clock).serve_connection(io, service);
+            return table.tell(connection, |two| two.graceful_shutdown()).await;
         }
         let mut builder = http1::Builder::new();
         if let Some(limit) = self.header_timeout {
             builder.timer(Clock).header_read_timeout(limit);
         }
-        let mut connection = pin!(builder.serve_connection(io, service).with_upgrades());
-        let mut told = false;
-        poll_fn(|cx| {
-            if seat.table.is_ending() && !told {
-                told = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            connection.as_mut().poll(cx)
-        })
-        .await
+        let connection = builder.serve_connection(io, service).with_upgrades();
+        table.tell(connection, |one| one.graceful_shutdown()).await
     }
 }
 
@@ -336,6 +309,20 @@ impl Table {
                 return Poll::Ready(None);
             }
             future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+
+    /// The output of a connection, which is told once if the server ends first.
+    async fn tell<C: Future>(&self, connection: C, shut_down: fn(Pin<&mut C>)) -> C::Output {
+        let mut connection = pin!(connection);
+        let mut told = false;
+        poll_fn(|cx| {
+            if self.is_ending() && !told {
+                told = true;
+                shut_down(connection.as_mut());
+            }
+            connection.as_mut().poll(cx)
         })
         .await
     }

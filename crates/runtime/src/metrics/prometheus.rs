@@ -4,7 +4,9 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-use super::{Histogram, Metrics, VcpuMetrics};
+use upshift_core::Level;
+
+use super::{Histogram, LevelMetrics, Metrics, VcpuMetrics};
 
 /// Bounds of the wait histograms, ns: 1, 2 and 5 per decade from 1 µs to 10 s.
 const BOUNDS: [u64; 22] = {
@@ -48,116 +50,255 @@ impl Metrics {
     }
 }
 
-/// The kind of a family of samples.
-#[derive(Clone, Copy)]
-enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
+/// What a sample says: counts as they are, times in seconds.
+enum Value {
+    Count(u64),
+    Time(Duration),
+}
+use Value::{Count, Time};
+
+impl Display for Value {
+    fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Count(count) => count.fmt(to),
+            Time(time) => time.as_secs_f64().fmt(to),
+        }
+    }
 }
 
-fn family(to: &mut Formatter<'_>, name: &str, kind: Kind, help: &str) -> fmt::Result {
-    let kind = match kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram => "histogram",
-    };
+/// A family that has one sample for each `T`: its name without the group's, its help, and
+/// the sample. What ends in `_total` is a counter, everything else a gauge.
+type Family<T> = (&'static str, &'static str, fn(&T) -> Value);
+
+fn head(to: &mut Formatter<'_>, name: &str, help: &str) -> fmt::Result {
+    let is_counter = name.ends_with("_total");
+    let kind = if is_counter { "counter" } else { "gauge" };
     writeln!(to, "# HELP upshift_{name} {help}")?;
     writeln!(to, "# TYPE upshift_{name} {kind}")
 }
 
-fn seconds(time: Duration) -> f64 {
-    time.as_secs_f64()
-}
-
-/// One family with one sample per label value; nothing if there is none.
-fn samples<L: Display, V: Display>(
+/// A group of families with one sample per value of a label; nothing if there are no values.
+fn labelled<T, L: Display>(
     to: &mut Formatter<'_>,
-    (name, kind, help): (&str, Kind, &str),
-    label: &str,
-    samples: impl IntoIterator<Item = (L, V)>,
+    (group, families): (&str, &[Family<T>]),
+    all: &[T],
+    (label, value): (&str, fn(&T) -> L),
 ) -> fmt::Result {
-    let mut samples = samples.into_iter().peekable();
-    if samples.peek().is_some() {
-        family(to, name, kind, help)?;
+    if all.is_empty() {
+        return Ok(());
     }
-    for (value, sample) in samples {
-        writeln!(to, "upshift_{name}{{{label}=\"{value}\"}} {sample}")?;
+    for (name, help, sample) in families {
+        let name = format!("{group}{name}");
+        head(to, &name, help)?;
+        for one in all {
+            let (value, sample) = (value(one), sample(one));
+            writeln!(to, "upshift_{name}{{{label}=\"{value}\"}} {sample}")?;
+        }
     }
     Ok(())
 }
 
-fn single(
+/// Families of one sample each.
+fn single(to: &mut Formatter<'_>, of: &Metrics, families: &[Family<Metrics>]) -> fmt::Result {
+    for (name, help, sample) in families {
+        head(to, name, help)?;
+        writeln!(to, "upshift_{name} {}", sample(of))?;
+    }
+    Ok(())
+}
+
+/// A family with a sample per state of something.
+fn states(
     to: &mut Formatter<'_>,
-    (name, kind, help): (&str, Kind, &str),
-    value: impl Display,
+    (name, help): (&'static str, &'static str),
+    states: &[(&str, u64)],
 ) -> fmt::Result {
-    family(to, name, kind, help)?;
-    writeln!(to, "upshift_{name} {value}")
+    let family: Family<(&str, u64)> = (name, help, |state| Count(state.1));
+    labelled(to, ("", &[family]), states, ("state", |state| state.0))
 }
 
 impl Display for Prometheus<'_> {
     fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
-        coroutines(self.0, to)?;
-        levels(self.0, to)?;
-        vcpus(self.0, to)?;
-        rings(self.0, to)?;
-        preemption(self.0, to)
+        let metrics = self.0;
+        coroutines(metrics, to)?;
+        let level = ("level", (|l| l.level) as fn(&LevelMetrics) -> Level);
+        labelled(to, ("level_", LEVEL), &metrics.levels, level)?;
+        waits(metrics, to)?;
+        let vcpu = ("vcpu", (|v| v.index) as fn(&VcpuMetrics) -> usize);
+        labelled(to, ("vcpu_", VCPU), &metrics.vcpus, vcpu)?;
+        labelled(to, ("ring_", RING), &metrics.vcpus, vcpu)?;
+        single(to, metrics, PREEMPTION)
     }
 }
 
 fn coroutines(metrics: &Metrics, to: &mut Formatter<'_>) -> fmt::Result {
-    use Kind::{Counter, Gauge};
-    let help = "Time since the runtime was built.";
-    single(to, ("uptime_seconds", Gauge, help), seconds(metrics.uptime))?;
+    single(to, metrics, UPTIME)?;
     let all = &metrics.coroutines;
     let help = "Coroutines that have not exited, by state.";
-    let states = [
+    let by_state = [
         ("ready", all.ready),
         ("running", all.running),
         ("blocked", all.blocked),
         ("suspended", all.suspended),
     ];
-    samples(to, ("coroutines", Gauge, help), "state", states)?;
-    let help = "Coroutines spawned.";
-    single(to, ("spawned_total", Counter, help), all.spawned)?;
-    let help = "Coroutines that have exited.";
-    single(to, ("exited_total", Counter, help), all.exited)?;
-    let help = "Coroutines that have panicked.";
-    single(to, ("panicked_total", Counter, help), all.panicked)?;
-    let help = "Threads for blocking functions, by what they do.";
+    states(to, ("coroutines", help), &by_state)?;
+    single(to, metrics, EXITS)?;
     let blocking = &metrics.blocking;
+    let help = "Threads for blocking functions, by what they do.";
     let busy = blocking.threads.saturating_sub(blocking.idle);
     let threads = [("busy", busy), ("idle", blocking.idle)];
-    samples(to, ("blocking_threads", Gauge, help), "state", threads)?;
-    let help = "Blocking functions that wait for a thread.";
-    single(to, ("blocking_queued", Gauge, help), blocking.queued)
+    states(to, ("blocking_threads", help), &threads)?;
+    single(to, metrics, BLOCKING)
 }
 
-fn levels(metrics: &Metrics, to: &mut Formatter<'_>) -> fmt::Result {
-    use Kind::{Counter, Gauge};
-    let levels = || metrics.levels.iter();
-    let help = "Polls begun or resumed, by level.";
-    let polls = levels().map(|level| (level.level, level.polls));
-    samples(to, ("level_polls_total", Counter, help), "level", polls)?;
-    let help = "Polls suspended, by level.";
-    let all = levels().map(|level| (level.level, level.suspensions));
-    samples(to, ("level_suspensions_total", Counter, help), "level", all)?;
-    let help = "Time spent in polls, by level.";
-    let run = levels().map(|level| (level.level, seconds(level.run)));
-    samples(to, ("level_run_seconds_total", Counter, help), "level", run)?;
-    let help = "Time with something ready and nothing picked, by level.";
-    let all = levels().map(|level| (level.level, seconds(level.starve)));
-    let name = "level_starve_seconds_total";
-    samples(to, (name, Counter, help), "level", all)?;
-    let help = "Coroutines ready or suspended, by level.";
-    let ready = levels().map(|level| (level.level, level.ready));
-    samples(to, ("level_ready", Gauge, help), "level", ready)?;
+const UPTIME: &[Family<Metrics>] =
+    &[
+        ("uptime_seconds", "Time since the runtime was built.", |m| {
+            Time(m.uptime)
+        }),
+    ];
+
+const EXITS: &[Family<Metrics>] = &[
+    ("spawned_total", "Coroutines spawned.", |m| {
+        Count(m.coroutines.spawned)
+    }),
+    ("exited_total", "Coroutines that have exited.", |m| {
+        Count(m.coroutines.exited)
+    }),
+    ("panicked_total", "Coroutines that have panicked.", |m| {
+        Count(m.coroutines.panicked)
+    }),
+];
+
+const BLOCKING: &[Family<Metrics>] = &[(
+    "blocking_queued",
+    "Blocking functions that wait for a thread.",
+    |m| Count(m.blocking.queued),
+)];
+
+const LEVEL: &[Family<LevelMetrics>] = &[
+    ("polls_total", "Polls begun or resumed, by level.", |l| {
+        Count(l.polls)
+    }),
+    ("suspensions_total", "Polls suspended, by level.", |l| {
+        Count(l.suspensions)
+    }),
+    ("run_seconds_total", "Time spent in polls, by level.", |l| {
+        Time(l.run)
+    }),
+    (
+        "starve_seconds_total",
+        "Time with something ready and nothing picked, by level.",
+        |l| Time(l.starve),
+    ),
+    ("ready", "Coroutines ready or suspended, by level.", |l| {
+        Count(l.ready)
+    }),
+];
+
+const VCPU: &[Family<VcpuMetrics>] = &[
+    ("in_service_seconds_total", "Time in service.", |v| {
+        Time(v.in_service)
+    }),
+    (
+        "busy_seconds_total",
+        "Time neither parked nor spinning.",
+        |v| Time(v.busy),
+    ),
+    ("polling_seconds_total", "Time spent in polls.", |v| {
+        Time(v.polling)
+    }),
+    ("parked_seconds_total", "Time asleep in the kernel.", |v| {
+        Time(v.parked)
+    }),
+    ("spin_seconds_total", "Time spent spinning for work.", |v| {
+        Time(v.spin)
+    }),
+    ("polls_total", "Polls begun or resumed.", |v| Count(v.polls)),
+    ("parks_total", "Times it went to sleep.", |v| Count(v.parks)),
+    ("stolen_total", "Coroutines taken from other vCPUs.", |v| {
+        Count(v.stolen)
+    }),
+    ("suspensions_total", "Polls suspended.", |v| {
+        Count(v.suspensions)
+    }),
+];
+
+const RING: &[Family<VcpuMetrics>] = &[
+    ("enters_total", "io_uring_enter calls.", |v| {
+        Count(v.ring.enters)
+    }),
+    (
+        "submitted_total",
+        "Submission queue entries handed to the kernel.",
+        |v| Count(v.ring.submitted),
+    ),
+    ("completed_total", "Completion queue entries read.", |v| {
+        Count(v.ring.completed)
+    }),
+    (
+        "overflows_total",
+        "Times the completion queue was found overflown.",
+        |v| Count(v.ring.overflows),
+    ),
+    (
+        "out_of_buffers_total",
+        "Times a stream had to wait for a receive buffer.",
+        |v| Count(v.ring.out_of_buffers),
+    ),
+    (
+        "refused_total",
+        "Operations refused because too many were alive.",
+        |v| Count(v.ring.refused),
+    ),
+    ("in_flight", "Operations and streams in flight.", |v| {
+        Count(v.ring.in_flight)
+    }),
+    (
+        "backlog_max",
+        "The longest that the backlog of a full submission queue ever was.",
+        |v| Count(v.ring.backlog_max),
+    ),
+];
+
+const PREEMPTION: &[Family<Metrics>] = &[
+    (
+        "preemption_vcpus",
+        "vCPUs that can interrupt a poll.",
+        |m| Count(m.preemption.vcpus as u64),
+    ),
+    (
+        "preemption_suspensions_total",
+        "Polls suspended, over all vCPUs.",
+        |m| Count(m.preemption.suspensions),
+    ),
+    ("preemption_looks_total", "Times a sentinel woke up.", |m| {
+        Count(m.preemption.looks)
+    }),
+    (
+        "preemption_useless_looks_total",
+        "Times a sentinel woke up for nothing.",
+        |m| Count(m.preemption.useless),
+    ),
+    (
+        "preemption_services_total",
+        "Ring system calls made by a suspended thread.",
+        |m| Count(m.preemption.services),
+    ),
+    (
+        "stalls_total",
+        "Polls that took longer than the stall limit.",
+        |m| Count(m.stalls.count),
+    ),
+];
+
+fn waits(metrics: &Metrics, to: &mut Formatter<'_>) -> fmt::Result {
     if !metrics.levels.is_empty() {
         let help = "Time from ready to polled, by level; the sum is estimated from the buckets.";
-        family(to, "level_wait_seconds", Kind::Histogram, help)?;
+        writeln!(to, "# HELP upshift_level_wait_seconds {help}")?;
+        writeln!(to, "# TYPE upshift_level_wait_seconds histogram")?;
     }
-    for level in levels() {
+    for level in &metrics.levels {
         wait(to, level.level, &level.wait)?;
     }
     Ok(())
@@ -171,7 +312,7 @@ fn wait(to: &mut Formatter<'_>, level: impl Display, waits: &Histogram) -> fmt::
         while let Some(bucket) = rest.next_if(|bucket| bucket.to_ns <= bound) {
             count += bucket.count;
         }
-        let bound = seconds(Duration::from_nanos(bound));
+        let bound = Time(Duration::from_nanos(bound));
         writeln!(
             to,
             "{NAME}_bucket{{level=\"{level}\",le=\"{bound}\"}} {count}"
@@ -179,130 +320,15 @@ fn wait(to: &mut Formatter<'_>, level: impl Display, waits: &Histogram) -> fmt::
     }
     let all = waits.count();
     writeln!(to, "{NAME}_bucket{{level=\"{level}\",le=\"+Inf\"}} {all}")?;
-    let sum = seconds(waits.estimated_sum());
+    let sum = Time(waits.estimated_sum());
     writeln!(to, "{NAME}_sum{{level=\"{level}\"}} {sum}")?;
     writeln!(to, "{NAME}_count{{level=\"{level}\"}} {all}")
 }
 
-fn vcpus(metrics: &Metrics, to: &mut Formatter<'_>) -> fmt::Result {
-    type Time = fn(&VcpuMetrics) -> Duration;
-    type Count = fn(&VcpuMetrics) -> u64;
-    let times: [(&str, &str, Time); 5] = [
-        ("in_service", "Time in service.", |vcpu| vcpu.in_service),
-        ("busy", "Time neither parked nor spinning.", |vcpu| {
-            vcpu.busy
-        }),
-        ("polling", "Time spent in polls.", |vcpu| vcpu.polling),
-        ("parked", "Time asleep in the kernel.", |vcpu| vcpu.parked),
-        ("spin", "Time spent spinning for work.", |vcpu| vcpu.spin),
-    ];
-    for (name, help, of) in times {
-        let name = format!("vcpu_{name}_seconds_total");
-        let all = metrics.vcpus.iter();
-        let all = all.map(|vcpu| (vcpu.index, seconds(of(vcpu))));
-        samples(to, (&name, Kind::Counter, help), "vcpu", all)?;
-    }
-    let counts: [(&str, &str, Count); 4] = [
-        ("polls", "Polls begun or resumed.", |vcpu| vcpu.polls),
-        ("parks", "Times it went to sleep.", |vcpu| vcpu.parks),
-        ("stolen", "Coroutines taken from other vCPUs.", |vcpu| {
-            vcpu.stolen
-        }),
-        ("suspensions", "Polls suspended.", |vcpu| vcpu.suspensions),
-    ];
-    for (name, help, of) in counts {
-        let name = format!("vcpu_{name}_total");
-        let all = metrics.vcpus.iter().map(|vcpu| (vcpu.index, of(vcpu)));
-        samples(to, (&name, Kind::Counter, help), "vcpu", all)?;
-    }
-    Ok(())
-}
-
-fn rings(metrics: &Metrics, to: &mut Formatter<'_>) -> fmt::Result {
-    type Count = fn(&VcpuMetrics) -> u64;
-    let figures: [(&str, Kind, &str, Count); 8] = [
-        (
-            "enters_total",
-            Kind::Counter,
-            "io_uring_enter calls.",
-            |v| v.ring.enters,
-        ),
-        (
-            "submitted_total",
-            Kind::Counter,
-            "Submission queue entries handed to the kernel.",
-            |v| v.ring.submitted,
-        ),
-        (
-            "completed_total",
-            Kind::Counter,
-            "Completion queue entries read.",
-            |v| v.ring.completed,
-        ),
-        (
-            "overflows_total",
-            Kind::Counter,
-            "Times the completion queue was found overflown.",
-            |v| v.ring.overflows,
-        ),
-        (
-            "out_of_buffers_total",
-            Kind::Counter,
-            "Times a stream had to wait for a receive buffer.",
-            |v| v.ring.out_of_buffers,
-        ),
-        (
-            "refused_total",
-            Kind::Counter,
-            "Operations refused because too many were alive.",
-            |v| v.ring.refused,
-        ),
-        (
-            "in_flight",
-            Kind::Gauge,
-            "Operations and streams in flight.",
-            |v| v.ring.in_flight,
-        ),
-        (
-            "backlog_max",
-            Kind::Gauge,
-            "The longest that the backlog of a full submission queue ever was.",
-            |v| v.ring.backlog_max,
-        ),
-    ];
-    for (name, kind, help, of) in figures {
-        let name = format!("ring_{name}");
-        let all = metrics.vcpus.iter().map(|vcpu| (vcpu.index, of(vcpu)));
-        samples(to, (&name, kind, help), "vcpu", all)?;
-    }
-    Ok(())
-}
-
-fn preemption(metrics: &Metrics, to: &mut Formatter<'_>) -> fmt::Result {
-    use Kind::{Counter, Gauge};
-    let stats = &metrics.preemption;
-    let help = "vCPUs that can interrupt a poll.";
-    single(to, ("preemption_vcpus", Gauge, help), stats.vcpus)?;
-    let help = "Polls suspended, over all vCPUs.";
-    let name = "preemption_suspensions_total";
-    single(to, (name, Counter, help), stats.suspensions)?;
-    let help = "Times a sentinel woke up.";
-    single(to, ("preemption_looks_total", Counter, help), stats.looks)?;
-    let help = "Times a sentinel woke up for nothing.";
-    let name = "preemption_useless_looks_total";
-    single(to, (name, Counter, help), stats.useless)?;
-    let help = "Ring system calls made by a suspended thread.";
-    let name = "preemption_services_total";
-    single(to, (name, Counter, help), stats.services)?;
-    let help = "Polls that took longer than the stall limit.";
-    single(to, ("stalls_total", Counter, help), metrics.stalls.count)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{LevelMetrics, RingMetrics};
+    use super::super::RingMetrics;
     use super::*;
-    use upshift_core::Level;
 
     fn sample() -> Metrics {
         let mut metrics = Metrics {

@@ -166,10 +166,22 @@ fn metrics_count_what_happened() {
             "{line} in\n{metrics}"
         );
     }
-    assert!(
-        metrics.contains("upshift_level_polls_total{level=\"20\"}"),
-        "{metrics}"
-    );
+    // And those of the runtime, each family once.
+    for part in [
+        "upshift_level_polls_total{level=\"20\"}",
+        "upshift_level_wait_seconds_bucket{level=\"20\",le=\"+Inf\"}",
+        "upshift_vcpu_busy_seconds_total{vcpu=\"0\"}",
+        "upshift_ring_enters_total{vcpu=\"0\"}",
+        "upshift_preemption_suspensions_total 0",
+    ] {
+        assert!(metrics.contains(part), "{part} in {metrics}");
+    }
+    let families = metrics.lines().filter(|line| line.starts_with("# TYPE "));
+    let mut names: Vec<_> = families.collect();
+    names.sort_unstable();
+    let count = names.len();
+    names.dedup();
+    assert_eq!(names.len(), count, "{names:?}");
 }
 
 #[test]
