@@ -17,8 +17,10 @@ use crate::server::Server;
 
 /// A closed loop of JSON requests.
 pub(crate) const JSON_CASE: &str = "axum, JSON, 64 connections";
+/// The same with an answer that takes the server several times as long as the client, which has one CPU too.
+pub(crate) const ORDERS_CASE: &str = "axum, JSON of 30 orders, 64 connections";
 /// The same requests at eight tenths of what the slowest of them can serve.
-pub(crate) const JSON_80_CASE: &str = "axum, JSON, 80 % of capacity";
+pub(crate) const ORDERS_80_CASE: &str = "axum, JSON of 30 orders, 80 % of capacity";
 /// What each server can do.
 pub(crate) const CAPACITY_CASE: &str = "computing, closed loop, 64 connections";
 /// The urgent tenth by itself.
@@ -208,9 +210,12 @@ fn closed(
 }
 
 fn json(results: &mut SectionResults, options: &Options, servers: &Servers) {
-    let work = get("/json?name=world", &["Accept: application/json"]);
-    closed(results, options, servers, JSON_CASE, &work, 64);
-    let capacity = |name: &String| results.cell(JSON_CASE, name)?.median(|r| r.per_second);
+    let accept = ["Accept: application/json"];
+    let little = get("/json?name=world", &accept);
+    closed(results, options, servers, JSON_CASE, &little, 64);
+    let work = get("/orders?count=30", &accept);
+    closed(results, options, servers, ORDERS_CASE, &work, 64);
+    let capacity = |name: &String| results.cell(ORDERS_CASE, name)?.median(|r| r.per_second);
     let slowest = servers
         .iter()
         .filter_map(|(name, _)| capacity(name))
@@ -230,7 +235,7 @@ fn json(results: &mut SectionResults, options: &Options, servers: &Servers) {
             }
         })
         .collect();
-    rounds::run(results, JSON_80_CASE, &entries, options.rounds);
+    rounds::run(results, ORDERS_80_CASE, &entries, options.rounds);
 }
 
 fn mixed(results: &mut SectionResults, options: &Options, servers: &Servers) {

@@ -1,7 +1,9 @@
 //! What the web server was to reach.
 
 use crate::results::{Run, SectionResults};
-use crate::serve::{FILES, IDLE_CASE, JSON_80_CASE, JSON_CASE, OVERLOAD_CASE, urgent_row};
+use crate::serve::{
+    FILES, IDLE_CASE, JSON_CASE, ORDERS_80_CASE, ORDERS_CASE, OVERLOAD_CASE, urgent_row,
+};
 use crate::targets::{Row, Verdict, at_most, row};
 
 const OURS: &str = "axum on upshift";
@@ -21,8 +23,12 @@ pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
         against(JSON_CASE, Run::cpu),
     ));
     rows.push(row(
-        "axum JSON at 80 % load: p99 ≤ the same application on tokio",
-        against(JSON_80_CASE, |r| r.p99),
+        "axum JSON of 30 orders: CPU per request ≤ the same application on tokio",
+        against(ORDERS_CASE, Run::cpu),
+    ));
+    rows.push(row(
+        "axum JSON of 30 orders at 80 % load: p99 ≤ the same application on tokio",
+        against(ORDERS_80_CASE, |r| r.p99),
     ));
     let urgent =
         |case: &str, name: &str| median(case, &urgent_row(name), |r| r.honest(r.p99, 0.99));

@@ -1,5 +1,6 @@
 //! One axum application, the same source and the same hyper, on Upshift and on tokio (current_thread, or multi_thread
-//! with one worker): `/json?name=` answers JSON; `/matrix?n=` computes, without a hint to either runtime.
+//! with one worker): `/json?name=` answers a little JSON, `/orders?count=` as much as is asked for; `/matrix?n=` computes,
+//! without a hint to either runtime.
 
 use axum::extract::Query;
 use axum::routing::get;
@@ -25,6 +26,46 @@ async fn json(Query(who): Query<Who>) -> Json<Greeting> {
         message: format!("Hello, {}!", who.name),
         tags: ["a", "b", "c"],
     })
+}
+
+#[derive(Deserialize)]
+struct Count {
+    count: u32,
+}
+
+#[derive(Serialize)]
+struct Order {
+    id: u32,
+    customer: String,
+    lines: [Line; 3],
+    total: f64,
+}
+
+#[derive(Serialize)]
+struct Line {
+    article: u32,
+    quantity: u32,
+    price: f64,
+}
+
+/// What an application does: records become text.
+async fn orders(Query(Count { count }): Query<Count>) -> Json<Vec<Order>> {
+    let order = |id: u32| {
+        let line = |at: u32| Line {
+            article: id * 7 + at,
+            quantity: 1 + (id + at) % 5,
+            price: f64::from(id % 90 + at) + 0.25,
+        };
+        let lines = [line(0), line(1), line(2)];
+        let cost = |line: &Line| f64::from(line.quantity) * line.price;
+        Order {
+            id,
+            customer: format!("customer {}", id % 100),
+            total: lines.iter().map(cost).sum(),
+            lines,
+        }
+    };
+    Json((0..count.min(10_000)).map(order).collect())
 }
 
 #[derive(Deserialize)]
@@ -61,6 +102,7 @@ async fn matrix(Query(Size { n }): Query<Size>) -> Json<Product> {
 fn app() -> Router {
     Router::new()
         .route("/json", get(json))
+        .route("/orders", get(orders))
         .route("/matrix", get(matrix))
 }
 
