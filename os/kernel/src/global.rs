@@ -7,11 +7,11 @@
 //! process that sees something more urgent than its own gives its hart away for
 //! a reason (SharedScheduler, section 3.4).
 
-use crate::memory::space;
+use crate::memory::shared;
 use crate::{executor, users};
 
 /// Rebuilds it.
 pub(crate) fn publish() {
     let bits = users::ready() | executor::domain().bitmap();
-    space::global().store(0, bits);
+    shared::global().store(0, bits);
 }

@@ -24,7 +24,8 @@ use upshift_core::{CoroutineId, Level, State};
 use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
 use crate::memory::OutOfMemory;
-use crate::memory::space::{AddressSpace, TracePage};
+use crate::memory::shared::TracePage;
+use crate::memory::space::AddressSpace;
 use crate::process::Thread;
 use crate::{MAX_HARTS, clock, hart, println};
 

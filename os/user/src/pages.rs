@@ -31,15 +31,26 @@ pub(crate) fn completion(page: usize, index: usize) -> &'static AtomicU64 {
     unsafe { &*page.add(index) }
 }
 
+/// The first word of the calling thread's line.
+#[inline]
+fn first() -> *const AtomicU64 {
+    let first;
+    // SAFETY: reads a register that the kernel has set and nothing else uses; `pure`,
+    // for a call that returns has stayed on one thread.
+    unsafe { asm!("mv {}, tp", out(reg) first, options(pure, nomem, nostack, preserves_flags)) };
+    first
+}
+
+/// The index of the calling thread among those of the process.
+pub(crate) fn line_index() -> usize {
+    (first().addr() - layout::THREADS) / (8 * LINE_WORDS)
+}
+
 /// A word of the calling thread's line (`os_abi::thread`), by the register in which the
 /// kernel has put the address of the line.
 #[inline]
 pub(crate) fn line(word: usize) -> &'static AtomicU64 {
     assert!(word < LINE_WORDS);
-    let first: *const AtomicU64;
-    // SAFETY: reads a register that the kernel has set and nothing else uses; `pure`,
-    // for a call that returns has stayed on one thread.
-    unsafe { asm!("mv {}, tp", out(reg) first, options(pure, nomem, nostack, preserves_flags)) };
     // SAFETY: within the line, which is within a page; see the module.
-    unsafe { &*first.add(word) }
+    unsafe { &*first().add(word) }
 }

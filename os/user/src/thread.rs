@@ -15,10 +15,18 @@ use os_abi::Error;
 use os_abi::layout::PAGE;
 
 use crate::lock::SpinLock;
+use crate::pages::line_index;
 use crate::sys;
 
 /// Pages of a stack.
 const STACK_PAGES: usize = 16;
+
+/// The index of the calling thread among those of the process, 0 to 63. No other thread
+/// has it meanwhile.
+#[must_use]
+pub fn index() -> usize {
+    line_index()
+}
 
 /// What a thread and its handle share.
 struct Packet<T> {

@@ -8,15 +8,15 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use os_abi::{layout, shared};
+use os_abi::shared;
+
+use crate::pages;
 
 static STATE: AtomicU64 = AtomicU64::new(0);
 
 /// The seed that the kernel has given this process; `None`: no chaos.
 pub(crate) fn seed() -> Option<u64> {
-    // SAFETY: a word of a page that is in every process.
-    let word = unsafe { &*((layout::SHARED as *const AtomicU64).add(shared::CHAOS)) };
-    match word.load(Relaxed) {
+    match pages::shared(shared::CHAOS).load(Relaxed) {
         0 => None,
         seed => Some(seed),
     }

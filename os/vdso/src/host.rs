@@ -7,12 +7,13 @@ use core::arch::asm;
 use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicPtr, AtomicU32};
 
-use os_abi::thread::{CRITICAL, IN_INTERRUPT, LINE_WORDS, LOCAL_BITMAP, MAX_THREADS, OWED, SERVER};
-use os_abi::{layout, number};
+use os_abi::number;
+use os_abi::thread::{CRITICAL, IN_INTERRUPT, LOCAL_BITMAP, MAX_THREADS, OWED, SERVER};
 use upshift_core::{CoroutineId, Domain, Executor, Host, Level, State, Vcpu, Yielded};
 
+use crate::pages::{self, line, line_index};
 use crate::trace;
 
 /// A process.
@@ -139,29 +140,6 @@ pub(crate) fn server() -> Option<&'static Server> {
     unsafe { (line(SERVER).load(Relaxed) as *const Server).as_ref() }
 }
 
-/// The first word of the calling thread's line.
-#[inline]
-fn first() -> *const AtomicU64 {
-    let first;
-    // SAFETY: reads a register that the kernel has set and nothing else uses.
-    // `pure`: within a call, whatever its length, it is the same thread.
-    unsafe { asm!("mv {}, tp", out(reg) first, options(pure, nomem, nostack, preserves_flags)) };
-    first
-}
-
-/// The number of the calling thread in its process.
-pub(crate) fn line_index() -> usize {
-    (first().addr() - layout::THREADS) / (8 * LINE_WORDS)
-}
-
-/// A word of the calling thread's line.
-#[inline]
-pub(crate) fn line(word: usize) -> &'static AtomicU64 {
-    // SAFETY: the kernel maps the page of lines into every process before it starts;
-    // they are words that kernel and program access atomically.
-    unsafe { &*first().add(word) }
-}
-
 /// The thread begins something that others may have to wait for.
 #[inline]
 pub(crate) fn enter() {
@@ -230,9 +208,7 @@ pub(crate) fn is_overtaken() -> bool {
     let here = line(LOCAL_BITMAP).load(Relaxed);
     // Those below the lowest bit; all, if nothing is here.
     let more_urgent = here.wrapping_sub(1) & !here;
-    // SAFETY: a page of words that the kernel writes and we read.
-    let elsewhere = unsafe { &*(layout::GLOBAL as *const AtomicU64) }.load(Relaxed);
-    elsewhere & more_urgent != 0
+    pages::global().load(Relaxed) & more_urgent != 0
 }
 
 /// A system call of at most two arguments; its answer.

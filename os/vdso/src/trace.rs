@@ -1,24 +1,19 @@
 //! Traces of coroutines, for the kernel: see `os_abi::trace`. One load while off.
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use os_abi::number;
+use os_abi::shared::TRACING;
 use os_abi::trace::{Change, ENTRIES, ENTRY_WORDS, FIRST, HARTS, LOST, NEXT, pack};
-use os_abi::{layout, number, shared};
 use upshift_core::{CoroutineId, Host, Level, State};
 
 use crate::host::{self, VdsoHost};
-
-fn word(page: usize, index: usize) -> &'static AtomicU64 {
-    // SAFETY: `SHARED` is in every process, `TRACE` in those whose `TRACING` is not
-    // 0; both are words that kernel and program access atomically.
-    unsafe { &*((page as *const AtomicU64).add(index)) }
-}
+use crate::pages::{self, trace as word};
 
 /// A coroutine has entered a state.
 #[inline]
 pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
-    if word(layout::SHARED, shared::TRACING).load(Relaxed) != 0 {
+    if pages::shared(TRACING).load(Relaxed) != 0 {
         note(id, level, state);
     }
 }
@@ -26,14 +21,14 @@ pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
 #[cold]
 fn note(id: CoroutineId, level: Level, state: State) {
     let time = VdsoHost.now();
-    let thread = host::line_index();
-    let hart = word(layout::TRACE, HARTS + thread).load(Relaxed);
+    let thread = pages::line_index();
+    let hart = word(HARTS + thread).load(Relaxed);
     let Some(entry) = take().or_else(|| {
         // The kernel empties the page whenever it is entered.
         host::call(number::clock, 0, 0);
         take()
     }) else {
-        word(layout::TRACE, LOST).fetch_add(1, Relaxed);
+        word(LOST).fetch_add(1, Relaxed);
         return;
     };
     let change = Change {
@@ -42,18 +37,18 @@ fn note(id: CoroutineId, level: Level, state: State) {
         thread: thread as u8,
         hart: hart as u8,
     };
-    word(layout::TRACE, entry).store(time, Relaxed);
-    word(layout::TRACE, entry + 1).store(id.to_u64(), Relaxed);
-    word(layout::TRACE, entry + 2).store(pack(change), Release);
+    word(entry).store(time, Relaxed);
+    word(entry + 1).store(id.to_u64(), Relaxed);
+    word(entry + 2).store(pack(change), Release);
 }
 
 /// The first word of a free entry, which is the caller's from now on.
 fn take() -> Option<usize> {
-    let next = word(layout::TRACE, NEXT);
+    let next = word(NEXT);
     loop {
         let seen = next.load(Acquire);
         let entry = FIRST + seen as usize % ENTRIES * ENTRY_WORDS;
-        if word(layout::TRACE, entry + 2).load(Acquire) != 0 {
+        if word(entry + 2).load(Acquire) != 0 {
             return None;
         }
         let mine = next.compare_exchange(seen, seen + 1, Acquire, Relaxed);

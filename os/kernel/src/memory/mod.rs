@@ -21,12 +21,14 @@
 //! one address and executable under another.
 //!
 //! With `arch` the only place of `unsafe`. User memory is an *allegation*: see
-//! [`space`].
+//! [`user`].
 
 pub(crate) mod frames;
 pub(crate) mod heap;
 pub(crate) mod pagetable;
+pub(crate) mod shared;
 pub(crate) mod space;
+pub(crate) mod user;
 
 use core::ops::Range;
 
@@ -143,7 +145,7 @@ pub(crate) fn init(machine: &Machine, device_tree: Range<usize>) {
     // stacks, memory, devices; it is never dropped.
     unsafe { csr::set_satp(table.satp()) };
     KERNEL_TABLE.set(table);
-    space::init().expect("memory for the global bitmap");
+    shared::init().expect("memory for the global bitmap");
     if first.end < ram.end {
         frames::add(first.end..ram.end, &mut used);
     }

@@ -26,7 +26,8 @@ use super::table::{self, Reserved};
 use super::{Identity, MAX_FRAMES, Process, Thread, load};
 use crate::arch::trap::UserContext;
 use crate::memory::pagetable::Mapping;
-use crate::memory::space::{AddressSpace, UserSlice};
+use crate::memory::space::AddressSpace;
+use crate::memory::user::UserSlice;
 use crate::sleep::sleep_until;
 use crate::{archive, clock, executor, memory, switching, users};
 

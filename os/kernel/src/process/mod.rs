@@ -23,9 +23,11 @@
 //! What others know of a process, its [`Identity`], outlives the program: `exec`
 //! ends the process without a status and gives the identity to another.
 
+mod calling;
 mod calls;
 mod files;
 mod fork;
+mod identity;
 mod load;
 mod ring;
 mod table;
@@ -34,29 +36,30 @@ mod threads;
 
 pub(crate) use files::{File, MAX_PASSED};
 pub(crate) use fork::{Seed, exec, fork};
+pub(crate) use identity::Flight;
 pub(crate) use table::{Spawn, ended, kill, living, spawn, wait};
 pub(crate) use thread::Thread;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Range;
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
-use os_abi::shared::{DRAINING, ENTRY_WORDS};
-use os_abi::thread::{LINE_WORDS, MAX_THREADS};
+use os_abi::thread::LINE_WORDS;
 use os_abi::{Error, layout};
-use upshift_core::{CoroutineId, Level};
+use upshift_core::Level;
 
 use crate::arch::lock::IrqLock;
 use crate::arch::trap::UserContext;
 use crate::memory::space::AddressSpace;
-use crate::memory::{self, PAGE};
+use crate::memory::PAGE;
 use crate::users::{self, Place};
-use crate::waiters::{Awaited, Waiters, until};
+use crate::waiters::until;
 use crate::{executor, switching};
 use calls::Calls;
 use files::Files;
+use identity::Identity;
 use ring::Ring;
 use threads::Threads;
 
@@ -64,76 +67,6 @@ use threads::Threads;
 const MAX_FRAMES: usize = 4096;
 /// Bytes of a thread's line.
 const LINE_BYTES: usize = 8 * LINE_WORDS;
-
-/// How a process stands towards those who wait for it.
-pub(crate) struct Life {
-    /// The status, once it has ended.
-    status: Option<isize>,
-    /// Calls whose coroutines exist. It is waited for until they are gone, and
-    /// with them the files they use.
-    calls: usize,
-    waiters: Waiters,
-}
-
-impl Awaited for Life {
-    fn waiters(&mut self) -> &mut Waiters {
-        &mut self.waiters
-    }
-}
-
-impl Life {
-    /// The status, once nothing is left of the process.
-    fn over(&self) -> Option<isize> {
-        self.status.filter(|_| self.calls == 0)
-    }
-}
-
-/// A call in flight; dropped last of all that the call has.
-pub(crate) struct Flight(Arc<Process>);
-
-impl Flight {
-    /// A call of the process begins.
-    pub(crate) fn new(process: Arc<Process>) -> Flight {
-        process.identity.life.lock().calls += 1;
-        Flight(process)
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        let mut life = self.0.identity.life.lock();
-        life.calls -= 1;
-        if life.over().is_none() {
-            return;
-        }
-        let waiters = life.waiters.take();
-        drop(life);
-        waiters.wake();
-    }
-}
-
-/// What a process is to others.
-pub(crate) struct Identity {
-    /// Its number: place in the table plus a generation.
-    pub(crate) number: usize,
-    /// Who may wait for it; 0: nobody.
-    parent: AtomicUsize,
-    life: IrqLock<Life>,
-}
-
-impl Identity {
-    fn new(number: usize, parent: usize) -> Arc<Identity> {
-        Arc::new(Identity {
-            number,
-            parent: AtomicUsize::new(parent),
-            life: IrqLock::new(Life {
-                status: None,
-                calls: 0,
-                waiters: Waiters::new(),
-            }),
-        })
-    }
-}
 
 /// One process, from one program to its end.
 pub(crate) struct Process {
@@ -295,156 +228,6 @@ impl Process {
         Some(f(&mut threads, thread))
     }
 
-    /// The thread waits for the end of a call: until [`Process::resume`], or for
-    /// ever if the process has ended.
-    pub(crate) fn wait_in_call(&self, thread: Box<Thread>) {
-        self.with_thread(thread, |threads, thread| threads.wait_in_call(thread));
-    }
-
-    /// Lets the thread of a line go on with the result of its call.
-    pub(crate) fn resume(&self, line: usize, result: isize) {
-        let thread = self.threads.lock().end_call(line);
-        if let Some(mut thread) = thread {
-            thread.context.set_argument(0, result as usize);
-            users::push_back(thread);
-        }
-    }
-
-    /// A number for a call, with its token if it is asynchronous.
-    ///
-    /// # Errors
-    /// [`Error::TooMany`] calls in flight, [`Error::OutOfMemory`].
-    pub(crate) fn add_call(&self, token: Option<u64>) -> Result<usize, Error> {
-        if memory::is_short() {
-            return Err(Error::OutOfMemory);
-        }
-        self.calls.lock().add(token)
-    }
-
-    /// Notes the coroutine of a call, so that it ends with the process.
-    ///
-    /// # Errors
-    /// [`Error::NoProcess`]: it has ended.
-    pub(crate) fn begin_call(&self, number: usize, call: CoroutineId) -> Result<(), Error> {
-        let mut calls = self.calls.lock();
-        // An end that comes later finds it.
-        if self.is_ended() || !calls.set(number, call) {
-            return Err(Error::NoProcess);
-        }
-        Ok(())
-    }
-
-    /// The call is over, or was not made.
-    pub(crate) fn end_call(&self, number: usize) {
-        self.calls.lock().remove(number);
-    }
-
-    /// An asynchronous call is to end early.
-    ///
-    /// # Errors
-    /// [`Error::NoCall`]: none of this number and token is in flight.
-    pub(crate) fn cancel_call(&self, number: usize, token: u64) -> Result<(), Error> {
-        let coroutine = self.calls.lock().cancel(number, token);
-        let coroutine = coroutine.ok_or(Error::NoCall)?;
-        // It may just have come to its end.
-        let _ = executor::domain().wake(coroutine);
-        Ok(())
-    }
-
-    /// Is a call to end early?
-    pub(crate) fn is_cancelled(&self, number: usize) -> bool {
-        self.calls.lock().is_cancelled(number)
-    }
-
-    /// Reserves a place for the result of an asynchronous call.
-    ///
-    /// # Errors
-    /// [`Error::TooMany`], [`Error::NoProcess`]: it has ended.
-    pub(crate) fn reserve_completion(&self) -> Result<(), Error> {
-        let space = self.space()?;
-        self.ring.lock().reserve(&space)
-    }
-
-    /// The asynchronous call was not made.
-    pub(crate) fn release_completion(&self) {
-        self.ring.lock().release();
-    }
-
-    /// Hands the result of an asynchronous call of this level to the program.
-    ///
-    /// A parked thread goes on, at that level; it holds the word `DRAINING`, so
-    /// further completions disturb nobody until it has taken all out. Without one,
-    /// and with nobody who takes completions out, a thread is interrupted.
-    pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
-        let Ok(space) = self.space() else {
-            return;
-        };
-        let page = space.shared();
-        // Under the lock of the ring, under which threads park.
-        let mut ring = self.ring.lock();
-        ring.complete(&space, entry);
-        if !ring.has_unattended(page) {
-            return;
-        }
-        let mut threads = self.threads.lock();
-        if threads.has_parked() {
-            if !page.claim(DRAINING) {
-                return;
-            }
-            let thread = threads.unpark_any(level);
-            drop(threads);
-            drop(ring);
-            if let Some(mut thread) = thread {
-                thread.context.set_argument(0, 1);
-                users::push_back(thread);
-            }
-            return;
-        }
-        drop(threads);
-        drop(ring);
-        self.interrupt.store(true, SeqCst);
-        if !users::interrupt(self) {
-            let mut places = [0; MAX_THREADS];
-            let mut count = 0;
-            for (to, from) in places.iter_mut().zip(self.threads.lock().places()) {
-                *to = from;
-                count += 1;
-            }
-            users::raise(self, &places[..count], level);
-        }
-    }
-
-    /// Parks the thread until there is a completion or it is unparked. `Some`:
-    /// that has happened already, or the process has ended.
-    ///
-    /// # Errors
-    /// [`Error::NoProcess`]: it has ended.
-    pub(crate) fn park(&self, thread: Box<Thread>) -> Result<Option<Box<Thread>>, Error> {
-        let space = self.space()?;
-        // Both locks are held until the thread is parked, so that a completion
-        // that comes now finds it.
-        let ring = self.ring.lock();
-        if ring.has_unattended(space.shared()) {
-            return Ok(Some(thread));
-        }
-        let parked = self.with_thread(thread, Threads::park);
-        drop(ring);
-        Ok(parked.flatten())
-    }
-
-    /// Ends the wait of the parked thread of a line, or its next one.
-    ///
-    /// # Errors
-    /// [`Error::NoThread`].
-    pub(crate) fn unpark(&self, line: usize, level: Level) -> Result<(), Error> {
-        let thread = self.threads.lock().unpark(line, level)?;
-        if let Some(mut thread) = thread {
-            thread.context.set_argument(0, 0);
-            users::push_back(thread);
-        }
-        Ok(())
-    }
-
     /// The thread ends with a result; with the last one the process does.
     pub(crate) fn end_thread(&self, thread: Box<Thread>, result: isize) {
         let line = thread.line;
@@ -485,11 +268,6 @@ impl Process {
         let _ = self
             .heap_end
             .compare_exchange(range.end, range.start, SeqCst, SeqCst);
-    }
-
-    /// Is a user interrupt pending? It is not any more.
-    fn take_interrupt(&self) -> bool {
-        self.interrupt.load(Relaxed) && self.interrupt.swap(false, SeqCst)
     }
 
     /// Ends the process with a status, unless it has ended before. From any hart;

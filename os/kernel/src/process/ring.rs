@@ -15,7 +15,8 @@
 use os_abi::Error;
 use os_abi::shared::{DRAINING, ENTRY_WORDS, RING_ENTRIES, RING_HEAD, RING_TAIL, completion};
 
-use crate::memory::space::{AddressSpace, SharedPage};
+use crate::memory::shared::SharedPage;
+use crate::memory::space::AddressSpace;
 
 /// What kernel and program have agreed on so far.
 pub(super) struct Ring {

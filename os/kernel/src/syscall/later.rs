@@ -12,7 +12,7 @@ use os_abi::Error;
 use super::Answer;
 use crate::clock;
 use crate::memory::pagetable::Access;
-use crate::memory::space::UserSlice;
+use crate::memory::user::UserSlice;
 use crate::process::{self, File, Process};
 use crate::{futex, sleep};
 

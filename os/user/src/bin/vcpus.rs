@@ -38,14 +38,6 @@ async fn main() -> isize {
     run_all(TESTS).await
 }
 
-/// The line of the calling thread.
-fn line() -> usize {
-    let line: usize;
-    // SAFETY: reads a register.
-    unsafe { core::arch::asm!("mv {}, tp", out(reg) line, options(nomem, nostack)) };
-    (line - os_user::layout::THREADS) / 64
-}
-
 async fn coroutines_run_on_every_vcpu() -> Outcome {
     let cpus = [alloc_cpu(), alloc_cpu(), alloc_cpu()];
     let seen = Arc::new(AtomicU64::new(0));
@@ -55,7 +47,7 @@ async fn coroutines_run_on_every_vcpu() -> Outcome {
         let seen = seen.clone();
         let look = async move {
             while seen.load(SeqCst).count_ones() < 4 && now() < limit {
-                seen.fetch_or(1 << line(), SeqCst);
+                seen.fetch_or(1 << thread::index(), SeqCst);
                 yield_now().await;
             }
         };
@@ -245,9 +237,9 @@ async fn parked_vcpu_takes_what_is_woken_elsewhere() -> Outcome {
     let cpu = alloc_cpu().map_err(text)?;
     // Until it has nothing to do.
     sleep_micros(20_000);
-    let mine = line();
+    let mine = thread::index();
     // Less urgent work would be offered to others after this poll.
-    let elsewhere = spawn(async { line() }, Some(20)).map_err(text)?;
+    let elsewhere = spawn(async { thread::index() }, Some(20)).map_err(text)?;
     // This thread polls nothing meanwhile.
     let limit = now() + 10 * ticks_per_second();
     let mut elsewhere = elsewhere;
@@ -265,12 +257,12 @@ async fn parked_vcpu_takes_what_is_woken_elsewhere() -> Outcome {
 
 async fn local_coroutines_stay_on_their_thread() -> Outcome {
     let cpus = [alloc_cpu(), alloc_cpu()];
-    let mine = line();
+    let mine = thread::index();
     let mut handles = Vec::new();
     for _ in 0..4 {
         let stay = async move {
             for _ in 0..200 {
-                if line() != mine {
+                if thread::index() != mine {
                     return false;
                 }
                 yield_now().await;

@@ -1,0 +1,79 @@
+//! Frames of words that programs see as well.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::SeqCst;
+
+use super::frames::Frame;
+use super::{OutOfMemory, PAGE, PhysAddr};
+use crate::arch::lock::{IrqLock, Once};
+
+/// A frame of words that programs see as well. The kernel accesses it word by
+/// word, atomically, and holds no reference into it.
+pub(crate) struct SharedPage(Frame);
+
+impl SharedPage {
+    pub(super) fn new() -> Result<SharedPage, OutOfMemory> {
+        Frame::zeroed().map(SharedPage)
+    }
+
+    /// Where it is.
+    pub(super) fn address(&self) -> PhysAddr {
+        self.0.address()
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < PAGE / 8);
+        // SAFETY: within a frame of ours that holds nothing but such words;
+        // aligned; programs access it too, which atomics allow.
+        unsafe { &*((self.0.address().direct() as *const AtomicU64).add(index)) }
+    }
+
+    /// Reads a word: whatever the program has put there.
+    pub(crate) fn load(&self, index: usize) -> u64 {
+        self.word(index).load(SeqCst)
+    }
+
+    /// Writes a word.
+    pub(crate) fn store(&self, index: usize, value: u64) {
+        self.word(index).store(value, SeqCst);
+    }
+
+    /// Makes a word that is 0 a 1. False: it is not 0.
+    pub(crate) fn claim(&self, index: usize) -> bool {
+        let word = self.word(index);
+        word.compare_exchange(0, 1, SeqCst, SeqCst).is_ok()
+    }
+}
+
+/// The page of [`os_abi::trace`].
+pub(crate) struct TracePage {
+    pub(crate) page: SharedPage,
+    /// Entries that were taken out.
+    pub(crate) taken: IrqLock<u64>,
+}
+
+impl TracePage {
+    pub(super) fn new(page: SharedPage) -> TracePage {
+        TracePage {
+            page,
+            taken: IrqLock::new(0),
+        }
+    }
+}
+
+/// The page with the global bitmap, the same in every space.
+static GLOBAL: Once<SharedPage> = Once::new();
+
+/// Makes what all spaces share, while booting.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub(super) fn init() -> Result<(), OutOfMemory> {
+    GLOBAL.set(SharedPage::new()?);
+    Ok(())
+}
+
+/// The page with the global bitmap.
+pub(crate) fn global() -> &'static SharedPage {
+    GLOBAL.get()
+}

@@ -1,0 +1,183 @@
+//! User memory: the only way to it.
+//!
+//! A [`UserSlice`] is an *allegation*: a program says that this is memory of its
+//! own. It is checked page by page against the page table, for the access that
+//! is meant, and copied through the kernel's mapping, at the moment of use and
+//! under the lock of the table. The kernel never follows a user's address, so no
+//! address makes it fault.
+
+use core::ptr::{read_volatile, write_volatile};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::SeqCst;
+
+use os_abi::Error;
+
+use super::PAGE;
+use super::pagetable::{Access, LOWER_END};
+use super::space::AddressSpace;
+
+/// A range of a program's memory, if it is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UserSlice {
+    start: usize,
+    len: usize,
+}
+
+impl UserSlice {
+    /// The range, if it is in the lower half.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`].
+    pub(crate) fn new(start: usize, len: usize) -> Result<UserSlice, Error> {
+        match start.checked_add(len) {
+            Some(end) if end <= LOWER_END => Ok(UserSlice { start, len }),
+            _ => Err(Error::BadAddress),
+        }
+    }
+
+    /// Bytes.
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    /// The part from `offset` on, at most `len` bytes.
+    pub(crate) fn part(self, offset: usize, len: usize) -> UserSlice {
+        let offset = offset.min(self.len);
+        UserSlice {
+            start: self.start + offset,
+            len: len.min(self.len - offset),
+        }
+    }
+
+    /// Its pieces, each within one page: page, offset in it, bytes.
+    fn pieces(self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let mut rest = self;
+        core::iter::from_fn(move || {
+            let (page, offset) = (rest.start / PAGE * PAGE, rest.start % PAGE);
+            let len = rest.len.min(PAGE - offset);
+            rest = rest.part(len, usize::MAX);
+            (len > 0).then_some((page, offset, len))
+        })
+    }
+}
+
+impl AddressSpace {
+    /// Does the program have all of this memory, for this access? It cannot lose
+    /// any: pages are never unmapped, only whole spaces are dropped.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`].
+    pub(crate) fn check(&self, slice: UserSlice, access: Access) -> Result<(), Error> {
+        let table = self.table.lock();
+        let all = slice
+            .pieces()
+            .all(|(page, _, _)| table.translate(page, Some(access)).is_some());
+        if all { Ok(()) } else { Err(Error::BadAddress) }
+    }
+
+    /// The 32-bit word at an address, read at once.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`]: not aligned, or not the program's.
+    pub(crate) fn load_word(&self, address: usize) -> Result<u32, Error> {
+        let table = self.table.lock();
+        if !address.is_multiple_of(4) {
+            return Err(Error::BadAddress);
+        }
+        let (page, offset) = (address / PAGE * PAGE, address % PAGE);
+        let frame = table
+            .translate(page, Some(Access::Read))
+            .ok_or(Error::BadAddress)?;
+        // SAFETY: within a frame of the program, which lives while its table is
+        // locked; aligned; programs access it too, which atomics allow.
+        let word = unsafe { &*((frame.direct() + offset) as *const AtomicU32) };
+        Ok(word.load(SeqCst))
+    }
+
+    /// Copies from the program.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`]; part of it may have been copied.
+    pub(crate) fn read(&self, from: UserSlice, to: &mut [u8]) -> Result<(), Error> {
+        let from = from.part(0, to.len());
+        if from.len < to.len() {
+            return Err(Error::BadAddress);
+        }
+        let mut done = 0;
+        for (page, offset, len) in from.pieces() {
+            let table = self.table.lock();
+            let frame = table
+                .translate(page, Some(Access::Read))
+                .ok_or(Error::BadAddress)?;
+            // SAFETY: see `copy`; `frame` is a frame of the program as long as
+            // its table is locked or alive, and `len` bytes stay within it; `to`
+            // has `len` bytes left.
+            unsafe {
+                copy(
+                    (frame.direct() + offset) as *const u8,
+                    to[done..done + len].as_mut_ptr(),
+                    len,
+                );
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Copies to the program.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`]; part of it may have been copied.
+    pub(crate) fn write(&self, to: UserSlice, from: &[u8]) -> Result<(), Error> {
+        let to = to.part(0, from.len());
+        if to.len < from.len() {
+            return Err(Error::BadAddress);
+        }
+        let mut done = 0;
+        for (page, offset, len) in to.pieces() {
+            let table = self.table.lock();
+            let frame = table
+                .translate(page, Some(Access::Write))
+                .ok_or(Error::BadAddress)?;
+            // SAFETY: as in `read`; the page is one that the program may write.
+            unsafe {
+                copy(
+                    from[done..done + len].as_ptr(),
+                    (frame.direct() + offset) as *mut u8,
+                    len,
+                );
+            }
+            done += len;
+        }
+        Ok(())
+    }
+}
+
+/// Copies between kernel memory and a frame of a program.
+///
+/// Other harts may run the program meanwhile and write the same bytes: what is
+/// copied is then any mixture. No Rust object is in such a frame and no
+/// reference to it exists, so the accesses are volatile, like those to a device.
+///
+/// # Safety
+/// `from` and `to` are valid for `len` bytes and do not overlap.
+pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    let words = if (from.addr() | to.addr()).is_multiple_of(8) {
+        len / 8
+    } else {
+        0
+    };
+    for n in 0..words {
+        // SAFETY: within the ranges, and aligned.
+        unsafe {
+            write_volatile(
+                to.cast::<u64>().add(n),
+                read_volatile(from.cast::<u64>().add(n)),
+            )
+        };
+    }
+    for n in 8 * words..len {
+        // SAFETY: within the ranges.
+        unsafe { write_volatile(to.add(n), read_volatile(from.add(n))) };
+    }
+}

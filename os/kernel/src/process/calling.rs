@@ -1,0 +1,171 @@
+//! The calls of a process that are in flight: threads that wait for them, places for
+//! their results, and who is told when one is there.
+
+use alloc::boxed::Box;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use os_abi::Error;
+use os_abi::shared::{DRAINING, ENTRY_WORDS};
+use os_abi::thread::MAX_THREADS;
+use upshift_core::{CoroutineId, Level};
+
+use super::threads::Threads;
+use super::{Process, Thread};
+use crate::{executor, memory, users};
+
+impl Process {
+    /// The thread waits for the end of a call: until [`Process::resume`], or for
+    /// ever if the process has ended.
+    pub(crate) fn wait_in_call(&self, thread: Box<Thread>) {
+        self.with_thread(thread, |threads, thread| threads.wait_in_call(thread));
+    }
+
+    /// Lets the thread of a line go on with the result of its call.
+    pub(crate) fn resume(&self, line: usize, result: isize) {
+        let thread = self.threads.lock().end_call(line);
+        if let Some(mut thread) = thread {
+            thread.context.set_argument(0, result as usize);
+            users::push_back(thread);
+        }
+    }
+
+    /// A number for a call, with its token if it is asynchronous.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] calls in flight, [`Error::OutOfMemory`].
+    pub(crate) fn add_call(&self, token: Option<u64>) -> Result<usize, Error> {
+        if memory::is_short() {
+            return Err(Error::OutOfMemory);
+        }
+        self.calls.lock().add(token)
+    }
+
+    /// Notes the coroutine of a call, so that it ends with the process.
+    ///
+    /// # Errors
+    /// [`Error::NoProcess`]: it has ended.
+    pub(crate) fn begin_call(&self, number: usize, call: CoroutineId) -> Result<(), Error> {
+        let mut calls = self.calls.lock();
+        // An end that comes later finds it.
+        if self.is_ended() || !calls.set(number, call) {
+            return Err(Error::NoProcess);
+        }
+        Ok(())
+    }
+
+    /// The call is over, or was not made.
+    pub(crate) fn end_call(&self, number: usize) {
+        self.calls.lock().remove(number);
+    }
+
+    /// An asynchronous call is to end early.
+    ///
+    /// # Errors
+    /// [`Error::NoCall`]: none of this number and token is in flight.
+    pub(crate) fn cancel_call(&self, number: usize, token: u64) -> Result<(), Error> {
+        let coroutine = self.calls.lock().cancel(number, token);
+        let coroutine = coroutine.ok_or(Error::NoCall)?;
+        // It may just have come to its end.
+        let _ = executor::domain().wake(coroutine);
+        Ok(())
+    }
+
+    /// Is a call to end early?
+    pub(crate) fn is_cancelled(&self, number: usize) -> bool {
+        self.calls.lock().is_cancelled(number)
+    }
+
+    /// Reserves a place for the result of an asynchronous call.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`], [`Error::NoProcess`]: it has ended.
+    pub(crate) fn reserve_completion(&self) -> Result<(), Error> {
+        let space = self.space()?;
+        self.ring.lock().reserve(&space)
+    }
+
+    /// The asynchronous call was not made.
+    pub(crate) fn release_completion(&self) {
+        self.ring.lock().release();
+    }
+
+    /// Hands the result of an asynchronous call of this level to the program.
+    ///
+    /// A parked thread goes on, at that level; it holds the word `DRAINING`, so
+    /// further completions disturb nobody until it has taken all out. Without one,
+    /// and with nobody who takes completions out, a thread is interrupted.
+    pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
+        let Ok(space) = self.space() else {
+            return;
+        };
+        let page = space.shared();
+        // Under the lock of the ring, under which threads park.
+        let mut ring = self.ring.lock();
+        ring.complete(&space, entry);
+        if !ring.has_unattended(page) {
+            return;
+        }
+        let mut threads = self.threads.lock();
+        if threads.has_parked() {
+            if !page.claim(DRAINING) {
+                return;
+            }
+            let thread = threads.unpark_any(level);
+            drop(threads);
+            drop(ring);
+            if let Some(mut thread) = thread {
+                thread.context.set_argument(0, 1);
+                users::push_back(thread);
+            }
+            return;
+        }
+        drop(threads);
+        drop(ring);
+        self.interrupt.store(true, SeqCst);
+        if !users::interrupt(self) {
+            let mut places = [0; MAX_THREADS];
+            let mut count = 0;
+            for (to, from) in places.iter_mut().zip(self.threads.lock().places()) {
+                *to = from;
+                count += 1;
+            }
+            users::raise(self, &places[..count], level);
+        }
+    }
+
+    /// Parks the thread until there is a completion or it is unparked. `Some`:
+    /// that has happened already, or the process has ended.
+    ///
+    /// # Errors
+    /// [`Error::NoProcess`]: it has ended.
+    pub(crate) fn park(&self, thread: Box<Thread>) -> Result<Option<Box<Thread>>, Error> {
+        let space = self.space()?;
+        // Both locks are held until the thread is parked, so that a completion
+        // that comes now finds it.
+        let ring = self.ring.lock();
+        if ring.has_unattended(space.shared()) {
+            return Ok(Some(thread));
+        }
+        let parked = self.with_thread(thread, Threads::park);
+        drop(ring);
+        Ok(parked.flatten())
+    }
+
+    /// Ends the wait of the parked thread of a line, or its next one.
+    ///
+    /// # Errors
+    /// [`Error::NoThread`].
+    pub(crate) fn unpark(&self, line: usize, level: Level) -> Result<(), Error> {
+        let thread = self.threads.lock().unpark(line, level)?;
+        if let Some(mut thread) = thread {
+            thread.context.set_argument(0, 0);
+            users::push_back(thread);
+        }
+        Ok(())
+    }
+
+    /// Is a user interrupt pending? It is not any more.
+    pub(super) fn take_interrupt(&self) -> bool {
+        self.interrupt.load(Relaxed) && self.interrupt.swap(false, SeqCst)
+    }
+}

@@ -1,0 +1,233 @@
+//! Tests of asynchronous calls: results, errors, limits, cancelling.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::Poll;
+
+use os_user::asynchronous::{self, sleep_until};
+use os_user::coroutine::{current, spawn_local as spawn, yield_now};
+use os_user::testing::{Outcome, text};
+use os_user::{Error, ensure, now, read, sleep, sys, ticks_per_second, write};
+
+use crate::{close, new_pipe};
+
+pub(crate) async fn asynchronous_read_returns_at_once() -> Outcome {
+    let pipe = new_pipe()?;
+    let reading = read!(pipe.reader, vec![0; 16], current());
+    // The synchronous form would wait here for ever.
+    write!(pipe.writer, b"hello").map_err(text)?;
+    let (result, buffer) = reading.await;
+    ensure!(
+        result == Ok(5) && buffer.starts_with(b"hello"),
+        "{result:?}"
+    );
+    let (result, buffer) = write!(pipe.writer, buffer, current()).await;
+    ensure!(result == Ok(16) && buffer.len() == 16, "{result:?}");
+    let mut back = [0; 16];
+    ensure!(
+        read!(pipe.reader, &mut back) == Ok(16),
+        "both forms of a call"
+    );
+    close(pipe)
+}
+
+pub(crate) async fn asynchronous_errors_are_results() -> Outcome {
+    let (result, _) = read!(77, vec![0; 4], current()).await;
+    ensure!(result == Err(Error::BadFile), "{result:?}");
+    let (result, _) = asynchronous::wait(12345, current()).await;
+    ensure!(result == Err(Error::NoProcess), "{result:?}");
+    let asynchronous = os_user::number::ASYNCHRONOUS | os_user::number::exit;
+    let result = sys::raw(asynchronous, [0; 6]);
+    ensure!(result == Err(Error::NoSuchCall), "{result:?}");
+    Ok(())
+}
+
+pub(crate) async fn dropped_read_keeps_its_buffer() -> Outcome {
+    let pipe = new_pipe()?;
+    drop(read!(pipe.reader, vec![0; 64], current()));
+    // Would be the dropped buffer if that had been freed.
+    let other = Box::<[u8]>::from([7; 64]);
+    write!(pipe.writer, b"late").map_err(text)?;
+    sleep(1_000).await;
+    ensure!(
+        other.iter().all(|byte| *byte == 7),
+        "the kernel wrote to freed memory"
+    );
+    close(pipe)
+}
+
+/// Coroutines in a ring of pipes, of which each process has only a few: each pipe
+/// carries the tokens of many coroutines.
+pub(crate) async fn pipe_ring_of_coroutines() -> Outcome {
+    const COROUTINES: usize = 60;
+    let pipes = [new_pipe()?, new_pipe()?, new_pipe()?, new_pipe()?];
+    let mut handles = Vec::new();
+    for number in 0..COROUTINES {
+        let (from, to) = (pipes[number % 4], pipes[(number + 1) % 4]);
+        let pass = async move {
+            let (result, token) = read!(from.reader, vec![0; 1], current()).await;
+            if result != Ok(1) {
+                return false;
+            }
+            let (result, _) = write!(to.writer, token, current()).await;
+            result == Ok(1)
+        };
+        handles.push(spawn(pass, Some(33 + (number % 4) as u8)).map_err(text)?);
+    }
+    // Each coroutine takes one byte and gives one, so the ring stays fed.
+    for pipe in pipes {
+        write!(pipe.writer, b"tokens").map_err(text)?;
+    }
+    for handle in handles {
+        ensure!(handle.await == Some(true), "a coroutine failed");
+    }
+    for pipe in pipes {
+        close(pipe)?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn calls_in_flight_are_limited() -> Outcome {
+    let pipe = new_pipe()?;
+    let mut reads = Vec::new();
+    let error = loop {
+        let mut reading = read!(pipe.reader, vec![0; 1], current());
+        let first = poll_fn(|cx| Poll::Ready(Pin::new(&mut reading).poll(cx))).await;
+        match first {
+            Poll::Pending => reads.push(reading),
+            Poll::Ready((result, _)) => break result,
+        }
+    };
+    let count = reads.len();
+    ensure!(
+        error == Err(Error::TooMany) && count > 3_600,
+        "{count} calls, then {error:?}"
+    );
+    // The others are cancelled.
+    reads.truncate(4);
+    write!(pipe.writer, &[1; 4]).map_err(text)?;
+    for reading in reads {
+        let (result, _) = reading.await;
+        ensure!(result == Ok(1), "{result:?}");
+    }
+    close(pipe)
+}
+
+/// Nothing was taken by a call that was cancelled, and its buffer comes back.
+pub(crate) async fn cancelled_call_is_an_error() -> Outcome {
+    let pipe = new_pipe()?;
+    let reading = read!(pipe.reader, vec![7; 8], current());
+    reading.cancel();
+    let (result, buffer) = reading.await;
+    ensure!(
+        result == Err(Error::Cancelled) && buffer == [7; 8],
+        "{result:?}, {buffer:?}"
+    );
+    write!(pipe.writer, b"kept").map_err(text)?;
+    let (result, _) = read!(pipe.reader, vec![0; 8], current()).await;
+    ensure!(result == Ok(4), "the bytes are gone: {result:?}");
+    close(pipe)
+}
+
+/// Whatever a call waits for.
+pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
+    let pipe = new_pipe()?;
+    let child = os_user::spawn("child", b"endless", &[], 62).map_err(text)?;
+    // Full: the next write waits.
+    write!(pipe.writer, &[0; 512]).map_err(text)?;
+    let never = now() + 1_000 * ticks_per_second();
+    let start = now();
+    for call in [
+        sleep_until(never, current()),
+        asynchronous::wait(child, current()),
+    ] {
+        call.cancel();
+        let (result, _) = call.await;
+        ensure!(result == Err(Error::Cancelled), "{result:?}");
+    }
+    for call in [
+        write!(pipe.writer, vec![1; 8], current()),
+        // The console, from which nothing comes.
+        read!(0, vec![1; 8], current()),
+    ] {
+        call.cancel();
+        let (result, buffer) = call.await;
+        ensure!(
+            result == Err(Error::Cancelled) && buffer == [1; 8],
+            "{result:?}"
+        );
+    }
+    ensure!(now() - start < 100 * ticks_per_second(), "it took too long");
+    sys::kill(child).map_err(text)?;
+    let (status, _) = asynchronous::wait(child, current()).await;
+    ensure!(status == Ok(os_user::number::KILLED), "{status:?}");
+    close(pipe)
+}
+
+/// A call that is over, and one that never was.
+pub(crate) async fn cancelling_nothing_is_an_error() -> Outcome {
+    for (call, token) in [(0, 12_345), (usize::MAX, 0), (5_000, 1)] {
+        let result = sys::cancel(call, token);
+        ensure!(result == Err(Error::NoCall), "{call}: {result:?}");
+    }
+    let pipe = new_pipe()?;
+    let reading = read!(pipe.reader, vec![0; 8], current());
+    write!(pipe.writer, b"come").map_err(text)?;
+    // Time to come.
+    sleep(1_000).await;
+    reading.cancel();
+    let (result, _) = reading.await;
+    ensure!(result == Ok(4), "{result:?}");
+    close(pipe)
+}
+
+/// Whoever is dropped in the middle of its waiting lets the others go on: a place in the
+/// ring of completions is free again each time.
+pub(crate) async fn dropped_calls_give_their_places_back() -> Outcome {
+    let pipe = new_pipe()?;
+    for _ in 0..40 {
+        let reads: Vec<_> = (0..200)
+            .map(|_| read!(pipe.reader, vec![0; 8], current()))
+            .collect();
+        drop(reads);
+        yield_now().await;
+    }
+    let (result, _) = {
+        let reading = read!(pipe.reader, vec![0; 8], current());
+        write!(pipe.writer, b"last").map_err(text)?;
+        reading.await
+    };
+    ensure!(result == Ok(4), "a dropped read has taken it: {result:?}");
+    close(pipe)
+}
+
+/// What programs do that lie: ids that they have made up, completions they have not had.
+pub(crate) async fn forged_ids_and_words_harm_nobody() -> Outcome {
+    let pipe = new_pipe()?;
+    write!(pipe.writer, b"abc").map_err(text)?;
+    let number = os_user::number::read | os_user::number::ASYNCHRONOUS;
+    let mut buffer = vec![0u8; 3];
+    for cid in [u64::MAX, 0, 1 << 40, 7 << 32] {
+        // No operation has this token: the completion finds nobody.
+        let arguments = [77, buffer.as_mut_ptr() as usize, 3, 0, 0, usize::MAX];
+        let result = sys::raw_with(number, arguments, cid as usize);
+        ensure!(result.is_ok(), "{result:?}");
+        let forged = [pipe.reader, 16, 3, 0, 0, usize::MAX];
+        let result = sys::raw_with(number, forged, cid as usize);
+        ensure!(result.is_ok(), "{result:?}");
+    }
+    sleep(1_000).await;
+    let (result, got) = read!(pipe.reader, buffer, current()).await;
+    ensure!(result == Ok(3) && got == b"abc", "{result:?}");
+    close(pipe)
+}
+
+pub(crate) async fn asynchronous_wait_for_a_child() -> Outcome {
+    let child = os_user::spawn("child", b"exit 9", &[], 40).map_err(text)?;
+    let (status, _) = asynchronous::wait(child, current()).await;
+    ensure!(status == Ok(9), "{status:?}");
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Tests of user interrupts: who is interrupted for a completion, and who is not.
+
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::vec;
+use core::cell::Cell;
+
+use os_user::coroutine::{current, need_preempt, spawn_local as spawn, yield_now};
+use os_user::testing::{Outcome, text};
+use os_user::{asynchronous, ensure, now, read, sleep, ticks_per_second};
+
+use crate::{close, new_pipe};
+
+/// A coroutine that never gives the hart away sees that a more urgent one has
+/// become ready: only an interrupt can have told the scheduler.
+pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
+    // On a machine that is slow now the sleep may be over before this poll begins.
+    for micros in [3_000, 30_000, 300_000] {
+        let woken = Rc::new(Cell::new(0));
+        let sleeper = {
+            let woken = woken.clone();
+            async move {
+                sleep(micros).await;
+                woken.set(now());
+            }
+        };
+        let sleeper = spawn(sleeper, Some(10)).map_err(text)?;
+        // Let it call.
+        yield_now().await;
+        if woken.get() != 0 {
+            sleeper.await;
+            continue;
+        }
+        let limit = now() + 4 * ticks_per_second();
+        while !need_preempt() {
+            ensure!(now() < limit, "no interrupt came");
+        }
+        ensure!(woken.get() == 0, "it has run in the middle of this poll");
+        sleeper.await;
+        ensure!(woken.get() != 0, "it has not run");
+        return Ok(());
+    }
+    Err("every sleep was over too soon".into())
+}
+
+/// A coroutine that makes no system call learns that its read is over when another
+/// process, on whichever hart, has written: by an interrupt of the hart it runs on.
+pub(crate) async fn user_interrupt_comes_from_what_another_process_does() -> Outcome {
+    for micros in [5_000, 50_000, 500_000] {
+        let pipe = new_pipe()?;
+        let done = Rc::new(Cell::new(false));
+        let reader = {
+            let done = done.clone();
+            async move {
+                let (result, data) = read!(pipe.reader, vec![0; 1], current()).await;
+                done.set(true);
+                result == Ok(1) && data == b"!"
+            }
+        };
+        let reader = spawn(reader, Some(10)).map_err(text)?;
+        // Let it call.
+        yield_now().await;
+        let before = asynchronous::interrupts();
+        let argument = format!("late {micros}");
+        let files = [pipe.reader, pipe.writer];
+        let child = os_user::spawn("child", argument.as_bytes(), &files, 10).map_err(text)?;
+        let too_soon = done.get();
+        if !too_soon {
+            let limit = now() + 4 * ticks_per_second();
+            while asynchronous::interrupts() == before {
+                ensure!(now() < limit, "no interrupt came");
+            }
+            ensure!(!done.get(), "it has run in the middle of this poll");
+        }
+        ensure!(reader.await == Some(true), "the byte came");
+        ensure!(os_user::wait(child).map_err(text)? == 0, "the child wrote");
+        close(pipe)?;
+        if !too_soon {
+            return Ok(());
+        }
+    }
+    Err("every byte came too soon".into())
+}
+
+/// A completion does not interrupt a program that is taking completions out: it will
+/// look by itself.
+pub(crate) async fn nothing_is_notified_to_who_is_draining() -> Outcome {
+    let pipe = new_pipe()?;
+    let reading = async move { read!(pipe.reader, vec![0; 1], current()).await.0 };
+    let reader = spawn(reading, Some(10)).map_err(text)?;
+    // Let it call.
+    yield_now().await;
+    let files = [pipe.reader, pipe.writer];
+    let child = os_user::spawn("child", b"late 20000", &files, 10).map_err(text)?;
+    let limit = now() + 4 * ticks_per_second();
+    let before = asynchronous::interrupts();
+    let during = asynchronous::undisturbed(|| {
+        while !asynchronous::has_completions() && now() < limit {}
+        let end = now() + ticks_per_second() / 200;
+        while now() < end {}
+        asynchronous::interrupts()
+    });
+    ensure!(now() < limit, "the byte did not come");
+    ensure!(during == before, "{} interrupts came", during - before);
+    ensure!(reader.await == Some(Ok(1)), "the read is over");
+    ensure!(os_user::wait(child).map_err(text)? == 0, "the child wrote");
+    close(pipe)
+}

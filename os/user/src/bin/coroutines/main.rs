@@ -1,0 +1,210 @@
+//! The tests of coroutines in a program: the scheduler in the vDSO, asynchronous
+//! calls, user interrupts.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod calls;
+mod interrupts;
+
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::future::{Future, poll_fn};
+use core::task::Poll;
+
+use os_user::asynchronous::{self, sleep_until};
+use os_user::coroutine::{current, need_preempt, reprio, spawn_local as spawn, wake, yield_now};
+use os_user::testing::{Outcome, run_all, text};
+use os_user::{Pipe, now, pipe, sys, ticks_per_second};
+use os_user::{ensure, tests};
+
+use calls::{
+    asynchronous_errors_are_results, asynchronous_read_returns_at_once,
+    asynchronous_wait_for_a_child, calls_in_flight_are_limited, cancelled_call_is_an_error,
+    cancelling_nothing_is_an_error, dropped_calls_give_their_places_back,
+    dropped_read_keeps_its_buffer, every_call_can_be_cancelled, forged_ids_and_words_harm_nobody,
+    pipe_ring_of_coroutines,
+};
+use interrupts::{
+    nothing_is_notified_to_who_is_draining, user_interrupt_comes_from_what_another_process_does,
+    user_interrupt_reaches_a_running_coroutine,
+};
+
+os_user::coroutine_entry!(main);
+
+tests! {
+    more_urgent_coroutine_runs_first,
+    reprio_moves_a_ready_coroutine,
+    wake_of_a_dead_cid_is_false,
+    wakes_are_not_lost,
+    join_returns_the_result,
+    cancelled_coroutine_has_no_result,
+    sleepers_wake_in_order_of_deadline,
+    asynchronous_read_returns_at_once,
+    asynchronous_errors_are_results,
+    dropped_read_keeps_its_buffer,
+    pipe_ring_of_coroutines,
+    user_interrupt_reaches_a_running_coroutine,
+    user_interrupt_comes_from_what_another_process_does,
+    nothing_is_notified_to_who_is_draining,
+    calls_in_flight_are_limited,
+    cancelled_call_is_an_error,
+    every_call_can_be_cancelled,
+    cancelling_nothing_is_an_error,
+    dropped_calls_give_their_places_back,
+    forged_ids_and_words_harm_nobody,
+    asynchronous_wait_for_a_child,
+}
+
+async fn main() -> isize {
+    match os_user::argument() {
+        b"pending" => return exit_with_calls_pending(),
+        b"spin" => return spin().await,
+        _ => {}
+    }
+    run_all(TESTS).await
+}
+
+fn new_pipe() -> Result<Pipe, String> {
+    pipe().map_err(text)
+}
+
+fn close(pipe: Pipe) -> Outcome {
+    for file in [pipe.reader, pipe.writer] {
+        sys::close(file).map_err(text)?;
+    }
+    Ok(())
+}
+
+/// Ends the process with calls in flight: the kernel drops them.
+fn exit_with_calls_pending() -> isize {
+    let Ok(pipe) = pipe() else { return 1 };
+    let mut reads = Vec::new();
+    for _ in 0..100 {
+        reads.push(asynchronous::read(pipe.reader, vec![0; 64], current()));
+    }
+    0
+}
+
+/// Keeps a hart busy with a coroutine that looks whether it should give way.
+async fn spin() -> isize {
+    let end = now() + ticks_per_second() / 4;
+    while now() < end {
+        if need_preempt() {
+            yield_now().await;
+        }
+    }
+    0
+}
+
+/// Notes its number when it is polled.
+fn note(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 'static {
+    let order = order.clone();
+    async move { order.borrow_mut().push(number) }
+}
+
+async fn more_urgent_coroutine_runs_first() -> Outcome {
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let mut handles = Vec::new();
+    for (number, level) in [(0, 50), (1, 41), (2, 60), (3, 41), (4, 35)] {
+        handles.push(spawn(note(&order, number), Some(level)).map_err(text)?);
+    }
+    for handle in handles {
+        handle.await;
+    }
+    let mut order = order.take();
+    if sys::is_disturbed() && order[1..3] == [3, 1] {
+        // Chaos shuffles what is of one level.
+        order[1..3].reverse();
+    }
+    ensure!(order == [4, 1, 3, 0, 2], "ran in the order {order:?}");
+    Ok(())
+}
+
+async fn reprio_moves_a_ready_coroutine() -> Outcome {
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let first = spawn(note(&order, 0), Some(50)).map_err(text)?;
+    let second = spawn(note(&order, 1), Some(50)).map_err(text)?;
+    ensure!(reprio(second.cid(), 40), "it is alive");
+    ensure!(!reprio(second.cid(), 64), "64 is no level");
+    first.await;
+    second.await;
+    let order = order.take();
+    ensure!(order == [1, 0], "ran in the order {order:?}");
+    Ok(())
+}
+
+async fn wake_of_a_dead_cid_is_false() -> Outcome {
+    let handle = spawn(async {}, None).map_err(text)?;
+    let cid = handle.cid();
+    handle.await;
+    for dead in [cid, 0, 1 << 40, u64::MAX] {
+        ensure!(!wake(dead), "{dead:#x} was woken");
+        ensure!(!reprio(dead, 5), "{dead:#x} got a level");
+    }
+    Ok(())
+}
+
+async fn wakes_are_not_lost() -> Outcome {
+    let sent = Rc::new(Cell::new(0));
+    let receiver = {
+        let sent = sent.clone();
+        let seen = poll_fn(move |_| match sent.get() {
+            1000 => Poll::Ready(()),
+            _ => Poll::Pending,
+        });
+        spawn(seen, Some(20)).map_err(text)?
+    };
+    for _ in 0..1000 {
+        sent.set(sent.get() + 1);
+        ensure!(wake(receiver.cid()), "the receiver is alive");
+        if sent.get() % 10 == 0 {
+            yield_now().await;
+        }
+    }
+    ensure!(receiver.await.is_some(), "the receiver has seen all");
+    Ok(())
+}
+
+async fn join_returns_the_result() -> Outcome {
+    let handle = spawn(async { 6 * 7 }, None).map_err(text)?;
+    ensure!(handle.await == Some(42), "the result");
+    Ok(())
+}
+
+async fn cancelled_coroutine_has_no_result() -> Outcome {
+    let handle = spawn(core::future::pending::<()>(), None).map_err(text)?;
+    yield_now().await;
+    handle.cancel();
+    ensure!(handle.await.is_none(), "it has a result");
+    Ok(())
+}
+
+async fn sleepers_wake_in_order_of_deadline() -> Outcome {
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let start = now() + ticks_per_second() / 50;
+    let mut handles = Vec::new();
+    for number in [3u8, 0, 4, 1, 2] {
+        let order = order.clone();
+        let deadline = start + u64::from(number) * ticks_per_second() / 100;
+        let sleeper = async move {
+            let (result, _) = sleep_until(deadline, current()).await;
+            order.borrow_mut().push(number);
+            result.is_ok() && now() >= deadline
+        };
+        handles.push(spawn(sleeper, None).map_err(text)?);
+    }
+    for handle in handles {
+        ensure!(handle.await == Some(true), "a sleep was short");
+    }
+    let order = order.take();
+    // On several harts each has timers of its own, and the host may stop one.
+    let single = matches!(os_user::argument(), b"single" | b"exact");
+    ensure!(!single || order.is_sorted(), "woke in the order {order:?}");
+    Ok(())
+}

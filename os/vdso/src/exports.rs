@@ -1,0 +1,260 @@
+//! The functions that programs call, by name: `os_abi::vdso_functions!`.
+
+use alloc::boxed::Box;
+use core::cell::Cell;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::Ordering::Relaxed;
+use core::task::{Context, Poll};
+
+use os_abi::shared::{INHERIT, Turn};
+use os_abi::thread::IN_INTERRUPT;
+use upshift_core::{
+    Config, CoroutineId, Domain, JoinHandle, Level, Picked, Polled, Priority, SpawnError,
+    SpawnOptions,
+};
+
+use crate::host::{self, Server, VdsoHost, domain, server};
+use crate::{chaos, memory, pages};
+
+/// Ticks. While polls are shorter, the scheduler reads the clock at every fourth only:
+/// programs see nothing of its accounts, and the kernel watches over quanta.
+const COARSE_BELOW: u64 = 200;
+
+/// Makes the scheduler; the calling thread serves its first vCPU. `allocate(size,
+/// align)` and `release(address, size, align)` are the program's. 1: done; 0: no
+/// memory, or it was done before.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_init(allocate: u64, release: u64) -> u64 {
+    if domain().is_some() || !memory::set(allocate, release) {
+        return 0;
+    }
+    chaos::init();
+    let config = Config {
+        chaos: chaos::seed(),
+        coarse_below: COARSE_BELOW,
+        ..Config::default()
+    };
+    let domain = Box::new(Domain::new(VdsoHost, config));
+    if !host::set_domain(Box::into_raw(domain)) {
+        return 0;
+    }
+    serve()
+}
+
+/// The calling thread serves another vCPU from now on (`alloc_cpu`). 1: it does; 0:
+/// there is no scheduler, it serves one already, or there are too many.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_serve() -> u64 {
+    serve()
+}
+
+fn serve() -> u64 {
+    let Some(domain) = domain().filter(|_| server().is_none()) else {
+        return 0;
+    };
+    let Ok(executor) = domain.add_vcpu() else {
+        return 0;
+    };
+    let index = executor.index();
+    let server = Box::into_raw(Box::new(Server {
+        executor,
+        back: Cell::new(None),
+    }));
+    if !host::serve(server, index) {
+        // SAFETY: just boxed, and given to nobody.
+        drop(unsafe { Box::from_raw(server) });
+        return 0;
+    }
+    1
+}
+
+/// The calling thread's vCPU is taken out of service: what is pinned to it is
+/// discarded, the rest goes to the others. 1: it served one.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_release() -> u64 {
+    let Some(server) = server() else { return 0 };
+    drop(server.back.take());
+    // While the line still names the vCPU.
+    server.executor.retire();
+    let server = core::ptr::from_ref(server).cast_mut();
+    host::stop_serving();
+    // SAFETY: boxed by `upshift_serve`, and nobody reaches it any more: the line of
+    // its thread does not, and other threads know the vCPU only.
+    drop(unsafe { Box::from_raw(server) });
+    1
+}
+
+/// A coroutine of the program.
+struct Task {
+    task: u64,
+    /// The name of the coroutine, once it was polled; 0 before.
+    id: u64,
+    poll: extern "C" fn(u64, u64) -> u64,
+    discard: extern "C" fn(u64),
+}
+
+impl Future for Task {
+    type Output = ();
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.id == 0 {
+            self.id = upshift_current();
+        }
+        match (self.poll)(self.task, self.id) {
+            0 => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        (self.discard)(self.task);
+    }
+}
+
+type Spawned = Result<JoinHandle<(), VdsoHost>, SpawnError>;
+
+fn spawn(
+    [task, poll, discard, level]: [u64; 4],
+    spawn: impl FnOnce(Task, SpawnOptions) -> Option<Spawned>,
+) -> u64 {
+    // SAFETY: the program passes functions of these types; with anything else it
+    // harms itself only.
+    let task = unsafe {
+        Task {
+            task,
+            id: 0,
+            poll: core::mem::transmute::<u64, extern "C" fn(u64, u64) -> u64>(poll),
+            discard: core::mem::transmute::<u64, extern "C" fn(u64)>(discard),
+        }
+    };
+    let level = u8::try_from(level).unwrap_or(INHERIT);
+    let options = SpawnOptions {
+        priority: Level::new(level).map_or(Priority::Inherit, Priority::At),
+        ..SpawnOptions::default()
+    };
+    let spawned = spawn(task, options);
+    host::publish_more();
+    match spawned {
+        Some(Ok(handle)) => handle.id().to_u64(),
+        _ => 0,
+    }
+}
+
+/// Starts a coroutine: `poll(task, id)` until it answers other than 0, then
+/// `discard(task)`, on any thread that serves a vCPU. A level above 63 is the
+/// spawner's own. Returns its id; 0: no memory, and `task` is discarded.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_spawn(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
+    spawn([task, poll, discard, level], |task, options| {
+        domain().map(|domain| domain.spawn(task, options))
+    })
+}
+
+/// The same, on the calling thread only. 0 as well if it serves no vCPU.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_spawn_local(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
+    spawn([task, poll, discard, level], |task, options| {
+        // SAFETY: the task is words and functions, and is `Send` as such; what it
+        // stands for is polled and discarded by the thread that serves the vCPU now,
+        // which serves it until it retires it.
+        server().map(|server| unsafe { server.executor.spawn_pinned(task, options) })
+    })
+}
+
+/// Wakes a coroutine. 1: it will be polled once more; 0: the id is dead.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_wake(id: u64) -> u64 {
+    let id = CoroutineId::from_u64(id);
+    let woken = domain().is_some_and(|domain| domain.wake(id).is_ok());
+    host::publish_more();
+    u64::from(woken)
+}
+
+/// Gives a coroutine another level. 1: done; 0: the id is dead, or no such level.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_reprio(id: u64, level: u64) -> u64 {
+    let id = CoroutineId::from_u64(id);
+    let level = u8::try_from(level)
+        .ok()
+        .and_then(|level| Level::new(level).ok());
+    let done = level
+        .zip(domain())
+        .is_some_and(|(level, domain)| domain.reprio(id, level).is_ok());
+    host::publish_all();
+    u64::from(done)
+}
+
+/// Cancels a coroutine: its task is discarded instead of polled. 1: it lived.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_cancel(id: u64) -> u64 {
+    let id = CoroutineId::from_u64(id);
+    u64::from(domain().is_some_and(|domain| domain.cancel(id).is_ok()))
+}
+
+/// The id of the coroutine that runs on the calling thread (`get_cid`); 0: none.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_current() -> u64 {
+    let id = server().and_then(|server| server.executor.current_id());
+    id.map_or(0, CoroutineId::to_u64)
+}
+
+/// Has something more urgent than the running coroutine become ready, here or in
+/// another process or the kernel?
+#[unsafe(no_mangle)]
+extern "C" fn upshift_need_preempt() -> u64 {
+    let here = server().is_some_and(|server| server.executor.need_preempt());
+    u64::from(here && chaos::honours() || host::is_overtaken())
+}
+
+/// Polls the most urgent ready coroutine once, and says what is next.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_turn() -> u64 {
+    let Some(server) = server() else {
+        return Turn::Idle as u64;
+    };
+    host::enter();
+    let picked = server.executor.pick(server.back.take());
+    let Some(Picked::Poll(coroutine)) = picked else {
+        host::publish(server, || None);
+        host::leave();
+        return Turn::Idle as u64;
+    };
+    let level = coroutine.level();
+    host::publish(server, || Some(level));
+    host::leave();
+    if let Polled::Yielded(yielded) = coroutine.poll() {
+        server.back.set(Some(yielded));
+    }
+    match host::is_overtaken() || chaos::yields() {
+        true => Turn::Overtaken as u64,
+        false => Turn::Polled as u64,
+    }
+}
+
+/// The calling thread is about to wait in the kernel. 1: it may; from now on each wake
+/// ends the wait. 0: there is work. Afterwards `upshift_unpark`.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_prepare_park() -> u64 {
+    let ready = server().is_none_or(|server| server.executor.prepare_park());
+    u64::from(ready)
+}
+
+/// The wait is over.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_unpark() -> u64 {
+    if let Some(server) = server() {
+        server.executor.unpark();
+    }
+    0
+}
+
+/// A user interrupt of the calling thread begins (1) or ends (0).
+#[unsafe(no_mangle)]
+extern "C" fn upshift_interrupt(begins: u64) -> u64 {
+    pages::line(IN_INTERRUPT).store(begins, Relaxed);
+    0
+}
