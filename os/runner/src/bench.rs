@@ -72,6 +72,7 @@ fn ticks_of_round(output: &str) -> Result<u64, String> {
 
 fn boot(image: &Image, icount: bool, arguments: &str) -> Result<String, String> {
     let machine = Machine {
+        cpu: "",
         smp: 1,
         icount,
         arguments: arguments.to_owned(),

@@ -78,6 +78,7 @@ fn rings(arguments: Arguments) -> Result<ExitCode, String> {
     arguments.end()?;
     let image = build::image()?;
     let machine = qemu::Machine {
+        cpu: "",
         smp: 4,
         icount: false,
         arguments: "init=rings".to_owned(),
@@ -99,6 +100,7 @@ fn run(mut arguments: Arguments) -> Result<ExitCode, String> {
     let smp = arguments.harts()?.unwrap_or(vec![1]);
     let image = build::image()?;
     let machine = qemu::Machine {
+        cpu: "",
         smp: smp[0],
         icount: false,
         arguments: arguments.rest().join(" "),
@@ -122,6 +124,7 @@ fn show_trace(mut arguments: Arguments) -> Result<ExitCode, String> {
     arguments.end()?;
     let image = build::image()?;
     let machine = qemu::Machine {
+        cpu: "",
         smp: smp[0],
         icount,
         arguments: format!("init={program}{with} trace={records}"),

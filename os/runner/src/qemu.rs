@@ -10,6 +10,8 @@ use crate::build::Image;
 pub(crate) struct Machine {
     /// Harts.
     pub(crate) smp: u32,
+    /// The processor, as QEMU calls it; empty: the usual one.
+    pub(crate) cpu: &'static str,
     /// Time counts instructions: deterministic. One hart only.
     pub(crate) icount: bool,
     /// The kernel's command line.
@@ -39,6 +41,9 @@ pub(crate) fn command(image: &Image, machine: &Machine) -> Command {
         .arg("-initrd")
         .arg(&image.archive)
         .args(["-append", &machine.arguments]);
+    if !machine.cpu.is_empty() {
+        command.args(["-cpu", machine.cpu]);
+    }
     if machine.icount {
         // Without `sleep=off`, idle time is tied to the host's clock.
         command.args(["-icount", "shift=0,sleep=off"]);

@@ -54,6 +54,7 @@ fn run_of(name: String, smp: u32, arguments: &str) -> Run {
         name,
         image: None,
         machine: Machine {
+            cpu: "",
             smp,
             icount: false,
             arguments: arguments.to_owned(),
@@ -115,6 +116,7 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     runs.extend(refusals()?);
     runs.push(Run {
         machine: Machine {
+            cpu: "",
             smp: 1,
             icount: true,
             arguments: "selftest icount".to_owned(),
@@ -123,6 +125,7 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     });
     runs.push(Run {
         machine: Machine {
+            cpu: "",
             smp: 1,
             icount: true,
             arguments: "init=tests with=exact".to_owned(),
@@ -131,6 +134,7 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     });
     runs.push(Run {
         machine: Machine {
+            cpu: "",
             smp: 1,
             icount: true,
             arguments: "init=traced trace".to_owned(),
@@ -197,6 +201,13 @@ fn failures() -> Vec<Run> {
         last: "upshift: none ended with 2",
         ..run_of("no program fails".to_owned(), 1, "init=none")
     });
+    let mut old = Run {
+        status: 2,
+        last: "upshift: this processor lacks",
+        ..run_of("an old processor fails".to_owned(), 2, "init=tests")
+    };
+    old.machine.cpu = "rv64,zbb=off";
+    runs.push(old);
     runs
 }
 

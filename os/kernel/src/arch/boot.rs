@@ -66,6 +66,15 @@ _start:
     li      t1, 1
     amoswap.w.aqrl t1, t1, (t0)
     bnez    t1, 3f
+    # The compiler uses bit manipulation (os/.cargo/config.toml): is it there?
+    la      t0, no_bits
+    csrw    stvec, t0
+    .option push
+    .option arch, +zba, +zbb, +zbs
+    ctz     t1, t1
+    sh1add  t1, t1, t1
+    bexti   t1, t1, 0
+    .option pop
     la      t0, __bss_start
     la      t1, __bss_end
 0:  bgeu    t0, t1, 1f
@@ -107,6 +116,23 @@ _start:
     sfence.vma
     li      ra, 0
     jr      a3
+
+    # It is not: say so, byte by byte, and end the machine with status 2.
+    .align 2
+no_bits:
+    la      s0, 8f
+7:  lbu     a0, (s0)
+    beqz    a0, 9f
+    li      a7, 1
+    ecall
+    addi    s0, s0, 1
+    j       7b
+9:  li      t0, 0x100000
+    li      t1, 0x23333
+    sw      t1, (t0)
+    j       5b
+8:  .asciz  "upshift: this processor lacks Zba, Zbb or Zbs: take an RVA22 one, or QEMU's -cpu rv64\n"
+    .balign 4
     .option pop
     "#,
     first = sym first,

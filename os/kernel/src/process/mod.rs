@@ -52,8 +52,8 @@ use upshift_core::Level;
 
 use crate::arch::lock::IrqLock;
 use crate::arch::trap::UserContext;
-use crate::memory::space::AddressSpace;
 use crate::memory::PAGE;
+use crate::memory::space::AddressSpace;
 use crate::users::{self, Place};
 use crate::waiters::until;
 use crate::{executor, switching};

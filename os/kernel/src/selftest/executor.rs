@@ -14,7 +14,7 @@ use super::Outcome;
 use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
 use crate::executor::yield_now;
-use crate::memory::heap;
+use crate::memory::{frames, heap};
 use crate::sleep::sleep_until;
 use crate::{clock, ensure, executor, hart};
 
@@ -128,8 +128,9 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
     let sent = Arc::new(AtomicU32::new(0));
     let done = Arc::new(AtomicU32::new(0));
     let senders = hart::online().len().max(2) as u32;
-    let before = heap::in_use();
+    let before = (heap::in_use(), frames::free_frames());
     let largest = Arc::new(AtomicUsize::new(0));
+    let fewest = Arc::new(AtomicUsize::new(before.1));
     let receiver = {
         let (sent, done) = (sent.clone(), done.clone());
         let mut polls = 0u32;
@@ -147,7 +148,7 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
     for sender in 0..senders {
         let share = WAKES / senders + u32::from(sender < WAKES % senders);
         let (sent, done) = (sent.clone(), done.clone());
-        let largest = largest.clone();
+        let (largest, fewest) = (largest.clone(), fewest.clone());
         let send = async move {
             for n in 0..share {
                 sent.fetch_add(1, Relaxed);
@@ -155,6 +156,7 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
                 let _ = executor::domain().wake(id);
                 if n % 1000 == 0 {
                     largest.fetch_max(heap::in_use(), Relaxed);
+                    fewest.fetch_min(frames::free_frames(), Relaxed);
                     yield_now().await;
                 }
             }
@@ -171,8 +173,10 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
         "{polls} polls for {WAKES} wakes"
     );
     // The coroutines themselves; nothing per wake.
-    let grown = largest.load(Relaxed).saturating_sub(before);
+    let grown = largest.load(Relaxed).saturating_sub(before.0);
     ensure!(grown < 64 << 10, "{grown} bytes for {WAKES} wakes");
+    let taken = before.1.saturating_sub(fewest.load(Relaxed));
+    ensure!(taken <= 16, "{taken} frames for {WAKES} wakes");
     Ok(())
 }
 
