@@ -9,6 +9,7 @@
 
 mod bench;
 mod host;
+mod os;
 mod run;
 mod setup;
 mod steps;

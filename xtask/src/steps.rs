@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::setup::{self, BARE_TARGET, QEMU, Tool};
+use crate::os;
+use crate::setup::{self, BARE_TARGET, Tool};
 use crate::suite::{Context, Done, Verdict};
 
 /// One line of the report.
@@ -42,8 +43,8 @@ const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
 }
 
 pub(crate) static STEPS: [Step; 13] = [
-    step("fmt", "formatting, bench/ too", fmt),
-    step("clippy", "lints, warnings are errors", clippy),
+    step("fmt", "formatting, bench/ and os/ too", fmt),
+    step("clippy", "lints, os/ too, warnings are errors", clippy),
     step("unit", "unit and integration tests", unit),
     step("doc", "examples in the documentation", doc_tests),
     step("no_std", "core builds without an operating system", no_std),
@@ -110,7 +111,8 @@ fn fmt(context: &Context<'_>) -> Verdict {
         context.run(cargo(context, args.into_iter().chain(plain)), minutes(1))
     };
     let bench = has_bench(context).then_some("bench/Cargo.toml");
-    all(["Cargo.toml"].into_iter().chain(bench).map(check))?;
+    let manifests = ["Cargo.toml"].into_iter().chain(bench);
+    all(manifests.map(check).chain([os::fmt(context)]))?;
     passed()
 }
 
@@ -131,6 +133,13 @@ fn clippy(context: &Context<'_>) -> Verdict {
         ),
         minutes(8),
     )?;
+    if !context.tools.has(Tool::BareTarget) {
+        let absence = Tool::BareTarget.absence();
+        return Ok(Done::Skipped(format!(
+            "{absence}: not os/, the rest passed"
+        )));
+    }
+    os::clippy(context)?;
     passed()
 }
 
@@ -277,16 +286,9 @@ fn asan(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// Builds kernel and programs, boots them, and fails on a panic, a time-out or a missing last line.
 fn os(context: &Context<'_>) -> Verdict {
     need!(context, Tool::BareTarget);
-    if !QEMU.is_there() {
-        return Ok(Done::Skipped(QEMU.absence()));
-    }
-    let mut command = setup::cargo(&context.root.join("os"));
-    command.args(["run", "--quiet", "-p", "os-runner", "--", "test"]);
-    context.run(command, minutes(8))?;
-    passed()
+    os::test(context)
 }
 
 fn examples(context: &Context<'_>) -> Verdict {
