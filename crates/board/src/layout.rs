@@ -54,7 +54,6 @@ pub struct VcpuLine {
     arrived: AtomicU64,
     running: AtomicU32,
     awaited: AtomicU32,
-    current: AtomicU32,
     sequence: AtomicU32,
 }
 
@@ -85,7 +84,8 @@ pub struct GlobalHeader {
     pub version: AtomicU32,
 }
 
-/// What runs on one CPU.
+/// What ran on one CPU when its scheduler decided last. Whoever changes its claim within the thresholds of its standing does not
+/// wake the scheduler, so bitmap and level may be older than the claims.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct CpuLine {
@@ -161,7 +161,6 @@ impl VcpuLine {
             arrived: AtomicU64::new(0),
             running: AtomicU32::new(0),
             awaited: AtomicU32::new(0),
-            current: AtomicU32::new(0),
             sequence: AtomicU32::new(0),
         }
     }
@@ -187,12 +186,6 @@ impl VcpuLine {
         self.awaited.store(encode(level), Release);
     }
 
-    /// Publishes which worker serves the vCPU, by its place among the workers of the registration. `None`: any.
-    pub fn set_current(&self, worker: Option<u16>) {
-        let word = worker.map_or(0, |worker| u32::from(worker) + 1);
-        self.current.store(word, Release);
-    }
-
     /// Counts one turn of the vCPU, so that others can see that it lives.
     pub fn count_turn(&self) {
         self.sequence
@@ -206,12 +199,10 @@ impl VcpuLine {
 
     /// Reads the words, each once.
     pub fn claim(&self) -> Claim {
-        let current = self.current.load(Acquire);
         Claim {
             bitmap: self.bitmap.load(Acquire) | self.arrived.load(Acquire),
             running: decode(self.running.load(Acquire)),
             awaited: decode(self.awaited.load(Acquire)),
-            current: current.checked_sub(1).map(|worker| worker as usize),
         }
     }
 }
@@ -297,17 +288,11 @@ mod tests {
         line.arrived().fetch_or(1 << 5, Relaxed);
         line.set_running(20);
         line.set_awaited(0);
-        line.set_current(Some(3));
         let claim = line.claim();
         assert_eq!(claim.runnable(), 5);
         assert_eq!((claim.running, claim.awaited), (20, 0));
-        assert_eq!(claim.current, Some(3));
         line.set_running(NOTHING);
-        line.set_current(None);
-        assert_eq!(
-            (line.claim().running, line.claim().current),
-            (NOTHING, None)
-        );
+        assert_eq!(line.claim().running, NOTHING);
     }
 
     #[test]
@@ -316,7 +301,6 @@ mod tests {
         for word in [u32::MAX, 65, 1 << 31, 64] {
             line.running.store(word, Relaxed);
             line.awaited.store(word, Relaxed);
-            line.current.store(word, Relaxed);
             assert!(line.claim().potential() <= NOTHING);
         }
     }

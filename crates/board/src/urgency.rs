@@ -18,8 +18,6 @@ pub struct Claim {
     pub running: u8,
     /// The most urgent level that waits for I/O, time or others, or [`NOTHING`].
     pub awaited: u8,
-    /// Which worker serves the vCPU; `None`: any of them.
-    pub current: Option<usize>,
 }
 
 impl Default for Claim {
@@ -29,12 +27,29 @@ impl Default for Claim {
             bitmap: 0,
             running: NOTHING,
             awaited: NOTHING,
-            current: None,
         }
     }
 }
 
 impl Claim {
+    /// The same with everything more urgent than `ceiling` counting as `ceiling`, and nonsense as nothing.
+    #[must_use]
+    pub fn within(self, ceiling: u8) -> Claim {
+        Claim {
+            bitmap: clamp_bitmap(self.bitmap, ceiling),
+            running: clamp(self.running, ceiling),
+            awaited: clamp(self.awaited, ceiling),
+        }
+    }
+
+    /// The levels that run or could run now, bit L for level L.
+    pub fn levels(&self) -> u64 {
+        match self.running {
+            running @ 0..LEVELS => self.bitmap | 1 << running,
+            _ => self.bitmap,
+        }
+    }
+
     /// The most urgent level that runs or could run now; [`NOTHING`] if the vCPU is idle.
     pub fn runnable(&self) -> u8 {
         let ready = self.bitmap.trailing_zeros() as u8;
@@ -136,6 +151,7 @@ mod tests {
         claim.running = 7;
         assert_eq!(claim.runnable(), 7);
         assert_eq!(claim.potential(), 7);
+        assert_eq!(claim.levels(), 1 << 7 | 1 << 40 | 1 << 50);
     }
 
     #[test]
@@ -156,9 +172,9 @@ mod tests {
             bitmap: 0,
             running: 200,
             awaited: 255,
-            current: None,
         };
-        assert_eq!(claim.potential(), NOTHING);
+        assert_eq!((claim.potential(), claim.levels()), (NOTHING, 0));
+        assert_eq!(claim.within(3), Claim::default());
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! The census: the state of the whole machine as JSON. `docs/daemon.md` documents it; these structures are it.
+//!
+//! What runs on a CPU is computed from the claims as they are now: the CPU's line of the global page is as old as its scheduler's
+//! last decision, and a vCPU that is alone there, or keeps its rank, causes none. Reads memory only.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::Serialize;
-use upshift_board::urgency::{LEVELS, clamp, clamp_bitmap};
 use upshift_board::wire::Role;
+use upshift_board::{Claim, LEVELS, NOTHING};
 
-use crate::control::Control;
+use crate::control::{Control, Session};
 
 #[derive(Serialize)]
 struct Machine {
@@ -88,6 +91,7 @@ fn some(level: u8) -> Option<u8> {
 pub(crate) fn of(control: &Control) -> String {
     let shared = &control.shared;
     let page = shared.global.page();
+    let views = views(control);
     let mut processes: Vec<Process> = control
         .sessions()
         .map(|(connection, session)| Process {
@@ -97,31 +101,19 @@ pub(crate) fn of(control: &Control) -> String {
             command: session.command.clone(),
             ceiling: session.ceiling,
             joined_ms: session.joined.elapsed().as_millis() as u64,
-            vcpus: session
-                .vcpus
-                .iter()
-                .enumerate()
-                .map(|it| vcpu(session, it))
+            vcpus: (0..session.vcpus.len())
+                .map(|index| vcpu(session, index, &views))
                 .collect(),
         })
         .collect();
     processes.sort_by_key(|process| process.session);
-    let owner = |slot: usize| {
-        let owns = |session: &&crate::control::Session| {
-            (session.slot..session.slot + session.vcpus.len()).contains(&slot)
-        };
-        control.sessions().map(|(_, session)| session).find(owns)
-    };
-    let cpus = (0..shared.cpus).filter_map(|cpu| {
-        let line = page.cpu(cpu)?;
-        Some(Cpu {
-            cpu,
-            bitmap: line.bitmap.load(Relaxed),
-            winner: line.winner().and_then(owner).map(|session| session.number),
-            level: some(line.winning_level()),
-            contenders: line.contenders.load(Relaxed),
-            switches: line.switches.load(Relaxed),
-        })
+    let cpus = views.iter().enumerate().map(|(cpu, view)| Cpu {
+        cpu,
+        bitmap: view.bitmap,
+        winner: view.winner.map(|winner| winner.session),
+        level: view.winner.map(|winner| winner.level),
+        contenders: view.contenders,
+        switches: page.cpu(cpu).map_or(0, |line| line.switches.load(Relaxed)),
     });
     let machine = Machine {
         version: 1,
@@ -129,7 +121,7 @@ pub(crate) fn of(control: &Control) -> String {
         pid: std::process::id(),
         uptime_ms: control.started.elapsed().as_millis() as u64,
         enforcing: shared.enforcing(),
-        bitmap: page.header().bitmap.load(Relaxed),
+        bitmap: views.iter().fold(0, |all, view| all | view.bitmap),
         registrations: shared.counts.joined.load(Relaxed),
         refused: shared.counts.refused.load(Relaxed),
         ejected: shared.counts.ejected.load(Relaxed),
@@ -140,16 +132,59 @@ pub(crate) fn of(control: &Control) -> String {
     serde_json::to_string(&machine).unwrap_or_default()
 }
 
-fn vcpu(
-    session: &crate::control::Session,
-    (index, vcpu): (usize, &crate::control::SessionVcpu),
-) -> Vcpu {
+/// What runs on one CPU now.
+#[derive(Debug, Clone, Copy, Default)]
+struct View {
+    bitmap: u64,
+    contenders: u32,
+    winner: Option<Winner>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Winner {
+    slot: usize,
+    session: u32,
+    level: u8,
+}
+
+/// The CPUs, by number.
+fn views(control: &Control) -> Vec<View> {
+    let mut views = vec![View::default(); control.shared.cpus];
+    let page = control.shared.global.page();
+    for (_, session) in control.sessions() {
+        for (index, vcpu) in session.vcpus.iter().enumerate() {
+            let Some(view) = views.get_mut(vcpu.cpu) else {
+                continue;
+            };
+            let claim = claim(session, index);
+            view.bitmap |= claim.levels();
+            view.contenders += u32::from(claim.potential() < NOTHING);
+            // Of equals the one whose turn it is.
+            let chosen = page.cpu(vcpu.cpu).and_then(|line| line.winner()) == Some(vcpu.slot);
+            let level = claim.runnable();
+            let before = view.winner.map_or(NOTHING, |winner| winner.level);
+            if level < before || (level == before && level < NOTHING && chosen) {
+                view.winner = Some(Winner {
+                    slot: vcpu.slot,
+                    session: session.number,
+                    level,
+                });
+            }
+        }
+    }
+    views
+}
+
+fn claim(session: &Session, index: usize) -> Claim {
     let line = session.page.vcpu(index);
-    let mut claim = line.map(|line| line.claim()).unwrap_or_default();
-    let turns = line.map_or(0, |line| line.turns());
-    claim.bitmap = clamp_bitmap(claim.bitmap, session.ceiling);
-    claim.running = clamp(claim.running, session.ceiling);
-    claim.awaited = clamp(claim.awaited, session.ceiling);
+    line.map_or_else(Claim::default, |line| line.claim().within(session.ceiling))
+}
+
+fn vcpu(session: &Session, index: usize, views: &[View]) -> Vcpu {
+    let vcpu = &session.vcpus[index];
+    let claim = claim(session, index);
+    let turns = session.page.vcpu(index).map_or(0, |line| line.turns());
+    let winner = views.get(vcpu.cpu).and_then(|view| view.winner);
     Vcpu {
         index,
         cpu: vcpu.cpu,
@@ -158,7 +193,7 @@ fn vcpu(
         awaited: some(claim.awaited),
         potential: some(claim.potential()),
         band: vcpu.tally.band.load(Relaxed),
-        winner: vcpu.tally.winner.load(Relaxed),
+        winner: winner.is_some_and(|winner| winner.slot == vcpu.slot),
         wins: vcpu.tally.wins.load(Relaxed),
         rings: vcpu.tally.rings.load(Relaxed),
         floods: vcpu.tally.floods.load(Relaxed),

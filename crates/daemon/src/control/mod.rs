@@ -41,7 +41,7 @@ use crate::listen::Listener;
 use crate::peer::Peer;
 use crate::shared::{DAEMON, Shared};
 
-pub(crate) use session::{Session, SessionVcpu};
+pub(crate) use session::Session;
 use slots::Slots;
 
 /// The sign of life.

@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use upshift_board::os::Mapping;
-use upshift_board::urgency::{clamp, clamp_bitmap};
-use upshift_board::wire::Role;
 use upshift_board::{Claim, LocalPage};
 
 use crate::bucket::Bucket;
@@ -57,30 +55,13 @@ pub(crate) struct Tally {
 impl Entry {
     /// What it says of itself, within its ceiling.
     pub(crate) fn read(&self) -> (Entrant, Claim) {
-        let mut claim = self
-            .page
-            .vcpu(self.index)
-            .map_or_else(Claim::default, |line| line.claim());
-        claim.bitmap = clamp_bitmap(claim.bitmap, self.ceiling);
-        claim.running = clamp(claim.running, self.ceiling);
-        claim.awaited = clamp(claim.awaited, self.ceiling);
+        let line = self.page.vcpu(self.index);
+        let claim = line.map_or_else(Claim::default, |line| line.claim().within(self.ceiling));
         let entrant = Entrant {
             potential: claim.potential(),
             runnable: claim.runnable(),
         };
         (entrant, claim)
-    }
-
-    /// Whether `charge`, the `worker`-th of its workers, serves the vCPU now. A vCPU that names a worker it does not have means all.
-    pub(crate) fn serves(claim: &Claim, worker: usize, workers: usize) -> bool {
-        claim
-            .current
-            .is_none_or(|current| current == worker || current >= workers)
-    }
-
-    pub(crate) fn workers(&self) -> usize {
-        let worker = |charge: &&Charge| charge.role == Role::Worker;
-        self.charges.iter().filter(worker).count()
     }
 
     /// Counts a ring; `false` if that was too many, for this doorbell or for `all`, and it is to be left alone for `pause`.

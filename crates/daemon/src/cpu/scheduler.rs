@@ -302,7 +302,6 @@ impl Scheduler {
         let breathing = self.watch.is_breathing(now);
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let band = self.standings[index].band;
-            let (workers, mut worker) = (entry.workers(), 0);
             let pid = entry.pid;
             let mut gone = false;
             for charge in &mut entry.charges {
@@ -310,11 +309,9 @@ impl Scheduler {
                     Role::Dispatcher if contested => Place::Fifo(DISPATCHER),
                     Role::Dispatcher => Place::Fair,
                     Role::Worker => {
-                        let serves = Entry::serves(&self.claims[index], worker, workers);
-                        worker += 1;
                         if breathing && (charge.burns || band == 0) {
                             Place::Idle
-                        } else if band > 0 && serves {
+                        } else if band > 0 {
                             Place::Fifo(priority(band, winner == Some(index)))
                         } else {
                             Place::Fair
@@ -358,11 +355,7 @@ impl Scheduler {
         let bitmap = self
             .claims
             .iter()
-            .map(|claim| match claim.running {
-                NOTHING => claim.bitmap,
-                running => claim.bitmap | 1 << running,
-            })
-            .fold(0, |all, bitmap| all | bitmap);
+            .fold(0, |all, claim| all | claim.levels());
         let level = winner.map_or(NOTHING, |index| self.entrants[index].runnable);
         let present = self.entrants.iter().filter(|it| it.potential < NOTHING);
         let (contenders, slot) = (

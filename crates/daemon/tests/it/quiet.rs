@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use upshift_daemon::Daemon;
+use upshift_daemon::{Config, Daemon};
 use upshift_elevate::testing::Faulty;
 
 use crate::hostile::{census, puppet};
@@ -51,6 +51,36 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
     assert!(
         !elevated_threads(sleeper.pid()).is_empty() && elevated_threads(burner.pid()).is_empty()
     );
+}
+
+#[test]
+fn the_view_is_true_although_nobody_rings() {
+    let _turn = turn();
+    let path = socket("view");
+    let quiet = Config {
+        cooperative: true,
+        ..config("view")
+    };
+    let _daemon = Daemon::start(quiet).unwrap();
+    let mut alone = puppet(&path);
+    let line = || {
+        let census = census(&path);
+        let vcpu = census["processes"][0]["vcpus"][0].clone();
+        assert_eq!(vcpu["rings"], 0);
+        assert_eq!(census["bitmap"], census["cpus"][0]["bitmap"]);
+        (census["cpus"][0].clone(), vcpu["winner"].as_bool().unwrap())
+    };
+    assert_eq!(alone.obey("bits 640"), "false");
+    let (cpu, wins) = line();
+    assert_eq!((&cpu["level"], &cpu["bitmap"]), (&7.into(), &640.into()));
+    assert!(wins && cpu["winner"].is_number() && cpu["contenders"] == 1);
+    assert_eq!(alone.obey("level 3"), "false");
+    assert_eq!(line().0["level"], 3);
+    alone.obey("bits 0");
+    alone.obey("level 64");
+    let (cpu, wins) = line();
+    assert!(!wins && cpu["level"].is_null() && cpu["winner"].is_null());
+    assert_eq!((&cpu["bitmap"], &cpu["contenders"]), (&0.into(), &0.into()));
 }
 
 #[test]
