@@ -16,10 +16,17 @@
 //!
 //! Decoding allocates nothing, panics on no input, and accepts no byte too many or too few. Descriptors are not its concern.
 
-use core::fmt;
+mod bytes;
+mod error;
+mod lists;
+
 use core::str;
 
-use crate::layout::{VCPUS, VERSION};
+use crate::layout::VCPUS;
+use bytes::{Reader, THREAD, Writer};
+
+pub use error::{Reason, WireError};
+pub use lists::{Cpus, Role, Thread, Threads, Tids};
 
 /// The first four bytes of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"UPBD");
@@ -31,115 +38,7 @@ pub const THREADS: usize = 512;
 pub const LONGEST: usize = HEADER + 4 + VCPUS * 4 + THREADS * THREAD;
 
 const HEADER: usize = 8;
-const THREAD: usize = 8;
 const TEXT: usize = 1024;
-
-/// What a thread does for its vCPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Runs coroutines.
-    Worker,
-    /// Sleeps until something arrives, says so on the local page and rings: runs above all workers, within a budget.
-    Dispatcher,
-}
-
-/// One thread of a registration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Thread {
-    /// Its id, as `gettid` says.
-    pub tid: i32,
-    /// The vCPU it serves: index into the registration.
-    pub vcpu: u16,
-    /// What it does.
-    pub role: Role,
-}
-
-/// Why the daemon refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The message was not understood.
-    Malformed,
-    /// Versions differ.
-    Version,
-    /// Too many registrations, threads or requests.
-    Limit,
-    /// The configuration excludes this user.
-    Forbidden,
-    /// A thread is not of the caller's process, or not pinned to the CPU of its vCPU.
-    Thread,
-    /// The page is not a sealed memory file of the right size.
-    Page,
-    /// There is no such CPU.
-    Cpu,
-    /// The request does not fit the state: registered twice, or not at all.
-    State,
-    /// The daemon could not do it.
-    Failed,
-    /// Something newer than this crate.
-    Other(u16),
-}
-
-impl Reason {
-    fn number(self) -> u16 {
-        match self {
-            Reason::Malformed => 1,
-            Reason::Version => 2,
-            Reason::Limit => 3,
-            Reason::Forbidden => 4,
-            Reason::Thread => 5,
-            Reason::Page => 6,
-            Reason::Cpu => 7,
-            Reason::State => 8,
-            Reason::Failed => 9,
-            Reason::Other(number) => number,
-        }
-    }
-
-    fn from_number(number: u16) -> Reason {
-        match number {
-            1 => Reason::Malformed,
-            2 => Reason::Version,
-            3 => Reason::Limit,
-            4 => Reason::Forbidden,
-            5 => Reason::Thread,
-            6 => Reason::Page,
-            7 => Reason::Cpu,
-            8 => Reason::State,
-            9 => Reason::Failed,
-            other => Reason::Other(other),
-        }
-    }
-}
-
-/// Why bytes are no message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WireError {
-    /// Not of this protocol.
-    Magic,
-    /// Another version of it.
-    Version(u16),
-    /// A kind that does not exist, or not in this direction.
-    Kind(u16),
-    /// Too short, too long, or a number out of range.
-    Body,
-}
-
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WireError::Magic => f.write_str("the bytes are no message of the board's protocol"),
-            WireError::Version(theirs) => write!(
-                f,
-                "protocol version {theirs} meets version {VERSION}: use a daemon and a library of the same release"
-            ),
-            WireError::Kind(kind) => write!(f, "message kind {kind} does not exist here"),
-            WireError::Body => f.write_str("the message is too short, too long or out of range"),
-        }
-    }
-}
-
-impl core::error::Error for WireError {}
 
 /// A message to the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,185 +93,6 @@ pub enum Reply<'a> {
         /// Why, and what to do, for people.
         text: &'a str,
     },
-}
-
-/// CPUs of a message: 4 bytes each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cpus<'a>(&'a [u8]);
-
-/// Threads of a message: 8 bytes each, checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Threads<'a>(&'a [u8]);
-
-/// Thread ids of a message: 4 bytes each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tids<'a>(&'a [u8]);
-
-impl Cpus<'_> {
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.0.len() / 4
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Each.
-    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.0
-            .as_chunks()
-            .0
-            .iter()
-            .map(|cpu| u32::from_le_bytes(*cpu))
-    }
-}
-
-impl Threads<'_> {
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.0.len() / THREAD
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Each.
-    pub fn iter(&self) -> impl Iterator<Item = Thread> + '_ {
-        self.0.as_chunks().0.iter().filter_map(thread)
-    }
-}
-
-impl Tids<'_> {
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.0.len() / 4
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Each.
-    pub fn iter(&self) -> impl Iterator<Item = i32> + '_ {
-        self.0
-            .as_chunks()
-            .0
-            .iter()
-            .map(|tid| i32::from_le_bytes(*tid))
-    }
-}
-
-fn thread(bytes: &[u8; THREAD]) -> Option<Thread> {
-    let [t0, t1, t2, t3, v0, v1, r0, r1] = *bytes;
-    Some(Thread {
-        tid: i32::from_le_bytes([t0, t1, t2, t3]),
-        vcpu: u16::from_le_bytes([v0, v1]),
-        role: match u16::from_le_bytes([r0, r1]) {
-            0 => Role::Worker,
-            1 => Role::Dispatcher,
-            _ => return None,
-        },
-    })
-}
-
-/// Takes bytes off the front of a message.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], WireError> {
-        let (front, rest) = self.0.split_at_checked(bytes).ok_or(WireError::Body)?;
-        self.0 = rest;
-        Ok(front)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
-        let (front, rest) = self.0.split_first_chunk().ok_or(WireError::Body)?;
-        self.0 = rest;
-        Ok(*front)
-    }
-
-    fn u16(&mut self) -> Result<u16, WireError> {
-        Ok(u16::from_le_bytes(self.array()?))
-    }
-
-    fn u32(&mut self) -> Result<u32, WireError> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, WireError> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    fn threads(&mut self, count: usize, vcpus: usize) -> Result<Threads<'a>, WireError> {
-        if count > THREADS {
-            return Err(WireError::Body);
-        }
-        let threads = Threads(self.take(count * THREAD)?);
-        let valid = |thread: Thread| thread.tid > 0 && usize::from(thread.vcpu) < vcpus;
-        if threads.iter().filter(|&thread| valid(thread)).count() == count {
-            Ok(threads)
-        } else {
-            Err(WireError::Body)
-        }
-    }
-
-    fn end(&self) -> Result<(), WireError> {
-        if self.0.is_empty() {
-            Ok(())
-        } else {
-            Err(WireError::Body)
-        }
-    }
-
-    /// Checks magic and version, returns the kind.
-    fn header(&mut self) -> Result<u16, WireError> {
-        let magic = self.u32().map_err(|_| WireError::Magic)?;
-        if magic != MAGIC {
-            return Err(WireError::Magic);
-        }
-        match self.u16()? {
-            VERSION => self.u16(),
-            other => Err(WireError::Version(other)),
-        }
-    }
-}
-
-/// Appends to a buffer; too long a message is cut off, which [`encode`](Request::encode)'s limits exclude.
-struct Writer<'a> {
-    buffer: &'a mut [u8],
-    at: usize,
-}
-
-impl<'a> Writer<'a> {
-    fn new(buffer: &'a mut [u8], kind: u16) -> Writer<'a> {
-        let mut writer = Writer { buffer, at: 0 };
-        writer.put(&MAGIC.to_le_bytes());
-        writer.put(&VERSION.to_le_bytes());
-        writer.put(&kind.to_le_bytes());
-        writer
-    }
-
-    fn put(&mut self, bytes: &[u8]) {
-        if let Some(room) = self.buffer.get_mut(self.at..self.at + bytes.len()) {
-            room.copy_from_slice(bytes);
-            self.at += bytes.len();
-        }
-    }
-
-    fn thread(&mut self, thread: &Thread) {
-        self.put(&thread.tid.to_le_bytes());
-        self.put(&thread.vcpu.to_le_bytes());
-        let role: u16 = match thread.role {
-            Role::Worker => 0,
-            Role::Dispatcher => 1,
-        };
-        self.put(&role.to_le_bytes());
-    }
 }
 
 /// A buffer that holds any message.

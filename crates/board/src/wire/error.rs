@@ -1,0 +1,92 @@
+//! Why a message is refused: by the daemon, or because its bytes are no message.
+
+use core::fmt;
+
+use crate::layout::VERSION;
+
+/// Why the daemon refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The message was not understood.
+    Malformed,
+    /// Versions differ.
+    Version,
+    /// Too many registrations, threads or requests.
+    Limit,
+    /// The configuration excludes this user.
+    Forbidden,
+    /// A thread is not of the caller's process, or not pinned to the CPU of its vCPU.
+    Thread,
+    /// The page is not a sealed memory file of the right size.
+    Page,
+    /// There is no such CPU.
+    Cpu,
+    /// The request does not fit the state: registered twice, or not at all.
+    State,
+    /// The daemon could not do it.
+    Failed,
+    /// Something newer than this crate.
+    Other(u16),
+}
+
+impl Reason {
+    pub(super) fn number(self) -> u16 {
+        match self {
+            Reason::Malformed => 1,
+            Reason::Version => 2,
+            Reason::Limit => 3,
+            Reason::Forbidden => 4,
+            Reason::Thread => 5,
+            Reason::Page => 6,
+            Reason::Cpu => 7,
+            Reason::State => 8,
+            Reason::Failed => 9,
+            Reason::Other(number) => number,
+        }
+    }
+
+    pub(super) fn from_number(number: u16) -> Reason {
+        match number {
+            1 => Reason::Malformed,
+            2 => Reason::Version,
+            3 => Reason::Limit,
+            4 => Reason::Forbidden,
+            5 => Reason::Thread,
+            6 => Reason::Page,
+            7 => Reason::Cpu,
+            8 => Reason::State,
+            9 => Reason::Failed,
+            other => Reason::Other(other),
+        }
+    }
+}
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WireError {
+    /// Not of this protocol.
+    Magic,
+    /// Another version of it.
+    Version(u16),
+    /// A kind that does not exist, or not in this direction.
+    Kind(u16),
+    /// Too short, too long, or a number out of range.
+    Body,
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WireError::Magic => f.write_str("the bytes are no message of the board's protocol"),
+            WireError::Version(theirs) => write!(
+                f,
+                "protocol version {theirs} meets version {VERSION}: use a daemon and a library of the same release"
+            ),
+            WireError::Kind(kind) => write!(f, "message kind {kind} does not exist here"),
+            WireError::Body => f.write_str("the message is too short, too long or out of range"),
+        }
+    }
+}
+
+impl core::error::Error for WireError {}
