@@ -21,7 +21,14 @@
 //! Inside, each is a few words behind a lock that is held for some ten
 //! instructions; there is no system call and, but for channels that grow and
 //! queues that become longer than ever before, no allocation per operation.
+//!
+//! Besides the lock, only the word of [`Mutex`] and the count of broadcasts of
+//! [`Notify`] are atomics; everything else is guarded by the lock. They, and what
+//! becomes of a waiter that is dropped while it is chosen, are model-checked
+//! (`crates/runtime-models`).
 
+mod atomic;
+#[cfg(not(loom))]
 mod lock;
 pub mod mpsc;
 mod mutex;
@@ -35,6 +42,8 @@ use std::task::{Context, Waker};
 
 use upshift_core::Level;
 
+#[cfg(loom)]
+use crate::lock;
 use crate::{context, coop};
 
 pub(crate) use lock::Lock;

@@ -35,11 +35,11 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use upshift_core::CoroutineId;
 
+use super::atomic::{AtomicU64, Ordering, const_fn};
 use super::lock::{Guard, Lock};
 use super::wait_queue::{Key, WaitQueue};
 use super::{may_proceed, waiting_level};
@@ -109,17 +109,19 @@ unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    /// A free mutex.
-    ///
-    /// ```
-    /// static COUNT: upshift::sync::Mutex<u32> = upshift::sync::Mutex::new(0);
-    /// ```
-    #[must_use]
-    pub const fn new(value: T) -> Mutex<T> {
-        Mutex {
-            word: AtomicU64::new(FREE),
-            waiters: Lock::new(WaitQueue::new()),
-            value: UnsafeCell::new(value),
+    const_fn! {
+        /// A free mutex.
+        ///
+        /// ```
+        /// static COUNT: upshift::sync::Mutex<u32> = upshift::sync::Mutex::new(0);
+        /// ```
+        #[must_use]
+        pub const fn new(value: T) -> Mutex<T> {
+            Mutex {
+                word: AtomicU64::new(FREE),
+                waiters: Lock::new(WaitQueue::new()),
+                value: UnsafeCell::new(value),
+            }
         }
     }
 

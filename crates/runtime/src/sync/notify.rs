@@ -7,9 +7,9 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use super::atomic::{AtomicU64, Ordering, const_fn};
 use super::lock::{Guard, Lock};
 use super::wait_queue::{Key, WaitQueue};
 use super::{may_proceed, waiting_level};
@@ -63,19 +63,21 @@ enum By {
 }
 
 impl Notify {
-    /// Without a permit.
-    ///
-    /// ```
-    /// static CHANGED: upshift::sync::Notify = upshift::sync::Notify::new();
-    /// ```
-    #[must_use]
-    pub const fn new() -> Notify {
-        Notify {
-            broadcasts: AtomicU64::new(0),
-            state: Lock::new(State {
-                permit: false,
-                waiters: WaitQueue::new(),
-            }),
+    const_fn! {
+        /// Without a permit.
+        ///
+        /// ```
+        /// static CHANGED: upshift::sync::Notify = upshift::sync::Notify::new();
+        /// ```
+        #[must_use]
+        pub const fn new() -> Notify {
+            Notify {
+                broadcasts: AtomicU64::new(0),
+                state: Lock::new(State {
+                    permit: false,
+                    waiters: WaitQueue::new(),
+                }),
+            }
         }
     }
 

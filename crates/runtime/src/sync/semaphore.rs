@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use upshift_core::Level;
 
+use super::atomic::const_fn;
 use super::lock::{Guard, Lock};
 use super::wait_queue::{Key, WaitQueue};
 use super::{may_proceed, waiting_level};
@@ -94,19 +95,21 @@ impl State {
 }
 
 impl Semaphore {
-    /// With this many permits.
-    ///
-    /// ```
-    /// static LIMIT: upshift::sync::Semaphore = upshift::sync::Semaphore::new(100);
-    /// ```
-    #[must_use]
-    pub const fn new(permits: usize) -> Semaphore {
-        Semaphore {
-            state: Lock::new(State {
-                permits,
-                closed: false,
-                waiters: WaitQueue::new(),
-            }),
+    const_fn! {
+        /// With this many permits.
+        ///
+        /// ```
+        /// static LIMIT: upshift::sync::Semaphore = upshift::sync::Semaphore::new(100);
+        /// ```
+        #[must_use]
+        pub const fn new(permits: usize) -> Semaphore {
+            Semaphore {
+                state: Lock::new(State {
+                    permits,
+                    closed: false,
+                    waiters: WaitQueue::new(),
+                }),
+            }
         }
     }
 
