@@ -19,8 +19,8 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     let daemon = Daemon::start(config)?;
     eprintln!("upshift daemon: {}", daemon.mode());
-    println!("listening at {}", socket.display());
     // Whoever waits for the line may have closed the pipe.
+    let _ = writeln!(std::io::stdout(), "listening at {}", socket.display());
     let _ = std::io::stdout().flush();
     signals.forever().next();
     daemon.stop();

@@ -40,8 +40,9 @@ impl Scheduler {
         let run = move || -> Ended {
             let built = rise(&elevator, cpu, priority)
                 .map_err(E::from)
-                .and_then(|guard| Ok((build()?, guard)));
-            let (mut engine, guard) = match built {
+                .and_then(|guard| Ok((guard, build()?)));
+            // In this order: if the policy panics, the tasks are given back before the thread sinks below them.
+            let (guard, mut engine) = match built {
                 Ok(built) => built,
                 Err(error) => {
                     // Whoever started this waits for it.

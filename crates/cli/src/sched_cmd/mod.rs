@@ -8,8 +8,9 @@
 //! | `output` | live line, table, JSON |
 //! | `timeline` | who ran when, as SVG |
 //!
-//! This thread stays ordinary: it waits for signals and prints. The engine runs on a thread of its own, above the tasks. What
-//! the engine has elevated comes back when it is dropped; if this process dies, the guardian does it.
+//! The engine runs on a thread of its own, above the tasks. This thread waits for signals and prints; it is elevated meanwhile, or a
+//! signal would wait until tasks that compute on every CPU let ordinary threads in. What the engine has elevated comes back
+//! when it is dropped; if this process dies, the guardian does it.
 
 mod args;
 mod choice;
@@ -18,12 +19,12 @@ mod tasks;
 mod timeline;
 
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use upshift_elevate::{Calibration, Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Open, Processes, Scheduler, Watch};
@@ -33,8 +34,8 @@ use tasks::Tasks;
 
 /// Events that a trace holds: 24 MB, two switches a millisecond for eight minutes.
 const TRACE: usize = 1_000_000;
-/// How often this thread looks for signals and for the end.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often this thread looks for signals and for the end. Each look takes some µs from a task.
+const LOOK: Duration = Duration::from_millis(50);
 /// Threads an elevator has room for, beyond those that are there.
 const ROOM: usize = 1024;
 
@@ -67,7 +68,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let mut specs = tasks::specs(args)?;
     let timetable = choice::read_timetable(args)?;
     let notches = Notches::within(&Rights::probe())?;
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
     // Before anything else is started: the guardian keeps what it was forked with.
     let elevator = Elevator::builder()
         .guardian(true)
@@ -107,8 +108,11 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         Ok(engine)
     };
     let scheduler = Scheduler::start(&elevator, scheduler_cpu, notches.scheduler, build)?;
+    // The scheduler has the right to, so this thread has it.
+    let above = elevator.elevate_current(notches.scheduler);
     let signal = watch_over(args, &scheduler, &mut signals);
     let (report, trace) = scheduler.stop()?;
+    drop(above);
     started.end();
     if let Some(file) = &args.timeline {
         let drawn = timeline::svg(&report, &trace);
@@ -139,13 +143,14 @@ fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) ->
         if live && shown.elapsed() >= Duration::from_secs(1) {
             shown = Instant::now();
             if let Some(report) = scheduler.control().report() {
-                eprint!("\r\x1b[K{}", output::line(&report));
+                // The terminal may have gone.
+                let _ = write!(io::stderr(), "\r\x1b[K{}", output::line(&report));
             }
         }
         std::thread::sleep(LOOK);
     };
     if live {
-        eprint!("\r\x1b[K");
+        let _ = write!(io::stderr(), "\r\x1b[K");
     }
     signal
 }

@@ -1,11 +1,12 @@
 //! Threads and children that are born, processes that end, stop, or change their own scheduling.
 
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::{CpuSet, Linux, Sys};
 use upshift_elevate::{Elevator, Policy};
 use upshift_sched::policies::RoundRobin;
-use upshift_sched::{SchedError, Scheduler};
+use upshift_sched::{Nanos, Policy as Decides, SchedError, Scheduler, TaskId, Turn};
 
 use crate::world::{Process, attach_all, cpu, sleep, standing, turn, until};
 
@@ -152,19 +153,67 @@ fn impossible_processes_are_refused_with_the_reason() {
     assert!(refused(&[spinner.pid()]).contains("RLIMIT_RTTIME"));
 }
 
-#[test]
-fn giving_back_a_task_that_computes_waits_for_nothing() {
-    let Some(_turn) = turn() else { return };
-    let spinner = Process::start("spin");
-    let give_back = || {
-        let scheduler = start(&[spinner.pid()], false).unwrap();
-        let began = Instant::now();
-        drop(scheduler);
-        began.elapsed()
-    };
-    // Whoever is below the task at that moment runs only when the kernel throttles SCHED_FIFO: after most of its period.
+/// Whoever is below a computing task runs only when the kernel throttles SCHED_FIFO, after most of its period: whether `give_back`
+/// takes less than that at least once in five times.
+fn waits_for_nothing(mut give_back: impl FnMut() -> Duration) {
     let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
     let period = Duration::from_micros(period.trim().parse().unwrap());
     let best = (0..5).map(|_| give_back()).min().unwrap();
     assert!(best < period / 4, "{best:?}");
+}
+
+#[test]
+fn giving_back_a_task_that_computes_waits_for_nothing() {
+    let Some(_turn) = turn() else { return };
+    let spinner = Process::start("spin");
+    waits_for_nothing(|| {
+        let scheduler = start(&[spinner.pid()], false).unwrap();
+        let began = Instant::now();
+        drop(scheduler);
+        began.elapsed()
+    });
+}
+
+/// Favours the first task until it is asked for the third time.
+#[derive(Debug, Default)]
+struct Panics {
+    asked: u32,
+    at: Arc<OnceLock<Instant>>,
+}
+
+impl Decides for Panics {
+    fn name(&self) -> &'static str {
+        "panics"
+    }
+    fn added(&mut self, _task: TaskId, _now: Nanos) {}
+    fn removed(&mut self, _task: TaskId, _now: Nanos) {}
+    fn pick(&mut self, now: Nanos, turn: &mut Turn) {
+        self.asked += 1;
+        if self.asked == 3 {
+            let _ = self.at.set(Instant::now());
+            panic!("a test: the policy panics");
+        }
+        turn.favour(TaskId(0));
+        turn.until(now + 1_000_000);
+    }
+}
+
+#[test]
+fn a_policy_that_panics_gives_its_tasks_back_at_once() {
+    let Some(_turn) = turn() else { return };
+    let spinners = [Process::start("spin"), Process::start("spin")];
+    let pids = spinners.each_ref().map(Process::pid);
+    let before = pids.map(standing);
+    waits_for_nothing(|| {
+        let elevator = Elevator::with_guardian().unwrap();
+        let policy = Panics::default();
+        let at = Arc::clone(&policy.at);
+        let policy = Box::new(policy);
+        let scheduler = attach_all(&elevator, &pids, policy, |c| c.open.part = 0.0, false);
+        let error = scheduler.unwrap().wait().unwrap_err();
+        let took = at.get().unwrap().elapsed();
+        assert!(error.to_string().contains("panicked"), "{error}");
+        assert_eq!(pids.map(standing), before);
+        took
+    });
 }
