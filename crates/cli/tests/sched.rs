@@ -1,8 +1,11 @@
 //! `upshift sched` as a user meets it: results, files, errors. Commands that are started spin for at most some seconds.
 
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-use upshift_elevate::{Priority, Rights};
+use rustix::process::{Pid, Signal, kill_process};
+use upshift_elevate::sys::{Linux, Sys};
+use upshift_elevate::{Elevator, Policy, Priority, Rights};
 
 fn sched(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
@@ -17,7 +20,6 @@ fn error(args: &[&str]) -> String {
 
 /// A CPU this process may use, as text.
 fn cpu() -> String {
-    use upshift_elevate::sys::{Linux, Sys};
     let allowed = Linux.sched_getaffinity(0).unwrap();
     allowed.iter().last().unwrap().to_string()
 }
@@ -33,6 +35,73 @@ fn permitted() -> bool {
 
 /// A shell that spins, until it is ended.
 const SPIN: &str = "sh -c 'while :; do :; done'";
+
+/// A process that ends with its guard.
+struct Ends(Child);
+
+impl Ends {
+    fn start(command: &mut Command) -> Ends {
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Ends(command.spawn().unwrap())
+    }
+
+    fn is_elevated(&self) -> bool {
+        Policy::of(&Linux, self.0.id() as i32).is_ok_and(|policy| policy.looks_elevated())
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_signal_is_heard_while_tasks_compute_on_every_cpu() {
+    if !permitted() {
+        return;
+    }
+    let cpus: Vec<String> = (Linux.sched_getaffinity(0).unwrap().iter())
+        .map(|cpu| cpu.to_string())
+        .collect();
+    // Above the scheduler, or this test would wait as well.
+    let elevator = Elevator::builder().build().unwrap();
+    let _above = elevator.elevate_current(Priority::of::<47>()).unwrap();
+    let until = |condition: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !condition() {
+            assert!(began.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        began.elapsed()
+    };
+    let give_back = || {
+        // Bounded by a limit of its own: this process may be killed.
+        let spin = "ulimit -t 20; while :; do :; done";
+        let spinner = |_| Ends::start(Command::new("sh").args(["-c", spin]));
+        let spinners: Vec<Ends> = cpus.iter().map(spinner).collect();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
+        command.args([
+            "sched", "rr", "--open", "0", "--floor", "50us", "--for", "8s",
+        ]);
+        command.args(["--cpu", &cpus.join(",")]);
+        for spinner in &spinners {
+            command.args(["--pid", &spinner.0.id().to_string()]);
+        }
+        let scheduler = Ends::start(&mut command);
+        until(&|| spinners.iter().all(Ends::is_elevated));
+        std::thread::sleep(Duration::from_millis(20));
+        let pid = Pid::from_child(&scheduler.0);
+        kill_process(pid, Signal::TERM).unwrap();
+        until(&|| !spinners.iter().any(Ends::is_elevated))
+    };
+    // Ordinary threads are let in when the kernel throttles SCHED_FIFO, after most of its period.
+    let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
+    let period = Duration::from_micros(period.trim().parse().unwrap());
+    let best = (0..3).map(|_| give_back()).min().unwrap();
+    assert!(best < period / 4, "{best:?}");
+}
 
 #[test]
 fn two_commands_take_turns_and_leave_a_trace_and_a_drawing() {

@@ -107,9 +107,9 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         }
         Ok(engine)
     };
-    let scheduler = Scheduler::start(&elevator, scheduler_cpu, notches.scheduler, build)?;
-    // The scheduler has the right to, so this thread has it.
+    // Before the tasks are, or this thread would not get that far. Without the right the scheduler says so.
     let above = elevator.elevate_current(notches.scheduler);
+    let scheduler = Scheduler::start(&elevator, scheduler_cpu, notches.scheduler, build)?;
     let signal = watch_over(args, &scheduler, &mut signals);
     let (report, trace) = scheduler.stop()?;
     drop(above);
