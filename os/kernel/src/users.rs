@@ -254,8 +254,11 @@ pub(crate) fn push_front(thread: Box<Thread>) {
 /// Interrupts the hart that runs the least urgent thread of a process. False: none
 /// runs one in user mode.
 pub(crate) fn interrupt(process: &Process) -> bool {
-    let users = USERS.lock();
     let in_user = hart::in_user();
+    if in_user == 0 {
+        return false;
+    }
+    let users = USERS.lock();
     let runs = |index: &usize| {
         users.harts[*index].process == process.number() && in_user >> index & 1 != 0
     };
@@ -277,20 +280,19 @@ pub(crate) fn runs(process: &Process) -> bool {
 /// There is something of this level for a process none of whose threads runs or is
 /// parked: one that is ready, in one of these places, becomes as urgent.
 /// O(places).
-pub(crate) fn raise(process: &Process, places: &[u16], level: Level) {
+pub(crate) fn raise(process: &Process, places: impl Iterator<Item = u16>, level: Level) {
     let mut users = USERS.lock();
     let level = level.max(process.ceiling);
-    let ready = |place: &&u16| {
-        let thread = users.places[usize::from(**place)].thread.as_ref();
+    let ready = |place: &u16| {
+        let thread = users.places[usize::from(*place)].thread.as_ref();
         thread.is_some_and(|thread| core::ptr::eq(&*thread.process, process))
     };
     let most_urgent = places
-        .iter()
         .filter(ready)
-        .min_by_key(|place| users.places[usize::from(**place)].level);
+        .min_by_key(|place| users.places[usize::from(*place)].level);
     let interrupted = match most_urgent {
-        Some(place) if users.places[usize::from(*place)].level > level.get() => {
-            users.unlink(*place).and_then(|mut thread| {
+        Some(place) if users.places[usize::from(place)].level > level.get() => {
+            users.unlink(place).and_then(|mut thread| {
                 thread.level = level;
                 users.link(thread, false);
                 users.announce(level.get())

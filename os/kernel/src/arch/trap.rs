@@ -15,6 +15,7 @@
 //! registers are saved when they were changed and loaded on the way back. Those
 //! who never use it pay two instructions.
 
+use alloc::boxed::Box;
 use core::arch::global_asm;
 
 use super::csr;
@@ -43,6 +44,16 @@ const KERNEL_SP: usize = core::mem::offset_of!(UserContext, kernel_sp);
 const KERNEL_TP: usize = core::mem::offset_of!(UserContext, kernel_tp);
 const FLOAT: usize = core::mem::offset_of!(UserContext, float);
 const FCSR: usize = core::mem::offset_of!(UserContext, fcsr);
+
+/// What a program was doing when a user interrupt came; without floating-point
+/// registers, if it has none.
+#[derive(Clone)]
+pub(crate) struct Interrupted {
+    registers: [usize; 31],
+    pc: usize,
+    status: usize,
+    float: Option<Box<([u64; 32], u64)>>,
+}
 
 /// Why a program came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,11 +118,33 @@ impl UserContext {
         self.registers[9 + n] = value;
     }
 
-    /// Goes on at `handler` instead, on the same stack.
-    pub(crate) fn enter_handler(&mut self, handler: usize) {
+    /// Goes on at `handler` instead, on the same stack; the result is for
+    /// [`UserContext::leave_handler`].
+    pub(crate) fn enter_handler(&mut self, handler: usize) -> Interrupted {
+        let has_float = self.status & csr::FS != 0;
+        let interrupted = Interrupted {
+            registers: self.registers,
+            pc: self.pc,
+            status: self.status,
+            float: has_float.then(|| Box::new((self.float, self.fcsr))),
+        };
         self.pc = handler;
         // As the ABI wants it; nothing below the stack pointer is in use.
         self.registers[1] &= !15;
+        interrupted
+    }
+
+    /// Goes on where it was interrupted.
+    pub(crate) fn leave_handler(&mut self, interrupted: &Interrupted) {
+        self.registers = interrupted.registers;
+        self.pc = interrupted.pc;
+        if let Some(float) = &interrupted.float {
+            (self.float, self.fcsr) = **float;
+        } else if self.status & csr::FS != 0 {
+            // The handler has used them: whoever begins to finds zeros.
+            (self.float, self.fcsr) = ([0; 32], 0);
+        }
+        self.status = interrupted.status;
     }
 
     /// Runs the program on this hart until it traps. Interrupts are masked when

@@ -6,7 +6,6 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use os_abi::Error;
 use os_abi::shared::{DRAINING, ENTRY_WORDS};
-use os_abi::thread::MAX_THREADS;
 use upshift_core::{CoroutineId, Level};
 
 use super::threads::Threads;
@@ -123,13 +122,8 @@ impl Process {
         drop(ring);
         self.interrupt.store(true, SeqCst);
         if !users::interrupt(self) {
-            let mut places = [0; MAX_THREADS];
-            let mut count = 0;
-            for (to, from) in places.iter_mut().zip(self.threads.lock().places()) {
-                *to = from;
-                count += 1;
-            }
-            users::raise(self, &places[..count], level);
+            let threads = self.threads.lock();
+            users::raise(self, threads.places(), level);
         }
     }
 

@@ -24,7 +24,7 @@ use os_abi::{Error, ProcessInfo, layout};
 use super::files::Files;
 use super::table::{self, Reserved};
 use super::{Identity, MAX_FRAMES, Process, Thread, load};
-use crate::arch::trap::UserContext;
+use crate::arch::trap::{Interrupted, UserContext};
 use crate::memory::pagetable::Mapping;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
@@ -43,7 +43,7 @@ pub(crate) struct Seed {
     line: usize,
     level: upshift_core::Level,
     context: UserContext,
-    interrupted: Option<Box<UserContext>>,
+    interrupted: Option<Box<Interrupted>>,
 }
 
 impl Seed {

@@ -9,7 +9,7 @@ use upshift_core::Level;
 
 use super::Process;
 use crate::arch::csr;
-use crate::arch::trap::{Fault, UserContext};
+use crate::arch::trap::{Fault, Interrupted, UserContext};
 use crate::memory::pagetable::Access;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
@@ -44,7 +44,7 @@ pub(crate) struct Thread {
     /// It was let go on for a little longer, until then; 0: it was not.
     pub(crate) grace: u64,
     /// What a user interrupt has interrupted.
-    pub(crate) interrupted: Option<Box<UserContext>>,
+    pub(crate) interrupted: Option<Box<Interrupted>>,
 }
 
 impl Thread {
@@ -160,8 +160,7 @@ impl Thread {
         if handler == 0 || page.load(DRAINING) != 0 {
             return;
         }
-        self.interrupted = Some(Box::new(self.context.clone()));
-        self.context.enter_handler(handler);
+        self.interrupted = Some(Box::new(self.context.enter_handler(handler)));
     }
 
     /// Back to what was interrupted. False: nothing was.
@@ -169,7 +168,7 @@ impl Thread {
         let interrupted = self.interrupted.take();
         let some = interrupted.is_some();
         if let Some(interrupted) = interrupted {
-            self.context = *interrupted;
+            self.context.leave_handler(&interrupted);
         }
         some
     }
