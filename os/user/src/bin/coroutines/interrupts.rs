@@ -32,9 +32,14 @@ pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
             continue;
         }
         let limit = now() + 4 * ticks_per_second();
+        // Floating-point registers are kept, too.
+        let (mut rounds, mut halves) = (0u32, 0.0);
         while !need_preempt() {
             ensure!(now() < limit, "no interrupt came");
+            rounds += 1;
+            halves += 0.5;
         }
+        ensure!(halves * 2.0 == f64::from(rounds), "{halves} halves");
         ensure!(woken.get() == 0, "it has run in the middle of this poll");
         sleeper.await;
         ensure!(woken.get() != 0, "it has not run");
