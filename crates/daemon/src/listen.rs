@@ -1,12 +1,12 @@
 //! The socket: made with its permissions before anybody can connect, taken over from a daemon that died, never from one that
-//! lives.
+//! lives. A daemon that ends leaves neither the socket nor the lock beside it.
 
 use std::error::Error;
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -24,7 +24,21 @@ pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
     path: PathBuf,
     /// Keeps a second daemon from taking the path over while this one lives.
-    _lock: File,
+    _lock: Lock,
+}
+
+/// The lock file beside the socket, held. The file goes when this is dropped.
+#[derive(Debug)]
+struct Lock {
+    _file: File,
+    path: PathBuf,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // While it is held, so that it cannot be a successor's.
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 /// Why the daemon cannot listen.
@@ -150,8 +164,11 @@ impl Drop for Listener {
     }
 }
 
+/// Times that a lock is tried which its holder removes at that moment.
+const LOCK_ATTEMPTS: usize = 100;
+
 /// Takes the lock file beside the socket; whoever has it is the daemon.
-fn lock(socket: &Path) -> Result<File, ListenError> {
+fn lock(socket: &Path) -> Result<Lock, ListenError> {
     let mut path = socket.as_os_str().to_os_string();
     path.push(".lock");
     let path = PathBuf::from(path);
@@ -160,24 +177,42 @@ fn lock(socket: &Path) -> Result<File, ListenError> {
         path: path.clone(),
         error,
     };
-    let mut options = OpenOptions::new();
-    let options = options.create(true).truncate(false).write(true).read(true);
-    let options = options.mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let mut file = options.open(&path).map_err(failed)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {
-            use std::io::Write;
-            let _ = file.set_len(0);
-            let _ = writeln!(file, "{}", std::process::id());
-            Ok(file)
+    for _ in 0..LOCK_ATTEMPTS {
+        let mut options = OpenOptions::new();
+        let options = options.create(true).truncate(false).write(true).read(true);
+        let options = options.mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let mut file = options.open(&path).map_err(failed)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if is_at(&file, &path).map_err(failed)? => {
+                use std::io::Write;
+                let _ = file.set_len(0);
+                let _ = writeln!(file, "{}", std::process::id());
+                return Ok(Lock { _file: file, path });
+            }
+            // Its holder has ended and removed it since it was opened: the next one may be anybody's.
+            Ok(()) => {}
+            Err(rustix::io::Errno::AGAIN) => {
+                let owner = std::fs::read_to_string(&path).unwrap_or_default();
+                return Err(ListenError::InUse {
+                    socket: socket.to_path_buf(),
+                    owner: owner.trim().parse().ok(),
+                });
+            }
+            Err(error) => return Err(failed(error.into())),
         }
-        Err(rustix::io::Errno::AGAIN) => {
-            let owner = std::fs::read_to_string(&path).unwrap_or_default();
-            Err(ListenError::InUse {
-                socket: socket.to_path_buf(),
-                owner: owner.trim().parse().ok(),
-            })
-        }
-        Err(error) => Err(failed(error.into())),
+    }
+    Err(ListenError::InUse {
+        socket: socket.to_path_buf(),
+        owner: None,
+    })
+}
+
+/// Whether `path` still names the open `file`.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let open = file.metadata()?;
+    match std::fs::symlink_metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use upshift_board::LocalPage;
 use upshift_board::os::Mapping;
@@ -13,7 +12,7 @@ use upshift_daemon::machine::{Machine, Real};
 use upshift_elevate::testing::{Call, Faulty};
 
 use crate::hostile::{processes, puppet};
-use crate::process::{Process, Random, elevated_threads, monotonic, until, within};
+use crate::process::{Process, Random, elevated_threads, monotonic, until};
 use crate::{config, permitted, socket, turn};
 
 const ERRORS: [i32; 4] = [libc::EPERM, libc::ESRCH, libc::EINTR, libc::ENOMEM];
@@ -65,15 +64,11 @@ fn failing_scheduling_calls_leave_nobody_elevated() {
     // Healed, it schedules again: threads that were left alone for a second, too.
     clients[0].obey("level 2");
     clients[1].obey("level 40");
-    within(
-        Duration::from_secs(5),
-        "the more urgent is elevated",
-        || {
-            clients[1].obey("ring 1");
-            !elevated_threads(clients[0].pid()).is_empty()
-                && elevated_threads(clients[1].pid()).is_empty()
-        },
-    );
+    until("the more urgent is elevated", || {
+        clients[1].obey("ring 1");
+        !elevated_threads(clients[0].pid()).is_empty()
+            && elevated_threads(clients[1].pid()).is_empty()
+    });
     daemon.stop();
     until("nobody is elevated", || {
         clients

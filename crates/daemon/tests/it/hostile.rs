@@ -8,7 +8,7 @@ use upshift_daemon::{Config, Daemon};
 use upshift_elevate::sys::Linux;
 use upshift_elevate::{Class, Policy};
 
-use crate::process::{Process, elevated_threads, monotonic, until, within};
+use crate::process::{Process, elevated_threads, monotonic, until};
 use crate::{config, daemon, permitted, socket, turn};
 
 pub(crate) fn puppet(socket: &Path) -> Process {
@@ -301,7 +301,7 @@ fn a_lone_burner_is_not_elevated_and_a_former_rival_is_given_back() {
     rival.kill();
     until("it is not", || elevated_threads(lone.pid()).is_empty());
     // After a calm second nothing is left of it, reset-on-fork included.
-    within(Duration::from_secs(3), "it is as it was", || {
+    until("it is as it was", || {
         Policy::of(&Linux, lone.pid()).is_ok_and(|policy| {
             !policy.resets_on_fork() && matches!(policy.class(), Class::Other { .. })
         })

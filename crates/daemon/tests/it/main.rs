@@ -23,9 +23,25 @@ use upshift_elevate::{Priority, Rights};
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A test's turn.
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// A test's turn; the directory of its sockets goes with it.
+struct Turn {
+    _turn: MutexGuard<'static, ()>,
+}
+
+fn turn() -> Turn {
+    Turn {
+        _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner),
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(directory());
+    }
+}
+
+fn directory() -> PathBuf {
+    std::env::temp_dir().join(format!("upshift-daemon-{}", std::process::id()))
 }
 
 /// Says that the calling test does not test, past the capture of the test harness.
@@ -53,9 +69,8 @@ fn permitted() -> bool {
 
 /// A path for a socket of the calling test's own.
 fn socket(name: &str) -> PathBuf {
-    let directory = std::env::temp_dir().join(format!("upshift-daemon-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    directory.join(format!("{name}.sock"))
+    std::fs::create_dir_all(directory()).unwrap();
+    directory().join(format!("{name}.sock"))
 }
 
 /// A configuration that listens there.

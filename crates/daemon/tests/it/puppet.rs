@@ -139,7 +139,7 @@ pub(crate) fn survivor() {
     vcpu.line().set_awaited(level);
     println!("ready");
     let (mut joins, start) = (0u64, Instant::now());
-    while start.elapsed() < Duration::from_secs(140) {
+    while start.elapsed() < Duration::from_secs(290) {
         if !board.is_joined() {
             vcpu.line().set_running(NOTHING);
             if board.join(&socket, &spec).is_ok() {
