@@ -68,7 +68,7 @@ fn children_and_threads_of_an_elevated_thread_are_ordinary() {
     let elevator = Elevator::new().unwrap();
     let _guard = elevator.elevate_current(FIVE).unwrap();
     let mut child = std::process::Command::new("sleep")
-        .arg("5")
+        .arg("300")
         .spawn()
         .unwrap();
     let policy = Policy::of(&Linux, child.id() as i32).unwrap();
@@ -292,7 +292,7 @@ fn a_later_process_of_the_same_pid_is_not_touched() {
     }
     let elevator = Elevator::with_guardian().unwrap();
     let mut first = std::process::Command::new("sleep")
-        .arg("9")
+        .arg("300")
         .spawn()
         .unwrap();
     let tid = first.id() as i32;
@@ -333,7 +333,7 @@ impl SamePid {
                 size_of::<libc::clone_args>(),
             );
             if made == 0 {
-                libc::poll(std::ptr::null_mut(), 0, 5000);
+                libc::poll(std::ptr::null_mut(), 0, 300_000);
                 libc::_exit(0);
             }
             (made == i64::from(pid)).then_some(SamePid(pid))
