@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use upshift_elevate::Elevator;
 use upshift_elevate::sys::{CpuSet, Linux, Sys};
+use upshift_elevate::{Elevator, Policy};
 use upshift_sched::policies::RoundRobin;
 
 use crate::world::{ROLE, attach_all};
 
-/// No child lives longer.
-const LIFE: Duration = Duration::from_secs(20);
+/// No child lives longer; longer than a slow machine takes for any test.
+const LIFE: Duration = Duration::from_secs(100);
 
 /// Not a test of its own: this program, started by other tests to be one of their children.
 #[test]
@@ -26,9 +26,13 @@ fn plays_a_role() {
     say("ready");
     match role.as_str() {
         "spin" => spin(LIFE),
-        "spin briefly" => spin(Duration::from_millis(150)),
+        "spin briefly" => {
+            wait_until_scheduled();
+            spin(Duration::from_millis(300));
+        }
         "bear threads" => {
-            std::thread::sleep(Duration::from_millis(150));
+            wait_until_scheduled();
+            std::thread::sleep(Duration::from_millis(100));
             let threads: Vec<_> = (0..3).map(|_| std::thread::spawn(|| spin(LIFE))).collect();
             threads
                 .into_iter()
@@ -39,6 +43,14 @@ fn plays_a_role() {
         "escape" => escape(),
         "schedule" => schedule(),
         other => panic!("no role {other}"),
+    }
+}
+
+/// Waits until a scheduler has taken this thread.
+fn wait_until_scheduled() {
+    let elevated = || Policy::of(&Linux, 0).is_ok_and(|policy| policy.looks_elevated());
+    while !elevated() {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -68,13 +80,13 @@ fn spin(time: Duration) {
 
 /// A child that spins; this one waits for it.
 fn fork() {
-    std::thread::sleep(Duration::from_millis(50));
+    wait_until_scheduled();
     // SAFETY: the child only spins and ends.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: as above.
         unsafe {
-            libc::alarm(15);
+            libc::alarm(LIFE.as_secs() as u32);
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         }
         spin(LIFE);

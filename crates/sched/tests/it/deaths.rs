@@ -1,8 +1,8 @@
-//! Schedulers that are killed at any moment: within a second nobody is elevated.
+//! Schedulers that are killed at any moment: nobody stays elevated.
 
 use std::time::{Duration, Instant};
 
-use crate::world::{Process, sleep, standing, turn, until};
+use crate::world::{PATIENCE, Process, standing, turn, until};
 
 /// Kills; the rest of the time goes into starting schedulers.
 const KILLS: u64 = 100;
@@ -15,7 +15,7 @@ fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
     let before = pids.map(standing);
     let words = format!("{} {}", pids[0], pids[1]);
     let began = Instant::now();
-    let mut kills = 0;
+    let mut took = Vec::new();
     for round in 0..KILLS {
         // Half are killed while they begin, the others while they schedule.
         let mut scheduler = Process::start_with("schedule", &words);
@@ -24,17 +24,23 @@ fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
         }
         std::thread::sleep(Duration::from_micros(round * 7919 % 13_000));
         scheduler.child.kill().unwrap();
-        kills += 1;
-        until("everything is as it was", Duration::from_secs(1), || {
+        let dead = Instant::now();
+        until("everything is as it was", PATIENCE, || {
             pids.map(standing) == before
         });
+        took.push(dead.elapsed());
         let _ = scheduler.child.wait();
-        // The spinners live for 20 s.
-        if began.elapsed() > Duration::from_secs(15) {
+        // The spinners do not live for ever.
+        if began.elapsed() > Duration::from_secs(60) {
             break;
         }
     }
-    println!("{kills} kills in {:?}", began.elapsed());
-    assert!(kills >= 20, "the machine is far too slow: {kills}");
-    sleep(1);
+    took.sort_unstable();
+    let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+    let kills = took.len();
+    println!(
+        "{kills} kills in {:?}, longest until all was as before {longest:?}",
+        began.elapsed()
+    );
+    assert!(median < Duration::from_secs(1), "{median:?}");
 }

@@ -1,14 +1,13 @@
 //! System calls that fail: the engine goes on or ends with the reason, and everything is given back.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use upshift_elevate::Elevator;
 use upshift_elevate::testing::{Call, Faulty};
 use upshift_sched::policies::RoundRobin;
 use upshift_sched::{SchedError, Scheduler};
 
-use crate::world::{Process, attach_all, sleep, standing, turn, until};
+use crate::world::{PATIENCE, Process, attach_all, sleep, standing, turn, until};
 
 /// A scheduler of two spinning processes whose system calls fail as `plan` says while it runs.
 fn run(plan: impl FnOnce(&Faulty), end: impl FnOnce(Scheduler, &Faulty)) {
@@ -48,9 +47,7 @@ fn a_lost_right_ends_it_with_the_reason() {
     let Some(_turn) = turn() else { return };
     let plan = |faulty: &Faulty| faulty.fail(Call::SetScheduler, 9, 1, libc::EPERM);
     run(plan, |scheduler, _| {
-        until("it ends", Duration::from_secs(5), || {
-            scheduler.is_finished()
-        });
+        until("it ends", PATIENCE, || scheduler.is_finished());
         let error = scheduler.wait().unwrap_err();
         assert!(matches!(error, SchedError::Refused { .. }), "{error}");
         assert!(error.to_string().contains("SCHED_FIFO"), "{error}");

@@ -132,6 +132,9 @@ pub(crate) fn attach_all(
     })
 }
 
+/// How long a test waits for what must happen: a loaded or stalled machine takes its time.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
 /// Waits until `condition` holds.
 pub(crate) fn until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + limit;
