@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use upshift_serve::{Config, Control, Server};
 
@@ -63,7 +63,7 @@ impl Running {
         let mut config = Config {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
             root: root.to_owned(),
-            drain_timeout: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(20),
             ..Config::default()
         };
         change(&mut config);
@@ -138,13 +138,13 @@ impl Running {
 
     /// Waits until nobody is connected.
     pub(crate) fn wait_until_idle(&self) {
-        for _ in 0..400 {
-            if self.control.connections() == 0 {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(25));
-        }
-        panic!("{} connections are still open", self.control.connections());
+        until("nobody is connected", || self.control.connections() == 0);
+    }
+
+    /// Waits until so many requests are under way.
+    pub(crate) fn wait_for_requests(&self, count: usize) {
+        let under_way = || self.control.requests().len() == count;
+        until(&format!("{count} requests are under way"), under_way);
     }
 
     /// Drains, and returns how many connections had to be cut off.
@@ -164,6 +164,15 @@ impl Drop for Running {
                 "the server panicked"
             );
         }
+    }
+}
+
+/// Waits until it is so. Long, for a loaded or stalled machine takes its time.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < limit, "not in a minute: {what}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

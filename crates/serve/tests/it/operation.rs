@@ -4,16 +4,20 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use upshift::sync::Notify;
 use upshift_serve::{Config, ask};
 
 use crate::harness::{Answer, Folder, Running, rest};
 
 fn slow() -> axum::Router {
+    use axum::routing::get;
     let slow = || async {
         upshift::time::sleep(Duration::from_millis(500)).await;
         "slow"
     };
-    axum::Router::new().route("/slow", axum::routing::get(slow))
+    axum::Router::new()
+        .route("/slow", get(slow))
+        .route("/endless", get(std::future::pending::<()>))
 }
 
 #[test]
@@ -25,7 +29,7 @@ fn draining_answers_what_is_under_way_and_cuts_off_what_takes_too_long() {
     stream
         .write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
         .unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    server.wait_for_requests(1);
     let address = server.address;
     assert_eq!(server.end(), 0);
     let answer = Answer::of(rest(&mut stream));
@@ -37,9 +41,9 @@ fn draining_answers_what_is_under_way_and_cuts_off_what_takes_too_long() {
     let server = Running::start(&folder.0, hurry, |server| server.with_service(slow()));
     let mut stream = server.connect();
     stream
-        .write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
+        .write_all(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
         .unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    server.wait_for_requests(1);
     assert_eq!(server.end(), 1);
     assert!(rest(&mut stream).is_empty());
 }
@@ -76,10 +80,17 @@ fn commands_are_taken_on_a_socket_that_only_the_owner_may_use() {
     let folder = Folder::new();
     let socket = folder.0.join("control");
     let path = socket.clone();
+    let end = Arc::new(Notify::new());
+    let ended = end.clone();
+    let until_told = move || {
+        let ended = ended.clone();
+        async move { ended.notified().await }
+    };
+    let app = axum::Router::new().route("/slow", axum::routing::get(until_told));
     let server = Running::start(
         &folder.0,
         |config| config.control = Some(path),
-        |server| server.with_service(slow()),
+        |server| server.with_service(app),
     );
     let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -87,7 +98,7 @@ fn commands_are_taken_on_a_socket_that_only_the_owner_may_use() {
     stream
         .write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
         .unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    server.wait_for_requests(1);
     let list = ask(&socket, "list").unwrap();
     assert!(
         list.contains("\"path\":\"/slow\"") && list.contains("\"level\":28"),
@@ -114,6 +125,7 @@ fn commands_are_taken_on_a_socket_that_only_the_owner_may_use() {
     }
     assert!(ask(&socket, "status").unwrap().contains("\"under_way\":1"));
     assert_eq!(ask(&socket, "drain").unwrap(), "ok: draining\n");
+    end.notify_one();
     assert_eq!(server.end(), 0);
     assert!(!socket.exists());
 }
