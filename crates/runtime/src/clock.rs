@@ -114,19 +114,27 @@ mod tests {
 
     #[test]
     fn ticks_and_nanoseconds_agree_within_a_hundredth() {
-        let (ticks_before, before) = (ticks(), now());
-        std::thread::sleep(Duration::from_millis(20));
-        let (ticks_after, after) = (ticks(), now());
-        let measured = from_ticks(ticks_after - ticks_before).as_nanos() as f64;
-        let ratio = measured / (after - before) as f64;
-        assert!((0.99..1.01).contains(&ratio), "{ratio}");
+        let ratio = |_| {
+            let (ticks_before, before) = (ticks(), now());
+            std::thread::sleep(Duration::from_millis(20));
+            let (ticks_after, after) = (ticks(), now());
+            let measured = from_ticks(ticks_after - ticks_before).as_nanos() as f64;
+            measured / (after - before) as f64
+        };
+        // This thread may lose the CPU between the two clocks, but not every time.
+        let ratios: Vec<f64> = (0..10).map(ratio).collect();
+        let agree = ratios.iter().any(|ratio| (0.99..1.01).contains(ratio));
+        assert!(agree, "{ratios:?}");
     }
 
     #[test]
     fn instants_survive_the_round_trip() {
-        let far = Instant::now() + Duration::from_secs(1000);
-        let back = to_instant(from_instant(far));
-        let apart = back.max(far) - back.min(far);
-        assert!(apart < Duration::from_millis(100));
+        let apart = |_| {
+            let far = Instant::now() + Duration::from_secs(1000);
+            let back = to_instant(from_instant(far));
+            back.max(far) - back.min(far)
+        };
+        let least = (0..10).map(apart).min().unwrap();
+        assert!(least < Duration::from_millis(100), "{least:?}");
     }
 }

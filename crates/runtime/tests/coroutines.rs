@@ -163,22 +163,28 @@ fn burn(time: Duration) {
 fn work_moves_to_an_idle_vcpu() {
     let threads = Arc::new(Mutex::new(HashSet::new()));
     two().block_on(async {
-        let mut handles = Vec::new();
-        for _ in 0..8 {
-            let threads = threads.clone();
-            handles.push(upshift::spawn(
-                async move {
-                    threads.lock().unwrap().insert(std::thread::current().id());
-                    burn(Duration::from_millis(20));
-                },
-                Priority::Inherit,
-            ));
+        // The second thread may not get a CPU at once.
+        for _ in 0..20 {
+            let mut handles = Vec::new();
+            for _ in 0..8 {
+                let threads = threads.clone();
+                handles.push(upshift::spawn(
+                    async move {
+                        threads.lock().unwrap().insert(std::thread::current().id());
+                        burn(Duration::from_millis(20));
+                    },
+                    Priority::Inherit,
+                ));
+            }
+            for handle in handles {
+                handle.await.unwrap();
+            }
+            if threads.lock().unwrap().len() == 2 {
+                return;
+            }
         }
-        for handle in handles {
-            handle.await.unwrap();
-        }
+        panic!("nothing moved");
     });
-    assert_eq!(threads.lock().unwrap().len(), 2);
 }
 
 #[test]

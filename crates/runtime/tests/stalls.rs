@@ -58,8 +58,9 @@ fn a_stall_is_named_by_place_level_and_id_when_it_ends() {
         upshift::spawn(async {}, Level::at::<7>()).await.unwrap();
         (line, id)
     });
-    let stall = heard.wait_for(|stall| !stall.is_running).unwrap();
-    assert_eq!(stall.id, id);
+    let stall = heard
+        .wait_for(|stall| !stall.is_running && stall.id == id)
+        .unwrap();
     assert_eq!(stall.level, Level::at::<7>());
     assert_eq!(stall.location.file(), file!());
     assert!(stall.location.line().abs_diff(line) <= 2, "{stall}");
@@ -69,12 +70,13 @@ fn a_stall_is_named_by_place_level_and_id_when_it_ends() {
     let metrics = runtime.handle().metrics();
     assert_eq!(metrics.stalls.limit, LIMIT);
     assert!(metrics.stalls.count >= 1);
-    let longest = &metrics.stalls.longest[0];
+    let mut longest = metrics.stalls.longest.iter();
+    let longest = longest.find(|poll| poll.id == id.to_string()).unwrap();
     assert_eq!(longest.location, stall.location.to_string());
-    assert_eq!(longest.id, id.to_string());
     assert!(!longest.is_running);
-    // Only what stalled was reported.
-    assert!(heard.all().iter().all(|stall| stall.id == id));
+    // Only what stalled was reported; whatever is polled while the machine stands still does.
+    let stalled = |stall: &Stall| stall.id == id || stall.duration >= LIMIT;
+    assert!(heard.all().iter().all(stalled), "{:?}", heard.all());
 }
 
 #[test]
@@ -86,7 +88,7 @@ fn a_poll_that_goes_on_is_reported_before_it_ends() {
     let observer = {
         let heard = heard.clone();
         std::thread::spawn(move || {
-            let stall = heard.wait_for(|stall| stall.is_running);
+            let stall = heard.wait_for(|stall| stall.is_running && stall.level == Level::at::<9>());
             let metrics = handle.metrics();
             release.send(()).unwrap();
             (stall, metrics)
@@ -107,8 +109,10 @@ fn a_poll_that_goes_on_is_reported_before_it_ends() {
         Some(&*stall.location.to_string())
     );
     assert!(vcpu.poll_age >= LIMIT);
-    assert!(metrics.stalls.longest[0].is_running);
-    let ended = heard.wait_for(|stall| !stall.is_running).unwrap();
+    assert!(metrics.stalls.longest.iter().any(|poll| poll.is_running));
+    let ended = heard
+        .wait_for(|stall| !stall.is_running && stall.level == Level::at::<9>())
+        .unwrap();
     assert_eq!(ended.id, stall.id);
 }
 
@@ -186,12 +190,17 @@ fn the_watchdog_sleeps_while_nothing_happens_and_wakes_for_a_stall() {
     let builder = heard.listen(Runtime::builder().vcpus(1).name("sleepy"));
     builder.build().unwrap().block_on(async {
         // Until it has seen often enough that nothing is polled.
-        time::sleep(Duration::from_millis(500)).await;
-        let before = watchdog_switches();
-        time::sleep(Duration::from_millis(300)).await;
-        // 60 looks if it did not sleep.
-        let looks = watchdog_switches() - before;
-        assert!(looks <= 25, "{looks} looks");
+        let mut looks = Vec::new();
+        for _ in 0..20 {
+            let before = watchdog_switches();
+            time::sleep(Duration::from_millis(300)).await;
+            looks.push(watchdog_switches() - before);
+            // 60 looks if it did not sleep.
+            if looks.last() <= Some(&10) {
+                break;
+            }
+        }
+        assert!(looks.last() <= Some(&10), "{looks:?} looks");
         upshift::spawn(async { burn(4 * LIMIT) }, Level::at::<7>())
             .await
             .unwrap();
@@ -217,14 +226,17 @@ fn a_callback_that_panics_is_called_again() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        for _ in 0..3 {
+        for _ in 0..100 {
             upshift::spawn(async { burn(LIMIT) }, Level::DEFAULT)
                 .await
                 .unwrap();
+            if *count.lock().unwrap() >= 2 {
+                return;
+            }
         }
+        panic!("it was not called again");
     });
     drop(runtime);
-    assert!(*count.lock().unwrap() >= 2);
     let metrics = Handle::current();
     assert!(metrics.is_err());
 }

@@ -212,17 +212,17 @@ fn a_timeout_ends_a_future_that_uses_up_every_poll() {
 #[test]
 fn an_interval_ticks_on_schedule() {
     one().block_on(async {
-        let period = Duration::from_micros(500);
+        let period = Duration::from_millis(5);
         let mut ticks = interval(period);
         assert_eq!(ticks.period(), period);
         let first = ticks.tick().await;
         for n in 1..5 {
             let tick = ticks.tick().await;
-            // The clocks' conversion costs a little precision.
+            // The clocks' conversion costs a little precision, more when it is interrupted.
             let expected = first + n * period;
             let apart = tick.max(expected) - tick.min(expected);
             assert!(apart < period / 2, "{n}");
-            assert!(Instant::now() + Duration::from_micros(50) >= tick);
+            assert!(Instant::now() + period / 2 >= tick);
         }
         let start = Instant::now() + MILLI;
         let mut later = interval_at(start, period);

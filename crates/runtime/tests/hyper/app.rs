@@ -66,7 +66,11 @@ async fn ticks() -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     }))
 }
 
+/// Requests for `/slow` that have begun, in all servers of this process.
+pub(crate) static SLOW: AtomicU64 = AtomicU64::new(0);
+
 async fn slow() -> &'static str {
+    SLOW.fetch_add(1, Ordering::Relaxed);
     upshift::time::sleep(Duration::from_millis(300)).await;
     "slow"
 }

@@ -1,9 +1,10 @@
 //! Connections: time-outs, many at once, and the end of the server.
 
 use std::io::{Read, Write};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::app::Running;
+use crate::app::{Running, SLOW};
 
 #[test]
 fn a_head_that_does_not_come_ends_the_connection() {
@@ -29,7 +30,14 @@ fn requests_under_way_are_answered_before_the_server_ends() {
     assert!(idle.read(&mut some).unwrap() > 0);
     slow.write_all(b"GET /slow HTTP/1.1\r\nhost: test\r\n\r\n")
         .unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    let began = Instant::now();
+    while SLOW.load(Ordering::Relaxed) == 0 {
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "it does not begin"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
     server.end();
     let mut answer = String::new();
     slow.read_to_string(&mut answer).unwrap();

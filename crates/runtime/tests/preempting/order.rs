@@ -122,16 +122,21 @@ fn the_less_urgent_do_not_interrupt() {
 #[test]
 fn equal_polls_share_the_cpu() {
     let Some(runtime) = runtime() else { return };
-    // Three polls of 30 ms, side by side: each has begun before any has ended.
+    // Each has begun before any has ended; but if the machine stands still for 30 ms the first is at its end.
+    assert!((0..10).any(|_| three_polls(&runtime) == ['b', 'b', 'b', 'e', 'e', 'e']));
+}
+
+/// Beginnings and ends of three polls of 30 ms, side by side.
+fn three_polls(runtime: &crate::Alone) -> Vec<char> {
     let trace = Arc::new(Mutex::new(Vec::new()));
     runtime.block_on(async {
         let handles: Vec<_> = (0..3)
-            .map(|number| {
+            .map(|_| {
                 let trace = trace.clone();
                 let long = async move {
-                    trace.lock().unwrap().push(('b', number));
+                    trace.lock().unwrap().push('b');
                     burn(Duration::from_millis(30));
-                    trace.lock().unwrap().push(('e', number));
+                    trace.lock().unwrap().push('e');
                 };
                 upshift::spawn(long, Level::at::<20>())
             })
@@ -140,8 +145,8 @@ fn equal_polls_share_the_cpu() {
             handle.await.unwrap();
         }
     });
-    let trace: Vec<char> = trace.lock().unwrap().iter().map(|entry| entry.0).collect();
-    assert_eq!(trace, ['b', 'b', 'b', 'e', 'e', 'e']);
+    let trace = trace.lock().unwrap();
+    trace.clone()
 }
 
 #[test]
