@@ -179,7 +179,7 @@ mod tests {
     /// Whether the process is gone or a zombie that its new parent has not reaped yet, now or soon.
     fn ends(pid: &str) -> bool {
         let since = Instant::now();
-        while since.elapsed() < Duration::from_secs(10) {
+        while since.elapsed() < LONG {
             if fs::read(format!("/proc/{pid}/cmdline"))
                 .unwrap_or_default()
                 .is_empty()
@@ -219,7 +219,7 @@ mod tests {
         let script = format!("sleep 600 & echo $! > {}; wait", file.display());
         let ending = run(
             &mut shell(&script),
-            Duration::from_millis(500),
+            Duration::from_secs(2),
             None,
             &Stop::default(),
         )

