@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::elevator::{FIFO, Inner};
+use crate::elevator::{FIFO, Set};
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::restore::{Restored, retrying};
@@ -18,7 +18,7 @@ use crate::table::Record;
 /// It may be sent to and dropped on any thread.
 #[derive(Debug)]
 pub struct Elevated {
-    inner: Arc<Inner>,
+    inner: Arc<Set>,
     tid: Tid,
     index: usize,
     generation: u64,
@@ -28,7 +28,7 @@ pub struct Elevated {
 impl Elevated {
     /// The guard of the thread recorded in `slot` (index and generation), which may rise up to `ceiling`.
     pub(crate) fn new(
-        inner: Arc<Inner>,
+        inner: Arc<Set>,
         tid: Tid,
         slot: (usize, u64),
         ceiling: Priority,
@@ -174,7 +174,7 @@ impl Elevated {
     }
 
     /// A copy of the thread's record, if it belongs to `inner` and has not been given back.
-    pub(crate) fn record_in(&self, inner: &Arc<Inner>) -> Option<Record> {
+    pub(crate) fn record_in(&self, inner: &Arc<Set>) -> Option<Record> {
         if !Arc::ptr_eq(&self.inner, inner) {
             return None;
         }

@@ -12,6 +12,7 @@
 //! system call, without lock or allocation.
 
 use std::io;
+use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +40,25 @@ pub(crate) const FIFO: i32 = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
 /// See the crate's documentation for what happens when the process ends, and how.
 #[derive(Debug, Clone)]
 pub struct Elevator {
-    inner: Arc<Inner>,
+    inner: Arc<Set>,
+}
+
+/// What handles and guards share. With the last of them everything is given back, before that handle's drop returns:
+/// who only looks whether a set holds a thread ([`exit`]) shares the [`Inner`] and cannot put that off.
+#[derive(Debug)]
+pub(crate) struct Set(Arc<Inner>);
+
+impl Set {
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
+
+impl Deref for Set {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
 }
 
 /// How to make an [`Elevator`].
@@ -107,6 +126,7 @@ impl Builder {
             guardian: Mutex::new(guardian),
         });
         exit::register(&inner);
+        let inner = Arc::new(Set(inner));
         Ok(Elevator { inner })
     }
 }
@@ -254,7 +274,7 @@ impl Inner {
 
     /// Without `priority` it is only recorded. `parent`: the record of a thread of the same process that was elevated when this one was born.
     fn elevate(
-        inner: &Arc<Inner>,
+        inner: &Arc<Set>,
         tid: Tid,
         priority: Option<Priority>,
         parent: Option<&Record>,
@@ -275,7 +295,7 @@ impl Inner {
             return Err(ElevateError::AboveGuardian { asked });
         }
         let start_time = retrying(|| sys.start_time(tid)).map_err(unreadable)?;
-        if exit::is_elevated_elsewhere(inner, tid, start_time) {
+        if exit::is_elevated_elsewhere(inner.inner(), tid, start_time) {
             return Err(ElevateError::AlreadyElevated(tid));
         }
         let mut lock = inner.lock();
@@ -446,19 +466,18 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for Set {
     fn drop(&mut self) {
         // Every guard holds the set, so the table is empty but for leaked guards of ended threads.
         if self.is_owner() {
+            let mut lock = self.lock();
             for (_, record) in self.table.records() {
                 let _ = restore(self.sys.as_ref(), &record);
             }
             self.table.header().closing.store(1, Release);
-            let guardian = self
-                .guardian
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner);
-            if let Some(guardian) = guardian.take() {
+            let guardian = lock.take();
+            drop(lock);
+            if let Some(guardian) = guardian {
                 guardian.stop();
             }
         }

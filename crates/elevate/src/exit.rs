@@ -49,8 +49,6 @@ extern "C" fn process_exits() {
     };
     for set in sets {
         set.process_exits(PATIENCE);
-        // Not dropped: the destructor would wait for the guardian, which sees the end of the process anyway.
-        std::mem::forget(set);
     }
 }
 

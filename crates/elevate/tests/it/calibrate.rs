@@ -1,7 +1,11 @@
 //! Calibration on the real machine: bounded, complete, and leaving nothing behind.
 
+use std::time::Instant;
+
 use upshift_elevate::sys::Linux;
-use upshift_elevate::{Calibration, LONGEST_CALIBRATION, Policy, Priority, Rights};
+use upshift_elevate::{CalibrateError, Calibration, LONGEST_CALIBRATION, Policy, Priority, Rights};
+
+use crate::process::PATIENCE;
 
 #[test]
 fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
@@ -12,7 +16,7 @@ fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
         return;
     }
     let before = Policy::of(&Linux, 0).unwrap();
-    let found = Calibration::measure(None).unwrap();
+    let found = patiently(|| Calibration::measure(None));
     println!("{found:#?}");
     println!("quantum floor {:?}", found.quantum_floor());
     // The machine may stand still meanwhile.
@@ -26,12 +30,23 @@ fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
     }
     assert!(found.switch.p50_ns > found.change.p50_ns);
     assert!(found.look_cost().as_nanos() > 0);
-    let brief = Calibration::brief().unwrap();
+    let brief = patiently(Calibration::brief);
     println!("brief: {brief:?}, floor {:?}", brief.quantum_floor());
     assert_eq!(brief.timers.len(), found.timers.len());
-    let brief = (0..5).map(|_| Calibration::brief().unwrap().took);
+    let brief = (0..5).map(|_| patiently(Calibration::brief).took);
     assert!(brief.min().unwrap() < found.took);
     assert_eq!(Policy::of(&Linux, 0).unwrap(), before);
+}
+
+/// Tries again while others hold the CPU: tests beside this one do, and other programs may.
+fn patiently(measure: impl Fn() -> Result<Calibration, CalibrateError>) -> Calibration {
+    let began = Instant::now();
+    loop {
+        match measure() {
+            Err(CalibrateError::TooBusy) if began.elapsed() < PATIENCE => {}
+            result => return result.unwrap(),
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Guards: what is refused, what is given back, and by whom it is not.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
@@ -229,6 +231,36 @@ fn threads_of_others_need_a_guardian_and_stay_below_it() {
         Policy::of(&Linux, guardian).is_err(),
         "the guardian ends with the set"
     );
+}
+
+#[test]
+fn a_set_is_given_back_at_its_end_whoever_looks_at_it_meanwhile() {
+    if !permitted() {
+        return;
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Whoever elevates looks into every set of the process.
+        scope.spawn(|| {
+            let (elevator, sleeper) = (Elevator::new().unwrap(), Sleeper::start());
+            while !stop.load(Relaxed) {
+                drop(elevator.elevate(sleeper.tid, FIVE).unwrap());
+            }
+        });
+        let late = (0..300).find(|_| {
+            let elevator = Elevator::new().unwrap();
+            let sleeper = Sleeper::start();
+            let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+            drop(elevator);
+            let guardian = Elevator::with_guardian().unwrap();
+            let pid = guardian.guardian_pid().unwrap();
+            drop(guardian);
+            drop(guard);
+            sleeper.policy().real_time() != 0 || Policy::of(&Linux, pid).is_ok()
+        });
+        stop.store(true, Relaxed);
+        assert_eq!(late, None);
+    });
 }
 
 #[test]
