@@ -25,7 +25,7 @@ use upshift_board::client::SOCKET_VARIABLE;
 /// How often a wait looks at the child and at Ctrl-C.
 const POLL: Duration = Duration::from_millis(10);
 /// How long a server may take to listen, and to end after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The error of a wait that a signal ended; carries the signal's number.
 #[derive(Debug, Clone, Copy)]
@@ -159,7 +159,11 @@ impl Children {
                 Ok(line) => lines.push(line),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("`upshift {}` was not ready within 5 s", running.command)
+                    bail!(
+                        "`upshift {}` was not ready within {} s",
+                        running.command,
+                        PATIENCE.as_secs()
+                    )
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let (_, message) = running.finish(&self.stop, deadline, &mut || ())?;

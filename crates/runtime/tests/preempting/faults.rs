@@ -300,3 +300,40 @@ fn blocking_functions_run_on_all_cpus_and_are_not_elevated() {
         assert_eq!(there, (outside, libc::SCHED_OTHER));
     });
 }
+
+#[test]
+fn a_thread_for_a_blocking_function_starts_beside_polls_that_take_the_whole_cpu() {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return crate::skipped(&"needs two CPUs");
+    }
+    // Short polls, always elevated: who is ordinary on this CPU runs when the kernel throttles SCHED_FIFO.
+    let start = || {
+        let runtime = runtime()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        let took = runtime.block_on(async {
+            let busy = upshift::spawn(
+                async move {
+                    let began = Instant::now();
+                    while !seen.load(Ordering::Relaxed) && began.elapsed() < crate::LIMIT {
+                        burn(Duration::from_micros(500));
+                        upshift::yield_now().await;
+                    }
+                },
+                Level::at::<40>(),
+            );
+            time::sleep(Duration::from_millis(20)).await;
+            let asked = Instant::now();
+            let started = upshift::spawn_blocking(Instant::now).await.unwrap();
+            stop.store(true, Ordering::Relaxed);
+            busy.await.unwrap();
+            started.duration_since(asked)
+        });
+        Some(took)
+    };
+    let Some(first) = start() else { return };
+    let best = (0..4).filter_map(|_| start()).fold(first, Duration::min);
+    let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
+    let period = Duration::from_micros(period.trim().parse().unwrap());
+    assert!(best < period / 8, "{best:?}");
+}
