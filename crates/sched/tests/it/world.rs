@@ -103,11 +103,12 @@ pub(crate) fn standing(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
             .parse()
             .unwrap()
     };
+    // A thread may end while this looks.
     let of = |tid| {
-        let attr = Linux.sched_getattr(tid).unwrap();
-        (tid, attr, Linux.sched_getaffinity(tid).unwrap())
+        let attr = Linux.sched_getattr(tid).ok()?;
+        Some((tid, attr, Linux.sched_getaffinity(tid).ok()?))
     };
-    tids.map(tid).map(of).collect()
+    tids.map(tid).filter_map(of).collect()
 }
 
 /// A scheduler of `pids` on [`cpu`].
