@@ -247,7 +247,7 @@ fn a_set_is_given_back_at_its_end_whoever_looks_at_it_meanwhile() {
                 drop(elevator.elevate(sleeper.tid, FIVE).unwrap());
             }
         });
-        let late = (0..300).find(|_| {
+        let late = (0..80).find(|_| {
             let elevator = Elevator::new().unwrap();
             let sleeper = Sleeper::start();
             let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
