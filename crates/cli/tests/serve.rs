@@ -477,6 +477,51 @@ fn with_preemption_a_long_request_is_suspended_for_short_ones() {
     }
 }
 
+/// Resident memory of the server, in MiB.
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<u64>().unwrap() / 1024
+}
+
+#[test]
+fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--max-wait", "20ms"]);
+    let address = server.address().to_string();
+    // Far more than a vCPU can compute.
+    let overload = || {
+        let load = [
+            "load",
+            "http",
+            "--connect",
+            &address,
+            "--path",
+            "/matrix?n=64",
+        ];
+        let pace = ["--connections", "300", "--rate", "20000"];
+        let time = ["--warmup", "100ms", "--duration", "500ms"];
+        let mut client = Command::new(PROGRAM);
+        let client = client.args(load).args(pace).args(time);
+        client.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut client = client.spawn().unwrap();
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(server.get("/healthz", "").ends_with("ok\n"));
+        }
+        client.wait().unwrap();
+    };
+    overload();
+    let first = resident(&server);
+    for _ in 0..3 {
+        overload();
+    }
+    let last = resident(&server);
+    // Requests under way have 64 KiB each, and a connection has one.
+    assert!(last < first + 32, "{first} MiB, then {last} MiB");
+}
+
 #[test]
 fn commands_reach_the_server_that_runs() {
     let folder = Folder::new();
