@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec};
+use upshift_daemon::machine::{Machine, Real};
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Linux, Sys};
 
@@ -21,7 +22,8 @@ fn plays_a_role() {
         "bystander" => burner(false),
         "puppet" => crate::puppet::puppet(),
         "survivor" => crate::puppet::survivor(),
-        "daemon" => daemon(),
+        "daemon" => daemon(std::sync::Arc::new(Real)),
+        "daemon that panics" => daemon(crate::faults::panics()),
         other => panic!("no role {other}"),
     }
 }
@@ -79,12 +81,13 @@ pub(crate) fn join() -> (Board, Vcpu) {
 }
 
 /// A daemon of its own process, to be killed.
-fn daemon() {
+fn daemon(machine: std::sync::Arc<dyn Machine>) {
     let config = upshift_daemon::Config {
         socket: PathBuf::from(setting("SOCKET")),
         ..Default::default()
     };
-    let _daemon = upshift_daemon::Daemon::start(config).unwrap();
+    let daemon = upshift_daemon::Daemon::builder(config).machine(machine);
+    let _daemon = daemon.start().unwrap();
     println!("ready");
     wait_for_go();
 }

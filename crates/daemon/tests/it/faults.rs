@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::sync::Mutex;
 
@@ -75,6 +76,65 @@ fn failing_scheduling_calls_leave_nobody_elevated() {
             .iter()
             .all(|it| elevated_threads(it.pid()).is_empty())
     });
+}
+
+/// The real calls, but whoever looks at CPU time panics: a scheduler, while it has somebody elevated.
+#[derive(Debug)]
+struct Panics;
+
+pub(crate) fn panics() -> Arc<dyn Machine> {
+    Arc::new(Panics)
+}
+
+impl Machine for Panics {
+    fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd> {
+        Real.thread_clock(pid, tid)
+    }
+
+    fn cpu_time(&self, _clock: BorrowedFd<'_>) -> io::Result<u64> {
+        panic!("a test: a scheduler panics");
+    }
+
+    fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {
+        Real.pidfd(pid)
+    }
+
+    fn doorbell(&self) -> io::Result<OwnedFd> {
+        Real.doorbell()
+    }
+
+    fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
+        Real.local_page(file)
+    }
+
+    fn watch(&self, epoll: BorrowedFd<'_>, bell: BorrowedFd<'_>, key: u64) -> io::Result<()> {
+        Real.watch(epoll, bell, key)
+    }
+}
+
+#[test]
+fn a_scheduler_that_panics_ends_the_daemon_and_leaves_nobody_elevated() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("panics");
+    let mut daemon = Process::start("daemon that panics", &path, &[]);
+    daemon.line("ready").unwrap();
+    let (mut sleeper, mut burner) = (puppet(&path), puppet(&path));
+    sleeper.obey("await 2");
+    burner.obey("level 40");
+    burner.say(format!("burn {}", monotonic() + 1_000_000_000));
+    within(Duration::from_secs(5), "the daemon has ended", || {
+        daemon.child.try_wait().unwrap().is_some()
+    });
+    let status = daemon.child.try_wait().unwrap().unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGABRT));
+    until("nobody is elevated", || {
+        let all = [sleeper.pid(), burner.pid()];
+        all.iter().all(|&pid| elevated_threads(pid).is_empty())
+    });
+    burner.line("burn=").unwrap();
 }
 
 /// The real calls, of which every so many fail with one errno after another.

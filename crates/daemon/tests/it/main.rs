@@ -5,6 +5,7 @@
 
 mod child;
 mod deaths;
+mod false_daemon;
 mod faults;
 mod hostile;
 mod process;
