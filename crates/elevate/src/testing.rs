@@ -1,4 +1,4 @@
-//! For tests: the real system calls, of which chosen ones fail.
+//! For tests: the real system calls, of which chosen ones fail; who is elevated; numbers that can be repeated.
 //!
 //! [`Faulty`] is not a mock. It makes every call, except that the n-th one to the chosen function (or to any) returns an
 //! error instead of being made, so that a test sees what a caller does then, with a real thread in a real state.
@@ -20,7 +20,36 @@ use std::sync::{Mutex, PoisonError};
 
 use libc::{c_int, pid_t};
 
+use crate::Policy;
 use crate::sys::{CpuSet, Limit, Linux, SchedAttr, Sys, Tid};
+
+/// The threads of process `pid` that look elevated; none if it is gone.
+pub fn elevated_threads(pid: Tid) -> Vec<Tid> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    tasks
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<Tid>().ok())
+        .filter(|&tid| Policy::of(&Linux, tid).is_ok_and(|policy| policy.looks_elevated()))
+        .collect()
+}
+
+/// A small random number generator (xorshift), so that a failing seed can be repeated. Seeds are not 0.
+#[derive(Debug, Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number below `bound`.
+    ///
+    /// # Panics
+    /// If `bound` is 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
 
 /// A function of [`Sys`], or all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use upshift_elevate::sys::Linux;
-use upshift_elevate::{Policy, Tid};
+use upshift_elevate::Tid;
+pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 
 /// The variable that tells this program which child to be.
 pub(crate) const ROLE: &str = "UPSHIFT_DAEMON_ROLE";
@@ -117,17 +117,6 @@ pub(crate) fn within(patience: Duration, what: &str, mut condition: impl FnMut()
     }
 }
 
-/// The threads of `pid` that run in SCHED_FIFO.
-pub(crate) fn elevated_threads(pid: Tid) -> Vec<Tid> {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    tasks
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<Tid>().ok())
-        .filter(|&tid| Policy::of(&Linux, tid).is_ok_and(|policy| policy.looks_elevated()))
-        .collect()
-}
-
 /// CLOCK_MONOTONIC in ns: the same for all processes.
 pub(crate) fn monotonic() -> u64 {
     let mut time = libc::timespec {
@@ -137,16 +126,4 @@ pub(crate) fn monotonic() -> u64 {
     // SAFETY: a live structure of the type the call writes.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// A small random number generator (xorshift), so that a failing seed can be repeated.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
 }

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::{CpuSet, Linux, SchedAttr, Sys};
+pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 use upshift_elevate::{Policy, Tid, current_tid};
 
 /// The variable that tells this program which child to be.
@@ -202,27 +203,4 @@ pub(crate) fn marked(marker: &str) -> Vec<Tid> {
             })
         })
         .collect()
-}
-
-/// The threads of `pid` that run in SCHED_FIFO.
-pub(crate) fn elevated_threads(pid: Tid) -> Vec<Tid> {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    tasks
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<Tid>().ok())
-        .filter(|&tid| Policy::of(&Linux, tid).is_ok_and(|policy| policy.looks_elevated()))
-        .collect()
-}
-
-/// A small random number generator (xorshift), so that a failing seed can be repeated.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
 }
