@@ -26,8 +26,11 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 /// [`Host::current`] names a vCPU only to a thread that has its
 /// [`Executor`](crate::Executor), and no other.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
-    /// The host wants [`Host::changed`]. False costs nothing.
-    const TRACES: bool = false;
+    /// Does the host want [`Host::changed`] now? A constant false costs nothing.
+    #[inline]
+    fn is_tracing(&self) -> bool {
+        false
+    }
 
     /// Monotonic time in ticks of the host's choice, comparable across vCPUs.
     /// Called at most once per poll; nanoseconds of cost matter.

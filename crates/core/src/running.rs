@@ -126,7 +126,7 @@ impl<'a, H: Host> Running<'a, H> {
         let again = header.kind() == Kind::Switching || {
             // Before the coroutine is given away.
             header.set_state(State::Blocked);
-            if H::TRACES && !header.slot().word.will_go_on() {
+            if vcpu.inner().host.is_tracing() && !header.slot().word.will_go_on() {
                 vcpu.trace(coroutine, State::Blocked);
             }
             header.slot().word.end_poll() == End::Again

@@ -396,10 +396,11 @@ impl<H: Host> Vcpu<H> {
     /// Tells a host that traces of a change of a coroutine that the caller owns.
     #[inline]
     pub(crate) fn trace(&self, coroutine: NonNull<Header<H>>, state: State) {
-        if H::TRACES {
+        let host = &self.inner().host;
+        if host.is_tracing() {
             // SAFETY: owned, hence alive.
             let level = unsafe { coroutine.as_ref() }.level();
-            self.inner().host.changed(id_of(coroutine), level, state);
+            host.changed(id_of(coroutine), level, state);
         }
     }
 

@@ -22,7 +22,9 @@ struct Tracing(Changes);
 
 // SAFETY: `SERVED` is set by the one test, which has the executor.
 unsafe impl Host for Tracing {
-    const TRACES: bool = true;
+    fn is_tracing(&self) -> bool {
+        true
+    }
 
     fn changed(&self, id: CoroutineId, _: Level, state: State) {
         self.0.lock().unwrap().push((id, state));

@@ -141,9 +141,7 @@ pub(crate) fn is_on() -> bool {
 /// A coroutine of the kernel has entered a state.
 #[inline]
 pub(crate) fn coroutine(id: CoroutineId, level: Level, state: Entered) {
-    if is_on() {
-        note(Kind::KernelCoroutine, state, id.to_u64(), (0, 0), level);
-    }
+    note(Kind::KernelCoroutine, state, id.to_u64(), (0, 0), level);
 }
 
 /// A coroutine of the kernel is for this.

@@ -30,9 +30,11 @@ const SLEEP: u64 = 1_000;
 // thread lets go of it; in the handler of a user interrupt, which may have stopped the
 // thread anywhere, it serves no vCPU.
 unsafe impl Host for VdsoHost {
-    const TRACES: bool = true;
-
     #[inline]
+    fn is_tracing(&self) -> bool {
+        trace::is_on()
+    }
+
     fn changed(&self, id: CoroutineId, level: Level, state: State) {
         trace::changed(id, level, state);
     }

@@ -10,16 +10,15 @@ use upshift_core::{CoroutineId, Host, Level, State};
 use crate::host::{self, VdsoHost};
 use crate::pages::{self, trace as word};
 
-/// A coroutine has entered a state.
+/// Does the kernel want traces?
 #[inline]
-pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
-    if pages::shared(TRACING).load(Relaxed) != 0 {
-        note(id, level, state);
-    }
+pub(crate) fn is_on() -> bool {
+    pages::shared(TRACING).load(Relaxed) != 0
 }
 
+/// A coroutine has entered a state.
 #[cold]
-fn note(id: CoroutineId, level: Level, state: State) {
+pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
     let time = VdsoHost.now();
     let thread = pages::line_index();
     let hart = word(HARTS + thread).load(Relaxed);

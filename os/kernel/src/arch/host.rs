@@ -23,7 +23,10 @@ pub(crate) struct KernelHost;
 // set when the hart takes it, and the loop never ends), and only to that hart;
 // to a handler, which may stand in the middle of the loop, it names none.
 unsafe impl Host for KernelHost {
-    const TRACES: bool = true;
+    #[inline]
+    fn is_tracing(&self) -> bool {
+        trace::is_on()
+    }
 
     #[inline]
     fn changed(&self, id: CoroutineId, level: Level, state: State) {
