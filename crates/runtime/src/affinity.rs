@@ -1,6 +1,8 @@
 //! Which CPUs a thread may run on.
 
 use std::io;
+use std::os::unix::thread::JoinHandleExt;
+use std::thread::JoinHandle;
 
 /// The CPUs of a thread.
 #[derive(Clone)]
@@ -45,6 +47,19 @@ pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// As [`restore`], for a thread that was just started: it need not run for it, which it may not get to on the CPU it has
+/// inherited.
+pub(crate) fn restore_of<T>(thread: &JoinHandle<T>, mask: &Mask) {
+    // SAFETY: the thread has been neither joined nor detached, so its id is valid; a set of the size given.
+    unsafe {
+        libc::pthread_setaffinity_np(
+            thread.as_pthread_t(),
+            size_of_val(&mask.0),
+            &raw const mask.0,
+        )
+    };
 }
 
 /// Pins the calling thread to one CPU.

@@ -91,7 +91,13 @@ impl Pool {
                 .name(format!("{}-blocking", self.name))
                 .spawn(move || serve(&shared));
             match started {
-                Ok(_) => queue.threads += 1,
+                Ok(thread) => {
+                    // Ordinary, and on the CPU of an elevated vCPU, it might wait there for most of a second.
+                    if let Some(cpus) = &self.shared.cpus {
+                        affinity::restore_of(&thread, cpus);
+                    }
+                    queue.threads += 1;
+                }
                 // Others will come to it; without others it cannot be done.
                 Err(_) if queue.threads > 0 => {}
                 Err(_) => drop(queue.jobs.remove(&(level, sequence))),
