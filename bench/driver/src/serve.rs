@@ -36,6 +36,8 @@ pub(crate) const FILES: [(&str, usize); 2] = [
 /// Of all requests, so many are urgent.
 const URGENT: f64 = 0.1;
 const OVERLOAD: f64 = 1.2;
+/// The priority of the client of urgent requests.
+const CLIENT: u8 = 45;
 
 /// The rows of a server in the mixed load.
 pub(crate) fn urgent_row(server: &str) -> String {
@@ -84,6 +86,8 @@ impl Mixed {
         plan.warmup = Duration::from_millis(500).min(self.time / 2);
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = Some(1);
+        // The two clients share a CPU; what the urgent requests wait there is not the server's.
+        plan.fifo = urgent.then_some(CLIENT);
         plan.server_pid = Some(server.pid());
         plan
     }

@@ -287,10 +287,10 @@ pub(crate) struct LoadCommonArgs {
     #[arg(long, conflicts_with_all = ["period", "rate"])]
     pub(crate) closed: bool,
     /// Open loop: each connection sends one request per period, e.g. `100ms`
-    #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "rate")]
+    #[arg(long, value_name = "TIME", value_parser = values::duration, conflicts_with = "rate", group = "open")]
     pub(crate) period: Option<Duration>,
     /// Open loop: requests per second to each address, spread over its connections
-    #[arg(long, value_name = "REQ/S", value_parser = values::rate)]
+    #[arg(long, value_name = "REQ/S", value_parser = values::rate, group = "open")]
     pub(crate) rate: Option<f64>,
     /// Run this long before measuring
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration_or_zero)]
@@ -301,6 +301,10 @@ pub(crate) struct LoadCommonArgs {
     /// CPU the client runs on
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
     pub(crate) pin: Option<usize>,
+    /// Run the client itself in SCHED_FIFO, so that programs on its CPU do not delay it; for an
+    /// open loop
+    #[arg(long, requires = "open")]
+    pub(crate) elevate: bool,
     /// Process of the server, to report its CPU time per request
     #[arg(long, value_name = "PID", value_parser = values::pid)]
     pub(crate) server_pid: Option<u32>,

@@ -90,6 +90,7 @@ fn plan(work: Work, args: &LoadCommonArgs, stop: Arc<AtomicBool>) -> Plan {
     // A server that serves urgent connections first may rightly keep others waiting to the end.
     plan.patience = args.warmup + args.duration + Duration::from_secs(5);
     plan.pin = args.pin;
+    plan.fifo = args.elevate.then_some(CLIENT);
     plan.server_pid = args.server_pid;
     plan.stop = Some(stop);
     plan

@@ -71,7 +71,7 @@ pub const OPEN_DEPTH: usize = 16;
 /// The plan makes no sense (`InvalidInput`), the CPU to pin to or the server process does not exist, or epoll fails.
 pub fn run(plan: &Plan) -> io::Result<Outcome> {
     plan.check()?;
-    on_a_thread(plan.pin, None, || engine::Engine::new(plan)?.run())
+    on_a_thread(plan.pin, plan.fifo, || engine::Engine::new(plan)?.run())
 }
 
 /// Executes a plan of spin requests, as [`run`] does others; the outcome has a group for each class.

@@ -27,6 +27,9 @@ pub struct Plan {
     pub patience: Duration,
     /// The CPU that the client runs on.
     pub pin: Option<usize>,
+    /// The priority in SCHED_FIFO that the client runs at, so that programs on its CPU do not delay it: for an open loop at a
+    /// rate that leaves it asleep most of the time.
+    pub fifo: Option<u8>,
     /// The process whose CPU time is measured.
     pub server_pid: Option<u32>,
     /// Called on the client's thread every 100 ms; it should return within microseconds.
@@ -138,6 +141,7 @@ impl Plan {
             duration,
             patience: Duration::from_secs(5),
             pin: None,
+            fifo: None,
             server_pid: None,
             progress: None,
             stop: None,
