@@ -28,11 +28,12 @@ pub(crate) enum PolicyName {
 #[derive(Debug, Args)]
 #[command(after_help = "Policies, and what ARG means for each:
   rr          each in turn for one interval
-  table FILE  a repeating timetable: lines `WHO TIME`, e.g. `4711 5ms`; WHO is a pid, a label or several
-              with commas (one for each CPU), `-` is nobody; # begins a comment      ARG: a label
-  weighted    stride scheduling; who sleeps saves nothing up                          ARG: shares [1]
-  edf         earliest deadline first, a budget in each period, e.g. 20ms/5ms         ARG: PERIOD/BUDGET
-  priority    strict levels, 0 the most urgent; equals take turns                     ARG: level
+  table FILE  a repeating timetable: lines `WHO TIME`, e.g. `4711 5ms`; WHO is a pid, a label
+              or several with commas (one for each CPU), `-` is nobody; # begins a comment.
+              ARG: a label
+  weighted    stride scheduling; who sleeps saves nothing up. ARG: shares [1]
+  edf         earliest deadline first, a budget in each period. ARG: PERIOD/BUDGET, e.g. 20ms/5ms
+  priority    strict levels, 0 the most urgent; equals take turns. ARG: level
   solo        one until it blocks
 
 Examples:
@@ -42,9 +43,9 @@ Examples:
   upshift sched table plan.txt --cpu 1 --run '@a ./control' --run '@b ./vision' --timeline out.svg
   upshift sched edf --cpu 0 --pid 4711=20ms/5ms --for 10s
 
-All threads of a process are scheduled, also those born later. It ends when all processes have ended, with
---for, or by Ctrl-C; policy, priority and CPUs of all of them are then what they were, also after a
-SIGKILL. Commands it has started are ended with it. It needs CAP_SYS_NICE (root) or RLIMIT_RTPRIO;
+All threads of a process are scheduled, also those born later. It ends when all processes have
+ended, with --for, or by Ctrl-C; policy, priority and CPUs of all of them are then what they were,
+also after a SIGKILL. Commands it has started are ended with it. It needs CAP_SYS_NICE (root) or RLIMIT_RTPRIO;
 `upshift calibrate` says what is missing. Exit code: 0, 130 after Ctrl-C, 143 after SIGTERM.")]
 pub(crate) struct SchedArgs {
     /// rr, table, weighted, edf, priority or solo
@@ -76,7 +77,7 @@ pub(crate) struct SchedArgs {
     pub(super) sched_cpu: Option<usize>,
     /// Part of the time in which ordinary threads may compete; without any the kernel may stop everything for 50 ms of
     /// each second instead
-    #[arg(long, value_name = "SHARE", default_value = "10%", value_parser = open)]
+    #[arg(long, value_name = "SHARE", default_value = "12%", value_parser = open)]
     pub(super) open: f64,
     /// How long [default: until all have ended]
     #[arg(long = "for", value_name = "TIME", value_parser = values::duration)]
