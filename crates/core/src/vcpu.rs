@@ -14,13 +14,14 @@
 //! than one vCPU one load per other vCPU. No allocation, no upcall but
 //! [`Host::now`].
 //!
-//! Parking: `park`. What a watchdog sees: `watch`. Work that moves: `balance`. What happens under the lock: `locked`.
+//! Parking: `park`. What a watchdog sees: `watch`. Work that moves: `balance`. What happens under the lock: `locked`. Counters: `inspect`.
 
 use alloc::sync::Arc;
 use core::cell::UnsafeCell;
 use core::ptr::{NonNull, null_mut};
 
 mod balance;
+mod inspect;
 mod locked;
 mod park;
 mod watch;
@@ -34,7 +35,7 @@ use crate::level::{LEVELS, Level};
 use crate::lock::Lock;
 use crate::queue::{Lengths, ReadyQueues};
 use crate::running::{Picked, Running, Yielded};
-use crate::stats::{Counters, LevelStats};
+use crate::stats::Counters;
 use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, fence};
 use crate::table::{Slot, Table};
@@ -256,61 +257,6 @@ impl<H: Host> Vcpu<H> {
 
     pub(crate) fn may_give(&self) -> u64 {
         self.movable.load(Relaxed) | self.arriving.load(Relaxed)
-    }
-
-    /// The counters of a level.
-    #[must_use]
-    pub fn level_stats(&self, level: Level) -> LevelStats {
-        self.counters.snapshot(level)
-    }
-
-    /// How many polls of a level were begun or resumed: the cheap part of
-    /// [`Vcpu::level_stats`].
-    #[must_use]
-    pub fn level_polls(&self, level: Level) -> u64 {
-        self.counters.polls(level)
-    }
-
-    /// How many coroutines exited here, and how many of them panicked.
-    #[must_use]
-    pub fn exits(&self) -> (u64, u64) {
-        (
-            self.counters.exited.load(Relaxed),
-            self.counters.panicked.load(Relaxed),
-        )
-    }
-
-    /// How many polls were suspended here.
-    #[must_use]
-    pub fn suspensions(&self) -> u64 {
-        self.counters.suspensions()
-    }
-
-    /// How many coroutines were taken over from other vCPUs.
-    #[must_use]
-    pub fn stolen(&self) -> u64 {
-        self.counters.stolen.load(Relaxed)
-    }
-
-    /// How many coroutines were spawned by the thread that serves this vCPU; see
-    /// [`Domain::spawned`](crate::Domain::spawned).
-    #[must_use]
-    pub fn spawned(&self) -> u64 {
-        self.counters.spawned.load(Relaxed)
-    }
-
-    /// How many coroutines of a level are queued here: ready or suspended. One
-    /// load, from any thread; those that are still in the inbox do not count.
-    #[must_use]
-    pub fn ready_len(&self, level: Level) -> usize {
-        self.lengths.of(level)
-    }
-
-    /// How many coroutines are suspended here: interrupted in the middle of a
-    /// poll, and not yet resumed. One load, from any thread.
-    #[must_use]
-    pub fn suspended(&self) -> usize {
-        self.lengths.suspended()
     }
 
     pub(crate) fn locked(&self) -> Locked<'_, H> {
