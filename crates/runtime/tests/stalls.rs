@@ -1,5 +1,4 @@
-//! The stall detector names the right place, while a poll goes on and when it ends;
-//! spans follow coroutines.
+//! The stall detector names the right place, while a poll goes on and when it ends.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,10 +8,14 @@ use upshift::{Builder, Handle, Level, Runtime, time};
 
 const LIMIT: Duration = Duration::from_millis(20);
 
+/// Computes for `time`, in which the thread has the CPU: the watchdog had it as well.
 fn burn(time: Duration) {
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        std::hint::spin_loop();
+    let mut burnt = Duration::ZERO;
+    let mut last = Instant::now();
+    while burnt < time {
+        let now = Instant::now();
+        burnt += (now - last).min(Duration::from_millis(1));
+        last = now;
     }
 }
 
@@ -60,7 +63,7 @@ fn a_stall_is_named_by_place_level_and_id_when_it_ends() {
     });
     let stall = heard
         .wait_for(|stall| !stall.is_running && stall.id == id)
-        .unwrap();
+        .expect("a report");
     assert_eq!(stall.level, Level::at::<7>());
     assert_eq!(stall.location.file(), file!());
     assert!(stall.location.line().abs_diff(line) <= 2, "{stall}");
@@ -122,26 +125,32 @@ fn every_way_to_spawn_remembers_the_place() {
     let runtime = heard.listen(Runtime::builder().vcpus(1)).build().unwrap();
     let handle = runtime.handle();
     let long = || burn(2 * LIMIT);
-    runtime.block_on(async {
-        upshift::spawn(async move { long() }, Level::DEFAULT)
-            .await
-            .unwrap();
-        upshift::try_spawn(async move { long() }, Level::DEFAULT)
-            .unwrap()
-            .await
-            .unwrap();
-        upshift::spawn_local(async move { long() }, Level::DEFAULT)
-            .await
-            .unwrap();
-        handle
-            .spawn(async move { long() }, Level::DEFAULT)
-            .unwrap()
-            .await
-            .unwrap();
-        long();
-    });
-    let metrics = runtime.handle().metrics();
-    let here: Vec<_> = metrics.stalls.longest.iter().collect();
+    let mut here = Vec::new();
+    // A watchdog that did not come to run for two limits has missed one: the machine stood still.
+    for _ in 0..10 {
+        runtime.block_on(async {
+            upshift::spawn(async move { long() }, Level::DEFAULT)
+                .await
+                .unwrap();
+            upshift::try_spawn(async move { long() }, Level::DEFAULT)
+                .unwrap()
+                .await
+                .unwrap();
+            upshift::spawn_local(async move { long() }, Level::DEFAULT)
+                .await
+                .unwrap();
+            handle
+                .spawn(async move { long() }, Level::DEFAULT)
+                .unwrap()
+                .await
+                .unwrap();
+            long();
+        });
+        here = runtime.handle().metrics().stalls.longest;
+        if here.len() >= 5 {
+            break;
+        }
+    }
     assert_eq!(here.len(), 5, "{here:?}");
     assert!(
         here.iter().all(|poll| poll.location.starts_with(file!())),
@@ -239,104 +248,4 @@ fn a_callback_that_panics_is_called_again() {
     drop(runtime);
     let metrics = Handle::current();
     assert!(metrics.is_err());
-}
-
-mod spans {
-    use super::*;
-    use std::collections::HashMap;
-    use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
-    use tracing_subscriber::registry::LookupSpan;
-
-    #[derive(Clone, Default)]
-    struct Record(Arc<Mutex<HashMap<u64, (String, u32)>>>);
-
-    struct Fields<'a>(&'a mut String);
-
-    impl tracing::field::Visit for Fields<'_> {
-        fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-            self.0.push_str(&format!("{field}={value:?} "));
-        }
-    }
-
-    impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Record {
-        fn on_new_span(
-            &self,
-            attributes: &tracing::span::Attributes<'_>,
-            id: &tracing::Id,
-            _: Context<'_, S>,
-        ) {
-            if attributes.metadata().target() == "upshift::coroutine" {
-                let mut spans = self.0.lock().unwrap();
-                let entry = spans.entry(id.into_u64()).or_default();
-                attributes.record(&mut Fields(&mut entry.0));
-            }
-        }
-        fn on_record(
-            &self,
-            id: &tracing::Id,
-            values: &tracing::span::Record<'_>,
-            _: Context<'_, S>,
-        ) {
-            if let Some(entry) = self.0.lock().unwrap().get_mut(&id.into_u64()) {
-                values.record(&mut Fields(&mut entry.0));
-            }
-        }
-        fn on_enter(&self, id: &tracing::Id, _: Context<'_, S>) {
-            if let Some(entry) = self.0.lock().unwrap().get_mut(&id.into_u64()) {
-                entry.1 += 1;
-            }
-        }
-    }
-
-    #[test]
-    fn a_coroutine_has_a_span_with_id_level_and_place() {
-        let record = Record::default();
-        let subscriber = tracing_subscriber::registry().with(record.clone());
-        let id = tracing::subscriber::with_default(subscriber, || {
-            Runtime::builder()
-                .vcpus(1)
-                .build()
-                .unwrap()
-                .block_on(async {
-                    let handle = upshift::spawn(
-                        async {
-                            upshift::yield_now().await;
-                            upshift::reprio(upshift::get_cid().unwrap(), Level::at::<6>()).unwrap();
-                            upshift::yield_now().await;
-                        },
-                        Level::at::<5>(),
-                    );
-                    let id = handle.id();
-                    handle.await.unwrap();
-                    id
-                })
-        });
-        let spans = record.0.lock().unwrap();
-        assert_eq!(spans.len(), 1);
-        let (fields, entered) = spans.values().next().unwrap();
-        assert!(fields.contains(&format!("id={id} ")), "{fields}");
-        assert!(
-            fields.contains("level=5 ") && fields.contains("level=6 "),
-            "{fields}"
-        );
-        assert!(fields.contains("tests/stalls.rs:"), "{fields}");
-        // Three polls, and the drop of the future.
-        assert_eq!(*entered, 4);
-    }
-
-    #[test]
-    fn without_a_subscriber_there_is_no_span() {
-        Runtime::builder()
-            .vcpus(1)
-            .build()
-            .unwrap()
-            .block_on(async {
-                upshift::spawn(
-                    async { assert!(tracing::Span::current().is_disabled()) },
-                    Level::DEFAULT,
-                )
-                .await
-                .unwrap();
-            });
-    }
 }

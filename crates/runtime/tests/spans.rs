@@ -1,0 +1,102 @@
+//! Spans follow coroutines.
+//!
+//! A binary of its own with one test: as long as `tracing` knows one subscriber, a thread
+//! without it that comes first to the place of a span turns that span off for every thread,
+//! and the threads of other tests would.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use upshift::{Level, Runtime};
+
+/// Of each coroutine's span: its fields as text, and how often it was entered.
+#[derive(Clone, Default)]
+struct Record(Arc<Mutex<HashMap<u64, (String, u32)>>>);
+
+struct Fields<'a>(&'a mut String);
+
+impl tracing::field::Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.push_str(&format!("{field}={value:?} "));
+    }
+}
+
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Record {
+    fn on_new_span(
+        &self,
+        attributes: &tracing::span::Attributes<'_>,
+        id: &tracing::Id,
+        _: Context<'_, S>,
+    ) {
+        if attributes.metadata().target() == "upshift::coroutine" {
+            let mut spans = self.0.lock().unwrap();
+            let entry = spans.entry(id.into_u64()).or_default();
+            attributes.record(&mut Fields(&mut entry.0));
+        }
+    }
+
+    fn on_record(&self, id: &tracing::Id, values: &tracing::span::Record<'_>, _: Context<'_, S>) {
+        if let Some(entry) = self.0.lock().unwrap().get_mut(&id.into_u64()) {
+            values.record(&mut Fields(&mut entry.0));
+        }
+    }
+
+    fn on_enter(&self, id: &tracing::Id, _: Context<'_, S>) {
+        if let Some(entry) = self.0.lock().unwrap().get_mut(&id.into_u64()) {
+            entry.1 += 1;
+        }
+    }
+}
+
+#[test]
+fn a_coroutine_has_a_span_if_somebody_listens() {
+    without_a_subscriber_there_is_no_span();
+    it_has_id_level_and_place();
+    without_a_subscriber_there_is_no_span();
+}
+
+fn without_a_subscriber_there_is_no_span() {
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        upshift::spawn(
+            async { assert!(tracing::Span::current().is_disabled()) },
+            Level::DEFAULT,
+        )
+        .await
+        .unwrap();
+    });
+}
+
+fn it_has_id_level_and_place() {
+    let record = Record::default();
+    let subscriber = tracing_subscriber::registry().with(record.clone());
+    let id = tracing::subscriber::with_default(subscriber, || {
+        let runtime = Runtime::builder().vcpus(1).build().unwrap();
+        runtime.block_on(async {
+            let handle = upshift::spawn(
+                async {
+                    upshift::yield_now().await;
+                    upshift::reprio(upshift::get_cid().unwrap(), Level::at::<6>()).unwrap();
+                    upshift::yield_now().await;
+                },
+                Level::at::<5>(),
+            );
+            let id = handle.id();
+            handle.await.unwrap();
+            id
+        })
+    });
+    let spans = record.0.lock().unwrap();
+    assert_eq!(spans.len(), 1);
+    let (fields, entered) = spans.values().next().unwrap();
+    assert!(fields.contains(&format!("id={id} ")), "{fields}");
+    assert!(
+        fields.contains("level=5 ") && fields.contains("level=6 "),
+        "{fields}"
+    );
+    assert!(fields.contains("tests/spans.rs:"), "{fields}");
+    // Three polls, and the drop of the future.
+    assert_eq!(*entered, 4);
+}
