@@ -17,8 +17,9 @@ use crate::run::{Ending, Stop, run, shown};
 use crate::setup::{Tools, install_test_packages, wanted_by_tests};
 use crate::steps::{STEPS, Step};
 
-/// Lines of a failed step's log that are printed.
-const SHOWN_LINES: usize = 150;
+/// Lines that are printed of a failed step's log: of what its tests said, and of the end.
+const SHOWN_FAILURES: usize = 150;
+const SHOWN_END: usize = 50;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -301,28 +302,70 @@ fn report(verdict: &Verdict, took: Duration, log: &Path, verbose: bool) {
         Err(reason) => {
             println!("FAILED {took:.1} s: {reason}");
             if !verbose {
-                print_end_of(log);
+                print_excerpt_of(log);
             }
         }
     }
 }
 
-fn print_end_of(log: &Path) {
+/// Prints what of the log says why the step failed.
+fn print_excerpt_of(log: &Path) {
     let bytes = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<_> = text.lines().collect();
-    let hidden = lines.len().saturating_sub(SHOWN_LINES);
-    if hidden > 0 {
-        println!("    | ({hidden} lines more in {})", log.display());
-    }
-    for line in &lines[hidden..] {
+    for line in excerpt(&text) {
         println!("    | {line}");
     }
+    println!(
+        "    | (all {} lines: {})",
+        text.lines().count(),
+        log.display()
+    );
+}
+
+/// What failed tests said, wherever it is, and the end.
+fn excerpt(text: &str) -> Vec<&str> {
+    let lines: Vec<_> = text.lines().collect();
+    let end = lines.len().saturating_sub(SHOWN_END);
+    let mut shown = Vec::new();
+    let mut is_of_failure = false;
+    for line in &lines[..end] {
+        is_of_failure |= *line == "failures:";
+        if is_of_failure {
+            shown.push(*line);
+        }
+        is_of_failure &= !line.starts_with("test result:");
+    }
+    if shown.len() > SHOWN_FAILURES {
+        shown.truncate(SHOWN_FAILURES);
+        shown.push("(more failures are in the log)");
+    }
+    if !shown.is_empty() {
+        shown.push("(the end:)");
+    }
+    shown.extend(&lines[end..]);
+    shown
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_excerpt_has_the_failures_and_the_end() {
+        let passed = "test a ... ok\n".repeat(200);
+        let failed = "test b ... FAILED\n\nfailures:\n\n---- b stdout ----\nthread 'b' panicked\n\n\
+                      failures:\n    b\n\ntest result: FAILED. 0 passed; 1 failed\n";
+        let log = format!("{passed}{failed}{passed}error: 1 target failed\n");
+        let shown = excerpt(&log);
+        assert_eq!(shown.first(), Some(&"failures:"));
+        assert!(shown.contains(&"thread 'b' panicked"));
+        assert_eq!(shown.last(), Some(&"error: 1 target failed"));
+        assert_eq!(
+            shown.iter().filter(|line| line.ends_with("ok")).count(),
+            SHOWN_END - 1
+        );
+        assert_eq!(excerpt("a\nb"), ["a", "b"]);
+    }
 
     #[test]
     fn summary_ends_with_the_count() {
