@@ -65,27 +65,38 @@ fn many_sleeps_end_each_at_its_time() {
 
 #[test]
 fn sleeps_end_in_the_order_of_their_deadlines() {
-    let log = Arc::new(Mutex::new(Vec::new()));
-    one().block_on(async {
+    // Longer when all of them did not fall asleep before the first deadline.
+    for delay in [2, 20, 200, 2000].map(Duration::from_millis) {
+        let log = Arc::new(Mutex::new(Vec::new()));
         let began = Instant::now();
-        let handles: Vec<_> = (0..100_u32)
-            .map(|n| {
-                let log = log.clone();
-                let rank = n * 37 % 100;
-                upshift::spawn(
-                    async move {
-                        sleep_until(began + MILLI + rank * Duration::from_micros(20)).await;
-                        log.lock().unwrap().push(rank);
-                    },
-                    Level::DEFAULT,
-                )
-            })
-            .collect();
-        for handle in handles {
-            handle.await.unwrap();
+        let all_asleep = one().block_on(async {
+            let handles: Vec<_> = (0..100_u32)
+                .map(|n| {
+                    let log = log.clone();
+                    let rank = n * 37 % 100;
+                    upshift::spawn(
+                        async move {
+                            sleep_until(began + delay + rank * Duration::from_micros(20)).await;
+                            log.lock().unwrap().push(rank);
+                        },
+                        Level::DEFAULT,
+                    )
+                })
+                .collect();
+            // They have its level and stand before it in the queue: all are polled first.
+            yield_now().await;
+            let all_asleep = began.elapsed() < delay;
+            for handle in handles {
+                handle.await.unwrap();
+            }
+            all_asleep
+        });
+        if all_asleep {
+            assert!(log.lock().unwrap().is_sorted());
+            return;
         }
-    });
-    assert!(log.lock().unwrap().is_sorted());
+    }
+    panic!("a hundred spawns took two seconds");
 }
 
 #[test]
