@@ -48,6 +48,8 @@ impl Effort {
     };
 }
 
+/// In so many turns the cost of looks is measured.
+const LOOK_TURNS: u64 = 4;
 /// The time between two looks when their cost is measured.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
@@ -219,31 +221,38 @@ fn one_delay(
 }
 
 /// What one look takes from the thread that is looked at: how much less it gets done while it is interrupted regularly,
-/// compared with the same time undisturbed.
+/// compared with the same time undisturbed. Of several turns of either kind the fastest counts, since whatever else the
+/// machine does can only slow them down.
 fn look_cost(effort: Effort, shared: &Shared) -> Result<Duration, CalibrateError> {
     let timer = timer()?;
     let every = nanos(LOOK_EVERY);
-    let undisturbed = spins_per_ns(shared, || {
-        arm(&timer, now_ns() + every * effort.looks)?;
-        wait_for(&timer);
-        Ok(())
-    })?;
-    let mut took = 0;
-    let disturbed = spins_per_ns(shared, || {
-        let began = now_ns();
-        for _ in 0..effort.looks {
-            arm(&timer, now_ns() + every)?;
+    let looks = effort.looks / LOOK_TURNS;
+    let mut undisturbed = 0.0_f64;
+    // And the time between its looks, which come late.
+    let mut disturbed = (0.0_f64, 0.0_f64);
+    for _ in 0..LOOK_TURNS {
+        undisturbed = undisturbed.max(spins_per_ns(shared, || {
+            arm(&timer, now_ns() + every * looks)?;
             wait_for(&timer);
+            Ok(())
+        })?);
+        let began = now_ns();
+        let spins = spins_per_ns(shared, || {
+            for _ in 0..looks {
+                arm(&timer, now_ns() + every)?;
+                wait_for(&timer);
+            }
+            Ok(())
+        })?;
+        if spins > disturbed.0 {
+            disturbed = (spins, (now_ns() - began) as f64 / looks as f64);
         }
-        took = now_ns() - began;
-        Ok(())
-    })?;
+    }
     if undisturbed <= 0.0 {
         return Err(CalibrateError::TooBusy);
     }
-    let lost = (1.0 - disturbed / undisturbed).max(0.0);
-    let cost = lost * took as f64 / effort.looks as f64;
-    Ok(Duration::from_nanos(cost as u64))
+    let lost = (1.0 - disturbed.0 / undisturbed).max(0.0);
+    Ok(Duration::from_nanos((lost * disturbed.1) as u64))
 }
 
 /// How fast the worker spins while `wait` lasts.
