@@ -45,6 +45,9 @@ pub trait Member {
     /// A right is missing.
     fn follow(&mut self, thorough: bool) -> Result<bool, SchedError>;
 
+    /// Whether a thread of it runs now, or would if it were given a CPU.
+    fn wants_cpu(&self) -> bool;
+
     /// How many threads it has.
     fn threads(&self) -> usize;
 }

@@ -20,6 +20,9 @@ use crate::procfs;
 use crate::watch::Watch;
 use process::Process;
 
+/// Of so many threads it is found out whether they want to run; some 10 µs for each.
+const ASKED: usize = 32;
+
 /// One or several processes that are scheduled as one task.
 #[derive(Debug)]
 pub struct Processes {
@@ -158,6 +161,19 @@ impl Member for Processes {
             sum += process.cpu_time;
         }
         sum
+    }
+
+    fn wants_cpu(&self) -> bool {
+        let of = |process: &Process| {
+            process
+                .tids()
+                .map(|tid| (process.pid, tid))
+                .collect::<Vec<_>>()
+        };
+        let threads = self.processes.iter().flat_map(of).take(ASKED);
+        threads
+            .into_iter()
+            .any(|(pid, tid)| procfs::wants_cpu(pid, tid))
     }
 
     fn follow(&mut self, thorough: bool) -> Result<bool, SchedError> {

@@ -88,6 +88,12 @@ pub(crate) fn children(pid: i32, tids: impl Iterator<Item = i32>) -> Vec<i32> {
         .collect()
 }
 
+/// Whether a thread runs, or waits for nothing but a CPU.
+pub(crate) fn wants_cpu(pid: i32, tid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    after_name(&stat).is_some_and(|rest| rest.trim_start().starts_with('R'))
+}
+
 /// The name of a process.
 pub(crate) fn name(pid: i32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -123,6 +129,24 @@ mod tests {
         assert_eq!(time_limit(&line("unlimited")), None);
         assert_eq!(time_limit(&line("200000")), Some(200_000));
         assert_eq!(time_limit(""), None);
+    }
+
+    #[test]
+    fn who_waits_for_something_does_not_want_a_cpu() {
+        let pid = std::process::id() as i32;
+        assert!(wants_cpu(pid, upshift_elevate::current_tid()));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let asleep = || !wants_cpu(child.id() as i32, child.id() as i32);
+        let fell_asleep = (0..2000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            asleep()
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(fell_asleep && !wants_cpu(child.id() as i32, child.id() as i32));
     }
 
     #[test]

@@ -8,6 +8,9 @@ use crate::report::{Report, TaskReport};
 /// A turn shorter than this says nothing about who slept, ns.
 const TELLING: Nanos = 50_000;
 
+/// A task that seems to sleep on is asked every so many turns whether it does.
+const ASK_AGAIN: u64 = 32;
+
 impl<M: Member> Slot<M> {
     /// Reads the CPU time; what is new is added to what the policy does not know yet.
     pub(super) fn look(&mut self) {
@@ -32,7 +35,11 @@ impl<M: Member> Engine<M> {
                 let slot = &mut self.slots[task.0];
                 slot.look();
                 if telling {
-                    slot.sleeps = slot.untold * 2 < left;
+                    // It may have been kept from its CPU by somebody above, or the machine from this one. Asking is dear, so
+                    // who is known to sleep is asked rarely.
+                    let known = slot.sleeps && !slot.turns.is_multiple_of(ASK_AGAIN);
+                    let wants = || slot.member.as_ref().is_some_and(Member::wants_cpu);
+                    slot.sleeps = slot.untold * 2 < left && (known || !wants());
                 }
                 left = left.saturating_sub(slot.untold);
                 told.push(task);

@@ -19,6 +19,8 @@ struct Sim {
     now: Nanos,
     end: Nanos,
     tasks: Vec<SimTask>,
+    /// When somebody above has every CPU.
+    stolen: fn(Nanos) -> bool,
     /// CPU time of an ordinary thread that always wants every CPU.
     bystander: Option<Nanos>,
 }
@@ -35,6 +37,13 @@ struct SimTask {
     runs: Vec<(Nanos, Nanos)>,
 }
 
+impl SimTask {
+    fn wants_cpu(&self, now: Nanos) -> bool {
+        let is_awake = |(period, awake)| now % period < awake;
+        self.awake.is_none_or(is_awake) && self.ends.is_none_or(|end| now < end)
+    }
+}
+
 impl Sim {
     fn step(&mut self) {
         let now = self.now;
@@ -48,12 +57,10 @@ impl Sim {
                 Standing::Fair => 1,
                 Standing::Idle => 0,
             };
-            let ready = |task: &&mut SimTask| {
-                let awake = task
-                    .awake
-                    .is_none_or(|(period, awake)| now % period < awake);
-                task.cpu == cpu && awake && task.ends.is_none_or(|end| now < end)
-            };
+            if (self.stolen)(now) {
+                continue;
+            }
+            let ready = |task: &&mut SimTask| task.cpu == cpu && task.wants_cpu(now);
             let mut best: Option<&mut SimTask> = None;
             for task in self.tasks.iter_mut().filter(ready) {
                 if best.as_ref().is_none_or(|best| rank(task) > rank(best)) {
@@ -126,6 +133,10 @@ impl Member for SimMember {
         let sim = self.0.borrow();
         Ok(sim.tasks[self.1].ends.is_none_or(|end| sim.now < end))
     }
+    fn wants_cpu(&self) -> bool {
+        let sim = self.0.borrow();
+        sim.tasks[self.1].wants_cpu(sim.now)
+    }
     fn threads(&self) -> usize {
         1
     }
@@ -153,6 +164,7 @@ impl World {
             now: 0,
             end,
             tasks: (0..tasks).map(task).collect(),
+            stolen: |_| false,
             bystander: None,
         };
         World {
@@ -236,6 +248,27 @@ fn shares_hold_beside_a_sleeper() {
     assert!((2.8..3.2).contains(&ratio), "{used:?}");
     // The sleeper gets all it wants.
     assert!(used[0] >= 90, "{used:?}");
+}
+
+#[test]
+fn shares_hold_where_somebody_above_takes_most_of_the_cpu() {
+    // Most of every turn; of every other one; of half of them, at random.
+    let patterns: [fn(Nanos) -> bool; 3] = [
+        |now| now % (7 * MS) < 5 * MS,
+        |now| now % (10 * MS) < 4 * MS,
+        |now| {
+            now % (5 * MS) < 4 * MS
+                && (now / (5 * MS)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 0
+        },
+    ];
+    for (pattern, stolen) in patterns.into_iter().enumerate() {
+        let world = World::new(1, 2, 4000 * MS);
+        world.sim.borrow_mut().stolen = stolen;
+        world.run(Weighted::new(5 * MS).share(TaskId(0), 3));
+        let used = world.used();
+        let ratio = used[0] as f64 / used[1] as f64;
+        assert!((2.8..3.2).contains(&ratio), "pattern {pattern}: {used:?}");
+    }
 }
 
 #[test]
