@@ -47,6 +47,8 @@ pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
 pub(crate) struct TlsIo {
     io: Io,
     tls: Box<ServerConnection>,
+    /// Received and not given to rustls, which takes no more before its plaintext has been read.
+    rest: Vec<u8>,
     /// Encrypted, from `sent` on not taken by the connection below.
     out: Vec<u8>,
     sent: usize,
@@ -59,6 +61,7 @@ impl TlsIo {
         let mut this = TlsIo {
             io,
             tls: Box::new(tls),
+            rest: Vec::new(),
             out: Vec::new(),
             sent: 0,
         };
@@ -82,22 +85,40 @@ impl TlsIo {
         self.tls.alpn_protocol() == Some(b"h2")
     }
 
-    /// Receives records. 0: the peer has closed.
+    /// Receives records: bytes, or what was left over. 0: the peer has closed.
     fn poll_in(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
         let mut buffer = ReadBuf::uninit(&mut bytes);
-        ready!(Pin::new(&mut self.io).poll_read(cx, buffer.unfilled()))?;
-        let mut data = buffer.filled();
-        let count = data.len();
+        let rest = std::mem::take(&mut self.rest);
+        let data = if rest.is_empty() {
+            ready!(Pin::new(&mut self.io).poll_read(cx, buffer.unfilled()))?;
+            buffer.filled()
+        } else {
+            &rest
+        };
+        if let Err(error) = self.decrypt(data) {
+            // The alert says why, if the peer still listens.
+            let _ = self.poll_out(cx);
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(Ok(data.len()))
+    }
+
+    /// Gives rustls what has been received, until there is something to read.
+    fn decrypt(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
-            self.tls.read_tls(&mut data)?;
-            if let Err(error) = self.tls.process_new_packets() {
-                // The alert says why, if the peer still listens.
-                let _ = self.poll_out(cx);
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
+            if self.tls.read_tls(&mut data)? == 0 {
+                // The peer has said that it closes: what follows is nothing.
+                return Ok(());
+            }
+            let state = self.tls.process_new_packets();
+            let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            if state.plaintext_bytes_to_read() != 0 {
+                self.rest.extend_from_slice(data);
+                return Ok(());
             }
         }
-        Poll::Ready(Ok(count))
+        Ok(())
     }
 
     /// Hands on all that is encrypted.

@@ -1,7 +1,12 @@
 //! TLS: both versions of HTTP by ALPN, large bodies, reload of the certificate, and what is no TLS.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
+use std::sync::Arc;
 
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use upshift_serve::TlsFiles;
 
 use crate::harness::{Folder, Running, said, tool};
@@ -89,4 +94,88 @@ fn a_new_certificate_is_used_after_a_reload() {
     folder.write("cert.pem", "rubbish");
     let error = server.control.reload().unwrap_err();
     assert!(error.contains("cert.pem"), "{error}");
+}
+
+/// A client, record by record, that trusts the certificate for `first.test`.
+fn shake_hands(server: &Running, tls: &TlsFiles) -> (rustls::ClientConnection, TcpStream) {
+    let mut roots = rustls::RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_file(&tls.certificate).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("first.test").unwrap();
+    let mut client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = server.connect();
+    while client.is_handshaking() {
+        client.complete_io(&mut stream).unwrap();
+    }
+    (client, stream)
+}
+
+#[test]
+fn what_follows_the_end_of_a_connection_is_not_looked_at() {
+    let folder = Folder::new();
+    let tls = certificate(&folder, "first.test");
+    let files = tls.clone();
+    let server = Running::with(&folder.0, |config| config.tls = Some(files));
+    let (mut client, mut stream) = shake_hands(&server, &tls);
+    client.writer().write_all(&[b'x'; 16384]).unwrap();
+    client.send_close_notify();
+    let mut bytes = Vec::new();
+    while client.wants_write() {
+        client.write_tls(&mut bytes).unwrap();
+    }
+    bytes.extend_from_slice(&[7; 4096]);
+    // The largest record is nearly whole when its end, the end of the connection and more come at once.
+    let (first, last) = bytes.split_at(16400);
+    stream.write_all(first).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    stream.write_all(last).unwrap();
+    server.wait_until_idle();
+}
+
+#[test]
+fn records_of_all_sizes_are_read() {
+    let folder = Folder::new();
+    let tls = certificate(&folder, "first.test");
+    let files = tls.clone();
+    let length = |body: String| async move { body.len().to_string() };
+    let app = axum::Router::new()
+        .route("/", axum::routing::post(length))
+        .layer(axum::extract::DefaultBodyLimit::disable());
+    let server = Running::start(
+        &folder.0,
+        |config| {
+            config.tls = Some(files);
+            config.limits.body_bytes = 64 << 20;
+        },
+        |server| server.with_service(app),
+    );
+    let (mut client, mut stream) = shake_hands(&server, &tls);
+    // A record each, the largest there is and a small one, 16438 bytes together: they end everywhere
+    // in the buffers that the server receives into.
+    let sizes = [16384, 10].repeat(1100);
+    let total: usize = sizes.iter().sum();
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {total}\r\n\r\n"
+    );
+    client.writer().write_all(head.as_bytes()).unwrap();
+    let mut records = Vec::new();
+    for size in sizes {
+        client.writer().write_all(&vec![b'x'; size]).unwrap();
+        while client.wants_write() {
+            client.write_tls(&mut records).unwrap();
+        }
+    }
+    // If the server closes early, its answer is missing.
+    let _ = stream.write_all(&records);
+    let mut answer = String::new();
+    let _ = rustls::Stream::new(&mut client, &mut stream).read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.ends_with(&total.to_string()), "{answer}");
 }
