@@ -16,6 +16,7 @@ use crate::blocking::Pool;
 use crate::board::{Board, Membership};
 use crate::clock;
 use crate::host::Linux;
+use crate::notice::notice;
 use crate::observe::{OnStall, Stall, Watch, Watchdog};
 use crate::preempt::{self, Preemption};
 use crate::runtime::{Engine, Meters, Observers, Runtime, Shared};
@@ -399,7 +400,7 @@ impl Builder {
             match membership.join() {
                 Ok(()) => {}
                 Err(error) if self.board == Board::Required => return Err(error.into()),
-                Err(error) => eprintln!("upshift: {error}; the vCPUs run without the board"),
+                Err(error) => notice(format_args!("{error}; the vCPUs run without the board")),
             }
             membership.keep(&runtime.shared.name)?;
         }
@@ -424,9 +425,9 @@ impl Builder {
         let asked = self.quantum.unwrap_or(QUANTUM_PREEMPTIBLE);
         let quantum = asked.max(machine.floor);
         if quantum > asked && self.quantum.is_some() {
-            eprintln!(
-                "upshift: the quantum is {quantum:?} instead of {asked:?}: timers and switches of this machine allow no less (`upshift calibrate`)"
-            );
+            notice(format_args!(
+                "the quantum is {quantum:?} instead of {asked:?}: timers and switches of this machine allow no less (`upshift calibrate`)"
+            ));
         }
         Ok(preempt::Settings::new(
             bands,
@@ -478,7 +479,7 @@ impl Observation {
         if self.view {
             match crate::observe::Server::start(shared, self.mask) {
                 Ok(view) => runtime.observers.view = Some(view),
-                Err(error) => eprintln!("upshift: no socket for `upshift top`: {error}"),
+                Err(error) => notice(format_args!("no socket for `upshift top`: {error}")),
             }
         }
         Ok(())
@@ -493,5 +494,5 @@ const QUANTUM_PREEMPTIBLE: Duration = Duration::from_micros(100);
 const PATIENCE_QUANTA: u32 = 10;
 
 fn say_cooperative(error: io::Error) {
-    eprintln!("upshift: {error}; long polls are not interrupted");
+    notice(format_args!("{error}; long polls are not interrupted"));
 }

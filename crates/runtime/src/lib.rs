@@ -72,6 +72,7 @@ pub mod hyper;
 pub mod io;
 pub mod metrics;
 pub mod net;
+mod notice;
 pub mod observe;
 mod preempt;
 pub mod process;

@@ -29,6 +29,7 @@ use crate::context;
 use crate::handle::Handle;
 use crate::host::Linux;
 use crate::metrics::Meter;
+use crate::notice::notice;
 use crate::observe::{Watch, Watchdog};
 use crate::preempt::{self, PreemptionStats, Split};
 use crate::time::Timers;
@@ -87,7 +88,7 @@ impl Shared {
     #[cold]
     pub(crate) fn report(&self, error: &io::Error) {
         if !self.reported.swap(true, Ordering::Relaxed) {
-            eprintln!("upshift: io_uring_enter failed: {error}; retrying");
+            notice(format_args!("io_uring_enter failed: {error}; retrying"));
         }
         thread::sleep(Duration::from_millis(1));
     }
@@ -182,7 +183,7 @@ impl Shared {
         if let Some(membership) = &self.membership
             && let Err(error) = membership.join()
         {
-            eprintln!("upshift: {error}; the vCPUs run without the board");
+            notice(format_args!("{error}; the vCPUs run without the board"));
         }
     }
 
@@ -479,10 +480,10 @@ impl Drop for Runtime {
             }
         }
         if given_up != 0 {
-            eprintln!(
-                "upshift: a poll did not end within {:?} of the runtime's shutdown; its thread goes on without it",
+            notice(format_args!(
+                "a poll did not end within {:?} of the runtime's shutdown; its thread goes on without it",
                 Split::shutdown_grace()
-            );
+            ));
             // Its domain stays for as long as it goes on.
             std::mem::forget(shared.clone());
         }

@@ -67,7 +67,7 @@ impl fmt::Display for Stall {
 
 /// Prints a stall on standard error: for [`Builder::on_stall`](crate::Builder::on_stall).
 pub fn to_stderr(stall: &Stall) {
-    eprintln!("upshift: stall: {stall}");
+    crate::notice::notice(format_args!("stall: {stall}"));
 }
 
 /// Emits a stall as a warning: for [`Builder::on_stall`](crate::Builder::on_stall).
