@@ -1,6 +1,7 @@
 //! `upshift serve`: the server of `upshift-serve`, with signals and words for a person.
 
-use std::io;
+use std::fmt;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -51,10 +52,13 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         let started = server.start().map_err(|error| anyhow!(error))?;
         let control = started.control();
         listen_to_signals(&control).context("cannot listen to signals")?;
-        announce(&addresses, &config);
+        // Nobody may be reading.
+        let _ = announce(&addresses, &config);
         let cut_off = started.run().await;
         let answered = control.answered();
-        eprintln!("ended: {answered} requests answered, {cut_off} connections cut off");
+        say(format_args!(
+            "ended: {answered} requests answered, {cut_off} connections cut off"
+        ));
         Ok(())
     })
 }
@@ -71,7 +75,14 @@ fn command_to(socket: &Path, command: &str) -> Result<()> {
     }
 }
 
-fn announce(addresses: &[SocketAddr], config: &Config) {
+/// A line on standard error. Where it cannot be written (a closed pipe, a full disk) the server does the same without.
+fn say(line: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Where it listens and what there is, on standard output.
+fn announce(addresses: &[SocketAddr], config: &Config) -> io::Result<()> {
+    let mut out = io::stdout().lock();
     let root = config
         .root
         .canonicalize()
@@ -82,7 +93,7 @@ fn announce(addresses: &[SocketAddr], config: &Config) {
         "http"
     };
     for address in addresses {
-        println!("serving {} on {scheme}://{address}", root.display());
+        writeln!(out, "serving {} on {scheme}://{address}", root.display())?;
     }
     let paths: Vec<_> = config
         .endpoints
@@ -90,11 +101,12 @@ fn announce(addresses: &[SocketAddr], config: &Config) {
         .map(|endpoint| endpoint.path())
         .collect();
     if !paths.is_empty() {
-        println!("built in: {}", paths.join(" "));
+        writeln!(out, "built in: {}", paths.join(" "))?;
     }
     for rule in &config.priority {
-        println!("priority {rule}");
+        writeln!(out, "priority {rule}")?;
     }
+    Ok(())
 }
 
 /// SIGHUP reloads; SIGTERM and Ctrl-C drain, the second time at once. Signals that come after this call count.
@@ -105,10 +117,8 @@ fn listen_to_signals(control: &Control) -> io::Result<()> {
         async move {
             while hangups.recv().await.is_ok() {
                 match reload.reload() {
-                    Ok(moved) => {
-                        eprintln!("reloaded; {moved} requests under way have another level")
-                    }
-                    Err(error) => eprintln!("not reloaded, the old settings stay: {error}"),
+                    Ok(done) => say(format_args!("reloaded; {done}")),
+                    Err(error) => say(format_args!("not reloaded, the old settings stay: {error}")),
                 }
             }
         },
@@ -121,11 +131,12 @@ fn listen_to_signals(control: &Control) -> io::Result<()> {
         upshift::spawn(
             async move {
                 if ends.recv().await.is_ok() {
-                    eprintln!("draining: {} connections are open", control.connections());
                     control.drain();
+                    let open = control.connections();
+                    say(format_args!("draining: {open} connections are open"));
                 }
                 if ends.recv().await.is_ok() {
-                    eprintln!("ended at once");
+                    say(format_args!("ended at once"));
                     std::process::exit(1);
                 }
             },

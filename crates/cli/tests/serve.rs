@@ -81,11 +81,14 @@ impl Server {
     /// Starts it and waits for its first line; `None`, and the error in `FOLDER/stderr`, if there is none.
     fn try_start(folder: &Folder, args: &[&str]) -> Option<Server> {
         let errors = std::fs::File::create(folder.0.join("stderr")).unwrap();
-        let mut child = command(folder, args)
-            .stdout(Stdio::piped())
-            .stderr(errors)
-            .spawn()
-            .unwrap();
+        let mut command = command(folder, args);
+        Server::launch(command.stderr(errors))
+    }
+
+    fn launch(command: &mut Command) -> Option<Server> {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        // Who is given a pipe for its errors finds that nobody reads it.
+        drop(child.stderr.take());
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut announced = String::new();
         output.read_line(&mut announced).unwrap();
@@ -370,6 +373,68 @@ fn sigterm_answers_what_is_under_way_refuses_what_is_new_and_ends_with_0() {
         said.contains("requests answered, 0 connections cut off"),
         "{said}"
     );
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_ends_nothing() {
+    let folder = Folder::new();
+    folder.write("page.txt", "a page");
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\"", PROGRAM, "serve"])
+        .args(["--listen", "127.0.0.1:0", "--vcpus", "1"])
+        .current_dir(&folder.0)
+        .stderr(Stdio::piped());
+    let server = Server::launch(&mut limited).unwrap();
+    let gets = |path: &str, part: &str| {
+        let answer = server.get(path, "");
+        assert!(answer.contains(part), "{answer}");
+    };
+    gets("/page.txt", "a page");
+    // More than it has descriptors for: it says that it cannot accept, and cannot say it.
+    let many: Vec<_> = (0..100)
+        .map(|_| TcpStream::connect(server.address()).unwrap())
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(many);
+    gets("/page.txt", "a page");
+    // Nor can it say that it reads its settings again, and that it ends.
+    server.signal("HUP");
+    gets("/page.txt", "a page");
+    server.signal("TERM");
+    assert_eq!(server.end().0, Some(0));
+}
+
+#[test]
+fn sighup_opens_the_log_anew_and_says_what_takes_a_restart() {
+    let folder = Folder::new();
+    let config = folder.write("serve.toml", "receive-level = 3\n");
+    let args = ["--config", &config, "--access-log", "access.jsonl"];
+    let server = Server::start(&folder, &args);
+    server.get("/a", "");
+    wait_until("a line of the log", || logged(&folder).len() == 1);
+    std::fs::rename(folder.0.join("access.jsonl"), folder.0.join("old.jsonl")).unwrap();
+    folder.write("serve.toml", "receive-level = 1\nroot = \"/\"\n");
+    server.signal("HUP");
+    let said = "a restart makes it so: root, receive-level";
+    wait_until("the reload", || folder.read("stderr").contains(said));
+    server.get("/b", "");
+    wait_until("a line of the new log", || logged(&folder).len() == 1);
+    assert_eq!(logged(&folder)[0].0, "/b");
+    assert_eq!(folder.read("old.jsonl").lines().count(), 1);
+}
+
+#[test]
+fn a_log_on_a_full_disk_ends_nothing_and_is_said() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--access-log", "/dev/full"]);
+    wait_until("the complaint", || {
+        server.get("/plaintext", "");
+        folder.read("stderr").contains("access log: ")
+    });
+    assert!(server.get("/plaintext", "").contains("Hello"));
+    server.signal("TERM");
+    assert_eq!(server.end().0, Some(0));
 }
 
 #[test]

@@ -2,22 +2,30 @@
 //!
 //! A request appends a record to a vector under a lock; a thread takes the vector ten times a
 //! second and writes it, so no request pays for formatting or a system call. The vector
-//! is bounded: when the disk does not keep up, records are dropped, and the next line that is
-//! written says how many.
+//! is bounded: when the disk does not keep up, or is full, records are dropped, and the next line
+//! that is written says how many.
 
-use std::fs::OpenOptions;
-use std::io::{self, BufWriter, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{Method, Uri, Version};
 use serde::Serialize;
 
+use crate::notice::Notices;
+
 const MOST: usize = 1 << 16;
 const EVERY: Duration = Duration::from_millis(100);
+/// Bytes that are written at once.
+const AT_ONCE: usize = 64 * 1024;
+/// How long the end waits for the last lines to be written.
+const LAST: Duration = Duration::from_secs(2);
+
+static FAILURES: Notices = Notices::new();
 
 /// What is kept of a request.
 pub(crate) struct Record {
@@ -67,95 +75,190 @@ fn is_zero(n: &u64) -> bool {
 struct Pending {
     records: Vec<Record>,
     dropped: u64,
+    reopen: bool,
     over: bool,
+    /// The thread has written what it could.
+    done: bool,
 }
 
 #[derive(Default)]
 struct Queue {
     pending: Mutex<Pending>,
-    over: Condvar,
+    /// `over` or `done` has changed.
+    ending: Condvar,
 }
 
-/// The log: takes records, and has written them when it has been dropped.
+/// The log: takes records, and has written them when it has been dropped, unless whoever reads the
+/// pipe takes longer than [`LAST`].
 pub(crate) struct AccessLog {
     queue: Arc<Queue>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl AccessLog {
     /// Appends to a file, or writes to standard output if it is called `-`.
     pub(crate) fn open(path: &Path) -> io::Result<AccessLog> {
-        let file: Box<dyn Write + Send> = if path.as_os_str() == "-" {
-            Box::new(io::stdout())
-        } else {
-            Box::new(OpenOptions::new().append(true).create(true).open(path)?)
-        };
+        let lines = Lines::new(open(path)?);
         let queue = Arc::new(Queue::default());
-        let theirs = queue.clone();
-        let thread = std::thread::Builder::new()
+        let (theirs, path) = (queue.clone(), path.to_owned());
+        std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || theirs.write(BufWriter::new(file)))?;
-        Ok(AccessLog {
-            queue,
-            thread: Some(thread),
-        })
+            .spawn(move || theirs.write(lines, &path))?;
+        Ok(AccessLog { queue })
     }
 
     pub(crate) fn push(&self, record: Record) {
-        let mut pending = self
-            .queue
-            .pending
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.queue.pending();
         if pending.records.len() < MOST {
             pending.records.push(record);
         } else {
             pending.dropped += 1;
         }
     }
+
+    /// What comes from now on goes to the file that has the name now: somebody may have moved the
+    /// old one away.
+    pub(crate) fn reopen(&self) {
+        self.queue.pending().reopen = true;
+    }
 }
 
 impl Drop for AccessLog {
     fn drop(&mut self) {
-        self.queue
-            .pending
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .over = true;
-        self.queue.over.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let mut pending = self.queue.pending();
+        pending.over = true;
+        self.queue.ending.notify_all();
+        let waited = self
+            .queue
+            .ending
+            .wait_timeout_while(pending, LAST, |pending| !pending.done);
+        drop(waited);
     }
 }
 
+fn open(path: &Path) -> io::Result<File> {
+    if path.as_os_str() == "-" {
+        return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
+    }
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
 impl Queue {
-    fn write(&self, mut file: impl Write) {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, mut lines: Lines<File>, path: &Path) {
         let mut records = Vec::new();
         loop {
-            let (dropped, over) = {
-                let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            let (reopen, over) = {
                 let (mut pending, _) = self
-                    .over
-                    .wait_timeout_while(pending, EVERY, |pending| !pending.over)
+                    .ending
+                    .wait_timeout_while(self.pending(), EVERY, |pending| !pending.over)
                     .unwrap_or_else(PoisonError::into_inner);
                 std::mem::swap(&mut records, &mut pending.records);
-                (std::mem::take(&mut pending.dropped), pending.over)
+                lines.lost += std::mem::take(&mut pending.dropped);
+                (std::mem::take(&mut pending.reopen), pending.over)
             };
-            let mut dropped = dropped;
-            for record in records.drain(..) {
-                // A full disk must not end the server.
-                let _ = line(&mut file, &record, std::mem::take(&mut dropped));
+            if reopen {
+                match open(path) {
+                    Ok(file) => lines.goes_to(file),
+                    Err(error) => FAILURES.say(format_args!(
+                        "access log {}: {error}; it goes on in the file that is open",
+                        path.display()
+                    )),
+                }
             }
-            let _ = file.flush();
+            for record in records.drain(..) {
+                lines.push(&record);
+            }
+            lines.flush();
             if over {
+                self.pending().done = true;
+                self.ending.notify_all();
                 return;
             }
         }
     }
 }
 
-fn line(file: &mut impl Write, record: &Record, dropped: u64) -> io::Result<()> {
+/// Lines on their way to a file. A full disk or a closed pipe must not end the server: what cannot
+/// be written is dropped and counted, and a line that was torn is ended before the next one.
+struct Lines<W> {
+    file: W,
+    text: Vec<u8>,
+    /// Lines in `text`.
+    count: u64,
+    /// What the first of them says to have been dropped.
+    told: u64,
+    /// Dropped, and not said yet.
+    lost: u64,
+    torn: bool,
+}
+
+impl<W: Write> Lines<W> {
+    fn new(file: W) -> Lines<W> {
+        Lines {
+            file,
+            text: Vec::new(),
+            count: 0,
+            told: 0,
+            lost: 0,
+            torn: false,
+        }
+    }
+
+    fn goes_to(&mut self, file: W) {
+        self.file = file;
+        self.torn = false;
+    }
+
+    fn push(&mut self, record: &Record) {
+        let mut dropped = 0;
+        if self.count == 0 {
+            self.told = std::mem::take(&mut self.lost);
+            dropped = self.told;
+        }
+        // Writing to memory cannot fail.
+        let _ = line(&mut self.text, record, dropped);
+        self.count += 1;
+        if self.text.len() >= AT_ONCE {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let mut written = 0;
+        let mut result = Ok(());
+        if self.torn && self.count != 0 {
+            result = self.file.write_all(b"\n");
+            self.torn = result.is_err();
+        }
+        while result.is_ok() && written < self.text.len() {
+            match self.file.write(&self.text[written..]) {
+                Ok(0) => result = Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => result = Err(error),
+            }
+        }
+        if let Err(error) = result {
+            let done = &self.text[..written];
+            let whole = done.iter().filter(|byte| **byte == b'\n').count() as u64;
+            self.lost += self.count - whole;
+            if whole == 0 {
+                self.lost += self.told;
+            }
+            self.torn |= done.last().is_some_and(|last| *last != b'\n');
+            FAILURES.say(format_args!(
+                "access log: {error}; lines are dropped until it can be written"
+            ));
+        }
+        self.text.clear();
+        (self.count, self.told) = (0, 0);
+    }
+}
+
+fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
     let round = |seconds: f64| (seconds * 1e6).round() / 1e6;
     let line = Line {
         time: round(
@@ -181,6 +284,83 @@ fn line(file: &mut impl Write, record: &Record, dropped: u64) -> io::Result<()> 
         took_ms: record.took.as_micros() as f64 / 1e3,
         dropped,
     };
-    serde_json::to_writer(&mut *file, &line)?;
-    file.write_all(b"\n")
+    serde_json::to_writer(&mut *text, &line)?;
+    text.push(b'\n');
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with so much room.
+    struct Disk {
+        has: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room);
+            if count == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= count;
+            self.has.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn record(path: &'static str) -> Record {
+        Record {
+            at: SystemTime::now(),
+            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+            method: Method::GET,
+            uri: Uri::from_static(path),
+            version: Version::HTTP_11,
+            status: 200,
+            bytes: 0,
+            level: 28,
+            waited: Duration::ZERO,
+            took: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn what_a_full_disk_swallowed_is_said_by_the_next_line_that_is_written() {
+        let mut one = Vec::new();
+        line(&mut one, &record("/0"), 0).unwrap();
+        // Room for one line and a part of the second.
+        let mut lines = Lines::new(Disk {
+            has: Vec::new(),
+            room: one.len() + 20,
+        });
+        for path in ["/0", "/1", "/2"] {
+            lines.push(&record(path));
+        }
+        lines.flush();
+        lines.push(&record("/3"));
+        lines.flush();
+        assert_eq!(lines.lost, 3);
+        lines.file.room = 1 << 20;
+        lines.flush();
+        lines.push(&record("/4"));
+        lines.push(&record("/5"));
+        lines.flush();
+        let text = String::from_utf8(lines.file.has).unwrap();
+        let whole: Vec<serde_json::Value> = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        let paths: Vec<_> = whole.iter().map(|line| line["path"].as_str()).collect();
+        assert_eq!(paths, [Some("/0"), Some("/4"), Some("/5")], "{text}");
+        assert_eq!(whole[1]["dropped"], 3);
+        assert_eq!(whole[2].get("dropped"), None);
+        assert_eq!(lines.lost, 0);
+    }
 }

@@ -20,7 +20,7 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// The folder whose files are served (*start*).
     pub root: PathBuf,
-    /// Certificate and key, if TLS is spoken (*start*; the files are read again).
+    /// Certificate and key, if TLS is spoken; a reload reads the files again.
     pub tls: Option<TlsFiles>,
     /// Which built-in endpoints there are.
     pub endpoints: Vec<Endpoint>,
@@ -36,7 +36,8 @@ pub struct Config {
     pub admission: Admission,
     /// What clients may use.
     pub limits: Limits,
-    /// Where the access log goes: a file, or `-` for standard output (*start*).
+    /// Where the access log goes: a file, or `-` for standard output (*start*; a reload opens the
+    /// name again).
     pub access_log: Option<PathBuf>,
     /// The Unix socket on which the server takes commands (*start*).
     pub control: Option<PathBuf>,
@@ -84,6 +85,19 @@ impl Config {
         let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
         config.check()?;
         Ok(config)
+    }
+
+    /// The settings marked *start* that `other` has otherwise.
+    pub(crate) fn restart_for(&self, other: &Config) -> Vec<&'static str> {
+        let changed = [
+            ("listen", self.listen != other.listen),
+            ("root", self.root != other.root),
+            ("receive-level", self.receive_level != other.receive_level),
+            ("access-log", self.access_log != other.access_log),
+            ("control", self.control != other.control),
+        ];
+        let changed = changed.into_iter().filter(|(_, changed)| *changed);
+        changed.map(|(name, _)| name).collect()
     }
 
     /// Are the values possible?

@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde_json::json;
 use upshift::Level;
 
-use crate::shared::{Control, Shared};
+use crate::shared::{Control, Reloaded, Shared};
 
 const HELP: &str = "\
 status                connections, requests, whether it drains
@@ -92,7 +92,7 @@ fn converse(mut stream: UnixStream, control: &Control) -> io::Result<()> {
 
 fn obey(line: &str, control: &Control) -> Result<String, String> {
     let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
-    let moved = |count: usize| format!("ok: {count} requests under way have another level\n");
+    let ok = |done: Reloaded| format!("ok: {done}\n");
     match command {
         "help" | "" => Ok(HELP.to_owned()),
         "status" => Ok(format!(
@@ -129,8 +129,8 @@ fn obey(line: &str, control: &Control) -> Result<String, String> {
                 Err(format!("no request {number} is under way"))
             }
         }
-        "priority" => control.add_rule(rest.parse()?).map(moved),
-        "reload" => control.reload().map(moved),
+        "priority" => control.add_rule(rest.parse()?).map(ok),
+        "reload" => control.reload().map(ok),
         "drain" => {
             control.drain();
             Ok("ok: draining\n".to_owned())

@@ -41,12 +41,12 @@
 //! | module | concern |
 //! |---|---|
 //! | `config`, `units` | what can be set |
-//! | `priority`, `rules` | the level of a request |
+//! | `priority`, `dictionary`, `rules` | the level of a request |
 //! | `admission`, `rates` | what is refused |
 //! | `server`, `shared`, `connection`, `sweep`, `tls` | connections and their time-outs |
 //! | `service`, `in_flight` | a request from head to end, and its `reprio` |
 //! | `site`, `files`, `reply`, `body` | responses |
-//! | `metrics`, `access_log`, `control` | what the operator sees and says |
+//! | `metrics`, `access_log`, `notice`, `control` | what the operator sees and says |
 
 #![forbid(unsafe_code)]
 
@@ -58,9 +58,11 @@ mod clock;
 mod config;
 mod connection;
 mod control;
+mod dictionary;
 mod files;
 mod in_flight;
 mod metrics;
+mod notice;
 mod priority;
 mod rates;
 mod reply;
@@ -79,4 +81,4 @@ pub use control::ask;
 pub use priority::Urgency;
 pub use rules::{Network, Rule};
 pub use server::{Server, Started};
-pub use shared::Control;
+pub use shared::{Control, Reloaded};

@@ -10,7 +10,10 @@
 //! So a level is 4 + 8 u, or 5 + 8 u for what may be shown in part (`i`): a large picture that
 //! fills line by line goes behind the scripts of the same urgency.
 
+use http::{HeaderMap, HeaderValue};
 use upshift::Level;
+
+use crate::dictionary::{self, Value};
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,32 +48,35 @@ impl Urgency {
     #[must_use]
     pub fn parse(field: &str) -> Urgency {
         let mut urgency = Urgency::default();
-        for member in field.split(',') {
-            // Parameters of a member are not ours.
-            let member = member.split(';').next().unwrap_or_default().trim();
-            let (key, value) = match member.split_once('=') {
-                Some((key, value)) => (key, Some(value)),
-                None => (member, None),
-            };
-            match (key, value) {
-                ("u", Some(value)) => {
-                    if let [digit @ b'0'..=b'7'] = value.as_bytes() {
-                        urgency.u = digit - b'0';
-                    }
-                }
-                ("i", None | Some("?1")) => urgency.incremental = true,
-                ("i", Some("?0")) => urgency.incremental = false,
-                _ => {
-                    let is_key = |c: char| {
-                        c.is_ascii_lowercase() || c.is_ascii_digit() || "_-.*".contains(c)
-                    };
-                    if key.is_empty() || !key.chars().all(is_key) {
-                        return Urgency::default();
-                    }
-                }
+        // The last of equal keys counts, also if it is of no use.
+        let read = dictionary::read(field, |key, value| match (key, value) {
+            ("u", Value::Integer(u @ 0..=7)) => urgency.u = u as u8,
+            ("u", _) => urgency.u = Urgency::default().u,
+            ("i", Value::Boolean(i)) => urgency.incremental = i,
+            ("i", _) => urgency.incremental = Urgency::default().incremental,
+            _ => {}
+        });
+        read.map_or_else(Urgency::default, |()| urgency)
+    }
+
+    /// What the `Priority` fields of a request ask for; several are one list (RFC 9110, section 5.3).
+    pub(crate) fn of(headers: &HeaderMap) -> Urgency {
+        let mut fields = headers.get_all("priority").iter();
+        let text = |field: &HeaderValue| field.to_str().map(str::to_owned);
+        match (fields.next(), fields.next()) {
+            (None, _) => Urgency::default(),
+            (Some(only), None) => only
+                .to_str()
+                .map_or_else(|_| Urgency::default(), Urgency::parse),
+            _ => {
+                let fields = headers.get_all("priority").iter().map(text);
+                let fields: Result<Vec<_>, _> = fields.collect();
+                fields.map_or_else(
+                    |_| Urgency::default(),
+                    |all| Urgency::parse(&all.join(", ")),
+                )
             }
         }
-        urgency
     }
 
     /// At most as urgent as `ceiling`.
@@ -113,8 +119,28 @@ mod tests {
         assert_eq!(read("u=\"1\""), (3, false));
         // The last one of equal keys counts.
         assert_eq!(read("u=1, u=6"), (6, false));
+        assert_eq!(read("u=1, i, u=x, i=2"), (3, false));
+        assert_eq!(read("x=\"i, u=0, \", u=05;i"), (5, false));
+        assert_eq!(read("u, i=?1;u=0"), (3, true));
         // No dictionary.
-        assert_eq!(read("u=1, ===, i"), (3, false));
+        for field in ["u=1, ===, i", "u=1,", "U=1, u=1", "u =1", "u=1 i"] {
+            assert_eq!(read(field), (3, false), "{field}");
+        }
+    }
+
+    #[test]
+    fn several_fields_are_one() {
+        let of = |fields: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for field in fields {
+                headers.append("priority", HeaderValue::from_static(field));
+            }
+            Urgency::of(&headers)
+        };
+        assert_eq!(of(&[]), Urgency::default());
+        assert_eq!(of(&["u=1"]), Urgency::parse("u=1"));
+        assert_eq!(of(&["u=1, i", "u=5"]), Urgency::parse("u=5, i"));
+        assert_eq!(of(&["u=1", "?"]), Urgency::default());
     }
 
     #[test]

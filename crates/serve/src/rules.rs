@@ -11,11 +11,13 @@
 //! # Ok::<(), String>(())
 //! ```
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Deserializer, de};
 use upshift::Level;
 
@@ -45,20 +47,16 @@ pub struct Rule {
 }
 
 impl Rule {
-    pub(crate) fn matches(
-        &self,
-        method: &Method,
-        uri: &Uri,
-        peer: IpAddr,
-        headers: &HeaderMap,
-    ) -> bool {
+    /// Does a request match, whose path is also written `plain`?
+    pub(crate) fn matches(&self, facts: &Facts, plain: &str) -> bool {
         let path = self
             .path
             .as_ref()
-            .is_none_or(|prefix| is_below(uri.path(), prefix));
-        let method = self.method.as_ref().is_none_or(|wanted| wanted == method);
-        let peer = self.peer.is_none_or(|network| network.contains(peer));
-        path && method && peer && self.header_matches(headers)
+            .is_none_or(|prefix| is_below(plain, prefix) || is_below(facts.uri.path(), prefix));
+        let method = self.method.as_ref();
+        let method = method.is_none_or(|wanted| *wanted == facts.method);
+        let peer = self.peer.is_none_or(|network| network.contains(facts.peer));
+        path && method && peer && self.header_matches(&facts.headers)
     }
 
     fn header_matches(&self, headers: &HeaderMap) -> bool {
@@ -68,6 +66,22 @@ impl Rule {
             Some((name, Some(value))) => headers.get_all(name).iter().any(|have| have == value),
         }
     }
+}
+
+/// A path as the rules see it, decoded and without empty segments, as files are named: who writes
+/// `/%61pi` or `//api` does not get around a rule for `/api`.
+pub(crate) fn plain(path: &str) -> Cow<'_, str> {
+    if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
+        return Cow::Borrowed(path);
+    }
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let segments = decoded.split('/');
+    let mut plain = String::with_capacity(decoded.len());
+    for segment in segments.filter(|segment| !matches!(*segment, "" | ".")) {
+        plain.push('/');
+        plain.push_str(segment);
+    }
+    Cow::Owned(plain)
 }
 
 fn is_below(path: &str, prefix: &str) -> bool {
@@ -255,12 +269,13 @@ mod tests {
             headers.insert(name, value.parse().unwrap());
         }
         let rule: Rule = rule.parse().unwrap();
-        rule.matches(
-            &method.parse().unwrap(),
-            &path.parse().unwrap(),
-            peer.parse().unwrap(),
-            &headers,
-        )
+        let facts = Facts {
+            method: method.parse().unwrap(),
+            uri: path.parse().unwrap(),
+            peer: peer.parse().unwrap(),
+            headers,
+        };
+        rule.matches(&facts, &plain(facts.uri.path()))
     }
 
     #[test]
@@ -269,6 +284,11 @@ mod tests {
             ("/api", true),
             ("/api/x?q", true),
             ("/apis", false),
+            ("/%61p%69/x", true),
+            ("//api//x", true),
+            ("/./api", true),
+            ("/%2fapi", true),
+            ("/x%2fapi", false),
             ("/", false),
         ] {
             assert_eq!(

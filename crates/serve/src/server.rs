@@ -29,6 +29,7 @@ use crate::control::Commands;
 use crate::files::Root;
 use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
+use crate::notice::Notices;
 use crate::rates::Rates;
 use crate::service::Http;
 use crate::shared::{Connections, Control, Live, Shared};
@@ -79,6 +80,7 @@ impl Server {
             shared: Shared {
                 receive: Level::new(live.config.receive_level)
                     .map_err(|error| error.to_string())?,
+                started_with: live.config.clone(),
                 live: RwLock::new(Arc::new(live)),
                 gates: Gates::new(),
                 rates: Rates::default(),
@@ -215,7 +217,8 @@ impl std::fmt::Debug for Started {
 }
 
 fn failed(error: BoxError) -> Response<Body> {
-    eprintln!("upshift serve: the service failed: {error}");
+    static FAILURES: Notices = Notices::new();
+    FAILURES.say(format_args!("the service failed: {error}"));
     reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the service failed\n")
 }
 
@@ -259,13 +262,14 @@ async fn none_left(shared: &Shared) {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    static FAILURES: Notices = Notices::new();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => admit(&shared, stream, peer),
             Err(error) if error.raw_os_error().is_some() => {
                 // Of one connection, or of a process that has run out of something.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted) {
-                    eprintln!("upshift serve: cannot accept: {error}");
+                    FAILURES.say(format_args!("cannot accept: {error}"));
                     time::sleep(OUT_OF_DESCRIPTORS).await;
                 }
             }

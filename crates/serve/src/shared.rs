@@ -1,6 +1,7 @@
 //! What all connections share, and what the operator can do to it.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::priority::Urgency;
 use crate::rates::{Rates, peer_key};
 use crate::rules::{Facts, Rule};
-use crate::tls;
+use crate::{rules, tls};
 
 /// The settings of the moment, and what follows from them.
 pub(crate) struct Live {
@@ -45,19 +46,18 @@ impl Live {
 
     /// The level of the rule that matches.
     pub(crate) fn rule_for(&self, facts: &Facts) -> Option<Level> {
-        let rules = self.config.priority.iter();
-        let matches =
-            |rule: &&Rule| rule.matches(&facts.method, &facts.uri, facts.peer, &facts.headers);
-        rules.into_iter().find(matches).map(|rule| rule.level)
+        let rules = &self.config.priority;
+        if rules.is_empty() {
+            return None;
+        }
+        let plain = rules::plain(facts.uri.path());
+        let matches = |rule: &&Rule| rule.matches(facts, &plain);
+        rules.iter().find(matches).map(|rule| rule.level)
     }
 
     /// The level that a client asks for and gets.
     pub(crate) fn own_level(&self, headers: &http::HeaderMap) -> Level {
-        let asked = headers
-            .get("priority")
-            .and_then(|value| value.to_str().ok());
-        let urgency = asked.map_or(Urgency::default(), Urgency::parse);
-        urgency.clamped(self.config.ceiling).level()
+        Urgency::of(headers).clamped(self.config.ceiling).level()
     }
 }
 
@@ -73,6 +73,7 @@ pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Syn
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) live: RwLock<Arc<Live>>,
+    pub(crate) started_with: Config,
     pub(crate) receive: Level,
     pub(crate) gates: Arc<Gates>,
     pub(crate) rates: Rates,
@@ -173,6 +174,26 @@ impl Connections {
     }
 }
 
+/// What a reload did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Requests under way that have another level.
+    pub moved: usize,
+    /// Settings that are other ones now, and take a restart.
+    pub restart: Vec<&'static str>,
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} requests under way have another level", self.moved)?;
+        if !self.restart.is_empty() {
+            let names = self.restart.join(", ");
+            write!(f, "; changed, but only a restart makes it so: {names}")?;
+        }
+        Ok(())
+    }
+}
+
 /// The operator's hand on a server: `Clone`, usable from any thread.
 #[derive(Clone)]
 pub struct Control {
@@ -187,27 +208,35 @@ impl Control {
     }
 
     /// Reads the configuration and the certificate again. What is under way goes on, at the
-    /// level that the new rules give it. Returns how many requests that moved.
+    /// level that the new rules give it. The access log goes to the file that has its name now.
     ///
     /// # Errors
     /// What is wrong with the configuration; the old one stays in force.
-    pub fn reload(&self) -> Result<usize, String> {
+    pub fn reload(&self) -> Result<Reloaded, String> {
         let config = match &self.shared.read_config {
             Some(read) => read()?,
             None => self.shared.live().config.clone(),
         };
-        Ok(self.shared.install(Live::new(config)?))
+        let restart = self.shared.started_with.restart_for(&config);
+        let moved = self.shared.install(Live::new(config)?);
+        if let Some(log) = &self.shared.log {
+            log.reopen();
+        }
+        Ok(Reloaded { moved, restart })
     }
 
-    /// Puts a rule before the others, until the next reload. Returns how many requests under way
-    /// it moved.
+    /// Puts a rule before the others, until the next reload.
     ///
     /// # Errors
     /// If the certificate cannot be read any more.
-    pub fn add_rule(&self, rule: Rule) -> Result<usize, String> {
+    pub fn add_rule(&self, rule: Rule) -> Result<Reloaded, String> {
         let mut config = self.shared.live().config.clone();
         config.priority.insert(0, rule);
-        Ok(self.shared.install(Live::new(config)?))
+        let moved = self.shared.install(Live::new(config)?);
+        Ok(Reloaded {
+            moved,
+            restart: Vec::new(),
+        })
     }
 
     /// Gives the request of this number (of [`requests`](Control::requests)) another level.

@@ -51,8 +51,9 @@ impl Answer {
     }
 }
 
-/// Evaluates the conditions in the order of RFC 9110, section 13.2.2.
-pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64) -> Answer {
+/// Evaluates the conditions in the order of RFC 9110, section 13.2.2; without `ranges` no part is
+/// asked for.
+pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges: bool) -> Answer {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let date =
         |name: HeaderName| text(name).and_then(|value| httpdate::parse_http_date(value).ok());
@@ -76,7 +77,7 @@ pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64) -> Ans
         Some(other) => httpdate::parse_http_date(other).is_ok_and(|date| date == file.modified),
     };
     match text(RANGE) {
-        Some(range) if fresh => part_of(range, size),
+        Some(range) if ranges && fresh => part_of(range, size),
         _ => Answer::Whole,
     }
 }
@@ -101,7 +102,8 @@ fn lists(headers: &HeaderMap, name: HeaderName, etag: &str, weak: bool) -> bool 
 
 /// One range of bytes; several, other units and what is not understood count as no range.
 fn part_of(range: &str, size: u64) -> Answer {
-    let Some(set) = range.trim().strip_prefix("bytes=") else {
+    let range = range.trim().split_once('=');
+    let Some((_, set)) = range.filter(|(unit, _)| unit.eq_ignore_ascii_case("bytes")) else {
         return Answer::Whole;
     };
     let Some((first, last)) = set.trim().split_once('-') else {
@@ -146,7 +148,7 @@ mod tests {
         }
         let file = Validators::new((784_111_777, 5), 1000, "");
         assert_eq!(file.etag, "\"2ebc98a1.5-3e8\"");
-        evaluate(&headers, &file, 1000)
+        evaluate(&headers, &file, 1000, true)
     }
 
     const TAG: &str = "\"2ebc98a1.5-3e8\"";
@@ -200,7 +202,10 @@ mod tests {
             ("bytes=5-2", Answer::Whole),
             ("bytes=0-1,5-6", Answer::Whole),
             ("bytes=+1-2", Answer::Whole),
+            ("Bytes=0-0", Answer::Part(0..1)),
             ("bytes=", Answer::Whole),
+            ("bytes=-", Answer::Whole),
+            ("bytes", Answer::Whole),
             ("lines=1-2", Answer::Whole),
             ("bytes=99999999999999999999-", Answer::Whole),
         ] {

@@ -10,6 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use rustix::fs::FileType;
+use rustix::io::Errno;
 
 use super::condition::{Answer, Validators, evaluate};
 use super::content::{FileBody, small};
@@ -18,7 +19,10 @@ use super::open::{Found, Root};
 use super::path::{Wrong, name_of};
 use crate::body::Body;
 use crate::config::Files;
+use crate::notice::Notices;
 use crate::reply;
+
+static FAILURES: Notices = Notices::new();
 
 /// Answers a request for a file.
 pub(crate) async fn respond(
@@ -35,14 +39,13 @@ pub(crate) async fn respond(
             .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
-    let mut response = match find(&root, settings, uri, headers).await {
+    // RFC 9110, section 14.2: ranges are for GET.
+    let ranges = method == Method::GET;
+    let mut response = match find(&root, settings, uri, headers, ranges).await {
         Ok(response) => response,
         Err(error) => {
-            eprintln!("upshift serve: {}: {error}", uri.path());
-            reply::text(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "the file cannot be read\n",
-            )
+            FAILURES.say(format_args!("{}: {error}", uri.path()));
+            unreadable(&error)
         }
     };
     if method == Method::HEAD {
@@ -56,6 +59,7 @@ async fn find(
     settings: &Files,
     uri: &Uri,
     headers: &HeaderMap,
+    ranges: bool,
 ) -> std::io::Result<Response<Body>> {
     let name = match name_of(uri.path(), settings.hidden) {
         Ok(name) => name,
@@ -67,14 +71,14 @@ async fn find(
     };
     match found.kind {
         FileType::RegularFile if !name.folder => {
-            file(root, settings, &name.relative, found, headers).await
+            file(root, settings, &name.relative, found, headers, ranges).await
         }
         FileType::Directory if !name.folder => Ok(redirect(uri)),
         FileType::Directory => {
             let index = format!("{}/{}", name.relative, settings.index);
             match root.find(&index).await? {
                 Some(found) if found.kind.is_file() => {
-                    file(root, settings, &index, found, headers).await
+                    file(root, settings, &index, found, headers, ranges).await
                 }
                 _ if settings.listing => list(root, found, name.relative, settings.hidden).await,
                 _ => Ok(not_found()),
@@ -82,6 +86,16 @@ async fn find(
         }
         _ => Ok(not_found()),
     }
+}
+
+/// Of a file that is there.
+fn unreadable(error: &std::io::Error) -> Response<Body> {
+    let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
+    if short.contains(&error.raw_os_error()) {
+        return reply::later(StatusCode::SERVICE_UNAVAILABLE, "too much at a time\n");
+    }
+    let why = "the file cannot be read\n";
+    reply::text(StatusCode::INTERNAL_SERVER_ERROR, why)
 }
 
 fn not_found() -> Response<Body> {
@@ -128,6 +142,7 @@ async fn file(
     name: &str,
     found: Found,
     headers: &HeaderMap,
+    ranges: bool,
 ) -> std::io::Result<Response<Body>> {
     let kind = content_type(name);
     let squeezable = settings.precompressed && is_squeezable(kind);
@@ -145,7 +160,7 @@ async fn file(
         }
     }
     let file = Validators::new(found.modified, found.size, encoding.unwrap_or_default());
-    let answer = evaluate(headers, &file, found.size);
+    let answer = evaluate(headers, &file, found.size, ranges);
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.status();
     let size = found.size;
@@ -229,33 +244,35 @@ fn is_squeezable(kind: &str) -> bool {
         )
 }
 
-/// The codings that the client accepts and there may be files of, the smallest first.
+/// The codings that the client accepts and there may be files of: as it weighs them, of equal ones
+/// the smallest first (RFC 9110, section 12.5.3).
 fn accepted(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let accepts = |coding: &str| {
+    let weight = |coding: &str| {
         headers
             .get_all(ACCEPT_ENCODING)
             .iter()
             .filter_map(|value| value.to_str().ok())
             .flat_map(|value| value.split(','))
-            .any(|item| {
+            .find_map(|item| {
                 let mut parts = item.split(';').map(str::trim);
-                let named = parts
-                    .next()
-                    .is_some_and(|name| name.eq_ignore_ascii_case(coding));
-                let refused = parts.any(|part| {
-                    part.strip_prefix("q=")
-                        .is_some_and(|q| q.parse().is_ok_and(|q: f32| q <= 0.0))
-                });
-                named && !refused
+                let named = parts.next()?.eq_ignore_ascii_case(coding);
+                let weight = parts
+                    .filter_map(|part| part.split_once('='))
+                    .find(|(name, _)| name.trim().eq_ignore_ascii_case("q"))
+                    .map_or(1.0, |(_, q)| q.trim().parse().unwrap_or(0.0));
+                named.then_some(weight)
             })
     };
-    let both = [
-        ("br", ".br", accepts("br")),
-        ("gzip", ".gz", accepts("gzip")),
-    ];
+    let any = weight("*").unwrap_or(0.0);
+    let plain: f32 = weight("identity").unwrap_or(0.0);
+    let mut both = [("br", ".br"), ("gzip", ".gz")].map(|(coding, suffix)| {
+        let weight = weight(coding).unwrap_or(any);
+        (weight, coding, suffix)
+    });
+    both.sort_by(|one, other| other.0.total_cmp(&one.0));
     both.into_iter()
-        .filter(|(_, _, accepted)| *accepted)
-        .map(|(coding, suffix, _)| (coding, suffix))
+        .filter(move |(weight, _, _)| *weight > 0.0 && *weight >= plain)
+        .map(|(_, coding, suffix)| (coding, suffix))
 }
 
 #[cfg(test)]
@@ -289,9 +306,22 @@ mod tests {
                 .map(|(coding, _)| coding)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(of("gzip, deflate, br;q=0.5"), ["br", "gzip"]);
-        assert_eq!(of("br;q=0, gzip;q=1.0"), ["gzip"]);
-        assert_eq!(of("identity"), [] as [&str; 0]);
+        for (value, codings) in [
+            ("gzip, deflate, br", &["br", "gzip"][..]),
+            ("gzip, deflate, br;q=0.5", &["gzip", "br"]),
+            ("br;q=0, gzip;q=1.0", &["gzip"]),
+            ("br; Q=0.000, GZIP ; q = 0.1", &["gzip"]),
+            ("*", &["br", "gzip"]),
+            ("*, br;q=0", &["gzip"]),
+            ("*;q=0, gzip", &["gzip"]),
+            ("identity;q=0, gzip", &["gzip"]),
+            ("identity;q=0.8, gzip;q=0.5", &[]),
+            ("gzip;q=x", &[]),
+            ("identity", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(of(value), codings, "{value}");
+        }
     }
 
     #[test]

@@ -40,6 +40,9 @@ fn ranges_of_small_and_large_files() {
     let answer = server.get("/x.bin", "range: bytes=300000-\r\n");
     assert_eq!(answer.status, 416);
     assert_eq!(answer.header("content-range"), Some("bytes */300000"));
+    let head = server.ask("HEAD", "/x.bin", "range: bytes=0-1\r\n");
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    assert_eq!(head.header("content-length"), Some("300000"));
     let answer = server.get("/x.bin", "range: bytes=0-1,4-5\r\n");
     assert_eq!((answer.status, answer.body.len()), (200, 300_000));
 }

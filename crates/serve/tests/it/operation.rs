@@ -70,7 +70,9 @@ fn a_reload_changes_rules_and_a_wrong_one_changes_nothing() {
         priority: vec!["/x=11".parse().unwrap()],
         ..Config::default()
     });
-    assert_eq!(server.control.reload(), Ok(0));
+    let done = server.control.reload().unwrap();
+    assert_eq!(done.moved, 0);
+    assert_eq!(done.restart, ["listen", "root"]);
     assert_eq!(server.get("/x", "").text(), "11");
 }
 

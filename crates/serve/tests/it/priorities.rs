@@ -126,7 +126,7 @@ fn the_operator_moves_requests_under_way() {
         .control
         .add_rule("/work=50".parse().unwrap())
         .unwrap();
-    assert_eq!(moved, 0, "nothing is under way any more");
+    assert_eq!(moved.moved, 0, "nothing is under way any more");
     assert_eq!(server.get("/work", "priority: u=0\r\n").text(), "50");
 }
 
