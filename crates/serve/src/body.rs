@@ -4,7 +4,6 @@ use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -102,6 +101,8 @@ pub struct RequestBody {
     inner: Incoming,
     conn: Arc<Conn>,
     left: u64,
+    /// It has been waited for, and is not over.
+    awaited: bool,
 }
 
 /// The body of a request is larger than the server takes.
@@ -122,6 +123,7 @@ impl RequestBody {
             inner,
             conn,
             left: limit,
+            awaited: false,
         }
     }
 }
@@ -135,6 +137,10 @@ impl HttpBody for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) else {
+            if !self.awaited {
+                self.awaited = true;
+                self.conn.begin_body();
+            }
             self.conn.waits_for_body();
             return Poll::Pending;
         };
@@ -163,7 +169,9 @@ impl HttpBody for RequestBody {
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
-        self.conn.body_waits.store(0, Relaxed);
+        if self.awaited {
+            self.conn.end_body();
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use upshift::CoroutineId;
 use crate::config::Limits;
 
 /// Below so many bytes per second a body is taken for an attack.
-const SLOWEST_BODY: u64 = 1024;
+const SLOWEST_BODY: u128 = 1024;
 
 /// One connection. Times are ms of the coarse clock; 0 is "not waiting".
 #[derive(Debug)]
@@ -34,9 +34,16 @@ pub(crate) struct Conn {
     head_since: AtomicU64,
     idle_since: AtomicU64,
     write_since: AtomicU64,
-    pub(crate) body_waits: AtomicU64,
-    body_since: AtomicU64,
+    /// Request bodies that have been waited for and are not over; what follows is about all of them.
+    bodies: AtomicU32,
+    body_waits: AtomicU64,
+    /// Waited for bodies before, in ms: handlers may take their time between two parts.
+    body_waited: AtomicU64,
     body_bytes: AtomicU64,
+    /// Response bodies of HTTP/2, the next part of which the client has to make room for.
+    untaken: AtomicU32,
+    /// Such a body came to wait, or went on.
+    taken_at: AtomicU64,
 }
 
 impl Conn {
@@ -51,9 +58,12 @@ impl Conn {
             head_since: AtomicU64::new(now),
             idle_since: AtomicU64::new(0),
             write_since: AtomicU64::new(0),
+            bodies: AtomicU32::new(0),
             body_waits: AtomicU64::new(0),
-            body_since: AtomicU64::new(0),
+            body_waited: AtomicU64::new(0),
             body_bytes: AtomicU64::new(0),
+            untaken: AtomicU32::new(0),
+            taken_at: AtomicU64::new(0),
         }
     }
 
@@ -77,8 +87,19 @@ impl Conn {
     pub(crate) fn end_request(&self) {
         if self.active.fetch_sub(1, Relaxed) == 1 {
             self.idle_since.store(self.now(), Relaxed);
-            self.body_since.store(0, Relaxed);
+        }
+    }
+
+    pub(crate) fn begin_body(&self) {
+        if self.bodies.fetch_add(1, Relaxed) == 0 {
+            self.body_waited.store(0, Relaxed);
             self.body_bytes.store(0, Relaxed);
+        }
+    }
+
+    pub(crate) fn end_body(&self) {
+        if self.bodies.fetch_sub(1, Relaxed) == 1 {
+            self.body_waits.store(0, Relaxed);
         }
     }
 
@@ -86,14 +107,27 @@ impl Conn {
         if self.body_waits.load(Relaxed) == 0 {
             self.body_waits.store(self.now(), Relaxed);
         }
-        if self.body_since.load(Relaxed) == 0 {
-            self.body_since.store(self.now(), Relaxed);
-        }
     }
 
     pub(crate) fn has_body(&self, bytes: u64) {
-        self.body_waits.store(0, Relaxed);
+        let since = self.body_waits.swap(0, Relaxed);
+        if since != 0 {
+            let waited = self.now().saturating_sub(since);
+            self.body_waited.fetch_add(waited, Relaxed);
+        }
         self.body_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// A part of an HTTP/2 response is there, and waits for the client.
+    pub(crate) fn offers(&self) {
+        self.untaken.fetch_add(1, Relaxed);
+        self.taken_at.store(self.now(), Relaxed);
+    }
+
+    /// The client has made room for it, or its stream is over.
+    pub(crate) fn offers_no_more(&self) {
+        self.untaken.fetch_sub(1, Relaxed);
+        self.taken_at.store(self.now(), Relaxed);
     }
 
     fn received(&self) {
@@ -132,14 +166,19 @@ impl Conn {
         if over(&self.write_since, limits.write_timeout) {
             return Some("write");
         }
+        // One stream that moves is enough: they share the connection in turn.
+        if self.untaken.load(Relaxed) != 0 && over(&self.taken_at, limits.write_timeout) {
+            return Some("write");
+        }
         if over(&self.body_waits, limits.body_timeout) {
             return Some("body");
         }
         // A trickle: the first bytes may take as long as a pause, the rest has to keep up.
-        if over(&self.body_since, limits.body_timeout) && self.body_waits.load(Relaxed) != 0 {
-            let grace = limits.body_timeout.as_millis() as u64;
-            let elapsed = now - self.body_since.load(Relaxed) - grace;
-            if self.body_bytes.load(Relaxed) < elapsed * SLOWEST_BODY / 1000 {
+        let waits = self.body_waits.load(Relaxed);
+        if waits != 0 && !limits.body_timeout.is_zero() {
+            let waited = self.body_waited.load(Relaxed) + now.saturating_sub(waits);
+            let late = u128::from(waited).saturating_sub(limits.body_timeout.as_millis());
+            if u128::from(self.body_bytes.load(Relaxed)) < late * SLOWEST_BODY / 1000 {
                 return Some("body");
             }
         }
@@ -249,9 +288,10 @@ mod tests {
         let limits = Limits::default();
         let (conn, clock) = conn(1);
         conn.begin_request();
+        conn.begin_body();
         for second in 1..60u64 {
-            clock.store(second * 1000, Relaxed);
             conn.waits_for_body();
+            clock.store(second * 1000, Relaxed);
             conn.has_body(1);
         }
         conn.waits_for_body();
@@ -259,5 +299,60 @@ mod tests {
         conn.has_body(1 << 20);
         conn.waits_for_body();
         assert_eq!(conn.overdue(60_000, &limits), None);
+    }
+
+    #[test]
+    fn small_bodies_beside_a_long_response_are_no_trickle() {
+        let limits = Limits::default();
+        let (conn, clock) = conn(1);
+        // A response without end on another stream.
+        conn.begin_request();
+        for minute in 1..60u64 {
+            clock.store(minute * 60_000, Relaxed);
+            conn.begin_request();
+            conn.begin_body();
+            conn.waits_for_body();
+            assert_eq!(conn.overdue(minute * 60_000 + 250, &limits), None);
+            conn.has_body(10);
+            conn.end_body();
+            conn.end_request();
+        }
+    }
+
+    #[test]
+    fn a_handler_that_reads_slowly_is_not_blamed_on_the_client() {
+        let limits = Limits::default();
+        let (conn, clock) = conn(1);
+        conn.begin_request();
+        conn.begin_body();
+        for minute in 1..60u64 {
+            clock.store(minute * 60_000, Relaxed);
+            conn.waits_for_body();
+            assert_eq!(conn.overdue(minute * 60_000 + 250, &limits), None);
+            conn.has_body(10);
+        }
+    }
+
+    #[test]
+    fn streams_that_nobody_reads_are_overdue_unless_one_moves() {
+        let limits = Limits::default();
+        let (conn, clock) = conn(1);
+        conn.speaks_two();
+        conn.begin_request();
+        conn.begin_request();
+        conn.offers();
+        conn.offers();
+        clock.store(20_000, Relaxed);
+        conn.offers_no_more();
+        conn.offers();
+        assert_eq!(conn.overdue(50_000, &limits), None);
+        assert_eq!(conn.overdue(50_001, &limits), Some("write"));
+        conn.offers_no_more();
+        conn.offers_no_more();
+        assert_eq!(
+            conn.overdue(1_000_000, &limits),
+            None,
+            "handlers may take their time"
+        );
     }
 }

@@ -243,7 +243,7 @@ impl Future for Exchanging {
             return Poll::Ready(Err("a response was polled after its completion".into()));
         };
         exchange.status = response.status().as_u16();
-        Poll::Ready(Ok(response.map(|inner| Counted { inner, exchange })))
+        Poll::Ready(Ok(response.map(|inner| Counted::new(inner, exchange))))
     }
 }
 
@@ -306,6 +306,39 @@ impl Drop for Exchange {
 pub(crate) struct Counted {
     inner: Body,
     exchange: Exchange,
+    /// The client has to take what was handed out. Of HTTP/1 the socket tells.
+    offers: bool,
+}
+
+impl Counted {
+    fn new(inner: Body, exchange: Exchange) -> Counted {
+        let mut this = Counted {
+            inner,
+            exchange,
+            offers: false,
+        };
+        this.offer(true);
+        this
+    }
+
+    #[inline]
+    fn offer(&mut self, offers: bool) {
+        if self.exchange.version < Version::HTTP_2 || self.offers == offers {
+            return;
+        }
+        self.offers = offers;
+        if offers {
+            self.exchange.conn.offers();
+        } else {
+            self.exchange.conn.offers_no_more();
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.offer(false);
+    }
 }
 
 impl HttpBody for Counted {
@@ -317,7 +350,9 @@ impl HttpBody for Counted {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.offer(false);
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        self.offer(frame.is_some());
         if let Some(Ok(frame)) = &frame {
             self.exchange.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
         }

@@ -227,3 +227,39 @@ fn frames_that_are_wrong_end_the_connection() {
     }
     assert!(server.is_well());
 }
+
+#[test]
+fn who_opens_no_window_for_what_it_asked_for_is_cut_off() {
+    let folder = Folder::new();
+    folder.write("plaintext", vec![7; 1 << 20]);
+    let server = Running::with(&folder.0, |config| {
+        config.limits.write_timeout = std::time::Duration::from_millis(500);
+        // So that the file of this name is there.
+        config
+            .endpoints
+            .retain(|endpoint| *endpoint == upshift_serve::Endpoint::Healthz);
+    });
+    let mut stream = open(&server);
+    const INITIAL_WINDOW_SIZE: u8 = 4;
+    for (n, window) in [0u32, 1000].into_iter().enumerate() {
+        let mut setting = vec![0, INITIAL_WINDOW_SIZE];
+        setting.extend_from_slice(&window.to_be_bytes());
+        stream.write_all(&frame(SETTINGS, 0, 0, &setting)).unwrap();
+        let id = 2 * n as u32 + 1;
+        let head = frame(HEADERS, END_STREAM | END_HEADERS, id, &get_plaintext());
+        stream.write_all(&head).unwrap();
+    }
+    server.wait_for_requests(2);
+    // It reads, and says that it is there.
+    let mut pings = stream.try_clone().unwrap();
+    let alive = std::thread::spawn(move || {
+        while pings.write_all(&frame(PING, 0, 0, &[0; 8])).is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    });
+    rest(&mut stream);
+    alive.join().unwrap();
+    server.wait_until_idle();
+    server.wait_for_requests(0);
+    assert!(server.is_well());
+}
