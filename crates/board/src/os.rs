@@ -21,6 +21,9 @@ use crate::layout::{GLOBAL_BYTES, GlobalPage, LOCAL_BYTES, LocalPage};
 /// Descriptors one packet carries at most: a page and a doorbell for each vCPU.
 pub const DESCRIPTORS: usize = 1 + crate::layout::VCPUS;
 
+/// Descriptors that the kernel lets one packet carry (SCM_MAX_FD).
+const MOST_DESCRIPTORS: usize = 253;
+
 /// Seals of a local page: its length is fixed, and so are the seals.
 pub const LOCAL_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
@@ -226,6 +229,17 @@ pub fn send(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> i
     }
 }
 
+/// A packet as it arrived.
+#[derive(Debug)]
+pub struct Packet {
+    /// How many bytes of the buffer it has filled. 0: the other side has closed.
+    pub bytes: usize,
+    /// Its descriptors.
+    pub fds: Vec<OwnedFd>,
+    /// Whether that is all of it, and no more than [`DESCRIPTORS`].
+    pub whole: bool,
+}
+
 /// Receives one packet: how many bytes it has, and its descriptors. 0 bytes: the other side has closed.
 ///
 /// # Errors
@@ -236,7 +250,27 @@ pub fn receive(
     buffer: &mut [u8],
     flags: RecvFlags,
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    match receive_any(socket, buffer, flags)? {
+        Packet {
+            bytes,
+            fds,
+            whole: true,
+        } => Ok((bytes, fds)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// As [`receive`], for those who may not close what they are sent: descriptors of packets that are too long are handed over, too.
+/// Only if no descriptors are left are some closed here.
+///
+/// # Errors
+/// The kernel's; `WouldBlock` as with [`receive`].
+pub fn receive_any(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> io::Result<Packet> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
     let mut parts = [IoSliceMut::new(buffer)];
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
@@ -252,13 +286,12 @@ pub fn receive(
             fds.extend(received);
         }
     }
-    if received
-        .flags
-        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-    {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    Ok((received.bytes, fds))
+    let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
+    Ok(Packet {
+        bytes: received.bytes,
+        whole: !received.flags.intersects(cut) && fds.len() <= DESCRIPTORS,
+        fds,
+    })
 }
 
 /// A doorbell: an eventfd that does not block.

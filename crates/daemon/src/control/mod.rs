@@ -16,8 +16,10 @@
 //! |---|---|
 //! | `requests.rs` | what a message means, and the answer |
 //! | `session.rs` | one registration |
+//! | `closer.rs` | closing what came from clients, which may take long |
 //! | `slots.rs` | words of the global page |
 
+mod closer;
 mod requests;
 mod session;
 mod slots;
@@ -31,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::net::{RecvFlags, SocketFlags};
+use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 use rustix::time::ClockId;
 use upshift_board::wire;
 
@@ -41,6 +43,7 @@ use crate::listen::Listener;
 use crate::peer::Peer;
 use crate::shared::{DAEMON, Shared};
 
+use closer::Closer;
 pub(crate) use session::Session;
 use slots::Slots;
 
@@ -77,6 +80,7 @@ pub(crate) struct Control {
     /// Threads that belong to some session.
     claimed: HashSet<i32>,
     pub(crate) started: Instant,
+    closer: Closer,
     window: (Instant, Duration),
 }
 
@@ -116,6 +120,7 @@ impl Control {
             schedulers: HashMap::new(),
             claimed: HashSet::new(),
             started: Instant::now(),
+            closer: Closer::default(),
             window: (Instant::now(), Duration::ZERO),
         })
     }
@@ -167,6 +172,14 @@ impl Control {
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTS {
+            if self.closer.is_full() {
+                self.shared.complain("closing", || {
+                    "nobody may connect until what clients have sent can be closed: somebody sends descriptors that linger"
+                        .to_string()
+                });
+                std::thread::sleep(WINDOW);
+                return;
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match rustix::net::accept_with(&self.listener.socket, flags) {
                 Ok(socket) => socket,
@@ -181,7 +194,8 @@ impl Control {
                 }
                 Err(_) => return,
             };
-            if let Err(error) = self.add(socket) {
+            if let Err((socket, error)) = self.add(socket) {
+                self.close(vec![socket]);
                 self.shared.counts.refused.fetch_add(1, Relaxed);
                 self.shared
                     .complain("connection", || format!("a connection was closed: {error}"));
@@ -189,13 +203,18 @@ impl Control {
         }
     }
 
-    fn add(&mut self, socket: OwnedFd) -> io::Result<()> {
-        let peer = Peer::of(socket.as_fd(), self.shared.machine.as_ref())?;
+    /// An error comes with the socket, which may not be closed here.
+    fn add(&mut self, socket: OwnedFd) -> Result<(), (OwnedFd, io::Error)> {
+        let peer = match Peer::of(socket.as_fd(), self.shared.machine.as_ref()) {
+            Ok(peer) => peer,
+            Err(error) => return Err((socket, error)),
+        };
         if !self.admission.connect(peer.user, Instant::now()) {
-            return Err(io::Error::other(format!(
+            let text = format!(
                 "user {} has as many as limits.connections_per_user allows",
                 peer.user
-            )));
+            );
+            return Err((socket, io::Error::other(text)));
         }
         let key = self.next;
         self.next += 2;
@@ -211,7 +230,7 @@ impl Control {
         });
         if let Err(error) = watched {
             self.admission.disconnect(peer.user);
-            return Err(error.into());
+            return Err((socket, error.into()));
         }
         let connection = Connection {
             socket,
@@ -228,30 +247,35 @@ impl Control {
             return;
         };
         let mut message = wire::buffer();
-        let received = upshift_board::os::receive(
+        let received = upshift_board::os::receive_any(
             connection.socket.as_fd(),
             &mut message,
             RecvFlags::DONTWAIT,
         );
-        match received {
-            Ok((0, _)) => self.drop_connection(key),
-            Ok((length, fds)) => {
-                if self.answer(key, &message[..length], &fds).is_err() {
-                    // It does not take its answers.
-                    self.drop_connection(key);
-                }
-            }
+        let packet = match received {
+            Ok(packet) => packet,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
                     self.drop_connection(key);
                 }
+                return;
             }
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                if self.refuse_malformed(key).is_err() {
-                    self.drop_connection(key);
-                }
-            }
-            Err(_) => self.drop_connection(key),
+            Err(_) => return self.drop_connection(key),
+        };
+        let answered = match packet.bytes {
+            _ if !packet.whole => self.refuse_malformed(key),
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            length => self.answer(key, &message[..length], &packet.fds),
+        };
+        let foreign = packet.fds.into_iter().filter(|file| !is_memory(file));
+        let foreign: Vec<OwnedFd> = foreign.collect();
+        let too_much = !foreign.is_empty() && self.closer.is_full();
+        if !foreign.is_empty() {
+            self.close(foreign);
+        }
+        // It has closed, or does not take its answers, or there is no end to what it sends.
+        if answered.is_err() || too_much {
+            self.drop_connection(key);
         }
     }
 
@@ -264,7 +288,15 @@ impl Control {
                 self.end_session(session, connection.peer.user);
             }
             self.admission.disconnect(connection.peer.user);
+            // At once, however long closing takes.
+            let _ = rustix::net::shutdown(&connection.socket, Shutdown::Both);
+            self.close(vec![connection.socket]);
         }
+    }
+
+    /// Closes what a client has sent, or what may hold it.
+    fn close(&self, all: Vec<OwnedFd>) {
+        self.closer.close(all, &self.shared);
     }
 
     /// Gives back what belongs to the session, and forgets it.
@@ -331,4 +363,9 @@ impl Control {
         self.schedulers.clear();
         let _ = &self.stop;
     }
+}
+
+/// Whether closing it waits for nobody: only memory files can be asked for their seals.
+fn is_memory(file: &OwnedFd) -> bool {
+    rustix::fs::fcntl_get_seals(file).is_ok()
 }

@@ -12,7 +12,7 @@
 //!
 //! System calls: the wait; one per thread whose band changes. While no band changes there is none but the wait. While two or more
 //! vCPUs compete it wakes by itself each 36 ms (each quantum if equals share an elevated band), and looks at the CPU time of
-//! who is elevated: some µs.
+//! who is elevated: some µs. A cooperative daemon takes a turn each quantum then.
 //!
 //! | file | concern |
 //! |---|---|

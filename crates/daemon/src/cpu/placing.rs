@@ -9,12 +9,17 @@
 //! A thread is recorded when it is first moved. Until then, and for threads that had another policy than SCHED_OTHER
 //! (SCHED_BATCH, SCHED_RR), `Fair` means `Own`: demoted is what it had.
 //!
+//! A thread may end without a word, and its number come to mean a thread of anybody. So it is recorded, which fixes the start
+//! time, *before* its clock proves that it still is the one that was registered; and as long as it is recorded, it is looked at
+//! more often than numbers can come round (`watch.rs`).
+//!
 //! A change of place is one system call, 0.3–1 µs; the first hold and a release some 15 µs.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use upshift_board::wire::Role;
 use upshift_elevate::{Class, Elevated, Elevator, Priority, Tid};
 
@@ -105,6 +110,18 @@ impl Charge {
         self.guard.is_some()
     }
 
+    /// Whether it has ended, whatever has its number now. 2 µs.
+    pub(crate) fn has_ended(&self, machine: &dyn Machine) -> bool {
+        let time = machine.cpu_time(self.clock.as_fd());
+        time.is_err_and(|error| error.raw_os_error() == Some(Errno::SRCH.raw_os_error()))
+    }
+
+    /// It has ended: it is given back as far as it is still there, and left alone from now on.
+    pub(crate) fn end(&mut self) {
+        self.release();
+        self.gone = true;
+    }
+
     /// ns of CPU since the last call; 0 if that is not known.
     pub(crate) fn spent(&mut self, machine: &dyn Machine) -> io::Result<u64> {
         let total = machine.cpu_time(self.clock.as_fd())?;
@@ -133,7 +150,13 @@ impl Charge {
     }
 
     /// Moves the thread to `target`.
-    pub(crate) fn move_to(&mut self, target: Place, elevator: &Elevator, now: Instant) -> Placed {
+    pub(crate) fn move_to(
+        &mut self,
+        target: Place,
+        elevator: &Elevator,
+        machine: &dyn Machine,
+        now: Instant,
+    ) -> Placed {
         if target == self.place {
             return Placed::Already;
         }
@@ -141,21 +164,19 @@ impl Charge {
             return Placed::Already;
         }
         self.barred_until = None;
-        match self.try_move(target, elevator) {
+        match self.try_move(target, elevator, machine) {
             Ok(place) if place == self.place => Placed::Already,
             Ok(place) => {
                 self.place = place;
                 self.rose |= self.is_elevated();
                 Placed::Moved
             }
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
-                self.release();
-                self.gone = true;
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {
+                self.end();
                 Placed::Gone
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.release();
-                self.gone = true;
+                self.end();
                 Placed::Gone
             }
             Err(error) => {
@@ -165,19 +186,27 @@ impl Charge {
         }
     }
 
-    fn try_move(&mut self, target: Place, elevator: &Elevator) -> io::Result<Place> {
+    fn try_move(
+        &mut self,
+        target: Place,
+        elevator: &Elevator,
+        machine: &dyn Machine,
+    ) -> io::Result<Place> {
         if target == Place::Own || (target == Place::Fair && (!self.is_held() || !self.was_fair)) {
             self.release();
             return Ok(Place::Own);
         }
-        let guard = match &mut self.guard {
-            Some(guard) => guard,
-            empty => {
-                let guard = elevator.hold(self.tid)?;
-                let former = guard.former().map(|former| former.class());
-                self.was_fair = matches!(former, Some(Class::Other { .. }));
-                empty.insert(guard)
+        if self.guard.is_none() {
+            let guard = elevator.hold(self.tid)?;
+            if self.has_ended(machine) {
+                return Err(Errno::SRCH.into());
             }
+            let former = guard.former().map(|former| former.class());
+            self.was_fair = matches!(former, Some(Class::Other { .. }));
+            self.guard = Some(guard);
+        }
+        let Some(guard) = &self.guard else {
+            return Ok(self.place);
         };
         match target {
             Place::Fifo(priority) => guard.set(priority)?,

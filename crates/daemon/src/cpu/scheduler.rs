@@ -19,7 +19,7 @@ use upshift_elevate::{Elevated, Priority};
 
 use crate::bucket::Bucket;
 use crate::cpu::entrant::Entry;
-use crate::cpu::placing::{Place, Placed};
+use crate::cpu::placing::{Charge, Place, Placed};
 use crate::cpu::watch::Watch;
 use crate::cpu::{Command, Mailbox};
 use crate::rank::{self, Entrant};
@@ -71,7 +71,7 @@ impl Scheduler {
         machine.watch(epoll.as_fd(), mailbox.bell.as_fd(), MAILBOX)?;
         let now = Instant::now();
         Ok(Scheduler {
-            watch: Watch::new(&shared.config, now),
+            watch: Watch::new(&shared.config, shared.enforcing(), now),
             cpu,
             shared,
             mailbox,
@@ -323,7 +323,7 @@ impl Scheduler {
                 } else {
                     target
                 };
-                match charge.move_to(target, elevator, now) {
+                match charge.move_to(target, elevator, shared.machine.as_ref(), now) {
                     Placed::Already | Placed::Moved => {}
                     Placed::Gone => gone = true,
                     Placed::Refused(error) => {
@@ -335,7 +335,7 @@ impl Scheduler {
                 }
             }
             if gone {
-                entry.charges.retain(|charge| charge.exists());
+                entry.charges.retain(Charge::exists);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Who takes more than his share of one CPU.
 //!
-//! While somebody is elevated, each 36 ms the CPU time of the elevated threads is looked at (2 µs a thread):
+//! While vCPUs compete, each 36 ms the CPU time of the elevated threads is looked at (2 µs a thread):
 //!
 //! * If workers have used so much of it that nobody else can have had his share, there is a *breath*: for some 2 ms those who used
 //!   it, and the vCPUs of the lowest class, run in SCHED_IDLE, that is: only if no other program wants the CPU. So a
@@ -10,7 +10,10 @@
 //! * A thread that has been moved to another CPU, where it would stand in the way of others, is put out: given back and not
 //!   elevated until it is registered again.
 //!
-//! What a process *says* plays no part in this.
+//! * A thread that has ended without a word is forgotten before its number can come to mean another one.
+//!
+//! What a process *says* plays no part in this. A cooperative daemon has nobody to look at; it takes a turn each quantum instead,
+//! because who falls asleep keeps its rank and does not ring, and those who give way to it go on only when they see that.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -19,6 +22,7 @@ use upshift_board::wire::Role;
 use upshift_elevate::sys::CpuSet;
 
 use crate::config::Config;
+use crate::cpu::placing::Charge;
 use crate::cpu::scheduler::Scheduler;
 
 /// Time between two looks.
@@ -36,17 +40,20 @@ const EJECTED: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub(super) struct Watch {
     looked: Instant,
+    /// Time between two looks, or turns.
+    every: Duration,
     breath: Duration,
     breath_until: Option<Instant>,
     dispatcher_percent: u64,
 }
 
 impl Watch {
-    pub(super) fn new(config: &Config, now: Instant) -> Watch {
+    pub(super) fn new(config: &Config, enforcing: bool, now: Instant) -> Watch {
         // A little more than asked for, because waking up takes time.
         let share = f64::from(config.bystander_percent + 1) / 100.0;
         Watch {
             looked: now,
+            every: if enforcing { LOOK } else { config.quantum },
             breath: LOOK.mul_f64(share / (1.0 - share)),
             breath_until: None,
             dispatcher_percent: u64::from(config.limits.dispatcher_percent),
@@ -54,7 +61,7 @@ impl Watch {
     }
 
     pub(super) fn next_look(&self) -> Instant {
-        self.looked + LOOK
+        self.looked + self.every
     }
 
     /// How long a doorbell that rang too often is not listened to.
@@ -63,7 +70,7 @@ impl Watch {
     }
 
     pub(super) fn start_over(&mut self, now: Instant) {
-        self.looked = self.looked.max(now - LOOK);
+        self.looked = self.looked.max(now - self.every);
     }
 
     pub(super) fn is_breathing(&self, now: Instant) -> bool {
@@ -89,11 +96,13 @@ impl Scheduler {
             }
         }
         let elapsed = now - self.watch.looked;
-        if elapsed < LOOK || self.shared.elevator.is_none() || self.watch.breath_until.is_some() {
+        if elapsed < self.watch.every || self.watch.breath_until.is_some() {
             return;
         }
         self.watch.looked = now;
-        self.look(elapsed, now);
+        if self.shared.enforcing() {
+            self.look(elapsed, now);
+        }
     }
 
     fn look(&mut self, elapsed: Duration, now: Instant) {
@@ -104,10 +113,15 @@ impl Scheduler {
         for entry in &mut self.entries {
             for charge in &mut entry.charges {
                 charge.used = 0;
-                if !charge.was_elevated() {
+                let was_elevated = charge.was_elevated();
+                if charge.is_held() && charge.has_ended(machine) {
+                    charge.end();
                     continue;
                 }
-                // A thread that cannot be looked at has ended, or is looked at next time.
+                if !was_elevated {
+                    continue;
+                }
+                // What cannot be read is read next time.
                 let spent = charge.spent(machine).unwrap_or(0);
                 charge.used = spent;
                 let affinity = self.shared.sys.sched_getaffinity(charge.tid);
@@ -122,6 +136,7 @@ impl Scheduler {
                     charge.bar(now + PENALTY);
                 }
             }
+            entry.charges.retain(Charge::exists);
         }
         // One look's figures may hold what was used a little earlier: never more than a tick.
         if used * 100 < elapsed * BURNING {

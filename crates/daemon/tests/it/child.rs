@@ -22,6 +22,7 @@ fn plays_a_role() {
         "bystander" => burner(false),
         "puppet" => crate::puppet::puppet(),
         "survivor" => crate::puppet::survivor(),
+        "reuse" => crate::reuse::reuse(),
         "daemon" => daemon(std::sync::Arc::new(Real)),
         "daemon that panics" => daemon(crate::faults::panics()),
         other => panic!("no role {other}"),

@@ -5,6 +5,7 @@
 
 mod child;
 mod deaths;
+mod descriptors;
 mod false_daemon;
 mod faults;
 mod hostile;
@@ -12,6 +13,7 @@ mod process;
 mod protocol;
 mod puppet;
 mod quiet;
+mod reuse;
 mod sharing;
 
 use std::fmt::Display;

@@ -22,7 +22,7 @@ use crate::process::{Random, until};
 use crate::{config, socket, turn};
 
 /// Connects, without the client.
-fn connect(path: &Path) -> OwnedFd {
+pub(crate) fn connect(path: &Path) -> OwnedFd {
     let address = SocketAddrUnix::new(path).unwrap();
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,

@@ -83,6 +83,45 @@ fn the_view_is_true_although_nobody_rings() {
     assert_eq!((&cpu["bitmap"], &cpu["contenders"]), (&0.into(), &0.into()));
 }
 
+/// ns of CPU that the scheduler of CPU 0 has used, which is a thread of this process.
+fn used_by_the_scheduler() -> u64 {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let used = threads.filter_map(|thread| {
+        let read = |name| std::fs::read_to_string(thread.path().join(name)).ok();
+        let of_cpu_0 = read("comm")?.trim() == "upshift-cpu0";
+        let used: u64 = read("schedstat")?.split(' ').next()?.parse().ok()?;
+        of_cpu_0.then_some(used)
+    });
+    used.sum()
+}
+
+#[test]
+fn a_cooperative_daemon_sleeps_while_two_compete_and_sees_what_nobody_rings_for() {
+    let _turn = turn();
+    let path = socket("sampled");
+    let cooperative = Config {
+        cooperative: true,
+        ..config("sampled")
+    };
+    let _daemon = Daemon::start(cooperative).unwrap();
+    let (mut high, mut low) = (puppet(&path), puppet(&path));
+    high.obey("await 2");
+    high.obey("level 2");
+    low.obey("level 40");
+    let before = used_by_the_scheduler();
+    std::thread::sleep(Duration::from_secs(1));
+    let used = used_by_the_scheduler() - before;
+    assert!(before > 0 && used < 100_000_000, "{used} ns of a second");
+    until("the less urgent gives way", || {
+        low.obey("outranked 40") == "true"
+    });
+    // It keeps its rank while it sleeps, so no ring tells that it does.
+    assert_eq!(high.obey("level 64"), "false");
+    until("the less urgent goes on", || {
+        low.obey("outranked 40") == "false"
+    });
+}
+
 #[test]
 fn strace_sees_waits_and_looks_only() {
     let _turn = turn();
