@@ -6,6 +6,7 @@
 //! * A thread is always elevated with `SCHED_RESET_ON_FORK`: what it spawns, forks or execs starts at `SCHED_OTHER`.
 //! * A thread of another process is elevated only under a living guardian and at most at
 //!   [`Priority::FOREIGN_MAX`].
+//! * A thread of another process that someone else elevates is refused: recorded as what it had, that would stay.
 //! * Only the process that made an elevator acts on it; a fork of it is inert.
 //!
 //! Elevating and giving back take the set's lock and some 15 µs (a file of `/proc` is read). [`Elevated::set`] is one
@@ -349,6 +350,13 @@ impl Inner {
             .map_err(|error| unreadable(tid, error))?;
         if former.is_above_bands() {
             return Err(ElevateError::AboveBands {
+                tid,
+                policy: former,
+            });
+        }
+        let idles = matches!(former.class(), Class::Idle) && former.resets_on_fork();
+        if !own && (former.looks_elevated() || idles) {
+            return Err(ElevateError::ElevatedByOthers {
                 tid,
                 policy: former,
             });

@@ -23,6 +23,13 @@ pub enum ElevateError {
     },
     /// The thread is elevated already by this process; use the guard that exists.
     AlreadyElevated(Tid),
+    /// Another process elevates the thread, by the look of its policy: what it would be given back to is not its own.
+    ElevatedByOthers {
+        /// The thread.
+        tid: Tid,
+        /// What it has.
+        policy: Policy,
+    },
     /// Every slot of the table is taken, and what is not recorded is never elevated.
     TableFull {
         /// Threads the table holds.
@@ -81,6 +88,11 @@ impl fmt::Display for ElevateError {
             ElevateError::AlreadyElevated(tid) => write!(
                 f,
                 "thread {tid} is already elevated by this process: use its guard, or drop it first"
+            ),
+            ElevateError::ElevatedByOthers { tid, policy } => write!(
+                f,
+                "thread {tid} runs at {policy}: another scheduler in user space has put it there. End that one first (another \
+                 `upshift sched` or daemon), or take it back from one that died (`chrt --other -p 0 {tid}`)"
             ),
             ElevateError::TableFull { capacity } => write!(
                 f,

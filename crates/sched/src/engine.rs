@@ -34,6 +34,8 @@ use due::Due;
 
 /// How often threads are looked at thoroughly, in looks.
 const THOROUGH: u32 = 10;
+/// A wake-up that comes so much too late was not late but slept through.
+const SLEPT: Nanos = 1_000_000_000;
 /// How often a report is left.
 const PUBLISH: Nanos = 1_000_000_000;
 
@@ -191,7 +193,9 @@ impl<M: Member> Engine<M> {
         let mut due = Due::new(self.began, pieces, follow);
         while !self.control.is_stopped() && self.live().next().is_some() {
             let now = clock.now();
-            if self.control.take_ended() {
+            // Whoever slept through that (stopped, suspended) may know threads whose numbers are somebody else's by now.
+            let slept = now.saturating_sub(due.next()) > SLEPT;
+            if self.control.take_ended() || slept {
                 self.follow(true, now, &mut due)?;
             }
             if due.pick.is_some_and(|at| now >= at) {

@@ -179,6 +179,9 @@ impl Member for Processes {
     fn follow(&mut self, thorough: bool) -> Result<bool, SchedError> {
         let (standing, cpu, threads) = (self.standing, self.cpu, self.threads());
         if thorough {
+            // Or nobody would give the threads back if this process died, too.
+            let guarded = self.elevator.ensure_guardian();
+            guarded.map_err(SchedError::Elevate)?;
             let ended = &mut self.ended;
             self.processes.retain(|process| {
                 let ends = process.has_ended();

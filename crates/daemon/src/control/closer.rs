@@ -5,8 +5,8 @@
 //! a connection holds is not known before it is closed, either. So all of it is closed here; [`THREADS`] threads may wait at
 //! once, the rest queues. Nothing is closed by the control thread but what is known to be harmless: memory files.
 //!
-//! Threads are started when they are needed, and end when there has been nothing to close for a second. They are elevated like
-//! the control thread, which takes their lock.
+//! One thread is there from the start; others are started when all wait, and end when there has been nothing to close for a
+//! second. They are elevated like the control thread, which takes their lock.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -21,16 +21,20 @@ const THREADS: usize = 64;
 /// So much may queue before nothing more is let in.
 const ROOM: usize = 64;
 
-/// A thread that has had nothing to close for so long ends.
+/// A thread beside the first one that has had nothing to close for so long ends.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// How long the end waits for them.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// It needs next to nothing.
 const STACK: usize = 128 * 1024;
 
 /// See the module. Threads outlive it until they are done.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Closer {
     work: Arc<Work>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Debug, Default)]
@@ -42,36 +46,59 @@ struct Work {
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Vec<OwnedFd>>,
+    /// That take from the queue.
     threads: usize,
+    /// Of those, they wait for something to close.
     idle: usize,
+    /// That have not let go of everything yet.
+    alive: usize,
+    /// Nothing more will come.
+    ends: bool,
 }
 
 impl Closer {
+    pub(super) fn new(shared: Arc<Shared>) -> Closer {
+        let work = Arc::default();
+        Closer { work, shared }
+    }
+
+    /// Starts the first thread.
+    pub(super) fn start(&self) {
+        self.add_thread(&mut self.work.lock());
+    }
+
     /// Closes `all`, soon.
-    pub(super) fn close(&self, all: Vec<OwnedFd>, shared: &Arc<Shared>) {
+    pub(super) fn close(&self, all: Vec<OwnedFd>) {
         let mut state = self.work.lock();
         state.queue.push_back(all);
         if state.idle >= state.queue.len() {
             self.work.bell.notify_one();
-            return;
+        } else if state.threads < THREADS {
+            self.add_thread(&mut state);
         }
-        if state.threads >= THREADS {
-            return;
+        if state.threads == 0 {
+            // Nobody else will ever do it: rather be held up than run out of descriptors.
+            let all = std::mem::take(&mut state.queue);
+            drop(state);
+            drop(all);
         }
-        let (work, with) = (Arc::clone(&self.work), Arc::clone(shared));
+    }
+
+    fn add_thread(&self, state: &mut State) {
+        let (work, shared) = (Arc::clone(&self.work), Arc::clone(&self.shared));
         let started = std::thread::Builder::new()
             .name("upshift-close".into())
             .stack_size(STACK)
-            .spawn(move || work.run(&with));
-        match started {
-            Ok(_) => state.threads += 1,
-            // Nobody else will ever do it: rather be held up than run out of descriptors.
-            Err(_) if state.threads == 0 => {
-                let all = std::mem::take(&mut state.queue);
-                drop(state);
-                drop(all);
-            }
-            Err(_) => {}
+            .spawn(move || {
+                work.run(&shared);
+                drop(shared);
+                work.lock().alive -= 1;
+                work.bell.notify_all();
+            });
+        // Without it, those that are there have more to do.
+        if started.is_ok() {
+            state.threads += 1;
+            state.alive += 1;
         }
     }
 
@@ -98,10 +125,10 @@ impl Work {
                 state = self.lock();
                 continue;
             }
+            let patience = if state.idle == 0 { Duration::MAX } else { IDLE };
             state.idle += 1;
-            let rung = self
-                .bell
-                .wait_timeout_while(state, IDLE, |it| it.queue.is_empty());
+            let nothing = |it: &mut State| it.queue.is_empty() && !it.ends;
+            let rung = self.bell.wait_timeout_while(state, patience, nothing);
             state = rung.unwrap_or_else(PoisonError::into_inner).0;
             state.idle -= 1;
             if state.queue.is_empty() {
@@ -109,5 +136,16 @@ impl Work {
                 return;
             }
         }
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        let mut state = self.work.lock();
+        state.ends = true;
+        self.work.bell.notify_all();
+        let bell = &self.work.bell;
+        // Who closes something that takes longer ends by itself, or with the process.
+        drop(bell.wait_timeout_while(state, GRACE, |it| it.alive > 0));
     }
 }

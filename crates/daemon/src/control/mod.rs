@@ -107,6 +107,7 @@ impl Control {
             level,
         )?;
         epoll::add(&epoll, &stop, EventData::new_u64(STOP), level)?;
+        let closer = Closer::new(Arc::clone(&shared));
         Ok(Control {
             admission: Admission::new(shared.config.limits),
             shared,
@@ -120,7 +121,7 @@ impl Control {
             schedulers: HashMap::new(),
             claimed: HashSet::new(),
             started: Instant::now(),
-            closer: Closer::default(),
+            closer,
             window: (Instant::now(), Duration::ZERO),
         })
     }
@@ -133,6 +134,7 @@ impl Control {
                 .inspect_err(|error| self.shared.complain("rise", || error.to_string()))
                 .ok()
         });
+        self.closer.start();
         let mut events = Vec::with_capacity(64);
         let mut beat = Instant::now();
         loop {
@@ -296,7 +298,7 @@ impl Control {
 
     /// Closes what a client has sent, or what may hold it.
     fn close(&self, all: Vec<OwnedFd>) {
-        self.closer.close(all, &self.shared);
+        self.closer.close(all);
     }
 
     /// Gives back what belongs to the session, and forgets it.

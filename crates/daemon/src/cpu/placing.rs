@@ -113,7 +113,7 @@ impl Charge {
     /// Whether it has ended, whatever has its number now. 2 µs.
     pub(crate) fn has_ended(&self, machine: &dyn Machine) -> bool {
         let time = machine.cpu_time(self.clock.as_fd());
-        time.is_err_and(|error| error.raw_os_error() == Some(Errno::SRCH.raw_os_error()))
+        time.is_err_and(|error| is_over(&error))
     }
 
     /// It has ended: it is given back as far as it is still there, and left alone from now on.
@@ -171,11 +171,7 @@ impl Charge {
                 self.rose |= self.is_elevated();
                 Placed::Moved
             }
-            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {
-                self.end();
-                Placed::Gone
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(error) if is_over(&error) || error.kind() == io::ErrorKind::NotFound => {
                 self.end();
                 Placed::Gone
             }
@@ -221,4 +217,9 @@ impl Charge {
         drop(self.guard.take());
         self.place = Place::Own;
     }
+}
+
+/// Whether the kernel says that the thread has ended.
+pub(super) fn is_over(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }

@@ -22,7 +22,7 @@ use upshift_board::wire::Role;
 use upshift_elevate::sys::CpuSet;
 
 use crate::config::Config;
-use crate::cpu::placing::Charge;
+use crate::cpu::placing::{self, Charge};
 use crate::cpu::scheduler::Scheduler;
 
 /// Time between two looks.
@@ -113,16 +113,21 @@ impl Scheduler {
         for entry in &mut self.entries {
             for charge in &mut entry.charges {
                 charge.used = 0;
-                let was_elevated = charge.was_elevated();
-                if charge.is_held() && charge.has_ended(machine) {
-                    charge.end();
+                if !charge.was_elevated() {
+                    if charge.is_held() && charge.has_ended(machine) {
+                        charge.end();
+                    }
                     continue;
                 }
-                if !was_elevated {
-                    continue;
-                }
-                // What cannot be read is read next time.
-                let spent = charge.spent(machine).unwrap_or(0);
+                let spent = match charge.spent(machine) {
+                    Ok(spent) => spent,
+                    Err(error) if placing::is_over(&error) => {
+                        charge.end();
+                        continue;
+                    }
+                    // It is read next time.
+                    Err(_) => 0,
+                };
                 charge.used = spent;
                 let affinity = self.shared.sys.sched_getaffinity(charge.tid);
                 if affinity.is_ok_and(|cpus| Some(cpus) != here) {

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use upshift_daemon::{Config, Daemon};
 use upshift_elevate::testing::Faulty;
@@ -36,6 +36,7 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
     let daemon = Daemon::builder(config("quiet")).sys(counting.clone());
     let _daemon = daemon.start().unwrap();
     let (sleeper, burner) = steady(&path);
+    let began = Instant::now();
     let before = (
         counting.calls(),
         census(&path)["cpus"][0]["switches"].as_u64(),
@@ -46,8 +47,10 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
         census(&path)["cpus"][0]["switches"].as_u64(),
     );
     assert_eq!(before.1, after.1);
-    // One look at the CPUs of the one elevated thread each 36 ms.
-    assert!(after.0 - before.0 <= 14, "{} calls", after.0 - before.0);
+    // One look at the CPUs of the one elevated thread each 36 ms, however long that took on a loaded machine.
+    let looks = began.elapsed().as_millis() as u64 / 36;
+    let calls = after.0 - before.0;
+    assert!(calls <= looks + 3, "{calls} calls in {looks} looks");
     assert!(
         !elevated_threads(sleeper.pid()).is_empty() && elevated_threads(burner.pid()).is_empty()
     );

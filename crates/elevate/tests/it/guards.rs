@@ -122,6 +122,38 @@ fn a_thread_is_elevated_once_in_a_process() {
 }
 
 #[test]
+fn a_thread_that_another_process_elevates_is_refused() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::with_guardian().unwrap();
+    let mut child = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let tid = child.id() as i32;
+    let theirs = |policy, priority| {
+        let policy = policy | libc::SCHED_RESET_ON_FORK;
+        Linux.sched_setscheduler(tid, policy, priority).unwrap();
+        let error = elevator.elevate(tid, FIVE).unwrap_err();
+        let by_others = matches!(error, ElevateError::ElevatedByOthers { .. });
+        assert!(by_others, "{error}");
+        assert!(error.to_string().contains("End that one"), "{error}");
+    };
+    theirs(libc::SCHED_FIFO, 12);
+    // As `upshift sched` leaves it while the CPUs are open.
+    theirs(libc::SCHED_IDLE, 0);
+    assert!(elevator.is_empty());
+    // Who is not elevated may be, whoever chose its policy.
+    Linux.sched_setscheduler(tid, libc::SCHED_FIFO, 3).unwrap();
+    drop(elevator.elevate(tid, FIVE).unwrap());
+    let own = Policy::of(&Linux, tid).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(own.to_string(), "SCHED_FIFO 3");
+}
+
+#[test]
 fn threads_above_the_bands_are_left_alone() {
     if !permitted() {
         return;

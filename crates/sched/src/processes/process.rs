@@ -150,9 +150,11 @@ impl Process {
                         continue;
                     }
                 };
-                let pinned = cpu.map_or(Ok(()), |cpu| retrying(|| guard.pin(cpu)));
-                let stands = pinned.and_then(|()| put(&guard, standing, threads));
-                match stands {
+                let pinned = cpu.map_or(Ok(true), |cpu| self.pin_one(&guard, cpu))?;
+                if !pinned {
+                    continue;
+                }
+                match put(&guard, standing, threads) {
                     Ok(()) => self.guards.push(guard),
                     Err(error) if is_gone(&error) => {}
                     Err(error) => return Err(self.failed(error)),
@@ -183,16 +185,21 @@ impl Process {
 
     pub(super) fn pin(&mut self, cpu: usize) -> Result<(), SchedError> {
         for guard in &self.guards {
-            match retrying(|| guard.pin(cpu)) {
-                Err(error) if is_gone(&error) => {}
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    return Err(SchedError::Cpu { cpu, error });
-                }
-                Err(error) => return Err(self.failed(error)),
-                Ok(()) => {}
-            }
+            self.pin_one(guard, cpu)?;
         }
         Ok(())
+    }
+
+    /// Pins a thread; `false`: it has ended.
+    fn pin_one(&self, guard: &Elevated, cpu: usize) -> Result<bool, SchedError> {
+        match retrying(|| guard.pin(cpu)) {
+            Ok(()) => Ok(true),
+            Err(error) if is_gone(&error) => Ok(false),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                Err(SchedError::Cpu { cpu, error })
+            }
+            Err(error) => Err(self.failed(error)),
+        }
     }
 
     /// Puts threads that have changed their own policy or CPUs back. Returns how many. If one has ended, the threads are read
@@ -217,12 +224,10 @@ impl Process {
             if !moved && !changed {
                 continue;
             }
-            let pinned = if moved {
-                retrying(|| guard.pin(cpu))
-            } else {
-                Ok(())
-            };
-            match pinned.and_then(|()| put(guard, standing, threads)) {
+            if moved && !self.pin_one(guard, cpu)? {
+                continue;
+            }
+            match put(guard, standing, threads) {
                 Ok(()) => corrected += 1,
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(self.failed(error)),

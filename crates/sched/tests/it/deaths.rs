@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::world::{PATIENCE, Process, standing, turn, until};
+use upshift_elevate::Elevator;
+use upshift_sched::policies::RoundRobin;
+
+use crate::world::{PATIENCE, Process, attach_all, standing, turn, until};
 
 /// Kills; the rest of the time goes into starting schedulers.
 const KILLS: u64 = 100;
@@ -43,4 +46,20 @@ fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
         began.elapsed()
     );
     assert!(median < Duration::from_secs(1), "{median:?}");
+}
+
+#[test]
+fn a_guardian_that_is_killed_is_replaced() {
+    let Some(_turn) = turn() else { return };
+    let spinner = Process::start("spin");
+    let elevator = Elevator::with_guardian().unwrap();
+    let policy = Box::new(RoundRobin::new(2_000_000));
+    let scheduler = attach_all(&elevator, &[spinner.pid()], policy, |_| {}, false).unwrap();
+    let guardian = elevator.guardian_pid().unwrap();
+    // SAFETY: a signal to a child of ours that has not been waited for.
+    unsafe { libc::kill(guardian, libc::SIGKILL) };
+    until("there is another one", PATIENCE, || {
+        elevator.guardian_pid().is_some_and(|pid| pid != guardian)
+    });
+    drop(scheduler);
 }
