@@ -83,7 +83,8 @@ impl Pool {
         let sequence = queue.sequence;
         queue.sequence += 1;
         queue.jobs.insert((level, sequence), job);
-        if queue.idle > 0 {
+        // An idle thread stays one until it has woken up: it can be counted upon once.
+        if queue.idle >= queue.jobs.len() {
             self.shared.work.notify_one();
         } else if queue.threads < self.most {
             let shared = self.shared.clone();

@@ -235,6 +235,33 @@ fn blocking_functions_run_beside_the_coroutines() {
 }
 
 #[test]
+fn a_blocking_function_does_not_wait_for_another_while_threads_may_be_started() {
+    one().block_on(async {
+        // Leaves a thread idle, which all of the following might count upon.
+        upshift::spawn_blocking(|| ()).await.unwrap();
+        let runtime = upshift::Handle::current().unwrap();
+        while runtime.metrics().blocking.idle != 1 {
+            upshift::time::sleep(Duration::from_millis(1)).await;
+        }
+        let here = Arc::new(AtomicUsize::new(0));
+        let meet = || {
+            let here = here.clone();
+            upshift::spawn_blocking(move || {
+                here.fetch_add(1, Ordering::SeqCst);
+                let limit = Instant::now() + Duration::from_secs(20);
+                while here.load(Ordering::SeqCst) < 4 && Instant::now() < limit {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                here.load(Ordering::SeqCst)
+            })
+        };
+        for meeting in [meet(), meet(), meet(), meet()] {
+            assert_eq!(meeting.await.unwrap(), 4);
+        }
+    });
+}
+
+#[test]
 fn wakes_from_other_threads_reach_a_parked_vcpu() {
     let runtime = one();
     let handle = runtime.handle();
