@@ -13,12 +13,14 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::{Method, Uri, Version};
+use http::{Method, Version};
 use serde::Serialize;
 
 use crate::notice::Notices;
 
+/// Records that wait at most, and bytes of their paths.
 const MOST: usize = 1 << 16;
+const MOST_BYTES: usize = 16 << 20;
 const EVERY: Duration = Duration::from_millis(100);
 /// Bytes that are written at once.
 const AT_ONCE: usize = 64 * 1024;
@@ -32,7 +34,8 @@ pub(crate) struct Record {
     pub(crate) at: SystemTime,
     pub(crate) peer: SocketAddr,
     pub(crate) method: Method,
-    pub(crate) uri: Uri,
+    /// With its query. A copy: a `Uri` keeps all that was received with it.
+    pub(crate) path: Box<str>,
     pub(crate) version: Version,
     pub(crate) status: u16,
     pub(crate) bytes: u64,
@@ -74,6 +77,7 @@ fn is_zero(n: &u64) -> bool {
 #[derive(Default)]
 struct Pending {
     records: Vec<Record>,
+    bytes: usize,
     dropped: u64,
     reopen: bool,
     over: bool,
@@ -108,7 +112,8 @@ impl AccessLog {
 
     pub(crate) fn push(&self, record: Record) {
         let mut pending = self.queue.pending();
-        if pending.records.len() < MOST {
+        if pending.records.len() < MOST && pending.bytes < MOST_BYTES {
+            pending.bytes += record.path.len();
             pending.records.push(record);
         } else {
             pending.dropped += 1;
@@ -156,6 +161,7 @@ impl Queue {
                     .wait_timeout_while(self.pending(), EVERY, |pending| !pending.over)
                     .unwrap_or_else(PoisonError::into_inner);
                 std::mem::swap(&mut records, &mut pending.records);
+                pending.bytes = 0;
                 lines.lost += std::mem::take(&mut pending.dropped);
                 (std::mem::take(&mut pending.reopen), pending.over)
             };
@@ -260,6 +266,10 @@ impl<W: Write> Lines<W> {
 
 fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
     let round = |seconds: f64| (seconds * 1e6).round() / 1e6;
+    let (path, query) = match record.path.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (&*record.path, None),
+    };
     let line = Line {
         time: round(
             record
@@ -270,8 +280,8 @@ fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
         ),
         peer: record.peer,
         method: record.method.as_str(),
-        path: record.uri.path(),
-        query: record.uri.query(),
+        path,
+        query,
         version: match record.version {
             Version::HTTP_10 => "1.0",
             Version::HTTP_2 => "2",
@@ -320,7 +330,7 @@ mod tests {
             at: SystemTime::now(),
             peer: SocketAddr::from(([127, 0, 0, 1], 1)),
             method: Method::GET,
-            uri: Uri::from_static(path),
+            path: path.into(),
             version: Version::HTTP_11,
             status: 200,
             bytes: 0,

@@ -1,6 +1,6 @@
 //! Short responses.
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
 use crate::body::Body;
@@ -24,6 +24,15 @@ pub(crate) fn typed(
 /// A text.
 pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
     typed(status, "text/plain; charset=utf-8", body)
+}
+
+/// What has no other methods.
+pub(crate) fn only_get(why: &'static str) -> Response<Body> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, why);
+    response
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
 }
 
 /// "Not now": 503 or 429, to be tried again in a second.

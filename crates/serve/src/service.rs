@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
-use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -118,6 +118,13 @@ impl Http {
         now: u64,
         gated: bool,
     ) -> Result<Option<Ticket>, Refusal> {
+        // RFC 9112, section 3.2: who hears of two hosts, or none, might be led astray.
+        let mut hosts = request.headers().get_all(HOST).iter();
+        if request.version() == Version::HTTP_11
+            && (hosts.next().is_none() || hosts.next().is_some())
+        {
+            return Err(Refusal::NoHost);
+        }
         let limits = &live.config.limits;
         let length = request.headers().get(CONTENT_LENGTH);
         let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -146,6 +153,9 @@ impl Http {
         endpoint: Option<Endpoint>,
         request: Request<Incoming>,
     ) -> Answer {
+        if endpoint.is_some() && !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Answer::Ready(Some(reply::only_get("this can only be read\n")));
+        }
         if let Some(response) = endpoint.and_then(|endpoint| site::at_once(&self.shared, endpoint))
         {
             return Answer::Ready(Some(response));
@@ -170,6 +180,7 @@ impl Http {
 
 /// Why a request is not answered.
 enum Refusal {
+    NoHost,
     TooLarge,
     TooOften,
     Overloaded,
@@ -178,6 +189,10 @@ enum Refusal {
 impl Refusal {
     fn response(&self, version: Version) -> Response<Body> {
         match self {
+            Refusal::NoHost => {
+                let why = "a request has one Host field\n";
+                reply::text(StatusCode::BAD_REQUEST, why)
+            }
             Refusal::TooLarge => {
                 let why = "the body is too large\n";
                 let mut response = reply::text(StatusCode::PAYLOAD_TOO_LARGE, why);
@@ -239,12 +254,27 @@ impl Future for Exchanging {
             Answer::Ready(response) => response.take(),
             Answer::Later(answering) => Some(ready!(answering.as_mut().poll(cx))),
         };
-        let (Some(response), Some(mut exchange)) = (response, this.exchange.take()) else {
+        let (Some(mut response), Some(mut exchange)) = (response, this.exchange.take()) else {
             return Poll::Ready(Err("a response was polled after its completion".into()));
         };
+        if exchange.entry.facts.method == Method::HEAD {
+            only_head(&mut response);
+        }
         exchange.status = response.status().as_u16();
         Poll::Ready(Ok(response.map(|inner| Counted::new(inner, exchange))))
     }
+}
+
+/// Takes the body away, whose length stays. Of HTTP/2 hyper leaves that to us.
+fn only_head(response: &mut Response<Body>) {
+    let length = response.body().size_hint().exact();
+    if let Some(length) = length.filter(|length| *length != 0) {
+        let fields = response.headers_mut();
+        fields
+            .entry(CONTENT_LENGTH)
+            .or_insert_with(|| length.into());
+    }
+    *response.body_mut() = Body::empty();
 }
 
 /// A request and its response, from head to end; its drop is the end.
@@ -290,7 +320,7 @@ impl Drop for Exchange {
                 at: SystemTime::now(),
                 peer: self.conn.peer,
                 method: self.entry.facts.method.clone(),
-                uri: self.entry.facts.uri.clone(),
+                path: path_of(&self.entry.facts.uri),
                 version: self.version,
                 status: if self.status == 0 { 499 } else { self.status },
                 bytes: self.bytes,
@@ -299,6 +329,14 @@ impl Drop for Exchange {
                 took,
             });
         }
+    }
+}
+
+/// Path and query, or what is there instead of them: `*`, or the host of CONNECT.
+fn path_of(uri: &Uri) -> Box<str> {
+    match uri.path_and_query() {
+        Some(path) => path.as_str().into(),
+        None => uri.to_string().into(),
     }
 }
 

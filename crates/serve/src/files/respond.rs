@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{
-    self, ACCEPT_ENCODING, ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH,
+    self, ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH,
     CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, LAST_MODIFIED, LOCATION, VARY,
     X_CONTENT_TYPE_OPTIONS,
 };
@@ -33,25 +33,17 @@ pub(crate) async fn respond(
     headers: &HeaderMap,
 ) -> Response<Body> {
     if method != Method::GET && method != Method::HEAD {
-        let mut response = reply::text(StatusCode::METHOD_NOT_ALLOWED, "files can only be read\n");
-        response
-            .headers_mut()
-            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+        return reply::only_get("files can only be read\n");
     }
     // RFC 9110, section 14.2: ranges are for GET.
     let ranges = method == Method::GET;
-    let mut response = match find(&root, settings, uri, headers, ranges).await {
+    match find(&root, settings, uri, headers, ranges).await {
         Ok(response) => response,
         Err(error) => {
             FAILURES.say(format_args!("{}: {error}", uri.path()));
             unreadable(&error)
         }
-    };
-    if method == Method::HEAD {
-        *response.body_mut() = Body::empty();
     }
-    response
 }
 
 async fn find(

@@ -180,3 +180,20 @@ fn heads_that_are_too_large_are_refused() {
         first_line(&answer)
     );
 }
+
+#[test]
+fn a_request_has_one_host() {
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    for (head, status) in [
+        ("GET /plaintext HTTP/1.1\r\n", "400"),
+        ("GET /plaintext HTTP/1.1\r\nhost: a\r\nhost: b\r\n", "400"),
+        ("GET http://a/plaintext HTTP/1.1\r\n", "400"),
+        ("GET http://a/plaintext HTTP/1.1\r\nhost: b\r\n", "200"),
+        ("GET /plaintext HTTP/1.1\r\nhost:\r\n", "200"),
+        ("GET /plaintext HTTP/1.0\r\n", "200"),
+    ] {
+        let answer = server.talk(format!("{head}connection: close\r\n\r\n"));
+        assert_eq!(answer.get(9..12), Some(status), "{head}: {answer}");
+    }
+}

@@ -42,6 +42,19 @@ fn open(server: &Running) -> TcpStream {
     stream
 }
 
+/// The frames of a kind in what came: their streams and lengths.
+fn frames(mut bytes: &[u8], kind: u8) -> Vec<(u32, usize)> {
+    let mut found = Vec::new();
+    while let Some((head, rest)) = bytes.split_at_checked(9) {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        if head[3] == kind {
+            found.push((u32::from_be_bytes(head[5..9].try_into().unwrap()), length));
+        }
+        bytes = rest.get(length..).unwrap_or_default();
+    }
+    found
+}
+
 /// The error code of the GOAWAY frame in what came, if there is one.
 fn goaway(mut bytes: &[u8]) -> Option<u32> {
     while bytes.len() >= 9 {
@@ -76,6 +89,32 @@ fn an_honest_stream_is_answered() {
     let got = rest(&mut stream);
     assert!(String::from_utf8_lossy(&got).contains("Hello, World!"));
     assert_eq!(goaway(&got), None);
+}
+
+#[test]
+fn an_answer_to_head_has_no_body() {
+    let folder = Folder::new();
+    folder.write("a.txt", "a file");
+    let server = Running::files(&folder.0);
+    let mut stream = open(&server);
+    let paths = ["/plaintext", "/a.txt", "/none", "/", "/matrix?n=2"];
+    for (n, path) in paths.into_iter().enumerate() {
+        // `:method: HEAD` and `:path` as literals.
+        let mut block = vec![0x02, 4];
+        block.extend_from_slice(b"HEAD");
+        block.extend_from_slice(&[0x86, 0x04, path.len() as u8]);
+        block.extend_from_slice(path.as_bytes());
+        block.extend_from_slice(&[0x01, 1, b'x']);
+        let flags = END_STREAM | END_HEADERS;
+        stream
+            .write_all(&frame(HEADERS, flags, 2 * n as u32 + 1, &block))
+            .unwrap();
+    }
+    let got = rest(&mut stream);
+    const DATA: u8 = 0;
+    assert_eq!(frames(&got, HEADERS).len(), paths.len());
+    assert_eq!(frames(&got, DATA), []);
+    assert_eq!(frames(&got, RST_STREAM), []);
 }
 
 #[test]
