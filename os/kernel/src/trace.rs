@@ -224,7 +224,8 @@ fn collect(thread: &Thread, space: &AddressSpace) {
         let ring = if exists { hart } else { hart_index() };
         RINGS[ring].lock().add(record);
     }
-    LOST.fetch_add(page.load(user::LOST) as usize, Relaxed);
+    let lost = page.load(user::LOST).min(u64::from(u32::MAX));
+    LOST.fetch_add(lost as usize, Relaxed);
     page.store(user::LOST, 0);
 }
 
@@ -295,7 +296,7 @@ pub(crate) fn print() {
     for (index, ring) in RINGS[..harts].iter().enumerate() {
         let ring = ring.lock();
         let kept = ring.records.len();
-        lost += ring.count - kept;
+        lost = lost.saturating_add(ring.count - kept);
         // Full: the next to be overwritten is the oldest.
         let first = if ring.count > kept { ring.count } else { 0 };
         for n in 0..kept {

@@ -143,6 +143,20 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
         check: sequence_is_exact,
         ..run_of("trace".to_owned(), 1, "")
     });
+    runs.push(Run {
+        machine: Machine {
+            cpu: "",
+            smp: 1,
+            icount: false,
+            arguments: "init=child with=untrue-trace trace=16".to_owned(),
+        },
+        last: "upshift: child ended with 0",
+        check: |outcome| match trace::parse(&outcome.output) {
+            Some(trace) if trace.lost != 0 => Ok(()),
+            _ => Err("there is no trace, or what it lacks is not counted".to_owned()),
+        },
+        ..run_of("untrue trace".to_owned(), 1, "")
+    });
     for &harts in smp {
         let with = if harts == 1 { " with=single" } else { "" };
         runs.push(run_of(format!("smp {harts} kernel"), harts, "selftest"));
