@@ -24,7 +24,7 @@ macro_rules! system_calls {
             /// The number of ticks since the machine started.
             2 now clock();
             /// Maps so many pages of zeroes and returns their address.
-            3 now map(pages);
+            3 later map(pages);
             /// Gives the calling process another level, not above its ceiling.
             4 now set_level(level);
             /// Makes a pipe; returns its reading end, plus its writing end times 2³².
@@ -74,7 +74,7 @@ macro_rules! system_calls {
             22 thread thread_exit(result);
             /// Maps so many pages of zeroes above one that stays unmapped, and returns
             /// their address.
-            23 now map_stack(pages);
+            23 later map_stack(pages);
             /// Makes a child with a copy of memory and descriptors, in which only the
             /// calling thread goes on; returns its number, and 0 there.
             24 thread fork();

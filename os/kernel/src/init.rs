@@ -10,7 +10,7 @@ use os_abi::Error;
 use upshift_core::{Level, Priority};
 
 use crate::arch::finisher;
-use crate::memory::{frames, heap};
+use crate::memory::heap;
 use crate::process::{self, File, Spawn};
 use crate::sleep::sleep_until;
 use crate::trace::{self, Purpose};
@@ -31,7 +31,7 @@ impl InUse {
     fn now() -> InUse {
         InUse {
             processes: process::living(),
-            free_pages: frames::free_frames() + heap::pages(),
+            free_pages: heap::free_pages(),
             heap: heap::in_use(),
         }
     }

@@ -244,7 +244,7 @@ impl Turn<'_> {
                     fault.pc,
                     fault.value
                 );
-                thread.process.end(FAULTED);
+                thread.process.end(FAULTED, thread.level);
                 After::Gone
             }
         }

@@ -3,13 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::archive;
+use crate::{archive, doctor};
 
 /// The target of everything that runs in the machine.
 const TARGET: &str = "riscv64gc-unknown-none-elf";
 
 /// The name of the vDSO in the archive.
 pub(crate) const VDSO: &str = "vdso";
+
+/// The program of which the archive has copies with something wrong about them.
+const MODEL: &str = "child";
 
 /// What QEMU loads.
 pub(crate) struct Image {
@@ -43,6 +46,9 @@ pub(crate) fn variant(
         let bytes = change(&name, bytes);
         files.push((name, bytes));
     }
+    let model = files.iter().find(|(name, _)| name == MODEL);
+    let wrong = model.map(|(_, file)| doctor::wrong_programs(file));
+    files.extend(wrong.into_iter().flatten());
     let bytes = archive::write(files);
     std::fs::write(&archive, bytes).map_err(|error| format!("{}: {error}", archive.display()))?;
     Ok(Image {

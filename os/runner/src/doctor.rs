@@ -2,6 +2,8 @@
 //! something changed. Only what our own linker writes is understood.
 
 /// Offsets in an ELF header and in a program header, 64 bits.
+const CLASS: usize = 4;
+const ENTRY: usize = 24;
 const PROGRAM_HEADERS: usize = 32;
 const SECTION_HEADERS: usize = 40;
 const COUNT: usize = 56;
@@ -9,7 +11,9 @@ const SECTION_COUNTS: usize = 60;
 const HEADER_SIZE: usize = 56;
 const FLAGS: usize = 4;
 const FILE_OFFSET: usize = 8;
+const ADDRESS: usize = 16;
 const FILE_SIZE: usize = 32;
+const MEMORY_SIZE: usize = 40;
 
 const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
@@ -34,6 +38,41 @@ fn headers(file: &[u8], kind: u32) -> Vec<usize> {
     let count = (word(file, COUNT) & 0xffff) as usize;
     let all = (0..count).map(|n| first + n * HEADER_SIZE);
     all.filter(|at| word(file, *at) == kind).collect()
+}
+
+fn set_double(file: &mut [u8], at: usize, value: u64) {
+    if let Some(place) = file.get_mut(at..at + 8) {
+        place.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Copies of a program that no kernel may run, by what is wrong about them.
+pub(crate) fn wrong_programs(file: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let right = stripped(file.to_vec());
+    let loads = headers(&right, LOAD);
+    let (first, last) = match loads[..] {
+        [first, .., last] => (first, last),
+        _ => return Vec::new(),
+    };
+    let start = double(&right, first + ADDRESS);
+    let copy = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut file = right.clone();
+        change(&mut file);
+        (format!("wrong-{name}"), file)
+    };
+    let at = |place: usize, value: u64| move |file: &mut Vec<u8>| set_double(file, place, value);
+    vec![
+        copy("empty", &|file| file.clear()),
+        copy("truncated", &|file| file.truncate(file.len() / 2)),
+        copy("header", &|file| file[CLASS] = 1),
+        copy("unaligned", &at(first + ADDRESS, start + 16)),
+        copy("overlap", &at(last + ADDRESS, start)),
+        copy("writable", &|file| *file = with_writable_text(file.clone())),
+        copy("place", &at(last + ADDRESS, 0x31_0000_0000)),
+        copy("wrap", &at(last + ADDRESS, !0xfff)),
+        copy("huge", &at(last + MEMORY_SIZE, 0x0800_0000)),
+        copy("entry", &at(ENTRY, 0xffff_ffc0_8020_0000)),
+    ]
 }
 
 /// The file without the symbol: its name is another.

@@ -11,12 +11,42 @@ impl fmt::Write for Output {
     }
 }
 
+/// Text that is put together before it is written. No heap: it may be about to say
+/// that there is no memory.
+struct Line {
+    bytes: [u8; 256],
+    len: usize,
+}
+
+impl Line {
+    fn flush(&mut self) {
+        let _ = crate::write(1, &self.bytes[..self.len]);
+        self.len = 0;
+    }
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            if self.len == self.bytes.len() {
+                self.flush();
+            }
+            self.bytes[self.len] = byte;
+            self.len += 1;
+        }
+        Ok(())
+    }
+}
+
 /// Writes a line to descriptor 1, if there is one: in one piece if it is short.
 pub fn print(line: fmt::Arguments<'_>) {
     use fmt::Write;
-    let mut text = alloc::string::String::new();
+    let mut text = Line {
+        bytes: [0; 256],
+        len: 0,
+    };
     let _ = writeln!(text, "{line}");
-    let _ = crate::write(1, text.as_bytes());
+    text.flush();
 }
 
 /// Prints a line.

@@ -1,8 +1,11 @@
-//! The kernel heap: size classes over blocks of frames.
+//! The kernel heap: size classes over frames.
 //!
-//! 16 to 2048 bytes come from a free list per power of two, each filled page by
-//! page; larger ones are blocks of the frame allocator. O(1) for small sizes.
-//! Pages of the classes stay with them, so the heap is as large as it ever was;
+//! 16 to 1024 bytes come from pages of cells, one size each; larger ones are blocks of the
+//! frame allocator. Each page has its own list of free cells, behind a header; each class
+//! has a list of the pages with free cells. A page without a used cell goes back to the
+//! frame allocator, but for the last of its class: so what programs made the kernel
+//! allocate is theirs again afterwards. All is O(1), but for the cells of a new page.
+//!
 //! [`in_use`] counts what is allocated, for tests that look for leaks.
 //!
 //! When memory is out, `alloc` answers null. Kernel code that serves user
@@ -17,20 +20,33 @@ use super::{PAGE, PhysAddr, frames};
 use crate::arch::lock::IrqLock;
 
 const SMALLEST: usize = 16;
-/// 16, 32, …, 2048.
-const CLASSES: usize = 8;
+/// 16, 32, …, 1024.
+const CLASSES: usize = 7;
+/// No page, no cell.
+const NONE: usize = 0;
+
+/// The start of a page of cells.
+#[repr(C)]
+struct Header {
+    /// The first free cell; each free cell starts with the address of the next.
+    free: usize,
+    /// Cells that are allocated.
+    used: usize,
+    /// Its neighbours among the pages of the class with free cells.
+    next: usize,
+    prev: usize,
+}
 
 struct Heap {
-    /// The address of the first free cell of each class, 0 for none; each free
-    /// cell starts with the address of the next.
-    free: [usize; CLASSES],
+    /// The first page with free cells of each class.
+    partial: [usize; CLASSES],
     /// Pages that were cut into cells.
     pages: usize,
     in_use: usize,
 }
 
 static HEAP: IrqLock<Heap> = IrqLock::new(Heap {
-    free: [0; CLASSES],
+    partial: [NONE; CLASSES],
     pages: 0,
     in_use: 0,
 });
@@ -56,40 +72,112 @@ fn place(layout: Layout) -> Place {
 }
 
 impl Heap {
+    fn header(&mut self, page: usize) -> &mut Header {
+        // SAFETY: called only for pages of cells, which start with a header that nobody
+        // else touches; the borrow of `self` keeps two of these from existing at once.
+        unsafe { &mut *(page as *mut Header) }
+    }
+
     fn take(&mut self, class: usize) -> *mut u8 {
-        if self.free[class] == 0 {
-            self.fill(class);
+        if self.partial[class] == NONE && !self.fill(class) {
+            return null_mut();
         }
-        let cell = self.free[class];
-        if cell != 0 {
-            // SAFETY: a free cell of this class, which starts with its link.
-            self.free[class] = unsafe { *(cell as *const usize) };
+        let page = self.partial[class];
+        let header = self.header(page);
+        let cell = header.free;
+        header.used += 1;
+        // SAFETY: a free cell, which starts with its link.
+        header.free = unsafe { *(cell as *const usize) };
+        if header.free == NONE {
+            self.unlink(class, page);
         }
         cell as *mut u8
     }
 
-    fn fill(&mut self, class: usize) {
+    /// Makes a page of cells; false: there is none.
+    fn fill(&mut self, class: usize) -> bool {
         let Some(page) = frames::allocate_block(0) else {
-            return;
+            return false;
         };
         self.pages += 1;
         let page = page.direct();
-        for cell in (page..page + PAGE).step_by(SMALLEST << class) {
-            self.give(class, cell);
+        let size = SMALLEST << class;
+        let first = page + size_of::<Header>().next_multiple_of(size);
+        let mut free = NONE;
+        for cell in (first..page + PAGE).step_by(size).rev() {
+            // SAFETY: within the page, which is ours alone, behind its header.
+            unsafe { *(cell as *mut usize) = free };
+            free = cell;
         }
+        *self.header(page) = Header {
+            free,
+            used: 0,
+            next: NONE,
+            prev: NONE,
+        };
+        self.link(class, page);
+        true
     }
 
     fn give(&mut self, class: usize, cell: usize) {
-        // SAFETY: memory of the heap that nobody uses, at least 16 bytes and
+        let page = cell / PAGE * PAGE;
+        let header = self.header(page);
+        let was_full = header.free == NONE;
+        // SAFETY: a cell of the page that nobody uses any more, at least 16 bytes and
         // aligned to them.
-        unsafe { *(cell as *mut usize) = self.free[class] };
-        self.free[class] = cell;
+        unsafe { *(cell as *mut usize) = header.free };
+        header.free = cell;
+        header.used -= 1;
+        let is_empty = header.used == 0;
+        if was_full {
+            self.link(class, page);
+        }
+        if is_empty {
+            self.release(class, page);
+        }
+    }
+
+    /// Gives a page without used cells back, unless it is the last one of its class with
+    /// free cells: that would be made again soon.
+    fn release(&mut self, class: usize, page: usize) {
+        let Header { next, prev, .. } = *self.header(page);
+        if next == NONE && prev == NONE {
+            return;
+        }
+        self.unlink(class, page);
+        self.pages -= 1;
+        let frame = PhysAddr::new(page.wrapping_sub(super::DIRECT));
+        // SAFETY: allocated with order 0 by `fill`; no cell of it is in use, and it is in
+        // no list any more.
+        unsafe { frames::free_block(frame, 0) };
+    }
+
+    fn link(&mut self, class: usize, page: usize) {
+        let next = core::mem::replace(&mut self.partial[class], page);
+        if next != NONE {
+            self.header(next).prev = page;
+        }
+        let header = self.header(page);
+        (header.next, header.prev) = (next, NONE);
+    }
+
+    fn unlink(&mut self, class: usize, page: usize) {
+        let header = self.header(page);
+        let (next, prev) = (header.next, header.prev);
+        (header.next, header.prev) = (NONE, NONE);
+        match prev {
+            NONE => self.partial[class] = next,
+            prev => self.header(prev).next = next,
+        }
+        if next != NONE {
+            self.header(next).prev = prev;
+        }
     }
 }
 
 // SAFETY: a cell is in a free list or with one caller, never both; its size and
 // alignment are the power of two at or above what the layout asks, as cells of a
-// page and blocks of frames are aligned to their size.
+// page (the header takes whole cells) and blocks of frames are aligned to their size.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let memory = match place(layout) {
@@ -118,9 +206,11 @@ unsafe impl GlobalAlloc for KernelHeap {
     }
 }
 
-/// Pages that the size classes keep.
-pub(crate) fn pages() -> usize {
-    HEAP.lock().pages
+/// Frames that are free, or in the size classes: what programs and calls have not taken.
+pub(crate) fn free_pages() -> usize {
+    // Together, for pages go from one to the other under this lock.
+    let heap = HEAP.lock();
+    heap.pages + frames::free_frames()
 }
 
 /// Bytes that are allocated.

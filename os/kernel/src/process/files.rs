@@ -66,7 +66,6 @@ impl File {
 }
 
 /// The table of a process: as long as its highest descriptor.
-#[derive(Clone)]
 pub(crate) struct Files {
     places: Vec<Option<File>>,
     /// Below this all are taken.
@@ -80,6 +79,21 @@ impl Files {
             places: Vec::new(),
             lowest: 0,
         }
+    }
+
+    /// The same files under the same descriptors.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(crate) fn copy(&self) -> Result<Files, Error> {
+        let mut places = Vec::new();
+        let reserved = places.try_reserve_exact(self.places.len());
+        reserved.map_err(|_| Error::OutOfMemory)?;
+        places.extend_from_slice(&self.places);
+        Ok(Files {
+            places,
+            lowest: self.lowest,
+        })
     }
 
     /// The file of a descriptor.

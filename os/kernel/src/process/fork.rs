@@ -144,7 +144,7 @@ pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Erro
         let hold = Hold::new(parent.clone());
         hold.stand_still(&from).await?;
         let space = Arc::new(copy(&from, number).await?);
-        let files = parent.files.lock().clone();
+        let files = parent.files.lock().copy()?;
         (space, files, parent.heap_end.load(SeqCst))
     };
     let identity = Identity::new(number, parent.number());
@@ -198,7 +198,7 @@ pub(crate) fn exec(thread: &Thread, program: &str, argument: &[u8]) -> Result<Bo
     let (_, first) = new.add_thread(None, context, thread.level)?;
     if !table::replace(old, &new) {
         new.ended.store(true, SeqCst);
-        new.clear();
+        new.clear(thread.level);
         return Err(Error::NoProcess);
     }
     // From here on whoever ends the process finds the new one.
@@ -206,6 +206,6 @@ pub(crate) fn exec(thread: &Thread, program: &str, argument: &[u8]) -> Result<Bo
     if new.is_ended() {
         new.drop_files();
     }
-    old.clear();
+    old.clear(thread.level);
     Ok(first)
 }

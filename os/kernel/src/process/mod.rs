@@ -230,13 +230,13 @@ impl Process {
 
     /// The thread ends with a result; with the last one the process does.
     pub(crate) fn end_thread(&self, thread: Box<Thread>, result: isize) {
-        let line = thread.line;
+        let (line, level) = (thread.line, thread.level);
         // First its place in the queue of ready threads.
         drop(thread);
         let left = self.threads.lock().end(line, result);
         left.waiters.wake();
         if left.last {
-            self.end(result);
+            self.end(result, level);
         }
     }
 
@@ -270,13 +270,13 @@ impl Process {
             .compare_exchange(range.end, range.start, SeqCst, SeqCst);
     }
 
-    /// Ends the process with a status, unless it has ended before. From any hart;
-    /// not from an interrupt handler.
-    pub(crate) fn end(&self, status: isize) {
+    /// Ends the process with a status, unless it has ended before, for somebody of this
+    /// level. From any hart; not from an interrupt handler.
+    pub(crate) fn end(&self, status: isize, level: Level) {
         if self.ended.swap(true, SeqCst) {
             return;
         }
-        self.clear();
+        self.clear(level);
         table::release_children(self.number());
         let waiters = {
             let mut life = self.identity.life.lock();
@@ -290,11 +290,18 @@ impl Process {
     }
 
     /// Takes everything out of a process that has ended.
-    fn clear(&self) {
+    ///
+    /// The coroutines of its calls end in their turn, at least as urgent as `level`: who
+    /// ends a process does not wait for what is less urgent.
+    fn clear(&self, level: Level) {
         let calls = core::mem::replace(&mut *self.calls.lock(), Calls::new());
+        let domain = executor::domain();
         for call in calls.coroutines() {
             // It may have finished meanwhile.
-            let _ = executor::domain().cancel(call);
+            if domain.level(call).is_ok_and(|own| own > level) {
+                let _ = domain.reprio(call, level);
+            }
+            let _ = domain.cancel(call);
         }
         loop {
             let waiting = self.threads.lock().take_any();

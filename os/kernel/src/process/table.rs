@@ -148,11 +148,12 @@ pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
 /// Takes a process out of the table: its number is dead from now on.
 pub(super) fn forget(number: usize) {
     let mut table = TABLE.lock();
-    let tenant = &mut table[number % MAX_PROCESSES].tenant;
-    let gone = match tenant {
-        Tenant::Process(process) if process.number() != number => return,
-        _ => core::mem::replace(tenant, Tenant::None),
-    };
+    let place = &mut table[number % MAX_PROCESSES];
+    // Several may come to that: the place may be another's by now, if only reserved.
+    if place.number != number {
+        return;
+    }
+    let gone = core::mem::replace(&mut place.tenant, Tenant::None);
     // After the lock: with it memory is freed.
     drop(table);
     drop(gone);
@@ -195,14 +196,14 @@ async fn over(identity: &Identity) -> isize {
     until(&identity.life, |life| life.over()).await
 }
 
-/// Ends a child.
+/// Ends a child, for somebody of this level.
 ///
 /// # Errors
 /// [`Error::NoProcess`]: not a child of `parent`.
-pub(crate) fn kill(parent: usize, number: usize) -> Result<(), Error> {
+pub(crate) fn kill(parent: usize, number: usize, level: Level) -> Result<(), Error> {
     loop {
         let process = child(parent, number)?;
-        process.end(KILLED);
+        process.end(KILLED, level);
         let has_ended = process.identity.life.lock().status.is_some();
         if has_ended {
             return Ok(());

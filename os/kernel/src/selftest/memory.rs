@@ -68,6 +68,31 @@ pub(super) async fn heap_serves_every_size() -> Outcome {
     Ok(())
 }
 
+/// What the kernel has allocated for programs that are gone is there for others, whatever
+/// it was: frames are.
+pub(super) async fn pages_of_the_heap_come_back() -> Outcome {
+    const EACH: usize = 2_000;
+    let mut kept: Vec<Vec<u8>> = Vec::with_capacity(7 * EACH);
+    let before = free_frames();
+    for size in [16, 32, 64, 128, 256, 512, 1024] {
+        kept.extend((0..EACH).map(|_| Vec::with_capacity(size)));
+    }
+    ensure!(free_frames() < before - 900, "the heap takes frames");
+    // In another order than they came.
+    let mut at = 0;
+    while !kept.is_empty() {
+        at = (at + 7_919) % kept.len();
+        kept.swap_remove(at);
+    }
+    // A page of each size is kept.
+    ensure!(
+        free_frames() + 7 >= before,
+        "{} of {before} frames came back",
+        free_frames()
+    );
+    Ok(())
+}
+
 pub(super) async fn heap_answers_null_when_memory_is_out() -> Outcome {
     let mut memory: Vec<u8> = Vec::new();
     ensure!(

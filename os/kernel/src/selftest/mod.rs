@@ -48,6 +48,7 @@ tests! {
     memory::frames_come_back,
     memory::blocks_split_and_merge,
     memory::heap_serves_every_size,
+    memory::pages_of_the_heap_come_back,
     memory::heap_answers_null_when_memory_is_out,
     executor::more_urgent_runs_first,
     executor::levels_are_fifo,

@@ -6,19 +6,23 @@
 //! through the space the process has *then*: if it has ended, there is none.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 
 use os_abi::Error;
 
 use super::Answer;
-use crate::clock;
-use crate::memory::pagetable::Access;
+use crate::memory::PAGE;
+use crate::memory::pagetable::{Access, Mapping};
 use crate::memory::user::UserSlice;
 use crate::process::{self, File, Process};
-use crate::{futex, sleep};
+use crate::{chaos, clock, executor, futex, sleep};
 
 /// Bytes that a call moves at a time. They are on the stack of the hart, never in the
 /// control block of the call: so it is small, and cheap to move to its place.
 const CHUNK: usize = 256;
+
+/// Pages that are mapped before others have their turn.
+const PAGES_AT_ONCE: usize = 32;
 
 type Arguments = [usize; 6];
 
@@ -112,7 +116,13 @@ async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answ
     let mut done = 0;
     while done < slice.len() {
         match write_part(&process, &file, slice.part(done, CHUNK)) {
-            Some(Ok(count)) => done += count,
+            Some(Ok(count)) => {
+                done += count;
+                if done < slice.len() {
+                    // However much there is room for, others have their turn.
+                    executor::yield_now().await;
+                }
+            }
             // What was written before the error is the answer.
             Some(Err(_)) if done > 0 => return Ok(done as isize),
             Some(Err(error)) => return Err(error),
@@ -131,6 +141,62 @@ fn write_part(process: &Process, file: &File, part: UserSlice) -> Option<Result<
         Ok(()) => file.put(chunk),
         Err(error) => Some(Err(error)),
     }
+}
+
+pub(super) fn map(
+    process: Arc<Process>,
+    [pages, ..]: Arguments,
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    map_above(process, 0, pages)
+}
+
+pub(super) fn map_stack(
+    process: Arc<Process>,
+    [pages, ..]: Arguments,
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    map_above(process, PAGE, pages)
+}
+
+/// A few pages at once, whoever else waits; more in parts, between which others run.
+fn map_above(
+    process: Arc<Process>,
+    hole: usize,
+    pages: usize,
+) -> Begin<impl Future<Output = Answer>> {
+    let range = pages
+        .checked_mul(PAGE)
+        .filter(|_| !chaos::is_out_of_memory(32))
+        .and_then(|len| process.take_addresses(hole, len));
+    let Some(range) = range else {
+        return Begin::Done(Err(Error::OutOfMemory));
+    };
+    if pages <= PAGES_AT_ONCE {
+        let mapped = map_pages(&process, range.clone(), range.end);
+        return Begin::Done(mapped.map(|()| range.start as isize));
+    }
+    Begin::Waits(async move {
+        for start in range.clone().step_by(PAGES_AT_ONCE * PAGE) {
+            let part = start..range.end.min(start + PAGES_AT_ONCE * PAGE);
+            map_pages(&process, part, range.end)?;
+            executor::yield_now().await;
+        }
+        Ok(range.start as isize)
+    })
+}
+
+/// Maps pages of zeroes. If it fails, what was mapped stays, and is out of use; the
+/// addresses from there to `end` are given back.
+fn map_pages(process: &Process, pages: Range<usize>, end: usize) -> Result<(), Error> {
+    let space = process.space()?;
+    for page in pages.step_by(PAGE) {
+        if space.map_page(page, &[], Mapping::USER_DATA).is_err() {
+            process.give_addresses_back(page..end);
+            return Err(Error::OutOfMemory);
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn sleep_until(

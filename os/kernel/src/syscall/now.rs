@@ -9,12 +9,11 @@ use upshift_core::Level;
 use super::Answer;
 use crate::arch::hart_index;
 use crate::arch::trap::UserContext;
-use crate::memory::pagetable::Mapping;
+use crate::memory::heap;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
-use crate::memory::{PAGE, frames, heap};
 use crate::process::{self, File, MAX_PASSED, Spawn, Thread};
-use crate::{chaos, clock, futex, pipe, users};
+use crate::{clock, futex, pipe, users};
 
 /// The longest name of a program.
 const MAX_NAME: usize = 64;
@@ -22,7 +21,7 @@ const MAX_NAME: usize = 64;
 type Arguments = [usize; 6];
 
 pub(super) fn exit(thread: &mut Thread, [status, ..]: Arguments) -> Answer {
-    thread.process.end(status as isize);
+    thread.process.end(status as isize, thread.level);
     Ok(0)
 }
 
@@ -34,33 +33,6 @@ pub(super) fn yield_cpu(thread: &mut Thread, _: Arguments) -> Answer {
 
 pub(super) fn clock(_: &mut Thread, _: Arguments) -> Answer {
     Ok(clock::now() as isize)
-}
-
-pub(super) fn map(thread: &mut Thread, [pages, ..]: Arguments) -> Answer {
-    map_above(thread, 0, pages)
-}
-
-pub(super) fn map_stack(thread: &mut Thread, [pages, ..]: Arguments) -> Answer {
-    map_above(thread, PAGE, pages)
-}
-
-fn map_above(thread: &mut Thread, hole: usize, pages: usize) -> Answer {
-    if chaos::is_out_of_memory(32) {
-        return Err(Error::OutOfMemory);
-    }
-    let space = thread.process.space()?;
-    let range = pages
-        .checked_mul(PAGE)
-        .and_then(|len| thread.process.take_addresses(hole, len))
-        .ok_or(Error::OutOfMemory)?;
-    for page in range.clone().step_by(PAGE) {
-        if space.map_page(page, &[], Mapping::USER_DATA).is_err() {
-            // What was mapped stays, and is out of use.
-            thread.process.give_addresses_back(page..range.end);
-            return Err(Error::OutOfMemory);
-        }
-    }
-    Ok(range.start as isize)
 }
 
 pub(super) fn thread_create(
@@ -188,10 +160,10 @@ pub(super) fn program(
 }
 
 pub(super) fn kill(thread: &mut Thread, [process, ..]: Arguments) -> Answer {
-    process::kill(thread.process.number(), process)?;
+    process::kill(thread.process.number(), process, thread.level)?;
     Ok(0)
 }
 
 pub(super) fn free_pages(_: &mut Thread, _: Arguments) -> Answer {
-    Ok((frames::free_frames() + heap::pages()) as isize)
+    Ok(heap::free_pages() as isize)
 }

@@ -3,6 +3,8 @@
 #![no_std]
 #![no_main]
 
+extern crate alloc;
+
 use os_user::{
     Error, exit, layout, now, println, read, sleep_micros, spawn, sys, ticks_per_second, write,
 };
@@ -42,6 +44,18 @@ fn main() -> isize {
             0
         }
         "fault" => fault(rest),
+        "map" => sys::map(rest.parse().unwrap_or(1)).map_or(1, |_| 0),
+        "print" => print(rest.parse().unwrap_or(1)),
+        "thread" => start_thread(rest),
+        "handler" => start_handler(rest.parse().unwrap_or(0)),
+        "ring" => forge_ring(rest.parse().unwrap_or(0)),
+        "untrue-trace" => forge_trace(),
+        "critical" => {
+            os_user::lock::enter();
+            loop {
+                core::hint::spin_loop();
+            }
+        }
         _ => {
             println!("child: what is `{argument}`?");
             2
@@ -155,6 +169,104 @@ fn fault(what: &str) -> isize {
         "stack" => deep(0),
         _ => exit(2),
     }
+}
+
+/// Writes a line of so many spaces at once.
+fn print(len: usize) -> isize {
+    let mut line = alloc::vec![b' '; len];
+    line.push(b'\n');
+    write(1, &line).map_or(1, |()| 0)
+}
+
+/// Starts a thread that cannot run.
+fn start_thread(what: &str) -> isize {
+    let text = layout::IMAGE;
+    let kernel = 0xffff_ffc0_8020_0000;
+    let (entry, stack) = match what {
+        "entry" => (8, layout::STACK_TOP - 4096),
+        "kernel" => (kernel, layout::STACK_TOP - 4096),
+        "stack" => (text, 0),
+        "upper" => (text, kernel),
+        _ => return 2,
+    };
+    if sys::thread_create(entry, stack, 0).is_err() {
+        return 1;
+    }
+    loop {
+        sleep_micros(10_000);
+    }
+}
+
+/// Writes a word of the page that is the process's own.
+fn forge(word: usize, value: usize) {
+    let place = (layout::SHARED as *mut usize).wrapping_add(word);
+    // SAFETY: the page is mapped and writable; the kernel takes nothing there for granted.
+    unsafe { place.write_volatile(value) };
+}
+
+/// An asynchronous call that nobody waits for.
+fn asynchronous(number: usize, arguments: [usize; 3]) -> Result<isize, Error> {
+    let [a, b, c] = arguments;
+    let number = number | os_user::number::ASYNCHRONOUS;
+    sys::raw_with(number, [a, b, c, 0, 0, usize::MAX], usize::MAX)
+}
+
+/// Waits for a user interrupt whose handler is nowhere.
+fn start_handler(address: usize) -> isize {
+    forge(os_abi::shared::HANDLER, address);
+    let soon = now() + ticks_per_second() / 1000;
+    if asynchronous(os_user::number::sleep_until, [soon as usize, 0, 0]).is_err() {
+        return 1;
+    }
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+/// Says all the time that it has taken so many completions, and makes calls: as many as
+/// it gets wait at one time, and others come to their end.
+fn forge_ring(head: usize) -> isize {
+    let Ok(pipe) = os_user::pipe() else { return 1 };
+    let mut byte = [0u8; 1];
+    let read = [pipe.reader, (&raw mut byte).addr(), 1];
+    let mut made = 0;
+    for round in 0..40usize {
+        for _ in 0..10_000 {
+            forge(os_abi::shared::RING_HEAD, head);
+            forge(os_abi::shared::RING_TAIL, round.wrapping_mul(head));
+            forge(os_abi::shared::DRAINING, round % 2);
+            if asynchronous(os_user::number::read, read).is_err() {
+                break;
+            }
+            made += 1;
+            if made % 8 == 0 {
+                break;
+            }
+        }
+        let _ = write(pipe.writer, &[1; 4]);
+    }
+    let error = loop {
+        forge(os_abi::shared::RING_HEAD, head);
+        match asynchronous(os_user::number::read, read) {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+    };
+    // Those that have come to their end are fewer than were written.
+    isize::from(error != Error::TooMany || made > 5_000)
+}
+
+/// Tells the kernel, which traces, what cannot be.
+fn forge_trace() -> isize {
+    for _ in 0..3 {
+        for word in 0..4096 / 8 {
+            let place = (layout::TRACE as *mut u64).wrapping_add(word);
+            // SAFETY: mapped and writable while the kernel traces.
+            unsafe { place.write_volatile(u64::MAX) };
+        }
+        let _ = sys::yield_cpu();
+    }
+    0
 }
 
 /// Recurses until the stack is used up.

@@ -155,3 +155,24 @@ pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     ensure!(!is_exact() || worst <= 100, "up to {worst} ticks late");
     Ok(())
 }
+
+/// A program asks for much in one call; whoever is more urgent does not wait for the end
+/// of that.
+pub(crate) fn long_calls_do_not_keep_the_hart() -> Outcome {
+    if !is_exact() {
+        return Ok(());
+    }
+    // In ticks: the end of a process with all its pages takes most of the first.
+    for (task, limit) in [("map 3000", 10_000), ("print 65536", 2_500)] {
+        let child = spawn("child", task.as_bytes(), &[1, 1], 60).map_err(text)?;
+        let mut worst = 0;
+        for n in 0..300 {
+            let deadline = now() + 500 + n % 37;
+            sys::sleep_until(deadline as usize).map_err(text)?;
+            worst = worst.max(now() - deadline);
+        }
+        ensure!(wait(child) == Ok(0), "{task} has failed");
+        ensure!(worst <= limit, "{task}: up to {worst} ticks late");
+    }
+    Ok(())
+}

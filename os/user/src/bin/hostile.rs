@@ -1,0 +1,243 @@
+//! Programs that mean harm, or are wrong: what becomes of them, and that nobody else
+//! notices. What needs `unsafe` is done by `child`.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::{AtomicBool, AtomicUsize};
+
+use os_user::asynchronous::sleep_until;
+use os_user::coroutine::current;
+use os_user::number::{FAULTED, KILLED};
+use os_user::testing::{Outcome, run_all, text};
+use os_user::{
+    Error, Fork, exec, exit, fork, lock, now, pipe, read, sleep, sleep_micros, spawn, sys, thread,
+    ticks_per_second, wait, write,
+};
+use os_user::{ensure, tests};
+
+os_user::coroutine_entry!(main);
+
+tests! {
+    malformed_programs_are_errors,
+    threads_that_start_nowhere_end_their_process,
+    handler_that_is_nowhere_ends_its_process,
+    forged_words_of_the_ring_harm_only_their_process,
+    endless_critical_section_does_not_keep_the_hart,
+    closed_descriptor_leaves_a_read_that_waits,
+    times_that_never_come_can_be_cancelled,
+    waiting_twice_takes_no_place_from_others,
+    kill_does_not_wait_for_what_is_less_urgent,
+}
+
+/// Less urgent than the tests.
+const LATER: u8 = 40;
+
+async fn main() -> isize {
+    run_all(TESTS).await
+}
+
+/// The archive has copies of a program with something wrong about them (the runner's
+/// `doctor`). Neither `spawn` nor `exec` takes one, and what was loaded of it is freed.
+async fn malformed_programs_are_errors() -> Outcome {
+    for (name, right) in [
+        ("wrong-empty", Error::BadProgram),
+        ("wrong-truncated", Error::BadProgram),
+        ("wrong-header", Error::BadProgram),
+        ("wrong-unaligned", Error::BadProgram),
+        ("wrong-overlap", Error::BadProgram),
+        ("wrong-writable", Error::BadProgram),
+        ("wrong-place", Error::BadProgram),
+        ("wrong-wrap", Error::BadProgram),
+        ("wrong-huge", Error::OutOfMemory),
+        ("vdso", Error::BadProgram),
+    ] {
+        let result = spawn(name, b"exit 0", &[], LATER);
+        ensure!(result == Err(right), "spawn {name}: {result:?}");
+        let error = exec(name, b"exit 0");
+        ensure!(error == right, "exec {name}: {error:?}");
+    }
+    // It is loaded, and starts in the kernel.
+    let status = run("wrong-entry", "exit 0", LATER)?;
+    ensure!(status == FAULTED, "wrong-entry: status {status}");
+    Ok(())
+}
+
+async fn threads_that_start_nowhere_end_their_process() -> Outcome {
+    for what in ["entry", "kernel", "stack", "upper"] {
+        let status = run("child", &format!("thread {what}"), LATER)?;
+        ensure!(status == FAULTED, "{what}: status {status}");
+    }
+    Ok(())
+}
+
+async fn handler_that_is_nowhere_ends_its_process() -> Outcome {
+    for handler in ["8", "18446743798833774592", "18446744073709551615"] {
+        let status = run("child", &format!("handler {handler}"), LATER)?;
+        ensure!(status == FAULTED, "handler {handler}: status {status}");
+    }
+    Ok(())
+}
+
+/// However many completions a program says it has taken: calls in flight are limited,
+/// and it can be killed.
+async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
+    for head in [
+        "0",
+        "1",
+        "4080",
+        "9223372036854775808",
+        "18446744073709551615",
+    ] {
+        let status = run("child", &format!("ring {head}"), LATER)?;
+        ensure!(status == 0, "head {head}: status {status}");
+    }
+    Ok(())
+}
+
+/// One that lies about what it is in the middle of, at a level of its own and at all.
+async fn endless_critical_section_does_not_keep_the_hart() -> Outcome {
+    let mut liars = Vec::new();
+    for _ in 0..8 {
+        liars.push(spawn("child", b"critical", &[], LATER).map_err(text)?);
+    }
+    // One of the same level, and one that is more urgent.
+    for level in [LATER, LATER - 1] {
+        let status = run("child", "exit 3", level)?;
+        ensure!(status == 3, "level {level}: status {status}");
+    }
+    for liar in liars {
+        sys::kill(liar).map_err(text)?;
+        let status = wait(liar).map_err(text)?;
+        ensure!(status == KILLED, "status {status}");
+    }
+    Ok(())
+}
+
+async fn closed_descriptor_leaves_a_read_that_waits() -> Outcome {
+    let pipe = pipe().map_err(text)?;
+    let reading = read!(pipe.reader, vec![0; 8], current());
+    sys::close(pipe.reader).map_err(text)?;
+    let late = read!(pipe.reader, &mut [0; 8]);
+    ensure!(late == Err(Error::BadFile), "{late:?}");
+    write!(pipe.writer, b"come").map_err(text)?;
+    let (result, bytes) = reading.await;
+    ensure!(result == Ok(4) && bytes.starts_with(b"come"), "{result:?}");
+    // With the read the last reader has gone.
+    let result = write!(pipe.writer, b"more");
+    ensure!(result == Err(Error::BrokenPipe), "{result:?}");
+    sys::close(pipe.writer).map(|_| ()).map_err(text)
+}
+
+async fn times_that_never_come_can_be_cancelled() -> Outcome {
+    for deadline in [u64::MAX, u64::MAX - 1, 1 << 63] {
+        let call = sleep_until(deadline, current());
+        sleep(1_000).await;
+        call.cancel();
+        let (result, _) = call.await;
+        ensure!(result == Err(Error::Cancelled), "{deadline}: {result:?}");
+    }
+    Ok(())
+}
+
+/// Two threads wait for a child; a third forks, so the place of the child is reserved for
+/// another one when the second comes to give it back; and a process that is started then
+/// does not get it.
+async fn waiting_twice_takes_no_place_from_others() -> Outcome {
+    static FORKS: AtomicBool = AtomicBool::new(false);
+    static STARTED: AtomicUsize = AtomicUsize::new(0);
+    let child = spawn("child", b"sleep 10000", &[], LATER).map_err(text)?;
+    let second = thread::spawn(move || {
+        let _ = sys::set_level(50);
+        wait(child)
+    });
+    // `fork` waits until it comes out of its critical section.
+    let critical = thread::spawn(|| {
+        let _ = sys::set_level(60);
+        lock::enter();
+        while !FORKS.load(SeqCst) {
+            core::hint::spin_loop();
+        }
+        let end = now() + ticks_per_second() / 50;
+        while now() < end {
+            core::hint::spin_loop();
+        }
+        let started = spawn("child", b"exit 5", &[], 61);
+        STARTED.store(started.unwrap_or(0), SeqCst);
+        lock::leave();
+    });
+    sleep_micros(2_000);
+    // Whoever comes too late finds that there is no such child any more.
+    let is_right = |status| matches!(status, Ok(0) | Err(Error::NoProcess));
+    let first = wait(child);
+    FORKS.store(true, SeqCst);
+    match fork() {
+        Ok(Fork::Child) => exit(7),
+        Ok(Fork::Parent(forked)) => {
+            let status = wait(forked);
+            ensure!(status == Ok(7), "the forked one: {status:?}");
+        }
+        // The host was busy.
+        Err(Error::Busy) => {}
+        Err(error) => return Err(text(error)),
+    }
+    critical.map_err(text)?.join().map_err(text)?;
+    let second = second.map_err(text)?.join().map_err(text)?;
+    ensure!(is_right(first) && is_right(second), "{first:?}, {second:?}");
+    let status = wait(STARTED.load(SeqCst));
+    ensure!(status == Ok(5), "the one that was started: {status:?}");
+    Ok(())
+}
+
+/// The calls of a process that is killed end in their turn: not in that of the process,
+/// which may never come.
+async fn kill_does_not_wait_for_what_is_less_urgent() -> Outcome {
+    static OVER: AtomicBool = AtomicBool::new(false);
+    let pipe = pipe().map_err(text)?;
+    let waits = spawn("child", b"echo", &[pipe.reader, pipe.writer], 60).map_err(text)?;
+    sleep_micros(5_000);
+    let mut hogs = Vec::new();
+    for _ in 0..8 {
+        hogs.push(spawn("child", b"endless", &[], 50).map_err(text)?);
+    }
+    // Until each hart has one.
+    sleep_micros(5_000);
+    let watched = hogs.clone();
+    let watch = thread::spawn(move || {
+        let limit = now() + 5 * ticks_per_second();
+        while !OVER.load(SeqCst) && now() < limit {
+            sleep_micros(2_000);
+        }
+        let in_time = OVER.load(SeqCst);
+        for hog in watched {
+            let _ = sys::kill(hog);
+        }
+        in_time
+    });
+    sys::kill(waits).map_err(text)?;
+    let status = wait(waits).map_err(text)?;
+    OVER.store(true, SeqCst);
+    let in_time = watch.map_err(text)?.join().map_err(text)?;
+    for hog in hogs {
+        let status = wait(hog).map_err(text)?;
+        ensure!(status == KILLED, "status {status}");
+    }
+    for file in [pipe.reader, pipe.writer] {
+        sys::close(file).map_err(text)?;
+    }
+    ensure!(in_time && status == KILLED, "it waited: status {status}");
+    Ok(())
+}
+
+/// Runs a program to its end.
+fn run(program: &str, argument: &str, level: u8) -> Result<isize, String> {
+    let child = spawn(program, argument.as_bytes(), &[1, 1], level).map_err(text)?;
+    wait(child).map_err(text)
+}
