@@ -132,6 +132,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Some thirty years, which added to any clock's time is a time.
+const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+
 /// A duration: a number with `ns`, `us`, `ms` or `s`, or plain `0`.
 pub(crate) fn duration_or_zero(text: &str) -> Result<Duration, String> {
     let hint = || {
@@ -152,7 +155,12 @@ pub(crate) fn duration_or_zero(text: &str) -> Result<Duration, String> {
         _ => return Err(hint()),
     };
     let number: f64 = number.trim().parse().map_err(|_| hint())?;
-    Duration::try_from_secs_f64(number * seconds).map_err(|_| hint())
+    match Duration::try_from_secs_f64(number * seconds) {
+        Ok(duration) if duration > LONGEST => {
+            Err(format!("`{text}` is too long; 1000000000s is the most"))
+        }
+        result => result.map_err(|_| hint()),
+    }
 }
 
 /// CPU time of a spin request: at most a minute, possibly none.
@@ -233,6 +241,9 @@ mod tests {
         for bad in ["", "5", "5min", "-1s", "s", "0s", "nans", "1e400s"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+        assert!(duration("1000000000s").is_ok());
+        let error = duration("10000000000000000000s").unwrap_err();
+        assert!(error.contains("too long"), "{error}");
     }
 
     #[test]

@@ -154,6 +154,71 @@ fn two_commands_take_turns_and_leave_a_trace_and_a_drawing() {
 }
 
 #[test]
+fn a_full_disk_costs_the_drawing_and_not_the_result() {
+    if !permitted() {
+        return;
+    }
+    let (cpu, full) = (cpu(), std::path::Path::new("/dev/full"));
+    if !full.exists() {
+        eprintln!("skipped: there is no /dev/full");
+        return;
+    }
+    let begin = ["rr", "--cpu", &cpu, "--for", "100ms", "--floor", "50us"];
+    let task = ["--run", SPIN];
+    for file in ["--timeline", "--trace"] {
+        let output = sched(&[&begin[..], &task, &["--json", file, "/dev/full"]].concat());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("cannot write /dev/full"), "{text}");
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(value["tasks"].as_array().unwrap().len(), 1);
+        // A path that cannot be is an error before anything is started.
+        let marker = std::env::temp_dir().join(format!("upshift-marker-{}", std::process::id()));
+        let touch = ["--run", &format!("touch {}", marker.display())];
+        let text = error(&[&begin[..], &touch, &[file, "/nonexistent/file"]].concat());
+        assert!(text.contains("/nonexistent/file"), "{text}");
+        assert!(!marker.exists());
+    }
+}
+
+#[test]
+fn a_stop_from_the_terminal_does_not_leave_the_cpu_to_the_one_in_front() {
+    if !permitted() {
+        return;
+    }
+    let spinner = Ends::start(Command::new("sh").args(["-c", "ulimit -t 20; while :; do :; done"]));
+    let (cpu, pid) = (cpu(), spinner.0.id().to_string());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
+    command.args(["sched", "rr", "--floor", "50us", "--for", "20s"]);
+    let mut scheduler = Ends::start(command.args(["--cpu", &cpu, "--pid", &pid]));
+    let until = |what: &str, condition: &mut dyn FnMut() -> bool| {
+        let began = Instant::now();
+        while !condition() {
+            assert!(began.elapsed() < Duration::from_secs(15), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    until("it is scheduled", &mut || spinner.is_elevated());
+    kill_process(Pid::from_child(&scheduler.0), Signal::TSTP).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    until("pieces go on", &mut || !spinner.is_elevated());
+    until("and turns", &mut || spinner.is_elevated());
+    // While it is scheduled, a second scheduler is refused.
+    let second = ["rr", "--floor", "50us", "--for", "1s", "--cpu", &cpu];
+    let mut refusal = String::new();
+    until("a second one comes while it is elevated", &mut || {
+        refusal =
+            String::from_utf8(sched(&[&second[..], &["--pid", &pid]].concat()).stderr).unwrap();
+        !refusal.is_empty()
+    });
+    assert!(refusal.contains("another scheduler"), "{refusal}");
+    kill_process(Pid::from_child(&scheduler.0), Signal::INT).unwrap();
+    let status = scheduler.0.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    assert!(!spinner.is_elevated());
+}
+
+#[test]
 fn wrong_command_lines_say_what_would_be_right() {
     let cpu = cpu();
     for (args, expected) in [
@@ -174,6 +239,14 @@ fn wrong_command_lines_say_what_would_be_right() {
         ),
         (&["rr", "--cpu", &cpu, "--run", "sh 'x"], "close all quotes"),
         (&["rr", "--cpu", &cpu, "--pid", "x"], "not a process id"),
+        (
+            &["rr", "--cpu", &cpu, "--pid", "1", "--for", "1e19s"],
+            "not a duration",
+        ),
+        (
+            &["rr", "--cpu", &cpu, "--pid", "1", "--for", "99999999999s"],
+            "too long",
+        ),
         (
             &["rr", "--cpu", &cpu, "--pid", "1", "--interval", "0ms"],
             "no time",

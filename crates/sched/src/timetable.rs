@@ -34,6 +34,9 @@ impl fmt::Display for TimetableError {
 
 impl Error for TimetableError {}
 
+/// The longest entry, and the longest timetable, ns.
+const LONGEST: Nanos = 1_000_000_000_000_000;
+
 /// Reads a timetable. `find` knows which task a word means; entries must be at least `floor` ns long.
 ///
 /// # Errors
@@ -44,6 +47,7 @@ pub fn parse(
     find: impl Fn(&str) -> Option<TaskId>,
 ) -> Result<Vec<Entry>, TimetableError> {
     let mut entries = Vec::new();
+    let mut total: Nanos = 0;
     for (at, full) in text.lines().enumerate() {
         let wrong = |what: String| TimetableError { line: at + 1, what };
         let line = full.split('#').next().unwrap_or_default();
@@ -65,6 +69,11 @@ pub fn parse(
                 length / 1000,
                 floor.div_ceil(1000)
             )));
+        }
+        total = total.saturating_add(length);
+        if total > LONGEST {
+            let what = "up to here the timetable is longer than 1000000 s: make it shorter";
+            return Err(wrong(what.to_owned()));
         }
         let names = who.split(',').filter(|name| *name != "-");
         let tasks = names.map(|name| {
@@ -104,7 +113,7 @@ fn duration(text: &str) -> Result<Nanos, String> {
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
     let ns = number * scale;
-    if (1.0..=1e15).contains(&ns) {
+    if (1.0..=LONGEST as f64).contains(&ns) {
         Ok(ns.round() as Nanos)
     } else {
         Err(wrong())
@@ -150,6 +159,9 @@ mod tests {
             ("a 1us", 1, "50 µs"),
             ("a 5ms b", 1, "no entry"),
             ("# nothing", 0, "empty"),
+            ("a 900000s\nb 900000s", 2, "longer than"),
+            ("a 1e400ms", 1, "`1e400ms`"),
+            (", 5ms", 1, "none of the tasks"),
         ] {
             let error = parse(text, 50_000, find).unwrap_err();
             assert_eq!(error.line, line, "{text}: {error}");

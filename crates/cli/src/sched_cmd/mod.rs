@@ -18,16 +18,17 @@ mod output;
 mod tasks;
 mod timeline;
 
-use std::fs;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use upshift_elevate::{Calibration, Elevator, Priority, Rights};
-use upshift_sched::{Config, Engine, Open, Processes, Scheduler, Watch};
+use upshift_sched::{Config, Engine, Open, Processes, Report, Scheduler, Trace, Watch};
 
 pub(crate) use args::SchedArgs;
 use tasks::Tasks;
@@ -63,12 +64,51 @@ impl Notches {
     }
 }
 
+/// Where trace and drawing go: made before anything runs, so that an hour is not lost to a wrong path.
+struct Files {
+    trace: Option<File>,
+    timeline: Option<File>,
+}
+
+impl Files {
+    fn create(args: &SchedArgs) -> Result<Files> {
+        let create = |path: &Option<PathBuf>| match path {
+            Some(path) => File::create(path)
+                .map(Some)
+                .with_context(|| format!("cannot write {}", path.display())),
+            None => Ok(None),
+        };
+        Ok(Files {
+            trace: create(&args.trace)?,
+            timeline: create(&args.timeline)?,
+        })
+    }
+
+    /// Writes both, also if one fails.
+    fn write(self, args: &SchedArgs, report: &Report, trace: &Trace) -> Result<()> {
+        let write = |file: Option<File>, path: &Option<PathBuf>, text: &dyn Fn() -> String| {
+            let (Some(mut file), Some(path)) = (file, path) else {
+                return Ok(());
+            };
+            let written = file.write_all(text().as_bytes());
+            written.with_context(|| format!("cannot write {}", path.display()))
+        };
+        let timeline = write(self.timeline, &args.timeline, &|| {
+            timeline::svg(report, trace)
+        });
+        let lines = write(self.trace, &args.trace, &|| output::trace(report, trace));
+        timeline.and(lines)
+    }
+}
+
 /// Runs until all processes have ended, the time is over, or a signal comes.
 pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let mut specs = tasks::specs(args)?;
     let timetable = choice::read_timetable(args)?;
+    let files = Files::create(args)?;
     let notches = Notches::within(&Rights::probe())?;
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let mut signals =
+        Signals::new([SIGHUP, SIGINT, SIGTERM, SIGTSTP]).context("cannot handle signals")?;
     // Before anything else is started: the guardian keeps what it was forked with.
     let elevator = Elevator::builder()
         .guardian(true)
@@ -114,15 +154,8 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let (report, trace) = scheduler.stop()?;
     drop(above);
     started.end();
-    if let Some(file) = &args.timeline {
-        let drawn = timeline::svg(&report, &trace);
-        fs::write(file, drawn).with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    if let Some(file) = &args.trace {
-        let lines = output::trace(&report, &trace);
-        fs::write(file, lines).with_context(|| format!("cannot write {}", file.display()))?;
-    }
     output::finish(args, &report, floor)?;
+    files.write(args, &report, &trace)?;
     Ok(signal.map_or(ExitCode::SUCCESS, |signal| {
         ExitCode::from(128 + u8::try_from(signal).unwrap_or(1))
     }))
@@ -134,8 +167,15 @@ fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) ->
     let live = !args.json && io::stderr().is_terminal();
     let mut shown = Instant::now();
     let signal = loop {
-        if let Some(signal) = signals.pending().next() {
+        let (stops, ends_it): (Vec<i32>, Vec<i32>) =
+            signals.pending().partition(|&signal| signal == SIGTSTP);
+        if let Some(&signal) = ends_it.first() {
             break Some(signal);
+        }
+        if !stops.is_empty() {
+            eprintln!(
+                "note: while the scheduler stood still, whoever is in front would keep the CPU to itself; Ctrl-C ends it"
+            );
         }
         if scheduler.is_finished() || ends.is_some_and(|end| Instant::now() >= end) {
             break None;

@@ -28,7 +28,8 @@ impl Table {
     /// Follows `entries` again and again. Entries without length are left out; without any entry nobody is favoured.
     pub fn new(entries: Vec<Entry>) -> Table {
         let entries: Vec<Entry> = entries.into_iter().filter(|e| e.length > 0).collect();
-        let total = entries.iter().map(|entry| entry.length).sum();
+        let lengths = entries.iter().map(|entry| entry.length);
+        let total = lengths.fold(0, Nanos::saturating_add);
         Table {
             entries,
             total,
@@ -43,9 +44,9 @@ impl Table {
         let lap = now - since;
         let mut end = 0;
         for entry in &self.entries {
-            end += entry.length;
+            end = entry.length.saturating_add(end);
             if since < end {
-                return Some((entry, lap + end));
+                return Some((entry, end.saturating_add(lap)));
             }
         }
         None
