@@ -67,7 +67,11 @@ impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ListenError::InUse { socket, owner } => {
-                write!(f, "{}: another daemon listens there", socket.display())?;
+                write!(
+                    f,
+                    "{}: another daemon or program listens there",
+                    socket.display()
+                )?;
                 if let Some(pid) = owner {
                     write!(f, " (pid {pid}, {})", command_of(*pid))?;
                 }
@@ -79,7 +83,7 @@ impl fmt::Display for ListenError {
                     io::ErrorKind::PermissionDenied => {
                         f.write_str(": run as root, or give a path of your own with --socket")
                     }
-                    io::ErrorKind::InvalidInput => {
+                    io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename => {
                         f.write_str(": a socket's path has at most 107 bytes")
                     }
                     _ => Ok(()),
@@ -120,11 +124,17 @@ impl Listener {
         };
         // Whoever holds the lock is the only daemon; what is left at the path is a dead one's, unless it answers.
         let probe = socket().map_err(|error| failed("open a socket for")(error.into()))?;
-        if rustix::net::connect(&probe, &address).is_ok() {
-            return Err(ListenError::InUse {
-                socket: path.clone(),
-                owner: peer::credentials(probe.as_fd()).ok().map(|it| it.0),
-            });
+        use rustix::io::Errno;
+        match rustix::net::connect(&probe, &address) {
+            Err(Errno::CONNREFUSED | Errno::NOENT) => {}
+            // Or of another kind, or too busy to answer: somebody listens.
+            Ok(()) | Err(Errno::PROTOTYPE | Errno::AGAIN) => {
+                return Err(ListenError::InUse {
+                    socket: path.clone(),
+                    owner: peer::credentials(probe.as_fd()).ok().map(|it| it.0),
+                });
+            }
+            Err(error) => return Err(failed("look at")(error.into())),
         }
         match std::fs::symlink_metadata(path) {
             Ok(found) => {

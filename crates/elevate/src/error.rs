@@ -134,16 +134,8 @@ impl fmt::Display for ElevateError {
     }
 }
 
-impl Error for ElevateError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            ElevateError::GuardianLost(error)
-            | ElevateError::Refused { error, .. }
-            | ElevateError::Unreadable { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
+// The texts hold the kernel's word already: no `source`, or it would be printed twice.
+impl Error for ElevateError {}
 
 impl From<ElevateError> for io::Error {
     fn from(error: ElevateError) -> io::Error {

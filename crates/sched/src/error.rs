@@ -130,8 +130,8 @@ impl fmt::Display for SchedError {
             }
             SchedError::Cpu { cpu, error } => write!(
                 f,
-                "CPU {cpu} cannot be used ({error}): it is offline or not allowed in a cpuset; see \
-                 /sys/devices/system/cpu/online"
+                "CPU {cpu} cannot be used ({error}): it is offline (/sys/devices/system/cpu/online) or not allowed in a cpuset \
+                 (/proc/PID/status); choose another one"
             ),
             SchedError::Elevate(error) => error.fmt(f),
             SchedError::Os { what, error } => write!(f, "cannot {what}: {error}"),
@@ -139,12 +139,5 @@ impl fmt::Display for SchedError {
     }
 }
 
-impl Error for SchedError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            SchedError::Elevate(error) => Some(error),
-            SchedError::Cpu { error, .. } | SchedError::Os { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
+// The texts hold the kernel's word already: no `source`, or it would be printed twice.
+impl Error for SchedError {}

@@ -9,6 +9,7 @@ mod descriptors;
 mod false_daemon;
 mod faults;
 mod hostile;
+mod place;
 mod process;
 mod protocol;
 mod puppet;

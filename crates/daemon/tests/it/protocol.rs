@@ -2,8 +2,6 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, SealFlags};
@@ -85,7 +83,7 @@ fn pinned(body: impl FnOnce() + Send) {
     });
 }
 
-fn cooperative(name: &str) -> Config {
+pub(crate) fn cooperative(name: &str) -> Config {
     Config {
         cooperative: true,
         ..config(name)
@@ -302,54 +300,6 @@ fn users_that_a_rule_denies_stay_out_and_are_told_why() {
         "{error}"
     );
     assert!(error.to_string().contains("denies"), "{error}");
-}
-
-#[test]
-fn a_second_daemon_is_told_who_is_first() {
-    let _turn = turn();
-    let _daemon = Daemon::start(cooperative("second")).unwrap();
-    let error = Daemon::start(cooperative("second"))
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains(&format!("pid {}", std::process::id())),
-        "{error}"
-    );
-}
-
-#[test]
-fn a_daemon_that_ends_leaves_no_file_and_its_place_to_the_next() {
-    let _turn = turn();
-    let path = socket("leaves");
-    let left = || std::fs::read_dir(path.parent().unwrap()).unwrap().count();
-    for _ in 0..2 {
-        let daemon = Daemon::start(cooperative("leaves")).unwrap();
-        assert_eq!(left(), 2, "socket and lock");
-        daemon.stop();
-        assert_eq!(left(), 0);
-    }
-    // Who ends and who begins at the same time meet each other at any step; never do two listen.
-    let start = Instant::now();
-    let listening = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                for _ in 0..30 {
-                    let Ok(daemon) = Daemon::start(cooperative("leaves")) else {
-                        continue;
-                    };
-                    assert_eq!(listening.fetch_add(1, SeqCst), 0, "two daemons");
-                    std::thread::yield_now();
-                    listening.fetch_sub(1, SeqCst);
-                    daemon.stop();
-                    if start.elapsed() > Duration::from_secs(5) {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    assert_eq!(left(), 0);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use upshift_elevate::Elevator;
+use upshift_elevate::sys::Linux;
 use upshift_elevate::testing::{Call, Faulty};
+use upshift_elevate::{Elevator, Policy};
 use upshift_sched::policies::RoundRobin;
 use upshift_sched::{SchedError, Scheduler};
 
@@ -52,6 +53,26 @@ fn a_lost_right_ends_it_with_the_reason() {
         assert!(matches!(error, SchedError::Refused { .. }), "{error}");
         assert!(error.to_string().contains("SCHED_FIFO"), "{error}");
     });
+}
+
+#[test]
+fn a_cpu_that_is_taken_away_ends_it_with_the_reason() {
+    let Some(_turn) = turn() else { return };
+    let (escaper, spinner) = (Process::start("escape"), Process::start("spin"));
+    let faulty = Arc::new(Faulty::new());
+    let builder = Elevator::builder().guardian(true).sys(faulty.clone());
+    let elevator = builder.build().unwrap();
+    let policy = Box::new(RoundRobin::new(1_000_000));
+    let pids = [escaper.pid(), spinner.pid()];
+    let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
+    // As if the CPU had gone offline: the kernel has moved the thread, and it cannot be put back.
+    faulty.fail(Call::SetAffinity, 0, 1, libc::EINVAL);
+    until("it ends", PATIENCE, || scheduler.is_finished());
+    let error = scheduler.wait().unwrap_err();
+    assert!(matches!(error, SchedError::Cpu { .. }), "{error}");
+    assert!(error.to_string().contains("choose another"), "{error}");
+    let elevated = |pid| Policy::of(&Linux, pid).is_ok_and(|policy| policy.looks_elevated());
+    assert!(!pids.into_iter().any(elevated));
 }
 
 #[test]

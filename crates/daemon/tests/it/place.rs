@@ -1,0 +1,99 @@
+//! Where the daemon listens: a place that is another's, nobody's any more, or none.
+
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use upshift_daemon::{Config, Daemon};
+
+use crate::protocol::cooperative;
+use crate::{socket, turn};
+
+#[test]
+fn a_second_daemon_is_told_who_is_first() {
+    let _turn = turn();
+    let _daemon = Daemon::start(cooperative("second")).unwrap();
+    let error = Daemon::start(cooperative("second"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(&format!("pid {}", std::process::id())),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_daemon_that_ends_leaves_no_file_and_its_place_to_the_next() {
+    let _turn = turn();
+    let path = socket("leaves");
+    let left = || std::fs::read_dir(path.parent().unwrap()).unwrap().count();
+    for _ in 0..2 {
+        let daemon = Daemon::start(cooperative("leaves")).unwrap();
+        assert_eq!(left(), 2, "socket and lock");
+        daemon.stop();
+        assert_eq!(left(), 0);
+    }
+    // Who ends and who begins at the same time meet each other at any step; never do two listen.
+    let start = Instant::now();
+    let listening = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..30 {
+                    let Ok(daemon) = Daemon::start(cooperative("leaves")) else {
+                        continue;
+                    };
+                    assert_eq!(listening.fetch_add(1, SeqCst), 0, "two daemons");
+                    std::thread::yield_now();
+                    listening.fetch_sub(1, SeqCst);
+                    daemon.stop();
+                    if start.elapsed() > Duration::from_secs(5) {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn a_socket_that_another_program_listens_at_stays_its_own() {
+    let _turn = turn();
+    let path = socket("stream");
+    let theirs = UnixListener::bind(&path).unwrap();
+    let start = || Daemon::start(cooperative("stream"));
+    let error = start().unwrap_err().to_string();
+    assert!(error.contains("listens there"), "{error}");
+    assert!(UnixStream::connect(&path).is_ok(), "it is still theirs");
+    drop(theirs);
+    // What is left of it is nobody's.
+    start().unwrap().stop();
+    assert!(!path.exists());
+}
+
+#[test]
+fn places_that_are_none_are_refused_with_the_reason() {
+    let _turn = turn();
+    let file = socket("file");
+    std::fs::write(&file, "kept").unwrap();
+    let error = |socket: PathBuf| {
+        let config = Config {
+            socket,
+            ..cooperative("file")
+        };
+        Daemon::start(config).unwrap_err().to_string()
+    };
+    let text = error(file.clone());
+    assert!(text.contains("no socket: remove it"), "{text}");
+    let text = error(file.join("below"));
+    assert!(text.contains("directory"), "{text}");
+    let text = error(file.with_file_name("x".repeat(120)));
+    assert!(text.contains("107 bytes"), "{text}");
+    let link = file.with_extension("link");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    assert!(error(link).contains("no socket"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+}
