@@ -70,6 +70,8 @@ struct Slot<M> {
     cpu: usize,
     notch: Notch,
     sleeps: bool,
+    /// Turns since it was asked whether it does.
+    unasked: u32,
     /// CPU time when it was added, when it was looked at last, and since the policy was told.
     first: Nanos,
     seen: Nanos,
@@ -148,6 +150,7 @@ impl<M: Member> Engine<M> {
                 at: self.config.base,
             },
             sleeps: false,
+            unasked: 0,
             first,
             seen: first,
             untold: 0,

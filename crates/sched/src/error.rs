@@ -23,7 +23,7 @@ pub enum SchedError {
     KernelThread(i32),
     /// It is this process, or a guardian.
     Own(i32),
-    /// It is in two tasks.
+    /// It is in two tasks, of this process or of two.
     Twice(i32),
     /// It limits its real-time CPU time and would be killed by it.
     TimeLimit {
@@ -104,7 +104,8 @@ impl fmt::Display for SchedError {
             ),
             SchedError::Twice(pid) => write!(
                 f,
-                "process {pid} belongs to two tasks (given twice, or a child of one with --children): name it once"
+                "process {pid} belongs to two tasks (given twice, or a child of one with --children; or another `upshift sched` has it, \
+                 see /proc/locks): name it once"
             ),
             SchedError::TimeLimit { pid, limit_us } => write!(
                 f,

@@ -9,7 +9,7 @@ use crate::report::{Report, TaskReport};
 const TELLING: Nanos = 50_000;
 
 /// A task that seems to sleep on is asked every so many turns whether it does.
-const ASK_AGAIN: u64 = 32;
+const ASK_AGAIN: u32 = 32;
 
 impl<M: Member> Slot<M> {
     /// Reads the CPU time; what is new is added to what the policy does not know yet.
@@ -19,6 +19,19 @@ impl<M: Member> Slot<M> {
             self.untold += now - self.seen;
             self.seen = now;
         }
+    }
+}
+
+impl<M: Member> Slot<M> {
+    /// Whether it has used little because somebody above kept it from its CPU, or the machine from this one. Asking is dear, so
+    /// who is known to sleep is asked rarely.
+    fn is_kept_from_its_cpu(&mut self) -> bool {
+        self.unasked += 1;
+        if self.sleeps && self.unasked < ASK_AGAIN {
+            return false;
+        }
+        self.unasked = 0;
+        self.member.as_ref().is_some_and(Member::wants_cpu)
     }
 }
 
@@ -35,11 +48,7 @@ impl<M: Member> Engine<M> {
                 let slot = &mut self.slots[task.0];
                 slot.look();
                 if telling {
-                    // It may have been kept from its CPU by somebody above, or the machine from this one. Asking is dear, so
-                    // who is known to sleep is asked rarely.
-                    let known = slot.sleeps && !slot.turns.is_multiple_of(ASK_AGAIN);
-                    let wants = || slot.member.as_ref().is_some_and(Member::wants_cpu);
-                    slot.sleeps = slot.untold * 2 < left && (known || !wants());
+                    slot.sleeps = slot.untold * 2 < left && !slot.is_kept_from_its_cpu();
                 }
                 left = left.saturating_sub(slot.untold);
                 told.push(task);

@@ -33,6 +33,8 @@ struct SimTask {
     ends: Option<Nanos>,
     /// Awake for the first of each period: (period, awake).
     awake: Option<(Nanos, Nanos)>,
+    /// How often it was asked whether it wants a CPU.
+    asked: u32,
     /// Runs, in order: (begin, end).
     runs: Vec<(Nanos, Nanos)>,
 }
@@ -134,8 +136,10 @@ impl Member for SimMember {
         Ok(sim.tasks[self.1].ends.is_none_or(|end| sim.now < end))
     }
     fn wants_cpu(&self) -> bool {
-        let sim = self.0.borrow();
-        sim.tasks[self.1].wants_cpu(sim.now)
+        let mut sim = self.0.borrow_mut();
+        let now = sim.now;
+        sim.tasks[self.1].asked += 1;
+        sim.tasks[self.1].wants_cpu(now)
     }
     fn threads(&self) -> usize {
         1
@@ -158,6 +162,7 @@ impl World {
             used: 0,
             ends: None,
             awake: None,
+            asked: 0,
             runs: Vec::new(),
         };
         let sim = Sim {
@@ -283,6 +288,21 @@ fn equals_below_a_sleeper_take_turns_and_the_sleeper_runs_at_once() {
     for &(begin, _) in sim.tasks[0].runs.iter().skip(3) {
         assert_eq!(begin % (7 * MS), 0);
     }
+}
+
+#[test]
+fn sleepers_are_seldom_asked_whether_they_sleep() {
+    let mut world = World::new(1, 12, 1600 * MS);
+    let mut policy = Levels::new(5 * MS);
+    for sleeper in 0..10 {
+        world = world.task(sleeper, |task| task.awake = Some((MS, 0)));
+        policy = policy.level(TaskId(sleeper), 0);
+    }
+    let report = world.run(policy);
+    assert!(report.turns >= 320, "{report:?}");
+    let sim = world.sim.borrow();
+    let asked: Vec<u32> = sim.tasks.iter().map(|task| task.asked).collect();
+    assert!(asked[..10].iter().all(|&asked| asked <= 12), "{asked:?}");
 }
 
 #[test]

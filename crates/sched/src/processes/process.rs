@@ -1,6 +1,6 @@
 //! One process: its pidfd, its directory of threads, and a guard for each thread.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +27,7 @@ const LINKS: u64 = 2;
 pub(super) struct Process {
     pub(super) pid: i32,
     pidfd: OwnedFd,
-    /// `/proc/PID/task`.
+    /// `/proc/PID/task`, locked: nobody else schedules the process.
     tasks: File,
     /// Its link count when its threads were read, which is [`LINKS`] and their number; 0: they are to be read again.
     links: u64,
@@ -52,6 +52,10 @@ impl Process {
             _ => SchedError::os("open a pidfd")(error),
         })?;
         let tasks = File::open(format!("/proc/{pid}/task")).map_err(gone)?;
+        // Two schedulers would record each other's doing as the process's own. The lock ends with this process, however it ends.
+        if matches!(tasks.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(SchedError::Twice(pid));
+        }
         let mut process = Process {
             pid,
             pidfd,
