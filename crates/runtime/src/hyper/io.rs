@@ -16,7 +16,8 @@
 //!
 //! A write is accepted once the one before it has completed, so at most one buffer of
 //! [`Io::COPIED`] bytes is under way; a flush does not wait for it, a shutdown does, and a
-//! drop leaves it to a coroutine of its own.
+//! drop leaves it to a coroutine of its own, for [`LINGER`] at most: a peer that reads
+//! nothing must not keep the socket of a connection that has been given up.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -26,6 +27,7 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use ::hyper::rt::{Read, ReadBufCursor, Write};
 use upshift_core::Priority;
@@ -34,6 +36,10 @@ use upshift_ring::{Fd, Submission, op};
 use crate::context;
 use crate::io::Source;
 use crate::net::{TcpStream, is_cancelled, start};
+use crate::time;
+
+/// How long the last bytes of a dropped connection may take.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// A [`TcpStream`] with hyper's I/O traits.
 pub struct Io {
@@ -267,7 +273,7 @@ impl Drop for Io {
         // Dropping the submission would cancel it; the operation keeps the socket open.
         if let Writing::Sending(sending) = mem::replace(&mut self.state, Writing::Idle)
             && !sending.is_complete()
-            && let Ok(rest) = crate::try_spawn(sending, Priority::Inherit)
+            && let Ok(rest) = crate::try_spawn(time::timeout(LINGER, sending), Priority::Inherit)
         {
             rest.detach();
         }

@@ -187,3 +187,28 @@ fn requests_beyond_the_rate_get_429() {
     assert_eq!(refused[0].header("retry-after"), Some("1"));
     assert!(server.is_well(), "who watches is not limited");
 }
+
+#[test]
+fn who_asks_much_and_reads_nothing_has_no_socket_left() {
+    let folder = Folder::new();
+    let server = Running::with(&folder.0, impatient);
+    let mut stream = server.connect();
+    stream
+        .set_write_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    // Short answers, until neither socket has room: the one that is being sent then waits.
+    let many = b"GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n".repeat(1000);
+    while stream.write_all(&many).is_ok() {}
+    server.wait_until_idle();
+    // The server's end is closed, and says so to whoever sends.
+    let began = Instant::now();
+    loop {
+        match stream.write(b"x") {
+            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => break,
+            _ => assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "it is open still"
+            ),
+        }
+    }
+}
