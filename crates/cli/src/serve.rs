@@ -69,8 +69,8 @@ fn command_to(socket: &Path, command: &str) -> Result<()> {
     match answer.strip_prefix("error: ") {
         Some(error) => Err(anyhow!(error.trim().to_owned())),
         None => {
-            print!("{answer}");
-            Ok(())
+            let mut out = io::stdout().lock();
+            out.write_all(answer.as_bytes()).context("cannot print")
         }
     }
 }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use http::HeaderValue;
 use serde::Deserialize;
 
 use crate::rules::Rule;
@@ -124,6 +125,30 @@ impl Config {
             return Err(format!(
                 "header-bytes = {}: use 8k to 1M",
                 self.limits.header_bytes
+            ));
+        }
+        if !(1..=10_000).contains(&self.limits.headers) {
+            let headers = self.limits.headers;
+            return Err(format!("headers = {headers}: use 1 to 10000"));
+        }
+        for (name, is_none) in [
+            ("connections", self.limits.connections == 0),
+            (
+                "connections-per-peer",
+                self.limits.connections_per_peer == 0,
+            ),
+            ("streams", self.limits.streams == 0),
+            ("in-flight", self.admission.in_flight == 0),
+        ] {
+            if is_none {
+                return Err(format!("{name} = 0: nobody would be served; use 1 or more"));
+            }
+        }
+        if let Some(value) = &self.files.cache_control
+            && HeaderValue::from_str(value).is_err()
+        {
+            return Err(format!(
+                "cache-control = {value:?}: this cannot be the value of a header"
             ));
         }
         Ok(())
@@ -324,6 +349,12 @@ mod tests {
             ),
             ("[[priority]]\nlevel = 64", "not a level"),
             ("listen = []", "no address"),
+            ("[limits]\nheaders = 99999999999", "1 to 10000"),
+            ("[limits]\nconnections = 0", "use 1 or more"),
+            ("[limits]\nconnections-per-peer = 0", "use 1 or more"),
+            ("[limits]\nstreams = 0", "use 1 or more"),
+            ("[admission]\nin-flight = 0", "use 1 or more"),
+            ("[files]\ncache-control = \"a\\nb\"", "value of a header"),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

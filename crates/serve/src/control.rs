@@ -5,12 +5,14 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::json;
 use upshift::Level;
 
@@ -42,8 +44,7 @@ impl Commands {
             }
             fs::remove_file(path).map_err(named)?;
         }
-        let listener = UnixListener::bind(path).map_err(named)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(named)?;
+        let listener = listen(path).map_err(named)?;
         let shared = Arc::downgrade(shared);
         std::thread::Builder::new()
             .name("control".into())
@@ -53,6 +54,17 @@ impl Commands {
             path: path.to_owned(),
         })
     }
+}
+
+/// Listens on a path that has mode 0600 from the first moment on: the kernel makes the file with
+/// the mode of the socket.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = net::socket_with(unix, stream, SocketFlags::CLOEXEC, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, 16)?;
+    Ok(UnixListener::from(socket))
 }
 
 impl Drop for Commands {
