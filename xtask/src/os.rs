@@ -65,6 +65,6 @@ pub(crate) fn test(context: &Context<'_>) -> Verdict {
         return Ok(Done::Skipped(QEMU.absence()));
     }
     let boot = ["run", "--quiet", "-p", "os-runner", "--", "test"];
-    context.run(cargo(context, &boot), minutes(8))?;
+    context.run(cargo(context, &boot), minutes(15))?;
     Ok(Done::Passed(String::new()))
 }

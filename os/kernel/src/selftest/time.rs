@@ -28,18 +28,25 @@ pub(super) async fn sleepers_wake_in_order_of_deadline() -> Outcome {
     let mut handles = Vec::new();
     for number in [3u64, 0, 4, 1, 2] {
         let order = order.clone();
+        let deadline = start + number * clock::from_micros(20_000);
         let sleep = async move {
-            sleep_until(start + number * clock::from_micros(20_000)).await;
+            sleep_until(deadline).await;
             order.lock().push(number);
+            clock::now() >= deadline
         };
         let level = Priority::At(Level::at::<20>());
         handles.push(executor::spawn(sleep, level).map_err(|error| format!("{error}"))?);
     }
     for handle in handles {
-        handle.await.map_err(|error| format!("{error}"))?;
+        let is_due = handle.await.map_err(|error| format!("{error}"))?;
+        ensure!(is_due, "a sleep was short");
     }
     let order = order.lock().clone();
-    ensure!(order.is_sorted(), "woke in the order {order:?}");
+    // Elsewhere the host may stop a hart, or all until some deadlines are over.
+    ensure!(
+        !ICOUNT.load(Relaxed) || order.is_sorted(),
+        "woke in the order {order:?}"
+    );
     Ok(())
 }
 
