@@ -81,20 +81,27 @@ fn copying_both_ways_passes_each_end_on() {
 #[test]
 fn what_was_copied_is_not_held_back_while_the_source_waits() {
     block_on(async {
-        let (mut source, mut from) = UnixStream::pair().unwrap();
-        let (to, mut sink) = UnixStream::pair().unwrap();
-        let mut to = io::BufWriter::new(to);
-        let copying = upshift::spawn(
-            async move { io::copy(&mut from, &mut to).await.unwrap() },
-            Priority::Inherit,
-        );
-        source.write_all("a question").await.0.unwrap();
-        let mut bytes = [0; 10];
-        let arrived = time::timeout(Duration::from_secs(10), sink.read_exact(&mut bytes)).await;
-        arrived.expect("it was flushed").unwrap();
-        assert_eq!(&bytes, b"a question");
-        drop(source);
-        assert_eq!(copying.await.unwrap(), 10);
+        for buffered in [false, true] {
+            let (mut source, mut from) = UnixStream::pair().unwrap();
+            let (to, mut sink) = UnixStream::pair().unwrap();
+            let mut to = io::BufWriter::new(to);
+            let copying = upshift::spawn(
+                async move {
+                    match buffered {
+                        true => io::copy(&mut from, &mut to).await.unwrap(),
+                        false => io::copy_buf(&mut from, &mut to).await.unwrap(),
+                    }
+                },
+                Priority::Inherit,
+            );
+            source.write_all("a question").await.0.unwrap();
+            let mut bytes = [0; 10];
+            let arrived = time::timeout(Duration::from_secs(10), sink.read_exact(&mut bytes)).await;
+            arrived.expect("it was flushed").unwrap();
+            assert_eq!(&bytes, b"a question");
+            drop(source);
+            assert_eq!(copying.await.unwrap(), 10);
+        }
     });
 }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::io::{ErrorKind, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::poll;
 use upshift::fs::{self, File, FileStream, OpenOptions, Progress};
@@ -155,6 +157,20 @@ fn a_listing_names_every_entry_once() {
             assert!(entry.file_type().await.unwrap().is_dir());
             assert!(entry.path().starts_with(&scratch.0));
             assert!(found.insert(entry.file_name().into_string().unwrap()));
+        }
+        assert_eq!(found, expected);
+        // Whoever gives up waiting for the next entry misses none.
+        let mut found = BTreeSet::new();
+        let mut entries = fs::read_dir(&scratch.0).await.unwrap();
+        loop {
+            let next = std::pin::pin!(entries.next_entry());
+            match poll!(next) {
+                Poll::Ready(Ok(Some(entry))) => {
+                    assert!(found.insert(entry.file_name().into_string().unwrap()));
+                }
+                Poll::Ready(end) => break assert!(end.unwrap().is_none()),
+                Poll::Pending => upshift::time::sleep(Duration::from_millis(1)).await,
+            }
         }
         assert_eq!(found, expected);
         let error = fs::read_dir(scratch.join("nothing")).await.unwrap_err();

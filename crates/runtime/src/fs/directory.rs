@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 
 use upshift_ring::op;
 
@@ -69,7 +70,11 @@ pub async fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref().to_owned();
     let (batch, rest) = blocking::run(move || Ok(take(std::fs::read_dir(path)?))).await?;
-    Ok(ReadDir { batch, rest })
+    Ok(ReadDir {
+        batch,
+        rest,
+        reading: None,
+    })
 }
 
 type Batch = VecDeque<io::Result<DirEntry>>;
@@ -92,11 +97,14 @@ fn take(mut entries: std::fs::ReadDir) -> (Batch, Option<std::fs::ReadDir>) {
 pub struct ReadDir {
     batch: Batch,
     rest: Option<std::fs::ReadDir>,
+    /// The next batch, on its way; whoever asks next waits for it.
+    reading: Option<Reading>,
 }
 
+type Reading = Pin<Box<dyn Future<Output = io::Result<(Batch, Option<std::fs::ReadDir>)>> + Send>>;
+
 impl ReadDir {
-    /// The next entry; `None` after the last. If the future is dropped while it reads
-    /// the directory, the listing ends early.
+    /// The next entry; `None` after the last. Dropping the future loses none.
     ///
     /// # Errors
     /// Of reading the directory; the next call goes on.
@@ -104,7 +112,12 @@ impl ReadDir {
         if self.batch.is_empty()
             && let Some(rest) = self.rest.take()
         {
-            (self.batch, self.rest) = blocking::run(move || Ok(take(rest))).await?;
+            self.reading = Some(Box::pin(blocking::run(move || Ok(take(rest)))));
+        }
+        if let Some(reading) = &mut self.reading {
+            let read = reading.as_mut().await;
+            self.reading = None;
+            (self.batch, self.rest) = read?;
         }
         self.batch.pop_front().transpose()
     }

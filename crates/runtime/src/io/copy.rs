@@ -121,9 +121,17 @@ where
     W: AsyncWrite + Unpin + ?Sized,
 {
     let mut total = 0;
+    let mut dirty = false;
     poll_fn(|cx| {
         loop {
-            let data = ready!(Pin::new(&mut *reader).poll_fill_buf(cx))?;
+            let Poll::Ready(data) = Pin::new(&mut *reader).poll_fill_buf(cx)? else {
+                // As in `Transfer`: the peer may wait for what is held back.
+                if dirty {
+                    ready!(Pin::new(&mut *writer).poll_flush(cx))?;
+                    dirty = false;
+                }
+                return Poll::Pending;
+            };
             if data.is_empty() {
                 return Pin::new(&mut *writer).poll_flush(cx);
             }
@@ -133,6 +141,7 @@ where
             }
             Pin::new(&mut *reader).consume(count);
             total += count as u64;
+            dirty = true;
         }
     })
     .await?;
