@@ -47,7 +47,12 @@ impl TcpStream {
     pub async fn connect(addresses: impl ToSocketAddrs) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
         for address in super::resolve::resolve(addresses).await? {
-            match TcpSocket::for_address(address)?.connect(address).await {
+            // A machine without IPv6 has no such sockets.
+            let connected = match TcpSocket::for_address(address) {
+                Ok(socket) => socket.connect(address).await,
+                Err(error) => Err(error),
+            };
+            match connected {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }

@@ -109,11 +109,11 @@ impl Running {
     }
 
     /// Sends these bytes and nothing more, and returns all that comes until the server closes, or
-    /// is silent for two seconds.
+    /// is silent for so long that nothing more can be on its way.
     pub(crate) fn talk(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect();
         stream
-            .set_read_timeout(Some(Duration::from_secs(2)))
+            .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
         // It may have closed before all was sent.
         let _ = stream.write_all(bytes.as_ref());
@@ -189,6 +189,18 @@ pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
         all.extend_from_slice(&some[..count]);
     }
     let _ = stream.shutdown(Shutdown::Both);
+    all
+}
+
+/// What comes until it is enough, or the end.
+pub(crate) fn read_until(stream: &mut TcpStream, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut some = [0; 16384];
+    while !enough(&all)
+        && let Ok(count @ 1..) = stream.read(&mut some)
+    {
+        all.extend_from_slice(&some[..count]);
+    }
     all
 }
 

@@ -141,20 +141,17 @@ fn under_overload_the_least_urgent_are_refused_and_the_urgent_are_not() {
     let hog = std::thread::spawn(move || talk(address, "/work", "u=3"));
     server.wait_for_requests(1);
     let refused = Arc::new(Mutex::new(Vec::new()));
-    let background: Vec<_> = (0..8)
-        .map(|n| {
-            let refused = refused.clone();
-            std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(150 * n));
-                let answer = talk(address, "/x", "u=7");
-                if answer.starts_with("HTTP/1.1 503") {
-                    refused.lock().unwrap().push(answer);
-                }
-            })
-        })
-        .collect();
+    let mut background = Vec::new();
     until("u=7 waits longer than 300 ms and is refused", || {
-        !refused.lock().unwrap().is_empty()
+        let (refused, so_far) = (refused.clone(), &refused);
+        background.push(std::thread::spawn(move || {
+            let answer = talk(address, "/x", "u=7");
+            if answer.starts_with("HTTP/1.1 503") {
+                refused.lock().unwrap().push(answer);
+            }
+        }));
+        std::thread::sleep(Duration::from_millis(150));
+        !so_far.lock().unwrap().is_empty()
     });
     for _ in 0..20 {
         assert_eq!(server.get("/x", "priority: u=0\r\n").status, 200);
