@@ -91,3 +91,28 @@ fn killed_clients_are_forgotten_at_any_step() {
         elevated_threads(rival.pid()).is_empty()
     });
 }
+
+#[test]
+fn a_guardian_that_is_killed_is_replaced_while_somebody_is_registered() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("guardian");
+    let daemon = daemon("guardian");
+    let mut sleeper = puppet(&path);
+    let mut burner = puppet(&path);
+    sleeper.obey("await 2");
+    burner.obey("level 40");
+    until("the sleeper is elevated", || {
+        !elevated_threads(sleeper.pid()).is_empty()
+    });
+    let guardian = daemon.guardian_pid().unwrap();
+    // SAFETY: a signal to a child of this process that nobody has waited for.
+    unsafe { libc::kill(guardian, libc::SIGKILL) };
+    until("there is another one", || {
+        daemon.guardian_pid().is_some_and(|pid| pid != guardian)
+    });
+    daemon.stop();
+    assert!(elevated_threads(sleeper.pid()).is_empty());
+}
