@@ -3,13 +3,14 @@
 //! Invariants:
 //! * Nothing is elevated that is not recorded in the table (`table.rs`), and a record goes only when its thread was given
 //!   back.
-//! * A thread is always elevated with `SCHED_RESET_ON_FORK`: what it spawns, forks or execs starts at `SCHED_OTHER`.
+//! * A thread is always elevated with `SCHED_RESET_ON_FORK`: what it spawns or forks starts at `SCHED_OTHER`. A thread that calls
+//!   `exec` keeps its policy and becomes the main thread of its process, where it is found and given back.
 //! * A thread of another process is elevated only under a living guardian and at most at
 //!   [`Priority::FOREIGN_MAX`].
 //! * A thread of another process that someone else elevates is refused: recorded as what it had, that would stay.
 //! * Only the process that made an elevator acts on it; a fork of it is inert.
 //!
-//! Elevating and giving back take the set's lock and some 15 µs (a file of `/proc` is read). [`Elevated::set`] is one
+//! Elevating and giving back take the set's lock and some 15 µs (a file of `/proc` is read; three for threads of others). [`Elevated::set`] is one
 //! system call, without lock or allocation.
 
 use std::io;
@@ -366,6 +367,7 @@ impl Inner {
             tid,
             start_time,
             own,
+            leader: if own { None } else { self.leader_of(tid) },
             former: match parent {
                 Some(parent) if inherits => parent.former,
                 _ => *former.attr(),
@@ -376,6 +378,14 @@ impl Inner {
             self.note_inherited_pin(slot.0, tid, &pin);
         }
         Ok(slot)
+    }
+
+    /// The main thread of the process of `tid`, and when it began, if that is another thread.
+    fn leader_of(&self, tid: Tid) -> Option<(Tid, u64)> {
+        let status = self.sys.read_file(&format!("/proc/{tid}/status")).ok()?;
+        let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+        let leader = leader.trim().parse().ok().filter(|&leader| leader != tid)?;
+        Some((leader, self.sys.start_time(leader).ok()?))
     }
 
     /// Remembers what a pin that was inherited has replaced, if the thread still has it. Caller holds the lock.
@@ -426,7 +436,7 @@ impl Inner {
 
     /// Gives back the thread of slot `index` and frees the slot, or leaves it as an orphan. Caller holds the lock.
     pub(crate) fn give_back(&self, index: usize, record: &Record) -> io::Result<Restored> {
-        let restored = restore(self.sys.as_ref(), record);
+        let restored = restore(self.sys.as_ref(), &self.table, record);
         match restored {
             Ok(_) => self.table.free(index),
             Err(_) => self.table.set_orphan(index, true),
@@ -464,7 +474,7 @@ impl Inner {
                 }
             };
             for (index, record) in self.table.records() {
-                let restored = restore(self.sys.as_ref(), &record);
+                let restored = restore(self.sys.as_ref(), &self.table, &record);
                 if restored.is_ok() && lock.is_none() {
                     self.table.free(index);
                 }
@@ -480,7 +490,7 @@ impl Drop for Set {
         if self.is_owner() {
             let mut lock = self.lock();
             for (_, record) in self.table.records() {
-                let _ = restore(self.sys.as_ref(), &record);
+                let _ = restore(self.sys.as_ref(), &self.table, &record);
             }
             self.table.header().closing.store(1, Release);
             let guardian = lock.take();

@@ -16,7 +16,7 @@ use std::io;
 
 use crate::policy::Policy;
 use crate::sys::{CpuSet, RETRIES, SchedAttr, Sys, Tid};
-use crate::table::{Pin, Record};
+use crate::table::{Pin, Record, Table};
 
 /// How a thread was given back.
 #[must_use]
@@ -56,7 +56,37 @@ pub(crate) fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Gives the recorded thread back. An error means that it may still be elevated.
-pub(crate) fn restore(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
+pub(crate) fn restore(sys: &dyn Sys, table: &Table, record: &Record) -> io::Result<Restored> {
+    match restore_thread(sys, record)? {
+        Restored::Gone => match heir(sys, table, record) {
+            Some(heir) => restore_thread(sys, &heir),
+            None => Ok(Restored::Gone),
+        },
+        restored => Ok(restored),
+    }
+}
+
+/// Whoever calls `exec` takes the place of the main thread of its process, with the policy it has: a main thread that looks
+/// elevated, though nobody has recorded it, is what the gone thread has become.
+fn heir(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Record> {
+    let (leader, start) = record.leader?;
+    let elevated = Policy::of(sys, leader).is_ok_and(|policy| policy.looks_elevated());
+    if !elevated || sys.start_time(leader).ok()? != start {
+        return None;
+    }
+    let is_it = |other: Record| other.tid == leader && other.start_time == start;
+    if table.records().any(|(_, other)| is_it(other)) {
+        return None;
+    }
+    Some(Record {
+        tid: leader,
+        start_time: start,
+        leader: None,
+        ..*record
+    })
+}
+
+fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
     match retrying(|| sys.start_time(record.tid)) {
         Ok(start) if start != record.start_time => return Ok(Restored::Gone),
         Ok(_) => {}

@@ -48,6 +48,8 @@ pub(crate) struct Record {
     pub(crate) start_time: u64,
     /// Whether it is a thread of the owner.
     pub(crate) own: bool,
+    /// The main thread of another process, and when it began: what this thread becomes if it calls `exec`.
+    pub(crate) leader: Option<(Tid, u64)>,
     pub(crate) former: SchedAttr,
     /// The former CPUs and the last two pins, if it was ever pinned.
     pub(crate) pin: Option<Pin>,
@@ -69,6 +71,9 @@ struct Slot {
     tid: AtomicI32,
     pinned: AtomicI32,
     pinned_before: AtomicI32,
+    /// 0: none.
+    leader: AtomicI32,
+    leader_start: AtomicU64,
     former: UnsafeCell<SchedAttr>,
     cpus: UnsafeCell<CpuSet>,
 }
@@ -155,6 +160,9 @@ impl Table {
         slot.start_time.store(record.start_time, Relaxed);
         slot.pinned.store(NO_CPU, Relaxed);
         slot.pinned_before.store(NO_CPU, Relaxed);
+        let (leader, start) = record.leader.unwrap_or_default();
+        slot.leader.store(leader, Relaxed);
+        slot.leader_start.store(start, Relaxed);
         // SAFETY: the slot is free, so nobody reads the cell; the caller's lock keeps other writers out.
         unsafe { *slot.former.get() = record.former };
         let generation = slot.state.load(Relaxed) & !FLAGS;
@@ -237,6 +245,10 @@ impl Table {
             tid: slot.tid.load(Relaxed),
             start_time: slot.start_time.load(Relaxed),
             own: state & OWN != 0,
+            leader: match slot.leader.load(Relaxed) {
+                0 => None,
+                leader => Some((leader, slot.leader_start.load(Relaxed))),
+            },
             // SAFETY: published by the state read above, and not written again before the slot is freed, which the
             // caller excludes.
             former: unsafe { *slot.former.get() },
@@ -270,6 +282,7 @@ mod tests {
             tid,
             start_time: 7,
             own: true,
+            leader: None,
             former: SchedAttr::normal(),
             pin: None,
         }

@@ -176,6 +176,7 @@ impl Control {
             );
             return refuse(Reason::Cpu, text);
         }
+        self.forget_ended(threads);
         let charges = self.check_threads(key, pid, threads, &cpus)?;
         let failed =
             |what: &'static str| move |error| Refusal(Reason::Failed, format!("{what}: {error}"));
@@ -240,6 +241,36 @@ impl Control {
             }
         }
         Ok((session, doorbells))
+    }
+
+    /// Of threads that are to be registered, forgets those of other registrations that had the same numbers and have ended.
+    fn forget_ended(&mut self, threads: Threads<'_>) {
+        for tid in threads.iter().map(|thread| thread.tid) {
+            if !self.claimed.contains(&tid) {
+                continue;
+            }
+            let machine = self.shared.machine.as_ref();
+            let sessions = self.connections.values_mut().filter_map(|it| {
+                let pid = it.peer.pid;
+                Some((pid, it.session.as_mut()?))
+            });
+            for (pid, session) in sessions {
+                for vcpu in &mut session.vcpus {
+                    let is_it = |thread: &SessionThread| thread.tid == tid;
+                    let gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+                    if !vcpu.threads.iter().any(is_it)
+                        || !machine.thread_clock(pid, tid).is_err_and(gone)
+                    {
+                        continue;
+                    }
+                    vcpu.threads.retain(|thread| !is_it(thread));
+                    self.claimed.remove(&tid);
+                    if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
+                        scheduler.tell(Command::Gone(vcpu.slot, tid, Latch::default()));
+                    }
+                }
+            }
+        }
     }
 
     /// Every thread with its clock, or why one of them is not acceptable.
@@ -325,6 +356,7 @@ impl Control {
             return refuse(Reason::Limit, text);
         }
         let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
+        self.forget_ended(added);
         let charges = self.check_threads(key, pid, added, &cpus)?;
         let mut latches = Vec::new();
         let Some(session) = self

@@ -133,6 +133,29 @@ fn forks_of_a_registered_process_are_ordinary() {
 }
 
 #[test]
+fn who_execs_while_elevated_is_given_back() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("execs");
+    let _daemon = daemon("execs");
+    let mut low = puppet(&path);
+    low.obey("level 40");
+    let mut execs = puppet(&path);
+    let before = execs.obey("own");
+    execs.obey("level 2");
+    until("it is elevated", || {
+        !elevated_threads(execs.pid()).is_empty()
+    });
+    execs.obey("exec");
+    until("it is forgotten", || processes(&path) == 1);
+    until("it is as it was", || {
+        Policy::of(&Linux, execs.pid()).is_ok_and(|now| now.to_string() == before)
+    });
+}
+
+#[test]
 fn who_moves_to_another_cpu_is_put_out() {
     let _turn = turn();
     if !permitted() {

@@ -54,6 +54,12 @@ pub(crate) fn puppet() {
             "ring" => ring(vcpu, argument).to_string(),
             "garbage" => garbage(vcpu, argument),
             "fork" => fork(),
+            "exec" => {
+                use std::os::unix::process::CommandExt;
+                // This is not the main thread, but becomes it.
+                println!("exec=soon");
+                panic!("{}", std::process::Command::new("sleep").arg("100").exec());
+            }
             "affinity" => {
                 let set = CpuSet::only(argument as usize).unwrap();
                 format!("{}", Linux.sched_setaffinity(0, &set).is_ok())

@@ -1,5 +1,6 @@
 //! Numbers of threads that come to mean others: in a pid namespace of its own, where the next number can be chosen.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ fn who_gets_the_number_of_a_registered_thread_that_has_ended_is_left_alone() {
     if !permitted() {
         return;
     }
-    if !std::path::Path::new(NEXT).exists() {
+    if !Path::new(NEXT).exists() {
         return skipped("this kernel does not let one choose the next pid");
     }
     let unshared = |command: &mut Command| {
@@ -55,19 +56,17 @@ fn thread() -> (i32, impl FnOnce()) {
         drop(end);
         thread.join().unwrap();
         let task = format!("/proc/self/task/{tid}");
-        until("the thread is gone", || {
-            !std::path::Path::new(&task).exists()
-        });
+        until("the thread is gone", || !Path::new(&task).exists());
     };
     (tid, finish)
 }
 
 /// A process that has the number `tid`.
-fn successor(tid: i32) -> Process {
+fn successor(tid: i32, socket: &Path) -> Process {
     for _ in 0..20 {
         std::fs::write(NEXT, (tid - 1).to_string()).unwrap();
         let settings = [("CPU", "0".to_string())];
-        let mut process = Process::start("bystander", std::path::Path::new(""), &settings);
+        let mut process = Process::start("puppet", socket, &settings);
         process.line("ready").unwrap();
         if process.pid() == tid {
             return process;
@@ -106,14 +105,20 @@ pub(crate) fn reuse() {
         } else {
             finish();
         }
-        let other = successor(tid);
+        let mut other = successor(tid, &path);
         for _ in 0..20 {
             level(2);
             std::thread::sleep(Duration::from_millis(5));
             assert!(elevated_threads(other.pid()).is_empty(), "{was_elevated}");
             level(NOTHING);
         }
+        // It may register, and the end of the first registration takes nothing from it.
+        other.obey("join");
         board.leave();
+        other.obey("level 2");
+        until("it is elevated in its own right", || {
+            !elevated_threads(other.pid()).is_empty()
+        });
     }
     println!("left alone");
 }

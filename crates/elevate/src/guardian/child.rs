@@ -97,7 +97,7 @@ fn restore_all(table: &Table) {
     for _ in 0..PASSES {
         let mut failed = false;
         for (_, record) in table.records() {
-            failed |= restore(&Linux, &record).is_err();
+            failed |= restore(&Linux, table, &record).is_err();
         }
         if !failed {
             return;
@@ -122,10 +122,11 @@ fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
             tid: owner,
             start_time: start,
             own: true,
+            leader: None,
             former: table.leader(),
             pin: None,
         };
         // What the main thread itself was elevated from, if it was, is restored after this by its own record.
-        let _: Result<Restored, _> = restore(&Linux, &record);
+        let _: Result<Restored, _> = restore(&Linux, table, &record);
     }
 }

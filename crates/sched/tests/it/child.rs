@@ -40,6 +40,12 @@ fn plays_a_role() {
         }
         "replace threads" => replace(Instant::now() + LIFE),
         "fork" => fork(),
+        "exec" => {
+            use std::os::unix::process::CommandExt;
+            wait_until_scheduled();
+            // This is not the main thread, but becomes it.
+            panic!("{}", std::process::Command::new("sleep").arg("100").exec());
+        }
         "escape" => escape(),
         "schedule" => schedule(),
         other => panic!("no role {other}"),

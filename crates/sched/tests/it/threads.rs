@@ -90,6 +90,26 @@ fn children_share_their_parents_turn_and_come_back() {
 }
 
 #[test]
+fn who_execs_from_a_thread_stays_in_its_task_and_comes_back() {
+    let Some(_turn) = turn() else { return };
+    let (execs, spinner) = (Process::start("exec"), Process::start("spin"));
+    let before = standing(execs.pid());
+    let scheduler = start(&[execs.pid(), spinner.pid()], false).unwrap();
+    let name = format!("/proc/{}/comm", execs.pid());
+    until("it has become another program", PATIENCE, || {
+        std::fs::read_to_string(&name).is_ok_and(|name| name.trim() == "sleep")
+    });
+    until("its one thread is known", PATIENCE, || {
+        let report = scheduler.control().report();
+        report.is_some_and(|report| report.tasks[0].threads == 1)
+    });
+    scheduler.stop().unwrap();
+    let after = standing(execs.pid());
+    assert_eq!((after.len(), after[0].0), (1, execs.pid()));
+    assert_eq!((after[0].1, after[0].2), (before[0].1, before[0].2));
+}
+
+#[test]
 fn who_has_ended_is_forgotten_and_the_end_of_all_is_the_end() {
     let Some(_turn) = turn() else { return };
     let (brief, other) = (
