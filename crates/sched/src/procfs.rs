@@ -26,7 +26,9 @@ pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
         }
         _ => {}
     }
-    if field(&status, "State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
+    // The main thread may have ended before the others.
+    let ended = field(&status, "State:").is_some_and(|state| state.starts_with(['Z', 'X']));
+    if ended && field(&status, "Threads:").is_none_or(|threads| threads == "1") {
         return Err(SchedError::NoSuchProcess(pid));
     }
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(gone)?;

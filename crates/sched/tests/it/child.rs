@@ -40,6 +40,7 @@ fn plays_a_role() {
         }
         "replace threads" => replace(Instant::now() + LIFE),
         "fork" => fork(),
+        "end the main thread" => end_the_main_thread(),
         "exec" => {
             use std::os::unix::process::CommandExt;
             wait_until_scheduled();
@@ -99,6 +100,26 @@ fn fork() {
         // SAFETY: ends the child without running anything of the parent's.
         unsafe { libc::_exit(0) };
     }
+    // SAFETY: waits only.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+}
+
+/// A child whose main thread ends, while another one spins; says its number.
+fn end_the_main_thread() {
+    // SAFETY: the child starts a thread, and its first thread ends without running anything of the parent's.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: plain calls.
+        unsafe { libc::alarm(LIFE.as_secs() as u32) };
+        std::thread::spawn(|| {
+            spin(LIFE);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) };
+        });
+        // SAFETY: ends this thread only; nothing is borrowed from it.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+    say(&format!("child {pid}"));
     // SAFETY: waits only.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }

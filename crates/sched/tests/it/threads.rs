@@ -109,6 +109,35 @@ fn who_execs_from_a_thread_stays_in_its_task_and_comes_back() {
     assert_eq!((after[0].1, after[0].2), (before[0].1, before[0].2));
 }
 
+/// Ends a process that is not a child of this one.
+struct Kills(i32);
+
+impl Drop for Kills {
+    fn drop(&mut self) {
+        // SAFETY: a process that a child of ours waits for.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+    }
+}
+
+#[test]
+fn a_process_whose_main_thread_has_ended_is_a_process() {
+    let Some(_turn) = turn() else { return };
+    let mut parent = Process::start("end the main thread");
+    let pid = parent.number("child ");
+    let kills = Kills(pid);
+    until("its main thread has ended", PATIENCE, || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.contains("State:\tZ") && status.contains("Threads:\t2")
+    });
+    let scheduler = start(&[pid], false).unwrap();
+    until("both threads are scheduled", PATIENCE, || {
+        let report = scheduler.control().report();
+        report.is_some_and(|report| report.tasks[0].threads == 2)
+    });
+    drop(kills);
+    until("its end is the end", PATIENCE, || scheduler.is_finished());
+}
+
 #[test]
 fn who_has_ended_is_forgotten_and_the_end_of_all_is_the_end() {
     let Some(_turn) = turn() else { return };

@@ -79,6 +79,17 @@ impl Process {
         }
     }
 
+    /// The number on the next line that begins with `word`.
+    pub(crate) fn number(&mut self, word: &str) -> i32 {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "no `{word}`");
+            if let Some((_, number)) = line.split_once(word) {
+                return number.trim().parse().unwrap();
+            }
+        }
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         self.child.id() as i32
     }
