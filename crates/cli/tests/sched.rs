@@ -172,6 +172,16 @@ fn a_full_disk_costs_the_drawing_and_not_the_result() {
         assert!(text.contains("cannot write /dev/full"), "{text}");
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(value["tasks"].as_array().unwrap().len(), 1);
+        // And the other way round: nobody reads the result.
+        let kept = std::env::temp_dir().join(format!("upshift-kept-{}", std::process::id()));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
+        command.arg("sched").args(begin).args(task);
+        let command = command.args([file, kept.to_str().unwrap()]);
+        let mut unread = command.stdout(Stdio::piped()).spawn().unwrap();
+        drop(unread.stdout.take());
+        assert!(unread.wait().unwrap().success());
+        assert!(std::fs::metadata(&kept).unwrap().len() > 0);
+        std::fs::remove_file(&kept).unwrap();
         // A path that cannot be is an error before anything is started.
         let marker = std::env::temp_dir().join(format!("upshift-marker-{}", std::process::id()));
         let touch = ["--run", &format!("touch {}", marker.display())];

@@ -154,8 +154,13 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let (report, trace) = scheduler.stop()?;
     drop(above);
     started.end();
-    output::finish(args, &report, floor)?;
+    let printed = output::finish(args, &report, floor);
     files.write(args, &report, &trace)?;
+    match printed {
+        // A closed pipe (`| head`) ends the output, and is no error.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        printed => printed.context("cannot print the result")?,
+    }
     Ok(signal.map_or(ExitCode::SUCCESS, |signal| {
         ExitCode::from(128 + u8::try_from(signal).unwrap_or(1))
     }))

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use anyhow::Result;
 use serde_json::{Value, json};
 use upshift_sched::{Quantiles, Report, Trace, What};
 
@@ -37,7 +36,7 @@ fn us(ns: u64) -> String {
 }
 
 /// Prints the result.
-pub(super) fn finish(args: &SchedArgs, report: &Report, floor: Duration) -> Result<()> {
+pub(super) fn finish(args: &SchedArgs, report: &Report, floor: Duration) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
         writeln!(out, "{:#}", value(report, floor))?;
@@ -47,8 +46,7 @@ pub(super) fn finish(args: &SchedArgs, report: &Report, floor: Duration) -> Resu
             writeln!(out, "the trace had no room for {} events", report.untraced)?;
         }
     }
-    out.flush()?;
-    Ok(())
+    out.flush()
 }
 
 fn tasks(report: &Report) -> Table {
