@@ -389,7 +389,8 @@ impl Scheduler {
         let mut next = None;
         let mut by = |at: Instant| next = Some(next.map_or(at, |next: Instant| next.min(at)));
         if competing {
-            by(self.watch.next_look());
+            let idle = self.entrants.iter().all(|it| it.runnable >= NOTHING);
+            by(self.watch.next_look(idle));
             if rank::winner(&self.entrants, self.turn).is_some_and(|it| self.sharers(it) > 1) {
                 by(self.turned + self.shared.config.quantum);
             }

@@ -12,8 +12,9 @@
 //!
 //! * A thread that has ended without a word is forgotten before its number can come to mean another one.
 //!
-//! What a process *says* plays no part in this. A cooperative daemon has nobody to look at; it takes a turn each quantum instead,
-//! because who falls asleep keeps its rank and does not ring, and those who give way to it go on only when they see that.
+//! What a process *says* plays no part in this. A cooperative daemon has nobody to look at; it takes a turn each quantum instead
+//! (each 36 ms while all sleep), because who falls asleep keeps its rank and does not ring, and those who give way to it go on only
+//! when they see that.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -60,8 +61,14 @@ impl Watch {
         }
     }
 
-    pub(super) fn next_look(&self) -> Instant {
-        self.looked + self.every
+    /// When to look next; `idle`: nobody has anything to run now.
+    pub(super) fn next_look(&self, idle: bool) -> Instant {
+        self.looked
+            + if idle {
+                LOOK.max(self.every)
+            } else {
+                self.every
+            }
     }
 
     /// How long a doorbell that rang too often is not listened to.
