@@ -18,8 +18,8 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     let socket = config.socket.clone();
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     let daemon = Daemon::start(config)?;
-    eprintln!("upshift daemon: {}", daemon.mode());
-    // Whoever waits for the line may have closed the pipe.
+    // Whoever waits for the lines may have closed the pipe, or the disk is full.
+    let _ = writeln!(std::io::stderr(), "upshift daemon: {}", daemon.mode());
     let _ = writeln!(std::io::stdout(), "listening at {}", socket.display());
     let _ = std::io::stdout().flush();
     signals.forever().next();

@@ -187,6 +187,38 @@ fn a_server_goes_on_when_the_daemon_is_killed_and_joins_the_next() {
     server.end();
 }
 
+#[test]
+fn a_daemon_goes_on_when_nobody_reads_its_complaints() {
+    let socket = socket("unread");
+    let Ok(full) = std::fs::File::create("/dev/full") else {
+        eprintln!("skipped: there is no /dev/full");
+        return;
+    };
+    let config = socket.with_extension("toml");
+    std::fs::write(&config, "[limits]\nconnections_per_user = 1\n").unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["daemon", "--cooperative", "--socket"]);
+    command.arg(&*socket).arg("--config").arg(&config);
+    let mut child = command.stdout(Stdio::piped()).stderr(full).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let mut daemon = Running { child, output };
+    assert!(line.starts_with("listening"), "{line}");
+    let board = upshift_board::Board::new().unwrap();
+    let threads = Vec::new();
+    board
+        .join(&socket, &[upshift_board::VcpuSpec { cpu: 0, threads }])
+        .unwrap();
+    // One connection too many: it complains.
+    let refused = upshift(&socket, &["daemon", "--status"]);
+    assert!(!refused.status.success());
+    assert!(board.census().is_ok(), "it is still there");
+    assert!(daemon.child.try_wait().unwrap().is_none());
+    daemon.signal("TERM");
+    daemon.end();
+}
+
 /// What two burning processes, of levels 2 and 40, get done on CPU 0 in the same time.
 fn two_burn(test: &str, daemon_args: &[&str]) -> [f64; 2] {
     let socket = socket(test);

@@ -1,6 +1,7 @@
 //! What the threads of the daemon share: all of it constant, atomic, or behind a short lock.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -88,6 +89,7 @@ impl Shared {
             }
             complaints.insert(kind, now);
         }
-        eprintln!("upshift daemon: {}", text());
+        // `eprintln!` would panic where nobody reads it any more, or the disk is full.
+        let _ = writeln!(std::io::stderr(), "upshift daemon: {}", text());
     }
 }

@@ -178,7 +178,9 @@ fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) ->
             break Some(signal);
         }
         if !stops.is_empty() {
-            eprintln!(
+            // Nobody may read it.
+            let _ = writeln!(
+                io::stderr(),
                 "note: while the scheduler stood still, whoever is in front would keep the CPU to itself; Ctrl-C ends it"
             );
         }
