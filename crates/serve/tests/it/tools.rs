@@ -39,7 +39,9 @@ fn ab_completes_its_requests_with_and_without_keep_alive() {
 fn wrk_sees_no_errors() {
     let (_folder, server) = site();
     let url = server.url("/plaintext");
-    let Some(output) = tool("wrk", &["-t1", "-c50", "-d1s", &url]) else {
+    let patient = ["--timeout", "20s"];
+    let args = [&["-t1", "-c50", "-d1s"][..], &patient, &[&url]].concat();
+    let Some(output) = tool("wrk", &args) else {
         return;
     };
     let said = said(&output);
