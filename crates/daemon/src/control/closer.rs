@@ -5,21 +5,24 @@
 //! a connection holds is not known before it is closed, either. So all of it is closed here; [`THREADS`] threads may wait at
 //! once, the rest queues. Nothing is closed by the control thread but what is known to be harmless: memory files.
 //!
-//! One thread is there from the start; others are started when all wait, and end when there has been nothing to close for a
-//! second. They are elevated like the control thread, which takes their lock.
+//! One thread is there from the start; another one is started when none has taken anything for [`STUCK`], and ends when there has
+//! been nothing to close for a second. They are elevated like the control thread, which takes their lock.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::shared::{DAEMON, Shared};
 
 /// Threads that may wait at once.
 const THREADS: usize = 64;
 
-/// So much may queue before nothing more is let in.
-const ROOM: usize = 64;
+/// So many descriptors may queue before nothing more is let in.
+const ROOM: usize = 1024;
+
+/// Whoever has been closing something for so long is waiting for somebody.
+const STUCK: Duration = Duration::from_millis(5);
 
 /// A thread beside the first one that has had nothing to close for so long ends.
 const IDLE: Duration = Duration::from_secs(1);
@@ -37,15 +40,19 @@ pub(super) struct Closer {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Work {
     state: Mutex<State>,
     bell: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     queue: VecDeque<Vec<OwnedFd>>,
+    /// Descriptors in it.
+    waiting: usize,
+    /// When something was taken from it last.
+    taken: Instant,
     /// That take from the queue.
     threads: usize,
     /// Of those, they wait for something to close.
@@ -58,8 +65,23 @@ struct State {
 
 impl Closer {
     pub(super) fn new(shared: Arc<Shared>) -> Closer {
-        let work = Arc::default();
-        Closer { work, shared }
+        let state = State {
+            queue: VecDeque::new(),
+            waiting: 0,
+            taken: Instant::now(),
+            threads: 0,
+            idle: 0,
+            alive: 0,
+            ends: false,
+        };
+        let work = Work {
+            state: Mutex::new(state),
+            bell: Condvar::new(),
+        };
+        Closer {
+            work: Arc::new(work),
+            shared,
+        }
     }
 
     /// Starts the first thread.
@@ -70,17 +92,29 @@ impl Closer {
     /// Closes `all`, soon.
     pub(super) fn close(&self, all: Vec<OwnedFd>) {
         let mut state = self.work.lock();
+        state.waiting += all.len();
         state.queue.push_back(all);
-        if state.idle >= state.queue.len() {
-            self.work.bell.notify_one();
-        } else if state.threads < THREADS {
-            self.add_thread(&mut state);
-        }
+        self.work.bell.notify_one();
+        self.relieve_locked(&mut state);
         if state.threads == 0 {
             // Nobody else will ever do it: rather be held up than run out of descriptors.
+            state.waiting = 0;
             let all = std::mem::take(&mut state.queue);
             drop(state);
             drop(all);
+        }
+    }
+
+    /// Starts another thread if those that are there wait for somebody; to be called from time to time.
+    pub(super) fn relieve(&self) {
+        self.relieve_locked(&mut self.work.lock());
+    }
+
+    fn relieve_locked(&self, state: &mut State) {
+        let nobody_comes = !state.queue.is_empty() && state.idle == 0;
+        let stuck = nobody_comes && state.taken.elapsed() > STUCK;
+        if state.threads == 0 || (stuck && state.threads < THREADS) {
+            self.add_thread(state);
         }
     }
 
@@ -104,7 +138,7 @@ impl Closer {
 
     /// Whether so much waits to be closed that nothing more may come in.
     pub(super) fn is_full(&self) -> bool {
-        self.work.lock().queue.len() > ROOM
+        self.work.lock().waiting > ROOM
     }
 }
 
@@ -120,6 +154,8 @@ impl Work {
         let mut state = self.lock();
         loop {
             if let Some(all) = state.queue.pop_front() {
+                state.waiting = state.waiting.saturating_sub(all.len());
+                state.taken = Instant::now();
                 drop(state);
                 drop(all);
                 state = self.lock();

@@ -164,6 +164,7 @@ impl Control {
         let now = rustix::time::clock_gettime(ClockId::Monotonic);
         let ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         self.shared.global.beat(ns);
+        self.closer.relieve();
         if let Some(elevator) = &self.shared.elevator
             && !self.claimed.is_empty()
             && let Err(error) = elevator.ensure_guardian()
@@ -176,7 +177,7 @@ impl Control {
         for _ in 0..ACCEPTS {
             if self.closer.is_full() {
                 self.shared.complain("closing", || {
-                    "nobody may connect until what clients have sent can be closed: somebody sends descriptors that linger"
+                    "new clients wait until the descriptors of former ones are closed: somebody sends some that linger"
                         .to_string()
                 });
                 std::thread::sleep(WINDOW);
