@@ -18,8 +18,8 @@ use os_user::coroutine::current;
 use os_user::number::{FAULTED, KILLED};
 use os_user::testing::{Outcome, run_all, text};
 use os_user::{
-    Error, Fork, exec, exit, fork, lock, now, pipe, read, sleep, sleep_micros, spawn, sys, thread,
-    ticks_per_second, wait, write,
+    Error, Fork, exec, exit, fork, lock, now, pipe, read, sleep, sleep_micros, spawn, spawn_below,
+    sys, thread, ticks_per_second, wait, write,
 };
 use os_user::{ensure, tests};
 
@@ -35,6 +35,7 @@ tests! {
     times_that_never_come_can_be_cancelled,
     waiting_twice_takes_no_place_from_others,
     kill_does_not_wait_for_what_is_less_urgent,
+    any_calls_at_all_harm_nobody_else,
 }
 
 /// Less urgent than the tests.
@@ -233,6 +234,25 @@ async fn kill_does_not_wait_for_what_is_less_urgent() -> Outcome {
         sys::close(file).map_err(text)?;
     }
     ensure!(in_time && status == KILLED, "it waited: status {status}");
+    Ok(())
+}
+
+/// Three at a time, of different levels, until they end or are killed.
+async fn any_calls_at_all_harm_nobody_else() -> Outcome {
+    for seed in 1..=6u64 {
+        let mut all = Vec::new();
+        for level in [20, 33, 45] {
+            let argument = format!("{}", seed * 1_000_003 + now() * level);
+            let (level, ceiling) = (level as u8, 20);
+            let one = spawn_below("fuzz", argument.as_bytes(), &[], level, ceiling);
+            all.push(one.map_err(text)?);
+        }
+        sleep_micros(10_000);
+        for one in all {
+            sys::kill(one).map_err(text)?;
+            wait(one).map_err(text)?;
+        }
+    }
     Ok(())
 }
 

@@ -1,0 +1,144 @@
+//! Asks the kernel for whatever comes to its mind, from several threads, until it is
+//! killed or has ended itself: calls with arguments that are nearly right, or wrong, and
+//! words of the shared pages that are lies. Its argument is the seed.
+
+#![no_std]
+#![no_main]
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use os_abi::shared::{DRAINING, HANDLER, RING_HEAD, RING_TAIL};
+use os_abi::thread::{CRITICAL, LINE_WORDS, LOCAL_BITMAP, MAX_THREADS, OWED};
+use os_user::{exit, layout, now, number, pipe, process_number, sys};
+
+os_user::entry!(main);
+
+/// Memory that calls may write to.
+static SCRATCH: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+/// What threads start with.
+static SEED: AtomicU64 = AtomicU64::new(0);
+
+/// Pages of a thread's stack.
+const STACK: usize = 4;
+
+fn main() -> isize {
+    let seed = core::str::from_utf8(os_user::argument()).map(str::parse);
+    let Ok(Ok(seed)) = seed else { return 2 };
+    for _ in 0..4 {
+        if pipe().is_err() {
+            return 1;
+        }
+    }
+    run(Random(seed))
+}
+
+extern "C" fn thread() -> ! {
+    exit(run(Random(SEED.load(Relaxed))))
+}
+
+/// Xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        let mut word = self.0 | 1;
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        self.0 = word;
+        (word >> 16) % limit
+    }
+
+    /// A word that calls take for something.
+    fn word(&mut self) -> usize {
+        let scratch = (&raw const SCRATCH).addr();
+        match self.below(16) {
+            0..4 => self.below(12) as usize,
+            4..8 => scratch + 8 * self.below(1000) as usize,
+            8 => scratch + self.below(8192) as usize,
+            9 => now() as usize + self.below(20_000) as usize,
+            10 => {
+                [layout::IMAGE, layout::INFO, layout::GLOBAL, layout::VDSO][self.below(4) as usize]
+            }
+            11 => [
+                0xffff_ffc0_8020_0000,
+                1 << 38,
+                (1 << 38) - 4,
+                usize::MAX - 3,
+            ][self.below(4) as usize],
+            12 => usize::MAX >> self.below(64),
+            13 => process_number() + 256 * self.below(4) as usize,
+            14 => 1 << self.below(64),
+            _ => self.below(600) as usize,
+        }
+    }
+}
+
+fn run(mut random: Random) -> isize {
+    loop {
+        match random.below(40) {
+            0 => forge(&mut random),
+            1 => start_thread(&mut random),
+            _ => {
+                if let Some(status) = call(&mut random) {
+                    return status;
+                }
+            }
+        }
+    }
+}
+
+/// Any call. `Some`: it is over.
+fn call(random: &mut Random) -> Option<isize> {
+    let arguments: [usize; 6] = core::array::from_fn(|_| random.word());
+    let call = random.below(36) as usize;
+    // Or soon: a thread that starts nowhere ends its process.
+    let is_end = matches!(
+        call,
+        number::exit | number::thread_exit | number::thread_create | number::park
+    );
+    if is_end && random.below(200) != 0 {
+        return None;
+    }
+    // Synchronously, those that may wait seldom do.
+    let waits = matches!(call, 16..=21);
+    let form = match waits && random.below(30) != 0 {
+        true => number::ASYNCHRONOUS,
+        false => 0,
+    };
+    let answer = sys::raw_with(call | form, arguments, random.word());
+    // In a child.
+    (call == number::fork && answer == Ok(0)).then_some(0)
+}
+
+/// Another thread that does the same.
+fn start_thread(random: &mut Random) {
+    if let Ok(stack) = sys::map_stack(STACK) {
+        SEED.store(random.below(u64::MAX), Relaxed);
+        let top = stack as usize + STACK * layout::PAGE;
+        let _ = sys::thread_create(thread as *const () as usize, top, 0);
+    }
+}
+
+/// Writes a word of a page that the kernel looks at.
+fn forge(random: &mut Random) {
+    let (page, word) = match random.below(2) {
+        0 => {
+            let words = [RING_HEAD, RING_TAIL, DRAINING, HANDLER];
+            (layout::SHARED, words[random.below(4) as usize])
+        }
+        _ => {
+            let line = random.below(MAX_THREADS as u64) as usize;
+            let words = [LOCAL_BITMAP, CRITICAL, OWED];
+            let word = words[random.below(3) as usize];
+            (layout::THREADS, line * LINE_WORDS + word)
+        }
+    };
+    // A handler that is nowhere would be the end, soon.
+    if (page, word) != (layout::SHARED, HANDLER) || random.below(50) == 0 {
+        let place = (page as *mut u64).wrapping_add(word);
+        // SAFETY: mapped and writable; nothing of this program relies on it.
+        unsafe { place.write_volatile(random.word() as u64) };
+    }
+}
