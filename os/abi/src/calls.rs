@@ -17,7 +17,7 @@
 macro_rules! system_calls {
     ($with:ident) => {
         $with! {
-            /// Ends the process with a status.
+            /// Ends the process with a status, of which the lowest 8 bits count.
             0 now exit(status);
             /// Lets others of the same level have their turn.
             1 now yield_cpu();
@@ -69,8 +69,8 @@ macro_rules! system_calls {
             /// [`WOKEN`](crate::number::WOKEN), [`CHANGED`](crate::number::CHANGED) or
             /// [`TIMED_OUT`](crate::number::TIMED_OUT).
             21 later futex_wait(address, value, deadline);
-            /// Ends the calling thread with a result; the last one ends the process,
-            /// and the result is its status.
+            /// Ends the calling thread with a result, whose top bit is lost; the last one
+            /// ends the process, and the result is its status.
             22 thread thread_exit(result);
             /// Maps so many pages of zeroes above one that stays unmapped, and returns
             /// their address.

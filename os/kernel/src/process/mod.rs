@@ -65,6 +65,8 @@ use threads::Threads;
 
 /// Frames a process may have: 16 MiB.
 const MAX_FRAMES: usize = 4096;
+/// What counts of the status of a process.
+const STATUS: isize = 0xff;
 /// Bytes of a thread's line.
 const LINE_BYTES: usize = 8 * LINE_WORDS;
 
@@ -233,6 +235,8 @@ impl Process {
         let (line, level) = (thread.line, thread.level);
         // First its place in the queue of ready threads.
         drop(thread);
+        // What `thread_join` answers is never an error.
+        let result = result & isize::MAX;
         let left = self.threads.lock().end(line, result);
         left.waiters.wake();
         if left.last {
@@ -280,7 +284,8 @@ impl Process {
         table::release_children(self.number());
         let waiters = {
             let mut life = self.identity.life.lock();
-            life.status = Some(status);
+            // Nor is what `wait` answers.
+            life.status = Some(status & STATUS);
             life.waiters.take()
         };
         waiters.wake();

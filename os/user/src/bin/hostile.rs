@@ -18,8 +18,8 @@ use os_user::coroutine::current;
 use os_user::number::{FAULTED, KILLED};
 use os_user::testing::{Outcome, run_all, text};
 use os_user::{
-    Error, Fork, exec, exit, fork, lock, now, pipe, read, sleep, sleep_micros, spawn, spawn_below,
-    sys, thread, ticks_per_second, wait, write,
+    Error, Fork, exec, exit, fork, layout, lock, now, pipe, read, sleep, sleep_micros, spawn,
+    spawn_below, sys, thread, ticks_per_second, wait, write,
 };
 use os_user::{ensure, tests};
 
@@ -33,6 +33,7 @@ tests! {
     endless_critical_section_does_not_keep_the_hart,
     closed_descriptor_leaves_a_read_that_waits,
     times_that_never_come_can_be_cancelled,
+    results_of_threads_are_never_errors,
     waiting_twice_takes_no_place_from_others,
     kill_does_not_wait_for_what_is_less_urgent,
     any_calls_at_all_harm_nobody_else,
@@ -148,6 +149,20 @@ async fn times_that_never_come_can_be_cancelled() -> Outcome {
     Ok(())
 }
 
+async fn results_of_threads_are_never_errors() -> Outcome {
+    extern "C" fn end() -> ! {
+        loop {
+            let _ = sys::thread_exit(Error::NoThread.code() as usize);
+        }
+    }
+    let stack = sys::map_stack(4).map_err(text)? as usize;
+    let top = stack + 4 * layout::PAGE;
+    let thread = sys::thread_create(end as *const () as usize, top, 0).map_err(text)?;
+    let result = sys::thread_join(thread as usize);
+    ensure!(result.is_ok(), "{result:?}");
+    Ok(())
+}
+
 /// Two threads wait for a child; a third forks, so the place of the child is reserved for
 /// another one when the second comes to give it back; and a process that is started then
 /// does not get it.
@@ -249,8 +264,10 @@ async fn any_calls_at_all_harm_nobody_else() -> Outcome {
         }
         sleep_micros(10_000);
         for one in all {
-            sys::kill(one).map_err(text)?;
-            wait(one).map_err(text)?;
+            let killed = sys::kill(one);
+            ensure!(killed.is_ok(), "seed {seed}: kill {one}: {killed:?}");
+            let status = wait(one);
+            ensure!(status.is_ok(), "seed {seed}: wait {one}: {status:?}");
         }
     }
     Ok(())

@@ -9,9 +9,10 @@ use os_user::{Error, pipe, sleep_micros, spawn, sys, wait, write};
 use crate::{LATER, Outcome, close, ensure, run, text};
 
 pub(crate) fn exit_status_reaches_the_parent() -> Outcome {
-    for status in [0, 7, 255] {
-        let seen = run(&format!("exit {status}"), &[1, 1], LATER)?;
-        ensure!(seen == status, "{status} became {seen}");
+    // What could be taken for an error is none.
+    for (given, status) in [(0, 0), (7, 7), (255, 255), (-9, 247), (-4, 252), (512, 0)] {
+        let seen = run(&format!("exit {given}"), &[1, 1], LATER)?;
+        ensure!(seen == status, "{given} became {seen}");
     }
     Ok(())
 }
