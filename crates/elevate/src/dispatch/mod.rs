@@ -33,4 +33,4 @@ mod supervisor;
 pub use barrier::{heavy_barrier, register_barrier};
 pub use permit::{Busy, Permit};
 pub use seats::{Role, Seats};
-pub use supervisor::{Decision, Guard, Limits, Observation, Poll, Supervisor, Wake};
+pub use supervisor::{Decision, Guard, Limits, Observation, Poll, Supervisor, Wake, Worth};

@@ -2,11 +2,13 @@
 //!
 //! The rules, for a poll of level *L*:
 //! 1. Something more urgent than *L* waits: suspend at once. If it has arrived, but it is not known yet whether it is more
-//!    urgent: when the poll has run for as long as finding out costs, so that ordinary polls come to their end.
+//!    urgent: when the poll has run for as long as finding out costs, so that ordinary polls come to their end, and as far
+//!    as rule 2 can afford it. A guess that was right costs nothing.
 //! 2. Something of level *L* waits: suspend when the poll has used its quantum. A poll that was resumed has used it, and is
 //!    suspended again at once, but not before it has run for the *grace*, so that it gets on; unless it was *entitled* to a
 //!    quantum (it had let others go first for long enough). Suspensions for equals may take a sixteenth of the time: beyond that
-//!    polls run for four quanta at a time, for interrupting would cost more than it gives.
+//!    polls run for four quanta at a time, for interrupting would cost more than it gives. So they do while polls that were
+//!    suspended have turned out to end soon after their quantum: then equals would have come sooner if they had waited.
 //! 3. Nothing of the kind waits: rest until the next bell.
 //! 4. The runtime is in the middle of something: ask to be told when it is not. A guard of the user's is respected for a
 //!    bounded time.
@@ -95,6 +97,74 @@ pub struct Observation {
     pub hidden: u64,
     /// There is a thread to go on with.
     pub free_seat: bool,
+    /// How many of the polls that were suspended have been worth it lately.
+    pub worth: Worth,
+    /// How often, in all, something more urgent was found where a poll had been suspended to find out.
+    pub hits: u64,
+}
+
+impl Observation {
+    /// Whether something may be more urgent than the poll, but is not known to be: a suspension finds out.
+    #[must_use]
+    pub fn is_guess(&self) -> bool {
+        let more_urgent = self.poll.map_or(0, |poll| (1u64 << (poll.level & 63)) - 1);
+        self.ready & more_urgent == 0 && self.hidden & more_urgent != 0
+    }
+}
+
+/// How many of the polls that were suspended outlasted their quantum by so much that it was worth it: a share that forgets.
+/// A number of polls, not a mean of times: one that stood still for other reasons counts as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worth {
+    /// Of [`ALL`].
+    share: u64,
+}
+
+const ALL: u64 = 1 << 16;
+/// One poll counts for one in so many.
+const WEIGHT: u64 = 16;
+/// At least one in so many has to be worth it.
+const ENOUGH: u64 = 2;
+
+impl Worth {
+    /// All of them, until it is known better.
+    pub const START: Worth = Worth { share: ALL };
+
+    /// A poll that had been suspended has ended, after `ran` ns of its own.
+    #[must_use]
+    pub fn and(self, ran: u64, limits: &Limits) -> Worth {
+        if ran < limits.quantum {
+            // It was suspended for something more urgent, which is right whatever comes after.
+            return self;
+        }
+        let cost = limits_burst(limits.look_cost, SUSPENSION) as u64;
+        let new = if ran >= limits.quantum + PAYS * cost {
+            ALL
+        } else {
+            0
+        };
+        Worth {
+            share: (self.share * (WEIGHT - 1) + new) / WEIGHT,
+        }
+    }
+
+    fn is_enough(self) -> bool {
+        self.share >= ALL / ENOUGH
+    }
+
+    /// As a number, to be kept in an atomic.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.share
+    }
+
+    /// What [`Worth::to_bits`] gave.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Worth {
+        Worth {
+            share: bits.min(ALL),
+        }
+    }
 }
 
 /// What to do.
@@ -125,6 +195,10 @@ pub struct Supervisor {
     precautions: i64,
     /// The same for suspensions in favour of equals.
     suspensions: i64,
+    /// Whether suspensions for equals have been worth it.
+    pays: bool,
+    /// As seen last.
+    hits: u64,
 }
 
 /// Looks that may come without a pause before the share counts.
@@ -137,6 +211,9 @@ const PRECAUTIONS: u64 = 8;
 const SUSPENSIONS: i64 = 600;
 const SUSPENSION: i64 = 3;
 const SUSPENSIONS_SHARE: u64 = 16;
+/// So many times what its suspension costs a poll has to outlast its quantum: it is interrupted, and those it stands before
+/// wait for that as well.
+const PAYS: u64 = 2;
 /// Looks that a suspension pays for.
 const FREE: i64 = 2;
 /// Quanta that a poll gets instead of one when suspensions take more than that.
@@ -158,6 +235,8 @@ impl Supervisor {
             owed: None,
             precautions: limits_burst(limits.look_cost, FEW),
             suspensions: limits_burst(limits.look_cost, SUSPENSIONS),
+            pays: true,
+            hits: 0,
             limits,
         }
     }
@@ -195,9 +274,26 @@ impl Supervisor {
         self.refilled + self.precautions.unsigned_abs() * self.limits.share * PRECAUTIONS
     }
 
+    /// How long a poll may run, ns, before it is suspended for an equal.
+    #[must_use]
+    pub fn slice(&self) -> u64 {
+        if self.pays {
+            self.limits.quantum
+        } else {
+            STRETCH * self.limits.quantum
+        }
+    }
+
     /// What to do about what is seen. O(1).
     pub fn decide(&mut self, wake: Wake, seen: &Observation) -> Decision {
         self.refill(seen.now);
+        self.pays = seen.worth.is_enough();
+        // What found something more urgent was no guess, and costs the others nothing.
+        let hits = seen.hits.saturating_sub(self.hits).min(SUSPENSIONS as u64) as i64;
+        self.hits = seen.hits;
+        let whole = limits_burst(self.limits.look_cost, SUSPENSIONS);
+        self.suspensions += hits * limits_burst(self.limits.look_cost, SUSPENSION);
+        self.suspensions = self.suspensions.min(whole);
         self.looks += 1;
         let decision = self.judge(seen);
         let poll = seen.poll.map(|poll| poll.started);
@@ -263,8 +359,8 @@ impl Supervisor {
         let due = if seen.ready & more_urgent != 0 {
             seen.now
         } else if seen.hidden & more_urgent != 0 {
-            let since = poll.resumed.unwrap_or(poll.started);
-            slice_end.min(since + self.limits.hidden)
+            let begun = poll.resumed.unwrap_or(poll.started);
+            slice_end.min(self.affordable(begun).max(begun + self.limits.hidden))
         } else if (seen.ready | seen.hidden) & level != 0 {
             slice_end
         } else {
@@ -297,12 +393,21 @@ impl Supervisor {
             Some(resumed) if poll.entitled => resumed + self.limits.quantum,
             Some(resumed) => first.max(resumed + self.limits.grace),
         };
+        let begun = poll.resumed.unwrap_or(poll.started);
+        if self.pays {
+            fair.max(self.affordable(begun))
+        } else {
+            fair.max(begun + STRETCH * self.limits.quantum)
+        }
+    }
+
+    /// From when on a poll that goes on since `begun` may be suspended for what is not known to be more urgent.
+    fn affordable(&self, begun: u64) -> u64 {
         if self.suspensions >= 0 {
-            return fair;
+            return 0;
         }
         let affordable = self.refilled + self.suspensions.unsigned_abs() * SUSPENSIONS_SHARE;
-        let begun = poll.resumed.unwrap_or(poll.started);
-        fair.max(affordable.min(begun + STRETCH * self.limits.quantum))
+        affordable.min(begun + STRETCH * self.limits.quantum)
     }
 }
 

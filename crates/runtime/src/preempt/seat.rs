@@ -47,6 +47,8 @@ pub(crate) struct Seat {
     /// Ticks at which it was resumed; 0: it was not.
     pub(super) resumed: AtomicU64,
     pub(super) entitled: AtomicBool,
+    /// Ticks that its poll had run when it was suspended last.
+    pub(super) ran: AtomicU64,
     /// It goes on with its poll at ordinary priority.
     pub(super) background: AtomicBool,
     /// The coroutine that is suspended here, packed; 0: none.
@@ -67,6 +69,7 @@ impl Seat {
             started: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             entitled: AtomicBool::new(false),
+            ran: AtomicU64::new(0),
             background: AtomicBool::new(false),
             coroutine: AtomicU64::new(0),
             guards: AtomicU32::new(0),
@@ -106,6 +109,15 @@ impl Seat {
         };
         self.go.store(word, Release);
         futex_wake(&self.go);
+    }
+
+    /// How long its poll has run, suspensions left out, ticks. For the seat itself, or whoever has revoked its permit.
+    pub(super) fn has_run(&self) -> u64 {
+        let since = match self.resumed.load(Relaxed) {
+            0 => self.started.load(Relaxed),
+            resumed => resumed,
+        };
+        self.ran.load(Relaxed) + clock::ticks().saturating_sub(since)
     }
 
     /// Since when (ns) the user has forbidden suspension; 0: not.

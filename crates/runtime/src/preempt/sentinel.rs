@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use upshift_elevate::Priority;
 use upshift_elevate::dispatch::{
-    Decision, Guard, Observation, Poll, Role, Supervisor, Wake, heavy_barrier,
+    Decision, Guard, Observation, Poll, Role, Supervisor, Wake, Worth, heavy_barrier,
 };
 
 use super::split::{NEVER, Split};
@@ -139,7 +139,7 @@ fn look(split: &Split, supervisor: &mut Supervisor, mut wake: Wake) {
                     return watch_until(split, at);
                 }
             }
-            Decision::Suspend => match split.suspend() {
+            Decision::Suspend => match split.suspend(guessed_level(&seen)) {
                 Ok(()) => return,
                 Err(Unsuspended::InUse) => return watch_until(split, seen.now + RETRY),
                 Err(Unsuspended::NoSeat) => {
@@ -158,6 +158,14 @@ fn look(split: &Split, supervisor: &mut Supervisor, mut wake: Wake) {
     }
     // Things change as fast as we look: the others must get on.
     watch_until(split, clock::now() + RETRY);
+}
+
+/// The level of the poll, and one, if suspending it is a guess; else 0.
+fn guessed_level(seen: &Observation) -> u8 {
+    match seen.poll {
+        Some(poll) if seen.is_guess() => poll.level + 1,
+        _ => 0,
+    }
 }
 
 fn is_users_guard(poll: Poll) -> bool {
@@ -211,6 +219,8 @@ fn observe(split: &Split) -> Observation {
         ready: worker.executor.bitmap(),
         hidden,
         free_seat: split.roles().free().is_some(),
+        worth: Worth::from_bits(split.worth.load(Relaxed)),
+        hits: split.hits.load(Relaxed),
     }
 }
 
@@ -218,6 +228,7 @@ fn account(split: &Split, supervisor: &Supervisor) {
     let (looks, useless) = supervisor.looks();
     split.looks.store(looks, Relaxed);
     split.useless.store(useless, Relaxed);
+    split.slice.store(supervisor.slice(), Relaxed);
     let (now, ticks) = (clock::now(), clock::ticks());
     let in_ticks = |then: u64| match then.saturating_sub(now) {
         0 => 0,

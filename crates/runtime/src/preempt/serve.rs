@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use upshift_core::{CoroutineId, Picked, Polled, Running, Yielded};
-use upshift_elevate::dispatch::Role;
+use upshift_elevate::dispatch::{Role, Worth};
 
 use super::seat::{Go, Seat, compiler_barrier};
 use super::split::{NEVER, RING_SEAT, Split};
@@ -25,6 +25,7 @@ impl Split {
         unsafe { worker.ring.adopt() };
         // Whatever made us current waits in the ring, or in the queues.
         self.turn(worker);
+        self.answer_guess(worker);
         let mut spin = Spin::default();
         let mut reaped_at = worker.executor.clock();
         let mut idle_at = reaped_at;
@@ -94,6 +95,15 @@ impl Split {
         }
     }
 
+    /// If a poll was suspended to find out whether something is more urgent: says whether it is.
+    fn answer_guess(&self, worker: &Worker) {
+        if let Some(level) = self.guess.swap(0, Relaxed).checked_sub(1)
+            && worker.executor.bitmap() & ((1 << level) - 1) != 0
+        {
+            self.hits.store(self.hits.load(Relaxed) + 1, Relaxed);
+        }
+    }
+
     fn leaves(&self, me: usize) -> bool {
         me == RING_SEAT && self.stop.load(Acquire) && self.suspended.load(Relaxed) == 0
     }
@@ -135,10 +145,10 @@ impl Split {
     #[inline]
     fn end(&self, seat: &Seat) {
         seat.permit.enter();
-        seat.started.store(0, Relaxed);
-        if seat.resumed.load(Relaxed) != 0 {
-            seat.resumed.store(0, Relaxed);
-            self.elevate_again(seat);
+        if seat.resumed.load(Relaxed) == 0 {
+            seat.started.store(0, Relaxed);
+        } else {
+            self.end_resumed(seat);
         }
         // What arrives between polls is seen before the next.
         self.watch().mask();
@@ -146,7 +156,13 @@ impl Split {
 
     /// The seat has finished a poll that had been suspended, and serves the vCPU.
     #[cold]
-    fn elevate_again(&self, seat: &Seat) {
+    fn end_resumed(&self, seat: &Seat) {
+        let ran = clock::nanos(clock::from_ticks(seat.has_run()));
+        seat.started.store(0, Relaxed);
+        seat.resumed.store(0, Relaxed);
+        seat.ran.store(0, Relaxed);
+        let worth = Worth::from_bits(self.worth.load(Relaxed)).and(ran, &self.settings.limits);
+        self.worth.store(worth.to_bits(), Relaxed);
         if seat.background.swap(false, Relaxed)
             && let Some(thread) = seat.thread.get()
         {
@@ -193,7 +209,7 @@ impl Split {
         armed != NEVER && self.precise_from.load(Relaxed) > worker.executor.clock()
     }
 
-    /// Sets the sentinel's timer: for somebody who waits, to the end of a quantum
+    /// Sets the sentinel's timer: for somebody who waits, to the end of a slice
     /// that begins now if such timers have been worth while, else to the backstop.
     #[cold]
     fn set_watch(&self, waits: bool, deadline: u64) {
@@ -207,7 +223,7 @@ impl Split {
             let precise = until(self.precise_from.load(Relaxed)) == 0;
             let look = if precise {
                 self.watched.store(true, Relaxed);
-                soonest.max(now + limits.quantum)
+                soonest.max(now + self.slice.load(Relaxed))
             } else {
                 now + limits.backstop
             };

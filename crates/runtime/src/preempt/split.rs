@@ -10,13 +10,13 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::null;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use upshift_core::{Executor, Running};
-use upshift_elevate::dispatch::{Limits, Seats, register_barrier};
+use upshift_elevate::dispatch::{Limits, Seats, Worth, register_barrier};
 use upshift_elevate::{Bands, Elevator, Priority};
 use upshift_ring::{Mode, Watch};
 
@@ -113,6 +113,14 @@ pub(crate) struct Split {
     pub(super) deaf_until: AtomicU64,
     /// No timer of the quantum is set before this time, ticks.
     pub(super) precise_from: AtomicU64,
+    /// How long a poll may run before it is suspended for an equal, ns.
+    pub(super) slice: AtomicU64,
+    /// [`Worth`]. Written by the current seat.
+    pub(super) worth: AtomicU64,
+    /// A poll of this level, and one, was suspended to find out whether something is more urgent; 0: no.
+    pub(super) guess: AtomicU8,
+    /// How often something was.
+    pub(super) hits: AtomicU64,
     pub(super) looks: AtomicU64,
     pub(super) useless: AtomicU64,
     /// The vCPU is to leave.
@@ -167,6 +175,10 @@ impl Split {
             armed: AtomicU64::new(NEVER),
             deaf_until: AtomicU64::new(0),
             precise_from: AtomicU64::new(0),
+            slice: AtomicU64::new(settings.limits.quantum),
+            worth: AtomicU64::new(Worth::START.to_bits()),
+            guess: AtomicU8::new(0),
+            hits: AtomicU64::new(0),
             looks: AtomicU64::new(0),
             useless: AtomicU64::new(0),
             stop: AtomicBool::new(false),

@@ -10,8 +10,9 @@ use super::split::{RING_SEAT, Split};
 
 impl Split {
     /// Takes the vCPU from the current seat in the middle of its poll and makes
-    /// another one current. Only for the sentinel.
-    pub(super) fn suspend(&self) -> Result<(), Unsuspended> {
+    /// another one current, which finds out what it is told as `guess`, see
+    /// [`Split::guess`]. Only for the sentinel.
+    pub(super) fn suspend(&self, guess: u8) -> Result<(), Unsuspended> {
         // Whoever makes another seat current holds this until that one has its permit.
         let mut roles = self.roles();
         let current = self.current.load(Acquire);
@@ -32,6 +33,7 @@ impl Split {
                 None => Err(Unsuspended::NoSeat),
                 Some(None) => Err(Unsuspended::Over),
                 Some(Some(id)) => {
+                    seat.ran.store(seat.has_run(), Relaxed);
                     seat.coroutine.store(id.to_u64(), Relaxed);
                     roles.suspend().ok_or(Unsuspended::NoSeat)
                 }
@@ -50,6 +52,7 @@ impl Split {
                     // Lowering needs no rights; if the thread is gone there is nothing to lower.
                     let _ = thread.set(self.settings.bands.demoted());
                 }
+                self.guess.store(guess, Relaxed);
                 self.current.store(next, Release);
                 // The next seat looks after itself, from its first poll on.
                 self.watched.store(false, SeqCst);

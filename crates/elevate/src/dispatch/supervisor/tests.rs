@@ -25,6 +25,8 @@ fn seen(now: u64, poll: Poll, ready: u64, hidden: u64) -> Observation {
         ready,
         hidden,
         free_seat: true,
+        worth: Worth::START,
+        hits: 0,
     }
 }
 
@@ -125,6 +127,8 @@ fn between_polls_there_is_nothing_to_do() {
         ready: !0,
         hidden: !0,
         free_seat: true,
+        worth: Worth::START,
+        hits: 0,
     };
     assert_eq!(supervisor().decide(Wake::Bell, &idle), Decision::Rest);
 }
@@ -262,6 +266,99 @@ fn nobody_who_may_wait_is_forgotten() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// After `polls` that were suspended and ran for `ran` ns.
+fn after(worth: Worth, polls: usize, ran: u64) -> Worth {
+    (0..polls).fold(worth, |worth, _| worth.and(ran, &Limits::default()))
+}
+
+#[test]
+fn equals_wait_longer_while_suspending_is_not_worth_it() {
+    let mut s = supervisor();
+    let (quantum, grace) = (s.limits().quantum, s.limits().grace);
+    let not_worth = after(Worth::START, 50, quantum + 1);
+    let look = |worth, now, poll, ready| Observation {
+        worth,
+        ..seen(now, poll, ready, 0)
+    };
+    let begun = MS;
+    for (worth, slice) in [(not_worth, 4 * quantum), (Worth::START, quantum)] {
+        let equal = look(worth, begun + 1, poll(begun, 4), 1 << 4);
+        assert_eq!(s.decide(Wake::Bell, &equal), Decision::Look(begun + slice));
+        assert_eq!(s.slice(), slice);
+        let late = look(worth, begun + slice, poll(begun, 4), 1 << 4);
+        assert_eq!(s.decide(Wake::Timer, &late), Decision::Suspend);
+        // The more urgent do not wait.
+        let urgent = look(worth, begun + 1, poll(begun, 4), 1 << 3);
+        assert_eq!(s.decide(Wake::Bell, &urgent), Decision::Suspend);
+    }
+    let resumed_at = begun + quantum;
+    let resumed = Poll {
+        resumed: Some(resumed_at),
+        ..poll(begun, 4)
+    };
+    for (worth, slice) in [(Worth::START, grace), (not_worth, 4 * quantum)] {
+        let seen = look(worth, resumed_at + 1, resumed, 1 << 4);
+        let decision = s.decide(Wake::Bell, &seen);
+        assert_eq!(decision, Decision::Look(resumed_at + slice));
+    }
+}
+
+#[test]
+fn what_suspensions_are_worth_is_learnt_and_forgotten() {
+    let limits = Limits::default();
+    let (little, much) = (limits.quantum + 50_000, limits.quantum + 25 * MS);
+    let not_worth = after(Worth::START, 50, little);
+    assert!(Worth::START.is_enough() && !not_worth.is_enough());
+    // One that stood still changes nothing, but some that were long do, in any order.
+    assert!(!after(not_worth, 1, much).is_enough());
+    assert!(after(not_worth, 12, much).is_enough());
+    let mixed = (0..100).fold(not_worth, |worth, _| {
+        after(after(worth, 1, little), 1, much)
+    });
+    assert!(mixed.is_enough());
+    // Who was suspended for the urgent and ended before the quantum says nothing.
+    assert_eq!(after(not_worth, 100, limits.quantum - 1), not_worth);
+    assert_eq!(Worth::from_bits(not_worth.to_bits()), not_worth);
+    assert!(after(not_worth, 10_000, u64::MAX).to_bits() <= Worth::START.to_bits());
+}
+
+/// Polls without end, during each of which something arrives that may be more urgent.
+#[test]
+fn guesses_cost_no_more_than_their_share_unless_they_are_right() {
+    for right in [false, true] {
+        let mut s = supervisor();
+        let mut worst = 0;
+        let (mut now, mut guesses) = (0, 0u64);
+        while now < 2_000 * MS {
+            let begun = now;
+            let seen = |now| Observation {
+                hits: if right { guesses } else { 0 },
+                ..seen(now, poll(begun, 4), 0, 1 << 3)
+            };
+            assert!(seen(now).is_guess());
+            while let Decision::Look(at) = s.decide(Wake::Timer, &seen(now)) {
+                now = at;
+            }
+            worst = worst.max(now - begun);
+            guesses += 1;
+        }
+        let limits = s.limits();
+        let cost = guesses * limits_burst(limits.look_cost, SUSPENSION) as u64;
+        if right {
+            assert_eq!(worst, limits.hidden);
+        } else {
+            let bound = 2_000 * MS / SUSPENSIONS_SHARE;
+            let burst = limits_burst(limits.look_cost, SUSPENSIONS + SUSPENSION) as u64;
+            // Beyond that a poll still ends after four quanta.
+            assert!(
+                cost <= bound + burst || worst == STRETCH * limits.quantum,
+                "{guesses}"
+            );
+            assert!(worst <= STRETCH * limits.quantum, "{worst}");
         }
     }
 }
