@@ -7,8 +7,8 @@
 //! 2. Something of level *L* waits: suspend when the poll has used its quantum. A poll that was resumed has used it, and is
 //!    suspended again at once, but not before it has run for the *grace*, so that it gets on; unless it was *entitled* to a
 //!    quantum (it had let others go first for long enough). Suspensions for equals may take a sixteenth of the time: beyond that
-//!    polls run for four quanta at a time, for interrupting would cost more than it gives. So they do while polls that were
-//!    suspended have turned out to end soon after their quantum: then equals would have come sooner if they had waited.
+//!    polls run for four quanta at a time, for interrupting would cost more than it gives. So they do while most
+//!    of those that were suspended turn out to end soon after their quantum: equals would have come sooner had they waited.
 //! 3. Nothing of the kind waits: rest until the next bell.
 //! 4. The runtime is in the middle of something: ask to be told when it is not. A guard of the user's is respected for a
 //!    bounded time.
