@@ -9,7 +9,7 @@ use std::panic::panic_any;
 use std::sync::atomic::Ordering;
 
 use support::{Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now};
-use upshift_core::{Config, Kind, Picked, SpawnOptions, State};
+use upshift_core::{Config, CoroutineId, Kind, Picked, SpawnOptions, State};
 
 #[test]
 fn all_six_states_are_observed() {
@@ -195,6 +195,41 @@ fn the_host_hears_of_what_becomes_ready_during_a_poll() {
     support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap().detach());
     run(&vcpu, 20);
     assert_eq!(domain.host().attended.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn the_host_hears_of_changes_of_level_only_if_somebody_may_have_to_go_first() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let d = domain.clone();
+    let queued = domain.spawn(async {}, at(30)).unwrap();
+    let other = queued.id();
+    let busy = async move {
+        let me = d.current_id().unwrap();
+        let heard = |of: CoroutineId, to: u8| {
+            d.vcpus().next().unwrap().set_attended(true);
+            let before = d.host().attended.lock().unwrap().len();
+            d.reprio(of, level(to)).unwrap();
+            d.host().attended.lock().unwrap().len() > before
+        };
+        assert!(!heard(me, 20), "as it was");
+        assert!(!heard(me, 15), "more urgent than before");
+        assert!(heard(me, 20), "less urgent than before");
+        assert!(!heard(other, 25), "still less urgent than what runs");
+        assert!(heard(other, 20));
+        assert!(heard(other, 10));
+        assert!(!heard(other, 40));
+        // The last release takes back what an equal has lent, which changes nothing.
+        d.vcpus().next().unwrap().set_attended(true);
+        let before = d.host().attended.lock().unwrap().len();
+        d.lock_taken();
+        d.lend_to_holder(me);
+        d.lock_released(me);
+        assert_eq!(d.host().attended.lock().unwrap().len(), before);
+    };
+    let busy = support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap());
+    run(&vcpu, 20);
+    assert!(join(&vcpu, busy).is_ok() && queued.is_finished());
 }
 
 #[test]

@@ -244,15 +244,20 @@ impl<'a, H: Host> Locked<'a, H> {
             if new.get() < vcpu.running.load(Relaxed) && vcpu.is_polling() {
                 vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
             }
-            if vcpu.attended.load(Relaxed) {
+            if new.get() <= vcpu.running.load(Relaxed) && vcpu.attended.load(Relaxed) {
                 vcpu.attend();
             }
         } else if vcpu.current.load(Relaxed) == header.slot_ptr().as_ptr() {
+            let before = vcpu.running.load(Relaxed);
+            if before == new.get() {
+                // As after most releases of a mutex.
+                return true;
+            }
             vcpu.running.store(new.get(), Relaxed);
             if self.queues().ready() & new.more_urgent_bits() != 0 {
                 vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
             }
-            if vcpu.attended.load(Relaxed) {
+            if before < new.get() && vcpu.attended.load(Relaxed) {
                 vcpu.attend();
             }
         }
