@@ -31,7 +31,7 @@ pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
             sleeper.await;
             continue;
         }
-        let limit = now() + 4 * ticks_per_second();
+        let limit = now() + 40 * ticks_per_second();
         // Floating-point registers are kept, too.
         let (mut rounds, mut halves) = (0u32, 0.0);
         while !need_preempt() {
@@ -71,7 +71,7 @@ pub(crate) async fn user_interrupt_comes_from_what_another_process_does() -> Out
         let child = os_user::spawn("child", argument.as_bytes(), &files, 10).map_err(text)?;
         let too_soon = done.get();
         if !too_soon {
-            let limit = now() + 4 * ticks_per_second();
+            let limit = now() + 40 * ticks_per_second();
             while asynchronous::interrupts() == before {
                 ensure!(now() < limit, "no interrupt came");
             }
@@ -97,7 +97,7 @@ pub(crate) async fn nothing_is_notified_to_who_is_draining() -> Outcome {
     yield_now().await;
     let files = [pipe.reader, pipe.writer];
     let child = os_user::spawn("child", b"late 20000", &files, 10).map_err(text)?;
-    let limit = now() + 4 * ticks_per_second();
+    let limit = now() + 40 * ticks_per_second();
     let before = asynchronous::interrupts();
     let during = asynchronous::undisturbed(|| {
         while !asynchronous::has_completions() && now() < limit {}
