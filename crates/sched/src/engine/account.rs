@@ -20,9 +20,7 @@ impl<M: Member> Slot<M> {
             self.seen = now;
         }
     }
-}
 
-impl<M: Member> Slot<M> {
     /// Whether it has used little because somebody above kept it from its CPU, or the machine from this one. Asking is dear, so
     /// who is known to sleep is asked rarely.
     fn is_kept_from_its_cpu(&mut self) -> bool {
