@@ -44,6 +44,19 @@ enum Task {
     /// status is 0 when no step failed.
     Test(suite::Options),
 
+    /// Run for long what the test suite runs for seconds
+    ///
+    /// A million generated cases of the simulator against the laws of the scheduler. Same report as `test`.
+    Soak {
+        /// Print the output of the steps as it comes
+        #[arg(long, short)]
+        verbose: bool,
+
+        /// End after this long; what has not run by then has failed
+        #[arg(long, value_name = "N", default_value_t = 60)]
+        minutes: u64,
+    },
+
     /// The kernel of os/: build it and boot it in QEMU
     ///
     /// `cargo xtask os -- test --smp 1,2,4` tests it, `cargo xtask os -- run --smp 2 init=tests` boots it with its console on
@@ -70,6 +83,7 @@ fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Setup => setup::command(&root),
         Task::Test(options) => suite::command(&root, &options),
+        Task::Soak { verbose, minutes } => suite::soak(&root, verbose, minutes),
         Task::Os { args } => bench::os(&root, &args),
         Task::Bench { args } => bench::command(&root, &args),
     }

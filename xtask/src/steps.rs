@@ -1,4 +1,4 @@
-//! What `cargo xtask test` tests: one entry and one function per step, in the order in which they run.
+//! What `cargo xtask test` tests, and `soak` for longer: one entry and one function per step, in the order in which they run.
 //!
 //! A step says what is absent by `Done::Skipped`; it fails by `Err`. Limits are several times what a machine with two
 //! CPUs needs from nothing; they exist so that a hang is a failure. Builds with other compiler flags have target
@@ -57,6 +57,13 @@ pub(crate) static STEPS: [Step; 13] = [
     slow("demo", "upshift demo --quick writes its report", demo),
     slow("bench", "the benchmark driver compiles", bench),
 ];
+
+/// What `cargo xtask soak` runs: the same things for long.
+pub(crate) static SOAKS: [Step; 1] = [step(
+    "sim",
+    "a million generated cases against the laws",
+    sim,
+)];
 
 /// Crates whose tests open an io_uring.
 const RING_CRATES: [&str; 4] = ["upshift-ring", "upshift", "upshift-cli", "upshift-serve"];
@@ -376,6 +383,20 @@ fn bench(context: &Context<'_>) -> Verdict {
         ),
         minutes(7),
     )?;
+    passed()
+}
+
+fn sim(context: &Context<'_>) -> Verdict {
+    let soak = [
+        "run",
+        "--release",
+        "-p",
+        "upshift-sim",
+        "--",
+        "soak",
+        "1000000",
+    ];
+    context.run(cargo(context, soak), minutes(30))?;
     passed()
 }
 

@@ -15,7 +15,7 @@ use clap::Args;
 use crate::host;
 use crate::run::{Ending, Stop, run, shown};
 use crate::setup::{Tools, install_test_packages, wanted_by_tests};
-use crate::steps::{STEPS, Step};
+use crate::steps::{SOAKS, STEPS, Step};
 
 /// Lines that are printed of a failed step's log: of what its tests said, and of the end.
 const SHOWN_FAILURES: usize = 150;
@@ -213,14 +213,30 @@ impl Tally {
 
 /// `cargo xtask test`.
 pub(crate) fn command(root: &Path, options: &Options) -> ExitCode {
+    run_steps(root, options, &STEPS)
+}
+
+/// `cargo xtask soak`.
+pub(crate) fn soak(root: &Path, verbose: bool, minutes: u64) -> ExitCode {
+    let options = Options {
+        only: Vec::new(),
+        list: false,
+        quick: false,
+        verbose,
+        minutes,
+    };
+    run_steps(root, &options, &SOAKS)
+}
+
+fn run_steps(root: &Path, options: &Options, steps: &[Step]) -> ExitCode {
     if options.list {
-        for (index, step) in STEPS.iter().enumerate() {
+        for (index, step) in steps.iter().enumerate() {
             let slow = if step.slow { " (not with --quick)" } else { "" };
             println!("{:2} {:8} {}{slow}", index + 1, step.name, step.what);
         }
         return ExitCode::SUCCESS;
     }
-    match test(root, options) {
+    match test(root, options, steps) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -231,7 +247,7 @@ pub(crate) fn command(root: &Path, options: &Options) -> ExitCode {
 }
 
 /// Runs the chosen steps; whether none failed.
-fn test(root: &Path, options: &Options) -> io::Result<bool> {
+fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
     let started = Instant::now();
     let deadline = started + Duration::from_secs(60 * options.minutes.min(24 * 60));
     let stop = Stop::on_signals()?;
@@ -246,14 +262,14 @@ fn test(root: &Path, options: &Options) -> io::Result<bool> {
     let io_uring = host::io_uring();
 
     let mut tally = Tally::default();
-    for (index, step) in STEPS.iter().enumerate() {
+    for (index, step) in steps.iter().enumerate() {
         if !options.only.is_empty() && !options.only.iter().any(|chosen| chosen.name == step.name) {
             continue;
         }
         print!(
             "[{:2}/{}] {:8} {:<44} ",
             index + 1,
-            STEPS.len(),
+            steps.len(),
             step.name,
             step.what
         );

@@ -16,15 +16,18 @@
 //! | `sched` | the section of policies over processes |
 //! | `serve` | the section of web servers |
 //! | `micro` | the microbenchmarks, which are programs of their own |
+//! | `conserve`, `multi` | their sections of two workers |
 //! | `results` | the data, kept section by section |
 //! | `targets`, `preemption_targets`, `processes_targets`, `serve_targets` | what was to be reached, and whether it was |
 //! | `render` | the page |
 //! | `machine` | kernel, processor, versions, load of a CPU |
 
 mod check;
+mod conserve;
 mod machine;
 mod measure;
 mod micro;
+mod multi;
 mod options;
 mod peers;
 mod preemption;

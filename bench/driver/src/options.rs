@@ -13,10 +13,10 @@ usage: upshift-bench run [options]      measure, then write RESULTS.md and resul
        upshift-bench render [--out DIR] write RESULTS.md again from results.json
 
   --only A,B     sections: plaintext, pipelined, matrix, single, vcpus, levels, preemption, processes,
-                 sched, serve, micro
+                 sched, serve, micro, conserve, multi
                  (default: all)
   --peers A,B    only these servers, such as upshift,tokio-ct,c-uring (default: all that can be built)
-  --rounds N     runs of each cell (default 3; 5 in preemption)
+  --rounds N     runs of each cell (default 3; 5 in preemption and multi)
   --seconds S    length of a run (default 2)
   --quick        1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try the benchmarks,
                  not for figures
@@ -61,10 +61,10 @@ pub(crate) fn bench_dir() -> PathBuf {
 }
 
 impl Options {
-    /// Runs of each cell of a section: more by default where tails are compared.
+    /// Runs of each cell of a section: more by default where tails are compared, or runs are short.
     pub(crate) fn rounds_of(&self, section: Section) -> usize {
         match section {
-            Section::Preemption if self.default_rounds => 5,
+            Section::Preemption | Section::Multi if self.default_rounds => 5,
             _ => self.rounds,
         }
     }

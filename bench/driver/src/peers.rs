@@ -179,6 +179,22 @@ const SPIN: &[(&str, Source, &[&str])] = &[
     ("threads", Source::Bench("peer-threads"), &["spin"]),
 ];
 
+/// What is measured on two workers: name, source, arguments after the section.
+const TWO_WORKERS: &[(&str, Source, &[&str])] = &[
+    (UPSHIFT, Source::Bench("micro-upshift"), &[]),
+    (
+        "upshift-preempt",
+        Source::Bench("micro-upshift"),
+        &["--variant", "preempt"],
+    ),
+    ("tokio-mt", Source::Bench("micro-tokio"), &[]),
+    ("go", Source::Go("micro/go", "micro-go"), &[]),
+    ("smol", Source::Bench("micro-smol"), &[]),
+    ("glommio", Source::Bench("micro-glommio"), &[]),
+];
+/// Of [`TWO_WORKERS`], not in `multi`: preemption is not what it compares, and tasks of glommio never leave their thread.
+const NOT_MULTI: [&str; 2] = ["upshift-preempt", "glommio"];
+
 /// What measures policies over processes.
 const SCHED: Source = Source::Bench("bench-sched");
 
@@ -243,6 +259,22 @@ impl Built {
             .filter(|micro| self.is_wanted(micro.id))
             .filter_map(|micro| Some((micro, self.program(micro.source, micro.args)?)))
             .collect()
+    }
+
+    /// The programs of the section `conserve` that exist.
+    pub(crate) fn conserve(&self) -> Vec<(&'static str, Program)> {
+        TWO_WORKERS
+            .iter()
+            .filter(|(id, ..)| self.is_wanted(id))
+            .filter_map(|&(id, source, args)| Some((id, self.program(source, args)?)))
+            .collect()
+    }
+
+    /// The programs of the section `multi` that exist.
+    pub(crate) fn multi(&self) -> Vec<(&'static str, Program)> {
+        let mut programs = self.conserve();
+        programs.retain(|(id, _)| !NOT_MULTI.contains(id));
+        programs
     }
 
     /// The program that measures policies over processes.
@@ -313,6 +345,11 @@ pub(crate) fn build(options: &Options) -> Built {
     if options.only.contains(&Section::Micro) {
         let wanted = MICRO.iter().filter(|m| built.is_wanted(m.id));
         sources.extend(wanted.map(|m| (m.id, m.source)));
+    }
+    let two = [Section::Conserve, Section::Multi];
+    if two.iter().any(|section| options.only.contains(section)) {
+        let wanted = TWO_WORKERS.iter().filter(|(id, ..)| built.is_wanted(id));
+        sources.extend(wanted.map(|&(id, source, _)| (id, source)));
     }
     let mut tried: HashMap<Source, Result<PathBuf, String>> = HashMap::new();
     for (id, source) in sources {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::conserve;
 use crate::peers::{RAW_C, UPSHIFT};
 use crate::preemption;
 use crate::results::{Cell, Results, Run, SectionResults, Spread};
@@ -72,6 +73,11 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         Section::Sched => ("Processes under policies in user space", Rank::AsMeasured),
         Section::Serve => ("Web servers", Rank::AsMeasured),
         Section::Micro => ("Microbenchmarks", Rank::AsMeasured),
+        Section::Conserve => (
+            "Beside a worker that computes, while another one idles",
+            Rank::AsMeasured,
+        ),
+        Section::Multi => ("Microbenchmarks on two workers", Rank::AsMeasured),
     };
     let _ = write!(page, "\n## {title}\n\n");
     let _ = writeln!(page, "{}; {}\n", found.when, found.machine.join("; "));
@@ -85,10 +91,11 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         }
         table(found, case, rank, page);
     }
-    if section == Section::Sched {
-        page.push_str(&sched::table(found));
-    } else if !found.figures.is_empty() {
-        figures(found, page);
+    match section {
+        Section::Sched => page.push_str(&sched::table(found)),
+        Section::Conserve => page.push_str(&conserve::table(found)),
+        _ if found.figures.is_empty() => {}
+        _ => figures(found, page),
     }
     list("Commands", &found.commands, page);
     list("Left out or repeated", &found.notes, page);

@@ -107,6 +107,27 @@ pub(crate) struct Figure {
     pub(crate) max: f64,
 }
 
+/// One figure for each quantity and peer, in the order of the first round: the median of the rounds, with the smallest and the
+/// largest.
+pub(crate) fn medians(all: &[Figure]) -> Vec<Figure> {
+    let mut merged: Vec<Figure> = Vec::new();
+    for figure in all {
+        let same = |other: &&Figure| other.bench == figure.bench && other.peer == figure.peer;
+        if merged.iter().any(|other| same(&other)) {
+            continue;
+        }
+        let mut values: Vec<f64> = all.iter().filter(same).map(|f| f.ns).collect();
+        values.sort_by(f64::total_cmp);
+        merged.push(Figure {
+            ns: values[values.len() / 2],
+            min: values[0],
+            max: values[values.len() - 1],
+            ..figure.clone()
+        });
+    }
+    merged
+}
+
 /// Median, smallest, largest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {

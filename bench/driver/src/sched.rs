@@ -3,7 +3,7 @@
 use crate::micro;
 use crate::options::Options;
 use crate::peers::Built;
-use crate::results::{Figure, SectionResults};
+use crate::results::{Figure, SectionResults, medians};
 use crate::targets::{NOISE, Row, Verdict, at_most, row};
 
 const UPSHIFT: &str = "upshift sched";
@@ -27,26 +27,6 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let file = program.file.file_name().unwrap_or_default();
     let command = format!("`{} {seconds}`, {} rounds", file.display(), options.rounds);
     results.commands.push(command);
-}
-
-/// One figure for each quantity, in the order of the first round.
-fn medians(all: &[Figure]) -> Vec<Figure> {
-    let mut merged: Vec<Figure> = Vec::new();
-    for figure in all {
-        let same = |other: &&Figure| other.bench == figure.bench && other.peer == figure.peer;
-        if merged.iter().any(|other| same(&other)) {
-            continue;
-        }
-        let mut values: Vec<f64> = all.iter().filter(same).map(|f| f.ns).collect();
-        values.sort_by(f64::total_cmp);
-        merged.push(Figure {
-            ns: values[values.len() / 2],
-            min: values[0],
-            max: values[values.len() - 1],
-            ..figure.clone()
-        });
-    }
-    merged
 }
 
 /// One row a quantity, one column a scheduler.

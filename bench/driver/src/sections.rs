@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::peers::{Built, Peer, Program, UPSHIFT};
 use crate::results::SectionResults;
 use crate::rounds::{self, Entry};
-use crate::{machine, micro, preemption, processes, sched, serve};
+use crate::{conserve, machine, micro, multi, preemption, processes, sched, serve};
 
 /// A part of the page that can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,10 @@ pub(crate) enum Section {
     Serve,
     /// Microbenchmarks.
     Micro,
+    /// What is ready beside a worker that computes and one that idles.
+    Conserve,
+    /// Microbenchmarks on two workers.
+    Multi,
 }
 
 /// Connections of the plaintext section.
@@ -83,7 +87,7 @@ pub(crate) fn level_row(level: u8) -> String {
 
 impl Section {
     /// All, in the order of the page.
-    pub(crate) const ALL: [Section; 11] = [
+    pub(crate) const ALL: [Section; 13] = [
         Section::Plaintext,
         Section::Pipelined,
         Section::Matrix,
@@ -95,6 +99,8 @@ impl Section {
         Section::Sched,
         Section::Serve,
         Section::Micro,
+        Section::Conserve,
+        Section::Multi,
     ];
 
     /// Its name on the command line and in `results.json`.
@@ -111,6 +117,8 @@ impl Section {
             Section::Sched => "sched",
             Section::Serve => "serve",
             Section::Micro => "micro",
+            Section::Conserve => "conserve",
+            Section::Multi => "multi",
         }
     }
 
@@ -191,6 +199,8 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         Section::Sched => sched::run(&mut results, options, built),
         Section::Serve => serve::run(&mut results, options, built),
         Section::Micro => micro::run(&mut results, built),
+        Section::Conserve => conserve::run(&mut results, options, built),
+        Section::Multi => multi::run(&mut results, options, built),
     }
     if results.cells.is_empty() && results.figures.is_empty() {
         eprintln!("nothing measured in {}", section.name());

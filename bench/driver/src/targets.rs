@@ -2,12 +2,11 @@
 
 use crate::peers::{NO_RUNTIME, RAW_C, UPSHIFT};
 use crate::results::{Cell, Results, Run, SectionResults};
-use crate::sched;
 use crate::sections::{
     ALONE_CASE, LEVELS, MATRIX, ONE_LEVEL_CASE, ORDERS, OVERLOAD_CASE, PLAINTEXT, VCPUS_CASE,
     level_row, matrix_case, plaintext_case, single_case, vcpus_row,
 };
-use crate::{preemption_targets, processes_targets, serve_targets};
+use crate::{conserve, multi, preemption_targets, processes_targets, sched, serve_targets};
 
 /// Differences below this share mean nothing on a virtual machine.
 pub(crate) const NOISE: f64 = 0.05;
@@ -88,6 +87,8 @@ pub(crate) fn rows(results: &Results) -> Vec<Row> {
     sched::rows(section("sched"), &mut rows);
     serve_targets::rows(section("serve"), &mut rows);
     micro(section("micro"), &mut rows);
+    conserve::rows(section("conserve"), &mut rows);
+    multi::rows(section("multi"), &mut rows);
     rows
 }
 

@@ -260,11 +260,13 @@ pub fn resident() -> usize {
 /// Wakes itself and gives way `turns` times.
 pub async fn yields(turns: usize) {
     for _ in 0..turns {
-        Yield(false).await;
+        Yield::default().await;
     }
 }
 
-struct Yield(bool);
+/// Wakes itself and gives way once.
+#[derive(Default)]
+pub(crate) struct Yield(bool);
 
 impl Future for Yield {
     type Output = ();
@@ -314,12 +316,12 @@ pub fn token_pair(rounds: usize) -> [impl Future<Output = ()> + Send + 'static; 
 
 /// Holds a token or the waker of the one who waits for it.
 #[derive(Default)]
-struct Cup {
+pub(crate) struct Cup {
     state: Mutex<(bool, Option<Waker>)>,
 }
 
 impl Cup {
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let waker = {
             let mut state = self.state.lock().expect("no panic while locked");
             state.0 = true;
@@ -330,7 +332,7 @@ impl Cup {
         }
     }
 
-    fn empty(&self) -> impl Future<Output = ()> + Send {
+    pub(crate) fn empty(&self) -> impl Future<Output = ()> + Send {
         poll_fn(|cx| {
             let mut state = self.state.lock().expect("no panic while locked");
             if std::mem::take(&mut state.0) {

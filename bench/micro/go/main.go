@@ -1,4 +1,4 @@
-// Microbenchmarks of Go: one-thread runs with GOMAXPROCS=1, two-threads with 2. One line of JSON per figure.
+// Microbenchmarks of Go: one-thread runs with GOMAXPROCS=1, the others with 2. One line of JSON per figure.
 package main
 
 import (
@@ -22,8 +22,14 @@ func main() {
 	case len(os.Args) == 2 && os.Args[1] == "two-threads":
 		runtime.GOMAXPROCS(2)
 		hops("channel-hop-2-workers")
+	case len(os.Args) == 2 && os.Args[1] == "conserve":
+		runtime.GOMAXPROCS(2)
+		conserve()
+	case len(os.Args) == 2 && os.Args[1] == "multi":
+		runtime.GOMAXPROCS(2)
+		multi()
 	default:
-		fmt.Fprintln(os.Stderr, "usage: one-thread|two-threads")
+		fmt.Fprintln(os.Stderr, "usage: one-thread|two-threads|conserve|multi")
 		os.Exit(2)
 	}
 }

@@ -133,5 +133,8 @@ fn the_experiments_on_preemption_end_and_report_by_class() {
     assert!(told.iter().any(|words| out.contains(words)), "{out}");
     let page = std::fs::read_to_string(&report).unwrap();
     assert!(page.contains("Short requests: latency by percentile"));
+    // A picture of the server at work, or why there is none.
+    let drawn = page.contains("<figure class=\"timeline\"><svg");
+    assert!(drawn || page.contains("There is no timeline"));
     assert!(page.contains("Pings sent and answered"));
 }

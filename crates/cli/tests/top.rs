@@ -247,3 +247,82 @@ fn answers_that_make_no_sense_are_errors() {
         thread.join().unwrap();
     }
 }
+
+/// Keeps a server busy until it is dropped.
+struct Busy {
+    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Busy {
+    fn with(server: &Server) -> Busy {
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (stopped, address) = (stop.clone(), server.address.clone());
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+                let mut stream = TcpStream::connect(&address).unwrap();
+                let request = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+                if stream.write_all(request).is_ok() {
+                    let _ = stream.read_to_end(&mut Vec::new());
+                }
+            }
+        });
+        Busy {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+#[test]
+fn a_running_process_is_recorded_in_both_forms() {
+    let place = Place::new("record");
+    let server = Server::start(&place, &["--observe"], "0");
+    let busy = Busy::with(&server);
+    let file = |name: &str| place.0.join(name).to_str().unwrap().to_owned();
+    let json = file("trace.json");
+    let output = place.top(&[&server.pid(), "--record", &json, "--interval", "300ms"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        said.starts_with(&json) && said.contains(" events in "),
+        "{said}"
+    );
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let entries = trace["traceEvents"].as_array().unwrap();
+    for (phase, name) in [
+        ("B", ".rs:"),
+        ("i", "spawn"),
+        ("i", "I/O"),
+        ("s", "wake"),
+        ("f", "wake"),
+        ("M", "thread_name"),
+    ] {
+        let is_there = |entry: &&serde_json::Value| {
+            entry["ph"] == phase && entry["name"].as_str().unwrap().contains(name)
+        };
+        assert!(
+            entries.iter().any(|entry| is_there(&entry)),
+            "{phase} {name}"
+        );
+    }
+    let count = |phase: &str| entries.iter().filter(|entry| entry["ph"] == phase).count();
+    assert_eq!(count("B"), count("E"));
+    let svg = file("trace.svg");
+    let output = place.top(&["--record", &svg, "--interval", "100ms"]);
+    assert!(output.status.success(), "{output:?}");
+    let svg = std::fs::read_to_string(&svg).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("vCPU 0") && svg.contains(".rs:"));
+    drop(busy);
+    let error = place.error(&[&server.pid(), "--record", &file("trace.txt")]);
+    assert!(error.contains(".json") && error.contains(".svg"), "{error}");
+    let error = place.error(&[&server.pid(), "--record", "/nowhere/trace.svg"]);
+    assert!(error.contains("cannot write /nowhere/trace.svg"), "{error}");
+}

@@ -7,7 +7,7 @@ use crate::coroutine::Kind;
 use crate::level::Priority;
 
 /// The most vCPUs a domain can have.
-pub const MAX_VCPUS: usize = 256;
+pub const MAX_VCPUS: usize = if cfg!(loom) { 4 } else { 256 };
 
 /// Choices that hold for a whole domain.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,9 @@ pub struct Config {
     /// Ticks. A vCPU that has work for others wakes a parked one if the work is
     /// worth more than this, judged by the mean poll. 0: always.
     pub notify_above: u64,
+    /// Ticks. A poll that has run for so long is *long*: idle vCPUs take what waits behind it. About what it costs to move work
+    /// to another CPU. 0: vCPUs do not look at each other's polls, and the host does not ask [`Vcpu::sleep_limit`](crate::Vcpu::sleep_limit).
+    pub look_after: u64,
     /// Ticks. A suspended coroutine takes its place in its level as if it had
     /// come so much later: those that have not used their quantum go first, but
     /// only for so long. 0: it waits its turn like any other.

@@ -33,7 +33,8 @@ use crate::host::{Host, Panic};
 use crate::inbox::Linked;
 use crate::join::JoinError;
 use crate::level::Level;
-use crate::sync::Ordering::Relaxed;
+use crate::loans::Loans;
+use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64};
 use crate::table::Slot;
 use crate::vcpu::Vcpu;
@@ -112,10 +113,8 @@ pub(crate) struct Header<H: Host> {
     pub(crate) base: AtomicU8,
     /// The level lent by whoever awaits its join handle.
     pub(crate) join_boost: AtomicU8,
-    /// The level lent by whoever awaits a lock it holds.
-    pub(crate) lock_boost: AtomicU8,
-    /// How many lending locks it holds.
-    pub(crate) locks: AtomicU8,
+    /// Its locks, and the level lent by those who wait for them.
+    pub(crate) loans: Loans,
     /// The effective level: the most urgent of the three.
     level: AtomicU8,
     /// The level in whose list it is, or `NOT_QUEUED`.
@@ -154,6 +153,13 @@ impl<H: Host> Header<H> {
         unsafe { &*self.vcpu.load(Relaxed) }
     }
 
+    /// By the owner of the coroutine, which is in no queue.
+    pub(crate) fn moves_to(&self, vcpu: &Vcpu<H>) {
+        // Release, for `settle`: with the lock of the new vCPU it must not see it still queued on the old one.
+        self.vcpu
+            .store(core::ptr::from_ref(vcpu).cast_mut(), Release);
+    }
+
     pub(crate) fn level(&self) -> Level {
         Level::from_stored(self.level.load(Relaxed))
     }
@@ -164,7 +170,7 @@ impl<H: Host> Header<H> {
             .base
             .load(Relaxed)
             .min(self.join_boost.load(Relaxed))
-            .min(self.lock_boost.load(Relaxed));
+            .min(self.loans.level());
         self.level.store(level, Relaxed);
         Level::from_stored(level)
     }
@@ -318,8 +324,8 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
     }
 }
 
-/// Runs a destructor whose panic nobody is there to see.
-fn quietly<H: Host>(f: impl FnOnce()) {
+/// Runs code of users whose panic nobody is there to see.
+pub(crate) fn quietly<H: Host>(f: impl FnOnce()) {
     if let Err(panic) = H::catch(f) {
         // The payload's own destructor is somebody's code too.
         let _ = H::catch(|| drop::<Panic>(panic));
@@ -356,8 +362,7 @@ pub(crate) fn allocate<F: Future + 'static, H: Host>(
         ready_at: AtomicU64::new(0),
         base: AtomicU8::new(birth.level.get()),
         join_boost: AtomicU8::new(Header::<H>::NO_BOOST),
-        lock_boost: AtomicU8::new(Header::<H>::NO_BOOST),
-        locks: AtomicU8::new(0),
+        loans: Loans::new(),
         level: AtomicU8::new(birth.level.get()),
         queued: AtomicU8::new(Header::<H>::NOT_QUEUED),
         state: AtomicU8::new(State::Created as u8),

@@ -12,12 +12,13 @@ use core::future::Future;
 use core::marker::PhantomData;
 use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
+use core::task::Waker;
 
 mod executor;
 mod inner;
 
 use crate::config::{Config, SpawnError, SpawnOptions, TooManyVcpus};
-use crate::coroutine::{Header, State};
+use crate::coroutine::State;
 use crate::host::{Critical, Host};
 use crate::id::{CoroutineId, Dead};
 use crate::join::JoinHandle;
@@ -25,7 +26,8 @@ use crate::level::Level;
 use crate::state::Wake;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::sync::fence;
-use crate::vcpu::Vcpu;
+use crate::vcpu::{Vcpu, id_of};
+use crate::waker;
 pub use executor::Executor;
 pub(crate) use inner::Inner;
 use inner::discard;
@@ -42,6 +44,14 @@ impl<H: Host> Domain<H> {
         Domain {
             inner: Arc::new(Inner::new(host, config)),
         }
+    }
+
+    /// Is this the waker of a coroutine of such a domain? Then to clone, wake or drop it
+    /// runs no code of users. Two loads.
+    #[inline]
+    #[must_use]
+    pub fn is_own_waker(waker: &Waker) -> bool {
+        waker::slot_of::<H>(waker).is_some()
     }
 
     /// The host it was made with.
@@ -229,31 +239,35 @@ impl<H: Host> Domain<H> {
         self.inner.current().map(|c| unsafe { c.as_ref() }.level())
     }
 
-    /// The current coroutine has taken a lock that lends: until it has given back
-    /// all such locks it may be lent the levels of those who wait for them.
-    pub fn lock_taken(&self) {
+    /// The current coroutine takes a lock that lends: until it has given back all
+    /// such locks it may be lent the levels of those who wait for them. To be called
+    /// before others can know that it holds the lock, and if it does not get it,
+    /// followed by [`Domain::lock_released`]. Returns who that is; `None` outside of
+    /// a coroutine.
+    pub fn lock_taken(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
-        if let Some(current) = self.inner.current() {
-            // SAFETY: it is being polled by this thread, hence alive.
-            let locks = unsafe { &current.as_ref().locks };
-            // Guards may be dropped elsewhere at the same time.
-            let _ = locks.fetch_update(Relaxed, Relaxed, |locks| locks.checked_add(1));
-        }
+        let current = self.inner.current()?;
+        // SAFETY: it is being polled by this thread, hence alive.
+        unsafe { current.as_ref() }.loans.taken();
+        Some(id_of(current))
     }
 
-    /// A lock that was taken by `id` is given back. With its last one a coroutine
-    /// loses what was lent to it.
+    /// The same, by whoever gives a lock to a coroutine that waits for it.
+    ///
+    /// # Errors
+    /// [`Dead`] if there is no such coroutine (any more).
+    pub fn lock_granted(&self, id: CoroutineId) -> Result<(), Dead> {
+        self.inner
+            // SAFETY: `with` holds a reference.
+            .with(id, |coroutine| unsafe { coroutine.as_ref() }.loans.taken())
+    }
+
+    /// A lock that was taken by `id` is given back, by whatever thread. With its last
+    /// one a coroutine loses what was lent to it.
     pub fn lock_released(&self, id: CoroutineId) {
         let _ = self.inner.with(id, |coroutine| {
             // SAFETY: `with` holds a reference.
-            let header = unsafe { coroutine.as_ref() };
-            let before = header
-                .locks
-                .fetch_update(Relaxed, Relaxed, |locks| locks.checked_sub(1));
-            if before.is_ok_and(|before| before == 1)
-                && header.lock_boost.load(Relaxed) != Header::<H>::NO_BOOST
-            {
-                header.lock_boost.store(Header::<H>::NO_BOOST, Relaxed);
+            if unsafe { coroutine.as_ref() }.loans.released() {
                 // SAFETY: as above.
                 unsafe { self.inner.resettle(coroutine, false) };
             }
@@ -273,8 +287,7 @@ impl<H: Host> Domain<H> {
         let level = waiting.level().get();
         let _ = self.inner.with(holder, |coroutine| {
             // SAFETY: `with` holds a reference.
-            let header = unsafe { coroutine.as_ref() };
-            if header.lock_boost.fetch_min(level, Relaxed) > level {
+            if unsafe { coroutine.as_ref() }.loans.lend(level) {
                 // SAFETY: as above.
                 unsafe { self.inner.resettle(coroutine, true) };
             }

@@ -8,9 +8,7 @@ use core::any::Any;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use crate::coroutine::State;
-use crate::id::CoroutineId;
-use crate::level::Level;
+use crate::trace::Change;
 use crate::vcpu::Poll;
 use crate::vcpu::Vcpu;
 
@@ -57,7 +55,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// long, because others would wait for it: a wake that is half done, a lock
     /// of this crate. Nests. A host that suspends polls (see
     /// [`Vcpu::suspend_current`]) or takes interrupts on the stack of a poll
-    /// holds them back until [`Host::leave`]. A nanosecond matters.
+    /// holds them back until [`Host::leave`]. A nanosecond matters. No code of
+    /// users runs in between: no destructor, and no waker but those of this crate.
     #[inline]
     fn enter() {}
 
@@ -79,11 +78,11 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         let _ = more_urgent;
     }
 
-    /// A coroutine has entered a state, for traces. From whatever thread or handler
-    /// did it, perhaps with a lock of this crate held; each change is told once,
+    /// A coroutine has taken a step, for traces. From whatever thread or handler
+    /// did it, perhaps with a lock of this crate held; each step is told once,
     /// where it happens, before anybody can act on it.
-    fn changed(&self, id: CoroutineId, level: Level, state: State) {
-        let _ = (id, level, state);
+    fn changed(&self, change: &Change) {
+        let _ = change;
     }
 
     /// A poll on vCPU `index` that [`Vcpu::watch_current_poll`] had asked about has ended,
@@ -113,6 +112,14 @@ impl<H: Host> Critical<H> {
     pub(crate) fn enter() -> Critical<H> {
         H::enter();
         Critical { host: PhantomData }
+    }
+
+    /// Leaves for code that may take long, and enters again.
+    #[cold]
+    pub(crate) fn outside(self, foreign: impl FnOnce()) -> Critical<H> {
+        drop(self);
+        foreign();
+        Critical::enter()
     }
 }
 

@@ -184,7 +184,6 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
         let slot = self
             .slot
             .expect("a join handle is not polled after its result");
-        let _critical = Critical::<H>::enter();
         if let Some(result) = self.try_take() {
             return Poll::Ready(result);
         }
@@ -196,6 +195,7 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
                 None => Poll::Pending,
             };
         }
+        let _critical = Critical::<H>::enter();
         let domain = header.vcpu().inner();
         if let Some(waiting) = domain.here().and_then(Vcpu::current) {
             // SAFETY: we are in its poll, and hold a reference to the other.
@@ -237,13 +237,19 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
         if word.has_waiter() && word.clear_waiter() == Join::Done {
             drop(take_waiter::<H>(control));
         }
-        match word.drop_handle() {
-            Join::Done => {
-                if control.join_boost.load(Relaxed) != Header::<H>::NO_BOOST {
-                    // SAFETY: we still hold the handle's reference.
-                    unsafe { lend(control.vcpu().inner(), control, Header::<H>::NO_BOOST) };
-                }
-            }
+        // Only the handle writes it.
+        let lends = control.join_boost.load(Relaxed) != Header::<H>::NO_BOOST;
+        let dropped = if lends {
+            word.drop_handle()
+        } else {
+            word.drop_handle_and_release()
+        };
+        match dropped {
+            Join::Done if !lends => return,
+            // SAFETY: we still hold the handle's reference.
+            Join::Done => unsafe {
+                lend(control.vcpu().inner(), control, Header::<H>::NO_BOOST);
+            },
             // SAFETY: exited with the handle alive: the output is the handle's.
             Join::Exited => unsafe { Header::drop_output(header) },
         }
@@ -305,15 +311,16 @@ fn take_waiter<H: Host>(header: &Header<H>) -> Option<Waker> {
     }))
 }
 
-/// Wakes whoever awaits the coroutine.
+/// Wakes the coroutine that awaits this one. A waker that is not of this crate is
+/// the caller's to wake, where code of users may run.
 ///
 /// # Safety
 /// The caller has just exited it, and a waiter was published.
-pub(crate) unsafe fn wake_waiter<H: Host>(header: &Header<H>) {
-    if let Some(waiter) = take_waiter::<H>(header)
-        && let Err(panic) = H::catch(|| waiter.wake())
-    {
-        // A foreign waker's code panicked: that must not take the vCPU along.
-        let _ = H::catch(|| drop(panic));
+pub(crate) unsafe fn wake_waiter<H: Host>(header: &Header<H>) -> Option<Waker> {
+    let waiter = take_waiter::<H>(header)?;
+    if waker::slot_of::<H>(&waiter).is_none() {
+        return Some(waiter);
     }
+    waiter.wake();
+    None
 }

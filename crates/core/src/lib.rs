@@ -37,6 +37,7 @@
 //! | `vcpu.rs` | pick, enqueue, steal, park |
 //! | `running.rs` | a poll and what becomes of it |
 //! | `domain.rs` | the handles: spawn, wake, reprio, cancel, shut down |
+//! | `loans.rs` | what those lend who wait for a coroutine's locks |
 //! | `join.rs`, `waker.rs` | results and wakers |
 //! | `stats.rs` | counters and histograms per level |
 //! | `watch.rs` | how long polls take, for a watchdog |
@@ -82,6 +83,7 @@ mod id;
 mod inbox;
 mod join;
 mod level;
+mod loans;
 mod lock;
 mod queue;
 mod running;
@@ -89,6 +91,7 @@ mod state;
 mod stats;
 mod sync;
 mod table;
+mod trace;
 mod vcpu;
 mod waker;
 
@@ -101,4 +104,5 @@ pub use join::{JoinError, JoinHandle};
 pub use level::{LEVELS, Level, LevelError, Priority};
 pub use running::{Picked, Polled, Running, Yielded};
 pub use stats::{BUCKETS, LevelStats, WaitHistogram};
+pub use trace::{Change, Step};
 pub use vcpu::{Poll, Vcpu};

@@ -24,11 +24,26 @@ impl Lock {
     /// Takes the lock if it is free.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
-        if self.held.swap(true, Ordering::Acquire) {
-            None
-        } else {
+        if self.take() {
             Some(Guard { lock: self })
+        } else {
+            None
         }
+    }
+
+    #[cfg(not(loom))]
+    #[inline]
+    fn take(&self) -> bool {
+        !self.held.swap(true, Ordering::Acquire)
+    }
+
+    /// The checker does not order the store of a swap that failed before the holder's release, and would let it spin for
+    /// ever on what it has stored itself.
+    #[cfg(loom)]
+    fn take(&self) -> bool {
+        self.held
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// Takes the lock, spinning with the host's blessing.

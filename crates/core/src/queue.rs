@@ -19,7 +19,7 @@ use crate::host::Host;
 use crate::level::{LEVELS, Level};
 use crate::stats::add;
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicU64, zeros};
+use crate::sync::{Statistic, zeros};
 
 struct List<H: Host> {
     head: *mut Header<H>,
@@ -44,15 +44,15 @@ struct Lists<H: Host> {
 
 /// How many are queued, for those who do not hold the lock. One store per change.
 pub(crate) struct Lengths {
-    levels: [AtomicU64; LEVELS],
-    suspended: AtomicU64,
+    levels: [Statistic; LEVELS],
+    suspended: Statistic,
 }
 
 impl Lengths {
     pub(crate) fn new() -> Arc<Lengths> {
         Arc::new(Lengths {
             levels: zeros(),
-            suspended: AtomicU64::new(0),
+            suspended: Statistic::new(0),
         })
     }
 
@@ -67,15 +67,16 @@ impl Lengths {
     }
 }
 
-/// The queues of one vCPU.
+/// The queues of one vCPU. What every operation uses lies close together.
+#[repr(C)]
 pub(crate) struct ReadyQueues<H: Host> {
     /// Bit L set: level L has an element.
     ready: u64,
     /// Bit L set: level L has an element that may move.
     movable: u64,
-    levels: [Lists<H>; LEVELS],
     stamp: u64,
     lengths: Arc<Lengths>,
+    levels: [Lists<H>; LEVELS],
 }
 
 impl<H: Host> ReadyQueues<H> {

@@ -9,12 +9,13 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::task::Context;
 
-use crate::coroutine::{Ended, Header, Kind, State};
+use crate::coroutine::{Ended, Header, Kind, State, quietly};
 use crate::host::{Critical, Host};
 use crate::id::CoroutineId;
 use crate::join;
 use crate::level::Level;
 use crate::state::{Begin, End, Exit};
+use crate::trace::Step;
 use crate::vcpu::{Vcpu, id_of};
 use crate::waker;
 
@@ -46,7 +47,9 @@ pub enum Polled<'a, H: Host> {
     Exited,
 }
 
-/// A coroutine to be polled now. `!Send`: it is polled where it was picked.
+/// A coroutine to be polled now. `!Send`: it is polled where it was picked. One that is
+/// forgotten (`mem::forget`) is never polled again, and its domain waits for it when it
+/// shuts down.
 pub struct Running<'a, H: Host> {
     vcpu: &'a Vcpu<H>,
     coroutine: NonNull<Header<H>>,
@@ -110,29 +113,30 @@ impl<'a, H: Host> Running<'a, H> {
             // SAFETY: we own it, and it has not finished.
             Begin::Cancel => Some(unsafe { Header::cancel(coroutine) }),
         };
+        if let Some(end) = end {
+            // SAFETY: it is finished and ours.
+            unsafe { exit(vcpu, coroutine, end, Some(began)) };
+            return Polled::Exited;
+        }
         // A poll that was suspended is over only when it has been resumed.
         let _critical = Critical::<H>::enter();
         if vcpu.is_watched(slot) {
             // SAFETY: it is ours.
             unsafe { vcpu.was_watched(coroutine, began) };
         }
-        if let Some(end) = end {
-            vcpu.stop();
-            // SAFETY: it is finished and ours.
-            unsafe { exit(vcpu, coroutine, end) };
-            return Polled::Exited;
-        }
         vcpu.stop();
-        let again = header.kind() == Kind::Switching || {
+        let mut again = Step::Yielded;
+        let is_ready = header.kind() == Kind::Switching || {
             // Before the coroutine is given away.
             header.set_state(State::Blocked);
             if vcpu.inner().host.is_tracing() && !header.slot().word.will_go_on() {
-                vcpu.trace(coroutine, State::Blocked);
+                vcpu.trace(coroutine, Step::Blocked);
+                again = Step::Ready;
             }
             header.slot().word.end_poll() == End::Again
         };
-        if again {
-            vcpu.trace(coroutine, State::Ready);
+        if is_ready {
+            vcpu.trace(coroutine, again);
             Polled::Yielded(Yielded {
                 coroutine,
                 vcpu,
@@ -147,7 +151,7 @@ impl<'a, H: Host> Running<'a, H> {
 impl<H: Host> Drop for Running<'_, H> {
     fn drop(&mut self) {
         self.vcpu.stop();
-        self.vcpu.trace(self.coroutine, State::Ready);
+        self.vcpu.trace(self.coroutine, Step::Yielded);
         // SAFETY: ours, and in no queue.
         unsafe { self.vcpu.locked().enqueue(self.coroutine) };
     }
@@ -186,23 +190,56 @@ impl<H: Host> Drop for Yielded<'_, H> {
     }
 }
 
-/// Exits a coroutine whose future is gone and whose output is in place.
+/// Exits a coroutine whose future is gone and whose output is in place. `began`: by
+/// the end of its poll, which began at this tick.
+///
+/// Code of users (the destructor of an output that nobody wants, a waker that is not
+/// of this crate) is still part of the poll: it may take long, and be suspended.
 ///
 /// # Safety
 /// The caller owns it.
-pub(crate) unsafe fn exit<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Header<H>>, end: Ended) {
+pub(crate) unsafe fn exit<H: Host>(
+    vcpu: &Vcpu<H>,
+    coroutine: NonNull<Header<H>>,
+    end: Ended,
+    began: Option<u64>,
+) {
     // SAFETY: owned, hence alive until our reference is given back below.
     let header = unsafe { coroutine.as_ref() };
+    let word = &header.slot().word;
+    let detached = word.is_detached();
+    if detached {
+        // SAFETY: no handle is left, and none will be, so the output is ours.
+        unsafe { Header::drop_output(coroutine) };
+    }
+    // A poll that was suspended is over only when it has been resumed.
+    let mut critical = Critical::<H>::enter();
+    if let Some(began) = began
+        && vcpu.is_watched(header.slot_ptr())
+    {
+        // SAFETY: it is ours.
+        unsafe { vcpu.was_watched(coroutine, began) };
+    }
     header.set_state(State::Exited);
-    vcpu.trace(coroutine, State::Exited);
+    vcpu.trace(coroutine, Step::Exited);
     vcpu.counters.exited(end == Ended::Panicked);
-    match header.slot().word.exit() {
-        // SAFETY: no handle is left, so the output is ours.
-        Exit::Detached => unsafe { Header::drop_output(coroutine) },
-        Exit::Handle => {}
-        // SAFETY: the published waiter is ours after an exit.
-        Exit::Waiter => unsafe { join::wake_waiter(header) },
+    match word.exit() {
+        Exit::Detached if !detached => {
+            // SAFETY: the handle has just gone, so the output is ours.
+            critical = critical.outside(|| unsafe { Header::drop_output(coroutine) });
+        }
+        Exit::Detached | Exit::Handle => {}
+        Exit::Waiter => {
+            // SAFETY: the published waiter is ours after an exit.
+            if let Some(foreign) = unsafe { join::wake_waiter(header) } {
+                critical = critical.outside(|| quietly::<H>(|| foreign.wake()));
+            }
+        }
+    }
+    if began.is_some() {
+        vcpu.stop();
     }
     // SAFETY: the coroutine's own reference.
     unsafe { waker::release(header.slot_ptr()) };
+    drop(critical);
 }

@@ -118,9 +118,8 @@ pub(crate) enum Join {
 pub(crate) struct StateWord(AtomicU64);
 
 impl StateWord {
-    /// The word of a slot that was never used. In a table it is zeroed memory.
+    /// The word of a slot that was never used. But for models it is zeroed memory.
     #[cfg(loom)]
-    #[allow(dead_code, reason = "for the models, which have no table")]
     pub(crate) fn free() -> StateWord {
         StateWord(AtomicU64::new(0))
     }
@@ -151,20 +150,36 @@ impl StateWord {
     /// 2: a wake through a reference.
     #[inline]
     pub(crate) fn wake(&self) -> Wake {
+        self.wake_giving(0)
+    }
+
+    /// 2: a wake through a reference that is given back with it, unless the answer
+    /// is [`Wake::Exited`]. It was not the last: until it has exited, the coroutine
+    /// has one of its own.
+    #[inline]
+    pub(crate) fn wake_and_release(&self) -> Wake {
+        self.wake_giving(REF)
+    }
+
+    #[inline]
+    fn wake_giving(&self, given: u64) -> Wake {
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {
             if seen & EXITED != 0 {
                 return Wake::Exited;
             }
+            debug_assert!(seen & REFS > given);
             let (next, wake) = if seen & OWNED != 0 {
                 (seen | NOTIFIED, Wake::Absorbed)
             } else {
                 (seen | OWNED, Wake::Enqueue)
             };
-            match self
-                .0
-                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed)
-            {
+            match self.0.compare_exchange_weak(
+                seen,
+                next - given,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return wake,
                 Err(now) => seen = now,
             }
@@ -279,11 +294,25 @@ impl StateWord {
         }
     }
 
-    /// After 7: the memory is freed, the slot gets its next generation.
-    pub(crate) fn retire(&self) {
-        let generation = ((self.0.load(Ordering::Relaxed) >> GENERATION) as u32).wrapping_add(1);
+    /// After 7: the memory is freed, the slot gets its next generation. False: it has
+    /// none left, and must not be used again, for an old id would name its tenant.
+    #[must_use]
+    pub(crate) fn retire(&self) -> bool {
+        let generation = (self.0.load(Ordering::Relaxed) >> GENERATION) as u32;
+        let next = generation.checked_add(1);
+        self.0.store(
+            u64::from(next.unwrap_or(generation)) << GENERATION,
+            Ordering::Release,
+        );
+        next.is_some()
+    }
+
+    /// A slot of this generation, to be free soon: what takes minutes in earnest.
+    #[cfg(test)]
+    pub(crate) fn age(&self, generation: u32) {
+        self.0.fetch_and(u64::from(u32::MAX), Ordering::Relaxed);
         self.0
-            .store((generation as u64) << GENERATION, Ordering::Release);
+            .fetch_or(u64::from(generation) << GENERATION, Ordering::Relaxed);
     }
 
     /// The handle has put a waker in place and publishes it.
@@ -311,6 +340,16 @@ impl StateWord {
         }
     }
 
+    /// The handle goes away, and with `Join::Done` its reference, which was not the
+    /// last: until it has exited, the coroutine has one of its own. After
+    /// `Join::Exited` output and reference are still there.
+    pub(crate) fn drop_handle_and_release(&self) -> Join {
+        match self.update(|word| (word & EXITED == 0).then_some((word & !HANDLE) - REF)) {
+            Ok(_) => Join::Done,
+            Err(_) => Join::Exited,
+        }
+    }
+
     /// Has the handle published a waker? Only the handle asks.
     pub(crate) fn has_waiter(&self) -> bool {
         self.0.load(Ordering::Relaxed) & WAITER != 0
@@ -320,6 +359,16 @@ impl StateWord {
     pub(crate) fn mark_orphan(&self) -> bool {
         self.update(|word| (word & REFS != 0).then_some(word | ORPHAN))
             .is_ok()
+    }
+
+    /// Is its handle gone? Once true, always true.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.0.load(Ordering::Acquire) & HANDLE == 0
+    }
+
+    /// Is somebody bound to poll it?
+    pub(crate) fn is_owned(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & (OWNED | EXITED) == OWNED
     }
 
     pub(crate) fn is_exited(&self) -> bool {

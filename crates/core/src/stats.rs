@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::level::{LEVELS, Level};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicU64, zeros};
+use crate::sync::{Statistic, zeros};
 
 const SUB: u32 = 2;
 /// Buckets of a histogram: four per power of two, up to 2³³ ticks.
@@ -34,20 +34,20 @@ fn lower_bound(bucket: usize) -> u64 {
 }
 
 struct LevelCounters {
-    polls: AtomicU64,
-    suspensions: AtomicU64,
-    run: AtomicU64,
-    starve: AtomicU64,
-    wait: [AtomicU64; BUCKETS],
+    polls: Statistic,
+    suspensions: Statistic,
+    run: Statistic,
+    starve: Statistic,
+    wait: [Statistic; BUCKETS],
 }
 
 impl LevelCounters {
     fn new() -> LevelCounters {
         LevelCounters {
-            polls: AtomicU64::new(0),
-            suspensions: AtomicU64::new(0),
-            run: AtomicU64::new(0),
-            starve: AtomicU64::new(0),
+            polls: Statistic::new(0),
+            suspensions: Statistic::new(0),
+            run: Statistic::new(0),
+            starve: Statistic::new(0),
             wait: zeros(),
         }
     }
@@ -56,16 +56,16 @@ impl LevelCounters {
 /// The counters of one vCPU.
 pub(crate) struct Counters {
     levels: Box<[LevelCounters; LEVELS]>,
-    pub(crate) spawned: AtomicU64,
-    pub(crate) exited: AtomicU64,
-    pub(crate) panicked: AtomicU64,
-    pub(crate) stolen: AtomicU64,
+    pub(crate) spawned: Statistic,
+    pub(crate) exited: Statistic,
+    pub(crate) panicked: Statistic,
+    pub(crate) stolen: Statistic,
 }
 
 /// Adds, wrapping, what the holder of the lock or the thread that serves the vCPU counts: one writer, so no
 /// read-modify-write is needed.
 #[inline]
-pub(crate) fn add(counter: &AtomicU64, n: u64) {
+pub(crate) fn add(counter: &Statistic, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
 }
 
@@ -77,10 +77,10 @@ impl Counters {
         let levels = levels.unwrap_or_else(|_| unreachable!("there is one for each level"));
         Counters {
             levels,
-            spawned: AtomicU64::new(0),
-            exited: AtomicU64::new(0),
-            panicked: AtomicU64::new(0),
-            stolen: AtomicU64::new(0),
+            spawned: Statistic::new(0),
+            exited: Statistic::new(0),
+            panicked: Statistic::new(0),
+            stolen: Statistic::new(0),
         }
     }
 

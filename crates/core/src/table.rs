@@ -8,6 +8,10 @@
 //!
 //! Taking and giving back a slot is one compare-exchange on a tagged free list
 //! (the tag makes a stale head fail); no lock, O(1). At most 2³² slots.
+//!
+//! A slot that has had 2³² tenants is out of generations and is not used again: an
+//! id is never given twice. So the table grows by 16 bytes per 2³² coroutines, and
+//! has room for 2⁶⁴ of them.
 
 use alloc::alloc::{alloc_zeroed, dealloc};
 use core::alloc::Layout;
@@ -16,7 +20,7 @@ use core::ptr::{NonNull, null_mut, without_provenance_mut};
 use crate::coroutine::Header;
 use crate::host::Host;
 use crate::state::StateWord;
-use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// A coroutine's entry in the table.
 #[repr(C)]
@@ -42,8 +46,9 @@ impl<H: Host> Slot<H> {
 }
 
 const PAGE: usize = 4096;
-const PER_PAGE: u32 = 256;
-const CHUNKS: usize = 24;
+/// A model has one page, and few slots on it, for the checker registers each.
+const PER_PAGE: u32 = if cfg!(loom) { 8 } else { 256 };
+const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };
 
 /// The chunks and the free list.
 pub(crate) struct Table<H: Host> {
@@ -53,6 +58,8 @@ pub(crate) struct Table<H: Host> {
     /// Tag in the high half, index of the first free slot in the low; 0: none,
     /// for slot 0 is a page header.
     free: AtomicU64,
+    /// How many slots are out of generations.
+    exhausted: AtomicUsize,
 }
 
 fn chunk_layout(chunk: usize) -> Layout {
@@ -71,6 +78,7 @@ impl<H: Host> Table<H> {
             chunks: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
             used: AtomicU64::new(0),
             free: AtomicU64::new(0),
+            exhausted: AtomicUsize::new(0),
         }
     }
 
@@ -185,6 +193,16 @@ impl<H: Host> Table<H> {
         if memory.is_null() {
             return false;
         }
+        // The checker's atomics are not words: zeroed they are none.
+        #[cfg(loom)]
+        for slot in 0..PER_PAGE as usize {
+            let fresh = Slot {
+                word: StateWord::free(),
+                header: AtomicPtr::new(null_mut()),
+            };
+            // SAFETY: within the memory just allocated.
+            unsafe { memory.add(slot).write(fresh) };
+        }
         let other = self.chunks[chunk].compare_exchange(
             null_mut(),
             memory,
@@ -203,7 +221,10 @@ impl<H: Host> Table<H> {
         let index = Self::index(slot);
         // SAFETY: a slot of this table.
         let slot = unsafe { slot.as_ref() };
-        slot.word.retire();
+        if !slot.word.retire() {
+            self.exhausted.fetch_add(1, Ordering::Release);
+            return;
+        }
         let mut head = self.free.load(Ordering::Relaxed);
         loop {
             let next = without_provenance_mut(head as u32 as usize);
@@ -223,7 +244,7 @@ impl<H: Host> Table<H> {
     /// How many slots have been given back, if none is taken meanwhile. O(n).
     pub(crate) fn count_free(&self) -> usize {
         let mut index = self.free.load(Ordering::Acquire) as u32;
-        let mut count = 0;
+        let mut count = self.exhausted.load(Ordering::Acquire);
         while let Some(slot) = self.slot(index) {
             count += 1;
             index = slot.header.load(Ordering::Relaxed).addr() as u32;
@@ -251,5 +272,29 @@ impl<H: Host> Drop for Table<H> {
                 unsafe { dealloc(base.cast(), chunk_layout(chunk)) };
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::coroutine::Probe;
+
+    #[test]
+    fn a_slot_out_of_generations_is_not_used_again() {
+        let table = Table::<Probe>::new();
+        let first = table.take().unwrap();
+        // SAFETY: slots live as long as the table.
+        unsafe { first.as_ref() }.word.age(u32::MAX - 1);
+        table.give_back(first);
+        assert_eq!(table.take(), Some(first));
+        // SAFETY: as above.
+        assert_eq!(unsafe { first.as_ref() }.word.init(false, true), u32::MAX);
+        table.give_back(first);
+        assert_eq!(table.count_free(), 1);
+        let second = table.take().unwrap();
+        assert_ne!(second, first);
+        // SAFETY: as above.
+        assert_eq!(unsafe { first.as_ref() }.word.tenant(), None);
     }
 }

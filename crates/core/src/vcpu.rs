@@ -14,7 +14,7 @@
 //! than one vCPU one load per other vCPU. No allocation, no upcall but
 //! [`Host::now`].
 //!
-//! Parking: `park`. What a watchdog sees: `watch`. Work that moves: `balance`. What happens under the lock: `locked`. Counters: `inspect`.
+//! Parking: `park`. What idle vCPUs look for: `search`. What a watchdog sees: `watch`. Work that moves: `balance`. What happens under the lock: `locked`. Counters: `inspect`.
 
 use alloc::sync::Arc;
 use core::cell::UnsafeCell;
@@ -24,6 +24,7 @@ mod balance;
 mod inspect;
 mod locked;
 mod park;
+mod search;
 mod watch;
 
 use crate::coroutine::{Header, State};
@@ -36,15 +37,16 @@ use crate::lock::Lock;
 use crate::queue::{Lengths, ReadyQueues};
 use crate::running::{Picked, Running, Yielded};
 use crate::stats::Counters;
-use crate::sync::Ordering::{Relaxed, Release, SeqCst};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, fence};
+use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, NextLine, fence};
 use crate::table::{Slot, Table};
+use crate::trace::Step;
 pub(crate) use locked::Locked;
 pub use watch::Poll;
 
 /// `running`: nobody.
 const NOBODY: u8 = LEVELS as u8;
-/// `preempt`: something more urgent than what runs became ready here.
+/// `preempt`: something more urgent than what runs was queued here.
 const PREEMPT_WAKE: u32 = 1;
 /// `preempt`: the host asked.
 const PREEMPT_HOST: u32 = 2;
@@ -53,9 +55,9 @@ const COARSE_POLLS: u32 = 4;
 /// The most that a thief takes at once.
 const STEAL_MAX: usize = 16;
 
-/// What the lock guards.
+/// What the lock guards. What every turn uses lies close together.
+#[repr(C)]
 struct Guarded<H: Host> {
-    queues: ReadyQueues<H>,
     /// The last reading of the clock.
     now: u64,
     /// The levels polled since.
@@ -69,41 +71,62 @@ struct Guarded<H: Host> {
     /// Aging: the level after which the next turn of the others goes on.
     cursor: u8,
     random: u64,
+    queues: ReadyQueues<H>,
     /// When a level that waits was served last, or began to wait.
     waiting_since: [u64; LEVELS],
 }
 
 /// The state of one vCPU. See the module.
-#[repr(align(128))]
+///
+/// Cache lines are grouped by who writes them: what the other vCPUs read at each of their picks shares none with
+/// what the owner writes at each poll, nor with what wakers write.
+#[repr(C, align(128))]
 pub struct Vcpu<H: Host> {
+    // Read by the others at each pick; written when it changes.
     /// The local bitmap: bit L set iff level L has a ready coroutine here.
     ready: AtomicU64,
     /// The same for those that may move to another vCPU.
     movable: AtomicU64,
-    /// Levels of coroutines in the inbox; may lag behind it.
-    arriving: AtomicU64,
-    preempt: AtomicU32,
     running: AtomicU8,
-    /// The last reading of the clock.
-    clock: AtomicU64,
     parked: AtomicBool,
-    /// The host wants to hear of what becomes ready during a poll.
-    attended: AtomicBool,
+    /// Parked, and does not look around.
+    asleep: AtomicBool,
+    /// The poll under way has been found to be long.
+    long: AtomicBool,
+    /// What is ready here is more than one vCPU should do: see `search`.
+    surplus: AtomicU8,
     pub(crate) retired: AtomicBool,
     /// Retired, and its executor is gone: it may be put back into service.
     pub(crate) vacant: AtomicBool,
-    lock: Lock,
+    index: usize,
+    domain: NonNull<Inner<H>>,
+
+    // Written by wakers, and looked at by the owner.
+    wakers: NextLine,
     inbox: Inbox<Header<H>>,
+    /// Levels of coroutines in the inbox; may lag behind it.
+    arriving: AtomicU64,
+    preempt: AtomicU32,
+    /// The host wants to hear of what becomes ready during a poll.
+    attended: AtomicBool,
+
+    // Written by the owner at each poll.
+    owner: NextLine,
+    lock: Lock,
+    /// The last reading of the clock.
+    clock: AtomicU64,
+    /// The tick up to which the budget of looks is spent.
+    overdrawn: AtomicU64,
+    /// The tick of the last look.
+    looked_at: AtomicU64,
     /// The slot of the coroutine that is being polled: slots never go away, so a
     /// watchdog may look at it.
     current: AtomicPtr<Slot<H>>,
     /// The slot of a poll that is to say how long it took.
     watched: AtomicPtr<Slot<H>>,
-    index: usize,
-    domain: NonNull<Inner<H>>,
-    guarded: UnsafeCell<Guarded<H>>,
     lengths: Arc<Lengths>,
     pub(crate) counters: Counters,
+    guarded: UnsafeCell<Guarded<H>>,
 }
 
 // SAFETY: `guarded` is touched only under `lock`; coroutines behind the pointers
@@ -119,20 +142,27 @@ impl<H: Host> Vcpu<H> {
         Vcpu {
             ready: AtomicU64::new(0),
             movable: AtomicU64::new(0),
-            arriving: AtomicU64::new(0),
-            preempt: AtomicU32::new(0),
             running: AtomicU8::new(NOBODY),
-            clock: AtomicU64::new(0),
             parked: AtomicBool::new(false),
-            attended: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            long: AtomicBool::new(false),
+            surplus: AtomicU8::new(search::NO_SURPLUS),
             retired: AtomicBool::new(false),
             vacant: AtomicBool::new(false),
-            lock: Lock::new(),
-            inbox: Inbox::new(),
-            current: AtomicPtr::new(null_mut()),
-            watched: AtomicPtr::new(null_mut()),
             index,
             domain,
+            wakers: NextLine,
+            inbox: Inbox::new(),
+            arriving: AtomicU64::new(0),
+            preempt: AtomicU32::new(0),
+            attended: AtomicBool::new(false),
+            owner: NextLine,
+            lock: Lock::new(),
+            clock: AtomicU64::new(0),
+            overdrawn: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
+            current: AtomicPtr::new(null_mut()),
+            watched: AtomicPtr::new(null_mut()),
             guarded: UnsafeCell::new(Guarded {
                 queues: ReadyQueues::new(lengths.clone()),
                 now: 0,
@@ -166,18 +196,26 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// The local bitmap: bit L set iff level L has a ready coroutine here,
-    /// counting those that are still in the inbox.
+    /// counting those that are still in the inbox. One whose level changes there
+    /// shows at both until the next pick.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
         self.ready.load(Relaxed) | self.arriving.load(Relaxed)
     }
 
-    /// Is something more urgent ready here than what runs? Two loads at most;
-    /// no system call, no atomic step.
+    /// Is something more urgent ready here than what runs? Two loads, a third when
+    /// the inbox has something; no system call, no atomic step.
+    ///
+    /// What arrives is compared here and not where it comes from: only the thread
+    /// that polls knows for certain at which level.
     #[inline]
     #[must_use]
     pub fn need_preempt(&self) -> bool {
-        self.preempt.load(Relaxed) != 0
+        if self.preempt.load(Relaxed) != 0 {
+            return true;
+        }
+        let arriving = self.arriving.load(Relaxed);
+        arriving != 0 && arriving.trailing_zeros() < u32::from(self.running.load(Relaxed))
     }
 
     /// The host's reason to preempt what runs: a tick, a deadline, the board.
@@ -223,6 +261,14 @@ impl<H: Host> Vcpu<H> {
         Level::new(self.running.load(Relaxed)).ok()
     }
 
+    /// Others read it with every wake: it is written when it changes.
+    #[inline]
+    fn set_running(&self, level: u8) {
+        if self.running.load(Relaxed) != level {
+            self.running.store(level, Relaxed);
+        }
+    }
+
     /// Is a coroutine being polled here? One load, from any thread.
     #[must_use]
     pub fn is_polling(&self) -> bool {
@@ -230,16 +276,23 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// The id of the coroutine that is being polled here (`get_cid` of the
-    /// papers). Only for the thread that serves this vCPU.
+    /// papers). Two loads and the way from a slot to its index. Exact on the thread
+    /// that serves this vCPU; elsewhere it may be over before the answer is there.
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
-        self.current().map(|header| id_of(header))
+        let slot = NonNull::new(self.current.load(Acquire))?;
+        // Not the control block, which the caller may not hold.
+        // SAFETY: slots live as long as the domain.
+        let generation = unsafe { slot.as_ref() }.word.generation();
+        Some(CoroutineId::new(Table::index(slot), generation))
     }
 
+    /// The control block of what is being polled here: only for the thread that
+    /// polls it, or while that thread is stopped.
     pub(crate) fn current(&self) -> Option<NonNull<Header<H>>> {
         let slot = NonNull::new(self.current.load(Relaxed))?;
-        // SAFETY: slots live as long as the domain; this one has a tenant, for the
-        // caller polls it, or holds the lock.
+        // SAFETY: slots live as long as the domain; this one has a tenant, for its
+        // poll is not over.
         Some(unsafe { slot.as_ref() }.header())
     }
 
@@ -277,8 +330,12 @@ impl<H: Host> Vcpu<H> {
         let mut locked = self.locked();
         locked.read_clock();
         if self.preempt.load(Relaxed) != 0 {
-            // Before the inbox is drained: a pusher sets the flag after its push.
+            // The host may set its flag at any time.
             self.preempt.swap(0, SeqCst);
+        }
+        let was_long = self.is_long();
+        if was_long {
+            self.long.store(false, Relaxed);
         }
         locked.drain_inbox();
         if let Some(back) = back {
@@ -286,68 +343,78 @@ impl<H: Host> Vcpu<H> {
             // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
             unsafe { locked.push_now(back.into_owned()) };
         }
-        if domain.active.load(Relaxed) > 1 {
-            locked.publish();
+        // A thief that comes too late for what it saw looks again: each time another vCPU has taken something, or what was
+        // seen in an inbox may not move and is seen as such from now on.
+        while domain.active.load(Relaxed) > 1 {
             let mine = locked.queues().ready();
             // All levels more urgent than the best here; all levels if none is.
             let wanted = (mine & mine.wrapping_neg()).wrapping_sub(1);
-            if wanted != 0
-                && let Some(victim) = domain.victim(self, wanted)
-            {
-                drop(locked);
-                self.steal(victim, wanted, mine == 0);
-                locked = self.locked();
+            let victim = match mine {
+                // It takes something or nothing; if something, the most urgent that there is.
+                0 if !self.may_help(locked.now()) => None,
+                _ if wanted == 0 => None,
+                _ => domain.victim(self, wanted),
+            };
+            let Some((victim, wanted)) = victim else {
+                break;
+            };
+            locked.publish();
+            drop(locked);
+            let taken = self.steal(victim, wanted, mine == 0);
+            locked = self.locked();
+            if taken {
+                break;
             }
         }
         let picked = locked.next();
         match picked {
             None => {
-                self.running.store(NOBODY, Relaxed);
+                self.set_running(NOBODY);
                 self.current.store(null_mut(), Relaxed);
                 None
             }
             Some((header, resumed)) => {
-                let notify = domain.idle.load(Relaxed) != 0 && locked.has_surplus();
                 // Under the lock, so that `settle` finds it queued or running.
                 // SAFETY: it came out of a queue, so it is owned by us.
-                let picked = unsafe { self.start(header, resumed) };
+                unsafe { self.start(header, resumed) };
+                if was_long {
+                    // A vCPU that goes to sleep sees a poll that is not long, or is seen here.
+                    fence(SeqCst);
+                }
+                let notify = domain.idle.load(Relaxed) != 0
+                    && (locked.offers_surplus() || self.is_unwatched());
                 drop(locked);
                 if notify {
                     domain.notify_idle(self);
                 }
-                Some(picked)
+                // Last, so that it is written where the caller wants it.
+                Some(match resumed {
+                    Some(entitled) => Picked::Resume {
+                        id: id_of(header),
+                        entitled,
+                    },
+                    None => Picked::Poll(Running::new(self, header)),
+                })
             }
         }
     }
 
     /// # Safety
     /// The caller took the coroutine out of a queue.
-    unsafe fn start(&self, coroutine: NonNull<Header<H>>, resumed: Option<bool>) -> Picked<'_, H> {
+    unsafe fn start(&self, coroutine: NonNull<Header<H>>, resumed: Option<bool>) {
         // SAFETY: owned, hence alive.
         let header = unsafe { coroutine.as_ref() };
         header.set_state(State::Running);
-        self.running.store(header.level().get(), Relaxed);
+        self.set_running(header.level().get());
         // Release: a watchdog looks at the slot.
         self.current.store(header.slot_ptr().as_ptr(), Release);
-        self.trace(coroutine, State::Running);
-        match resumed {
-            Some(entitled) => Picked::Resume {
-                id: id_of(coroutine),
-                entitled,
+        self.trace(
+            coroutine,
+            match resumed {
+                Some(_) => Step::Resumed,
+                None => Step::Polled,
             },
-            None => Picked::Poll(Running::new(self, coroutine)),
-        }
-    }
-
-    /// Tells a host that traces of a change of a coroutine that the caller owns.
-    #[inline]
-    pub(crate) fn trace(&self, coroutine: NonNull<Header<H>>, state: State) {
-        let host = &self.inner().host;
-        if host.is_tracing() {
-            // SAFETY: owned, hence alive.
-            let level = unsafe { coroutine.as_ref() }.level();
-            host.changed(id_of(coroutine), level, state);
-        }
+        );
     }
 
     /// The poll of the current coroutine is over.
@@ -374,11 +441,11 @@ impl<H: Host> Vcpu<H> {
         // is stopped and has handed the ownership to us.
         unsafe {
             coroutine.as_ref().set_state(State::Suspended);
-            self.trace(coroutine, State::Suspended);
+            self.trace(coroutine, Step::Suspended);
             self.counters.suspended(coroutine.as_ref().level());
             locked.enqueue(coroutine);
         }
-        self.running.store(NOBODY, Relaxed);
+        self.set_running(NOBODY);
         Some(id)
     }
 
@@ -398,7 +465,6 @@ impl<H: Host> Vcpu<H> {
         // SAFETY: owned, hence alive.
         let header = unsafe { coroutine.as_ref() };
         let home = header.vcpu();
-        home.trace(coroutine, State::Ready);
         let domain = home.inner();
         // A vCPU that leaves takes nothing in any more.
         let here = domain.here().filter(|here| !here.retired.load(Relaxed));
@@ -408,22 +474,22 @@ impl<H: Host> Vcpu<H> {
                 && (home.is_parked() || home.retired.load(Relaxed));
             if adopt {
                 // See `settle`: the new place is known before the level is read.
-                header
-                    .vcpu
-                    .store(core::ptr::from_ref(here).cast_mut(), Relaxed);
+                header.moves_to(here);
                 fence(SeqCst);
             }
             if core::ptr::eq(here, home) || adopt {
+                here.trace(coroutine, Step::Ready);
                 let mut locked = here.locked();
                 // SAFETY: the caller's promise.
                 let urgent = unsafe { locked.enqueue(coroutine) };
                 drop(locked);
-                if urgent && domain.idle.load(Relaxed) != 0 {
-                    domain.notify_idle(here);
+                if urgent || here.is_long() {
+                    here.announce();
                 }
                 return;
             }
         }
+        home.trace(coroutine, Step::Ready);
         header.ready_at.store(domain.host.now(), Relaxed);
         // SAFETY: the caller's promise.
         unsafe { home.deliver(coroutine) };
@@ -435,18 +501,19 @@ impl<H: Host> Vcpu<H> {
     /// As [`Vcpu::admit`].
     pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Header<H>>) {
         // SAFETY: owned, hence alive; read before it is given away.
-        let (level, pinned) = unsafe {
+        let (level, pinned, now) = unsafe {
             let header = coroutine.as_ref();
-            header
-                .vcpu
-                .store(core::ptr::from_ref(self).cast_mut(), Relaxed);
-            (header.level(), header.is_pinned())
+            header.moves_to(self);
+            let now = header.ready_at.load(Relaxed);
+            (header.level(), header.is_pinned(), now)
         };
         // SAFETY: owned and in no other list; valid until somebody takes it.
         unsafe { self.inbox.push(coroutine) };
-        self.arriving.fetch_or(level.bit(), SeqCst);
-        if level.get() < self.running.load(Relaxed) {
-            self.preempt.fetch_or(PREEMPT_WAKE, Release);
+        // After the push; see `drain_inbox` and `need_preempt`. A bit that is seen set
+        // is cleared by a drain that takes what was pushed before: had it taken
+        // already, the push would have read from the take, which follows the clearing.
+        if self.arriving.load(Relaxed) & level.bit() == 0 {
+            self.arriving.fetch_or(level.bit(), SeqCst);
         }
         fence(SeqCst);
         if self.retired.load(SeqCst) {
@@ -460,7 +527,7 @@ impl<H: Host> Vcpu<H> {
         if self.attended.load(Relaxed) {
             self.attend();
         }
-        if !pinned && self.inner().idle.load(Relaxed) != 0 {
+        if !pinned && self.inner().idle.load(Relaxed) != 0 && self.keeps_waiting(level, now) {
             self.inner().notify_idle(self);
         }
     }

@@ -91,11 +91,23 @@ unsafe fn clone<H: Host>(data: *const ()) -> RawWaker {
 }
 
 unsafe fn wake<H: Host>(data: *const ()) {
-    // SAFETY: the waker's reference is used, then given back.
+    // SAFETY: the waker's reference keeps slot and control block until it is given back.
     unsafe {
         let slot = NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>());
-        wake_slot(slot);
-        release(slot);
+        let header = slot.as_ref().header();
+        if header.as_ref().vcpu().inner().here().is_none() {
+            // The reference keeps the domain, too, until the wake is over.
+            wake_slot(slot);
+            return release(slot);
+        }
+        // The domain stays, for this thread serves one of its vCPUs, and the coroutine,
+        // once it is ours. A wake that is half done swallows those of others.
+        let _critical = Critical::<H>::enter();
+        match slot.as_ref().word.wake_and_release() {
+            Wake::Enqueue => Vcpu::admit(header),
+            Wake::Absorbed => {}
+            Wake::Exited => release(slot),
+        }
     }
 }
 

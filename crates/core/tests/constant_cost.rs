@@ -110,6 +110,27 @@ fn invariant_4_reprio_of_a_queued_coroutine_costs_the_same_with_many() {
     constant("both", || reprio(1, 1), || reprio(MANY, 64));
 }
 
+#[test]
+fn invariant_4_reprio_costs_the_same_with_many_arrivals() {
+    // What has arrived is moved by the owner's next pick, and by nobody else: so the
+    // first of these is as cheap as the last.
+    let reprio = |arrived: usize| {
+        let domain = domain(Config::default());
+        let vcpu = domain.add_vcpu().unwrap();
+        let spawn = || domain.spawn(async {}, at(20)).unwrap().id();
+        let queued: Vec<CoroutineId> = serving(&vcpu, || (0..BATCH).map(|_| spawn()).collect());
+        for _ in 0..arrived {
+            spawn();
+        }
+        let began = Instant::now();
+        for &id in &queued {
+            domain.reprio(id, level(30)).unwrap();
+        }
+        began.elapsed().as_nanos() as f64
+    };
+    constant("arrivals", || reprio(1), || reprio(MANY));
+}
+
 /// Wakes of blocked coroutines, and the turns that block them again.
 fn wake(coroutines: usize, inside: bool) -> f64 {
     let domain = domain(Config::default());

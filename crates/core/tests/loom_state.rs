@@ -95,6 +95,18 @@ impl Coroutine {
         }
     }
 
+    /// What a waker does that is used up, on a thread that serves a vCPU.
+    fn wake_by_value(&self) {
+        match self.word.wake_and_release() {
+            Wake::Enqueue => {
+                self.enqueued.fetch_add(1, Relaxed);
+                self.run();
+            }
+            Wake::Absorbed => {}
+            Wake::Exited => self.release(),
+        }
+    }
+
     fn release(&self) {
         match self.word.release() {
             Release::Alive => {}
@@ -166,6 +178,43 @@ fn invariant_2_and_3_the_data_of_both_wakers_is_seen_and_polls_do_not_overlap() 
         let polls = coroutine.future.with(|polls| unsafe { *polls });
         assert!((1..=3).contains(&polls), "{polls} polls for two wakes");
         assert!(coroutine.enqueued.load(Relaxed) < polls);
+    });
+}
+
+#[test]
+fn invariant_2_a_wake_that_gives_its_reference_back_is_seen_by_a_poll() {
+    loom::model(|| {
+        let coroutine = Coroutine::new(false, true);
+        coroutine.word.retain();
+        let waker = {
+            let coroutine = coroutine.clone();
+            thread::spawn(move || {
+                coroutine.data.store(1, Relaxed);
+                coroutine.wake_by_value();
+            })
+        };
+        coroutine.run();
+        waker.join().unwrap();
+        assert_eq!(coroutine.seen.load(Relaxed), 1);
+        assert_eq!(coroutine.freed.load(Relaxed), 0);
+        coroutine.release();
+        assert_eq!(coroutine.freed.load(Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_wake_around_the_exit_that_gives_its_reference_back_leaves_one_to_free() {
+    loom::model(|| {
+        let coroutine = Coroutine::new(false, true);
+        coroutine.word.retain();
+        let waker = {
+            let coroutine = coroutine.clone();
+            thread::spawn(move || coroutine.wake_by_value())
+        };
+        exit(&coroutine);
+        waker.join().unwrap();
+        assert_eq!(coroutine.enqueued.load(Relaxed), 0);
+        assert_eq!(coroutine.freed.load(Relaxed), 1);
     });
 }
 
@@ -263,7 +312,7 @@ fn a_handle_that_awaits_is_woken_or_sees_the_exit() {
 
 #[test]
 fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
-    for awaits in [false, true] {
+    for (awaits, lends) in [(false, false), (true, false), (false, true), (true, true)] {
         loom::model(move || {
             let coroutine = Coroutine::new(true, true);
             let handle = {
@@ -280,8 +329,15 @@ fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
                             .waiter
                             .with_mut(|waiter| unsafe { *waiter = None });
                     }
-                    if word.drop_handle() == Join::Exited {
+                    let dropped = if lends {
+                        word.drop_handle()
+                    } else {
+                        word.drop_handle_and_release()
+                    };
+                    if dropped == Join::Exited {
                         drop_output(&coroutine);
+                    } else if !lends {
+                        return;
                     }
                     coroutine.release();
                 })
@@ -334,7 +390,7 @@ fn an_old_id_never_wakes_the_next_tenant() {
         assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
         assert_eq!(coroutine.word.exit(), Exit::Detached);
         assert_eq!(coroutine.word.release(), Release::Free);
-        coroutine.word.retire();
+        assert!(coroutine.word.retire());
         assert_eq!(coroutine.word.init(false, false), ID + 1);
         assert_ne!(other.join().unwrap(), Wake::Enqueue);
         // Nobody has touched the new one.

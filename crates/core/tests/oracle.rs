@@ -108,10 +108,13 @@ struct Modelled {
     cancelled: bool,
     acts: VecDeque<Act>,
     polls: usize,
+    /// The levels it has left in an inbox, whose bits may outlast that until it is polled.
+    left: u64,
 }
 
 #[derive(Default)]
 struct Model {
+    vcpus: usize,
     all: Vec<Modelled>,
     time: u64,
 }
@@ -149,9 +152,13 @@ impl Model {
         if self.all[k].place == Where::Dead {
             return Err(Dead);
         }
-        self.drain();
-        let moved = std::mem::replace(&mut self.all[k].level, level) != level;
-        if moved && self.all[k].place == Where::Queue {
+        let before = std::mem::replace(&mut self.all[k].level, level);
+        let place = self.all[k].place;
+        // With two vCPUs the model drains both inboxes when one would.
+        if place == Where::Inbox || place == Where::Queue && self.vcpus > 1 {
+            self.all[k].left |= 1 << before;
+        }
+        if place == Where::Queue && before != level {
             self.enqueue(k, Where::Queue);
         }
         Ok(())
@@ -167,6 +174,11 @@ impl Model {
             .fold(0, |bits, k| bits | 1 << self.all[k].level)
     }
 
+    /// Bits that may be there although nothing of their level is ready.
+    fn late(&self) -> u64 {
+        self.all.iter().fold(0, |bits, it| bits | it.left)
+    }
+
     /// What a vCPU should poll next.
     fn pick(&mut self, vcpu: usize) -> Option<usize> {
         self.drain();
@@ -180,6 +192,7 @@ impl Model {
         let it = &mut self.all[k];
         it.place = Where::Running;
         it.notified = false;
+        it.left = 0;
         if it.cancelled {
             it.place = Where::Dead;
             return;
@@ -279,7 +292,11 @@ impl Real {
 
 /// Runs the steps on both sides and compares after each.
 fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
-    let (mut real, mut model) = (Real::new(vcpus), Model::default());
+    let mut real = Real::new(vcpus);
+    let mut model = Model {
+        vcpus,
+        ..Model::default()
+    };
     for Step { op, vcpu, outside } in steps {
         let vcpu = vcpu % vcpus;
         let count = model.all.len();
@@ -308,6 +325,7 @@ fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
                     cancelled: false,
                     acts: acts.iter().cloned().collect(),
                     polls: 0,
+                    left: 0,
                 });
                 if *start {
                     model.enqueue(count, Where::Inbox);
@@ -353,7 +371,8 @@ fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
             }
         }
         // Invariant 5.
-        prop_assert_eq!(real.domain.bitmap(), model.bitmap());
+        let (real_bits, bits) = (real.domain.bitmap(), model.bitmap());
+        prop_assert_eq!(real_bits & !(model.late() & !bits), bits);
         // Invariant 2.
         let polls: Vec<usize> = model.all.iter().map(|it| it.polls).collect();
         prop_assert_eq!(&*real.polls.lock().unwrap(), &polls);

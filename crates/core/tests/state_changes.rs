@@ -1,4 +1,4 @@
-//! What a host that traces is told: each change of state, once, in order.
+//! What a host that traces is told: each step, once, in order.
 
 #![cfg(not(loom))]
 
@@ -9,25 +9,26 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use upshift_core::{
-    Config, CoroutineId, Domain, Executor, Host, Level, Picked, Polled, Priority, State, Vcpu,
+    Change, Config, CoroutineId, Domain, Executor, Host, Level, Picked, Polled, Priority, State,
+    Step, Vcpu,
 };
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<Tracing>>>> = const { Cell::new(None) };
 }
 
-type Changes = Arc<Mutex<Vec<(CoroutineId, State)>>>;
+type Changes = Arc<Mutex<Vec<Change>>>;
 
 struct Tracing(Changes);
 
-// SAFETY: `SERVED` is set by the one test, which has the executor.
+// SAFETY: `SERVED` is set by the tests, each of which has the executor.
 unsafe impl Host for Tracing {
     fn is_tracing(&self) -> bool {
         true
     }
 
-    fn changed(&self, id: CoroutineId, _: Level, state: State) {
-        self.0.lock().unwrap().push((id, state));
+    fn changed(&self, change: &Change) {
+        self.0.lock().unwrap().push(*change);
     }
     fn now(&self) -> u64 {
         0
@@ -47,9 +48,15 @@ fn run(executor: &Executor<Tracing>) {
     }
 }
 
+fn steps(changes: &Changes, id: CoroutineId) -> Vec<Step> {
+    let changes = changes.lock().unwrap();
+    let of_it = changes.iter().filter(|change| change.id == id);
+    of_it.map(|change| change.step).collect()
+}
+
 #[test]
-fn each_change_is_told_once_in_order() {
-    use State::{Blocked, Created, Exited, Ready, Running};
+fn each_step_is_told_once_in_order() {
+    use Step::{Blocked, Exited, Polled, Ready, Spawned, Yielded};
     let changes = Changes::default();
     let domain = Domain::new(Tracing(changes.clone()), Config::default());
     let executor = domain.add_vcpu().unwrap();
@@ -65,20 +72,67 @@ fn each_change_is_told_once_in_order() {
         }
         Poll::Pending
     });
+    let line = line!() + 2;
     let handle = domain
         .spawn(future, Priority::At(Level::at::<9>()))
         .unwrap();
     let id = handle.id();
     run(&executor);
+    SERVED.set(None);
     domain.wake(id).unwrap();
+    SERVED.set(Some(executor.vcpu()));
     // The second finds it ready.
     domain.wake(id).unwrap();
     run(&executor);
-    let seen: Vec<_> = changes.lock().unwrap().drain(..).collect();
     let expected = [
-        Created, Ready, Running, Ready, Running, Blocked, Ready, Running, Exited,
+        Spawned, Ready, Polled, Yielded, Polled, Blocked, Ready, Polled, Exited,
     ];
-    assert_eq!(seen, expected.map(|state| (id, state)));
-    drop(executor);
+    assert_eq!(steps(&changes, id), expected);
+    let seen = changes.lock().unwrap();
+    for change in seen.iter() {
+        assert_eq!((change.level.get(), change.vcpu), (9, 0));
+        assert_eq!(change.location.file(), file!());
+        assert_eq!(change.location.line(), line);
+    }
+    // The wake from outside is the only one that the vCPU did not make.
+    let outside: Vec<_> = seen.iter().map(|change| change.by.is_none()).collect();
+    assert_eq!(outside.iter().position(|outside| *outside), Some(6));
+    assert_eq!(outside.iter().filter(|outside| **outside).count(), 1);
+    drop((seen, executor));
+    SERVED.set(None);
+}
+
+#[test]
+fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
+    use Step::{Polled, Ready, Resumed, Spawned, Stolen, Suspended};
+    let changes = Changes::default();
+    let domain = Domain::new(Tracing(changes.clone()), Config::default());
+    let (first, second) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+    SERVED.set(Some(first.vcpu()));
+    let level = Priority::At(Level::at::<9>());
+    let id = domain.spawn(async {}, level).unwrap().id();
+    SERVED.set(Some(second.vcpu()));
+    let Some(Picked::Poll(running)) = second.pick(None) else {
+        panic!("nothing to steal");
+    };
+    // SAFETY: this thread polls it, does not, and drops the claim to it unused.
+    assert_eq!(unsafe { second.suspend_current() }, Some(id));
+    std::mem::forget(running);
+    assert!(matches!(second.pick(None), Some(Picked::Resume { .. })));
+    let expected = [
+        Spawned,
+        Ready,
+        Stolen { from: 0 },
+        Polled,
+        Suspended,
+        Resumed,
+    ];
+    assert_eq!(steps(&changes, id), expected);
+    let states: Vec<_> = expected.iter().filter_map(|step| step.entered()).collect();
+    use State::{Created, Running};
+    let all = [Created, State::Ready, Running, State::Suspended, Running];
+    assert_eq!(states, all);
+    // SAFETY: it is current again, and its poll never began.
+    assert_eq!(unsafe { second.suspend_current() }, Some(id));
     SERVED.set(None);
 }

@@ -13,7 +13,10 @@ use upshift_core::{Config, State};
 fn reprio_moves_a_queued_coroutine_to_the_tail_of_its_new_level() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
-    let spawn = |name, n| domain.spawn(trace.say(name), at(n)).unwrap().id();
+    let spawn = |name, n| {
+        let spawned = serving(&vcpu, || domain.spawn(trace.say(name), at(n)));
+        spawned.unwrap().id()
+    };
     let (_a, b, c) = (spawn("a", 20), spawn("b", 20), spawn("c", 20));
     let (_d, e) = (spawn("d", 10), spawn("e", 30));
     for (id, n) in [(b, 10), (c, 40), (e, 10), (b, 10)] {
@@ -34,7 +37,7 @@ fn invariant_5_bitmap_follows_every_operation() {
         assert_eq!(domain.bitmap(), expected);
     };
     bits(&[]);
-    let a = domain.spawn(block_once(), at(20)).unwrap();
+    let a = serving(&vcpu, || domain.spawn(block_once(), at(20))).unwrap();
     bits(&[20]);
     let b = serving(&vcpu, || domain.spawn(block_once(), at(0))).unwrap();
     bits(&[0, 20]);
@@ -93,6 +96,57 @@ fn reprio_of_one_in_the_inbox_moves_it_too() {
     domain.reprio(second, level(10)).unwrap();
     assert_eq!(step(&vcpu).unwrap().0, second);
     assert_eq!(step(&vcpu).unwrap().0, first);
+}
+
+#[test]
+fn one_that_changes_its_level_in_the_inbox_keeps_its_place_among_arrivals() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let moved = domain.spawn(trace.say("moved"), at(30)).unwrap().id();
+    domain.spawn(trace.say("later"), at(20)).unwrap().detach();
+    domain.reprio(moved, level(20)).unwrap();
+    // Its old level shows until the next pick, its new one at once.
+    assert_eq!(vcpu.bitmap(), level(20).bit() | level(30).bit());
+    domain.reprio(moved, level(10)).unwrap();
+    assert_ne!(vcpu.bitmap() & level(10).bit(), 0);
+    domain.reprio(moved, level(20)).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "moved later");
+    assert_eq!(vcpu.bitmap(), 0);
+}
+
+#[test]
+fn reprio_leaves_the_inbox_to_its_owner() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let queued = serving(&vcpu, || domain.spawn(async {}, at(40))).unwrap();
+    let arrived = domain.spawn(async {}, at(20)).unwrap();
+    // `ready_len` does not count what is in the inbox.
+    domain.reprio(queued.id(), level(30)).unwrap();
+    domain.reprio(arrived.id(), level(50)).unwrap();
+    assert_eq!(
+        (vcpu.ready_len(level(30)), vcpu.ready_len(level(50))),
+        (1, 0)
+    );
+}
+
+#[test]
+fn a_level_that_rises_in_the_inbox_asks_the_running_one_to_yield() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let woken = domain.spawn(block_once(), at(40)).unwrap().id();
+    run(&vcpu, 10);
+    let (d, t, server) = (domain.clone(), trace.clone(), Server::of(&vcpu));
+    let running = async move {
+        let wake = || d.wake(woken);
+        std::thread::scope(|scope| scope.spawn(wake).join().unwrap()).unwrap();
+        t.push(server.get().need_preempt().to_string());
+        d.reprio(woken, level(5)).unwrap();
+        t.push(server.get().need_preempt().to_string());
+    };
+    domain.spawn(running, at(10)).unwrap().detach();
+    run(&vcpu, 10);
+    assert_eq!(trace.take(), "false true");
 }
 
 #[test]
@@ -160,8 +214,8 @@ fn a_waiter_for_a_lock_lends_its_level_to_the_holder() {
     let vcpu = domain.add_vcpu().unwrap();
     let (d, t) = (domain.clone(), trace.clone());
     let holder = async move {
-        d.lock_taken();
-        d.lock_taken();
+        let _ = d.lock_taken();
+        let _ = d.lock_taken();
         t.push("holds");
         yield_now().await;
         let me = d.current_id().unwrap();
@@ -196,7 +250,7 @@ fn a_less_urgent_waiter_for_a_lock_does_not_undo_what_another_lent() {
     let holder = domain
         .spawn(
             async move {
-                d.lock_taken();
+                let _ = d.lock_taken();
                 block_once().await;
             },
             at(40),
@@ -231,7 +285,7 @@ fn lending_through_a_lock_is_transitive() {
     let last = domain
         .spawn(
             async move {
-                d.lock_taken();
+                let _ = d.lock_taken();
                 block_once().await;
             },
             at(50),
@@ -242,7 +296,7 @@ fn lending_through_a_lock_is_transitive() {
     let middle = domain
         .spawn(
             async move {
-                d.lock_taken();
+                let _ = d.lock_taken();
                 std::future::poll_fn(|_| {
                     d.lend_to_holder(last);
                     std::task::Poll::<()>::Pending

@@ -222,7 +222,7 @@ fn the_host_hears_of_changes_of_level_only_if_somebody_may_have_to_go_first() {
         // The last release takes back what an equal has lent, which changes nothing.
         d.vcpus().next().unwrap().set_attended(true);
         let before = d.host().attended.lock().unwrap().len();
-        d.lock_taken();
+        let _ = d.lock_taken();
         d.lend_to_holder(me);
         d.lock_released(me);
         assert_eq!(d.host().attended.lock().unwrap().len(), before);

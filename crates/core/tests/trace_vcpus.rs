@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use support::{Drops, Trace, at, block_once, domain, level, run, serving, step, yield_now};
-use upshift_core::{Config, Dead, MAX_VCPUS, SpawnError, SpawnOptions};
+use upshift_core::{Config, Dead, MAX_VCPUS, Picked, SpawnError, SpawnOptions};
 
 #[test]
 fn spawn_says_why_it_cannot() {
@@ -97,6 +97,30 @@ fn an_idle_vcpu_takes_half_of_a_level() {
     });
     assert!(step(&b).is_some());
     assert_eq!((a.ready_len(level(20)), b.ready_len(level(20))), (5, 4));
+}
+
+#[test]
+fn a_theft_leaves_the_victim_asked_to_give_way() {
+    let domain = domain(Config::default());
+    let a = domain.add_vcpu().unwrap();
+    let ids = [7, 7].map(|l| domain.spawn(block_once(), at(l)).unwrap().id());
+    run(&a, 10);
+    let b = domain.add_vcpu().unwrap();
+    serving(&a, || {
+        domain.spawn(async {}, at(40)).unwrap().detach();
+        let Some(Picked::Poll(running)) = a.pick(None) else {
+            panic!("it is ready")
+        };
+        serving(&b, || {
+            ids.into_iter().for_each(|id| domain.wake(id).unwrap());
+        });
+        // One of the two is left, in the queue and not in the inbox any more.
+        assert_eq!(step(&b).unwrap().1, level(7));
+        assert_eq!(a.bitmap(), level(7).bit());
+        assert!(a.need_preempt());
+        let _ = running.poll();
+    });
+    run(&a, 10);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
+use crate::deferred::Deferred;
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pool::Pools;
@@ -63,6 +64,10 @@ pub(crate) struct Driver {
     /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
+    /// Foreign code waits: the thread at work stands in for the owner.
+    pub(crate) standing_in: Cell<bool>,
+    /// What waits for it.
+    pub(crate) deferred: Deferred,
     pub(crate) watching: Cell<bool>,
     pub(crate) fetch_limit: usize,
     pub(crate) recv_window: u32,
@@ -93,6 +98,8 @@ impl Driver {
             flying: Flights::new(),
             handles: Cell::new(1),
             closing: Cell::new(false),
+            standing_in: Cell::new(false),
+            deferred: Deferred::default(),
             watching: Cell::new(false),
             fetch_limit: crate::turn::fetch_limit(config.buffers),
             recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),
@@ -263,9 +270,9 @@ impl Driver {
         slot.place.set(Place::Done);
         self.flying.end(slot.level.get());
         if slot.has_mark(ORPHAN) {
-            self.dispose(slot);
+            self.dispose_in_time(slot);
         } else if let Some(waker) = slot.deliver(slot) {
-            waker.wake();
+            self.wake(waker);
         }
     }
 

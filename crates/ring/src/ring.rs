@@ -17,6 +17,7 @@ use crate::watch::Watch;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -218,6 +219,28 @@ impl Ring {
         self.shared().assign(owner);
     }
 
+    /// Does a turn on behalf of the owner, which is stopped outside of all uses, but for its system calls: publishes entries and
+    /// reads completions. What is left for the owner is to be asked for by [`Watch::enter`]. Wakers are not called: they are foreign
+    /// code, and may wait for the owner.
+    ///
+    /// # Safety
+    ///
+    /// As [`adopt`](Self::adopt), from the call to its return.
+    pub unsafe fn stand_in(&self) -> StoodIn {
+        let shared = self.shared();
+        let (owner, driver) = (shared.owner(), &shared.driver);
+        shared.assign(Owner(this_thread()));
+        driver.standing_in.set(true);
+        let owes_call = driver.publish();
+        driver.reap();
+        driver.standing_in.set(false);
+        shared.assign(owner);
+        StoodIn {
+            wakers: driver.deferred.take_wakers(),
+            owes_call,
+        }
+    }
+
     /// Who makes the system calls of owners that did not make the ring.
     pub fn set_proxy(&self, proxy: Box<dyn Proxy>) {
         self.shared().driver.uring.set_proxy(proxy);
@@ -238,6 +261,16 @@ impl Ring {
         // What became of it matters to the drop only.
         let _ = self.shared().shutdown();
     }
+}
+
+/// What came of [`Ring::stand_in`].
+#[must_use = "those whose wakers are dropped are not woken"]
+#[derive(Debug)]
+pub struct StoodIn {
+    /// To be woken when the owner may go on.
+    pub wakers: Vec<Waker>,
+    /// The kernel has not taken all entries, or holds completions back.
+    pub owes_call: bool,
 }
 
 #[inline]

@@ -183,7 +183,7 @@ impl Driver {
         if !self.closing.get() {
             self.launch(slot);
         } else if let Some(waker) = self.deliver(slot, -libc::ECANCELED, 0, None) {
-            waker.wake();
+            self.wake(waker);
         }
     }
 
@@ -203,7 +203,7 @@ impl Driver {
         if slot.has_mark(ORPHAN) {
             self.discard(slot, result, buffer);
             if last {
-                self.dispose(slot);
+                self.dispose_in_time(slot);
             } else {
                 // It was too lively to be cancelled: once more.
                 slot.unmark(CANCELLED);
@@ -258,7 +258,7 @@ impl Driver {
         }
         // Last: it may run anything, even the end of this stream.
         if let Some(waker) = waker {
-            waker.wake();
+            self.wake(waker);
         }
     }
 

@@ -108,6 +108,13 @@ impl Driver {
         Ok(())
     }
 
+    /// Shows the kernel all entries, for an enter that another thread makes. True: one is due.
+    pub(crate) fn publish(&self) -> bool {
+        self.flush();
+        self.uring.publish();
+        self.uring.pending() != 0 || self.uring.owes_completions()
+    }
+
     /// One enter that hands everything over and waits; see [`crate::Ring::wait`].
     pub(crate) fn wait(&self, block: bool, timeout: Option<Duration>) -> io::Result<()> {
         let mut completed = self.flush();
@@ -140,6 +147,7 @@ impl Driver {
     /// Reads all completions; returns how many.
     pub(crate) fn reap(&self) -> usize {
         let mut read = 0;
+        self.dispose_of_deferred();
         loop {
             while let Some(completion) = self.uring.next_completion() {
                 read += 1;

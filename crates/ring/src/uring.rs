@@ -209,6 +209,11 @@ impl Uring {
         cq.len()
     }
 
+    /// Shows the kernel the entries that have been pushed.
+    pub(crate) fn publish(&self) {
+        self.sq().sync();
+    }
+
     /// Hands all entries over without waiting; with `fetch` completions that the kernel holds back are made, too.
     pub(crate) fn enter(&self, fetch: bool) -> io::Result<usize> {
         let flags = if fetch {

@@ -10,9 +10,9 @@
 //! modes completions are made, and the bell rings, when that thread enters the kernel or is interrupted.
 
 use crate::backlog::LEVELS;
-use io_uring::IoUring;
 use io_uring::cqueue::{CompletionQueue, CompletionStatus};
 use io_uring::squeue::SubmissionQueue;
+use io_uring::{EnterFlags, IoUring};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -31,11 +31,11 @@ struct Shared {
     cq: ManuallyDrop<CompletionQueue<'static>>,
     status: CompletionStatus,
     /// Keeps the queues mapped.
-    _ring: Arc<IoUring>,
+    ring: Arc<IoUring>,
 }
 
 // SAFETY: of the views only methods are called that load, or change atomically, words that are shared with the kernel. They are
-// never dropped, so they never write back positions of their own. The mapping lives as long as `_ring`.
+// never dropped, so they never write back positions of their own. The mapping lives as long as `ring`.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -66,7 +66,7 @@ impl Watch {
             sq,
             cq,
             status,
-            _ring: ring,
+            ring,
         })))
     }
 
@@ -109,6 +109,26 @@ impl Watch {
     #[inline]
     pub fn has_arrivals(&self) -> bool {
         self.0.sq.taskrun() || self.0.sq.cq_overflow() || !self.0.status.is_empty()
+    }
+
+    /// Are there completions to read? A few loads.
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        !self.0.status.is_empty()
+    }
+
+    /// Hands over what has been published, has the kernel make completions that it holds back, and rings the bell. On the thread that
+    /// made the ring, and async-signal-safe: two system calls and a `write`.
+    pub fn enter(&self) {
+        let submitter = self.0.ring.submitter();
+        let fetch = EnterFlags::GETEVENTS.bits();
+        // A call that takes fewer entries than it says returns before it fetches. What fails is for the owner to meet.
+        // SAFETY: no argument block.
+        unsafe {
+            let _ = submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None);
+            let _ = submitter.enter::<libc::sigset_t>(0, 0, fetch, None);
+        }
+        self.ring_bell();
     }
 
     /// Bit L is set iff an operation or an armed stream that was started at level L has not completed. One load.

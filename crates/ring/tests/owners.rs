@@ -207,3 +207,66 @@ fn another_thread_goes_on_with_the_ring_and_gives_it_back() {
     ring.0.reap();
     assert_eq!(ring.0.slots_in_use(), 0);
 }
+
+/// A waker that counts its wakes.
+#[derive(Default)]
+struct Counter(std::sync::atomic::AtomicUsize);
+
+impl std::task::Wake for Counter {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_stands_in_runs_no_foreign_code() {
+    let Some(ring) = ring() else { return };
+    let watch = ring.watch().unwrap();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let mut stream = ring.recv_multi(Fd::new(ours), 1);
+    let wakes = std::sync::Arc::new(Counter::default());
+    let woken = || wakes.0.load(std::sync::atomic::Ordering::Relaxed);
+    let waker = Waker::from(wakes.clone());
+    assert!(
+        stream
+            .poll_next(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    ring.submit().unwrap();
+    // Complete, and without a handle: what it owns is for the owner to drop.
+    let (idle, _other_end) = UnixStream::pair().unwrap();
+    let readable = ring.start(op::PollAdd::new(Fd::new(idle), libc::POLLIN as u32), 2);
+    ring.submit().unwrap();
+    let slots = ring.slots_in_use();
+    drop(readable);
+    // Not handed over yet when the other thread comes.
+    let nop = ring.start(op::Nop::new(), 3);
+    theirs.write_all(b"x").unwrap();
+
+    let (maker, ring) = (ring.owner(), Shared(ring));
+    let mut wakers = Vec::new();
+    while !nop.is_complete() || wakers.is_empty() {
+        let turn = std::thread::scope(|scope| {
+            let ring = &ring;
+            // SAFETY: the maker waits for this thread.
+            let other = scope.spawn(move || unsafe { { ring }.0.stand_in() });
+            other.join().unwrap()
+        });
+        assert_eq!(ring.0.owner(), maker);
+        wakers.extend(turn.wakers);
+        // What the maker does in its handler.
+        watch.clear();
+        watch.enter();
+        assert!(rings(&watch, 0));
+    }
+    assert_eq!(woken(), 0);
+    assert_eq!(wakers.len(), 1);
+    wakers.into_iter().for_each(Waker::wake);
+    assert_eq!(woken(), 1);
+    // With the event, the orphan, and the nop.
+    assert_eq!(ring.0.slots_in_use(), slots + 2);
+    drop(nop);
+    ring.0.reap();
+    assert_eq!(ring.0.slots_in_use(), slots);
+    assert_eq!(&*finish(&ring.0, stream.next()).unwrap(), b"x");
+}

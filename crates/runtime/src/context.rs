@@ -7,10 +7,13 @@ use std::cell::Cell;
 use std::io;
 use std::ptr::null;
 use std::sync::Arc;
+use std::task::Waker;
 
-use upshift_core::{CoroutineId, Level};
+use upshift_core::{CoroutineId, Domain, Level};
 
-use crate::preempt::Critical;
+use crate::host::Linux;
+use crate::numbers;
+use crate::permit::Critical;
 use crate::time::Timers;
 use crate::worker::Worker;
 
@@ -75,21 +78,92 @@ pub(crate) fn current_level() -> Option<Level> {
     crate::host::served().and_then(|vcpu| unsafe { vcpu.as_ref() }.running_level())
 }
 
-/// The current coroutine has taken a lock that lends.
-#[inline]
-pub(crate) fn lock_taken() {
-    with(|worker| worker.executor.domain().lock_taken());
+/// What [`lock_taken`] answers.
+pub(crate) enum Taker {
+    /// A coroutine of the lock's home: counted, and named by its id.
+    Named(CoroutineId),
+    /// A coroutine of this runtime, which is not the lock's home.
+    Elsewhere(u64),
+    /// No coroutine, or of a runtime that cannot be named.
+    Nobody,
 }
 
-/// A lock that `id` had taken is given back.
+/// The current coroutine takes a lock that lends, whose home is the runtime `home`; see
+/// [`upshift_core::Domain::lock_taken`].
 #[inline]
-pub(crate) fn lock_released(id: CoroutineId) {
-    with(|worker| worker.executor.domain().lock_released(id));
+pub(crate) fn lock_taken(home: u64) -> Taker {
+    with(|worker| {
+        let number = &worker.shared.number;
+        if number.get() == home {
+            match worker.executor.domain().lock_taken() {
+                Some(id) => Taker::Named(id),
+                None => Taker::Nobody,
+            }
+        } else if number.is_named() {
+            Taker::Elsewhere(number.get())
+        } else {
+            Taker::Nobody
+        }
+    })
+    .unwrap_or(Taker::Nobody)
 }
 
-/// The current coroutine waits for a lock of `holder`.
-pub(crate) fn lend_to_holder(holder: CoroutineId) {
-    with(|worker| worker.executor.domain().lend_to_holder(holder));
+/// The current coroutine, if it is of the runtime `home`.
+pub(crate) fn current_in(home: u64) -> Option<CoroutineId> {
+    with(|worker| worker.shared.number.get() == home)
+        .unwrap_or(false)
+        .then(current_id)
+        .flatten()
+}
+
+/// Is there a runtime of this number?
+pub(crate) fn is_alive(home: u64) -> bool {
+    numbers::is_alive(home)
+}
+
+/// A lock is given to `id` of the runtime `home`, which waits for it. False: it is
+/// there no more.
+pub(crate) fn lock_granted(home: u64, id: CoroutineId) -> bool {
+    let mut lives = false;
+    reach(home, |domain| lives = domain.lock_granted(id).is_ok());
+    lives
+}
+
+/// A lock that `id` of the runtime `home` had taken is given back.
+#[inline]
+pub(crate) fn lock_released(home: u64, id: CoroutineId) {
+    reach(home, |domain| domain.lock_released(id));
+}
+
+/// Runs `f`, which runs no code of users, with the domain of a runtime: mostly the
+/// caller's own.
+#[inline]
+fn reach(home: u64, mut f: impl FnMut(&Domain<Linux>)) {
+    let here = with(|worker| {
+        let is_home = worker.shared.number.get() == home;
+        if is_home {
+            f(worker.executor.domain());
+        }
+        is_home
+    });
+    if here != Some(true) {
+        numbers::with(home, f);
+    }
+}
+
+/// The current coroutine waits for a lock of `holder`, both of the runtime `home`.
+pub(crate) fn lend_to_holder(home: u64, holder: CoroutineId) {
+    with(|worker| {
+        if worker.shared.number.get() == home {
+            worker.executor.domain().lend_to_holder(holder);
+        }
+    });
+}
+
+/// Is it the waker of a coroutine? Then to clone or drop it runs no code of users.
+#[inline]
+pub(crate) fn is_own_waker(waker: &Waker) -> bool {
+    Domain::<Linux>::is_own_waker(waker)
 }
 
 /// The timers of the vCPU.

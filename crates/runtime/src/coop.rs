@@ -5,8 +5,8 @@
 //! *somebody more urgent waits* must be cheap enough to stand in every loop. It
 //! has two parts:
 //!
-//! * [`need_preempt`]: one load of the vCPU's word, which every wake of something
-//!   more urgent sets. Under 2 ns, no system call.
+//! * [`need_preempt`]: two loads of words that a wake of something more urgent
+//!   sets. Under 2 ns, no system call.
 //! * At every 32nd test the clock: a due timer, or a completion that has waited in
 //!   the ring for the reap interval, gets the poll to give way, for it may make
 //!   something more urgent ready; and a poll longer than the quantum gives way to

@@ -15,6 +15,7 @@ use crate::observe::traced;
 use crate::preempt::PreemptionStats;
 use crate::runtime::Shared;
 use crate::task::JoinHandle;
+use crate::trace::Trace;
 
 /// A runtime from outside: `Clone`, `Send`, usable from any thread.
 #[derive(Clone)]
@@ -100,6 +101,12 @@ impl Handle {
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         crate::metrics::collect(&self.shared)
+    }
+
+    /// The recording of what becomes of coroutines and vCPUs: a timeline. See [`trace`](crate::trace).
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        Trace::new(&self.shared)
     }
 
     /// What preemption has done so far, over all vCPUs.

@@ -6,12 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use upshift_core::{Host, MAX_VCPUS, Panic, Poll, Vcpu};
+use upshift_core::{Change, Host, MAX_VCPUS, Panic, Poll, Vcpu};
 use upshift_ring::{Remote, Watch};
 
 use crate::clock;
 use crate::observe::Longest;
+use crate::permit;
 use crate::preempt;
+use crate::trace::Recorder;
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<Linux>>>> = const { Cell::new(None) };
@@ -40,6 +42,7 @@ pub struct Linux {
     bells: Box<[Mutex<Option<Watch>>]>,
     /// Who is told of long polls.
     longest: OnceLock<Arc<Longest>>,
+    recorder: Recorder,
 }
 
 impl Linux {
@@ -48,6 +51,7 @@ impl Linux {
             remotes: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
             bells: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
             longest: OnceLock::new(),
+            recorder: Recorder::new(),
         }
     }
 
@@ -55,6 +59,10 @@ impl Linux {
         *self.remotes[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = remote;
+    }
+
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     pub(crate) fn set_longest(&self, longest: Arc<Longest>) {
@@ -76,6 +84,16 @@ impl fmt::Debug for Linux {
 
 // SAFETY: `served` is what `serve` was told, whose contract is this one.
 unsafe impl Host for Linux {
+    #[inline]
+    fn is_tracing(&self) -> bool {
+        self.recorder.is_on()
+    }
+
+    #[inline]
+    fn changed(&self, change: &Change) {
+        self.recorder.changed(change);
+    }
+
     #[inline]
     fn now(&self) -> u64 {
         clock::ticks()
@@ -109,12 +127,12 @@ unsafe impl Host for Linux {
 
     #[inline]
     fn enter() {
-        preempt::enter();
+        permit::enter();
     }
 
     #[inline]
     fn leave() {
-        preempt::leave();
+        permit::leave();
     }
 
     #[inline]

@@ -54,6 +54,7 @@
 //! | `tls` | TLS over any of the streams (feature `tls`) |
 //! | [`metrics`] | what has happened so far |
 //! | [`observe`] | stalls, spans, the live view |
+//! | [`trace`] | a timeline of coroutines and vCPUs |
 //! | [`sys`] | the papers' system calls in two forms |
 //! | `hyper` (feature) | hyper, axum and tower on this runtime |
 
@@ -65,17 +66,22 @@ mod clock;
 mod context;
 mod coop;
 pub mod fs;
+mod futex;
 mod handle;
 mod host;
 #[cfg(feature = "hyper")]
 pub mod hyper;
+mod interrupt;
 pub mod io;
 pub mod metrics;
 pub mod net;
 mod notice;
+mod numbers;
 pub mod observe;
+mod permit;
 mod preempt;
 pub mod process;
+mod reach;
 mod runtime;
 pub mod signal;
 mod stats;
@@ -85,6 +91,7 @@ mod task;
 pub mod time;
 #[cfg(feature = "tls")]
 pub mod tls;
+pub mod trace;
 mod worker;
 
 pub use board::{Board, BoardStats};

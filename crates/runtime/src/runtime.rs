@@ -5,7 +5,7 @@
 //! runtime cancels every coroutine while all vCPUs still serve, so that I/O in
 //! flight is cancelled by the rings that started it; then the threads leave.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -30,14 +30,18 @@ use crate::handle::Handle;
 use crate::host::Linux;
 use crate::metrics::Meter;
 use crate::notice::notice;
+use crate::numbers::Number;
 use crate::observe::{Watch, Watchdog};
 use crate::preempt::{self, PreemptionStats, Split};
+use crate::reach::Reaches;
 use crate::time::Timers;
 use crate::worker::Worker;
 
 /// What all vCPUs share.
 pub(crate) struct Shared {
     pub(crate) domain: Domain<Linux>,
+    /// How locks name it.
+    pub(crate) number: Number,
     pub(crate) pool: Pool,
     pub(crate) spin: Duration,
     pub(crate) reap_interval: Duration,
@@ -61,6 +65,8 @@ pub(crate) struct Shared {
     /// When it was built, ticks.
     pub(crate) built: u64,
     pub(crate) meters: Meters,
+    /// The vCPUs, as they reach each other.
+    pub(crate) reaches: Reaches,
     /// Set if polls are watched.
     pub(crate) watch: OnceLock<Arc<Watch>>,
 }
@@ -106,12 +112,14 @@ impl Shared {
         let ring = Ring::new(self.ring.clone())?;
         self.domain.host().set_remote(index, Some(ring.remote()));
         let timers = Arc::new(Timers::new(clock::now()));
+        self.reaches.set(index, Some(&timers));
         let post = match (&self.membership, pin) {
             (Some(membership), Some(cpu)) => membership.post(self, index, cpu, &ring, &timers)?,
             _ => None,
         };
         let meter = self.meter(index);
         meter.enter_service();
+        self.domain.host().recorder().welcome(index);
         Ok(Worker {
             executor,
             ring,
@@ -121,6 +129,10 @@ impl Shared {
             quantum_ticks: clock::to_ticks(self.quantum),
             reap_ticks: clock::to_ticks(self.reap_interval),
             pending_level: Cell::new(u8::MAX),
+            neighbours_deadline: Cell::new(None),
+            is_ending: Cell::new(false),
+            arrivals: OnceCell::new(),
+            bells: RefCell::default(),
             stop: Arc::new(AtomicBool::new(false)),
             post,
         })
@@ -442,6 +454,9 @@ impl Drop for Runtime {
         self.observers = Observers::default();
         let shared = self.shared.clone();
         shared.domain.close();
+        if let Engine::Inline(worker) = &self.engine {
+            worker.is_ending.set(true);
+        }
         // Cancelled coroutines exit on their vCPUs; this thread serves its own.
         let limit = Instant::now() + Split::shutdown_grace();
         while shared.domain.cancel_all() != 0 {

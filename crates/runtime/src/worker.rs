@@ -20,7 +20,7 @@
 //! bounded time: the wake then costs a cache miss instead of a system call and
 //! the start of a halted CPU.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
@@ -34,14 +34,16 @@ use crate::context;
 use crate::coop;
 use crate::host::Linux;
 use crate::metrics::Meter;
+use crate::permit;
+use crate::reach::{Arrivals, Bell, Reachable};
 use crate::runtime::Shared;
 use crate::time::Timers;
+use crate::trace::Recorder;
 
 /// Polls before a vCPU with completions or submissions waiting enters the ring.
 pub(crate) const POLLS_PER_REAP: u32 = 64;
-/// A parked vCPU looks for work of busy ones this often: their owners wake it
-/// when they see that they have too much, but not in the middle of a long poll.
-const LOOK_AROUND: Duration = Duration::from_millis(10);
+/// How often a runtime that is being dropped looks whether all coroutines have exited.
+const ENDING_WAIT: Duration = Duration::from_millis(1);
 /// Who gives way to another process looks again after this time.
 const GIVEN: Duration = Duration::from_micros(500);
 /// A wait that a wake from another vCPU ended sooner than this makes the next
@@ -89,6 +91,14 @@ pub(crate) struct Worker {
     /// The most urgent level of the operations that wait to be submitted;
     /// `u8::MAX` if none does.
     pub(crate) pending_level: Cell<u8>,
+    /// When a timer of a vCPU in a long poll is due, ns, as far as the last look has shown.
+    pub(crate) neighbours_deadline: Cell<Option<u64>>,
+    /// Its ring as the others reach it; made when there are others.
+    pub(crate) arrivals: OnceCell<Option<Arc<Arrivals>>>,
+    /// What it hears of the rings of the others, by index.
+    pub(crate) bells: RefCell<Vec<Option<Bell>>>,
+    /// The runtime is being dropped: what this vCPU waits for may end on another one, which does not tell it.
+    pub(crate) is_ending: Cell<bool>,
     /// Set when this vCPU is to leave its service.
     pub(crate) stop: Arc<AtomicBool>,
     /// Where the vCPU tells the other processes of the machine what it has to do.
@@ -102,6 +112,7 @@ impl Worker {
         let _entered = context::enter(self);
         fence(Ordering::SeqCst);
         self.tell_watchdog();
+        let mut reachable = self.reachable();
         let mut spin = Spin::default();
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
@@ -130,8 +141,15 @@ impl Worker {
                         let level = running.level().get();
                         post.polls(self.executor.bitmap(), level, self.executor.clock());
                     }
+                    // In the middle of a poll others may stand in.
+                    if reachable.is_some() {
+                        permit::leave();
+                    }
                     if let Polled::Yielded(yielded) = running.poll() {
                         back = Some(yielded);
+                    }
+                    if reachable.is_some() {
+                        permit::enter();
                     }
                     polls += 1;
                     if polls >= POLLS_PER_REAP || self.reap_is_due(reaped_at) {
@@ -153,12 +171,23 @@ impl Worker {
                     } else if done() {
                         return;
                     } else {
+                        if reachable.is_none() {
+                            reachable = self.reachable();
+                        }
                         self.wait(&mut spin);
                     }
                     reaped_at = self.executor.clock();
                 }
             }
         }
+    }
+
+    /// The others may stand in for this vCPU, if there are others.
+    fn reachable(&self) -> Option<Reachable<'_>> {
+        if self.executor.domain().active_vcpus() < 2 {
+            return None;
+        }
+        Reachable::begin(self)
     }
 
     /// Has something more urgent than the next poll asked for I/O that is not
@@ -226,17 +255,33 @@ impl Worker {
     /// Submits, reaps all completions into the ready queues, expires timers.
     pub(crate) fn turn(&self) {
         self.pending_level.set(u8::MAX);
+        if let Some(Some(arrivals)) = self.arrivals.get() {
+            arrivals.owner_is_back();
+        }
         if self.ring_is_due()
             && let Err(error) = self.ring.submit()
         {
             self.shared.report(&error);
         }
         self.executor.refresh_clock();
-        self.ring.reap();
+        self.reap();
         self.meter.show(&self.ring);
         if self.timers.next_deadline().is_some() {
             self.timers.expire(clock::now());
         }
+        if self.executor.is_look_due() {
+            self.look_around();
+        }
+    }
+
+    /// Reaps all completions.
+    fn reap(&self) {
+        let index = self.executor.index();
+        self.recorder().reaped(index, || self.ring.reap());
+    }
+
+    fn recorder(&self) -> &Recorder {
+        self.shared.domain.host().recorder()
     }
 
     /// Polls begin again. After a full barrier (that of `unpark`).
@@ -258,40 +303,79 @@ impl Worker {
             }
             spin.miss();
         }
+        if let Some(Some(arrivals)) = self.arrivals.get() {
+            arrivals.owner_is_back();
+        }
         if !self.executor.prepare_park() {
             return;
         }
-        let mut timeout = self
-            .timers
-            .next_deadline()
-            .map(|deadline| Duration::from_nanos(deadline.saturating_sub(clock::now())));
-        let domain = self.executor.domain();
-        if domain.idle_vcpus() < domain.active_vcpus() {
-            timeout = Some(timeout.map_or(LOOK_AROUND, |timeout| timeout.min(LOOK_AROUND)));
-        }
-        if let Some(post) = &self.post {
-            post.waits();
-        }
         let began = clock::ticks();
         self.meter.park(began);
+        self.recorder().parked(self.executor.index());
         self.meter.show(&self.ring);
         self.pending_level.set(u8::MAX);
-        if let Err(error) = self.ring.wait(timeout) {
-            self.shared.report(&error);
-        }
+        let found = loop {
+            if self.look_around() {
+                break true;
+            }
+            let limit = self.sleep();
+            let early = limit.is_none_or(|limit| clock::ticks() < limit);
+            if early || !self.executor.is_parked() || self.executor.has_arrivals() {
+                break false;
+            }
+            self.executor.waited_for_nothing();
+        };
         self.executor.unpark();
         self.executor.refresh_clock();
         self.meter.unpark(self.executor.clock());
+        self.recorder().unparked(self.executor.index());
         self.tell_watchdog();
         let waited = self.executor.clock().wrapping_sub(began);
         let woken = self.executor.has_arrivals();
-        self.ring.reap();
+        self.reap();
         self.meter.show(&self.ring);
         if self.timers.next_deadline().is_some() {
             self.timers.expire(clock::now());
         }
+        if !found && !self.executor.has_arrivals() {
+            self.executor.waited_for_nothing();
+        }
         spin.worthwhile =
             woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.spin.is_zero();
+    }
+
+    /// Waits once: for completions, timers, wakes, or the next look around, whose tick it returns.
+    fn sleep(&self) -> Option<u64> {
+        let now = clock::now();
+        let look = self.executor.sleep_limit();
+        let limit = look.map(|ticks| clock::ticks().saturating_add(ticks));
+        let deadline = [self.timers.next_deadline(), self.neighbours_deadline.get()]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|deadline| Duration::from_nanos(deadline.saturating_sub(now)));
+        let look = look.map(clock::from_ticks);
+        let ending = self.is_ending.get().then_some(ENDING_WAIT);
+        if let Some(post) = &self.post {
+            post.waits();
+        }
+        if let Err(error) = self
+            .ring
+            .wait(deadline.into_iter().chain(look).chain(ending).min())
+        {
+            self.shared.report(&error);
+        }
+        limit
+    }
+
+    /// Does for vCPUs in long polls what they cannot do. True: there is something to pick.
+    fn look_around(&self) -> bool {
+        let mut next = None;
+        let found = self
+            .executor
+            .look(|vcpu| self.stand_in_for(vcpu.index(), &mut next));
+        self.neighbours_deadline.set(next);
+        found
     }
 
     /// Is another process to go first, before what is being polled?
@@ -356,9 +440,8 @@ impl Worker {
         self.ring.shutdown();
         self.meter.show(&self.ring);
         self.meter.leave_service();
-        self.shared
-            .domain
-            .host()
-            .set_remote(self.executor.index(), None);
+        let index = self.executor.index();
+        self.shared.reaches.set(index, None);
+        self.shared.domain.host().set_remote(index, None);
     }
 }

@@ -183,3 +183,40 @@ fn half_a_request_and_a_thousand_connections_do_no_harm() {
     let mut half = BufReader::new(half);
     assert!(ask(&mut half, "ics\n").contains("\"metrics\""));
 }
+
+#[test]
+fn a_recording_is_fetched_once_and_ends_with_its_client() {
+    let (runtime, socket) = observed();
+    let trace = runtime.handle().trace();
+    let mut client = BufReader::new(attach(&socket));
+    assert!(ask(&mut client, "record\n").contains("\"recording\":true"));
+    assert!(trace.is_on());
+    let mut other = BufReader::new(attach(&socket));
+    assert!(ask(&mut other, "record\n").starts_with("{\"error\":\"a recording"));
+    let id = runtime.block_on(async {
+        let child = upshift::spawn(async {}, Level::at::<3>());
+        let id = child.id();
+        child.await.unwrap();
+        id
+    });
+    let answer = ask(&mut client, "timeline\n");
+    let recording: upshift::observe::Recording = serde_json::from_str(&answer).unwrap();
+    assert_eq!(recording.protocol, PROTOCOL);
+    assert_eq!(recording.timeline.name, "seen");
+    let spawned = recording.timeline.events.iter().any(|event| {
+        matches!(event.what, upshift::trace::What::Coroutine(upshift::trace::Step::Exited, coroutine) if coroutine.id == id)
+    });
+    assert!(spawned, "{answer}");
+    assert!(!trace.is_on());
+    // It can record again; and what nobody fetches ends.
+    assert!(ask(&mut client, "record\n").contains("\"recording\":true"));
+    assert!(trace.is_on());
+    drop(client);
+    let limit = Instant::now() + Duration::from_secs(20);
+    while trace.is_on() {
+        assert!(Instant::now() < limit, "still recording");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut client = BufReader::new(attach(&socket));
+    assert!(ask(&mut client, "timeline\n").starts_with("{\"error\":\"nothing was recorded"));
+}

@@ -40,7 +40,11 @@ pub(crate) fn from_micros(micros: u64) -> u64 {
 /// calling hart; interrupts are masked, or the caller is its handler.
 pub(crate) fn rearm(hart: &Hart) {
     let next = hart.timers.lock().next_deadline();
-    let deadline = next.min(hart.quantum_end.load(Relaxed));
+    arm(next.min(hart.quantum_end.load(Relaxed)));
+}
+
+/// Arms the timer of the calling hart for this time, whatever else it has to do.
+pub(crate) fn arm(deadline: u64) {
     if HAS_SSTC.load(Relaxed) {
         csr::set_stimecmp(deadline);
     } else {

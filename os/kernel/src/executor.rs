@@ -20,7 +20,7 @@ use crate::arch::host::{KernelHost, spawn_switching};
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
 use crate::trace::Purpose;
-use crate::{MAX_HARTS, chaos, clock, hart, switching, trace};
+use crate::{MAX_HARTS, chaos, clock, hart, switching, trace, users};
 
 /// The least urgent level that work may have.
 pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
@@ -163,9 +163,10 @@ pub(crate) fn interrupt_overtaken() {
     }
     let waiting = domain().bitmap();
     let mut least = (waiting.trailing_zeros(), None);
-    for (index, vcpu) in domain().vcpus().enumerate() {
-        if in_user >> index & 1 != 0
-            && let Some(level) = vcpu.running_level()
+    for index in (0..MAX_HARTS).filter(|index| in_user >> index & 1 != 0) {
+        // Of the thread itself: the switching coroutine stays raised for threads that
+        // other harts have taken meanwhile.
+        if let Some(level) = users::running_level(index)
             && u32::from(level.get()) > least.0
         {
             least = (u32::from(level.get()), Some(index));
@@ -175,5 +176,24 @@ pub(crate) fn interrupt_overtaken() {
         && hart::takes_from_user(index)
     {
         hart::interrupt(index);
+    }
+}
+
+/// Before the calling hart, `index`, goes to user mode, perhaps for ever: a sleeping
+/// hart takes coroutines that wait here, or behind the programs of other harts.
+///
+/// Whoever has become idle looks at all queues before it sleeps; whoever is told here
+/// takes what is more urgent than all it has, and looks at the rest here when it turns
+/// to a program itself. So while a hart sleeps, nothing waits behind a program. Two
+/// loads while none sleeps, else O(harts in user mode).
+pub(crate) fn share(index: usize) {
+    fence(SeqCst);
+    if domain().idle_vcpus() == 0 {
+        return;
+    }
+    let harts = hart::in_user() | 1 << index;
+    let vcpus = domain().vcpus().enumerate();
+    for (_, vcpu) in vcpus.filter(|(index, _)| harts >> index & 1 != 0) {
+        vcpu.announce();
     }
 }

@@ -8,9 +8,12 @@ use upshift_core::Vcpu;
 
 use crate::arch::host::KernelHost;
 use crate::arch::lock::IrqLock;
-use crate::arch::{hart_index, sbi};
+use crate::arch::{csr, hart_index, sbi};
 use crate::timers::Timers;
 use crate::{MAX_HARTS, clock};
+
+/// How often the boot hart looks whether another one has come, in microseconds.
+const LOOK_MICROS: u64 = 20;
 
 /// One hart.
 pub(crate) struct Hart {
@@ -67,14 +70,18 @@ pub(crate) fn set_online(index: usize) {
 }
 
 /// Waits until hart `index` is online, at most a second: what it allocates to
-/// come up is there then. False: it has not come.
+/// come up is there then. False: it has not come. While booting, with interrupts masked.
+///
+/// It sleeps meanwhile, a little at a time: an emulator that has one thread for all harts
+/// runs the others then.
 pub(crate) fn wait_online(index: usize) -> bool {
     let limit = clock::now() + clock::ticks_per_second();
     while HARTS[index].vcpu.load(Relaxed).is_null() {
         if clock::now() > limit {
             return false;
         }
-        core::hint::spin_loop();
+        clock::arm(clock::now() + clock::from_micros(LOOK_MICROS));
+        csr::wait_for_interrupt();
     }
     true
 }

@@ -55,6 +55,13 @@ impl<T: Copy, const N: usize> List<T, N> {
         self.items.iter().flatten()
     }
 
+    /// Keeps those items only.
+    fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        for place in &mut self.items {
+            *place = place.filter(&keep);
+        }
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.iter().count()
@@ -65,8 +72,9 @@ impl<T: Copy, const N: usize> List<T, N> {
 pub(crate) struct Machine {
     /// The memory.
     pub(crate) memory: Range<usize>,
-    /// The harts that have an MMU, at most [`MAX_HARTS`].
-    pub(crate) harts: List<HartInfo, MAX_HARTS>,
+    /// The harts that have an MMU; those that are used, at most [`MAX_HARTS`], once that is
+    /// known ([`Machine::use_harts`]).
+    pub(crate) harts: List<HartInfo, { 2 * MAX_HARTS }>,
     /// Ticks of the clock per second.
     pub(crate) timebase: u64,
     /// The serial port.
@@ -84,6 +92,20 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    /// Uses at most [`MAX_HARTS`]. With `alternate` every second one, seen from the boot hart,
+    /// stays with the firmware: for tests (`runner/src/qemu.rs` says why).
+    pub(crate) fn use_harts(&mut self, boot_hart: usize, alternate: bool) {
+        let parity = boot_hart % 2;
+        self.harts
+            .retain(|hart| !alternate || hart.id % 2 == parity);
+        let harts = self.harts.iter().map(|hart| hart.id);
+        let too_many = harts.filter(|id| *id != boot_hart).nth(MAX_HARTS - 1);
+        if let Some(first_left) = too_many {
+            self.harts
+                .retain(|hart| hart.id < first_left || hart.id == boot_hart);
+        }
+    }
+
     /// Reads the tree. `None`: it lacks memory, clock or harts.
     pub(crate) fn new(tree: DeviceTree<'static>) -> Option<Machine> {
         let mut machine = Machine {

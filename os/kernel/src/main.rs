@@ -77,9 +77,11 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
         .and_then(device_tree::total_size)
         .expect("the firmware passes a device tree");
     let tree = memory::boot_bytes(device_tree, size).and_then(DeviceTree::new);
-    let machine = tree
+    let mut machine = tree
         .and_then(Machine::new)
         .expect("a device tree with memory, harts and a clock");
+    let alternate = argument(&machine, "harts") == Some("alternate");
+    machine.use_harts(hart_id, alternate);
     console::init(&machine);
     if let Some(address) = machine.finisher {
         finisher::set_address(address);

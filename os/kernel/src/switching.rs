@@ -145,6 +145,7 @@ impl Turn<'_> {
             }
             global::publish();
             executor::interrupt_overtaken();
+            executor::share(self.index);
             // Before the last look: see `executor::interrupt_overtaken`.
             hart::enters_user(self.index);
             fence(SeqCst);

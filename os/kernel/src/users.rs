@@ -14,8 +14,8 @@
 //! lock of the queue, so a raise cannot be overwritten by an older lowering.
 
 use alloc::boxed::Box;
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU8, AtomicU64};
 
 use upshift_core::{CoroutineId, LEVELS, Level};
 
@@ -95,6 +95,16 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
     }; MAX_HARTS],
 });
 
+/// The level of the thread that runs on each hart, or [`NOTHING`]: `Doing::running`, for
+/// those who look without the lock, under which it is written.
+static RUNNING: [AtomicU8; MAX_HARTS] = [const { AtomicU8::new(NOTHING) }; MAX_HARTS];
+
+/// The level of the thread that runs on a hart. One load; exact while the hart is in
+/// user mode (`hart::in_user`), for it is written before.
+pub(crate) fn running_level(index: usize) -> Option<Level> {
+    Level::new(RUNNING[index].load(Acquire)).ok()
+}
+
 /// A thread's place, for as long as there is the thread.
 pub(crate) struct Place(u16);
 
@@ -127,6 +137,29 @@ impl Drop for Place {
         let mut users = USERS.lock();
         users.places[usize::from(self.0)].next = users.free;
         users.free = self.0;
+    }
+}
+
+/// A level that was meant for a thread of a process when none was in the queue: one that is
+/// between its hart and the queue, or that waits for a call, is raised when it becomes ready.
+/// Set and applied under the lock of the queue; the most urgent one counts.
+pub(crate) struct PendingLevel(AtomicU8);
+
+impl PendingLevel {
+    pub(crate) const fn new() -> PendingLevel {
+        PendingLevel(AtomicU8::new(NOTHING))
+    }
+
+    fn set(&self, level: Level) {
+        self.0.fetch_min(level.get(), Relaxed);
+    }
+
+    /// What is pending is not any more.
+    pub(crate) fn take(&self) -> Option<Level> {
+        match self.0.load(Relaxed) {
+            NOTHING => None,
+            _ => Level::new(self.0.swap(NOTHING, Relaxed)).ok(),
+        }
     }
 }
 
@@ -184,6 +217,12 @@ impl Users {
         ready().trailing_zeros() as u8
     }
 
+    /// A thread of this level runs on a hart, or [`NOTHING`] does.
+    fn set_running(&mut self, index: usize, level: u8) {
+        self.harts[index].running = level;
+        RUNNING[index].store(level, Release);
+    }
+
     /// Sets the level of a hart's switching coroutine. Under the queue's lock;
     /// the scheduler's own locks come after it.
     fn set_level(&mut self, index: usize, level: u8) {
@@ -224,9 +263,12 @@ impl Users {
     }
 }
 
-fn push(thread: Box<Thread>, front: bool) {
-    trace::thread(&thread, Entered::Ready);
+fn push(mut thread: Box<Thread>, front: bool) {
     let mut users = USERS.lock();
+    if let Some(level) = thread.process.pending_level.take() {
+        thread.level = thread.level.min(level);
+    }
+    trace::thread(&thread, Entered::Ready);
     if thread.process.is_ended() {
         drop(users);
         drop(thread);
@@ -278,8 +320,8 @@ pub(crate) fn runs(process: &Process) -> bool {
 }
 
 /// There is something of this level for a process none of whose threads runs or is
-/// parked: one that is ready, in one of these places, becomes as urgent.
-/// O(places).
+/// parked: one that is ready, in one of these places, becomes as urgent; without one, the
+/// next that becomes ready. O(places).
 pub(crate) fn raise(process: &Process, places: impl Iterator<Item = u16>, level: Level) {
     let mut users = USERS.lock();
     let level = level.max(process.ceiling);
@@ -298,7 +340,11 @@ pub(crate) fn raise(process: &Process, places: impl Iterator<Item = u16>, level:
                 users.announce(level.get())
             })
         }
-        _ => None,
+        Some(_) => None,
+        None => {
+            process.pending_level.set(level);
+            None
+        }
     };
     drop(users);
     wake_hart(interrupted);
@@ -320,8 +366,8 @@ pub(crate) fn ready() -> u64 {
     READY.load(Acquire)
 }
 
-/// Takes a ready thread of a process out of its place, because it has ended.
-pub(crate) fn remove(process: &Process, place: u16) {
+/// Takes a ready thread of a process out of its place.
+pub(crate) fn remove(process: &Process, place: u16) -> Option<Box<Thread>> {
     let mut users = USERS.lock();
     let here = users.places[usize::from(place)].thread.as_ref();
     let thread = match here.is_some_and(|thread| core::ptr::eq(&*thread.process, process)) {
@@ -329,7 +375,7 @@ pub(crate) fn remove(process: &Process, place: u16) {
         false => None,
     };
     drop(users);
-    drop(thread);
+    thread
 }
 
 /// What a hart's switching coroutine is to do.
@@ -365,22 +411,22 @@ pub(crate) fn take(index: usize) -> Next {
     let Some(thread) = users.unlink(head) else {
         return Next::GiveWay;
     };
-    users.harts[index].running = level;
+    users.set_running(index, level);
     users.harts[index].process = thread.process.number();
     Next::Run(thread)
 }
 
 /// The thread of hart `index` does not run any more.
 pub(crate) fn stopped(index: usize) {
-    let hart = &mut USERS.lock().harts[index];
-    hart.running = NOTHING;
-    hart.process = 0;
+    let mut users = USERS.lock();
+    users.set_running(index, NOTHING);
+    users.harts[index].process = 0;
 }
 
 /// The thread that runs on hart `index` has another level.
 pub(crate) fn changed_level(index: usize, level: Level) {
     let mut users = USERS.lock();
-    users.harts[index].running = level.get();
+    users.set_running(index, level.get());
     let level = level.get().min(users.most_urgent());
     users.set_level(index, level);
 }

@@ -4,7 +4,7 @@
 //! `arguments` reads the command line, `build` calls cargo, `archive` writes the archive
 //! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
 //! test matrix, `doctor` makes the images for it that are wrong on purpose, `trace` and
-//! `timeline` show who did what when, `bench` counts instructions.
+//! `timeline` show who did what when, `state` where a machine is that does not end, `bench` counts instructions.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod build;
 mod doctor;
 mod qemu;
 mod sequence;
+mod state;
 mod suite;
 mod timeline;
 mod trace;
@@ -31,6 +32,7 @@ tasks:
   test [--smp N,N,...] [--seeds N] [--seed N]
                                         the test matrix, with so many seeds of chaos (20);
                                         with --seed only this one
+  soak [--smp N] [--runs N]             the programs' tests, again and again (4 harts, 20)
   bench                                 what things cost, in instructions
   rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
   trace [--smp N] [--icount] [--records N] [--json] [PROGRAM [ARGUMENT]]
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         "run" => run(arguments),
         "bench" => arguments.end().and_then(|()| bench::run()),
         "rings" => rings(arguments),
+        "soak" => soak(arguments),
         "test" => test(arguments),
         "trace" => show_trace(arguments),
         "help" | "--help" | "-h" => {
@@ -64,12 +67,20 @@ fn main() -> ExitCode {
 }
 
 fn test(mut arguments: Arguments) -> Result<ExitCode, String> {
-    let smp = arguments.harts()?.unwrap_or(vec![1, 2, 4]);
+    let smp = arguments.harts()?.unwrap_or(vec![1, 2, 4, 8]);
     let one = arguments.number("--seed")?;
     let count = arguments.number("--seeds")?.unwrap_or(suite::SEEDS);
     let seeds = one.map_or(suite::Seeds::First(count), suite::Seeds::Only);
     arguments.end()?;
     suite::run(&smp, seeds)
+}
+
+/// The programs' tests again and again; says of each run that fails where the machine was.
+fn soak(mut arguments: Arguments) -> Result<ExitCode, String> {
+    let smp = arguments.harts()?.unwrap_or(vec![4]);
+    let runs = arguments.number("--runs")?.unwrap_or(20);
+    arguments.end()?;
+    suite::soak(smp[0], runs)
 }
 
 /// Boots with 4 harts, and prints what the program `rings` has measured. Not where
@@ -106,6 +117,7 @@ fn run(mut arguments: Arguments) -> Result<ExitCode, String> {
         arguments: arguments.rest().join(" "),
     };
     let status = qemu::command(&image, &machine)
+        .args(["-monitor", "none"])
         .status()
         .map_err(qemu::explain)?;
     Ok(ExitCode::from(status.code().unwrap_or(1) as u8))

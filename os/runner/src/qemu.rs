@@ -1,10 +1,17 @@
 //! Starts the machine, collects what it says, ends it in time.
 
 use std::io::{self, Read};
-use std::process::{Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::build::Image;
+use crate::state;
+
+/// The longest turn of a hart where time counts instructions.
+const TURN_MICROS: u32 = 100;
 
 /// How to boot.
 pub(crate) struct Machine {
@@ -12,7 +19,8 @@ pub(crate) struct Machine {
     pub(crate) smp: u32,
     /// The processor, as QEMU calls it; empty: the usual one.
     pub(crate) cpu: &'static str,
-    /// Time counts instructions: deterministic. One hart only.
+    /// Time counts instructions: deterministic. Several harts take turns, each of at most
+    /// [`TURN_MICROS`] of that time.
     pub(crate) icount: bool,
     /// The kernel's command line.
     pub(crate) arguments: String,
@@ -22,31 +30,55 @@ pub(crate) struct Machine {
 pub(crate) struct Outcome {
     /// Everything on the console.
     pub(crate) output: String,
-    /// The exit status; `None` if it had to be ended.
+    /// The exit status; `None` if it has ended in another way.
     pub(crate) status: Option<i32>,
+    /// How it has ended, in words.
+    pub(crate) end: String,
+    /// The machine's last state, if it had to be ended.
+    pub(crate) state: Option<String>,
     /// How long it took.
     pub(crate) took: Duration,
 }
 
 /// The QEMU command for a machine.
+///
+/// Where time counts instructions QEMU has one thread for all harts. One runs until the next
+/// timer of the machine is due, or until it waits; so there is a timer that is due every
+/// [`TURN_MICROS`]. The hart after one that was stopped by a timer gets a turn of no
+/// instructions, and would never run beside one that computes: it is one that the kernel
+/// leaves alone.
 pub(crate) fn command(image: &Image, machine: &Machine) -> Command {
+    let takes_turns = machine.icount && machine.smp > 1;
+    let (harts, arguments) = match takes_turns {
+        true => (
+            2 * machine.smp,
+            format!("{} harts=alternate", machine.arguments),
+        ),
+        false => (machine.smp, machine.arguments.clone()),
+    };
     let mut command = Command::new("qemu-system-riscv64");
     command
         .args(["-machine", "virt", "-m", "128M", "-bios", "default"])
-        .args(["-nographic", "-serial", "stdio", "-monitor", "none"])
-        .args(["-no-reboot", "-smp", &machine.smp.to_string()])
+        .args(["-nographic", "-serial", "stdio"])
+        .args(["-no-reboot", "-smp", &harts.to_string()])
         .args(["-global", "virtio-mmio.force-legacy=false"])
         .arg("-kernel")
         .arg(&image.kernel)
         .arg("-initrd")
         .arg(&image.archive)
-        .args(["-append", &machine.arguments]);
+        .args(["-append", &arguments]);
     if !machine.cpu.is_empty() {
         command.args(["-cpu", machine.cpu]);
     }
     if machine.icount {
         // Without `sleep=off`, idle time is tied to the host's clock.
         command.args(["-icount", "shift=0,sleep=off"]);
+    }
+    if takes_turns {
+        // The timer of this object is due all the time, and does nothing: the network that
+        // it filters has no packets, and no device.
+        let filter = format!("filter-buffer,id=turns,netdev=none,interval={TURN_MICROS}");
+        command.args(["-netdev", "hubport,id=none,hubid=0", "-object", &filter]);
     }
     command
 }
@@ -60,8 +92,13 @@ pub(crate) fn explain(error: io::Error) -> String {
 
 /// Boots and waits for the end, at most `limit`.
 pub(crate) fn run(image: &Image, machine: &Machine, limit: Duration) -> Result<Outcome, String> {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
     let start = Instant::now();
+    let (process, run) = (std::process::id(), RUNS.fetch_add(1, Relaxed));
+    let monitor = Monitor(std::env::temp_dir().join(format!("os-runner-{process}-{run}")));
     let mut child = command(image, machine)
+        .arg("-monitor")
+        .arg(format!("unix:{},server=on,wait=off", monitor.0.display()))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
@@ -73,11 +110,13 @@ pub(crate) fn run(image: &Image, machine: &Machine, limit: Duration) -> Result<O
         let _ = pipe.read_to_end(&mut output);
         String::from_utf8_lossy(&output).into_owned()
     });
-    let status = loop {
+    let mut state = None;
+    let end = loop {
         if let Some(status) = child.try_wait().map_err(explain)? {
-            break status.code();
+            break Some(status);
         }
         if start.elapsed() > limit {
+            state = Some(state::ask(&monitor.0));
             let _ = child.kill();
             let _ = child.wait();
             break None;
@@ -87,7 +126,27 @@ pub(crate) fn run(image: &Image, machine: &Machine, limit: Duration) -> Result<O
     let output = reader.join().unwrap_or_default();
     Ok(Outcome {
         output,
-        status,
+        status: end.and_then(|end| end.code()),
+        end: in_words(end, limit),
+        state,
         took: start.elapsed(),
     })
+}
+
+/// How QEMU has ended; `None`: it was ended.
+fn in_words(end: Option<ExitStatus>, limit: Duration) -> String {
+    match end.map(|end| (end.code(), end.signal())) {
+        None => format!("no end within {limit:?}"),
+        Some((Some(code), _)) => format!("exit status {code}"),
+        Some((None, signal)) => format!("QEMU was ended by signal {}", signal.unwrap_or(0)),
+    }
+}
+
+/// The socket of a monitor, taken away in the end.
+struct Monitor(PathBuf);
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }

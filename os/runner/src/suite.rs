@@ -11,10 +11,13 @@ use std::time::Duration;
 use crate::build::{self, Image, VDSO};
 use crate::qemu::{self, Machine, Outcome};
 use crate::trace::{self, Kind};
-use crate::{doctor, sequence};
+use crate::{doctor, sequence, state};
 
 /// Generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// What five vCPUs may take of the time of four, on 4 harts, in thousandths.
+const MOST_FOR_A_FIFTH: u32 = 1_200;
 
 /// Seeds of chaos, if nothing else is said.
 pub(crate) const SEEDS: u64 = 20;
@@ -101,6 +104,7 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds) -> Result<ExitCode, String> {
                     "{name}: FAILED after {took:.1?}: {reason}\n{}",
                     outcome.output
                 );
+                print_state(name, image, &outcome);
                 if let Some(repeat) = &run.repeat {
                     println!("{name}: to repeat it: {repeat}");
                 }
@@ -109,6 +113,41 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds) -> Result<ExitCode, String> {
     }
     println!("{passed} passed, {failed} failed");
     Ok(ExitCode::from(u8::from(failed != 0)))
+}
+
+/// The programs' tests, so many times: a line for each run, and everything of one that fails.
+pub(crate) fn soak(smp: u32, runs: u64) -> Result<ExitCode, String> {
+    let image = build::image()?;
+    let mut failed = 0;
+    for number in 1..=runs {
+        let run = run_of(format!("soak {number}, smp {smp}"), smp, "init=tests");
+        let outcome = qemu::run(&image, &run.machine, LIMIT)?;
+        let (name, took) = (&run.name, outcome.took);
+        match verdict(&run, &outcome) {
+            Ok(()) => println!("{name}: ok ({took:.1?})"),
+            Err(reason) => {
+                failed += 1;
+                println!(
+                    "{name}: FAILED after {took:.1?}: {reason}\n{}",
+                    outcome.output
+                );
+                print_state(name, &image, &outcome);
+            }
+        }
+    }
+    println!("{} passed, {failed} failed", runs - failed);
+    Ok(ExitCode::from(u8::from(failed != 0)))
+}
+
+/// Keeps what is known of a run that has failed, and says where each hart was.
+fn print_state(name: &str, image: &Image, outcome: &Outcome) {
+    let state = outcome.state.as_deref().unwrap_or("it ended by itself\n");
+    let said = format!("{}\n{}", outcome.end, outcome.output);
+    let (path, harts) = state::keep(name, image, state, &said);
+    println!(
+        "{harts}{name}: its last state is kept in {}",
+        path.display()
+    );
 }
 
 fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
@@ -132,6 +171,8 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
         },
         ..run_of("icount".to_owned(), 1, "")
     });
+    runs.extend([4, 8].map(harts));
+    runs.push(rings_of_pipes());
     runs.push(Run {
         machine: Machine {
             cpu: "",
@@ -177,6 +218,43 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     });
     runs.extend((1..=seeds).map(chaos));
     Ok(runs)
+}
+
+/// The tests that assert times across harts.
+fn harts(smp: u32) -> Run {
+    let mut run = run_of(
+        format!("icount smp {smp}"),
+        smp,
+        &format!("init=harts with={smp}"),
+    );
+    run.machine.icount = true;
+    run.last = "upshift: harts ended with 0";
+    run
+}
+
+/// Four rings on 4 harts, in instructions of all harts: a vCPU too many costs little.
+fn rings_of_pipes() -> Run {
+    let mut run = run_of("icount smp 4 rings".to_owned(), 4, "init=rings with=exact");
+    run.machine.icount = true;
+    run.last = "upshift: rings ended with 0";
+    run.check = |outcome| {
+        let ratio = |line: &str| {
+            line.split_once("5 vCPUs to 4: ")?
+                .1
+                .split(' ')
+                .next()?
+                .parse()
+                .ok()
+        };
+        let ratios: Vec<u32> = outcome.output.lines().filter_map(ratio).collect();
+        match ratios.len() == 2 && ratios.iter().all(|ratio| *ratio <= MOST_FOR_A_FIFTH) {
+            true => Ok(()),
+            false => Err(format!(
+                "5 vCPUs took {ratios:?} thousandths of what 4 took"
+            )),
+        }
+    };
+    run
 }
 
 /// The programs' tests under chaos: every fifth seed where time counts instructions, so
@@ -291,11 +369,11 @@ fn verdict(run: &Run, outcome: &Outcome) -> Result<(), String> {
         return Err("something panicked".to_owned());
     }
     match outcome.status {
-        None => return Err(format!("no end within {LIMIT:?}")),
-        Some(status) if status != run.status => {
-            return Err(format!("exit status {status} instead of {}", run.status));
+        Some(status) if status == run.status => {}
+        _ => {
+            let (end, right) = (&outcome.end, run.status);
+            return Err(format!("{end} instead of exit status {right}"));
         }
-        Some(_) => {}
     }
     let mut lines = outcome.output.lines().rev();
     if !lines.any(|line| line.starts_with(run.last)) {

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32};
 
 use os_abi::number;
 use os_abi::thread::{CRITICAL, IN_INTERRUPT, LOCAL_BITMAP, MAX_THREADS, OWED, SERVER};
-use upshift_core::{CoroutineId, Domain, Executor, Host, Level, State, Vcpu, Yielded};
+use upshift_core::{Change, Domain, Executor, Host, Level, Vcpu, Yielded};
 
 use crate::pages::{self, line, line_index};
 use crate::trace;
@@ -35,8 +35,10 @@ unsafe impl Host for VdsoHost {
         trace::is_on()
     }
 
-    fn changed(&self, id: CoroutineId, level: Level, state: State) {
-        trace::changed(id, level, state);
+    fn changed(&self, change: &Change) {
+        if let Some(state) = change.step.entered() {
+            trace::changed(change.id, change.level, state);
+        }
     }
 
     fn now(&self) -> u64 {

@@ -1,9 +1,12 @@
 //! Microbenchmarks of glommio, with its defaults.
 
+mod workers;
+
 use std::future::Future;
 use std::time::Duration;
 
 use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
+use bench_kit::workers::{TwoWorkers, two_workers};
 use glommio::channels::local_channel::new_bounded;
 use glommio::timer::sleep;
 use glommio::{LocalExecutorBuilder, Placement, Task, spawn_local};
@@ -49,6 +52,10 @@ impl Host for Glommio {
 }
 
 fn main() {
+    if let Some((TwoWorkers::Conserve, _)) = two_workers() {
+        workers::run();
+        std::process::exit(0);
+    }
     let peer = "glommio";
     match part(&["default"]).0 {
         Part::OneThread => block_on(one_thread::<Glommio>(peer)),

@@ -1,12 +1,15 @@
 //! Microbenchmarks of smol: async-executor and async-io; the measuring future runs inside `executor.run(…)`, as that of
 //! a server does, and is itself a task.
 
+mod workers;
+
 use std::future::Future;
 use std::time::Duration;
 
 use async_executor::{Executor, Task};
 use async_io::{Timer, block_on};
 use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
+use bench_kit::workers::two_workers;
 
 static EXECUTOR: Executor<'static> = Executor::new();
 
@@ -51,6 +54,10 @@ impl Host for Smol {
 }
 
 fn main() {
+    if let Some((part, _)) = two_workers() {
+        workers::run(part);
+        std::process::exit(0);
+    }
     let peer = "smol";
     match part(&["default"]).0 {
         Part::OneThread => block_on(EXECUTOR.run(EXECUTOR.spawn(one_thread::<Smol>(peer)))),

@@ -1,10 +1,13 @@
 //! Microbenchmarks of tokio. Variants: `ct` (current_thread) and `mt` (multi_thread, one worker, the measuring future
 //! itself being a task).
 
+mod workers;
+
 use std::future::Future;
 use std::time::Duration;
 
 use bench_kit::micro::{Host, Part, one_thread, part, two_threads};
+use bench_kit::workers::two_workers;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -49,6 +52,10 @@ impl Host for Tokio {
 }
 
 fn main() {
+    if let Some((part, _)) = two_workers() {
+        workers::run(part);
+        std::process::exit(0);
+    }
     let (part, variant) = part(&["ct", "mt"]);
     let multi = variant == "mt";
     let peer = if multi { "tokio-mt" } else { "tokio-ct" };

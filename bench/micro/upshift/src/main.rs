@@ -1,11 +1,14 @@
 //! Microbenchmarks of Upshift: what every peer is measured by, and the two figures that only it has, `reprio` of a queued
 //! coroutine and `need_preempt`. Priorities are on, as always.
 
+mod workers;
+
 use std::future::Future;
 use std::hint::black_box;
 use std::time::Duration;
 
 use bench_kit::micro::{Host, Part, Samples, one_thread, part, two_threads};
+use bench_kit::workers::two_workers;
 use upshift::sync::mpsc;
 use upshift::{JoinHandle, Level, Priority, Runtime};
 
@@ -84,6 +87,10 @@ fn build() -> Runtime {
 }
 
 fn main() {
+    if let Some((part, variant)) = two_workers() {
+        workers::run(part, &variant);
+        std::process::exit(0);
+    }
     let (part, _) = part(&[PEER]);
     match part {
         Part::OneThread => build().block_on(async {

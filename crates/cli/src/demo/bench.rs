@@ -175,10 +175,31 @@ impl Bench {
 
     /// Starts a spin server on a free port, on the server's CPU.
     pub(crate) fn spin_server(&self, level: u8, preempt: &str, quantum: &str) -> Result<Server> {
+        self.start_spin_server(level, preempt, quantum, &[])
+    }
+
+    /// The same, with a live view.
+    pub(crate) fn observed_spin_server(
+        &self,
+        level: u8,
+        preempt: &str,
+        quantum: &str,
+    ) -> Result<Server> {
+        self.start_spin_server(level, preempt, quantum, &["--observe"])
+    }
+
+    fn start_spin_server(
+        &self,
+        level: u8,
+        preempt: &str,
+        quantum: &str,
+        more: &[&str],
+    ) -> Result<Server> {
         let mut args = vec!["spin-server".to_owned()];
         args.extend(["--listen".to_owned(), format!("127.0.0.1:0@{level}")]);
         args.extend(spin_flags(preempt, quantum));
         args.extend(server_flags(&self.placement.server));
+        args.extend(more.iter().map(ToString::to_string));
         self.children.server(&args, 1)
     }
 

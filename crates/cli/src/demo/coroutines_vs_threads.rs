@@ -210,6 +210,7 @@ fn section(bench: &Bench, grid: &Grid, closed: &[Cell], open: &[Cell]) -> Sectio
         }
     }
     Section {
+        timelines: Vec::new(),
         title: "1. Coroutines vs threads".into(),
         intro: format!(
             "The same matrix server twice, on one CPU: three coroutines per connection on one vCPU, and three threads \

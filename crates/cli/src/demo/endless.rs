@@ -58,6 +58,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
     drop(awake);
     let runs = Runs { alone, off, on };
     Ok(Section {
+        timelines: Vec::new(),
         title: "5. An endless coroutine".into(),
         intro: format!(
             "On one vCPU a coroutine of level 40 computes for longer than the measurement and never yields. Another \

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::bench::{Bench, planned};
-use super::preempted;
+use super::{preempted, timeline};
 use crate::load_report::LoadReport;
 use crate::report::plot::Plot;
 use crate::report::{Finding, Section};
@@ -31,7 +31,7 @@ fn time(quick: bool) -> Duration {
 
 /// How long the experiment is planned to take.
 pub(crate) fn plan(quick: bool) -> Duration {
-    planned(WARMUP, time(quick)) * 3
+    planned(WARMUP, time(quick)) * 3 + timeline::plan()
 }
 
 /// What was measured; the last is missing where nothing may preempt.
@@ -48,6 +48,9 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
     let alone = measure(bench, "no long requests", "off", SHORT_ONLY)?;
     let off = measure(bench, "preemption off", "off", MIXED)?;
     let on = preempted::report(|| measure(bench, "preemption on", "on", MIXED))?;
+    // As the server is at its best here.
+    let preempt = if on.is_ok() { "on" } else { "off" };
+    let picture = timeline::picture(bench, preempt, QUANTUM, MIXED)?;
     let runs = Runs { alone, off, on };
     let kept = if awake.is_some() {
         " A thread that runs only when nothing else wants to keeps the server's CPU from halting."
@@ -70,7 +73,12 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
         ],
         tables: vec![table(&runs)],
         commands: commands(bench),
+        ..Section::default()
     };
+    match picture {
+        Ok(svg) => section.timelines.push(svg),
+        Err(why) => section.findings.push(why),
+    }
     section.plots.retain(|plot| !plot.series.is_empty());
     Ok(section)
 }

@@ -142,6 +142,7 @@ fn section(reports: &[SpawnReport], threads: &Result<SpawnReport, String>) -> Se
         "upshift spawn-test --model thread --count {THREADS}"
     ));
     Section {
+        timelines: Vec::new(),
         title: "3. A million coroutines".into(),
         intro: "Each count is a process of its own: spawn all, let all wait, read the growth of resident memory, then \
                 wake all, run them to their end and join them. On one vCPU."

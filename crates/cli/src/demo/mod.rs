@@ -6,6 +6,7 @@
 //! | `bench` | placement on CPUs, one measurement |
 //! | `progress` | the bar |
 //! | `coroutines_vs_threads`, `levels`, `million`, `long_requests`, `endless`, `processes` | the experiments |
+//! | `timeline` | a picture of a server at work |
 //! | `preempted` | runs with preemption, which may lack the right to it |
 //!
 //! The report appears under its name only when it is complete: Ctrl-C leaves an older one alone.
@@ -20,6 +21,7 @@ mod million;
 mod preempted;
 mod processes;
 mod progress;
+mod timeline;
 
 use std::fs;
 use std::io::{self, Write};

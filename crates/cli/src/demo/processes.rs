@@ -94,6 +94,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
         .iter()
         .filter_map(|run| Some(preempted::curve(run.name, run.server()?, run.colour)));
     Ok(Section {
+        timelines: Vec::new(),
         title: "6. An urgent server beside a batch process".into(),
         intro: "Two processes. A server on one CPU gets 1,000 requests per second of 100 µs, at level 2. A batch process \
                 computes on every CPU at level 40 and never waits. In the last run both have joined `upshift daemon`, \

@@ -118,6 +118,9 @@ fn write_section(out: &mut String, section: &Section) {
         }
         out.push_str("</div>\n");
     }
+    for svg in &section.timelines {
+        let _ = writeln!(out, "<figure class=\"timeline\">{svg}</figure>");
+    }
     for table in &section.tables {
         write_table(out, table);
     }
@@ -217,6 +220,7 @@ pub(crate) mod tests {
         let mut table = Table::new("Numbers <raw>", &["<model", "req/s"]);
         table.row(["a & b".into(), "1".into()]);
         Section {
+            timelines: vec!["<svg></svg>".into()],
             title: "One".into(),
             intro: "What & why".into(),
             findings: vec![

@@ -70,6 +70,8 @@ pub(crate) struct Section {
     pub(crate) intro: String,
     pub(crate) findings: Vec<Finding>,
     pub(crate) plots: Vec<Plot>,
+    /// `<svg>` elements that take the whole width.
+    pub(crate) timelines: Vec<String>,
     pub(crate) tables: Vec<Table>,
     /// Shell commands that repeat the measurements.
     pub(crate) commands: Vec<String>,

@@ -9,7 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use upshift::observe::{PROTOCOL, SocketName, View, socket_dir, sockets};
+use serde::de::DeserializeOwned;
+use upshift::observe::{PROTOCOL, Recording, SocketName, View, socket_dir, sockets};
+use upshift::trace::Timeline;
 
 /// What to do when there is nobody.
 pub(super) const NOBODY: &str = "no process of yours can be looked at: start one with UPSHIFT_OBSERVE=1 \
@@ -19,6 +21,10 @@ pub(super) const NOBODY: &str = "no process of yours can be looked at: start one
 const LONGEST: u64 = 8 << 20;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The longest timeline: a quarter of a million events take 12 MiB.
+const LONGEST_RECORDING: u64 = 64 << 20;
+const RECORDING_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A process that answers.
 #[derive(Debug)]
@@ -61,11 +67,34 @@ impl Peer {
 
     /// Asks for a snapshot.
     pub(super) fn look(&mut self) -> Result<View> {
+        self.ask("metrics", LONGEST, PATIENCE)
+    }
+
+    /// From now on it records what its coroutines do, until [`Peer::end_recording`] or until it is not asked any more.
+    pub(super) fn begin_recording(&mut self) -> Result<()> {
+        let _: serde_json::Value = self.ask("record", LONGEST, PATIENCE)?;
+        Ok(())
+    }
+
+    /// What it has recorded.
+    pub(super) fn end_recording(&mut self) -> Result<Timeline> {
+        let recording: Recording = self.ask("timeline", LONGEST_RECORDING, RECORDING_PATIENCE)?;
+        Ok(recording.timeline)
+    }
+
+    fn ask<T: DeserializeOwned>(
+        &mut self,
+        request: &str,
+        longest: u64,
+        patience: Duration,
+    ) -> Result<T> {
         let pid = self.pid;
         let mut line = String::new();
-        let asked = self.stream.get_mut().write_all(b"metrics\n");
+        let stream = self.stream.get_mut();
+        let asked = stream.set_read_timeout(Some(patience));
+        let asked = asked.and_then(|()| stream.write_all(format!("{request}\n").as_bytes()));
         let answered = asked.and_then(|()| {
-            let mut limited = self.stream.by_ref().take(LONGEST);
+            let mut limited = self.stream.by_ref().take(longest);
             limited.read_line(&mut line)
         });
         match answered {

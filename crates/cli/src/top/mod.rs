@@ -5,6 +5,7 @@
 //! | `attach` | who can be looked at; asking over the socket |
 //! | `figures` | two snapshots become rates, shares and percentiles |
 //! | `plain` | these as text, for `--once` |
+//! | `record` | a timeline, for `--record` |
 //! | `machine` | the census of `upshift daemon` |
 //! | `screen` | the terminal: taken, and given back whatever happens |
 //! | `live` | keys, time, which page is shown |
@@ -17,13 +18,16 @@ mod figures;
 mod live;
 mod machine;
 mod plain;
+mod record;
 mod screen;
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use upshift::trace::Timeline;
 
 use crate::values;
 use attach::Peer;
@@ -37,6 +41,8 @@ use figures::Frame;
   upshift top 4711 --once        one table, as text
   upshift top --once --json      the same for scripts, if only one process can be looked at
   upshift top --machine          what `upshift daemon` does
+  upshift top 4711 --record a.svg               a picture of what its coroutines do in one second
+  upshift top 4711 --record a.json --interval 5s  the same for https://ui.perfetto.dev
 
 A process can be looked at if it was started with UPSHIFT_OBSERVE=1 (servers of this command: or
 with --observe), or if its program says `Builder::observe(true)`. Only its own user can look.")]
@@ -53,6 +59,9 @@ pub(crate) struct TopArgs {
     /// With --once: print JSON (docs/observe.md says what is in it)
     #[arg(long, requires = "once")]
     json: bool,
+    /// Record one interval, and write the timeline to this file: .json for Perfetto, .svg for a picture
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["once", "machine"])]
+    record: Option<PathBuf>,
     /// Show the processes that are registered with `upshift daemon`
     #[arg(long, conflicts_with = "pid")]
     machine: bool,
@@ -66,6 +75,9 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
     let interval = args.interval.max(SHORTEST);
     if args.once {
         return once(args, interval);
+    }
+    if let Some(file) = &args.record {
+        return record::record(&mut peer(args)?, file, interval);
     }
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         bail!("no terminal to draw on: use `upshift top --once`, or `--once --json` for scripts");
@@ -93,10 +105,7 @@ fn once(args: &TopArgs, interval: Duration) -> Result<()> {
             machine::text(&now, Some(&before))
         }
     } else {
-        let mut peer = match args.pid {
-            Some(pid) => Peer::of_pid(pid)?,
-            None => only_one()?,
-        };
+        let mut peer = peer(args)?;
         let before = peer.look()?;
         std::thread::sleep(interval);
         let now = peer.look()?;
@@ -109,6 +118,18 @@ fn once(args: &TopArgs, interval: Duration) -> Result<()> {
     };
     let mut out = io::stdout().lock();
     writeln!(out, "{}", text.trim_end()).context("cannot print")
+}
+
+/// A timeline of a process.
+pub(crate) fn timeline(pid: u32, length: Duration) -> Result<Timeline> {
+    record::timeline(&mut Peer::of_pid(pid)?, length)
+}
+
+fn peer(args: &TopArgs) -> Result<Peer> {
+    match args.pid {
+        Some(pid) => Peer::of_pid(pid),
+        None => only_one(),
+    }
 }
 
 fn only_one() -> Result<Peer> {

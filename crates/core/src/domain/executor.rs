@@ -117,6 +117,8 @@ impl<H: Host> Executor<H> {
         }
         fence(SeqCst);
         self.unpark();
+        // It may have been the one that watched, and it picks no more.
+        self.leave_watch();
         self.refresh_clock();
         self.domain.inner.active.fetch_sub(1, SeqCst);
         let mut rounds = 0;

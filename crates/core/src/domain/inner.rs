@@ -7,7 +7,7 @@ use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
 
 use crate::config::{Config, MAX_VCPUS, SpawnError, SpawnOptions};
-use crate::coroutine::{Birth, Header, State, allocate};
+use crate::coroutine::{Birth, Header, allocate};
 use crate::host::{Critical, Host};
 use crate::id::{CoroutineId, Dead};
 use crate::join::JoinHandle;
@@ -15,16 +15,17 @@ use crate::level::{Level, Priority};
 use crate::running::exit;
 use crate::state::Wake;
 use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
 use crate::table::Table;
+use crate::trace::Step;
 use crate::vcpu::Vcpu;
 use crate::waker;
 
-/// What the handles share.
+/// What the handles share. What every pick reads shares no cache line with what spawns and exits write.
+#[repr(C)]
 pub(crate) struct Inner<H: Host> {
     pub(crate) host: H,
     pub(crate) config: Config,
-    pub(crate) table: Table<H>,
     pub(super) vcpus: [AtomicPtr<Vcpu<H>>; MAX_VCPUS],
     /// vCPUs below this index exist.
     pub(super) count: AtomicUsize,
@@ -32,13 +33,22 @@ pub(crate) struct Inner<H: Host> {
     pub(crate) active: AtomicUsize,
     /// How many of them are parked.
     pub(crate) idle: AtomicUsize,
+    /// How many of these do not look around.
+    pub(crate) asleep: AtomicUsize,
+    pub(super) closed: AtomicBool,
+
+    /// Of spawns from outside, and of handles that come and go.
+    outside: NextLine,
     /// Where the next coroutine from outside goes.
     next: AtomicUsize,
     /// Domains and executors.
     pub(super) handles: AtomicUsize,
     /// Coroutines that were spawned by threads that serve no vCPU.
     pub(super) spawned_outside: AtomicU64,
-    pub(super) closed: AtomicBool,
+
+    /// Its chunks are read, its free list written, by each spawn and exit.
+    slots: NextLine,
+    pub(crate) table: Table<H>,
 }
 
 impl<H: Host> Inner<H> {
@@ -47,15 +57,18 @@ impl<H: Host> Inner<H> {
         Inner {
             host,
             config,
-            table: Table::new(),
             vcpus: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
             count: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
+            asleep: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            outside: NextLine,
             next: AtomicUsize::new(0),
             handles: AtomicUsize::new(1),
             spawned_outside: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
+            slots: NextLine,
+            table: Table::new(),
         }
     }
 
@@ -76,8 +89,8 @@ impl<H: Host> Inner<H> {
         core::ptr::eq(vcpu.domain().as_ptr(), self).then_some(vcpu)
     }
 
-    /// The vCPU that has the most urgent work of the wanted levels to give.
-    pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<&Vcpu<H>> {
+    /// The vCPU that has the most urgent work of the wanted levels to give, and those of them that are as urgent as it.
+    pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<(&Vcpu<H>, u64)> {
         let mut best = (64, None);
         for vcpu in self.vcpus() {
             let urgency = (vcpu.may_give() & wanted).trailing_zeros();
@@ -85,7 +98,8 @@ impl<H: Host> Inner<H> {
                 best = (urgency, Some(vcpu));
             }
         }
-        best.1
+        let least = 1u64.checked_shl(best.0)?;
+        Some((best.1?, wanted & (least | (least - 1))))
     }
 
     /// Ends the wait of one parked vCPU, if there is one.
@@ -202,7 +216,7 @@ impl<H: Host> Inner<H> {
         if self.closed.load(Relaxed) {
             return Err(SpawnError::Closed);
         }
-        let _critical = Critical::<H>::enter();
+        let critical = Critical::<H>::enter();
         let here = self.here().filter(|vcpu| !vcpu.retired.load(Relaxed));
         let home = pinned.or(here).or_else(|| self.choose(|_| true));
         let home = home.ok_or(SpawnError::NoVcpu)?;
@@ -226,6 +240,7 @@ impl<H: Host> Inner<H> {
             Ok(header) => header,
             Err(future) => {
                 self.table.give_back(slot);
+                drop(critical);
                 drop(future);
                 return Err(SpawnError::OutOfMemory);
             }
@@ -241,11 +256,12 @@ impl<H: Host> Inner<H> {
         }
         // SAFETY: the coroutine has this output, and the word counts the handle.
         let handle = unsafe { JoinHandle::new(slot, id) };
-        home.trace(header, State::Created);
+        home.trace(header, Step::Spawned);
         if options.start {
             // SAFETY: `init` made the coroutine ours to enqueue.
             unsafe { Vcpu::admit(header) };
         }
+        drop(critical);
         Ok(handle)
     }
 
@@ -298,7 +314,7 @@ pub(super) unsafe fn discard<H: Host>(coroutine: NonNull<Header<H>>) {
     unsafe {
         let end = Header::cancel(coroutine);
         let vcpu = coroutine.as_ref().vcpu.load(Relaxed);
-        exit(&*vcpu, coroutine, end);
+        exit(&*vcpu, coroutine, end, None);
     }
 }
 

@@ -6,11 +6,12 @@ use crate::level::Level;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::Ordering::SeqCst;
 use crate::sync::fence;
+use crate::trace::Step;
 
 impl<H: Host> Vcpu<H> {
     /// Takes work from `victim`: the oldest of its most urgent wanted level, and
-    /// with `idle` up to half of that level.
-    pub(super) fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) {
+    /// with `idle` up to half of that level. False: nothing was left of it.
+    pub(super) fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) -> bool {
         let mut loot = [None; STEAL_MAX];
         let mut theirs = victim.locked();
         theirs.drain_inbox();
@@ -31,37 +32,40 @@ impl<H: Host> Vcpu<H> {
                 if let Some(coroutine) = place {
                     // SAFETY: out of the queue, so owned by us.
                     let header = unsafe { coroutine.as_ref() };
-                    header
-                        .vcpu
-                        .store(core::ptr::from_ref(self).cast_mut(), Relaxed);
+                    header.moves_to(self);
                 }
             }
             theirs.publish();
         }
+        theirs.ask_to_give_way();
         drop(theirs);
         victim.look_again();
         if bits == 0 {
-            return;
+            return false;
         }
         let mut mine = self.locked();
         for coroutine in loot.into_iter().flatten() {
+            let from = victim.index;
+            self.trace(coroutine, Step::Stolen { from });
             // SAFETY: owned and in no queue.
             unsafe { mine.enqueue_arrived(coroutine) };
             let stolen = &self.counters.stolen;
             stolen.store(stolen.load(Relaxed) + 1, Relaxed);
         }
         mine.publish();
+        true
     }
 
-    /// Another thread than its own has moved the inbox into the ready queues. Between
-    /// the two the vCPU may have looked at both, found nothing, and parked; what is
-    /// pinned to it nobody else would take.
+    /// Another thread than its own has moved the inbox into the ready queues, or shown a
+    /// level that changed in the inbox. Meanwhile the vCPU may have looked at both, found
+    /// nothing, and parked; what is pinned to it nobody else would take, and its bitmap
+    /// would say for ever what is over.
     ///
     /// Either it saw the published queues after it had set its flag, or we see the
     /// flag here, after they were published.
     pub(crate) fn look_again(&self) {
         fence(SeqCst);
-        if self.is_parked() && self.ready.load(Relaxed) != 0 {
+        if self.is_parked() && self.bitmap() != 0 {
             self.kick();
         }
     }
@@ -77,6 +81,11 @@ impl<H: Host> Vcpu<H> {
                 let next = (movable != 0)
                     .then(|| Level::from_stored(movable.trailing_zeros() as u8))
                     .and_then(|level| locked.queues().pop_movable(level));
+                if let Some(coroutine) = next {
+                    // Under the lock: a change of its level finds it in a queue or on its way to the heir.
+                    // SAFETY: out of the queue, so owned by us.
+                    unsafe { coroutine.as_ref() }.moves_to(heir);
+                }
                 locked.publish();
                 next
             };

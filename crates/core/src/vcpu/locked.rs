@@ -4,6 +4,7 @@
 
 use core::ptr::NonNull;
 
+use super::search::{NO_SURPLUS, SURPLUS};
 use super::{COARSE_POLLS, Guarded, PREEMPT_HOST, PREEMPT_WAKE, Vcpu};
 use crate::coroutine::{Header, State};
 use crate::host::Host;
@@ -40,7 +41,15 @@ impl<'a, H: Host> Locked<'a, H> {
         }
         if vcpu.movable.load(Relaxed) != movable {
             vcpu.movable.store(movable, Release);
+            if movable == 0 && vcpu.surplus.load(Relaxed) != NO_SURPLUS {
+                vcpu.surplus.store(NO_SURPLUS, Relaxed);
+            }
         }
+    }
+
+    /// The last reading of the clock.
+    pub(super) fn now(&mut self) -> u64 {
+        self.guarded().now
     }
 
     /// Reads the clock, unless polls are so short that every fourth reading is
@@ -68,8 +77,13 @@ impl<'a, H: Host> Locked<'a, H> {
             guarded.coarse = each < domain.config.coarse_below;
         }
         guarded.polls = 0;
+        let was_unserved = vcpu.seems_unserved(now);
         guarded.now = now.max(guarded.now);
         vcpu.clock.store(guarded.now, Relaxed);
+        if was_unserved {
+            // A vCPU that goes to sleep sees that this one is served, or is seen by the next pick.
+            fence(SeqCst);
+        }
     }
 
     /// Moves the inbox into the ready queues.
@@ -87,6 +101,19 @@ impl<'a, H: Host> Locked<'a, H> {
             unsafe { self.enqueue_arrived(coroutine) };
         }
         self.publish();
+    }
+
+    /// Another thread than the vCPU's own has drained the inbox: what is more urgent than
+    /// the poll under way does not show there any more ([`Vcpu::need_preempt`]).
+    pub(super) fn ask_to_give_way(&mut self) {
+        let vcpu = self.vcpu;
+        let ready = self.queues().ready();
+        if ready != 0
+            && ready.trailing_zeros() < u32::from(vcpu.running.load(Relaxed))
+            && vcpu.is_polling()
+        {
+            vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
+        }
     }
 
     /// # Safety
@@ -153,8 +180,16 @@ impl<'a, H: Host> Locked<'a, H> {
         level
     }
 
-    /// Is what is left worth waking another vCPU?
-    pub(super) fn has_surplus(&mut self) -> bool {
+    /// Is what is left worth waking another vCPU? Then it may be taken.
+    pub(super) fn offers_surplus(&mut self) -> bool {
+        let surplus = self.has_surplus();
+        if surplus && self.vcpu.surplus.load(Relaxed) != SURPLUS {
+            self.vcpu.surplus.store(SURPLUS, Relaxed);
+        }
+        surplus
+    }
+
+    fn has_surplus(&mut self) -> bool {
         let threshold = self.vcpu.inner().config.notify_above;
         let guarded = self.guarded();
         let movable = guarded.queues.movable();
@@ -213,7 +248,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     /// The coroutine's levels have changed: gives it its place. False if it has
-    /// gone to another vCPU.
+    /// gone to another vCPU. O(1), whatever is queued or has arrived.
     ///
     /// # Safety
     /// The caller holds a reference to the coroutine.
@@ -221,7 +256,6 @@ impl<'a, H: Host> Locked<'a, H> {
         let vcpu = self.vcpu;
         // SAFETY: referenced, hence alive.
         let header = unsafe { coroutine.as_ref() };
-        self.drain_inbox();
         let new = header.update_level();
         // It may be on its way to another vCPU, which reads the level when it
         // arrives: then either it sees the new one, or we see where it went.
@@ -244,22 +278,30 @@ impl<'a, H: Host> Locked<'a, H> {
             if new.get() < vcpu.running.load(Relaxed) && vcpu.is_polling() {
                 vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
             }
-            if new.get() <= vcpu.running.load(Relaxed) && vcpu.attended.load(Relaxed) {
-                vcpu.attend();
-            }
         } else if vcpu.current.load(Relaxed) == header.slot_ptr().as_ptr() {
             let before = vcpu.running.load(Relaxed);
             if before == new.get() {
                 // As after most releases of a mutex.
                 return true;
             }
-            vcpu.running.store(new.get(), Relaxed);
+            vcpu.set_running(new.get());
             if self.queues().ready() & new.more_urgent_bits() != 0 {
                 vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
             }
             if before < new.get() && vcpu.attended.load(Relaxed) {
                 vcpu.attend();
             }
+            return true;
+        } else if header.slot().word.is_owned() {
+            // In the inbox, or on its way to it. It stays where it is, for whoever
+            // drains the inbox holds this lock and reads the level then; but its
+            // new level shows from now on.
+            vcpu.arriving.fetch_or(new.bit(), SeqCst);
+        } else {
+            return true;
+        }
+        if new.get() <= vcpu.running.load(Relaxed) && vcpu.attended.load(Relaxed) {
+            vcpu.attend();
         }
         true
     }

@@ -23,7 +23,7 @@ impl<H: Host> Vcpu<H> {
         // next pick clears it, and the bitmap of a parked vCPU is the truth.
         let work = !self.inbox.is_empty()
             || (self.ready.load(Relaxed) | self.arriving.load(Relaxed)) != 0
-            || (domain.active.load(Relaxed) > 1 && domain.victim(self, u64::MAX).is_some());
+            || (domain.active.load(Relaxed) > 1 && self.may_help(domain.host.now()));
         if work {
             self.unpark();
         }
@@ -32,8 +32,25 @@ impl<H: Host> Vcpu<H> {
 
     /// The wait is over, for whatever reason.
     pub fn unpark(&self) {
+        self.watch_again();
         if self.parked.swap(false, SeqCst) {
             self.inner().idle.fetch_sub(1, SeqCst);
+        }
+        // The next pick looks at who watches: see `search`.
+        fence(SeqCst);
+    }
+
+    /// Something that may move has become ready here while a poll is under way that does not let it run soon: a parked
+    /// vCPU is to have it, if there is one. A fence and a load, otherwise. A host calls it before a poll of its own turns to
+    /// something that may take for ever: a kernel, before it goes to user mode.
+    ///
+    /// Whoever parks raises `idle`, then looks for work on all vCPUs ([`Vcpu::prepare_park`]); here what is ready was
+    /// published before `idle` is read; both sequentially consistent, so one of them sees the other.
+    pub fn announce(&self) {
+        fence(SeqCst);
+        let domain = self.inner();
+        if domain.idle.load(Relaxed) != 0 && self.may_give() != 0 {
+            domain.notify_idle(self);
         }
     }
 

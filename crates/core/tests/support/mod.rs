@@ -23,6 +23,8 @@ use upshift_core::{
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<TestHost>>>> = const { Cell::new(None) };
+    /// How often this thread has entered and not left.
+    static ENTERED: Cell<u32> = const { Cell::new(0) };
 }
 
 #[derive(Default)]
@@ -57,6 +59,12 @@ unsafe impl Host for TestHost {
     fn watched(&self, _: usize, poll: &upshift_core::Poll, ended: u64) {
         self.watched.lock().unwrap().push((*poll, ended));
     }
+    fn enter() {
+        ENTERED.set(ENTERED.get() + 1);
+    }
+    fn leave() {
+        ENTERED.set(ENTERED.get() - 1);
+    }
     fn relax(&self, _: u32) {
         std::thread::yield_now();
     }
@@ -67,6 +75,11 @@ unsafe impl Host for TestHost {
 
 pub fn domain(config: Config) -> Domain<TestHost> {
     Domain::new(TestHost::default(), config)
+}
+
+/// May the calling thread not be interrupted now?
+pub fn is_critical() -> bool {
+    ENTERED.get() != 0
 }
 
 /// Makes the calling thread serve the vCPU for the time of `f`.

@@ -24,7 +24,7 @@ pub use directory::{SocketName, socket_dir, sockets};
 pub use longest::to_tracing;
 pub use longest::{Stall, to_stderr};
 #[cfg(feature = "observe")]
-pub use view::{PROTOCOL, View};
+pub use view::{PROTOCOL, Recording, View};
 
 pub(crate) use longest::{Longest, OnStall};
 pub(crate) use span::traced;

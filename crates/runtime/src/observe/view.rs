@@ -1,14 +1,17 @@
-//! The socket that `upshift top` attaches to: one thread, which answers snapshots.
+//! The socket that `upshift top` attaches to: one thread, which answers snapshots and recordings.
 //!
 //! ```text
 //!   client: metrics\n   ─►   server: {"protocol":1,"pid":…,"name":…,"metrics":{…}}\n
+//!   client: record\n    ─►   server: {"protocol":1,"recording":true}\n
+//!   client: timeline\n  ─►   server: {"protocol":1,"timeline":{…}}\n: what was recorded, which ends with it
 //!   client: anything    ─►   server: {"error":"…"}\n, and the connection is closed
 //! ```
 //!
 //! Only processes of the same user, and of root, are answered (SO_PEERCRED). What a
 //! client can do is bounded: [`CLIENTS`] at a time, [`REQUEST`] bytes of request, one
-//! answer in [`PACE`], one answer at a time; who does not take it within [`PATIENCE`],
-//! or asks for nothing for [`SILENCE`], is dropped. The thread sleeps in `poll`, and
+//! answer in [`PACE`], one answer at a time; a client that does not take it within [`PATIENCE`], and a second for each
+//! [`BYTES_PER_SECOND`], or asks for nothing for [`SILENCE`], is dropped. There is one recording at a time, of [`EVENTS`]
+//! events in all; it ends with its client. The thread sleeps in `poll`, and
 //! takes snapshots, which stop nobody; it never enters a vCPU.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -26,6 +29,7 @@ use super::directory;
 use crate::affinity::{self, Mask};
 use crate::metrics::{self, Metrics};
 use crate::runtime::Shared;
+use crate::trace::{Timeline, Trace};
 
 /// The version of what is answered; it changes when a name or a unit does.
 pub const PROTOCOL: u32 = 1;
@@ -34,6 +38,9 @@ const REQUEST: usize = 64;
 const PACE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(2);
 const SILENCE: Duration = Duration::from_secs(60);
+const BYTES_PER_SECOND: u64 = 4 << 20;
+/// 10 MiB of records.
+const EVENTS: usize = 1 << 18;
 
 /// How many runtimes of this process have had a socket.
 static RUNTIMES: AtomicU32 = AtomicU32::new(0);
@@ -51,6 +58,15 @@ pub struct View {
     pub version: String,
     /// The snapshot.
     pub metrics: Metrics,
+}
+
+/// An answer: what was recorded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Recording {
+    /// [`PROTOCOL`].
+    pub protocol: u32,
+    /// What happened.
+    pub timeline: Timeline,
 }
 
 /// The thread and its socket, which go with this.
@@ -113,6 +129,60 @@ struct Client {
     ready_at: Instant,
     /// Dropped at this time if nothing changes.
     until: Instant,
+    /// The recording that it has asked for, and not fetched.
+    recording: Option<Running>,
+}
+
+/// A recording that is under way, and ends with this.
+struct Running(Trace);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Answers a request: `Err` says why not. `None`: the runtime is gone.
+fn answer(
+    request: &[u8],
+    recording: &mut Option<Running>,
+    shared: &Weak<Shared>,
+) -> Option<Result<String, String>> {
+    let shared = shared.upgrade()?;
+    let text = match request {
+        b"metrics" => serde_json::to_string(&View {
+            protocol: PROTOCOL,
+            pid: std::process::id(),
+            name: shared.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            metrics: metrics::collect(&shared),
+        }),
+        b"record" => {
+            let trace = Trace::new(&shared);
+            if trace.is_on() {
+                return Some(Err("a recording is under way already".into()));
+            }
+            let rings = shared.domain.vcpus().count() + 1;
+            if let Err(error) = trace.start((EVENTS / rings).max(1)) {
+                return Some(Err(format!("no memory for a recording: {error}")));
+            }
+            *recording = Some(Running(trace));
+            serde_json::to_string(&serde_json::json!({ "protocol": PROTOCOL, "recording": true }))
+        }
+        b"timeline" => match recording.take() {
+            None => return Some(Err("nothing was recorded: ask to `record` first".into())),
+            Some(running) => serde_json::to_string(&Recording {
+                protocol: PROTOCOL,
+                timeline: running.0.snapshot(),
+            }),
+        },
+        _ => {
+            let why =
+                "unknown request: there are `metrics`, `record` and `timeline`, one per answer";
+            return Some(Err(why.into()));
+        }
+    };
+    text.ok().map(Ok)
 }
 
 impl Client {
@@ -127,6 +197,7 @@ impl Client {
             last: false,
             ready_at: now,
             until: now + SILENCE,
+            recording: None,
         };
         if !is_ours(&client.stream) {
             client.refuse("only the user of the process, and root, may look at it");
@@ -138,7 +209,8 @@ impl Client {
         text.push('\n');
         self.answer = text.into_bytes();
         self.sent = 0;
-        self.until = Instant::now() + PATIENCE;
+        let length = Duration::from_secs(self.answer.len() as u64 / BYTES_PER_SECOND);
+        self.until = Instant::now() + PATIENCE + length;
     }
 
     fn refuse(&mut self, why: &str) {
@@ -157,14 +229,14 @@ impl Client {
     }
 
     /// Goes on with the client. False: it is over.
-    fn go_on(&mut self, snapshot: &mut dyn FnMut() -> Option<String>) -> bool {
-        if self.answer.is_empty() && Instant::now() >= self.ready_at && !self.read(snapshot) {
+    fn go_on(&mut self, shared: &Weak<Shared>) -> bool {
+        if self.answer.is_empty() && Instant::now() >= self.ready_at && !self.read(shared) {
             return false;
         }
         self.write()
     }
 
-    fn read(&mut self, snapshot: &mut dyn FnMut() -> Option<String>) -> bool {
+    fn read(&mut self, shared: &Weak<Shared>) -> bool {
         let mut bytes = [0; REQUEST];
         match (&self.stream).read(&mut bytes) {
             Ok(0) => return false,
@@ -177,16 +249,19 @@ impl Client {
             }
             return true;
         };
-        let is_metrics = self.request[..end].trim_ascii() == b"metrics";
-        self.request.drain(..=end);
-        if !is_metrics || self.request.len() > REQUEST {
-            self.refuse("unknown request: the one there is, is `metrics`, once per answer");
-            return true;
-        }
-        let Some(text) = snapshot() else {
-            return false;
+        let request: Vec<u8> = self.request.drain(..=end).collect();
+        let text = if self.request.len() > REQUEST {
+            Err("unknown request: one for each answer".into())
+        } else {
+            match answer(request.trim_ascii(), &mut self.recording, shared) {
+                Some(answered) => answered,
+                None => return false,
+            }
         };
-        self.answer(text);
+        match text {
+            Ok(text) => self.answer(text),
+            Err(why) => self.refuse(&why),
+        }
         self.ready_at = Instant::now() + PACE;
         true
     }
@@ -234,17 +309,6 @@ fn is_ours(stream: &UnixStream) -> bool {
 
 fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
     let mut clients: Vec<Client> = Vec::new();
-    let mut snapshot = || {
-        let shared = shared.upgrade()?;
-        let view = View {
-            protocol: PROTOCOL,
-            pid: std::process::id(),
-            name: shared.name.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            metrics: metrics::collect(&shared),
-        };
-        serde_json::to_string(&view).ok()
-    };
     loop {
         let now = Instant::now();
         clients.retain(|client| client.until > now);
@@ -278,7 +342,7 @@ fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
         let mut events = fds[2..].iter().map(|fd| fd.revents);
         clients.retain_mut(|client| match events.next() {
             Some(0) | None => true,
-            Some(_) => client.go_on(&mut snapshot),
+            Some(_) => client.go_on(shared),
         });
         if fds[1].revents != 0 {
             match listener.accept() {

@@ -17,10 +17,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use upshift_core::{Polled, Running, Yielded};
 use upshift_ring::{Owner, Ring};
 
-use super::seat::{futex_wait, futex_wait_for, futex_wake};
 use super::split::Split;
 use crate::context;
 use crate::coop;
+use crate::futex::{futex_wait, futex_wait_for, futex_wake};
 use crate::host::Linux;
 
 const ABSENT: u32 = 0;

@@ -56,8 +56,9 @@ use std::time::Duration;
 use upshift_elevate::{CalibrateError, Calibration};
 
 pub use seat::NoSuspend;
-pub(crate) use seat::{Critical, enter, is_seated, leave};
+pub(crate) use seat::is_seated;
 pub(crate) use serve::waits_here;
+pub(crate) use service::answer_here;
 pub(crate) use split::{Settings, Split};
 
 /// Whether a vCPU may interrupt a poll that overruns.

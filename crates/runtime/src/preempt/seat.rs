@@ -1,9 +1,7 @@
 //! A seat: one thread of a preemptible vCPU, and its permit to use what the
 //! threads of the vCPU share.
 //!
-//! Everything in this crate and in the core that touches the vCPU is bracketed by
-//! [`enter`] and [`leave`] (a nanosecond; nothing on other threads). A seat whose
-//! poll was suspended waits in `enter` until it is resumed.
+//! A seat whose poll was suspended waits in [`permit::enter`] until it is resumed.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -17,6 +15,8 @@ use upshift_ring::Owner;
 
 use super::split::Split;
 use crate::clock;
+use crate::futex::{futex_wait, futex_wake};
+use crate::permit::{self, Critical};
 
 thread_local! {
     static SEAT: Cell<*const Seat> = const { Cell::new(null()) };
@@ -85,6 +85,8 @@ impl Seat {
     /// The seat outlives the thread, or [`stand_up`] is called before.
     pub(super) unsafe fn sit(&self) {
         SEAT.set(self);
+        // SAFETY: passed on.
+        let _ = unsafe { permit::hold(&self.permit, Split::tell_sentinel) };
     }
 
     /// Waits until told what to do.
@@ -133,49 +135,12 @@ impl Seat {
 /// The calling thread leaves its seat.
 pub(super) fn stand_up() {
     SEAT.set(null());
+    permit::release();
 }
 
 /// Has the calling thread a seat? Then what it polls may go on on other threads.
 pub(crate) fn is_seated() -> bool {
     !SEAT.get().is_null()
-}
-
-/// The calling thread begins to use what its vCPU's threads share.
-#[inline]
-pub(crate) fn enter() {
-    let seat = SEAT.get();
-    if !seat.is_null() {
-        // SAFETY: a seat is there while a thread sits on it.
-        unsafe { &*seat }.permit.enter();
-    }
-}
-
-/// The end of what [`enter`] began.
-#[inline]
-pub(crate) fn leave() {
-    let seat = SEAT.get();
-    // SAFETY: a seat is there while a thread sits on it.
-    if !seat.is_null() && unsafe { &*seat }.permit.leave() {
-        Split::tell_sentinel();
-    }
-}
-
-/// From [`enter`] to [`leave`].
-pub(crate) struct Critical(());
-
-impl Critical {
-    #[inline]
-    pub(crate) fn enter() -> Critical {
-        enter();
-        Critical(())
-    }
-}
-
-impl Drop for Critical {
-    #[inline]
-    fn drop(&mut self) {
-        leave();
-    }
 }
 
 /// While it lives, the poll that made it is not suspended: for a few microseconds
@@ -214,38 +179,6 @@ impl Drop for NoSuspend {
             let _critical = Critical::enter();
             seat.guards.store(seat.guards.load(Relaxed) - 1, Release);
         }
-    }
-}
-
-/// Waits while the word is `value`; may return early.
-pub(super) fn futex_wait(word: &AtomicU32, value: u32) {
-    futex(word, libc::FUTEX_WAIT, value, None);
-}
-
-/// The same, for at most so many ns.
-pub(super) fn futex_wait_for(word: &AtomicU32, value: u32, nanos: u64) {
-    let time = libc::timespec {
-        tv_sec: (nanos / 1_000_000_000) as i64,
-        tv_nsec: (nanos % 1_000_000_000) as i64,
-    };
-    futex(word, libc::FUTEX_WAIT, value, Some(&time));
-}
-
-/// Wakes the thread that waits for the word.
-pub(super) fn futex_wake(word: &AtomicU32) {
-    futex(word, libc::FUTEX_WAKE, 1, None);
-}
-
-fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, time: Option<&libc::timespec>) {
-    // SAFETY: word and time live for the length of the call. All errors mean: look again.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            operation | libc::FUTEX_PRIVATE_FLAG,
-            value,
-            time.map_or(null(), std::ptr::from_ref),
-        );
     }
 }
 

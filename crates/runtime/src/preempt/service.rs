@@ -17,13 +17,13 @@
 use std::cell::UnsafeCell;
 use std::io;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use upshift_elevate::{Elevated, Priority};
 
-use super::seat::{futex_wait_for, futex_wake};
+use crate::futex::{futex_wait_for, futex_wake};
+use crate::interrupt;
 
 const IDLE: u32 = 0;
 const REQUESTED: u32 = 1;
@@ -74,11 +74,11 @@ impl Service {
     /// # Safety
     /// The service outlives the thread, or [`retire`] is called before.
     pub(super) unsafe fn attend(&self) -> io::Result<()> {
-        let signal = install()?;
+        interrupt::claim()?;
         SERVICE.with(|service| service.store(std::ptr::from_ref(self).cast_mut(), Relaxed));
         // SAFETY: cannot fail.
         self.owner.store(unsafe { libc::gettid() } as u32, Release);
-        unblock(signal)
+        Ok(())
     }
 
     /// Has the owner do `job`; false: it does not answer, and will not do it. `owner`: its elevation; `service`: the
@@ -90,22 +90,13 @@ impl Service {
         service: Priority,
         back_to: Priority,
     ) -> bool {
-        let Ok(signal) = install() else { return false };
         // SAFETY: only the lifetime is forgotten: the job is done or withdrawn when this returns.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
         // SAFETY: IDLE, and we are the only requester.
         unsafe { *self.job.get() = Some(job) };
         self.back_to.store(u32::from(back_to.get()), Relaxed);
         self.state.store(REQUESTED, Release);
-        // SAFETY: no pointers; a thread that is gone answers ESRCH.
-        unsafe {
-            libc::syscall(
-                libc::SYS_tgkill,
-                libc::getpid(),
-                self.owner.load(Relaxed) as libc::pid_t,
-                signal,
-            );
-        }
+        interrupt::send(self.owner.load(Relaxed));
         if self.state.load(Acquire) != DONE {
             // Without rights the owner answers when it gets the CPU: we sleep below.
             let _ = owner.set(service);
@@ -178,64 +169,12 @@ pub(super) fn retire() {
     SERVICE.with(|service| service.store(null_mut(), Relaxed));
 }
 
-extern "C" fn handler(_: libc::c_int) {
-    // SAFETY: the thread's own errno.
-    let errno = unsafe { *libc::__errno_location() };
+/// The calling thread has been interrupted: it answers, if it is to.
+pub(crate) fn answer_here() {
     SERVICE.with(|service| {
         // SAFETY: set while the service is there.
         if let Some(service) = unsafe { service.load(Relaxed).as_ref() } {
             service.answer();
         }
     });
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-}
-
-/// The signal, with its handler in place: the last real-time signal that nobody
-/// uses. System calls of a poll that it interrupts are restarted.
-fn install() -> io::Result<libc::c_int> {
-    static SIGNAL: OnceLock<Option<libc::c_int>> = OnceLock::new();
-    SIGNAL
-        .get_or_init(|| {
-            (libc::SIGRTMIN() + 1..libc::SIGRTMAX())
-                .rev()
-                .find(|signal| claim(*signal))
-        })
-        .ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                "no preemption: all real-time signals have handlers; leave one free",
-            )
-        })
-}
-
-fn claim(signal: libc::c_int) -> bool {
-    // SAFETY: all-zero is a valid value of this plain struct.
-    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: pointers to locals.
-    let known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) } == 0;
-    if !known || before.sa_sigaction != libc::SIG_DFL {
-        return false;
-    }
-    // SAFETY: as above.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler as *const () as usize;
-    action.sa_flags = libc::SA_RESTART;
-    // SAFETY: pointers to locals; the handler is async-signal-safe.
-    unsafe { libc::sigaction(signal, &raw const action, null_mut()) == 0 }
-}
-
-fn unblock(signal: libc::c_int) -> io::Result<()> {
-    // SAFETY: plain data; pointers to locals.
-    let result = unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, signal);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, null_mut())
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(result))
-    }
 }

@@ -18,7 +18,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::preempt::Critical;
+use crate::permit::Critical;
 
 /// Attempts that only spin.
 const SPINS: u32 = 64;

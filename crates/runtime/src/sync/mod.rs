@@ -36,6 +36,7 @@ mod notify;
 pub mod oneshot;
 mod park;
 mod semaphore;
+mod spare;
 mod wait_queue;
 
 use std::task::{Context, Waker};
@@ -52,6 +53,7 @@ pub use notify::{Notified, Notify};
 pub use semaphore::{
     Acquire, AcquireError, AcquireOwned, OwnedPermit, Permit, Semaphore, TryAcquireError,
 };
+pub(crate) use spare::Spare;
 
 /// May a future that could complete do so, or must it give way first? Then it
 /// gives its locks back, wakes itself and returns `Pending`.

@@ -21,13 +21,19 @@
 //!
 //! * A contended mutex is never free: nobody can take it before its next holder.
 //! * CONTENDED is set before anybody is in the queue, so 2 cannot miss a waiter.
+//! * Ids are those of one runtime, the mutex's *home*: the first that takes it. Holders
+//!   and waiters of other runtimes have no name here, and neither lend nor are lent to.
+//!   The home changes only when its runtime is gone, by an unnamed holder, with nobody in
+//!   the queue: so a word never outlives the home that gives it its meaning.
+//! * Whoever the word names counts the mutex among its locks, from before the word
+//!   says so until after: so what it is lent for one lock does not end with another.
 //! * A waiter lends under the queue's lock, and a holder with waiters goes through
 //!   that lock before it reports the release: what was lent to it for this mutex
 //!   ends with this mutex.
 //! * A future that was handed the mutex and is dropped instead of polled does 4.
 //!
 //! Uncontended: two atomic read-modify-writes, and what the scheduler does to know
-//! how many locks a coroutine holds.
+//! how many locks a coroutine holds. A guard may be dropped on any thread.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -41,16 +47,19 @@ use upshift_core::CoroutineId;
 
 use super::atomic::{AtomicU64, Ordering, const_fn};
 use super::lock::{Guard, Lock};
+use super::spare::Spare;
 use super::wait_queue::{Key, WaitQueue};
 use super::{may_proceed, waiting_level};
-use crate::context;
+use crate::context::{self, Taker};
 
 const FREE: u64 = 0;
 const CONTENDED: u64 = 1 << 31;
 const LOCKED: u64 = 1 << 30;
 const INDEX: u64 = LOCKED - 1;
-/// Locked outside of any coroutine.
+/// Locked by what has no name.
 const NOBODY: u64 = LOCKED | INDEX;
+/// The home of a mutex that no coroutine has taken yet.
+const NO_HOME: u64 = 0;
 
 /// The word of a mutex that `holder` has.
 #[inline]
@@ -74,6 +83,8 @@ fn holder(word: u64) -> Option<CoroutineId> {
 /// * A waiter *lends its level* to the coroutine that holds the lock, so that what
 ///   is urgent waits for the critical section only, not for everything of the
 ///   levels between (priority inversion).
+/// * Coroutines of several runtimes may share one. They lend within the runtime that
+///   used it first; when that is gone, within another.
 /// * There is no poisoning: when a coroutine panics the lock is given back and the
 ///   next holder sees the value as it was left.
 ///
@@ -99,6 +110,8 @@ fn holder(word: u64) -> Option<CoroutineId> {
 /// ```
 pub struct Mutex<T: ?Sized> {
     word: AtomicU64,
+    /// The number of the runtime whose ids are in the word and in the queue.
+    home: AtomicU64,
     waiters: Lock<WaitQueue<u64>>,
     value: UnsafeCell<T>,
 }
@@ -119,6 +132,7 @@ impl<T> Mutex<T> {
         pub const fn new(value: T) -> Mutex<T> {
             Mutex {
                 word: AtomicU64::new(FREE),
+                home: AtomicU64::new(NO_HOME),
                 waiters: Lock::new(WaitQueue::new()),
                 value: UnsafeCell::new(value),
             }
@@ -171,7 +185,10 @@ impl<T: ?Sized> Mutex<T> {
     /// ```
     #[inline]
     pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, TryLockError> {
-        self.take(context::current_id()).ok_or(TryLockError(()))
+        if self.word.load(Ordering::Relaxed) != FREE {
+            return Err(TryLockError(()));
+        }
+        self.take().ok_or(TryLockError(()))
     }
 
     /// The value: whoever has the mutex exclusively needs no lock.
@@ -187,20 +204,93 @@ impl<T: ?Sized> Mutex<T> {
 
     /// Transition 1.
     #[inline]
-    fn take(&self, me: Option<CoroutineId>) -> Option<MutexGuard<'_, T>> {
-        self.word
-            .compare_exchange(FREE, locked_by(me), Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            .then(|| self.taken())
+    fn take(&self) -> Option<MutexGuard<'_, T>> {
+        let (word, elsewhere) = self.name();
+        // Release too: who reads the word sees the home it belongs to.
+        let taken = self
+            .word
+            .compare_exchange(FREE, word, Ordering::AcqRel, Ordering::Relaxed);
+        if taken.is_err() {
+            self.forget(word);
+            return None;
+        }
+        if let Some(number) = elsewhere {
+            self.move_home(number);
+        }
+        Some(self.guard())
     }
 
-    /// The guard of a caller who has made the word its own.
+    /// The word of a mutex that the caller has, counted among its locks; with the
+    /// caller's runtime if that is not the home.
     #[inline]
-    fn taken(&self) -> MutexGuard<'_, T> {
-        context::lock_taken();
+    fn name(&self) -> (u64, Option<u64>) {
+        let home = self.home.load(Ordering::Relaxed);
+        match context::lock_taken(home) {
+            Taker::Named(id) => (self.word_of(id), None),
+            Taker::Elsewhere(number) if home == NO_HOME => self.settle(number),
+            Taker::Elsewhere(number) => (NOBODY, Some(number)),
+            Taker::Nobody => (NOBODY, None),
+        }
+    }
+
+    /// The word of a holder that has been counted.
+    #[inline]
+    fn word_of(&self, id: CoroutineId) -> u64 {
+        let word = locked_by(Some(id));
+        if word == NOBODY {
+            // An index that does not fit.
+            context::lock_released(self.home.load(Ordering::Relaxed), id);
+        }
+        word
+    }
+
+    /// The first coroutine: no word and no waiter has had a name yet.
+    #[cold]
+    fn settle(&self, number: u64) -> (u64, Option<u64>) {
+        let settled =
+            self.home
+                .compare_exchange(NO_HOME, number, Ordering::Relaxed, Ordering::Relaxed);
+        match settled {
+            Ok(_) => self.name(),
+            Err(home) if home == number => self.name(),
+            Err(_) => (NOBODY, None),
+        }
+    }
+
+    /// The caller has the mutex without a name, and is of this runtime: makes it the home
+    /// if the other one is gone.
+    #[cold]
+    fn move_home(&self, number: u64) {
+        if context::is_alive(self.home.load(Ordering::Relaxed)) {
+            return;
+        }
+        let waiters = self.waiters.lock();
+        if !waiters.is_empty() || self.word.load(Ordering::Relaxed) & !CONTENDED != NOBODY {
+            return;
+        }
+        // Whoever took it under the old name is being polled no more.
+        self.home.store(number, Ordering::Relaxed);
+        let (word, _) = self.name();
+        // The queue's lock is held, and the word is ours: nobody else changes it.
+        let contended = self.word.load(Ordering::Relaxed) & CONTENDED;
+        self.word.store(word | contended, Ordering::Release);
+        drop(waiters);
+    }
+
+    /// The caller has made the word its own.
+    #[inline]
+    fn guard(&self) -> MutexGuard<'_, T> {
         MutexGuard {
             mutex: self,
             exclusive: PhantomData,
+        }
+    }
+
+    /// The word names its holder no more.
+    #[inline]
+    fn forget(&self, word: u64) {
+        if let Some(id) = holder(word) {
+            context::lock_released(self.home.load(Ordering::Relaxed), id);
         }
     }
 
@@ -208,6 +298,8 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn unlock(&self) {
         let word = self.word.load(Ordering::Relaxed);
+        // While it is named the home stays; afterwards it may change.
+        let home = self.home.load(Ordering::Relaxed);
         let freed = word & CONTENDED == 0
             && self
                 .word
@@ -217,17 +309,22 @@ impl<T: ?Sized> Mutex<T> {
             self.hand_over(self.waiters.lock());
         }
         if let Some(id) = holder(word) {
-            context::lock_released(id);
+            context::lock_released(home, id);
         }
     }
 
     /// Transition 4.
     #[cold]
     fn hand_over(&self, mut waiters: Guard<'_, WaitQueue<u64>>) {
+        let home = self.home.load(Ordering::Relaxed);
         let mut next = FREE;
-        let waker = waiters.pop(|id| {
-            next = id;
-            id
+        let waker = waiters.pop(|word| {
+            next = match holder(word) {
+                // Its future has moved on, and it is gone.
+                Some(id) if !context::lock_granted(home, id) => NOBODY,
+                _ => word,
+            };
+            next
         });
         if !waiters.is_empty() {
             next |= CONTENDED;
@@ -279,7 +376,7 @@ impl<'a, T: ?Sized> Future for Locking<'a, T> {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                if let Some(guard) = self.mutex.take(context::current_id()) {
+                if let Some(guard) = self.mutex.take() {
                     return Poll::Ready(guard);
                 }
             }
@@ -295,8 +392,9 @@ impl<'a, T: ?Sized> Locking<'a, T> {
     #[cold]
     fn poll_contended(&mut self, cx: &mut Context<'_>) -> Option<Poll<MutexGuard<'a, T>>> {
         let mutex = self.mutex;
-        let me = context::current_id();
+        let mut waker = Spare::of(cx.waker());
         let mut waiters = mutex.waiters.lock();
+        let home = mutex.home.load(Ordering::Relaxed);
         let word = match self.key {
             Some(key) if waiters.granted(key) => {
                 if !may_proceed() {
@@ -304,30 +402,33 @@ impl<'a, T: ?Sized> Locking<'a, T> {
                     cx.waker().wake_by_ref();
                     return Some(Poll::Pending);
                 }
-                let _ = waiters.release(key);
+                let granted = waiters.release(key).granted.unwrap_or(NOBODY);
                 self.key = None;
-                // The future may have moved to another coroutine.
-                let contended = if waiters.is_empty() { 0 } else { CONTENDED };
-                mutex
-                    .word
-                    .store(locked_by(me) | contended, Ordering::Relaxed);
+                if holder(granted) != context::current_in(home) {
+                    // The future has moved to another coroutine.
+                    let (word, _) = mutex.name();
+                    let contended = if waiters.is_empty() { 0 } else { CONTENDED };
+                    mutex.word.store(word | contended, Ordering::Release);
+                    mutex.forget(granted);
+                }
                 drop(waiters);
-                return Some(Poll::Ready(mutex.taken()));
+                return Some(Poll::Ready(mutex.guard()));
             }
             Some(_) => mutex.word.load(Ordering::Relaxed),
             None => mutex.contend()?,
         };
         let before = match self.key {
-            Some(key) => waiters.refresh(key, waiting_level(), cx.waker()),
+            Some(key) => waiters.refresh(key, waiting_level(), &mut waker),
             None => {
-                let waker = cx.waker().clone();
-                self.key = Some(waiters.insert(waiting_level(), locked_by(me), waker));
+                let waker = waker.take();
+                let me = locked_by(context::current_in(home));
+                self.key = Some(waiters.insert(waiting_level(), me, waker));
                 None
             }
         };
         // Under the queue's lock: see the module's third rule.
         if let Some(holder) = holder(word) {
-            context::lend_to_holder(holder);
+            context::lend_to_holder(home, holder);
         }
         drop(waiters);
         drop(before);
@@ -349,7 +450,7 @@ impl<T: ?Sized> Mutex<T> {
             match self.word.compare_exchange_weak(
                 word,
                 word | CONTENDED,
-                Ordering::Relaxed,
+                Ordering::Acquire,
                 Ordering::Relaxed,
             ) {
                 Ok(_) => return Some(word | CONTENDED),
@@ -377,14 +478,11 @@ impl<T: ?Sized> Locking<'_, T> {
             drop(waiters);
             return;
         };
+        let home = self.mutex.home.load(Ordering::Relaxed);
         self.mutex.hand_over(waiters);
-        // What others lent us since the hand-over ends too.
-        let me = context::current_id();
-        if let Some(id) = me
-            && holder(word) == me
-        {
-            context::lock_taken();
-            context::lock_released(id);
+        // What others lent it since the hand-over ends too.
+        if let Some(id) = holder(word) {
+            context::lock_released(home, id);
         }
     }
 }

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::atomic::{AtomicU64, Ordering, const_fn};
 use super::lock::{Guard, Lock};
+use super::spare::Spare;
 use super::wait_queue::{Key, WaitQueue};
 use super::{may_proceed, waiting_level};
 
@@ -178,6 +179,7 @@ impl Notified<'_> {
 
     fn advance(&mut self, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
         let before;
+        let mut waker = Spare::of(cx.waker());
         let mut state = self.notify.state.lock();
         let here = match self.stage {
             Stage::Done => true,
@@ -207,12 +209,12 @@ impl Notified<'_> {
         }
         match self.stage {
             Stage::Waiting(key) => {
-                before = state.waiters.refresh(key, waiting_level(), cx.waker());
+                before = state.waiters.refresh(key, waiting_level(), &mut waker);
                 drop(state);
                 drop(before);
             }
             _ => {
-                let waker = cx.waker().clone();
+                let waker = waker.take();
                 self.stage =
                     Stage::Waiting(state.waiters.insert(waiting_level(), By::Nobody, waker));
             }

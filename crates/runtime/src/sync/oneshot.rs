@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::spare::Spare;
 use super::{Lock, may_proceed, park};
 
 struct State<T> {
@@ -61,10 +62,10 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 /// Registers a waker; returns the one to drop without the lock.
-fn register(place: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
+fn register(place: &mut Option<Waker>, waker: &mut Spare<'_>) -> Option<Waker> {
     match place {
         Some(before) if before.will_wake(waker) => None,
-        _ => place.replace(waker.clone()),
+        _ => place.replace(waker.take()),
     }
 }
 
@@ -117,6 +118,7 @@ impl<T> Sender<T> {
     /// [`closed`](Sender::closed) for hand-written futures. Only the last waker is
     /// woken.
     pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut waker = Spare::of(cx.waker());
         let mut state = self.shared.lock();
         if state.closed {
             let proceed = may_proceed();
@@ -127,7 +129,7 @@ impl<T> Sender<T> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let before = register(&mut state.sender, cx.waker());
+        let before = register(&mut state.sender, &mut waker);
         drop(state);
         drop(before);
         Poll::Pending
@@ -216,6 +218,7 @@ impl<T> Receiver<T> {
 impl<T> Future for Receiver<T> {
     type Output = Result<T, RecvError>;
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut waker = Spare::of(cx.waker());
         let mut state = self.shared.lock();
         if state.value.is_some() || state.sent || state.closed {
             if !may_proceed() {
@@ -226,7 +229,7 @@ impl<T> Future for Receiver<T> {
             state.closed = true;
             return Poll::Ready(state.value.take().ok_or(RecvError(())));
         }
-        let before = register(&mut state.receiver, cx.waker());
+        let before = register(&mut state.receiver, &mut waker);
         drop(state);
         drop(before);
         Poll::Pending

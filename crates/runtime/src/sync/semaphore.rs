@@ -16,6 +16,7 @@ use upshift_core::Level;
 
 use super::atomic::const_fn;
 use super::lock::{Guard, Lock};
+use super::spare::Spare;
 use super::wait_queue::{Key, WaitQueue};
 use super::{may_proceed, waiting_level};
 
@@ -264,6 +265,7 @@ impl Request {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), AcquireError>> {
         let level = waiting_level();
+        let mut waker = Spare::of(cx.waker());
         let mut state = semaphore.state.lock();
         let here = match self.key {
             Some(key) => state.waiters.granted(key),
@@ -283,7 +285,7 @@ impl Request {
                 }
             }
             Some(key) => {
-                let before = state.waiters.refresh(key, level, cx.waker());
+                let before = state.waiters.refresh(key, level, &mut waker);
                 // A change of level may have made another one the first.
                 semaphore.grant(state);
                 drop(before);
@@ -295,7 +297,7 @@ impl Request {
                 Poll::Ready(Ok(()))
             }
             None => {
-                let waker = cx.waker().clone();
+                let waker = waker.take();
                 let wish = Wish::Permits(self.permits);
                 self.key = Some(state.waiters.insert(level, wish, waker));
                 Poll::Pending

@@ -21,6 +21,8 @@ use std::task::Waker;
 
 use upshift_core::{LEVELS, Level};
 
+use super::spare::Spare;
+
 const NONE: u32 = u32::MAX;
 
 /// A future's node.
@@ -136,7 +138,12 @@ impl<P: Copy> WaitQueue<P> {
 
     /// The future has been polled again and still waits: its waker, and its level
     /// (then its place too) may have changed. Returns the waker it had before.
-    pub(crate) fn refresh(&mut self, key: Key, level: Level, waker: &Waker) -> Option<Waker> {
+    pub(crate) fn refresh(
+        &mut self,
+        key: Key,
+        level: Level,
+        waker: &mut Spare<'_>,
+    ) -> Option<Waker> {
         let inner = self.inner.as_mut()?;
         let node = inner.node(key.0);
         if !node.waiting {
@@ -144,7 +151,7 @@ impl<P: Copy> WaitQueue<P> {
         }
         let before = match &node.waker {
             Some(before) if before.will_wake(waker) => None,
-            _ => node.waker.replace(waker.clone()),
+            _ => node.waker.replace(waker.take()),
         };
         if node.level != level {
             inner.unlink(key.0);
@@ -281,7 +288,7 @@ mod tests {
                     6 if !naive.is_empty() => {
                         let at = index.index(naive.len());
                         let (before, number, key) = naive[at];
-                        queue.refresh(key, level(n), Waker::noop());
+                        queue.refresh(key, level(n), &mut Spare::of(Waker::noop()));
                         if before != level(n) {
                             naive.remove(at);
                             naive.push((level(n), number, key));

@@ -15,7 +15,7 @@ use std::task::Waker;
 
 pub(super) use super::wheel::Key;
 use super::wheel::Wheel;
-use crate::sync::Lock;
+use crate::sync::{Lock, Spare};
 
 /// No timer is armed.
 const NEVER: u64 = u64::MAX;
@@ -119,6 +119,7 @@ impl Timers {
     /// Arms a timer, on the thread that serves the vCPU.
     #[inline]
     pub(super) fn arm(&self, deadline: u64, waker: &Waker) -> Armed {
+        let mut waker = Spare::of(waker);
         let mut state = self.state.lock();
         if state.wheel.is_past(deadline) {
             return Armed::Past;
@@ -126,13 +127,14 @@ impl Timers {
         if state.closed {
             return Armed::Closed;
         }
-        let key = state.wheel.insert(deadline, waker.clone());
+        let key = state.wheel.insert(deadline, waker.take());
         self.advance(&state, deadline);
         Armed::At(key)
     }
 
     /// Has it fired? If not, this waker is woken in future.
     pub(super) fn poll(&self, key: Key, waker: &Waker) -> Fired {
+        let mut waker = Spare::of(waker);
         let mut state = self.state.lock();
         let Some(place) = state.wheel.get_mut(key) else {
             state.wheel.remove(key);
@@ -142,8 +144,8 @@ impl Timers {
                 Fired::Yes
             };
         };
-        if !place.will_wake(waker) {
-            let before = std::mem::replace(place, waker.clone());
+        if !place.will_wake(&waker) {
+            let before = std::mem::replace(place, waker.take());
             drop(state);
             drop(before);
         }

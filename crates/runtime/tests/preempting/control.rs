@@ -45,6 +45,39 @@ fn a_suspended_coroutine_shows_as_such() {
 }
 
 #[test]
+fn a_suspension_and_its_end_are_recorded() {
+    use upshift::trace::{Step, What};
+    let Some(runtime) = runtime() else { return };
+    let trace = runtime.handle().trace();
+    trace.start(1 << 14).unwrap();
+    let flag = Arc::new(AtomicBool::new(false));
+    let id = runtime.block_on(async {
+        let long = suspended(&runtime, &flag).await;
+        let id = long.id();
+        flag.store(true, Ordering::Relaxed);
+        assert!(long.await.unwrap());
+        id
+    });
+    trace.stop();
+    let timeline = trace.snapshot();
+    let of_it = timeline.events.iter().filter_map(|event| match event.what {
+        What::Coroutine(step, coroutine) if coroutine.id == id => Some((step, coroutine.by)),
+        _ => None,
+    });
+    let of_it: Vec<_> = of_it.collect();
+    let suspensions = of_it.iter().filter(|(step, _)| *step == Step::Suspended);
+    assert!(suspensions.count() > 0, "{of_it:?}");
+    for pair in of_it.windows(2) {
+        if pair[0].0 == Step::Suspended {
+            // By the thread that watches, and gone on with by one that serves.
+            assert_eq!(pair[0].1, None);
+            assert_eq!(pair[1], (Step::Resumed, Some(0)), "{of_it:?}");
+        }
+    }
+    assert_eq!(of_it.last().map(|last| last.0), Some(Step::Exited));
+}
+
+#[test]
 fn reprio_of_a_suspended_coroutine_decides_when_it_goes_on() {
     let Some(runtime) = runtime() else { return };
     let (flag, between) = (

@@ -9,8 +9,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use upshift_core::{
-    CoroutineId, Executor, Host, JoinHandle, Kind, Level, Priority, SpawnError, SpawnOptions,
-    State, Vcpu,
+    Change, CoroutineId, Executor, Host, JoinHandle, Kind, Level, Priority, SpawnError,
+    SpawnOptions, Vcpu,
 };
 
 use super::csr;
@@ -29,8 +29,10 @@ unsafe impl Host for KernelHost {
     }
 
     #[inline]
-    fn changed(&self, id: CoroutineId, level: Level, state: State) {
-        trace::coroutine(id, level, state.into());
+    fn changed(&self, change: &Change) {
+        if let Some(state) = change.step.entered() {
+            trace::coroutine(change.id, change.level, state.into());
+        }
     }
 
     #[inline]

@@ -122,9 +122,24 @@ impl Process {
         drop(ring);
         self.interrupt.store(true, SeqCst);
         if !users::interrupt(self) {
-            let threads = self.threads.lock();
-            users::raise(self, threads.places(), level);
+            self.raise(level);
         }
+    }
+
+    /// There is something of this level for it, and none of its threads runs in user mode or
+    /// is parked: one that is ready becomes as urgent, or the next that becomes ready.
+    pub(crate) fn raise(&self, level: Level) {
+        let threads = self.threads.lock();
+        users::raise(self, threads.places(), level);
+    }
+
+    /// Takes a thread out of the queue: it is on its way from there, as far as others see.
+    #[cfg(feature = "selftest")]
+    pub(crate) fn take_ready(&self) -> Option<Box<Thread>> {
+        let threads = self.threads.lock();
+        threads
+            .places()
+            .find_map(|place| users::remove(self, place))
     }
 
     /// Parks the thread until there is a completion or it is unparked. `Some`:
@@ -160,6 +175,11 @@ impl Process {
 
     /// Is a user interrupt pending? It is not any more.
     pub(super) fn take_interrupt(&self) -> bool {
-        self.interrupt.load(Relaxed) && self.interrupt.swap(false, SeqCst)
+        let pending = self.interrupt.load(Relaxed) && self.interrupt.swap(false, SeqCst);
+        if pending {
+            // Its program learns of what the next thread was to become urgent for.
+            self.pending_level.take();
+        }
+        pending
     }
 }

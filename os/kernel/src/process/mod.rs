@@ -54,7 +54,7 @@ use crate::arch::lock::IrqLock;
 use crate::arch::trap::UserContext;
 use crate::memory::PAGE;
 use crate::memory::space::AddressSpace;
-use crate::users::{self, Place};
+use crate::users::{self, PendingLevel, Place};
 use crate::waiters::until;
 use crate::{executor, switching};
 use calls::Calls;
@@ -87,6 +87,8 @@ pub(crate) struct Process {
     ring: IrqLock<Ring>,
     /// A user interrupt is pending.
     interrupt: AtomicBool,
+    /// What its next thread that becomes ready is raised to (`users.rs`).
+    pub(crate) pending_level: PendingLevel,
     /// The end of the memory it has asked for.
     heap_end: AtomicUsize,
 }
@@ -110,6 +112,7 @@ impl Process {
             calls: IrqLock::new(Calls::new()),
             ring: IrqLock::new(Ring::new()),
             interrupt: AtomicBool::new(false),
+            pending_level: PendingLevel::new(),
             heap_end: AtomicUsize::new(heap_end),
         })
     }
@@ -318,7 +321,7 @@ impl Process {
         loop {
             let place = self.threads.lock().take_place();
             match place {
-                Some(place) => users::remove(self, place),
+                Some(place) => drop(users::remove(self, place)),
                 None => break,
             }
         }

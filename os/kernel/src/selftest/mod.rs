@@ -56,6 +56,7 @@ tests! {
     executor::wake_of_a_dead_id_is_an_error,
     executor::burst_of_wakes_from_another_hart_loses_none,
     executor::idle_harts_take_work,
+    executor::raise_reaches_a_thread_on_its_way_to_the_queue,
     time::sleepers_wake_in_order_of_deadline,
     time::dropped_sleep_leaves_nothing_behind,
     time::timer_is_exact_under_icount,

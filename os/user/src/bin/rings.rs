@@ -1,6 +1,6 @@
 //! Four rings of 128 coroutines each, on one to five vCPUs: messages go round each
-//! ring, and every coroutine takes them out of its mailbox, looks at them and puts
-//! them into the next one's.
+//! ring, and every coroutine reads them from its pipe, looks at them and writes them into
+//! the next one's, by asynchronous calls (SharedScheduler, the experiment of the rings).
 //!
 //! The published system takes six times as long with five pollers on four harts as
 //! with four, because one of them is always stopped where others wait for it. `rings`
@@ -14,16 +14,12 @@
 
 extern crate alloc;
 
-use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
-use core::future::poll_fn;
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::task::Poll;
 
-use os_user::coroutine::{JoinHandle, spawn, wake};
+use os_user::coroutine::{JoinHandle, current, spawn};
 use os_user::cpu::{Cpu, alloc_cpu};
-use os_user::{Error, now, println, ticks_per_second};
+use os_user::{Error, Pipe, now, pipe, println, read, sys, ticks_per_second, write};
 
 os_user::coroutine_entry!(main);
 
@@ -31,115 +27,101 @@ const RINGS: usize = 4;
 const LINKS: usize = 128;
 const MOST_CPUS: usize = 5;
 
-/// Where a coroutine gets its messages, and its name.
-struct Mailbox {
-    /// Messages that it has not taken.
-    waiting: AtomicU64,
-    owner: AtomicU64,
-}
-
-type Ring = Arc<[Mailbox]>;
-
-/// How often all messages go round, and how often that is measured.
-fn sizes(messages: u64) -> (u64, usize) {
+/// How often all messages go round, how often that is measured, and on how few vCPUs.
+fn sizes(messages: u64) -> (u64, usize, usize) {
     match os_user::argument() {
-        b"short" => (48 / messages, 3),
-        _ => (320 / messages, 9),
+        b"short" => (4_u64.div_ceil(messages), 1, 3),
+        b"exact" => (8_u64.div_ceil(messages), 1, 4),
+        _ => (64 / messages, 9, 1),
     }
 }
 
 /// What a coroutine does with a message.
-fn look_at(message: u64) -> u64 {
-    (0..20).fold(message, |seen, n| core::hint::black_box(seen ^ n) ^ n)
-}
-
-impl Mailbox {
-    fn take(&self) -> Option<u64> {
-        let one_less = |waiting: u64| waiting.checked_sub(1);
-        self.waiting.fetch_update(Acquire, Relaxed, one_less).ok()
-    }
-
-    fn put(&self) {
-        self.waiting.fetch_add(1, Release);
-        // In the last turn it may have ended.
-        wake(self.owner.load(Relaxed));
-    }
+fn look_at(message: &mut [u8]) {
+    let byte = u64::from(message[0]);
+    let seen = (0..20).fold(byte, |seen, n| core::hint::black_box(seen ^ n) ^ n);
+    message[0] = seen as u8;
 }
 
 /// A coroutine of a ring: passes so many messages on.
-async fn link(ring: Ring, number: usize, messages: u64) -> u64 {
-    let (mine, next) = (&ring[number], &ring[(number + 1) % LINKS]);
+async fn link(from: Pipe, to: Pipe, messages: u64) -> Result<(), Error> {
+    let mut buffer = vec![0; 1];
     for _ in 0..messages {
-        let taken = poll_fn(|_| match mine.take() {
-            None => Poll::Pending,
-            Some(message) => Poll::Ready(message),
-        });
-        look_at(taken.await);
-        next.put();
+        let (result, mut message) = read!(from.reader, buffer, current()).await;
+        result?;
+        look_at(&mut message);
+        let (result, message) = write!(to.writer, message, current()).await;
+        result?;
+        buffer = message;
     }
-    messages
+    Ok(())
 }
 
-fn start_ring(messages: u64) -> Result<(Ring, Vec<JoinHandle<u64>>), Error> {
-    let mailbox = || Mailbox {
-        waiting: AtomicU64::new(0),
-        owner: AtomicU64::new(0),
-    };
-    let ring: Ring = (0..LINKS).map(|_| mailbox()).collect();
-    let mut links = Vec::new();
-    for number in 0..LINKS {
-        let link = spawn(link(ring.clone(), number, messages), None)?;
-        ring[number].owner.store(link.cid(), Relaxed);
-        links.push(link);
-    }
-    Ok((ring, links))
+type Links = Vec<JoinHandle<Result<(), Error>>>;
+
+/// The coroutines of a ring of pipes.
+fn start_ring(ring: &[Pipe], messages: u64) -> Result<Links, Error> {
+    let pairs = ring.iter().zip(ring.iter().cycle().skip(1));
+    pairs
+        .map(|(from, to)| spawn(link(*from, *to, messages), None))
+        .collect()
 }
 
 /// Ticks for so many turns of so many messages in each ring.
-async fn measure(messages: u64, turns: u64) -> Result<u64, Error> {
-    let mut rings = Vec::new();
-    for _ in 0..RINGS {
-        rings.push(start_ring(messages * turns)?);
+async fn measure(rings: &[Vec<Pipe>], messages: u64, turns: u64) -> Result<u64, Error> {
+    let mut links = Vec::new();
+    for ring in rings {
+        links.extend(start_ring(ring, messages * turns)?);
     }
     let start = now();
-    for (ring, _) in &rings {
+    for ring in rings {
         for n in 0..messages as usize {
-            ring[n * LINKS / messages as usize].put();
+            write!(ring[n * LINKS / messages as usize].writer, &[n as u8])?;
         }
     }
-    for (_, links) in rings {
-        for link in links {
-            link.await.ok_or(Error::NoProcess)?;
+    for link in links {
+        link.await.ok_or(Error::NoProcess)??;
+    }
+    let time = now() - start;
+    // Each message has come back to where it began.
+    for ring in rings {
+        for n in 0..messages as usize {
+            let mut byte = [0];
+            read!(ring[n * LINKS / messages as usize].reader, &mut byte)?;
         }
     }
-    Ok(now() - start)
+    Ok(time)
 }
 
-async fn with_cpus(count: usize, messages: u64, turns: u64) -> Result<u64, Error> {
+async fn with_cpus(
+    rings: &[Vec<Pipe>],
+    count: usize,
+    (messages, turns): (u64, u64),
+) -> Result<u64, Error> {
     let mut more: Vec<Cpu> = Vec::new();
     for _ in 1..count {
         more.push(alloc_cpu()?);
     }
-    let time = measure(messages, turns).await;
+    let time = measure(rings, messages, turns).await;
     for cpu in more {
         cpu.release()?;
     }
     time
 }
 
-async fn compare(messages: u64) -> Result<(), Error> {
-    let (turns, measurements) = sizes(messages);
+async fn compare(rings: &[Vec<Pipe>], messages: u64) -> Result<(), Error> {
+    let (turns, measurements, fewest) = sizes(messages);
     let mut times: [Vec<u64>; MOST_CPUS] = Default::default();
     for _ in 0..measurements {
-        for count in 1..=MOST_CPUS {
-            times[count - 1].push(with_cpus(count, messages, turns).await?);
+        for count in fewest..=MOST_CPUS {
+            times[count - 1].push(with_cpus(rings, count, (messages, turns)).await?);
         }
     }
     let medians = times.map(|mut times| {
         times.sort_unstable();
-        times[times.len() / 2]
+        times.get(times.len() / 2).copied().unwrap_or(0)
     });
-    for (less, ticks) in medians.iter().enumerate() {
+    for (less, ticks) in medians.iter().enumerate().skip(fewest - 1) {
         let micros = ticks * 1_000_000 / ticks_per_second();
         println!(
             "figure: rings of {messages}: {} vCPUs: {micros} microseconds",
@@ -152,11 +134,27 @@ async fn compare(messages: u64) -> Result<(), Error> {
 }
 
 async fn main() -> isize {
-    for messages in [1, 16] {
-        if let Err(error) = compare(messages).await {
+    match compare_all().await {
+        Ok(()) => 0,
+        Err(error) => {
             println!("rings: {error}");
-            return 1;
+            1
         }
     }
-    0
+}
+
+async fn compare_all() -> Result<(), Error> {
+    let mut rings = Vec::new();
+    for _ in 0..RINGS {
+        let ring: Result<Vec<Pipe>, Error> = (0..LINKS).map(|_| pipe()).collect();
+        rings.push(ring?);
+    }
+    for messages in [1, 16] {
+        compare(&rings, messages).await?;
+    }
+    for pipe in rings.into_iter().flatten() {
+        sys::close(pipe.reader)?;
+        sys::close(pipe.writer)?;
+    }
+    Ok(())
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::error::{SendError, TryRecvError, TrySendError};
+use crate::sync::spare::Spare;
 use crate::sync::wait_queue::{Key, WaitQueue};
 use crate::sync::{Lock, may_proceed, waiting_level};
 
@@ -139,6 +140,7 @@ impl<T> Chan<T> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError<T>>> {
         let before;
+        let mut waker = Spare::of(cx.waker());
         let mut state = self.state.lock();
         let granted = key.is_some_and(|key| state.waiting.granted(key));
         let here = granted || state.closed || (key.is_none() && state.has_room());
@@ -172,12 +174,12 @@ impl<T> Chan<T> {
         }
         match *key {
             Some(key) => {
-                before = state.waiting.refresh(key, waiting_level(), cx.waker());
+                before = state.waiting.refresh(key, waiting_level(), &mut waker);
                 drop(state);
                 drop(before);
             }
             None => {
-                let waker = cx.waker().clone();
+                let waker = waker.take();
                 *key = Some(state.waiting.insert(waiting_level(), (), waker));
             }
         }
@@ -210,6 +212,7 @@ impl<T> Chan<T> {
     }
 
     pub(super) fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut waker = Spare::of(cx.waker());
         let mut state = self.state.lock();
         if !state.messages.is_empty() && !may_proceed() {
             drop(state);
@@ -225,8 +228,8 @@ impl<T> Chan<T> {
             return Poll::Ready(None);
         }
         let before = match &state.receiver {
-            Some(before) if before.will_wake(cx.waker()) => None,
-            _ => state.receiver.replace(cx.waker().clone()),
+            Some(before) if before.will_wake(&waker) => None,
+            _ => state.receiver.replace(waker.take()),
         };
         drop(state);
         drop(before);

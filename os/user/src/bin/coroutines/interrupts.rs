@@ -96,15 +96,18 @@ pub(crate) async fn nothing_is_notified_to_who_is_draining() -> Outcome {
     // Let it call.
     yield_now().await;
     let files = [pipe.reader, pipe.writer];
-    let child = os_user::spawn("child", b"late 20000", &files, 10).map_err(text)?;
     let limit = now() + 40 * ticks_per_second();
     let before = asynchronous::interrupts();
-    let during = asynchronous::undisturbed(|| {
+    // The child starts when the program drains already: however soon its byte comes, it
+    // comes to that.
+    let (child, during) = asynchronous::undisturbed(|| {
+        let child = os_user::spawn("child", b"late 2000", &files, 10);
         while !asynchronous::has_completions() && now() < limit {}
         let end = now() + ticks_per_second() / 200;
         while now() < end {}
-        asynchronous::interrupts()
+        (child, asynchronous::interrupts())
     });
+    let child = child.map_err(text)?;
     ensure!(now() < limit, "the byte did not come");
     ensure!(during == before, "{} interrupts came", during - before);
     ensure!(reader.await == Some(Ok(1)), "the read is over");

@@ -1,0 +1,214 @@
+//! The section `conserve`: how long what is ready waits beside a worker that computes while another one idles.
+//!
+//! The programs print all samples of a kind; those of all rounds together become p50 (with the smallest and the largest p50
+//! of a round), p99 and the largest.
+
+use serde::Deserialize;
+
+use crate::micro;
+use crate::options::Options;
+use crate::peers::Built;
+use crate::results::{Figure, SectionResults};
+use crate::targets::{Row, at_most, row};
+
+/// The kinds with a target.
+const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
+/// Ours, without preemption: the other coroutine as urgent as the one that computes, less and more urgent.
+const OURS: [&str; 3] = ["upshift", "upshift, less urgent", "upshift, more urgent"];
+
+/// The samples of one kind in one round, in ns.
+#[derive(Debug, Deserialize)]
+struct Samples {
+    bench: String,
+    peer: String,
+    samples: Vec<u64>,
+}
+
+/// Runs all programs in turn, once for each round.
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+    let mut all: Vec<Samples> = Vec::new();
+    for round in 0..options.rounds {
+        for (name, program) in built.conserve() {
+            let name = format!("round {}: {name}", round + 1);
+            eprintln!("{name}");
+            let notes = &mut results.notes;
+            let taken = micro::undisturbed(&program, "conserve", &name, options, notes);
+            for Samples {
+                bench,
+                peer,
+                samples,
+            } in &taken
+            {
+                let p50 = quantile(samples, 0.5) / 1e3;
+                eprintln!("  {peer:<29} {bench:<18} {p50:>9.1} µs");
+            }
+            all.extend(taken);
+        }
+    }
+    results.figures = pooled(&all);
+}
+
+/// The smallest sample that so many are not above; 0 without samples.
+fn quantile(samples: &[u64], quantile: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let rank = (quantile * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).map_or(0.0, |&ns| ns as f64)
+}
+
+/// Three figures for each kind and runtime, in the order of the first round.
+fn pooled(all: &[Samples]) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = Vec::new();
+    for first in all {
+        let p50 = format!("{} p50", first.bench);
+        if figures
+            .iter()
+            .any(|f| f.bench == p50 && f.peer == first.peer)
+        {
+            continue;
+        }
+        let rounds = all
+            .iter()
+            .filter(|s| s.bench == first.bench && s.peer == first.peer);
+        let (mut samples, mut medians) = (Vec::new(), Vec::new());
+        for round in rounds {
+            samples.extend_from_slice(&round.samples);
+            medians.push(quantile(&round.samples, 0.5));
+        }
+        let figure = |bench: String, ns: f64, (min, max): (f64, f64)| Figure {
+            bench,
+            peer: first.peer.clone(),
+            ns,
+            min,
+            max,
+        };
+        let spread = (
+            medians.iter().copied().fold(f64::INFINITY, f64::min),
+            medians.iter().copied().fold(0.0, f64::max),
+        );
+        figures.push(figure(p50, quantile(&samples, 0.5), spread));
+        for (words, rank) in [("p99", 0.99), ("max", 1.0)] {
+            let ns = quantile(&samples, rank);
+            figures.push(figure(format!("{} {words}", first.bench), ns, (ns, ns)));
+        }
+    }
+    figures
+}
+
+fn find<'a>(found: &'a SectionResults, bench: &str, peer: &str) -> Option<&'a Figure> {
+    found
+        .figures
+        .iter()
+        .find(|f| f.bench == bench && f.peer == peer)
+}
+
+/// One row a runtime, one column a kind.
+pub(crate) fn table(found: &SectionResults) -> String {
+    let (mut kinds, mut peers): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    for figure in &found.figures {
+        if let Some(kind) = figure.bench.strip_suffix(" p50")
+            && !kinds.contains(&kind)
+        {
+            kinds.push(kind);
+        }
+        if !peers.contains(&figure.peer.as_str()) {
+            peers.push(&figure.peer);
+        }
+    }
+    let mut page = String::from(
+        "µs from spawn, wake, deadline or write until the other task runs, while a task on its worker computes for 20 ms and \
+         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest.\n\n",
+    );
+    page += &format!("| runtime | {} |\n", kinds.join(" | "));
+    page += &format!("|---{}|\n", "|---".repeat(kinds.len()));
+    for peer in peers {
+        let cell = |kind: &&str| {
+            let of = |words: &str| find(found, &format!("{kind} {words}"), peer);
+            let (p50, p99, max) = (of("p50")?, of("p99")?, of("max")?);
+            Some(format!(
+                "{:.0} ({:.0}–{:.0}) / {:.0} / {:.0}",
+                p50.ns / 1e3,
+                p50.min / 1e3,
+                p50.max / 1e3,
+                p99.ns / 1e3,
+                max.ns / 1e3,
+            ))
+        };
+        let cells: Vec<String> = kinds
+            .iter()
+            .map(|kind| cell(kind).unwrap_or("–".into()))
+            .collect();
+        page += &format!("| {peer} | {} |\n", cells.join(" | "));
+    }
+    page + "\n"
+}
+
+/// What was to be reached: the bound of conservation, for each kind, at the level where it is worst.
+pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
+    for kind in KINDS {
+        for (words, limit) in [("p50", 200.0), ("p99", 1000.0)] {
+            let of = |peer: &str| {
+                let figure = find(section, &format!("{kind} {words}"), peer)?;
+                Some(figure.ns / 1e3)
+            };
+            let ours: Option<Vec<f64>> = OURS.iter().map(|peer| of(peer)).collect();
+            let others = ["tokio-mt", "go", "smol"]
+                .into_iter()
+                .filter_map(|peer| Some(format!("{peer} {:.0}", of(peer)?)));
+            let others: Vec<String> = others.collect();
+            rows.push(row(
+                format!("conserve, {kind}: {words} ≤ {limit} µs, equal, less and more urgent"),
+                ours.map(|us| {
+                    let text: Vec<String> = us.iter().map(|us| format!("{us:.0}")).collect();
+                    let worst = us.iter().copied().fold(0.0, f64::max);
+                    let text = format!("{} µs; {}", text.join(" · "), others.join(", "));
+                    (text, at_most(worst, limit))
+                }),
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::targets::Verdict;
+
+    fn samples(peer: &str, samples: &[u64]) -> Samples {
+        Samples {
+            bench: "spawn".into(),
+            peer: peer.into(),
+            samples: samples.to_vec(),
+        }
+    }
+
+    #[test]
+    fn percentiles_are_those_of_all_rounds_together() {
+        let section = SectionResults {
+            figures: pooled(&[
+                samples("go", &[9_000, 1_000, 2_000]),
+                samples("go", &[3_000, 4_000, 5_000]),
+            ]),
+            ..SectionResults::default()
+        };
+        assert_eq!(section.figures.len(), 3);
+        assert!(table(&section).contains("| go | 3 (2–4) / 9 / 9 |"));
+    }
+
+    #[test]
+    fn the_worst_level_decides() {
+        let mut found = Vec::new();
+        let late = samples(OURS[1], &[20_000_000]);
+        let section = SectionResults {
+            figures: pooled(&[
+                samples(OURS[0], &[40_000]),
+                late,
+                samples(OURS[2], &[40_000]),
+            ]),
+            ..SectionResults::default()
+        };
+        rows(&section, &mut found);
+        assert_eq!(found[0].verdict, Verdict::Missed);
+        assert_eq!(found[2].verdict, Verdict::Unmeasured);
+    }
+}

@@ -1,0 +1,238 @@
+//! Conservation: how long something that is ready waits while one of two workers idles and the other one computes.
+//!
+//! In an iteration a *neighbour* sees to it that the *other* task waits on its own worker (spawned anew until the thread of
+//! its latest poll is the neighbour's, 20 times at most), sleeps so that everything parks, makes the other task ready, and
+//! computes for [`COMPUTE`] without giving way. Measured is the time from spawn, wake, deadline or write until the other
+//! task runs. Neighbours are fresh tasks, so a runtime knows nothing of how long they will take.
+//!
+//! A line for each kind, with all samples in ns: `{"bench":"spawn","peer":"smol","samples":[4100,…]}`.
+
+use std::future::Future;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use crate::micro::Cup;
+
+/// Iterations of each kind; one more comes before them and is thrown away.
+const ITERATIONS: usize = 35;
+/// How long the neighbour computes.
+const COMPUTE: Duration = Duration::from_millis(20);
+/// Until everything has parked.
+const SETTLE: Duration = Duration::from_millis(2);
+/// The timer: due some 8 ms after the neighbour has begun to compute.
+const TIMER: Duration = Duration::from_millis(10);
+/// The byte is written when the neighbour has computed for so long.
+const WRITE: Duration = Duration::from_millis(5);
+
+/// What a runtime with two workers must offer to be measured. Every function is called from inside it.
+pub trait Conserve: 'static {
+    /// Starts a neighbour.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F);
+
+    /// Starts the other task.
+    fn other<F: Future<Output = ()> + Send + 'static>(future: F);
+
+    /// A timer.
+    fn sleep(time: Duration) -> impl Future<Output = ()> + Send;
+
+    /// Waits for a byte of a socket that is not in use yet.
+    fn read(socket: UnixStream) -> impl Future<Output = ()> + Send;
+}
+
+/// How the other task becomes ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The neighbour spawns it.
+    Spawn,
+    /// The neighbour wakes it.
+    Wake,
+    /// The neighbour wakes it, and then another one: what is stranded alone in a slot of its own is not now.
+    WakeTwo,
+    /// Its timer is due while the neighbour computes.
+    Timer,
+    /// Another thread writes to its socket while the neighbour computes.
+    Data,
+}
+
+const KINDS: [(Kind, &str); 5] = [
+    (Kind::Spawn, "spawn"),
+    (Kind::Wake, "wake"),
+    (Kind::WakeTwo, "wake, first of two"),
+    (Kind::Timer, "timer"),
+    (Kind::Data, "data"),
+];
+
+/// Measures all kinds; run it as the main task of the runtime.
+pub async fn conserve<H: Conserve>(peer: &str) {
+    for (kind, name) in KINDS {
+        let mut samples = Vec::with_capacity(ITERATIONS + 1);
+        for _ in 0..=ITERATIONS {
+            let (waited, over) = (Arc::new(Mutex::default()), Arc::new(Cup::default()));
+            let (told, done) = (waited.clone(), over.clone());
+            H::spawn(async move {
+                let waited = neighbour::<H>(kind).await;
+                *told.lock().expect("no panic while locked") = waited.as_nanos();
+                done.fill();
+            });
+            over.empty().await;
+            samples.push(*waited.lock().expect("no panic while locked"));
+        }
+        println!(
+            r#"{{"bench":"{name}","peer":"{peer}","samples":{:?}}}"#,
+            &samples[1..]
+        );
+    }
+}
+
+/// One iteration: how long the other task waited.
+async fn neighbour<H: Conserve>(kind: Kind) -> Duration {
+    H::sleep(SETTLE).await;
+    let other = if kind == Kind::Spawn {
+        let other = Arc::new(Other::default());
+        other.is_ready(Instant::now());
+        let child = other.clone();
+        H::other(async move { child.runs() });
+        other
+    } else {
+        let (other, release) = side_by_side::<H>(kind).await;
+        release.release();
+        other
+    };
+    let began = Instant::now();
+    while began.elapsed() < COMPUTE {
+        std::hint::spin_loop();
+    }
+    other.over.empty().await;
+    let times = other.times.lock().expect("no panic while locked");
+    match *times {
+        Times {
+            ready: Some(ready),
+            ran: Some(ran),
+            ..
+        } => ran.saturating_duration_since(ready),
+        _ => unreachable!("it is over after both"),
+    }
+}
+
+/// The other task of an iteration.
+#[derive(Default)]
+struct Other {
+    times: Mutex<Times>,
+    /// What it waits for if it is woken.
+    token: Cup,
+    over: Cup,
+}
+
+#[derive(Default)]
+struct Times {
+    /// The thread of the poll in which it began to wait.
+    waits_on: Option<ThreadId>,
+    ready: Option<Instant>,
+    ran: Option<Instant>,
+}
+
+impl Other {
+    fn waits_here(&self) {
+        self.times.lock().expect("no panic while locked").waits_on = Some(thread::current().id());
+    }
+
+    fn is_ready(&self, since: Instant) {
+        self.times.lock().expect("no panic while locked").ready = Some(since);
+    }
+
+    fn runs(&self) {
+        let now = Instant::now();
+        self.times.lock().expect("no panic while locked").ran = Some(now);
+        self.over.fill();
+    }
+}
+
+/// What ends the wait of the other task.
+enum Release {
+    Fill(Vec<Arc<Other>>),
+    Due,
+    Write(Arc<Other>, UnixStream),
+}
+
+impl Release {
+    fn release(self) {
+        match self {
+            Release::Fill(others) => {
+                for other in others {
+                    other.is_ready(Instant::now());
+                    other.token.fill();
+                }
+            }
+            Release::Due => {}
+            Release::Write(other, mut socket) => {
+                thread::spawn(move || {
+                    thread::sleep(WRITE);
+                    other.is_ready(Instant::now());
+                    let _ = socket.write_all(b"!");
+                    // Stays open until the byte has been read.
+                    thread::sleep(2 * COMPUTE);
+                });
+            }
+        }
+    }
+}
+
+/// Starts the other task so that it waits on the worker of this one. Those that came to wait elsewhere are released.
+async fn side_by_side<H: Conserve>(kind: Kind) -> (Arc<Other>, Release) {
+    let mut attempts = 20;
+    loop {
+        let other = Arc::new(Other::default());
+        let release = start::<H>(kind, &other);
+        H::sleep(SETTLE).await;
+        let waits_on = other.times.lock().expect("no panic while locked").waits_on;
+        attempts -= 1;
+        if attempts == 0 || waits_on == Some(thread::current().id()) {
+            return (other, release);
+        }
+        release.release();
+    }
+}
+
+fn start<H: Conserve>(kind: Kind, other: &Arc<Other>) -> Release {
+    let waiting = other.clone();
+    match kind {
+        Kind::Spawn => unreachable!("a child does not wait"),
+        Kind::Wake => {
+            H::other(token(waiting));
+            Release::Fill(vec![other.clone()])
+        }
+        Kind::WakeTwo => {
+            let second = Arc::new(Other::default());
+            H::other(token(waiting));
+            H::other(token(second.clone()));
+            Release::Fill(vec![other.clone(), second])
+        }
+        Kind::Timer => {
+            H::other(async move {
+                waiting.waits_here();
+                waiting.is_ready(Instant::now() + TIMER);
+                H::sleep(TIMER).await;
+                waiting.runs();
+            });
+            Release::Due
+        }
+        Kind::Data => {
+            let (outside, inside) = UnixStream::pair().expect("a pair of sockets");
+            H::other(async move {
+                waiting.waits_here();
+                H::read(inside).await;
+                waiting.runs();
+            });
+            Release::Write(other.clone(), outside)
+        }
+    }
+}
+
+async fn token(other: Arc<Other>) {
+    other.waits_here();
+    other.token.empty().await;
+    other.runs();
+}

@@ -1,0 +1,227 @@
+//! Speed of two workers: the workloads of tokio's benchmark `rt_multi_threaded`, written from their description, and a
+//! channel with ten senders.
+//!
+//! They are driven by a thread outside the runtime. Time ends in the last task, not when that thread has been woken. A figure
+//! is the median of 7 samples after one that is thrown away, in ns per operation; a sample is some runs.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use crate::micro::{SAMPLES, Yield, print_figure};
+
+/// Tasks of the workloads that spawn many.
+const SPAWNS: usize = 10_000;
+/// Busy tasks: two for each worker, that compute for [`BUSY_POLL`] and give way, again and again.
+const BUSY: usize = 4;
+const BUSY_POLL: Duration = Duration::from_micros(10);
+/// Tasks that give way, and how often each does.
+const YIELDS: (usize, usize) = (200, 1_000);
+/// Pairs of tasks that exchange a ping and a pong, all at the same time.
+const PINGS: usize = 1_000;
+/// Tasks each of which spawns the next.
+const CHAIN: usize = 1_000;
+/// Senders of one channel, messages of each, room in the channel.
+const SENDERS: (usize, usize, usize) = (10, 1_000, 100);
+/// Until the workers have parked.
+const SETTLE: Duration = Duration::from_millis(1);
+
+/// What a runtime with two workers must offer to be measured. Channels are those that its users take.
+pub trait Multi: Sized + 'static {
+    /// One of several senders of a channel.
+    type Sender: Clone + Send + 'static;
+    /// The receiver of a channel.
+    type Receiver: Send + 'static;
+
+    /// Starts a task from inside.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F);
+
+    /// Starts a task from another thread.
+    fn remote<F: Future<Output = ()> + Send + 'static>(&self, future: F);
+
+    /// Gives way once.
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        Yield::default()
+    }
+
+    /// What sends one message, and what waits for it.
+    fn oneshot() -> (
+        impl FnOnce() + Send + 'static,
+        impl Future<Output = ()> + Send + 'static,
+    );
+
+    /// A channel with room for so many messages.
+    fn channel(room: usize) -> (Self::Sender, Self::Receiver);
+
+    /// Sends a message.
+    fn send(sender: &Self::Sender, message: usize) -> impl Future<Output = ()> + Send;
+
+    /// Receives a message; `None` when all senders are gone.
+    fn receive(receiver: &mut Self::Receiver) -> impl Future<Output = Option<usize>> + Send;
+}
+
+/// Measures all workloads; call it on a thread that is not a worker.
+pub fn multi<H: Multi>(peer: &str, host: &H) {
+    let take = |name: &str, runs: usize, operations: usize, run: fn(&H) -> Duration| {
+        let mut samples = Vec::with_capacity(SAMPLES);
+        for sample in 0..=SAMPLES {
+            let taken: Duration = (0..runs).map(|_| run(host)).sum();
+            if sample > 0 {
+                samples.push(taken.as_nanos() as f64 / (runs * operations) as f64);
+            }
+        }
+        print_figure(name, peer, &mut samples);
+    };
+    take("spawn local", 5, SPAWNS, spawn_local);
+    take("spawn remote, idle", 5, SPAWNS, spawn_remote);
+    take("spawn remote, busy", 2, SPAWNS, spawn_remote_busy);
+    take("yield", 1, YIELDS.0 * YIELDS.1, yield_many);
+    take("ping-pong", 10, PINGS, ping_pong);
+    take("chained spawn", 20, CHAIN, chained_spawn);
+    take("mpsc, 10 senders", 3, SENDERS.0 * SENDERS.1, ten_senders);
+}
+
+/// Counts tasks down; the last one tells when it ended.
+#[derive(Clone)]
+struct End(Arc<(AtomicUsize, mpsc::Sender<Instant>)>);
+
+impl End {
+    fn of(tasks: usize) -> (End, mpsc::Receiver<Instant>) {
+        let (tell, told) = mpsc::channel();
+        (End(Arc::new((AtomicUsize::new(tasks), tell))), told)
+    }
+
+    fn one(&self) {
+        if self.0.0.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let _ = self.0.1.send(Instant::now());
+        }
+    }
+}
+
+/// Runs `work` in a task, and waits until so many tasks have ended since.
+fn inside<H: Multi, F>(host: &H, tasks: usize, work: impl FnOnce(End) -> F) -> Duration
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (end, over) = End::of(tasks);
+    let (tell, began) = mpsc::channel();
+    let work = work(end);
+    host.remote(async move {
+        let _ = tell.send(Instant::now());
+        work.await;
+    });
+    let began = began.recv().expect("the first task tells");
+    over.recv().expect("the last task tells") - began
+}
+
+fn spawn_local<H: Multi>(host: &H) -> Duration {
+    inside(host, SPAWNS, |end| async move {
+        for _ in 0..SPAWNS {
+            let end = end.clone();
+            H::spawn(async move { end.one() });
+        }
+    })
+}
+
+fn spawn_remote<H: Multi>(host: &H) -> Duration {
+    std::thread::sleep(SETTLE);
+    from_outside(host)
+}
+
+fn from_outside<H: Multi>(host: &H) -> Duration {
+    let (end, over) = End::of(SPAWNS);
+    let began = Instant::now();
+    for _ in 0..SPAWNS {
+        let end = end.clone();
+        host.remote(async move { end.one() });
+    }
+    over.recv().expect("the last task tells") - began
+}
+
+fn spawn_remote_busy<H: Multi>(host: &H) -> Duration {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (end, over) = End::of(BUSY);
+    for _ in 0..BUSY {
+        let (stop, end) = (stop.clone(), end.clone());
+        host.remote(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                while began.elapsed() < BUSY_POLL {
+                    std::hint::spin_loop();
+                }
+                H::yield_now().await;
+            }
+            end.one();
+        });
+    }
+    std::thread::sleep(SETTLE);
+    let taken = from_outside(host);
+    stop.store(true, Ordering::Relaxed);
+    over.recv().expect("busy tasks end when told to");
+    taken
+}
+
+fn yield_many<H: Multi>(host: &H) -> Duration {
+    let (tasks, turns) = YIELDS;
+    inside(host, tasks, |end| async move {
+        for _ in 0..tasks {
+            let end = end.clone();
+            H::spawn(async move {
+                for _ in 0..turns {
+                    H::yield_now().await;
+                }
+                end.one();
+            });
+        }
+    })
+}
+
+fn ping_pong<H: Multi>(host: &H) -> Duration {
+    inside(host, PINGS, |end| async move {
+        for _ in 0..PINGS {
+            let end = end.clone();
+            H::spawn(async move {
+                let (ping, pinged) = H::oneshot();
+                let (pong, ponged) = H::oneshot();
+                H::spawn(async move {
+                    pinged.await;
+                    pong();
+                });
+                ping();
+                ponged.await;
+                end.one();
+            });
+        }
+    })
+}
+
+fn chained_spawn<H: Multi>(host: &H) -> Duration {
+    fn link<H: Multi>(left: usize, end: End) {
+        H::spawn(async move {
+            match left {
+                0 => end.one(),
+                _ => link::<H>(left - 1, end),
+            }
+        });
+    }
+    inside(host, 1, |end| async move { link::<H>(CHAIN, end) })
+}
+
+fn ten_senders<H: Multi>(host: &H) -> Duration {
+    let (senders, messages, room) = SENDERS;
+    inside(host, 1, |end| async move {
+        let (sender, mut receiver) = H::channel(room);
+        for _ in 0..senders {
+            let sender = sender.clone();
+            H::spawn(async move {
+                for message in 0..messages {
+                    H::send(&sender, message).await;
+                }
+            });
+        }
+        drop(sender);
+        while H::receive(&mut receiver).await.is_some() {}
+        end.one();
+    })
+}

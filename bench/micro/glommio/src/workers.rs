@@ -1,0 +1,63 @@
+//! Two executors: conservation. Tasks never leave theirs, so the second one cannot help.
+
+use std::future::{Future, pending};
+use std::os::fd::{FromRawFd, IntoRawFd};
+use std::os::unix::net::UnixStream;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bench_kit::conserve::{Conserve, conserve};
+use futures_lite::AsyncReadExt;
+use glommio::timer::sleep;
+use glommio::{LocalExecutorBuilder, Placement, spawn_local};
+
+struct Glommio;
+
+/// A future of glommio, where `Send` is asked for.
+struct Stays<F>(F);
+
+// SAFETY: `spawn_local` keeps a task on the thread that spawned it, and every future here is made, polled and dropped by
+// such a task.
+unsafe impl<F> Send for Stays<F> {}
+
+impl<F: Future> Future for Stays<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        // SAFETY: the field is pinned as the whole is; it is never moved out.
+        unsafe { self.map_unchecked_mut(|stays| &mut stays.0) }.poll(cx)
+    }
+}
+
+impl Conserve for Glommio {
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) {
+        drop(spawn_local(future).detach());
+    }
+
+    fn other<F: Future<Output = ()> + Send + 'static>(future: F) {
+        drop(spawn_local(future).detach());
+    }
+
+    fn sleep(time: Duration) -> impl Future<Output = ()> + Send {
+        Stays(sleep(time))
+    }
+
+    fn read(socket: UnixStream) -> impl Future<Output = ()> + Send {
+        Stays(async move {
+            // SAFETY: the descriptor is a socket that nothing else owns any more.
+            let mut socket = unsafe { glommio::net::UnixStream::from_raw_fd(socket.into_raw_fd()) };
+            let _ = pin!(socket.read(&mut [0])).await;
+        })
+    }
+}
+
+/// Measures on one executor beside an idle one.
+pub(crate) fn run() {
+    let idle = LocalExecutorBuilder::new(Placement::Unbound).spawn(pending::<()>);
+    let _idle = idle.expect("an executor can be built");
+    let built = LocalExecutorBuilder::new(Placement::Unbound).make();
+    built
+        .expect("an executor can be built")
+        .run(conserve::<Glommio>("glommio"));
+}

@@ -1,0 +1,121 @@
+//! Two vCPUs: conservation, with the other coroutine as urgent as the neighbour, less and more urgent, inline and with
+//! preemption; and speed, inline.
+
+use std::future::Future;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use bench_kit::conserve::{Conserve, conserve};
+use bench_kit::multi::{Multi, multi};
+use bench_kit::workers::TwoWorkers;
+use upshift::sync::{mpsc, oneshot};
+use upshift::{Handle, Level, Preemption, Priority, Runtime};
+
+/// The other coroutine has this level, the neighbour has level 40.
+struct Beside<const OTHER: u8>;
+
+impl<const OTHER: u8> Conserve for Beside<OTHER> {
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) {
+        upshift::spawn(future, Level::at::<40>()).detach();
+    }
+
+    fn other<F: Future<Output = ()> + Send + 'static>(future: F) {
+        upshift::spawn(future, Level::at::<OTHER>()).detach();
+    }
+
+    fn sleep(time: Duration) -> impl Future<Output = ()> + Send {
+        upshift::time::sleep(time)
+    }
+
+    async fn read(socket: UnixStream) {
+        let mut socket = upshift::net::UnixStream::from_std(socket).expect("a socket");
+        let _ = socket.recv().await;
+    }
+}
+
+struct Outside(Handle);
+
+impl Multi for Outside {
+    type Sender = mpsc::Sender<usize>;
+    type Receiver = mpsc::Receiver<usize>;
+
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) {
+        upshift::spawn(future, Priority::Inherit).detach();
+    }
+
+    fn remote<F: Future<Output = ()> + Send + 'static>(&self, future: F) {
+        let spawned = self.0.spawn(future, Priority::Inherit);
+        spawned.expect("the runtime is running").detach();
+    }
+
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        upshift::yield_now()
+    }
+
+    fn oneshot() -> (
+        impl FnOnce() + Send + 'static,
+        impl Future<Output = ()> + Send + 'static,
+    ) {
+        let (sender, receiver) = oneshot::channel();
+        let send = move || {
+            let _ = sender.send(());
+        };
+        (send, async {
+            let _ = receiver.await;
+        })
+    }
+
+    fn channel(room: usize) -> (Self::Sender, Self::Receiver) {
+        mpsc::channel(room)
+    }
+
+    async fn send(sender: &Self::Sender, message: usize) {
+        let _ = sender.send(message).await;
+    }
+
+    async fn receive(receiver: &mut Self::Receiver) -> Option<usize> {
+        receiver.recv().await
+    }
+}
+
+/// The main coroutine is the least urgent: it only waits.
+fn build(preemption: Preemption) -> Runtime {
+    let builder = Runtime::builder()
+        .vcpus(2)
+        .main_level(Level::LEAST_URGENT)
+        .preemption(preemption);
+    match builder.build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(1)
+        }
+    }
+}
+
+/// Measures; the variant `preempt` has preemption on.
+pub(crate) fn run(part: TwoWorkers, variant: &str) {
+    let (preemption, peer) = match variant {
+        "preempt" => (Preemption::Required, "upshift-preempt"),
+        _ => (Preemption::Off, "upshift"),
+    };
+    let runtime = build(preemption);
+    match part {
+        TwoWorkers::Conserve => runtime.block_on(async {
+            conserve::<Beside<40>>(peer).await;
+            conserve::<Beside<50>>(&format!("{peer}, less urgent")).await;
+            conserve::<Beside<10>>(&format!("{peer}, more urgent")).await;
+        }),
+        TwoWorkers::Multi => {
+            let (done, over) = oneshot::channel();
+            runtime.block_on(async {
+                let host = Outside(Handle::current().expect("in a coroutine"));
+                std::thread::spawn(move || {
+                    multi(peer, &host);
+                    let _ = done.send(());
+                });
+                let _ = over.await;
+            });
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! A picture of a server at work, taken by its live view while a load runs that is not measured.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::bench::{Bench, keep_going, planned};
+use crate::report::Finding;
+use crate::top;
+
+/// When the picture is taken, after the load has begun, and of how much time.
+const AFTER: Duration = Duration::from_millis(300);
+const LENGTH: Duration = Duration::from_millis(8);
+/// How long the load lasts.
+const LOAD: Duration = Duration::from_millis(600);
+
+/// How long it takes.
+pub(crate) fn plan() -> Duration {
+    planned(Duration::ZERO, LOAD)
+}
+
+/// The picture of a spin server under a load, or why there is none. An interruption is an error.
+pub(crate) fn picture(
+    bench: &mut Bench,
+    preempt: &str,
+    quantum: &str,
+    load: &str,
+) -> Result<Result<String, Finding>> {
+    Ok(keep_going(take(bench, preempt, quantum, load))?
+        .map_err(|why| Finding::neutral(format!("There is no timeline: {why}."))))
+}
+
+fn take(bench: &mut Bench, preempt: &str, quantum: &str, load: &str) -> Result<String> {
+    let server = bench.observed_spin_server(32, preempt, quantum)?;
+    let pid = server.pid();
+    let watcher = std::thread::spawn(move || {
+        std::thread::sleep(AFTER);
+        top::timeline(pid, LENGTH)
+    });
+    let flags = format!("{load} --warmup 0ms --duration {}ms", LOAD.as_millis());
+    let loaded = bench.spin_load("a timeline", &server, &flags, plan());
+    let timeline = watcher.join();
+    server.stop(&bench.stop)?;
+    loaded?;
+    let timeline = timeline.map_err(|_| anyhow::anyhow!("the viewer panicked"))??;
+    Ok(timeline.to_svg())
+}

@@ -1,0 +1,81 @@
+//! `--record FILE`: a timeline of a process, as the name of the file says.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use upshift::trace::Timeline;
+
+use super::attach::Peer;
+
+/// A viewer that says nothing for a minute is dropped.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
+
+/// What the file is to hold.
+#[derive(Clone, Copy)]
+enum Form {
+    Chrome,
+    Svg,
+}
+
+/// Records for `interval` and writes `file`, which is created first: a wrong name is known before.
+pub(super) fn record(peer: &mut Peer, file: &Path, interval: Duration) -> Result<()> {
+    let form = match file.extension().and_then(|extension| extension.to_str()) {
+        Some("json") => Form::Chrome,
+        Some("svg") => Form::Svg,
+        _ => bail!(
+            "--record {}: name a file that ends in .json (for https://ui.perfetto.dev) or .svg (a picture)",
+            file.display()
+        ),
+    };
+    let failed = || format!("cannot write {}", file.display());
+    let out = File::create(file).with_context(failed)?;
+    let timeline = timeline(peer, interval)?;
+    write(&timeline, form, out).with_context(failed)?;
+    let mut shown = io::stdout().lock();
+    writeln!(
+        shown,
+        "{}: {} events in {:.3} s on {} vCPUs{}",
+        file.display(),
+        timeline.events.len(),
+        timeline.length as f64 / 1e9,
+        timeline.vcpus,
+        match timeline.lost {
+            0 => String::new(),
+            lost => format!("; {lost} older ones are lost: this is the end of the interval"),
+        }
+    )
+    .context("cannot print")
+}
+
+/// What the process does in the next `interval`.
+pub(super) fn timeline(peer: &mut Peer, interval: Duration) -> Result<Timeline> {
+    peer.begin_recording()?;
+    let end = Instant::now() + interval;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        std::thread::sleep(left.min(SIGN_OF_LIFE));
+        if left > SIGN_OF_LIFE {
+            peer.look()?;
+        }
+    }
+    let mut timeline = peer.end_recording()?;
+    // Whatever it says.
+    timeline.sort();
+    timeline.name = format!("{} ({})", timeline.name, peer.pid);
+    Ok(timeline)
+}
+
+fn write(timeline: &Timeline, form: Form, out: File) -> io::Result<()> {
+    let mut out = BufWriter::new(out);
+    match form {
+        Form::Chrome => timeline.write_chrome(&mut out)?,
+        Form::Svg => out.write_all(timeline.to_svg().as_bytes())?,
+    }
+    out.flush()
+}

@@ -1,0 +1,84 @@
+//! What safe code must not be able to do: what must not compile, and what comes of what does.
+
+#![cfg(not(loom))]
+
+mod support;
+
+use std::rc::Rc;
+
+use support::{TestHost, at, domain, level, run, serving, yield_now};
+use upshift_core::{Config, Domain, Executor, JoinHandle, Picked, Polled, Running, Yielded};
+
+/// Does not compile if the type has the trait: then there are two ways to choose from.
+macro_rules! assert_not {
+    ($type:ty: $trait:path) => {
+        const _: () = {
+            trait Ambiguous<A> {
+                fn choose() {}
+            }
+            impl<T: ?Sized> Ambiguous<()> for T {}
+            struct Has;
+            impl<T: ?Sized + $trait> Ambiguous<Has> for T {}
+            let _ = <$type as Ambiguous<_>>::choose;
+        };
+    };
+}
+
+// A coroutine is polled where it was picked: it may be pinned, and not `Send`.
+assert_not!(Running<'static, TestHost>: Send);
+assert_not!(Running<'static, TestHost>: Sync);
+assert_not!(Yielded<'static, TestHost>: Send);
+assert_not!(Picked<'static, TestHost>: Send);
+assert_not!(Polled<'static, TestHost>: Send);
+// One thread at a time serves a vCPU.
+assert_not!(Executor<TestHost>: Sync);
+// The result goes where the handle goes.
+assert_not!(JoinHandle<Rc<()>, TestHost>: Send);
+assert_not!(JoinHandle<Rc<()>, TestHost>: Sync);
+
+const fn assert_send_and_sync<T: Send + Sync>() {}
+const _: () = {
+    assert_send_and_sync::<Domain<TestHost>>();
+    assert_send_and_sync::<JoinHandle<(), TestHost>>();
+};
+
+#[test]
+fn what_yielded_in_another_domain_goes_back_there() {
+    let (one, other) = (domain(Config::default()), domain(Config::default()));
+    let (here, there) = (one.add_vcpu().unwrap(), other.add_vcpu().unwrap());
+    let handle = other.spawn(yield_now(), at(7)).unwrap();
+    let yielded = serving(&there, || {
+        let Some(Picked::Poll(running)) = there.pick(None) else {
+            panic!("it was spawned")
+        };
+        match running.poll() {
+            Polled::Yielded(yielded) => yielded,
+            _ => panic!("it yields"),
+        }
+    });
+    assert!(serving(&here, || here.pick(Some(yielded)).is_none()));
+    assert_eq!(one.bitmap(), 0);
+    assert_eq!(other.bitmap(), level(7).bit());
+    assert_eq!(run(&there, 10), 1);
+    assert!(handle.is_finished());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it leaks on purpose")]
+fn a_coroutine_that_is_picked_and_forgotten_is_never_polled_again() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let handle = domain.spawn(yield_now(), at(7)).unwrap();
+    std::mem::forget(vcpu.pick(None));
+    // Whoever asks is answered, and what else there is goes on.
+    assert_eq!(vcpu.current_id(), Some(handle.id()));
+    assert_eq!(vcpu.current_poll().map(|poll| poll.id), Some(handle.id()));
+    domain.wake(handle.id()).unwrap();
+    domain.reprio(handle.id(), level(3)).unwrap();
+    handle.cancel();
+    let other = domain.spawn(yield_now(), at(9)).unwrap();
+    assert_eq!(run(&vcpu, 10), 2);
+    assert!(other.is_finished() && !handle.is_finished());
+    // The domain waits for its end: so it is leaked too.
+    std::mem::forget((domain, vcpu));
+}

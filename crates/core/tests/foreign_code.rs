@@ -1,0 +1,174 @@
+//! Code of users (destructors, wakers of others) never runs between [`Host::enter`] and
+//! [`Host::leave`], and what a coroutine's end calls is still part of its poll: so a host that
+//! suspends polls can suspend it.
+//!
+//! [`Host::enter`]: upshift_core::Host::enter
+//! [`Host::leave`]: upshift_core::Host::leave
+
+#![cfg(not(loom))]
+
+mod support;
+
+use std::future::{Future, pending, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
+
+use support::{TestHost, Trace, at, block_once, domain, is_critical, run, serving};
+use upshift_core::{Config, Domain, Executor};
+
+/// Says what it is called for, and what is amiss.
+#[derive(Clone)]
+struct Probe {
+    trace: Trace,
+    domain: Domain<TestHost>,
+}
+
+impl Probe {
+    fn new(domain: &Domain<TestHost>) -> Probe {
+        Probe {
+            trace: Trace::default(),
+            domain: domain.clone(),
+        }
+    }
+
+    fn say(&self, what: &str) {
+        let polling = self.domain.vcpus().any(|vcpu| vcpu.is_polling());
+        let critical = if is_critical() { "!" } else { "" };
+        let outside = if polling { "" } else { " outside" };
+        self.trace.push(format!("{critical}{what}{outside}"));
+    }
+
+    /// A waker that is not of the crate.
+    fn waker(&self) -> Waker {
+        let data = Arc::into_raw(Arc::new(self.clone())).cast();
+        // SAFETY: the table below keeps the contract for an `Arc<Probe>`.
+        unsafe { Waker::from_raw(RawWaker::new(data, &TABLE)) }
+    }
+}
+
+static TABLE: RawWakerVTable = RawWakerVTable::new(
+    |data| {
+        // SAFETY: the data of a waker is an `Arc<Probe>`.
+        let probe = unsafe { &*data.cast::<Probe>() };
+        probe.say("clone");
+        // SAFETY: as above.
+        unsafe { Arc::increment_strong_count(data.cast::<Probe>()) };
+        RawWaker::new(data, &TABLE)
+    },
+    |data| {
+        // SAFETY: as above, and the waker is consumed.
+        unsafe { Arc::from_raw(data.cast::<Probe>()) }.say("wake");
+    },
+    // SAFETY: as above.
+    |data| unsafe { &*data.cast::<Probe>() }.say("wake_by_ref"),
+    |data| {
+        // SAFETY: as above, and the waker is consumed.
+        unsafe { Arc::from_raw(data.cast::<Probe>()) }.say("drop");
+    },
+);
+
+/// Says so when it is dropped.
+struct Dropped(Probe, &'static str);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.say(self.1);
+    }
+}
+
+fn machine() -> (Domain<TestHost>, Executor<TestHost>, Probe) {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let probe = Probe::new(&domain);
+    (domain, vcpu, probe)
+}
+
+#[test]
+fn the_output_of_a_detached_coroutine_is_dropped_by_its_poll() {
+    let (domain, vcpu, probe) = machine();
+    let output = Dropped(probe.clone(), "output");
+    domain.spawn(async { output }, at(7)).unwrap().detach();
+    run(&vcpu, 10);
+    assert_eq!(probe.trace.take(), "output");
+}
+
+#[test]
+fn the_output_of_one_that_is_detached_by_its_own_poll_too() {
+    let (domain, vcpu, probe) = machine();
+    let output = Dropped(probe.clone(), "output");
+    let place = Arc::new(std::sync::Mutex::new(None));
+    let mine = place.clone();
+    let future = async move {
+        drop(mine.lock().unwrap().take());
+        output
+    };
+    *place.lock().unwrap() = Some(domain.spawn(future, at(7)).unwrap());
+    run(&vcpu, 10);
+    assert_eq!(probe.trace.take(), "output");
+}
+
+#[test]
+fn the_future_of_a_cancelled_coroutine_is_dropped_by_its_poll() {
+    let (domain, vcpu, probe) = machine();
+    let future = Dropped(probe.clone(), "future");
+    let blocked = async move {
+        let _future = future;
+        pending::<()>().await;
+    };
+    let handle = domain.spawn(blocked, at(7)).unwrap();
+    run(&vcpu, 10);
+    handle.cancel();
+    run(&vcpu, 10);
+    assert_eq!(probe.trace.take(), "future");
+}
+
+#[test]
+fn a_foreign_waker_of_a_handle_is_woken_by_the_poll_that_ends() {
+    let (domain, vcpu, probe) = machine();
+    let mut handle = domain.spawn(block_once(), at(7)).unwrap();
+    run(&vcpu, 10);
+    let waker = probe.waker();
+    let mut cx = Context::from_waker(&waker);
+    assert!(Pin::new(&mut handle).poll(&mut cx).is_pending());
+    assert_eq!(probe.trace.take(), "clone outside");
+    domain.wake(handle.id()).unwrap();
+    run(&vcpu, 10);
+    assert_eq!(probe.trace.take(), "wake");
+    assert!(Pin::new(&mut handle).poll(&mut cx).is_ready());
+}
+
+#[test]
+fn a_coroutine_that_awaits_with_foreign_wakers_clones_and_drops_them_interruptibly() {
+    let (domain, vcpu, probe) = machine();
+    let mut child = serving(&vcpu, || domain.spawn(pending::<()>(), at(9))).unwrap();
+    let theirs = probe.clone();
+    let parent = poll_fn(move |_| {
+        for _ in 0..2 {
+            let waker = theirs.waker();
+            let mut cx = Context::from_waker(&waker);
+            assert!(Pin::new(&mut child).poll(&mut cx).is_pending());
+        }
+        child.cancel();
+        Poll::Ready(())
+    });
+    domain.spawn(parent, at(7)).unwrap().detach();
+    run(&vcpu, 10);
+    // The second replaces the first, and goes with the handle.
+    assert_eq!(probe.trace.take(), "clone drop drop clone drop drop");
+}
+
+#[test]
+fn what_cannot_be_spawned_is_dropped_interruptibly() {
+    let (domain, vcpu, probe) = machine();
+    let refused = |domain: &Domain<TestHost>| {
+        let future = Dropped(probe.clone(), "future");
+        let spawned = domain.spawn(async move { drop(future) }, at(7));
+        assert!(spawned.is_err());
+    };
+    drop(vcpu);
+    refused(&domain);
+    domain.close();
+    refused(&domain);
+    assert_eq!(probe.trace.take(), "future outside future outside");
+}

@@ -1,0 +1,309 @@
+//! Wakes, spawns and parking under the model checker: the scheduler itself, driven as its hosts drive it. See
+//! `loom_state.rs` for how to run it, and `models` for the bounds.
+//!
+//! A vCPU that is found parked at the end of a model would wait for ever. One that is not has been pended, or has not
+//! waited; it picks once more, and that must be enough.
+
+#![cfg(loom)]
+
+mod models;
+
+use loom::thread;
+use models::{
+    AFTER, ModelHost, Work, check, domain, interrupting, level, polling, run, serving, turn,
+};
+use upshift_core::{Domain, Executor, Kind};
+
+/// Without and with vCPUs that look around.
+const LOOKS: [u64; 2] = [0, AFTER];
+
+/// One turn of a runtime that finds nothing more to do. True: it would wait now, and for no limited time.
+fn runs_and_parks(vcpu: &Executor<ModelHost>) -> bool {
+    run(vcpu);
+    serving(vcpu, || vcpu.prepare_park() && vcpu.sleep_limit().is_none())
+}
+
+/// What is awake goes on. Invariant 5: the bitmap of what is not is the truth.
+fn go_on(domain: &Domain<ModelHost>, vcpu: &Executor<ModelHost>) {
+    if vcpu.is_parked() && domain.host().pends(vcpu.index()) == 0 {
+        assert_eq!(vcpu.bitmap(), 0);
+        return;
+    }
+    vcpu.unpark();
+    run(vcpu);
+}
+
+#[test]
+fn invariant_2_a_wake_while_its_vcpu_parks_is_taken_or_ends_the_wait() {
+    for after in LOOKS {
+        check(3, move || {
+            let domain = domain(after);
+            let vcpu = domain.add_vcpu().unwrap();
+            let (work, id) = Work::blocked(&domain, &vcpu, 20);
+            let waker = thread::spawn({
+                let (domain, work) = (domain.clone(), work.clone());
+                move || work.wake(&domain, id)
+            });
+            runs_and_parks(&vcpu);
+            waker.join().unwrap();
+            go_on(&domain, &vcpu);
+            assert_eq!(work.polls(), 2);
+            assert!(work.has_seen());
+            assert_eq!(domain.bitmap(), 0);
+            vcpu.unpark();
+            assert_eq!(domain.idle_vcpus(), 0);
+        });
+    }
+}
+
+/// The loop of a host that waits as often as it has to: the checker finds a wait that does not end.
+#[test]
+fn invariant_2_every_wait_for_a_wake_ends() {
+    check(3, || {
+        let domain = domain(0);
+        let vcpu = domain.add_vcpu().unwrap();
+        let (work, id) = Work::blocked(&domain, &vcpu, 20);
+        let waker = thread::spawn({
+            let (domain, work) = (domain.clone(), work.clone());
+            move || work.wake(&domain, id)
+        });
+        run(&vcpu);
+        while work.polls() < 2 {
+            if vcpu.prepare_park() {
+                domain.host().wait(vcpu.index());
+            }
+            vcpu.unpark();
+            run(&vcpu);
+        }
+        waker.join().unwrap();
+        assert_eq!(work.polls(), 2);
+        assert!(work.has_seen());
+    });
+}
+
+#[test]
+fn two_wakes_of_a_parked_vcpu_pend_it_once() {
+    check(3, || {
+        let domain = domain(0);
+        let vcpu = domain.add_vcpu().unwrap();
+        let (first, second) = (
+            Work::blocked(&domain, &vcpu, 20),
+            Work::blocked(&domain, &vcpu, 20),
+        );
+        assert!(vcpu.prepare_park());
+        let waker = thread::spawn({
+            let (domain, (work, id)) = (domain.clone(), first.clone());
+            move || work.wake(&domain, id)
+        });
+        second.0.wake(&domain, second.1);
+        waker.join().unwrap();
+        assert_eq!(domain.host().pends(0), 1);
+        assert_eq!(domain.idle_vcpus(), 0);
+        go_on(&domain, &vcpu);
+        assert_eq!((first.0.polls(), second.0.polls()), (2, 2));
+    });
+}
+
+/// Invariant 5, where one bit stands for two that are taken at different times.
+#[test]
+fn what_is_in_the_inbox_has_its_bit() {
+    check(3, || {
+        let domain = domain(0);
+        let vcpu = domain.add_vcpu().unwrap();
+        let (first, second) = (
+            Work::blocked(&domain, &vcpu, 20),
+            Work::blocked(&domain, &vcpu, 20),
+        );
+        first.0.wake(&domain, first.1);
+        let waker = thread::spawn({
+            let (domain, (work, id)) = (domain.clone(), second.clone());
+            move || work.wake(&domain, id)
+        });
+        assert!(turn(&vcpu));
+        waker.join().unwrap();
+        assert_eq!(vcpu.bitmap(), level(20).bit());
+        run(&vcpu);
+        assert_eq!((first.0.polls(), second.0.polls()), (2, 2));
+        assert_eq!(vcpu.bitmap(), 0);
+    });
+}
+
+#[test]
+fn a_more_urgent_wake_is_taken_by_the_pick_or_asks_its_poll_to_yield() {
+    check(3, || {
+        let domain = domain(0);
+        let vcpu = domain.add_vcpu().unwrap();
+        let (work, id) = Work::blocked(&domain, &vcpu, 20);
+        serving(&vcpu, || Work::new().spawn(&domain, 40));
+        let waker = thread::spawn({
+            let (domain, work) = (domain.clone(), work.clone());
+            move || work.wake(&domain, id)
+        });
+        polling(&vcpu, || {
+            waker.join().unwrap();
+            assert!(vcpu.running_level() == Some(level(20)) || vcpu.need_preempt());
+        });
+        run(&vcpu);
+        assert_eq!(work.polls(), 2);
+    });
+}
+
+/// From outside. A vCPU that does not look takes it at once; one that does leaves it to the poll's own vCPU, until the poll is long.
+#[test]
+fn what_is_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
+    for after in LOOKS {
+        check(2, move || {
+            let domain = domain(after);
+            let (busy, idle) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+            let (work, id) = Work::blocked(&domain, &busy, 20);
+            Work::new().spawn_pinned(&busy, 20, Kind::Task);
+            polling(&busy, || {
+                let waker = thread::spawn({
+                    let (domain, work) = (domain.clone(), work.clone());
+                    move || work.wake(&domain, id)
+                });
+                let parker = thread::spawn(move || (runs_and_parks(&idle), idle));
+                waker.join().unwrap();
+                let (sleeps, idle) = parker.join().unwrap();
+                go_on(&domain, &idle);
+                if after == 0 || sleeps {
+                    assert_eq!(work.polls(), 2);
+                    assert!(work.has_seen());
+                }
+            });
+        });
+    }
+}
+
+/// By the poll itself: its vCPU cannot tell how long it will take, but what parks looks at it again.
+#[test]
+fn what_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
+    check(3, || {
+        let domain = domain(AFTER);
+        let (busy, idle) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (work, id) = Work::blocked(&domain, &busy, 20);
+        Work::new().spawn_pinned(&busy, 20, Kind::Task);
+        let parker = thread::spawn(move || (runs_and_parks(&idle), idle));
+        polling(&busy, || {
+            work.wake(&domain, id);
+            let (sleeps, idle) = parker.join().unwrap();
+            if sleeps {
+                go_on(&domain, &idle);
+                assert_eq!(work.polls(), 2);
+            }
+        });
+    });
+}
+
+#[test]
+fn what_comes_while_all_vcpus_park_ends_the_wait_of_one() {
+    for (after, spawns) in [(0, true), (0, false), (AFTER, true), (AFTER, false)] {
+        check(2, move || {
+            let domain = domain(after);
+            let (one, other) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+            let work = Work::new();
+            let id = (!spawns).then(|| {
+                let id = serving(&one, || work.spawn(&domain, 20));
+                run(&one);
+                id
+            });
+            let before = work.polls();
+            let waker = thread::spawn({
+                let (domain, work) = (domain.clone(), work.clone());
+                move || match id {
+                    None => drop(work.spawn(&domain, 20)),
+                    Some(id) => work.wake(&domain, id),
+                }
+            });
+            let parker = thread::spawn(move || {
+                runs_and_parks(&other);
+                other
+            });
+            runs_and_parks(&one);
+            waker.join().unwrap();
+            let other = parker.join().unwrap();
+            go_on(&domain, &one);
+            go_on(&domain, &other);
+            assert_eq!(work.polls(), before + 1);
+            one.unpark();
+            other.unpark();
+            assert_eq!(domain.idle_vcpus(), 0);
+        });
+    }
+}
+
+/// Where a kernel parks: in the middle of the poll of its switching coroutine, with interrupts masked.
+fn hart(domain: &Domain<ModelHost>) -> Executor<ModelHost> {
+    let hart = domain.add_vcpu().unwrap();
+    Work::new().spawn_pinned(&hart, 63, Kind::Switching);
+    hart
+}
+
+/// One that wakes up goes through its loop, not back to sleep.
+fn hart_goes_on(hart: &Executor<ModelHost>) {
+    if !hart.is_parked() {
+        hart.unpark();
+        turn(hart);
+    }
+}
+
+#[test]
+fn a_wake_while_a_hart_turns_to_its_wait_is_seen_or_interrupts_it() {
+    check(3, || {
+        let domain = domain(0);
+        let hart = hart(&domain);
+        let work = Work::new();
+        let id = serving(&hart, || work.spawn(&domain, 20));
+        assert!(turn(&hart));
+        let waker = thread::spawn({
+            let (domain, work) = (domain.clone(), work.clone());
+            move || work.wake(&domain, id)
+        });
+        if work.polls() == 1 {
+            polling(&hart, || {
+                // The pick may have come to the work itself.
+                if hart.running_level() == Some(level(63)) && hart.prepare_park() {
+                    // The instruction ends if an interrupt is pending, or becomes so.
+                    waker.join().unwrap();
+                    assert_eq!(domain.host().pends(0), 1);
+                } else {
+                    waker.join().unwrap();
+                }
+                hart.unpark();
+            });
+        }
+        turn(&hart);
+        assert_eq!(work.polls(), 2);
+        assert!(work.has_seen());
+    });
+}
+
+/// A handler on the hart wakes, which serves no vCPU; before it goes to user mode, the hart shares what it has.
+#[test]
+fn what_a_hart_has_when_it_turns_to_a_program_is_taken_by_one_that_turns_to_its_wait() {
+    for handler in [false, true] {
+        check(3, move || {
+            let domain = domain(0);
+            let (busy, idle) = (hart(&domain), hart(&domain));
+            let work = Work::new();
+            let id = serving(&busy, || work.spawn(&domain, 20));
+            assert!(turn(&busy));
+            let parker = thread::spawn(move || {
+                polling(&idle, || idle.prepare_park());
+                idle
+            });
+            polling(&busy, || {
+                if handler {
+                    interrupting(|| work.wake(&domain, id));
+                } else {
+                    work.wake(&domain, id);
+                }
+                // As `share` does: a fence, a look at who sleeps, what waits.
+                busy.announce();
+                let idle = parker.join().unwrap();
+                hart_goes_on(&idle);
+                assert_eq!(work.polls(), 2);
+            });
+        });
+    }
+}

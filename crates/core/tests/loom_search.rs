@@ -1,0 +1,134 @@
+//! Looking around under the model checker: who watches, and what a look finds, while polls begin, end and make work
+//! (`vcpu/search.rs`). See `loom_state.rs` for how to run it.
+
+#![cfg(loom)]
+
+mod models;
+
+use loom::thread;
+use models::{AFTER, ModelHost, PERIOD, Work, check, domain, polling, run, serving};
+use upshift_core::{Domain, Executor, Kind};
+
+/// A vCPU that is to poll, and one that is to watch.
+fn two() -> (Domain<ModelHost>, Executor<ModelHost>, Executor<ModelHost>) {
+    let domain = domain(AFTER);
+    let (busy, idle) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+    (domain, busy, idle)
+}
+
+/// Parks a vCPU. True: it sleeps until it is pended.
+fn goes_to_sleep(idle: &Executor<ModelHost>) -> bool {
+    serving(idle, || idle.prepare_park() && idle.sleep_limit().is_none())
+}
+
+/// The law: a poll has begun on the first vCPU; the other one, which went to sleep meanwhile or did not, will look at it.
+fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
+    assert!(
+        !sleeps || domain.host().pends(1) != 0,
+        "a poll is under way, and nothing will look at it"
+    );
+}
+
+/// The vCPU was parked for a long time, and something that only it may poll has become ready: a timer, say.
+#[test]
+fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_woken_by_it() {
+    check(3, || {
+        let (domain, busy, idle) = two();
+        let (work, id) = pinned(&busy);
+        assert!(goes_to_sleep(&busy));
+        domain.host().pass(3 * PERIOD);
+        let sleeper = thread::spawn(move || (goes_to_sleep(&idle), idle));
+        busy.unpark();
+        serving(&busy, || work.wake(&domain, id));
+        let watched = polling(&busy, || {
+            let (sleeps, idle) = sleeper.join().unwrap();
+            assert_watched(&domain, sleeps);
+            idle
+        });
+        drop(watched);
+    });
+}
+
+/// The same between two polls, the first of which took long, and was found or not.
+#[test]
+fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_it() {
+    for (found, passed) in [(true, AFTER), (true, 3 * PERIOD), (false, 3 * PERIOD)] {
+        check(3, move || {
+            let (domain, busy, idle) = two();
+            let (next, id) = pinned(&busy);
+            Work::new().spawn_pinned(&busy, 40, Kind::Task);
+            let sleeper = polling(&busy, || {
+                domain.host().pass(passed);
+                next.wake(&domain, id);
+                if found {
+                    assert!(!serving(&idle, || idle.look(|_| false)));
+                    assert!(busy.is_long());
+                }
+                thread::spawn(move || (goes_to_sleep(&idle), idle))
+            });
+            let watched = polling(&busy, || {
+                let (sleeps, idle) = sleeper.join().unwrap();
+                assert_watched(&domain, sleeps);
+                idle
+            });
+            drop(watched);
+        });
+    }
+}
+
+/// The one that watches goes, with a poll under way or about to be.
+#[test]
+fn a_vcpu_that_retires_leaves_its_watch_to_one_that_sleeps() {
+    check(3, || {
+        let (domain, busy, idle) = two();
+        let watcher = domain.add_vcpu().unwrap();
+        let (work, id) = pinned(&busy);
+        domain.host().pass(3 * PERIOD);
+        assert!(serving(&watcher, || watcher.prepare_park()));
+        assert!(goes_to_sleep(&idle));
+        let leaver = thread::spawn(move || {
+            serving(&watcher, || watcher.retire());
+            watcher
+        });
+        serving(&busy, || work.wake(&domain, id));
+        polling(&busy, || {
+            drop(leaver.join());
+            assert_watched(&domain, idle.is_parked());
+        });
+    });
+}
+
+#[test]
+fn what_becomes_ready_in_a_poll_that_is_marked_as_long_is_seen_by_the_look_or_announced() {
+    check(3, || {
+        let (domain, busy, idle) = two();
+        Work::new().spawn_pinned(&busy, 40, Kind::Task);
+        polling(&busy, || {
+            domain.host().pass(AFTER);
+            assert!(serving(&idle, || idle.prepare_park()));
+            let looker = thread::spawn(move || {
+                let found = serving(&idle, || idle.look(|_| false));
+                assert!(found || idle.sleep_limit().is_none() || !idle.is_parked());
+                (found, idle)
+            });
+            let work = Work::new();
+            work.spawn(&domain, 50);
+            let (found, idle) = looker.join().unwrap();
+            assert!(
+                found || domain.host().pends(1) != 0,
+                "it waits for the end of a long poll, and a vCPU sleeps"
+            );
+            idle.unpark();
+            run(&idle);
+            assert_eq!(work.polls(), 1);
+        });
+    });
+}
+
+/// A coroutine that is blocked on the vCPU, and stays there.
+fn pinned(vcpu: &Executor<ModelHost>) -> (Work, upshift_core::CoroutineId) {
+    let work = Work::new();
+    let id = work.spawn_pinned(vcpu, 20, Kind::Task);
+    run(vcpu);
+    (work, id)
+}

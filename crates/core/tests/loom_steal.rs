@@ -1,0 +1,194 @@
+//! Work that changes its vCPU while it is woken, moved to another level, or its vCPU parks, under the model checker
+//! (`vcpu/balance.rs`). See `loom_state.rs` for how to run it, and `models` for the bounds.
+
+#![cfg(loom)]
+
+mod models;
+
+use loom::thread;
+use models::{Work, check, domain, level, polling, run, serving, turn};
+use upshift_core::Kind;
+
+/// Invariants 2 and 3, and truth: a level seen by others is not stale in the direction that delays.
+#[test]
+fn what_is_stolen_while_its_level_changes_is_polled_once_and_shows_its_level() {
+    check(3, || {
+        let domain = domain(0);
+        let (busy, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        Work::new().spawn_pinned(&busy, 20, Kind::Task);
+        polling(&busy, || {
+            let work = Work::new();
+            let id = work.spawn(&domain, 40);
+            let stealer = thread::spawn(move || {
+                turn(&thief);
+                thief
+            });
+            domain.reprio(id, level(30)).unwrap();
+            if work.polls() == 0 {
+                assert_eq!(domain.level(id), Ok(level(30)));
+            }
+            let thief = stealer.join().unwrap();
+            if work.polls() == 0 {
+                assert_ne!(domain.bitmap() & level(30).bit(), 0);
+            }
+            run(&thief);
+            assert_eq!(work.polls(), 1);
+            assert_eq!(domain.bitmap(), 0);
+        });
+    });
+}
+
+/// A thief moves the inbox of its victim into the queues, with what it may not take.
+#[test]
+fn what_is_pinned_and_woken_while_a_thief_empties_the_inbox_and_its_vcpu_parks_is_not_left() {
+    check(2, || {
+        let domain = domain(0);
+        let (owner, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let work = Work::new();
+        let id = work.spawn_pinned(&owner, 20, Kind::Task);
+        run(&owner);
+        let waker = thread::spawn({
+            let (domain, work) = (domain.clone(), work.clone());
+            move || work.wake(&domain, id)
+        });
+        let stealer = thread::spawn(move || {
+            run(&thief);
+            thief
+        });
+        run(&owner);
+        let parked = serving(&owner, || owner.prepare_park());
+        waker.join().unwrap();
+        drop(stealer.join().unwrap());
+        if parked && domain.host().pends(0) == 0 {
+            assert_eq!(owner.bitmap(), 0);
+            assert_eq!(work.polls(), 2);
+        }
+        owner.unpark();
+        run(&owner);
+        assert_eq!(work.polls(), 2);
+        assert!(work.has_seen());
+        assert_eq!(owner.bitmap(), 0);
+    });
+}
+
+/// A thief meets a wake from outside and the owner's next poll.
+#[test]
+fn what_is_woken_while_its_vcpu_and_a_thief_pick_is_polled_once() {
+    check(2, || {
+        let domain = domain(0);
+        let (owner, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (work, id) = Work::blocked(&domain, &owner, 20);
+        let waker = thread::spawn({
+            let (domain, work) = (domain.clone(), work.clone());
+            move || work.wake(&domain, id)
+        });
+        let stealer = thread::spawn(move || {
+            run(&thief);
+            thief
+        });
+        run(&owner);
+        waker.join().unwrap();
+        let thief = stealer.join().unwrap();
+        run(&owner);
+        run(&thief);
+        assert_eq!(work.polls(), 2);
+        assert!(work.has_seen());
+        assert_eq!(domain.bitmap(), 0);
+    });
+}
+
+/// The level changes while the coroutine is on its way to a vCPU that parks: the bitmap of a parked vCPU is the truth.
+#[test]
+fn what_changes_its_level_in_the_inbox_of_a_vcpu_that_parks_leaves_no_bit() {
+    check(3, || {
+        let domain = domain(0);
+        let owner = domain.add_vcpu().unwrap();
+        let (work, id) = Work::blocked(&domain, &owner, 20);
+        let waker = thread::spawn({
+            let (domain, work) = (domain.clone(), work.clone());
+            move || {
+                work.wake(&domain, id);
+                domain.reprio(id, level(10)).unwrap();
+            }
+        });
+        run(&owner);
+        let parked = serving(&owner, || owner.prepare_park());
+        waker.join().unwrap();
+        if parked && domain.host().pends(0) == 0 {
+            assert_eq!(owner.bitmap(), 0);
+            assert_eq!(work.polls(), 2);
+        }
+        if work.polls() == 1 {
+            assert_eq!(owner.bitmap().trailing_zeros(), 10);
+        }
+        owner.unpark();
+        run(&owner);
+        assert_eq!(work.polls(), 2);
+        assert_eq!(owner.bitmap(), 0);
+    });
+}
+
+/// A wake takes a coroutine away from a parked vCPU while its level changes.
+#[test]
+fn what_is_adopted_while_its_level_changes_shows_its_level() {
+    check(3, || {
+        let domain = domain(0);
+        let (home, other) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (work, id) = Work::blocked(&domain, &home, 40);
+        assert!(home.prepare_park());
+        let raiser = thread::spawn({
+            let domain = domain.clone();
+            move || domain.reprio(id, level(30)).unwrap()
+        });
+        serving(&other, || work.wake(&domain, id));
+        raiser.join().unwrap();
+        assert_ne!(other.bitmap() & level(30).bit(), 0);
+        assert_eq!(domain.level(id), Ok(level(30)));
+        home.unpark();
+        run(&other);
+        assert_eq!(work.polls(), 2);
+        assert_eq!(other.bitmap(), 0);
+    });
+}
+
+#[test]
+fn what_is_woken_while_its_vcpu_retires_is_passed_on() {
+    check(3, || {
+        let domain = domain(0);
+        let (leaver, heir) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (work, id) = Work::blocked(&domain, &leaver, 20);
+        let waker = thread::spawn({
+            let (domain, work) = (domain.clone(), work.clone());
+            move || work.wake(&domain, id)
+        });
+        serving(&leaver, || leaver.retire());
+        let parked = serving(&heir, || heir.prepare_park());
+        waker.join().unwrap();
+        assert!(!parked || domain.host().pends(1) != 0);
+        heir.unpark();
+        run(&heir);
+        assert_eq!(work.polls(), 2);
+        assert!(work.has_seen());
+        assert_eq!(domain.bitmap(), 0);
+    });
+}
+
+#[test]
+fn what_is_passed_on_while_its_level_changes_shows_its_level() {
+    check(3, || {
+        let domain = domain(0);
+        let (leaver, heir) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let work = Work::new();
+        let id = serving(&leaver, || work.spawn(&domain, 40));
+        let raiser = thread::spawn({
+            let domain = domain.clone();
+            move || domain.reprio(id, level(30)).unwrap()
+        });
+        serving(&leaver, || leaver.retire());
+        raiser.join().unwrap();
+        assert_ne!(heir.bitmap() & level(30).bit(), 0, "level");
+        run(&heir);
+        assert_eq!(work.polls(), 1);
+        assert_eq!(domain.bitmap(), 0, "bits left");
+    });
+}

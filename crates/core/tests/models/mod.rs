@@ -1,0 +1,256 @@
+//! A host for models of the scheduler itself: the vCPU that a thread of the model serves is in a thread-local of the
+//! checker, time stands still, and a vCPU that waits can be waited with.
+//!
+//! Bounds: one or two vCPUs, once three; one or two coroutines, at most two threads beside the first; three preemptions with two
+//! threads, two with three. What one thread alone does and what the memory model allows is not bounded. The checker takes
+//! sequentially consistent loads and stores for acquire and release; only fences are what they say.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each file of models includes this and uses a part of it"
+)]
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::task::Poll;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Notify;
+use loom::sync::atomic::AtomicUsize as Modelled;
+use upshift_core::{
+    Config, CoroutineId, Domain, Executor, Host, Kind, Level, Picked, Polled, Priority,
+    SpawnOptions, Vcpu,
+};
+
+/// Ticks: what makes a poll long, where vCPUs look around.
+pub const AFTER: u64 = 50;
+/// Ticks: how often one looks that has nothing to find.
+pub const PERIOD: u64 = 20 * AFTER;
+/// When models begin: what was never served was not for many periods.
+const EPOCH: u64 = 1000 * PERIOD;
+
+loom::thread_local! {
+    static SERVED: Cell<Option<NonNull<Vcpu<ModelHost>>>> = Cell::new(None);
+}
+
+/// What only the end of a model looks at is out of the checker's sight.
+pub struct ModelHost {
+    time: AtomicU64,
+    pends: [AtomicUsize; 3],
+    /// What a pended vCPU waits for: kept until it waits, as an eventfd or an interrupt is.
+    wakes: [Notify; 3],
+}
+
+// SAFETY: `SERVED` is set by `serving` only, which has the executor.
+unsafe impl Host for ModelHost {
+    fn now(&self) -> u64 {
+        self.time.load(Relaxed)
+    }
+    fn current(&self) -> Option<NonNull<Vcpu<ModelHost>>> {
+        SERVED.with(Cell::get)
+    }
+    fn pend(&self, index: usize) {
+        self.pends[index].fetch_add(1, Relaxed);
+        self.wakes[index].notify();
+    }
+    fn relax(&self, _: u32) {
+        loom::thread::yield_now();
+    }
+}
+
+impl ModelHost {
+    /// How often a vCPU was pended.
+    pub fn pends(&self, index: usize) -> usize {
+        self.pends[index].load(Relaxed)
+    }
+
+    /// Waits until the vCPU is pended, or for no reason.
+    pub fn wait(&self, index: usize) {
+        self.wakes[index].wait();
+    }
+
+    /// Before the threads of a model start.
+    pub fn pass(&self, ticks: u64) {
+        self.time.fetch_add(ticks, Relaxed);
+    }
+}
+
+/// Two threads beside the first, at most, and so many preemptions unless the environment says otherwise.
+pub fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_threads = 3;
+    builder.max_branches = 10_000;
+    builder.preemption_bound = Some(match builder.preemption_bound {
+        Some(bound) => bound.min(preemptions),
+        None => preemptions,
+    });
+    builder.check(model);
+}
+
+pub fn domain(look_after: u64) -> Domain<ModelHost> {
+    let host = ModelHost {
+        time: AtomicU64::new(EPOCH),
+        pends: [const { AtomicUsize::new(0) }; 3],
+        wakes: [Notify::new(), Notify::new(), Notify::new()],
+    };
+    let config = Config {
+        look_after,
+        ..Config::default()
+    };
+    Domain::new(host, config)
+}
+
+pub fn level(n: u8) -> Level {
+    Level::new(n).unwrap()
+}
+
+/// Makes the calling thread serve the vCPU for the time of `f`.
+pub fn serving<R>(vcpu: &Executor<ModelHost>, f: impl FnOnce() -> R) -> R {
+    let before = SERVED.with(|served| served.replace(Some(vcpu.vcpu())));
+    let result = f();
+    SERVED.with(|served| served.set(before));
+    result
+}
+
+/// Calls `f` as an interrupt handler, which serves no vCPU.
+pub fn interrupting<R>(f: impl FnOnce() -> R) -> R {
+    let before = SERVED.with(Cell::take);
+    let result = f();
+    SERVED.with(|served| served.set(before));
+    result
+}
+
+/// Polls until nothing is ready.
+pub fn run(vcpu: &Executor<ModelHost>) {
+    serving(vcpu, || {
+        let mut back = None;
+        while let Some(Picked::Poll(running)) = vcpu.pick(back.take()) {
+            if let Polled::Yielded(yielded) = running.poll() {
+                back = Some(yielded);
+            }
+        }
+    });
+}
+
+/// Polls what comes next, once. False: nothing is ready.
+pub fn turn(vcpu: &Executor<ModelHost>) -> bool {
+    serving(vcpu, || {
+        let Some(Picked::Poll(running)) = vcpu.pick(None) else {
+            return false;
+        };
+        drop(running.poll());
+        true
+    })
+}
+
+/// Begins a poll: calls `during` in the middle of it, and ends it.
+pub fn polling<R>(vcpu: &Executor<ModelHost>, during: impl FnOnce() -> R) -> R {
+    serving(vcpu, || {
+        let Some(Picked::Poll(running)) = vcpu.pick(None) else {
+            panic!("something is ready")
+        };
+        let result = during();
+        drop(running.poll());
+        result
+    })
+}
+
+/// A coroutine that is never done.
+#[derive(Clone)]
+pub struct Work {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// Of polls alone, so that the checker sees two that overlap.
+    polls: UnsafeCell<usize>,
+    /// Written before the wake.
+    data: Modelled,
+    /// What the last poll saw there.
+    seen: AtomicUsize,
+    polled: AtomicUsize,
+}
+
+// SAFETY: the checker's cells verify what they are used for.
+unsafe impl Sync for Inner {}
+
+impl Work {
+    /// Without a coroutine yet.
+    pub fn new() -> Work {
+        let inner = Inner {
+            polls: UnsafeCell::new(0),
+            data: Modelled::new(0),
+            seen: AtomicUsize::new(0),
+            polled: AtomicUsize::new(0),
+        };
+        Work {
+            inner: Arc::new(inner),
+        }
+    }
+
+    fn future(&self) -> impl Future<Output = ()> + Send + 'static {
+        let inner = self.inner.clone();
+        poll_fn(move |_| {
+            // SAFETY: a coroutine is polled by one thread at a time; the checker verifies it.
+            inner.polls.with_mut(|polls| unsafe { *polls += 1 });
+            inner.seen.store(inner.data.load(Relaxed), Relaxed);
+            inner.polled.fetch_add(1, Relaxed);
+            Poll::Pending
+        })
+    }
+
+    /// Starts it, as the calling thread would.
+    pub fn spawn(&self, domain: &Domain<ModelHost>, at: u8) -> CoroutineId {
+        let handle = domain
+            .spawn(self.future(), Priority::At(level(at)))
+            .unwrap();
+        let id = handle.id();
+        handle.detach();
+        id
+    }
+
+    /// Starts it on the vCPU, which it does not leave.
+    pub fn spawn_pinned(&self, vcpu: &Executor<ModelHost>, at: u8, kind: Kind) -> CoroutineId {
+        let options = SpawnOptions {
+            kind,
+            ..SpawnOptions::from(Priority::At(level(at)))
+        };
+        // SAFETY: the future and its output are `Send`.
+        let handle = unsafe { vcpu.spawn_pinned(self.future(), options).unwrap() };
+        let id = handle.id();
+        handle.detach();
+        id
+    }
+
+    /// One that is blocked on the vCPU, after its first poll.
+    pub fn blocked(
+        domain: &Domain<ModelHost>,
+        vcpu: &Executor<ModelHost>,
+        at: u8,
+    ) -> (Work, CoroutineId) {
+        let work = Work::new();
+        let id = serving(vcpu, || work.spawn(domain, at));
+        run(vcpu);
+        (work, id)
+    }
+
+    /// Wakes it with news.
+    pub fn wake(&self, domain: &Domain<ModelHost>, id: CoroutineId) {
+        self.inner.data.store(1, Relaxed);
+        domain.wake(id).unwrap();
+    }
+
+    /// How often it was polled.
+    pub fn polls(&self) -> usize {
+        self.inner.polled.load(Relaxed)
+    }
+
+    /// Did its last poll see what came with the wake?
+    pub fn has_seen(&self) -> bool {
+        self.inner.seen.load(Relaxed) != 0
+    }
+}

@@ -1,0 +1,206 @@
+//! Who looks around, when, and what a look finds (`vcpu/search.rs`). Time is counted by hand.
+
+#![cfg(not(loom))]
+
+mod support;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use support::{at, block_once, domain, run, serving};
+use upshift_core::{Config, Domain, Executor, Picked};
+
+/// What makes a poll long, ticks; and a period.
+const AFTER: u64 = 50;
+const PERIOD: u64 = 20 * AFTER;
+
+type Host = support::TestHost;
+
+fn two() -> (Domain<Host>, Executor<Host>, Executor<Host>) {
+    let domain = domain(Config {
+        look_after: AFTER,
+        ..Config::default()
+    });
+    domain.host().time.store(1_000_000, Relaxed);
+    let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+    (domain, a, b)
+}
+
+fn pass(domain: &Domain<Host>, ticks: u64) {
+    domain.host().time.fetch_add(ticks, Relaxed);
+}
+
+fn pended(domain: &Domain<Host>) -> Vec<usize> {
+    std::mem::take(&mut *domain.host().pended.lock().unwrap())
+}
+
+/// Polls a coroutine on `vcpu`, and calls `during` in the middle of its poll.
+fn polling<R: Send + 'static>(
+    domain: &Domain<Host>,
+    vcpu: &Executor<Host>,
+    during: impl FnOnce() -> R,
+) -> R {
+    serving(vcpu, || {
+        domain.spawn(async {}, at(40)).unwrap().detach();
+        let Some(Picked::Poll(running)) = vcpu.pick(None) else {
+            panic!("it is ready")
+        };
+        let result = during();
+        let _ = running.poll();
+        result
+    })
+}
+
+#[test]
+fn a_parked_vcpu_sleeps_while_nothing_is_polled() {
+    let (_domain, a, b) = two();
+    assert!(a.prepare_park());
+    assert!(b.prepare_park());
+    assert_eq!(b.sleep_limit(), None);
+    assert_eq!(a.sleep_limit(), None);
+}
+
+#[test]
+fn a_poll_that_begins_wakes_one_that_sleeps() {
+    let (domain, a, b) = two();
+    assert!(a.prepare_park());
+    assert!(b.prepare_park());
+    assert_eq!((a.sleep_limit(), b.sleep_limit()), (None, None));
+    a.unpark();
+    polling(&domain, &a, || {
+        assert_eq!(pended(&domain), [1]);
+        b.unpark();
+        assert!(b.prepare_park());
+        assert_eq!(b.sleep_limit(), Some(AFTER));
+    });
+    // One that looks is not woken again.
+    polling(&domain, &a, || assert_eq!(pended(&domain), []));
+}
+
+#[test]
+fn what_waits_behind_a_long_poll_is_found_when_it_is_long() {
+    let (domain, a, b) = two();
+    assert!(b.prepare_park());
+    polling(&domain, &a, || {
+        domain.spawn(block_once(), at(50)).unwrap().detach();
+        pass(&domain, AFTER - 1);
+        assert!(!b.look(|_| false), "not long yet");
+        assert!(!a.is_long());
+        pass(&domain, 1);
+        let mut seen = Vec::new();
+        assert!(b.look(|vcpu| {
+            seen.push(vcpu.index());
+            false
+        }));
+        assert_eq!(seen, [a.index()]);
+        assert!(a.is_long());
+        b.unpark();
+        assert_eq!(run(&b, 10), 1);
+    });
+    run(&a, 10);
+    assert!(!a.is_long(), "the next poll is another one");
+}
+
+#[test]
+fn what_becomes_ready_during_a_long_poll_is_announced_at_once() {
+    let (domain, a, b) = two();
+    assert!(b.prepare_park());
+    polling(&domain, &a, || {
+        pass(&domain, AFTER);
+        assert!(!b.look(|_| false));
+        // A poll that is known to be long needs no more looks.
+        assert_eq!(b.sleep_limit(), None);
+        pended(&domain);
+        domain.spawn(async {}, at(50)).unwrap().detach();
+        assert_eq!(pended(&domain), [1]);
+        b.unpark();
+        assert_eq!(run(&b, 10), 1);
+    });
+}
+
+#[test]
+fn looks_for_nothing_come_once_a_period_in_the_end() {
+    let (domain, a, b) = two();
+    assert!(b.prepare_park());
+    let mut looks = 0;
+    let began = domain.host().time.load(Relaxed);
+    polling(&domain, &a, || {
+        while domain.host().time.load(Relaxed) < began + 100 * PERIOD {
+            let limit = b.sleep_limit().expect("polls may become long");
+            assert!((AFTER..=PERIOD).contains(&limit), "{limit}");
+            pass(&domain, limit);
+            // Polls are short: the one under way has just begun.
+            a.refresh_clock();
+            assert!(!b.look(|_| panic!("no poll is long")));
+            b.waited_for_nothing();
+            looks += 1;
+        }
+    });
+    assert!((100..=125).contains(&looks), "{looks} looks in 100 periods");
+}
+
+#[test]
+fn a_vcpu_that_nobody_serves_does_not_keep_others_awake() {
+    let (domain, a, b) = two();
+    polling(&domain, &a, || ());
+    run(&a, 10);
+    pass(&domain, PERIOD);
+    // Not parked, and not polling: `block_on` has returned, say.
+    assert!(b.prepare_park());
+    assert_eq!(b.sleep_limit(), None);
+    // What is left with it is taken.
+    serving(&a, || domain.spawn(async {}, at(7)).unwrap().detach());
+    assert!(b.look(|_| false));
+}
+
+#[test]
+fn one_of_several_looks_and_the_next_takes_its_place() {
+    let (domain, a, b) = two();
+    let c = domain.add_vcpu().unwrap();
+    let d = domain.add_vcpu().unwrap();
+    for vcpu in [&b, &c, &d] {
+        assert!(vcpu.prepare_park());
+    }
+    polling(&domain, &a, || {
+        assert_eq!(b.sleep_limit(), Some(AFTER));
+        assert_eq!((c.sleep_limit(), d.sleep_limit()), (None, None));
+        assert_eq!(pended(&domain), []);
+        // It has found work.
+        b.unpark();
+        polling(&domain, &b, || assert_eq!(pended(&domain), [2]));
+        c.unpark();
+        assert!(c.prepare_park());
+        assert_eq!(c.sleep_limit(), Some(AFTER));
+    });
+}
+
+#[test]
+fn a_vcpu_that_serves_looks_once_a_period() {
+    let (domain, a, b) = two();
+    b.refresh_clock();
+    assert!(b.is_look_due());
+    polling(&domain, &a, || {
+        assert!(!b.look(|_| false));
+        pass(&domain, PERIOD - 1);
+        b.refresh_clock();
+        assert!(!b.is_look_due());
+        pass(&domain, 1);
+        b.refresh_clock();
+        assert!(b.is_look_due());
+        assert!(b.look(|_| true));
+    });
+}
+
+#[test]
+fn without_look_after_nobody_looks() {
+    let domain = domain(Config::default());
+    let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+    assert!(b.prepare_park());
+    polling(&domain, &a, || {
+        pass(&domain, 1_000_000);
+        assert_eq!(b.sleep_limit(), None);
+        domain.spawn(async {}, at(50)).unwrap().detach();
+        assert!(!b.look(|_| true));
+        assert_eq!(pended(&domain), []);
+    });
+    run(&a, 10);
+}

@@ -1,0 +1,91 @@
+//! Interrupting a thread of the runtime: a signal whose handler makes system calls on the ring of its thread, and nothing else.
+//!
+//! Only the thread that made a ring may enter it. Others that work on it, while that thread is suspended (`preempt`) or in a
+//! long poll (`reach`), have it make the calls.
+
+use std::io;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+use crate::preempt;
+use crate::reach;
+
+extern "C" fn handler(_: libc::c_int) {
+    // SAFETY: the thread's own errno.
+    let errno = unsafe { *libc::__errno_location() };
+    preempt::answer_here();
+    reach::answer_here();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The calling thread may be interrupted from now on.
+///
+/// # Errors
+/// All real-time signals have handlers.
+pub(crate) fn claim() -> io::Result<()> {
+    unblock(install()?)
+}
+
+/// Interrupts a thread of this process; one that has ended is left alone.
+pub(crate) fn send(thread: u32) {
+    let Ok(signal) = install() else { return };
+    // SAFETY: no pointers; a thread that is gone answers ESRCH.
+    unsafe {
+        libc::syscall(
+            libc::SYS_tgkill,
+            libc::getpid(),
+            thread as libc::pid_t,
+            signal,
+        );
+    }
+}
+
+/// The signal, with its handler in place: the last real-time signal that nobody
+/// uses. System calls of a poll that it interrupts are restarted.
+fn install() -> io::Result<libc::c_int> {
+    static SIGNAL: OnceLock<Option<libc::c_int>> = OnceLock::new();
+    SIGNAL
+        .get_or_init(|| {
+            (libc::SIGRTMIN() + 1..libc::SIGRTMAX())
+                .rev()
+                .find(|signal| take(*signal))
+        })
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "all real-time signals have handlers; leave one free",
+            )
+        })
+}
+
+fn take(signal: libc::c_int) -> bool {
+    // SAFETY: all-zero is a valid value of this plain struct.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: pointers to locals.
+    let known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) } == 0;
+    if !known || before.sa_sigaction != libc::SIG_DFL {
+        return false;
+    }
+    // SAFETY: as above.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: pointers to locals; the handler is async-signal-safe.
+    unsafe { libc::sigaction(signal, &raw const action, null_mut()) == 0 }
+}
+
+fn unblock(signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: plain data; pointers to locals.
+    let result = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, null_mut())
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(result))
+    }
+}

@@ -1,0 +1,88 @@
+//! The permit of the calling thread to use what its vCPU shares with other threads.
+//!
+//! Everything in this crate, in the ring and in the core that touches a vCPU is bracketed by [`enter`] and [`leave`]. A thread
+//! whose permit has been taken away, in the middle of a poll, waits in `enter` until it has it back: a seat that was suspended
+//! (`preempt`), or a vCPU whose ring another one is taking care of (`reach`).
+//!
+//! Cost: a nanosecond; on threads without a permit one load of a thread-local.
+
+use std::cell::Cell;
+use std::ptr::null;
+
+use upshift_elevate::dispatch::Permit;
+
+thread_local! {
+    static PERMIT: Cell<*const Permit> = const { Cell::new(null()) };
+    /// What to do when somebody who found the permit in use wants to know that it is not any more.
+    static TELL: Cell<fn()> = const { Cell::new(|| ()) };
+}
+
+/// The permit of a thread before it held another one.
+#[derive(Clone, Copy)]
+pub(crate) struct Before(*const Permit, fn());
+
+/// The calling thread holds this permit from now on; `tell` is called when a use of it ends that was waited for. Returns the
+/// one before.
+///
+/// # Safety
+/// The permit outlives the thread, or [`put_back`] or [`release`] is called before. No use is under way that ends later.
+pub(crate) unsafe fn hold(permit: &Permit, tell: fn()) -> Before {
+    Before(PERMIT.replace(permit), TELL.replace(tell))
+}
+
+/// The calling thread holds none.
+pub(crate) fn release() {
+    PERMIT.set(null());
+}
+
+/// Puts back what [`hold`] has returned.
+///
+/// # Safety
+/// As [`hold`], for that permit.
+pub(crate) unsafe fn put_back(before: Before) {
+    PERMIT.set(before.0);
+    TELL.set(before.1);
+}
+
+/// The calling thread begins to use what its vCPU shares.
+#[inline]
+pub(crate) fn enter() {
+    let permit = PERMIT.get();
+    if !permit.is_null() {
+        // SAFETY: a permit is there while a thread holds it.
+        unsafe { &*permit }.enter();
+    }
+}
+
+/// The end of what [`enter`] began.
+#[inline]
+pub(crate) fn leave() {
+    let permit = PERMIT.get();
+    // SAFETY: a permit is there while a thread holds it.
+    if !permit.is_null() && unsafe { &*permit }.leave() {
+        tell();
+    }
+}
+
+#[cold]
+fn tell() {
+    TELL.get()();
+}
+
+/// From [`enter`] to [`leave`].
+pub(crate) struct Critical(());
+
+impl Critical {
+    #[inline]
+    pub(crate) fn enter() -> Critical {
+        enter();
+        Critical(())
+    }
+}
+
+impl Drop for Critical {
+    #[inline]
+    fn drop(&mut self) {
+        leave();
+    }
+}

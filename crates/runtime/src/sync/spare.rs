@@ -1,0 +1,38 @@
+//! A waker that may have to be cloned while a lock is held.
+//!
+//! To clone a waker that is not ours is to run code of users, which may take long, or
+//! use the very primitive: such a waker is cloned before the lock is taken, and dropped
+//! after it is given back, whether it was needed or not. One of ours, as most are, is
+//! cloned when it is needed.
+
+use std::ops::Deref;
+use std::task::Waker;
+
+use crate::context;
+
+/// See the module. To be made before the lock is taken.
+pub(crate) struct Spare<'a> {
+    waker: &'a Waker,
+    foreign: Option<Waker>,
+}
+
+impl<'a> Spare<'a> {
+    #[inline]
+    pub(crate) fn of(waker: &'a Waker) -> Spare<'a> {
+        let foreign = (!context::is_own_waker(waker)).then(|| waker.clone());
+        Spare { waker, foreign }
+    }
+
+    /// The clone. The first call runs no code of users; there is one per lock.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Waker {
+        self.foreign.take().unwrap_or_else(|| self.waker.clone())
+    }
+}
+
+impl Deref for Spare<'_> {
+    type Target = Waker;
+    fn deref(&self) -> &Waker {
+        self.waker
+    }
+}

@@ -1,0 +1,419 @@
+//! [`Recorder`]: the rings of a runtime, and what is made of them.
+//!
+//! Rings are never freed while the runtime lives, for a thread may be in the middle of a record when a recording is over.
+//! They are used again, and replaced only by larger ones, so all of them together are less than twice the last.
+//!
+//! A vCPU that does much overwrites its records sooner than one that does little. A snapshot begins where all rings have
+//! everything; what a vCPU was doing then follows from its older records, or from a look at it when the recording began.
+
+use std::collections::HashMap;
+use std::io;
+use std::panic::Location;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use upshift_core::{Change, CoroutineId, Domain, Level, MAX_VCPUS, Step};
+use upshift_trace::{Coroutine, Timeline, What};
+
+use super::ring::{Record, Ring};
+use crate::clock;
+use crate::host::Linux;
+
+/// The ring of the threads that serve no vCPU.
+const OTHERS: usize = MAX_VCPUS;
+
+/// See the module.
+pub(crate) struct Recorder {
+    on: AtomicBool,
+    /// Null, or of an `Arc` in `state`.
+    rings: Box<[AtomicPtr<Ring>]>,
+    /// Records without a ring.
+    homeless: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// All that there ever were.
+    kept: Vec<Arc<Ring>>,
+    /// The one in use for each vCPU, and the number of its first record.
+    current: HashMap<usize, (Arc<Ring>, u64)>,
+    records: usize,
+    /// Ticks.
+    began: u64,
+    ended: Option<u64>,
+    /// What was under way when it began.
+    found: Vec<Record>,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Recorder {
+        Recorder {
+            on: AtomicBool::new(false),
+            rings: (0..=MAX_VCPUS).map(|_| AtomicPtr::default()).collect(),
+            homeless: AtomicU64::new(0),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One load.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    pub(super) fn start(&self, domain: &Domain<Linux>, records: usize) -> io::Result<()> {
+        let mut state = self.state();
+        self.on.store(false, Relaxed);
+        state.records = records;
+        state.ended = Some(state.began);
+        state.found.clear();
+        for index in (0..domain.vcpus().count()).chain([OTHERS]) {
+            self.ensure(&mut state, index)?;
+        }
+        self.homeless.store(0, Relaxed);
+        state.began = clock::ticks();
+        state.ended = None;
+        self.on.store(true, Relaxed);
+        // Now that ends of polls are recorded.
+        for vcpu in domain
+            .vcpus()
+            .filter(|vcpu| !vcpu.is_retired() && !vcpu.is_parked())
+        {
+            let (index, at) = (vcpu.index(), state.began);
+            state.found.push(of_vcpu(index, UNPARKED, 0, at));
+            if let Some(poll) = vcpu.current_poll() {
+                state.found.push(Record {
+                    at,
+                    id: poll.id.to_u64(),
+                    location: Some(poll.location),
+                    what: pack(POLLED, poll.level.get(), index, Some(index), 0),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn stop(&self) {
+        let mut state = self.state();
+        if self.on.swap(false, Relaxed) {
+            state.ended = Some(clock::ticks());
+        }
+    }
+
+    /// A vCPU comes into service: if a recording is under way it takes part.
+    pub(crate) fn welcome(&self, index: usize) {
+        if self.is_on() {
+            let mut state = self.state();
+            // One that comes again goes on with its own.
+            if !state.current.contains_key(&index) {
+                // Without memory its records are counted as lost.
+                let _ = self.ensure(&mut state, index);
+            }
+        }
+    }
+
+    /// Sees to it that there is a ring that is large enough, whose records from now on count.
+    fn ensure(&self, state: &mut State, index: usize) -> io::Result<()> {
+        let known = state.current.get(&index).map(|(ring, _)| ring.clone());
+        let ring = match known.filter(|ring| ring.size() >= state.records) {
+            Some(ring) => ring,
+            None => {
+                let ring = Arc::new(Ring::new(state.records)?);
+                state.kept.push(ring.clone());
+                self.rings[index].store(Arc::as_ptr(&ring).cast_mut(), Release);
+                ring
+            }
+        };
+        let first = ring.count();
+        state.current.insert(index, (ring, first));
+        Ok(())
+    }
+
+    /// A coroutine has taken a step.
+    #[cold]
+    pub(crate) fn changed(&self, change: &Change) {
+        let (kind, argument) = number(change.step);
+        let record = Record {
+            at: clock::ticks(),
+            id: change.id.to_u64(),
+            location: Some(change.location),
+            what: pack(kind, change.level.get(), change.vcpu, change.by, argument),
+        };
+        self.push(change.by, &record);
+    }
+
+    /// The vCPU that the calling thread serves parks.
+    #[inline]
+    pub(crate) fn parked(&self, index: usize) {
+        if self.is_on() {
+            self.push(Some(index), &of_vcpu(index, PARKED, 0, clock::ticks()));
+        }
+    }
+
+    /// It has waited.
+    #[inline]
+    pub(crate) fn unparked(&self, index: usize) {
+        if self.is_on() {
+            self.push(Some(index), &of_vcpu(index, UNPARKED, 0, clock::ticks()));
+        }
+    }
+
+    /// It reaps: `reap` says how many completions there were. They arrive before what they wake.
+    #[inline]
+    pub(crate) fn reaped(&self, index: usize, reap: impl FnOnce() -> usize) {
+        if !self.is_on() {
+            reap();
+            return;
+        }
+        let at = clock::ticks();
+        let completions = reap();
+        if completions != 0 {
+            self.push(Some(index), &of_vcpu(index, ARRIVED, completions, at));
+        }
+    }
+
+    #[cold]
+    fn push(&self, by: Option<usize>, record: &Record) {
+        let place = self.rings.get(by.unwrap_or(OTHERS));
+        let ring = place.map_or(std::ptr::null_mut(), |place| place.load(Acquire));
+        // SAFETY: null, or of an `Arc` that `state` keeps for as long as `self` is there.
+        match unsafe { ring.as_ref() } {
+            Some(ring) if by.is_some() => ring.push_own(record),
+            Some(ring) => ring.push_shared(record),
+            None => drop(self.homeless.fetch_add(1, Relaxed)),
+        }
+    }
+
+    /// See [`Trace::snapshot`](super::Trace::snapshot).
+    pub(super) fn snapshot(&self, name: &str, vcpus: usize) -> Timeline {
+        let state = self.state();
+        let mut timeline = Timeline::new(name);
+        timeline.vcpus = vcpus as u32;
+        timeline.lost = self.homeless.load(Relaxed);
+        let (mut records, mut window) = (Vec::new(), state.began);
+        let mut rings: Vec<_> = state.current.iter().collect();
+        rings.sort_by_key(|(index, _)| **index);
+        for (_, (ring, first)) in rings {
+            let (of_ring, overwritten, missing) = ring.read(*first);
+            timeline.lost += overwritten + missing;
+            if overwritten != 0 {
+                let oldest = of_ring.iter().map(|record| record.at).min();
+                window = window.max(oldest.unwrap_or(window));
+            }
+            records.extend(of_ring);
+        }
+        let end = state.ended.unwrap_or_else(clock::ticks);
+        let began = state.began;
+        // Of a thread that was stopped in the middle of a record of an earlier recording.
+        records.retain(|record| record.at >= began);
+        records.sort_by_key(|record| record.at);
+        let inside = records.partition_point(|record| record.at < window);
+        let mut under_way = UnderWay::default();
+        for record in state.found.iter().chain(&records[..inside]) {
+            under_way.note(record);
+        }
+        timeline.lost += inside as u64;
+        let kept = &records[inside..];
+        let mut writer = Writer {
+            timeline,
+            sites: HashMap::new(),
+            began: window,
+        };
+        for record in under_way.at(window, kept) {
+            writer.add(&record);
+        }
+        kept.iter().for_each(|record| writer.add(record));
+        let mut timeline = writer.timeline;
+        timeline.length = timeline.length.max(nanos(window, end));
+        timeline
+    }
+}
+
+/// What each vCPU was doing at some time.
+#[derive(Default)]
+struct UnderWay(HashMap<usize, (Record, Option<Record>)>);
+
+impl UnderWay {
+    fn note(&mut self, record: &Record) {
+        let Unpacked { kind, vcpu, .. } = unpack(record.what);
+        let awake = of_vcpu(vcpu, UNPARKED, 0, record.at);
+        match kind {
+            PARKED => drop(self.0.remove(&vcpu)),
+            UNPARKED => drop(self.0.insert(vcpu, (awake, None))),
+            POLLED | RESUMED => drop(self.0.insert(vcpu, (awake, Some(*record)))),
+            YIELDED | BLOCKED | SUSPENDED | EXITED => {
+                if let Some((_, poll)) = self.0.get_mut(&vcpu)
+                    && poll.is_some_and(|poll| poll.id == record.id)
+                {
+                    *poll = None;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// As records of the time at which those that follow begin, unless those tell it better.
+    fn at(self, window: u64, following: &[Record]) -> Vec<Record> {
+        let mut of_vcpus: Vec<_> = self.0.into_iter().collect();
+        of_vcpus.sort_by_key(|(vcpu, _)| *vcpu);
+        let mut all = Vec::new();
+        for (vcpu, (awake, poll)) in of_vcpus {
+            let mut of_vcpu = following
+                .iter()
+                .filter(|record| unpack(record.what).vcpu == vcpu);
+            let next = of_vcpu.find(|record| {
+                matches!(
+                    unpack(record.what).kind,
+                    POLLED..=SUSPENDED | EXITED | PARKED | UNPARKED
+                )
+            });
+            if next.is_some_and(|next| unpack(next.what).kind == UNPARKED) {
+                continue;
+            }
+            all.push(Record {
+                at: window,
+                ..awake
+            });
+            let ends = |record: &Record| {
+                next.is_none_or(|next| {
+                    next.id == record.id && !matches!(unpack(next.what).kind, POLLED | RESUMED)
+                })
+            };
+            all.extend(poll.filter(ends).map(|poll| Record { at: window, ..poll }));
+        }
+        all
+    }
+}
+
+/// From records to a timeline.
+struct Writer {
+    timeline: Timeline,
+    sites: HashMap<*const Location<'static>, u32>,
+    began: u64,
+}
+
+impl Writer {
+    fn add(&mut self, record: &Record) {
+        let Unpacked {
+            kind,
+            level,
+            vcpu,
+            by,
+            argument,
+        } = unpack(record.what);
+        let what = match (step(kind, argument), Level::new(level)) {
+            (Some(step), Ok(level)) => {
+                let coroutine = Coroutine {
+                    id: CoroutineId::from_u64(record.id),
+                    level,
+                    site: self.site(record.location),
+                    by: by.map(|by| by as u32),
+                };
+                What::Coroutine(step, coroutine)
+            }
+            _ if kind == PARKED => What::Parked,
+            _ if kind == UNPARKED => What::Unparked,
+            _ => What::Arrived(argument as u32),
+        };
+        self.timeline
+            .add(nanos(self.began, record.at), vcpu as u32, what);
+    }
+
+    fn site(&mut self, location: Option<&'static Location<'static>>) -> u32 {
+        let Some(location) = location else {
+            return self.timeline.site("?");
+        };
+        let timeline = &mut self.timeline;
+        let site = self.sites.entry(std::ptr::from_ref(location));
+        *site.or_insert_with(|| timeline.site(&location.to_string()))
+    }
+}
+
+fn nanos(from: u64, to: u64) -> u64 {
+    clock::nanos(clock::from_ticks(to.saturating_sub(from)))
+}
+
+const SPAWNED: u8 = 0;
+const READY: u8 = 1;
+const STOLEN: u8 = 2;
+const POLLED: u8 = 3;
+const RESUMED: u8 = 4;
+const YIELDED: u8 = 5;
+const BLOCKED: u8 = 6;
+const SUSPENDED: u8 = 7;
+const EXITED: u8 = 8;
+const PARKED: u8 = 9;
+const UNPARKED: u8 = 10;
+const ARRIVED: u8 = 11;
+
+fn number(step: Step) -> (u8, usize) {
+    match step {
+        Step::Spawned => (SPAWNED, 0),
+        Step::Ready => (READY, 0),
+        Step::Stolen { from } => (STOLEN, from),
+        Step::Polled => (POLLED, 0),
+        Step::Resumed => (RESUMED, 0),
+        Step::Yielded => (YIELDED, 0),
+        Step::Blocked => (BLOCKED, 0),
+        Step::Suspended => (SUSPENDED, 0),
+        Step::Exited => (EXITED, 0),
+    }
+}
+
+fn step(kind: u8, argument: usize) -> Option<Step> {
+    Some(match kind {
+        SPAWNED => Step::Spawned,
+        READY => Step::Ready,
+        STOLEN => Step::Stolen { from: argument },
+        POLLED => Step::Polled,
+        RESUMED => Step::Resumed,
+        YIELDED => Step::Yielded,
+        BLOCKED => Step::Blocked,
+        SUSPENDED => Step::Suspended,
+        EXITED => Step::Exited,
+        _ => return None,
+    })
+}
+
+/// All but time, id and place in one word: kind and level of 8 bits, vCPU, `by` + 1 and argument of 16.
+#[inline]
+fn pack(kind: u8, level: u8, vcpu: usize, by: Option<usize>, argument: usize) -> u64 {
+    const { assert!(MAX_VCPUS < u16::MAX as usize) };
+    let argument = argument.min(usize::from(u16::MAX)) as u64;
+    let by = by.map_or(0, |by| by as u64 + 1);
+    u64::from(kind) | u64::from(level) << 8 | (vcpu as u64) << 16 | by << 32 | argument << 48
+}
+
+struct Unpacked {
+    kind: u8,
+    level: u8,
+    vcpu: usize,
+    by: Option<usize>,
+    argument: usize,
+}
+
+fn unpack(what: u64) -> Unpacked {
+    let word = |shift: u32| usize::from((what >> shift) as u16);
+    Unpacked {
+        kind: what as u8,
+        level: (what >> 8) as u8,
+        vcpu: word(16),
+        by: word(32).checked_sub(1),
+        argument: word(48),
+    }
+}
+
+fn of_vcpu(index: usize, kind: u8, argument: usize, at: u64) -> Record {
+    Record {
+        at,
+        id: 0,
+        location: None,
+        what: pack(kind, 0, index, Some(index), argument),
+    }
+}

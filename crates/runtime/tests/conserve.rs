@@ -1,0 +1,349 @@
+//! Conservation on real threads: while one of two vCPUs idles, nothing that may run there waits for the end of a
+//! long poll on the other one. Inline vCPUs, no rights.
+//!
+//! In a round a *neighbour* of level 40 sees to it that the *other* coroutine waits on its own vCPU, lets everything
+//! park, makes the other one ready in one of the ways below, and computes in the same poll until that one has got on,
+//! for [`LONG`] at most. A round is won if it has got on by then: a stranded coroutine gets on after the poll, so the
+//! length of the poll tells the two apart on any machine.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use upshift::net::UnixStream;
+use upshift::sync::{Mutex, MutexGuard, mpsc};
+use upshift::{JoinHandle, Level, Runtime, time, yield_now};
+
+/// How long the neighbour computes if the other one does not get on.
+const LONG: Duration = Duration::from_millis(300);
+/// Until everything has parked, and what comes from outside or from a timer comes in the middle of the poll.
+const SETTLE: Duration = Duration::from_millis(5);
+const ROUNDS: usize = 10;
+/// One round may be lost to the machine.
+const WON: usize = 9;
+const NEIGHBOUR: Level = Level::at::<40>();
+/// Equal, less, more urgent than the neighbour.
+const LEVELS: [Level; 3] = [Level::at::<40>(), Level::at::<50>(), Level::at::<10>()];
+
+/// One runtime at a time: each wants two CPUs.
+static MACHINE: StdMutex<()> = StdMutex::new(());
+
+/// What the other coroutine of a round tells.
+#[derive(Default)]
+struct Round {
+    /// The thread of its latest poll.
+    polled_by: StdMutex<Option<ThreadId>>,
+    /// It has got on.
+    got_on: AtomicBool,
+}
+
+impl Round {
+    /// To be called in the poll in which the other one begins to wait.
+    fn waits_here(&self) {
+        *self.polled_by.lock().unwrap() = Some(thread::current().id());
+    }
+
+    fn is_over(&self) -> bool {
+        self.got_on.load(Ordering::Acquire)
+    }
+
+    fn end(&self) {
+        self.got_on.store(true, Ordering::Release);
+    }
+}
+
+/// Runs `wait` as the other coroutine of a round.
+fn start<F>(level: Level, round: &Arc<Round>, wait: F) -> JoinHandle<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let round = round.clone();
+    upshift::spawn(
+        async move {
+            round.waits_here();
+            wait.await;
+            round.end();
+        },
+        level,
+    )
+}
+
+/// Computes until the round is over; false if it is not after [`LONG`].
+fn compute(round: &Round) -> bool {
+    let began = Instant::now();
+    while !round.is_over() {
+        if began.elapsed() > LONG {
+            return false;
+        }
+        std::hint::spin_loop();
+    }
+    true
+}
+
+/// A way to wait and to be made ready.
+trait Way: Send + 'static {
+    /// Starts the other coroutine, which waits.
+    fn other(level: Level, round: &Arc<Round>) -> (Self, JoinHandle<()>)
+    where
+        Self: Sized;
+
+    /// Makes it ready now, or lets it become ready while the neighbour computes. The poll in which this ends goes on
+    /// computing.
+    fn release(self) -> impl Future<Output = ()> + Send;
+}
+
+/// Starts the other one so that it waits on the vCPU that this is called on. It may have been taken by the other vCPU,
+/// or the neighbour itself: then once more. What is never here is not stranded, so the last attempt counts anyway.
+async fn side_by_side<W: Way>(level: Level) -> (Arc<Round>, W, JoinHandle<()>) {
+    let mut attempts = 20;
+    loop {
+        let round = Arc::new(Round::default());
+        let (way, other) = W::other(level, &round);
+        time::sleep(SETTLE).await;
+        let here = Some(thread::current().id());
+        attempts -= 1;
+        if attempts == 0 || *round.polled_by.lock().unwrap() == here {
+            return (round, way, other);
+        }
+        other.cancel();
+        let _ = other.await;
+    }
+}
+
+/// Plays the rounds of one way at all levels.
+fn hold<W: Way>() {
+    hold_rounds(|level| async move {
+        let (round, way, other) = side_by_side::<W>(level).await;
+        way.release().await;
+        let won = compute(&round);
+        (won, other)
+    });
+}
+
+/// Plays `round` as the neighbour, so many times on each level, and asserts that it was won.
+fn hold_rounds<F>(round: impl Fn(Level) -> F)
+where
+    F: Future<Output = (bool, JoinHandle<()>)> + Send + 'static,
+{
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    // The main coroutine waits for the neighbour and lends it nothing.
+    let runtime = Runtime::builder()
+        .vcpus(2)
+        .main_level(Level::LEAST_URGENT)
+        .build()
+        .unwrap();
+    let won: Vec<usize> = runtime.block_on(async {
+        let mut won = Vec::new();
+        for level in LEVELS {
+            let mut count = 0;
+            for _ in 0..ROUNDS {
+                let neighbour = upshift::spawn(round(level), NEIGHBOUR);
+                let (in_time, other) = neighbour.await.unwrap();
+                other.await.unwrap();
+                count += usize::from(in_time);
+            }
+            won.push(count);
+        }
+        won
+    });
+    assert!(
+        won.iter().all(|&count| count >= WON),
+        "at levels {LEVELS:?} beside a poll of {NEIGHBOUR:?}: {won:?} of {ROUNDS} got on during the poll"
+    );
+}
+
+#[test]
+fn a_child_starts_beside_a_long_poll() {
+    hold_rounds(|level| async move {
+        time::sleep(SETTLE).await;
+        let round = Arc::new(Round::default());
+        let child = start(level, &round, async {});
+        (compute(&round), child)
+    });
+}
+
+/// Waits for a wake by id.
+struct Woken {
+    id: upshift::CoroutineId,
+    flag: Arc<AtomicBool>,
+}
+
+impl Way for Woken {
+    fn other(level: Level, round: &Arc<Round>) -> (Woken, JoinHandle<()>) {
+        let flag = Arc::new(AtomicBool::new(false));
+        let ready = flag.clone();
+        let other = start(
+            level,
+            round,
+            std::future::poll_fn(move |_| match ready.load(Ordering::Acquire) {
+                true => std::task::Poll::Ready(()),
+                false => std::task::Poll::Pending,
+            }),
+        );
+        let id = other.id();
+        (Woken { id, flag }, other)
+    }
+
+    async fn release(self) {
+        self.flag.store(true, Ordering::Release);
+        upshift::wake(self.id).unwrap();
+    }
+}
+
+#[test]
+fn what_a_long_poll_wakes_runs_beside_it() {
+    hold::<Woken>();
+}
+
+/// Woken by a thread that is none of the runtime's.
+struct WokenFromOutside(Woken);
+
+impl Way for WokenFromOutside {
+    fn other(level: Level, round: &Arc<Round>) -> (WokenFromOutside, JoinHandle<()>) {
+        let (inner, other) = Woken::other(level, round);
+        (WokenFromOutside(inner), other)
+    }
+
+    async fn release(self) {
+        let handle = upshift::Handle::current().unwrap();
+        thread::spawn(move || {
+            thread::sleep(SETTLE);
+            self.0.flag.store(true, Ordering::Release);
+            handle.wake(self.0.id).unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_another_thread_wakes_runs_beside_a_long_poll() {
+    hold::<WokenFromOutside>();
+}
+
+/// Waits for a coroutine that ends on the neighbour's vCPU just before its long poll.
+struct Join(Woken);
+
+impl Way for Join {
+    fn other(level: Level, round: &Arc<Round>) -> (Join, JoinHandle<()>) {
+        let (inner, joined) = Woken::other(NEIGHBOUR, &Arc::default());
+        let other = start(level, round, async { joined.await.unwrap() });
+        (Join(inner), other)
+    }
+
+    async fn release(self) {
+        self.0.release().await;
+        // It ends in this gap: its turn comes before that of the neighbour.
+        yield_now().await;
+    }
+}
+
+#[test]
+fn a_join_ends_beside_a_long_poll() {
+    hold::<Join>();
+}
+
+impl Way for mpsc::Sender<()> {
+    fn other(level: Level, round: &Arc<Round>) -> (Self, JoinHandle<()>) {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let other = start(level, round, async move {
+            receiver.recv().await.unwrap();
+        });
+        (sender, other)
+    }
+
+    async fn release(self) {
+        self.try_send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_message_is_received_beside_a_long_poll() {
+    hold::<mpsc::Sender<()>>();
+}
+
+/// Held by the neighbour.
+struct Held(MutexGuard<'static, ()>);
+
+impl Way for Held {
+    fn other(level: Level, round: &Arc<Round>) -> (Held, JoinHandle<()>) {
+        // Guards of this mutex borrow it: some bytes a round are leaked.
+        let mutex: &'static Mutex<()> = Box::leak(Box::default());
+        let guard = mutex.try_lock().unwrap();
+        let other = start(level, round, async { drop(mutex.lock().await) });
+        (Held(guard), other)
+    }
+
+    async fn release(self) {
+        drop(self.0);
+    }
+}
+
+#[test]
+fn a_lock_is_taken_beside_a_long_poll() {
+    hold::<Held>();
+}
+
+/// Due in the middle of the neighbour's poll.
+struct Timer;
+
+impl Way for Timer {
+    fn other(level: Level, round: &Arc<Round>) -> (Timer, JoinHandle<()>) {
+        (Timer, start(level, round, time::sleep(4 * SETTLE)))
+    }
+
+    async fn release(self) {}
+}
+
+#[test]
+fn a_timer_fires_beside_a_long_poll() {
+    hold::<Timer>();
+}
+
+/// Written to by another thread in the middle of the neighbour's poll.
+struct Data(StdStream);
+
+impl Way for Data {
+    fn other(level: Level, round: &Arc<Round>) -> (Data, JoinHandle<()>) {
+        let (outside, inside) = StdStream::pair().unwrap();
+        let mut inside = UnixStream::from_std(inside).unwrap();
+        let other = start(level, round, async move {
+            assert_eq!(&inside.recv().await.unwrap()[..], b"!");
+        });
+        (Data(outside), other)
+    }
+
+    async fn release(mut self) {
+        thread::spawn(move || {
+            thread::sleep(SETTLE);
+            self.0.write_all(b"!").unwrap();
+            // Open until the reader is done with it.
+            thread::sleep(SETTLE);
+        });
+    }
+}
+
+#[test]
+fn data_is_received_beside_a_long_poll() {
+    hold::<Data>();
+}
+
+#[test]
+fn a_runtime_ends_when_what_it_waits_for_exits_on_another_vcpu() {
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for _ in 0..4 * ROUNDS {
+            let runtime = Runtime::builder().vcpus(2).build().unwrap();
+            // Nobody serves vCPU 0 now, so they are with the other one.
+            for _ in 0..2_000 {
+                let waits = std::future::pending::<()>();
+                runtime.handle().spawn(waits, NEIGHBOUR).unwrap().detach();
+            }
+            thread::sleep(SETTLE);
+        }
+        ended.send(()).unwrap();
+    });
+    assert!(has_ended.recv_timeout(Duration::from_secs(60)).is_ok());
+}

@@ -1,0 +1,112 @@
+//! The host of a simulation: the upcalls of the unmodified core, each of which is a place where the vCPU may stand still
+//! while others go on.
+//!
+//! The world is found through a thread-local, so that the host itself and the futures are `Send` without a promise: one
+//! OS thread runs one simulation at a time, all of it.
+
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use upshift_core::{Change, Host, Vcpu};
+
+use crate::strand::Pause;
+use crate::world::World;
+
+thread_local! {
+    static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
+}
+
+/// Makes a world the one that this thread simulates; it is no more when the result is dropped.
+pub(crate) struct Inhabited;
+
+impl Inhabited {
+    pub(crate) fn begin(world: &Rc<World>) -> Inhabited {
+        WORLD.set(Some(world.clone()));
+        Inhabited
+    }
+}
+
+impl Drop for Inhabited {
+    fn drop(&mut self) {
+        drop(WORLD.take());
+    }
+}
+
+/// The world of this thread, if it simulates one now.
+pub(crate) fn inhabited() -> Option<Rc<World>> {
+    WORLD.with_borrow(Option::clone)
+}
+
+/// The world of this thread: for coroutines, which run in no other.
+pub(crate) fn world() -> Rc<World> {
+    inhabited().expect("coroutines run inside a simulation")
+}
+
+/// See the module.
+pub(crate) struct SimHost;
+
+/// Another strand may come in between here.
+fn step() {
+    if let Some(world) = inhabited() {
+        world.step();
+    }
+}
+
+// SAFETY: only strands that serve a vCPU run with it as the current one, one of them at a time: `strand.rs`.
+unsafe impl Host for SimHost {
+    fn is_tracing(&self) -> bool {
+        true
+    }
+
+    fn now(&self) -> u64 {
+        let Some(world) = inhabited() else { return 0 };
+        world.step();
+        world.now()
+    }
+
+    fn current(&self) -> Option<NonNull<Vcpu<SimHost>>> {
+        inhabited()?.current()
+    }
+
+    fn pend(&self, index: usize) {
+        step();
+        if let Some(world) = inhabited() {
+            world.end_wait(index, world.machine.wake);
+        }
+    }
+
+    fn relax(&self, _: u32) {
+        world().pause(Pause::For(20));
+    }
+
+    fn enter() {
+        step();
+    }
+
+    fn leave() {
+        step();
+    }
+
+    fn attend(&self, index: usize) {
+        step();
+        if let Some(world) = inhabited() {
+            world.supervise(index);
+        }
+    }
+
+    fn waits_here(&self, _: bool) {
+        if let Some(world) = inhabited()
+            && let Some(vcpu) = world.serving()
+        {
+            world.supervise(vcpu);
+        }
+    }
+
+    fn changed(&self, change: &Change) {
+        if let Some(world) = inhabited() {
+            world.changed(change);
+        }
+        step();
+    }
+}

@@ -1,0 +1,70 @@
+//! The unmodified core under a simulated host.
+//!
+//! One OS thread, virtual time, 1 to 128 vCPUs. What would be a thread on a real machine is a stack of its own
+//! (`strand.rs`); a strand runs until it pauses, and an event loop (`world.rs`) says which one goes on, and when. So a
+//! poll takes as long as its program says, while other vCPUs poll, wake, steal and park beside it, and the same
+//! case always goes the same way.
+//!
+//! **What interleaves.** Every upcall of the core (`host.rs`), every operation of a coroutine and every step of a vCPU's
+//! loop is a place where the strand may stand still while others go on, also with a lock of the core held. How long it does is part of the case
+//! ([`Workload::delays`]), so that it is generated and shrunk with it. Between two upcalls the core runs as one step: the
+//! orderings of single atomic operations are for the models under `loom`.
+//!
+//! **The laws**, and what breaks them here; the assumptions are in `ARCHITECTURE.md`:
+//!
+//! | law | broken when |
+//! |---|---|
+//! | Order | a poll begins while something more urgent that may run there was ready, for everybody to see, when its pick began; on a machine with one vCPU also when it overtakes an equal |
+//! | Conservation | something waits (ready, or its timer due, or its data arrived) beside a vCPU that idles all the time, for longer than *B* ([`Machine::conservation_bound`]); or for ever |
+//! | Progress | the time that something waits while a vCPU polls less urgent things, or idles, exceeds the longest poll and *B*; with preemption, on one vCPU, three suspensions and *B* |
+//! | Truth | between two steps a ready coroutine is missing in the bitmap, a vCPU shows a more urgent level than that of its poll, is not asked to give way to what is more urgent and ready there, or parked vCPUs are miscounted |
+//!
+//! ```
+//! use upshift_sim::{Machine, Op, Program, Workload, simulate};
+//!
+//! let child = Program::child(20, [Op::Compute(1_000)]);
+//! let parent = Program::at(0, 20, [Op::Spawn(1), Op::Compute(5_000), Op::Join(1)]);
+//! let longest = simulate(Machine::new(2), Workload::of([parent, child])).unwrap();
+//! assert!(longest.beside_idle < 100_000);
+//! ```
+
+mod cases;
+mod host;
+mod laws;
+mod machine;
+mod plot;
+mod preempt;
+mod program;
+mod record;
+mod scale;
+mod serve;
+mod strand;
+mod timeline;
+mod workload;
+mod world;
+
+pub use cases::{Case, Family, cases, search};
+pub use laws::{Law, Longest, Violation};
+pub use machine::{Machine, Preemption};
+pub use plot::draw;
+pub use scale::{Point, points, table};
+pub use timeline::Timeline;
+pub use workload::{Op, Program, Workload};
+
+use world::World;
+
+/// Runs a workload on a machine, to its end or until a law is broken.
+///
+/// # Errors
+/// The law that was broken.
+///
+/// # Panics
+/// A machine has 1 to 128 vCPUs.
+pub fn simulate(machine: Machine, workload: Workload) -> Result<Longest, Violation> {
+    assert!((1..=128).contains(&machine.vcpus), "1 to 128 vCPUs");
+    let laws = laws::Laws::new(&machine, &workload, true);
+    let world = World::new(machine, workload, laws);
+    world.run()?;
+    let longest = world.laws.borrow().longest;
+    Ok(longest)
+}

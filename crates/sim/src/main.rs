@@ -1,0 +1,72 @@
+//! `soak N [SEED]`: generates N cases of all families and runs them; what breaks a law is shrunk and drawn.
+//! `scale [FOLDER]`: prints the table of `docs/scale.md`, and draws its plots into the folder.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use upshift_sim::{Family, draw, points, search, table};
+
+const FAMILIES: [Family; 4] = [
+    Family::ONE,
+    Family::ONE.preemptible(),
+    Family::SEVERAL,
+    Family::SEVERAL.preemptible(),
+];
+/// Cases between two lines of progress; each such chunk has a seed of its own.
+const CHUNK: u32 = 10_000;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |n: usize| args.get(n).and_then(|arg| arg.parse::<u64>().ok());
+    match args.first().map(String::as_str) {
+        Some("soak") => soak(number(1).unwrap_or(1_000_000), number(2).unwrap_or(1)),
+        Some("scale") => scale(args.get(1).map(Path::new)),
+        _ => {
+            eprintln!("usage: upshift-sim soak [CASES [SEED]] | scale [FOLDER]");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn soak(cases: u64, seed: u64) -> ExitCode {
+    let mut ran = 0;
+    for chunk in 0.. {
+        for family in FAMILIES {
+            if ran >= cases {
+                println!("{ran} cases, no law broken");
+                return ExitCode::SUCCESS;
+            }
+            if let Err(found) = search(family, CHUNK, seed + chunk, &[]) {
+                println!("{found}");
+                return ExitCode::FAILURE;
+            }
+            ran += u64::from(CHUNK);
+            println!("{ran} cases");
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn scale(folder: Option<&Path>) -> ExitCode {
+    let points = points();
+    println!("{}", table(&points));
+    let Some(folder) = folder else {
+        return ExitCode::SUCCESS;
+    };
+    let urgent = "p99 of the wait of level 0 (pale: ideal machine)";
+    let all = "mean wait of all jobs (pale: ideal machine)";
+    let drawn = draw(
+        &points,
+        urgent,
+        |it| it.1,
+        &folder.join("scale-level-0.svg"),
+    )
+    .and_then(|()| draw(&points, all, |it| it.2, &folder.join("scale-all.svg")));
+    match drawn {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cannot draw into {}: {error}", folder.display());
+            ExitCode::FAILURE
+        }
+    }
+}

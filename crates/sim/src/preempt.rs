@@ -1,0 +1,120 @@
+//! Preemption: the watcher of a vCPU, and the strands that take turns there.
+//!
+//! The rule is that of `docs/preemption.md`: for something more urgent, or for what has arrived and has no level yet, a
+//! poll is suspended once it has run for as long as suspending costs; for an equal after its quantum.
+
+use std::rc::Rc;
+
+use upshift_core::CoroutineId;
+
+use crate::laws::Doing;
+use crate::machine::Preemption;
+use crate::strand::Pause;
+use crate::world::{Event, World};
+
+impl World {
+    /// Something may wait for what a vCPU polls: its watcher looks when the poll has run for long enough.
+    pub(crate) fn supervise(&self, vcpu: usize) {
+        let Some(preemption) = self.machine.preemption else {
+            return;
+        };
+        let cpu = &self.cpus[vcpu];
+        let poll = cpu.poll.get();
+        if poll.is_multiple_of(2) || self.draining.get() {
+            return;
+        }
+        let began = cpu.began.get();
+        let timer = cpu.timers.borrow().keys().next().map(|key| key.0);
+        let times = [
+            Some(began + preemption.suspension),
+            Some(began + preemption.quantum),
+            timer.map(|deadline| deadline.max(began + preemption.suspension)),
+        ];
+        for time in times.into_iter().flatten() {
+            self.at(time, Event::Watch { vcpu, poll });
+        }
+    }
+
+    /// The watcher looks at a poll.
+    pub(crate) fn watch(self: &Rc<World>, vcpu: usize, poll: u64) {
+        let cpu = &self.cpus[vcpu];
+        let Some(preemption) = self.machine.preemption else {
+            return;
+        };
+        if cpu.poll.get() != poll || self.draining.get() {
+            return;
+        }
+        let owner = self.strand(cpu.owner.get());
+        let Some(until) = owner.until.get() else {
+            // In the middle of a step, or of a wake: soon.
+            return self.at(self.now() + 1_000, Event::Watch { vcpu, poll });
+        };
+        if until <= self.now() || !self.must_give_way(vcpu, preemption) {
+            return cpu.executor.set_attended(true);
+        }
+        // The thread is stopped first.
+        owner.epoch.set(owner.epoch.get() + 1);
+        owner.until.set(Some(until - self.now()));
+        self.doing(vcpu, Doing::Turns);
+        cpu.poll.set(poll + 1);
+        let stopped = cpu.owner.get();
+        self.outside(move |world| {
+            let cpu = &world.cpus[vcpu];
+            // SAFETY: its strand goes on in `hand_over` only, when it has been picked again.
+            let id = unsafe { cpu.executor.suspend_current() };
+            let id = id.expect("it is in the middle of a poll");
+            world.settle();
+            cpu.suspended.borrow_mut().insert(id, stopped);
+            let spare = cpu.spares.borrow_mut().pop();
+            let spare =
+                spare.unwrap_or_else(|| world.begin(Some(vcpu), move |world| world.serve(vcpu)));
+            cpu.owner.set(spare);
+            world.go(spare, preemption.suspension);
+        });
+    }
+
+    fn must_give_way(&self, vcpu: usize, preemption: Preemption) -> bool {
+        let cpu = &self.cpus[vcpu];
+        let ran = self.now() - cpu.began.get();
+        let Some(level) = cpu.executor.running_level() else {
+            return false;
+        };
+        let bitmap = cpu.executor.bitmap();
+        let first = cpu.timers.borrow().keys().next().copied();
+        let unknown = !cpu.ring.borrow().is_empty() || first.is_some_and(|f| f.0 <= self.now());
+        let urgent = bitmap & level.more_urgent_bits() != 0 || unknown;
+        (urgent && ran >= preemption.suspension)
+            || (bitmap & level.bit() != 0 && ran >= preemption.quantum)
+    }
+
+    /// A suspended poll has been picked: its strand becomes the owner of the vCPU, the running one a spare.
+    pub(crate) fn hand_over(&self, vcpu: usize, id: CoroutineId) {
+        let cpu = &self.cpus[vcpu];
+        let strand = cpu.suspended.borrow_mut().remove(&id);
+        let index = strand.expect("what is resumed was suspended");
+        let me = cpu.owner.replace(index);
+        cpu.spares.borrow_mut().push(me);
+        let cost = self.machine.preemption.map_or(0, |p| p.suspension);
+        self.pause_as_spare(vcpu, index, cost);
+    }
+
+    fn pause_as_spare(&self, vcpu: usize, next: usize, cost: u64) {
+        let strand = self.strand(next);
+        let left = strand.until.get().unwrap_or(0);
+        let left = if self.draining.get() { 0 } else { left };
+        self.poll_resumes(vcpu, cost);
+        self.go(next, cost + left);
+        strand.until.set(Some(self.now() + cost + left));
+        self.supervise(vcpu);
+        self.pause(Pause::Wait);
+    }
+
+    fn poll_resumes(&self, vcpu: usize, cost: u64) {
+        let cpu = &self.cpus[vcpu];
+        cpu.poll.set(cpu.poll.get() + 1);
+        cpu.began.set(self.now() + cost);
+        let resumed = self.laws.borrow_mut().begins(self, vcpu, true);
+        self.report(resumed);
+        cpu.executor.set_attended(true);
+    }
+}

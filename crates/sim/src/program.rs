@@ -1,0 +1,220 @@
+//! A simulated coroutine: a future that carries out the steps of a [`Program`](crate::Program).
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use upshift_core::{Level, Priority};
+
+use crate::host::world;
+use crate::strand::Pause;
+use crate::workload::Op;
+use crate::world::{CHANNELS, Event, World};
+
+/// The future of coroutine `k`.
+async fn carry_out(k: usize) {
+    let op = |n: usize| world().workload.programs[k].ops.get(n).copied();
+    let mut n = 0;
+    while let Some(op) = op(n) {
+        n += 1;
+        match op {
+            Op::Compute(time) => world().pause(Pause::Compute(time)),
+            Op::Spawn(other) => world().spawn_child(other),
+            Op::Signal(channel) => world().signal(channel),
+            Op::Wait(channel) => Waits::new(k, Source::Channel(channel)).await,
+            Op::Later(channel, delay) => {
+                let world = world();
+                world.at(world.now() + delay, Event::Signal(channel));
+            }
+            Op::Sleep(time) => Waits::new(k, Source::Timer(time)).await,
+            Op::Receive(delay) => Waits::new(k, Source::Ring(delay)).await,
+            Op::Yield => yield_now().await,
+            Op::Join(other) => {
+                let handle = world().take_handle(other);
+                if let Some(handle) = handle {
+                    let _ = handle.await;
+                }
+            }
+            Op::Reprio(other, level) => world().reprio(other, level),
+            Op::Block(other) => world().block(other),
+        }
+    }
+}
+
+fn yield_now() -> impl Future<Output = ()> + Send {
+    let mut yielded = false;
+    poll_fn(move |cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Source {
+    Channel(usize),
+    Timer(u64),
+    Ring(u64),
+}
+
+/// The wait of coroutine `k` for something.
+struct Waits {
+    k: usize,
+    source: Source,
+    /// What makes it true; the first poll registers it.
+    done: Option<Alone<Rc<Cell<bool>>>>,
+    deadline: u64,
+}
+
+/// What never leaves the thread of its simulation.
+struct Alone<T>(T);
+
+// SAFETY: a simulation, and every future in it, stays on the OS thread that began it.
+unsafe impl<T> Send for Alone<T> {}
+
+impl Waits {
+    fn new(k: usize, source: Source) -> Waits {
+        Waits {
+            k,
+            source,
+            done: None,
+            deadline: 0,
+        }
+    }
+
+    fn register(&mut self, world: &World, cx: &Context<'_>) {
+        let done = Rc::new(Cell::new(false));
+        self.done = Some(Alone(done.clone()));
+        let waker = cx.waker().clone();
+        let vcpu = world.serving().expect("polls happen on vCPUs");
+        match self.source {
+            Source::Channel(channel) => {
+                let channel = &mut world.channels.borrow_mut()[channel % CHANNELS];
+                if channel.tokens != 0 {
+                    channel.tokens -= 1;
+                    return done.set(true);
+                }
+                channel.waiting.push_back((done, waker));
+            }
+            Source::Timer(time) => {
+                self.deadline = world.now() + time;
+                let mut timers = world.cpus[vcpu].timers.borrow_mut();
+                let place = timers.len() as u64;
+                let mut key = (self.deadline, place);
+                while timers.contains_key(&key) {
+                    key.1 += 1;
+                }
+                timers.insert(key, waker);
+                drop(timers);
+                world.supervise(vcpu);
+            }
+            Source::Ring(delay) => {
+                let mut operations = world.operations.borrow_mut();
+                let operation = operations.len();
+                operations.push((done, waker));
+                self.deadline = world.now() + delay;
+                world.at(self.deadline, Event::Arrival { vcpu, operation });
+            }
+        }
+    }
+}
+
+impl Future for Waits {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let world = world();
+        if self.done.is_none() {
+            self.register(&world, cx);
+        }
+        let told = self.done.as_ref().is_some_and(|done| done.0.get());
+        let over = match self.source {
+            Source::Timer(_) => world.now() >= self.deadline,
+            _ => told,
+        };
+        if over {
+            return Poll::Ready(());
+        }
+        if !matches!(self.source, Source::Channel(_)) {
+            world.laws.borrow_mut().due(self.k, self.deadline);
+        }
+        Poll::Pending
+    }
+}
+
+impl World {
+    /// Spawns coroutine `k` on the running strand.
+    pub(crate) fn spawn(&self, k: usize) {
+        let program = &self.workload.programs[k];
+        let home = self.serving().filter(|_| program.pinned);
+        if self.draining.get() || !self.laws.borrow_mut().spawns(k, home) {
+            return;
+        }
+        let level = Priority::At(level(program.level));
+        self.set_spawning(Some(k));
+        let spawned = match self.serving() {
+            // SAFETY: the future is `Send`, and so is `()`.
+            Some(vcpu) if program.pinned => unsafe {
+                self.cpus[vcpu].executor.spawn_pinned(carry_out(k), level)
+            },
+            _ => self.domain.spawn(carry_out(k), level),
+        };
+        self.set_spawning(None);
+        self.settle();
+        if let Ok(handle) = spawned {
+            self.handles.borrow_mut()[k] = Some(handle);
+        }
+    }
+
+    fn spawn_child(&self, k: usize) {
+        self.spawn(k % self.workload.programs.len());
+    }
+
+    /// Puts a token into a channel, on the running strand.
+    pub(crate) fn signal(&self, channel: usize) {
+        let first = {
+            let channel = &mut self.channels.borrow_mut()[channel % CHANNELS];
+            let first = channel.waiting.pop_front();
+            channel.tokens += u64::from(first.is_none());
+            first
+        };
+        if let Some((done, waker)) = first {
+            done.set(true);
+            waker.wake();
+            self.settle();
+        }
+    }
+
+    fn take_handle(&self, k: usize) -> Option<upshift_core::JoinHandle<(), crate::host::SimHost>> {
+        let mut handles = self.handles.borrow_mut();
+        let k = k % handles.len();
+        handles[k].take()
+    }
+
+    fn reprio(&self, k: usize, to: u8) {
+        let k = k % self.workload.programs.len();
+        let id = self.laws.borrow().id(k);
+        if let Some(id) = id {
+            let _ = self.domain.reprio(id, level(to));
+            self.settle();
+        }
+    }
+
+    /// Stands still in the middle of a poll until coroutine `k` has exited.
+    fn block(&self, k: usize) {
+        let k = k % self.workload.programs.len();
+        while !self.draining.get() && !self.laws.borrow().has_exited(k) {
+            let me = self.serving().map(|vcpu| self.cpus[vcpu].owner.get());
+            self.blocked.borrow_mut().extend(me);
+            self.pause(Pause::Wait);
+        }
+    }
+}
+
+fn level(n: u8) -> Level {
+    Level::new(n & 63).unwrap_or(Level::DEFAULT)
+}

@@ -1,0 +1,86 @@
+//! A timeline of a simulation in the form of those of the Linux runtime: for Perfetto, or as a picture.
+
+use upshift_core::{CoroutineId, Step};
+use upshift_trace::{Coroutine, What};
+
+use crate::timeline::{Entry, Timeline};
+
+impl Timeline {
+    /// The same as a recording: [`upshift_trace::Timeline::write_chrome`] and
+    /// [`to_svg`](upshift_trace::Timeline::to_svg) make a file of it. Coroutine `k` of the workload has the id `k`.
+    #[must_use]
+    pub fn recording(&self, name: &str) -> upshift_trace::Timeline {
+        let mut recording = upshift_trace::Timeline::new(name);
+        recording.vcpus = self.vcpus as u32;
+        // Where each coroutine is: who suspends it serves no vCPU.
+        let mut places: Vec<u32> = Vec::new();
+        for &(time, vcpu, entry) in &self.entries {
+            let by = vcpu.map(|vcpu| vcpu as u32);
+            match (entry, by) {
+                (Entry::Idles(true), Some(vcpu)) => recording.add(time, vcpu, What::Parked),
+                (Entry::Idles(false), Some(vcpu)) => recording.add(time, vcpu, What::Unparked),
+                (Entry::Idles(_), None) => {}
+                (Entry::Changed(k, level, step), by) => {
+                    if places.len() <= k {
+                        places.resize(k + 1, 0);
+                    }
+                    if let Some(by) = by
+                        && !matches!(step, Step::Spawned | Step::Ready)
+                    {
+                        places[k] = by;
+                    }
+                    let coroutine = Coroutine {
+                        id: CoroutineId::from_u64(k as u64),
+                        level,
+                        site: recording.site(&format!("#{k}")),
+                        by,
+                    };
+                    recording.add(time, places[k], What::Coroutine(step, coroutine));
+                }
+            }
+        }
+        recording
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use upshift_core::{Level, State};
+    use upshift_trace::spans::Spans;
+
+    #[test]
+    fn a_simulation_is_drawn_like_a_runtime() {
+        let level = Level::at::<9>();
+        let mut timeline = Timeline::new(2);
+        let steps = [
+            (0, Some(0), Step::Spawned),
+            (0, Some(0), Step::Ready),
+            (5, Some(1), Step::Stolen { from: 0 }),
+            (6, Some(1), Step::Polled),
+            (20, None, Step::Suspended),
+            (30, Some(1), Step::Resumed),
+            (40, Some(1), Step::Exited),
+        ];
+        for (time, by, step) in steps {
+            timeline.add(time, by, Entry::Changed(3, level, step));
+        }
+        timeline.add(50, Some(1), Entry::Idles(true));
+        let recording = timeline.recording("case");
+        let spans = Spans::of(&recording);
+        let seen: Vec<_> = spans
+            .states
+            .iter()
+            .map(|span| (span.state, span.from, span.to))
+            .collect();
+        let expected = [
+            (State::Ready, 0, 6),
+            (State::Running, 6, 20),
+            (State::Suspended, 20, 30),
+            (State::Running, 30, 40),
+        ];
+        assert_eq!(seen, expected);
+        assert!(spans.states[1..].iter().all(|span| span.vcpu == 1));
+        assert_eq!((recording.vcpus, recording.length), (2, 50));
+    }
+}

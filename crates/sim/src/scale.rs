@@ -1,0 +1,161 @@
+//! How far the core is from an ideal scheduler on many vCPUs: the table and the plots of `docs/scale.md`.
+//!
+//! Jobs arrive from outside at random, one in ten of level 0, the others of level 40, and compute for an exponential time of
+//! 20 µs in the mean. The ideal scheduler has one global queue and no costs; like the core it does not interrupt polls.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+
+use crate::laws::Laws;
+use crate::machine::Machine;
+use crate::workload::{Op, Program, Workload};
+use crate::world::World;
+
+const MEAN: f64 = 20_000.0;
+const JOBS_PER_VCPU: usize = 100;
+
+struct Job {
+    arrives: u64,
+    urgent: bool,
+    computes: u64,
+}
+
+/// Uniform in 0 to 1, the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 11) as f64 + 1.0) / (1_u64 << 53) as f64
+    }
+
+    fn exponential(&mut self, mean: f64) -> f64 {
+        -self.next().ln() * mean
+    }
+}
+
+fn jobs(vcpus: usize, load: f64) -> Vec<Job> {
+    let mut random = Random(0x5eed_1234_5678_9abc);
+    let mut time = 100_000.0;
+    let job = |_| {
+        time += random.exponential(MEAN / (load * vcpus as f64));
+        Job {
+            arrives: time as u64,
+            urgent: random.next() < 0.1,
+            computes: random.exponential(MEAN) as u64,
+        }
+    };
+    (0..JOBS_PER_VCPU * vcpus).map(job).collect()
+}
+
+/// For how long each job waits on the ideal machine.
+fn ideal(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
+    let mut free = vec![0; vcpus];
+    let mut waits = vec![0; jobs.len()];
+    let mut queues = [VecDeque::new(), VecDeque::new()];
+    let (mut next, mut time) = (0, 0);
+    while next < jobs.len() || queues.iter().any(|queue| !queue.is_empty()) {
+        let first = (0..vcpus).min_by_key(|vcpu| free[*vcpu]).unwrap_or(0);
+        let waiting = queues.iter().any(|queue| !queue.is_empty());
+        let now = match waiting {
+            true => free[first].max(time),
+            false => free[first].max(jobs[next].arrives),
+        };
+        time = now;
+        while next < jobs.len() && jobs[next].arrives <= now {
+            queues[usize::from(!jobs[next].urgent)].push_back(next);
+            next += 1;
+        }
+        let urgent = queues[0].pop_front();
+        let Some(k) = urgent.or_else(|| queues[1].pop_front()) else {
+            continue;
+        };
+        waits[k] = now - jobs[k].arrives;
+        free[first] = now + jobs[k].computes;
+    }
+    waits
+}
+
+/// For how long each job waits on the core.
+fn real(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
+    let program = |job: &Job| {
+        let level = if job.urgent { 0 } else { 40 };
+        Program::at(job.arrives, level, [Op::Compute(job.computes)])
+    };
+    let workload = Workload::of(jobs.iter().map(program).collect::<Vec<_>>());
+    let machine = Machine::new(vcpus);
+    let laws = Laws::new(&machine, &workload, false);
+    let world = World::new(machine, workload, laws);
+    // Nothing is judged, so nothing is broken.
+    let _ = world.run();
+    let laws = world.laws.borrow();
+    let wait = |(k, job): (usize, &Job)| laws.first_polled(k).unwrap_or(job.arrives) - job.arrives;
+    jobs.iter().enumerate().map(wait).collect()
+}
+
+/// Median and 99th percentile of level 0, and the mean of all, µs.
+fn figures(jobs: &[Job], waits: &[u64]) -> (f64, f64, f64) {
+    let mut urgent: Vec<u64> = (jobs.iter().zip(waits))
+        .filter(|(job, _)| job.urgent)
+        .map(|(_, wait)| *wait)
+        .collect();
+    urgent.sort_unstable();
+    let at = |part: f64| urgent[((urgent.len() - 1) as f64 * part) as usize] as f64 / 1e3;
+    let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64 / 1e3;
+    (at(0.5), at(0.99), mean)
+}
+
+/// The figures of one machine at one load.
+pub struct Point {
+    /// How many vCPUs it has.
+    pub vcpus: usize,
+    /// Offered work over capacity.
+    pub load: f64,
+    /// Median and p99 of level 0 and the mean wait of all, µs: on the core.
+    pub core: (f64, f64, f64),
+    /// The same on the ideal machine.
+    pub ideal: (f64, f64, f64),
+}
+
+/// All machines at all loads.
+#[must_use]
+pub fn points() -> Vec<Point> {
+    let machines = [2, 8, 32, 128];
+    let all = machines
+        .iter()
+        .flat_map(|vcpus| [0.5, 0.65, 0.8, 0.95, 1.05, 1.2].map(|load| (*vcpus, load)));
+    all.map(|(vcpus, load)| {
+        let jobs = jobs(vcpus, load);
+        Point {
+            vcpus,
+            load,
+            core: figures(&jobs, &real(vcpus, &jobs)),
+            ideal: figures(&jobs, &ideal(vcpus, &jobs)),
+        }
+    })
+    .collect()
+}
+
+/// The table, in Markdown.
+#[must_use]
+pub fn table(points: &[Point]) -> String {
+    let mut text = String::from(
+        "| vCPUs | load | level 0 p50, µs: core (ideal) | level 0 p99, µs: core (ideal) | all, mean wait, µs: core (ideal) |\n|---|---|---|---|---|\n",
+    );
+    for Point {
+        vcpus,
+        load,
+        core,
+        ideal,
+    } in points
+    {
+        let _ = writeln!(
+            text,
+            "| {vcpus} | {load} | {:.1} ({:.1}) | {:.1} ({:.1}) | {:.1} ({:.1}) |",
+            core.0, ideal.0, core.1, ideal.1, core.2, ideal.2
+        );
+    }
+    text
+}

@@ -1,0 +1,169 @@
+//! The loop of a vCPU: what a thread of a real host does, in virtual time.
+
+use std::rc::Rc;
+
+use upshift_core::{Picked, Polled};
+
+use crate::laws::Doing;
+use crate::strand::Pause;
+use crate::world::World;
+
+impl World {
+    /// Serves a vCPU until the simulation is over.
+    pub(crate) fn serve(self: &Rc<World>, vcpu: usize) {
+        let cpu = &self.cpus[vcpu];
+        let executor = cpu.executor.clone();
+        let mut back = None;
+        while !self.finished.get() {
+            self.doing(vcpu, Doing::Turns);
+            self.pause(Pause::For(self.machine.turn));
+            self.reap(vcpu);
+            if executor.is_look_due() {
+                self.look_around(vcpu);
+            }
+            let stolen = executor.stolen();
+            self.laws.borrow_mut().picks(vcpu);
+            let picked = executor.pick(back.take());
+            self.settle();
+            if executor.stolen() != stolen {
+                self.pause(Pause::For(self.machine.steal));
+            }
+            match picked {
+                Some(Picked::Poll(running)) => {
+                    self.poll_begins(vcpu);
+                    let polled = running.poll();
+                    cpu.poll.set(cpu.poll.get() + 1);
+                    self.doing(vcpu, Doing::Turns);
+                    match polled {
+                        // Nobody can take it before it is back in its queue.
+                        Polled::Yielded(yielded) => back = Some(yielded),
+                        _ => self.settle(),
+                    }
+                }
+                Some(Picked::Resume { id, .. }) => self.hand_over(vcpu, id),
+                None => self.park(vcpu),
+            }
+        }
+    }
+
+    fn poll_begins(&self, vcpu: usize) {
+        let cpu = &self.cpus[vcpu];
+        cpu.poll.set(cpu.poll.get() + 1);
+        cpu.began.set(self.now());
+        let began = self.laws.borrow_mut().begins(self, vcpu, false);
+        self.report(began);
+        if self.machine.preemption.is_some() {
+            cpu.executor.set_attended(true);
+            self.supervise(vcpu);
+        }
+    }
+
+    /// Wakes what waits for timers of a vCPU that are due, and for data that has arrived there. True: there was some.
+    fn reap(&self, vcpu: usize) -> bool {
+        let cpu = &self.cpus[vcpu];
+        let mut found = false;
+        loop {
+            let due = {
+                let mut timers = cpu.timers.borrow_mut();
+                match timers.first_entry() {
+                    Some(first) if first.key().0 <= self.now() => Some(first.remove()),
+                    _ => None,
+                }
+            };
+            let Some(waker) = due else { break };
+            waker.wake();
+            found = true;
+            self.settle();
+        }
+        loop {
+            let Some(operation) = cpu.ring.borrow_mut().pop_front() else {
+                break;
+            };
+            let (arrived, waker) = self.operations.borrow()[operation].clone();
+            arrived.set(true);
+            waker.wake();
+            found = true;
+            self.settle();
+        }
+        found
+    }
+
+    /// Nothing is ready: the wait ends by a wake, by data on the ring, when the earliest timer is due, or when a look at
+    /// the other vCPUs finds something.
+    fn park(self: &Rc<World>, vcpu: usize) {
+        let cpu = &self.cpus[vcpu];
+        if !cpu.ring.borrow().is_empty() || !cpu.executor.prepare_park() {
+            return;
+        }
+        self.step();
+        self.doing(vcpu, Doing::Idles);
+        while !self.look_around(vcpu) {
+            let limit = cpu.executor.sleep_limit().map(|time| self.now() + time);
+            self.sleep(vcpu, limit);
+            let early = limit.is_none_or(|limit| self.now() < limit);
+            if early || !cpu.executor.is_parked() || cpu.executor.has_arrivals() {
+                break;
+            }
+            cpu.executor.waited_for_nothing();
+        }
+        cpu.executor.unpark();
+    }
+
+    /// Waits once.
+    fn sleep(&self, vcpu: usize, limit: Option<u64>) {
+        let cpu = &self.cpus[vcpu];
+        cpu.waits.set(true);
+        cpu.waking.set(false);
+        if cpu.executor.is_parked() && cpu.ring.borrow().is_empty() && !self.finished.get() {
+            let own = cpu.timers.borrow().keys().next().map(|key| key.0);
+            let times = [own, cpu.neighbours_deadline.get(), limit];
+            if let Some(time) = times.into_iter().flatten().min() {
+                let delay = time.saturating_sub(self.now());
+                self.go(cpu.owner.get(), delay + self.machine.wake);
+            }
+        } else {
+            // It came in between: the wait is over at once.
+            self.end_wait(vcpu, 0);
+        }
+        self.pause(Pause::Wait);
+        cpu.waits.set(false);
+    }
+
+    /// Does for vCPUs in long polls what they cannot do. True: there is something to pick.
+    fn look_around(self: &Rc<World>, vcpu: usize) -> bool {
+        let mut next = None;
+        let found = self.cpus[vcpu].executor.look(|long| {
+            let index = long.index();
+            let found = self.reap(index);
+            let deadline = self.cpus[index].timers.borrow().keys().next().copied();
+            let deadline = deadline.map(|key| key.0);
+            next = [next, deadline].into_iter().flatten().min();
+            found
+        });
+        self.cpus[vcpu].neighbours_deadline.set(next);
+        found
+    }
+
+    /// Data has arrived on the ring of a vCPU: it interrupts the wait of that vCPU or, if that is in a long poll, of a
+    /// parked one, which polls the ring's event.
+    pub(crate) fn arrives(&self, vcpu: usize, operation: usize) {
+        let cpu = &self.cpus[vcpu];
+        cpu.ring.borrow_mut().push_back(operation);
+        let waiting = match cpu.executor.is_long() {
+            true => self.cpus.iter().position(|cpu| cpu.waits.get()),
+            false => Some(vcpu),
+        };
+        if let Some(waiting) = waiting {
+            self.end_wait(waiting, self.machine.wake);
+        }
+        self.supervise(vcpu);
+    }
+
+    /// The wait of a vCPU, if it waits, is over in so many nanoseconds.
+    pub(crate) fn end_wait(&self, vcpu: usize, delay: u64) {
+        let cpu = &self.cpus[vcpu];
+        if cpu.waits.get() && !cpu.waking.replace(true) {
+            self.go(cpu.owner.get(), delay);
+        }
+    }
+}

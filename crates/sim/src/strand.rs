@@ -1,0 +1,101 @@
+//! Strands: what would be a thread on a real machine is a stack of its own here, and all of them share one OS thread.
+//!
+//! A poll is one call into the core; to let other vCPUs act in the middle of it, or of any step of the core, its stack is
+//! left standing. Exactly one strand runs at a time; it runs until it pauses, and only the [event loop](crate::world)
+//! resumes it. So a simulation is deterministic, and a switch costs some ten nanoseconds.
+//!
+//! A strand serves one vCPU for its whole life, or none (a thread from outside, a watcher). Of the strands of a vCPU one
+//! is its *owner*; the others are suspended in the middle of a poll, or spare.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+
+use crate::world::World;
+
+/// Virtual memory for a stack; pages that are not touched cost nothing.
+const STACK_BYTES: usize = 256 * 1024;
+
+thread_local! {
+    /// Stacks of strands that have ended, for the next ones.
+    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
+}
+
+/// For how long a strand stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// So many nanoseconds.
+    For(u64),
+    /// So many nanoseconds of its own computing: a poll that may be suspended meanwhile.
+    Compute(u64),
+    /// Until [`World::go`].
+    Wait,
+}
+
+type Stack = Coroutine<(), Pause, (), DefaultStack>;
+
+/// One stack.
+pub(crate) struct Strand {
+    stack: Cell<Option<Stack>>,
+    yielder: Cell<*const Yielder<(), Pause>>,
+    pub(crate) index: usize,
+    /// The vCPU it serves.
+    pub(crate) vcpu: Option<usize>,
+    /// Events for an earlier epoch are void.
+    pub(crate) epoch: Cell<u32>,
+    /// It computes until then, unless it is suspended.
+    pub(crate) until: Cell<Option<u64>>,
+    /// The coroutine that it is about to spawn.
+    pub(crate) spawning: Cell<Option<usize>>,
+}
+
+impl Strand {
+    /// A strand that runs `body` when it is first resumed. Its index is given by the world that keeps it.
+    pub(crate) fn new(
+        vcpu: Option<usize>,
+        index: usize,
+        body: impl FnOnce(&Rc<World>) + 'static,
+        world: &Rc<World>,
+    ) -> Rc<Strand> {
+        let stack = STACKS.with_borrow_mut(Vec::pop).unwrap_or_else(|| {
+            DefaultStack::new(STACK_BYTES).expect("address space for one more stack")
+        });
+        let world = world.clone();
+        let stack = Coroutine::with_stack(stack, move |yielder: &Yielder<(), Pause>, ()| {
+            world.strand(index).yielder.set(yielder);
+            body(&world);
+        });
+        Rc::new(Strand {
+            stack: Cell::new(Some(stack)),
+            yielder: Cell::new(std::ptr::null()),
+            index,
+            vcpu,
+            epoch: Cell::new(0),
+            until: Cell::new(None),
+            spawning: Cell::new(None),
+        })
+    }
+
+    /// Runs it until it pauses; `None` when it has ended.
+    pub(crate) fn resume(&self) -> Option<Pause> {
+        let mut stack = self.stack.take()?;
+        match stack.resume(()) {
+            CoroutineResult::Yield(pause) => {
+                self.stack.set(Some(stack));
+                Some(pause)
+            }
+            CoroutineResult::Return(()) => {
+                STACKS.with_borrow_mut(|stacks| stacks.push(stack.into_stack()));
+                None
+            }
+        }
+    }
+
+    /// Stands still. Called on the strand itself.
+    pub(crate) fn pause(&self, pause: Pause) {
+        // SAFETY: set when the strand began, and it lives as long as the stack that the caller is on.
+        unsafe { &*self.yielder.get() }.suspend(pause);
+    }
+}

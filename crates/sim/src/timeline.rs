@@ -1,0 +1,80 @@
+//! What happened on which vCPU, for people: a column per vCPU, a line per instant.
+
+use std::fmt;
+
+use upshift_core::{Level, Step};
+
+/// The widest machine that is drawn in columns; of a wider one only the events are listed.
+const COLUMNS: usize = 8;
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Entry {
+    /// A coroutine has taken a step.
+    Changed(usize, Level, Step),
+    /// A vCPU waits for something to do, or no more.
+    Idles(bool),
+}
+
+/// The events of a simulation, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    pub(crate) vcpus: usize,
+    /// Nanoseconds; the vCPU whose strand did it; what.
+    pub(crate) entries: Vec<(u64, Option<usize>, Entry)>,
+}
+
+impl Timeline {
+    pub(crate) fn new(vcpus: usize) -> Timeline {
+        Timeline {
+            vcpus,
+            entries: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, time: u64, vcpu: Option<usize>, entry: Entry) {
+        self.entries.push((time, vcpu, entry));
+    }
+}
+
+impl fmt::Display for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let drawn = self.vcpus <= COLUMNS;
+        write!(f, "{:>12} ", "µs")?;
+        if drawn {
+            (0..self.vcpus).try_for_each(|vcpu| write!(f, "{:^6}", format!("v{vcpu}")))?;
+        }
+        writeln!(f)?;
+        let mut lanes = vec!["".to_owned(); self.vcpus];
+        for (time, vcpu, entry) in &self.entries {
+            let said = match *entry {
+                Entry::Idles(true) => "parks".to_owned(),
+                Entry::Idles(false) => "is back".to_owned(),
+                Entry::Changed(k, level, step) => {
+                    format!("#{k} {step:?} (level {})", level.get())
+                }
+            };
+            if let Some(vcpu) = *vcpu {
+                lanes[vcpu] = match *entry {
+                    Entry::Idles(true) => "z".to_owned(),
+                    Entry::Changed(k, _, Step::Polled | Step::Resumed) => format!("#{k}"),
+                    Entry::Idles(false)
+                    | Entry::Changed(
+                        ..,
+                        Step::Yielded | Step::Blocked | Step::Suspended | Step::Exited,
+                    ) => ".".to_owned(),
+                    Entry::Changed(..) => lanes[vcpu].clone(),
+                };
+            }
+            write!(f, "{:>12.3} ", *time as f64 / 1e3)?;
+            if drawn {
+                lanes.iter().try_for_each(|lane| write!(f, "{lane:^6}"))?;
+            }
+            match vcpu {
+                Some(vcpu) => writeln!(f, " vCPU {vcpu}: {said}")?,
+                None => writeln!(f, " outside: {said}")?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! What a simulated program does: coroutines, and what each does in its polls.
+
+/// One step of a coroutine. Indices of coroutines and channels are taken modulo their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Uses its vCPU for so many nanoseconds, without an end of its poll.
+    Compute(u64),
+    /// Starts a coroutine, if nothing has started it before.
+    Spawn(usize),
+    /// Puts a token into a channel, which wakes the first that waits there.
+    Signal(usize),
+    /// Takes a token out of a channel.
+    Wait(usize),
+    /// Has a thread of the process that serves no vCPU put a token into a channel, so many nanoseconds later.
+    Later(usize, u64),
+    /// Sleeps, by a timer of the vCPU that polls it.
+    Sleep(u64),
+    /// Receives data that arrives after so many nanoseconds on the ring of the vCPU that polls it.
+    Receive(u64),
+    /// Lets others go first.
+    Yield,
+    /// Awaits a coroutine and lends it its level.
+    Join(usize),
+    /// Gives a coroutine a level.
+    Reprio(usize, u8),
+    /// Waits in the middle of its poll until a coroutine has exited: its vCPU does nothing else.
+    Block(usize),
+}
+
+/// One coroutine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// 0 to 63.
+    pub level: u8,
+    /// Does it never leave the vCPU that spawned it? Only for those that are spawned by others.
+    pub pinned: bool,
+    /// When a thread that serves no vCPU spawns it; `None`: a coroutine does.
+    pub start: Option<u64>,
+    /// Its steps.
+    pub ops: Vec<Op>,
+}
+
+impl Program {
+    /// A coroutine that is spawned from outside at a time.
+    #[must_use]
+    pub fn at(start: u64, level: u8, ops: impl Into<Vec<Op>>) -> Program {
+        Program {
+            level,
+            pinned: false,
+            start: Some(start),
+            ops: ops.into(),
+        }
+    }
+
+    /// A coroutine that another one spawns.
+    #[must_use]
+    pub fn child(level: u8, ops: impl Into<Vec<Op>>) -> Program {
+        Program {
+            level,
+            pinned: false,
+            start: None,
+            ops: ops.into(),
+        }
+    }
+
+    /// The most that it computes between two places where a poll may end.
+    fn longest_poll(&self) -> u64 {
+        let (mut longest, mut current) = (0, 0);
+        for op in &self.ops {
+            match op {
+                Op::Compute(time) => current += time,
+                Op::Yield | Op::Sleep(_) | Op::Receive(_) => current = 0,
+                // These need not end the poll.
+                _ => {}
+            }
+            longest = longest.max(current);
+        }
+        longest
+    }
+}
+
+/// A program and the order of its steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// Its coroutines.
+    pub programs: Vec<Program>,
+    /// The interleaving: at the n-th place where another vCPU may come in between, the vCPU stands still for the n-th
+    /// number of nanoseconds; after the last of them never.
+    pub delays: Vec<u8>,
+}
+
+impl Workload {
+    /// Steps that interleave as their costs say.
+    #[must_use]
+    pub fn of(programs: impl Into<Vec<Program>>) -> Workload {
+        Workload {
+            programs: programs.into(),
+            delays: Vec::new(),
+        }
+    }
+
+    /// *P*: the longest poll that there can be.
+    #[must_use]
+    pub fn longest_poll(&self) -> u64 {
+        self.programs
+            .iter()
+            .map(Program::longest_poll)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Does any of its polls wait for a coroutine? Then no time bounds a poll.
+    #[must_use]
+    pub fn blocks(&self) -> bool {
+        let mut ops = self.programs.iter().flat_map(|program| &program.ops);
+        ops.any(|op| matches!(op, Op::Block(_)))
+    }
+}

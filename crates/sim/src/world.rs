@@ -1,0 +1,407 @@
+//! The world of a simulation: virtual time, the events to come, the vCPUs and their strands.
+//!
+//! The event loop takes the earliest event, moves the clock to it and lets one strand run until it pauses. Events of the
+//! same time go in the order in which they were made. Between two events the [laws](crate::laws) look at the state.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::task::Waker;
+
+use upshift_core::{Change, Config, CoroutineId, Domain, Executor, JoinHandle, Step, Vcpu};
+
+use crate::host::{Inhabited, SimHost};
+use crate::laws::{Doing, Laws, Violation};
+use crate::machine::Machine;
+use crate::strand::{Pause, Strand};
+use crate::workload::Workload;
+
+/// More events than any case of bounded work has: then the machine spins.
+const MOST_EVENTS: u64 = 100_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Event {
+    /// The strand goes on, if it is still in this epoch.
+    Go { strand: usize, epoch: u32 },
+    /// A thread that serves no vCPU spawns a coroutine.
+    Spawn(usize),
+    /// Such a thread puts a token into a channel.
+    Signal(usize),
+    /// Data for a coroutine arrives on the ring of a vCPU.
+    Arrival { vcpu: usize, operation: usize },
+    /// The watcher of a vCPU looks at a poll.
+    Watch { vcpu: usize, poll: u64 },
+}
+
+/// A vCPU as its host sees it.
+pub(crate) struct Cpu {
+    pub(crate) executor: Rc<Executor<SimHost>>,
+    /// The strand that serves it now.
+    pub(crate) owner: Cell<usize>,
+    pub(crate) spares: RefCell<Vec<usize>>,
+    pub(crate) suspended: RefCell<HashMap<CoroutineId, usize>>,
+    pub(crate) timers: RefCell<BTreeMap<(u64, u64), Waker>>,
+    /// Operations whose data has arrived and that nobody has reaped.
+    pub(crate) ring: RefCell<VecDeque<usize>>,
+    /// It stands still in [`crate::serve`], waiting for something to do.
+    pub(crate) waits: Cell<bool>,
+    /// The end of its wait is under way.
+    pub(crate) waking: Cell<bool>,
+    /// When a timer of a vCPU in a long poll is due, as far as the last look has shown.
+    pub(crate) neighbours_deadline: Cell<Option<u64>>,
+    /// Counts polls; odd while one is under way.
+    pub(crate) poll: Cell<u64>,
+    /// When the poll began or was resumed.
+    pub(crate) began: Cell<u64>,
+}
+
+#[derive(Default)]
+pub(crate) struct Channel {
+    pub(crate) tokens: u64,
+    pub(crate) waiting: VecDeque<(Rc<Cell<bool>>, Waker)>,
+}
+
+/// See the module.
+pub(crate) struct World {
+    pub(crate) machine: Machine,
+    pub(crate) workload: Workload,
+    now: Cell<u64>,
+    events: RefCell<BinaryHeap<Reverse<(u64, u64, Event)>>>,
+    made: Cell<u64>,
+    pub(crate) domain: Domain<SimHost>,
+    pub(crate) cpus: Vec<Cpu>,
+    strands: RefCell<Vec<Rc<Strand>>>,
+    /// Strands that have ended.
+    ended: RefCell<Vec<usize>>,
+    running: RefCell<Option<Rc<Strand>>>,
+    delay: Cell<usize>,
+    /// Strands that stand still in the middle of a step.
+    inside: Cell<usize>,
+    pub(crate) handles: RefCell<Vec<Option<JoinHandle<(), SimHost>>>>,
+    pub(crate) channels: RefCell<Vec<Channel>>,
+    /// Receiving coroutines; true: the data is there.
+    pub(crate) operations: RefCell<Vec<(Rc<Cell<bool>>, Waker)>>,
+    pub(crate) laws: RefCell<Laws>,
+    broken: RefCell<Option<Violation>>,
+    /// The case is over: everything ends as fast as it can.
+    pub(crate) draining: Cell<bool>,
+    /// Strands end.
+    pub(crate) finished: Cell<bool>,
+    /// Strands of polls that wait for a coroutine.
+    pub(crate) blocked: RefCell<Vec<usize>>,
+}
+
+impl World {
+    pub(crate) fn new(machine: Machine, workload: Workload, laws: Laws) -> Rc<World> {
+        let config = Config {
+            look_after: machine.look,
+            patience: machine.preemption.map_or(0, |p| 10 * p.quantum),
+            ..Config::default()
+        };
+        let domain = Domain::new(SimHost, config);
+        let cpus = (0..machine.vcpus)
+            .map(|_| Cpu {
+                executor: Rc::new(domain.add_vcpu().expect("at most 128")),
+                owner: Cell::new(0),
+                spares: RefCell::default(),
+                suspended: RefCell::default(),
+                timers: RefCell::default(),
+                ring: RefCell::default(),
+                waits: Cell::new(false),
+                waking: Cell::new(false),
+                neighbours_deadline: Cell::new(None),
+                poll: Cell::new(0),
+                began: Cell::new(0),
+            })
+            .collect();
+        let programs = workload.programs.len();
+        let world = Rc::new(World {
+            machine,
+            now: Cell::new(0),
+            events: RefCell::default(),
+            made: Cell::new(0),
+            domain,
+            cpus,
+            strands: RefCell::default(),
+            ended: RefCell::default(),
+            running: RefCell::default(),
+            delay: Cell::new(0),
+            inside: Cell::new(0),
+            handles: RefCell::new((0..programs).map(|_| None).collect()),
+            channels: RefCell::new((0..CHANNELS).map(|_| Channel::default()).collect()),
+            operations: RefCell::default(),
+            laws: RefCell::new(laws),
+            broken: RefCell::default(),
+            draining: Cell::new(false),
+            finished: Cell::new(false),
+            blocked: RefCell::default(),
+            workload,
+        });
+        for vcpu in 0..machine.vcpus {
+            let strand = world.begin(Some(vcpu), move |world| world.serve(vcpu));
+            world.cpus[vcpu].owner.set(strand);
+            world.go(strand, 0);
+        }
+        for (k, program) in world.workload.programs.iter().enumerate() {
+            if let Some(start) = program.start {
+                world.at(start, Event::Spawn(k));
+            }
+        }
+        world
+    }
+
+    /// A law was broken in the middle of a strand: the event loop learns of it before the next event.
+    pub(crate) fn report(&self, result: Result<(), Violation>) {
+        if let Err(violation) = result {
+            self.broken.borrow_mut().get_or_insert(violation);
+        }
+    }
+
+    /// Runs until nothing is left to happen, or a law is broken.
+    pub(crate) fn run(self: &Rc<World>) -> Result<(), Violation> {
+        let _inhabited = Inhabited::begin(self);
+        let result = self.events_until_quiet();
+        let result = result.and_then(|()| self.laws.borrow_mut().at_the_end(self));
+        let drained = self.drain();
+        result.and(drained)
+    }
+
+    fn events_until_quiet(self: &Rc<World>) -> Result<(), Violation> {
+        for count in 0.. {
+            let next = self.events.borrow_mut().pop();
+            let Some(Reverse((time, _, event))) = next else {
+                break;
+            };
+            if let Event::Go { strand, epoch } = event
+                && self.strand(strand).epoch.get() != epoch
+            {
+                continue;
+            }
+            if count > MOST_EVENTS && self.laws.borrow().is_enabled() {
+                return Err(self.laws.borrow().spins(self));
+            }
+            if !self.draining.get() {
+                self.laws.borrow_mut().between(self, time)?;
+            }
+            self.now.set(time);
+            self.happen(event);
+            if let Some(violation) = self.broken.take() {
+                return Err(violation);
+            }
+        }
+        Ok(())
+    }
+
+    fn happen(self: &Rc<World>, event: Event) {
+        match event {
+            Event::Go { strand, .. } => self.resume(strand),
+            Event::Spawn(k) => self.outside(move |world| world.spawn(k)),
+            Event::Signal(channel) => self.outside(move |world| world.signal(channel)),
+            Event::Arrival { vcpu, operation } => self.arrives(vcpu, operation),
+            Event::Watch { vcpu, poll } => self.watch(vcpu, poll),
+        }
+    }
+
+    /// Ends everything that lives, whatever its state. A world whose vCPUs spin is left standing: its stacks cannot be unwound.
+    fn drain(self: &Rc<World>) -> Result<(), Violation> {
+        self.draining.set(true);
+        self.domain.close();
+        let ended = self.cancel_everything().and_then(|()| {
+            self.finished.set(true);
+            for cpu in &self.cpus {
+                for strand in cpu.spares.take() {
+                    self.go(strand, 0);
+                }
+            }
+            for vcpu in 0..self.cpus.len() {
+                self.end_wait(vcpu, 0);
+            }
+            self.events_until_quiet()
+        });
+        match ended {
+            // They refer to this world.
+            Ok(()) => drop(self.strands.take()),
+            Err(_) => std::mem::forget(self.clone()),
+        }
+        ended
+    }
+
+    fn cancel_everything(self: &Rc<World>) -> Result<(), Violation> {
+        for _ in 0..100 {
+            for handle in self.handles.borrow_mut().iter_mut() {
+                drop(handle.take());
+            }
+            let living = Rc::new(Cell::new(0));
+            let count = living.clone();
+            self.outside(move |world| count.set(world.domain.cancel_all()));
+            for strand in self.blocked.take() {
+                self.go(strand, 0);
+            }
+            for vcpu in 0..self.cpus.len() {
+                self.end_wait(vcpu, 0);
+            }
+            self.events_until_quiet()?;
+            if living.get() == 0 {
+                return Ok(());
+            }
+        }
+        Err(self.laws.borrow().spins(self))
+    }
+
+    // Time and events.
+
+    pub(crate) fn now(&self) -> u64 {
+        self.now.get()
+    }
+
+    pub(crate) fn at(&self, time: u64, event: Event) {
+        let made = self.made.get();
+        self.made.set(made + 1);
+        let time = time.max(self.now());
+        self.events.borrow_mut().push(Reverse((time, made, event)));
+    }
+
+    // Strands.
+
+    pub(crate) fn strand(&self, index: usize) -> Rc<Strand> {
+        self.strands.borrow()[index].clone()
+    }
+
+    /// A new strand, which waits for its first [`World::go`].
+    pub(crate) fn begin(
+        self: &Rc<World>,
+        vcpu: Option<usize>,
+        body: impl FnOnce(&Rc<World>) + 'static,
+    ) -> usize {
+        let reused = self.ended.borrow_mut().pop();
+        let index = reused.unwrap_or(self.strands.borrow().len());
+        let strand = Strand::new(vcpu, index, body, self);
+        let mut strands = self.strands.borrow_mut();
+        match reused {
+            Some(index) => {
+                strand.epoch.set(strands[index].epoch.get() + 1);
+                strands[index] = strand;
+            }
+            None => strands.push(strand),
+        }
+        index
+    }
+
+    /// Has a thread that serves no vCPU do something, now.
+    pub(crate) fn outside(self: &Rc<World>, body: impl FnOnce(&Rc<World>) + 'static) {
+        let strand = self.begin(None, body);
+        self.resume(strand);
+    }
+
+    /// A strand goes on so many nanoseconds from now, and not when it was to go on before.
+    pub(crate) fn go(&self, index: usize, delay: u64) {
+        let strand = self.strand(index);
+        let epoch = strand.epoch.get() + 1;
+        strand.epoch.set(epoch);
+        let event = Event::Go {
+            strand: index,
+            epoch,
+        };
+        self.at(self.now() + delay, event);
+    }
+
+    fn resume(&self, index: usize) {
+        let strand = self.strand(index);
+        strand.until.set(None);
+        let before = self.running.replace(Some(strand.clone()));
+        let pause = strand.resume();
+        self.running.replace(before);
+        match pause {
+            None => self.ended.borrow_mut().push(index),
+            Some(Pause::Wait) => {}
+            Some(Pause::For(time)) => self.go(index, time),
+            Some(Pause::Compute(time)) => {
+                strand.until.set(Some(self.now() + time));
+                self.go(index, time);
+            }
+        }
+    }
+
+    /// The running strand stands still.
+    pub(crate) fn pause(&self, pause: Pause) {
+        let strand = self.running.borrow().clone();
+        let strand = strand.expect("only strands pause");
+        let pause = match pause {
+            Pause::Compute(_) if self.draining.get() => Pause::For(0),
+            pause => pause,
+        };
+        strand.pause(pause);
+    }
+
+    /// A place where another strand may come in between.
+    pub(crate) fn step(&self) {
+        if self.running.borrow().is_none() || self.draining.get() {
+            return;
+        }
+        let next = self.delay.get();
+        let Some(&delay) = self.workload.delays.get(next) else {
+            return;
+        };
+        self.delay.set(next + 1);
+        if delay != 0 {
+            self.inside.set(self.inside.get() + 1);
+            self.pause(Pause::For(u64::from(delay)));
+            self.inside.set(self.inside.get() - 1);
+        }
+    }
+
+    /// Is no strand in the middle of a step?
+    pub(crate) fn is_quiescent(&self) -> bool {
+        self.inside.get() == 0
+    }
+
+    /// The vCPU that the running strand serves.
+    pub(crate) fn serving(&self) -> Option<usize> {
+        self.running.borrow().as_ref()?.vcpu
+    }
+
+    pub(crate) fn current(&self) -> Option<NonNull<Vcpu<SimHost>>> {
+        Some(self.cpus[self.serving()?].executor.vcpu())
+    }
+
+    /// The running strand is about to spawn a coroutine, or no more.
+    pub(crate) fn set_spawning(&self, k: Option<usize>) {
+        let strand = self.running.borrow();
+        strand.as_ref().expect("only strands spawn").spawning.set(k);
+    }
+
+    /// A coroutine has taken a step.
+    pub(crate) fn changed(&self, change: &Change) {
+        if self.draining.get() {
+            return;
+        }
+        let Some(strand) = self.running.borrow().clone() else {
+            return;
+        };
+        let mut laws = self.laws.borrow_mut();
+        laws.changed(self.now(), change, strand.index, strand.spawning.get());
+        drop(laws);
+        if change.step == Step::Exited {
+            for strand in self.blocked.take() {
+                self.go(strand, 0);
+            }
+        }
+    }
+
+    /// What the running strand has made ready is ready by now for everybody.
+    pub(crate) fn settle(&self) {
+        let strand = self.running.borrow().as_ref().map(|strand| strand.index);
+        if let Some(strand) = strand {
+            self.laws.borrow_mut().settle(strand);
+        }
+    }
+
+    pub(crate) fn doing(&self, vcpu: usize, doing: Doing) {
+        self.laws.borrow_mut().doing(self.now(), vcpu, doing);
+    }
+}
+
+/// How many channels there are; numbers of channels are taken modulo this.
+pub(crate) const CHANNELS: usize = 4;

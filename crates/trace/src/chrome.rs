@@ -1,0 +1,333 @@
+//! Chrome trace events: what Perfetto and `chrome://tracing` open.
+//!
+//! ```text
+//!  track "vCPU 0"    ┌ awake ────────────────────────┐             ┌ awake ──── …
+//!                    │ ┌ poll ───┐   ┌ poll ───┐     │   parked:   │
+//!  instants          ▲ I/O   ▲ spawn     ▲ stolen        nothing
+//!  track "others"        ▲ wake from another thread
+//! ```
+//!
+//! An arrow (a flow) goes from each wake made on a vCPU to the poll that it brings about. A poll is named by where its
+//! coroutine was spawned; its category is its level, and its colour (in `chrome://tracing`) that of eight levels.
+//!
+//! Begins and ends are balanced on each track whatever the events say: what was under way when the recording began
+//! begins with it, what is under way when it ends ends with it, and where an end was lost the next beginning is one.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Write};
+
+use upshift_core::{CoroutineId, Level, MAX_VCPUS, Step};
+
+use crate::event::{Coroutine, Event, What};
+
+/// Colours that `chrome://tracing` knows by name, for eight levels each.
+const COLOURS: [&str; 8] = [
+    "terrible",
+    "bad",
+    "yellow",
+    "olive",
+    "good",
+    "rail_animation",
+    "rail_idle",
+    "grey",
+];
+
+/// Text as the inside of a JSON string.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write as _;
+        for c in self.0.chars() {
+            match c {
+                '"' => f.write_str("\\\"")?,
+                '\\' => f.write_str("\\\\")?,
+                // Also those that JSON allows and terminals do not like.
+                c if c.is_control() => write!(f, "\\u{:04x}", c as u32)?,
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds as microseconds.
+struct Micros(u64);
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+/// What is open on the track of a vCPU.
+#[derive(Clone, Copy, Default)]
+struct Track {
+    /// Something has been heard of it.
+    known: bool,
+    is_awake: bool,
+    /// Since the recording began, and no poll has been seen.
+    is_untold: bool,
+    poll: Option<CoroutineId>,
+}
+
+/// Writes events as they come, ordered by time.
+pub struct Writer<W: Write> {
+    out: W,
+    tracks: Vec<Track>,
+    /// The arrow that ends at the next poll of a coroutine.
+    woken: HashMap<CoroutineId, u64>,
+    arrows: u64,
+    last: u64,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a file, with tracks for so many vCPUs; others come when they are heard of.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn new(mut out: W, name: &str, vcpus: u32) -> io::Result<Writer<W>> {
+        write!(
+            out,
+            "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n\
+             {{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{{\"name\":\"{}\"}}}},\n\
+             {{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":0,\"args\":{{\"name\":\"other threads\"}}}}",
+            Escaped(name)
+        )?;
+        let mut writer = Writer {
+            out,
+            tracks: Vec::new(),
+            woken: HashMap::new(),
+            arrows: 0,
+            last: 0,
+        };
+        if let Some(last) = vcpus.min(MAX_VCPUS as u32).checked_sub(1) {
+            writer.reach(last)?;
+        }
+        Ok(writer)
+    }
+
+    /// Writes an event whose coroutine was spawned at `site`.
+    ///
+    /// # Errors
+    /// Those of the writer below.
+    pub fn event(&mut self, event: &Event, site: &str) -> io::Result<()> {
+        let Some(Event { vcpu, what, .. }) = event.checked() else {
+            return Ok(());
+        };
+        // Who comes late does not break the nesting.
+        let at = event.at.max(self.last);
+        self.last = at;
+        self.reach(vcpu)?;
+        // The vCPU whose thread did it was awake before, but for the end of a wait.
+        let (actor, was_awake) = match what {
+            What::Unparked => (Some(vcpu), false),
+            What::Parked | What::Arrived(_) => (Some(vcpu), true),
+            // Another thread takes a poll from it.
+            What::Coroutine(Step::Suspended, _) => (Some(vcpu), true),
+            What::Coroutine(_, coroutine) => (coroutine.by, true),
+        };
+        if let Some(actor) = actor {
+            self.reach(actor)?;
+            let is_new = !std::mem::replace(&mut self.tracks[actor as usize].known, true);
+            if is_new && was_awake {
+                self.wake_up(actor, 0)?;
+            }
+        }
+        match what {
+            What::Unparked => self.wake_up(vcpu, at),
+            What::Parked => {
+                self.end_poll(vcpu, at, "lost")?;
+                self.fall_asleep(vcpu, at)
+            }
+            What::Arrived(count) => {
+                self.begin(at, vcpu, 'i', "I/O")?;
+                write!(
+                    self.out,
+                    ",\"s\":\"t\",\"args\":{{\"completions\":{count}}}}}"
+                )
+            }
+            What::Coroutine(step, coroutine) => self.step(at, vcpu, step, coroutine, site),
+        }
+    }
+
+    /// Ends what is open at `length` ns, and the file, which says that so many events were `lost`. Returns what was
+    /// written to.
+    ///
+    /// # Errors
+    /// Those of the writer below.
+    pub fn finish(mut self, length: u64, lost: u64) -> io::Result<W> {
+        let at = length.max(self.last);
+        for vcpu in 0..self.tracks.len() as u32 {
+            self.end_poll(vcpu, at, "the recording's end")?;
+            self.fall_asleep(vcpu, at)?;
+        }
+        write!(self.out, "\n],\"otherData\":{{\"lost\":{lost}}}}}\n")?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    /// Names the tracks up to that of a vCPU.
+    fn reach(&mut self, vcpu: u32) -> io::Result<()> {
+        while self.tracks.len() <= vcpu as usize {
+            let number = self.tracks.len();
+            self.tracks.push(Track::default());
+            let tid = number + 1;
+            write!(
+                self.out,
+                ",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":{tid},\"args\":{{\"name\":\"vCPU {number}\"}}}},\n\
+                 {{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":1,\"tid\":{tid},\"args\":{{\"sort_index\":{tid}}}}}"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The beginning of an entry, up to where its arguments go.
+    fn begin(&mut self, at: u64, vcpu: u32, phase: char, name: &str) -> io::Result<()> {
+        self.begin_on(at, u64::from(vcpu) + 1, phase, name)
+    }
+
+    fn begin_on(&mut self, at: u64, tid: u64, phase: char, name: &str) -> io::Result<()> {
+        write!(
+            self.out,
+            ",\n{{\"ph\":\"{phase}\",\"pid\":1,\"tid\":{tid},\"ts\":{},\"name\":\"{}\"",
+            Micros(at),
+            Escaped(name)
+        )
+    }
+
+    fn wake_up(&mut self, vcpu: u32, at: u64) -> io::Result<()> {
+        if std::mem::replace(&mut self.tracks[vcpu as usize].is_awake, true) {
+            return Ok(());
+        }
+        self.tracks[vcpu as usize].is_untold = at == 0;
+        self.begin(at, vcpu, 'B', "awake")?;
+        write!(self.out, ",\"cat\":\"vcpu\",\"cname\":\"white\"}}")
+    }
+
+    fn fall_asleep(&mut self, vcpu: u32, at: u64) -> io::Result<()> {
+        if !std::mem::replace(&mut self.tracks[vcpu as usize].is_awake, false) {
+            return Ok(());
+        }
+        self.end(vcpu, at)?;
+        write!(self.out, "}}")
+    }
+
+    fn end(&mut self, vcpu: u32, at: u64) -> io::Result<()> {
+        let tid = u64::from(vcpu) + 1;
+        write!(
+            self.out,
+            ",\n{{\"ph\":\"E\",\"pid\":1,\"tid\":{tid},\"ts\":{}",
+            Micros(at)
+        )
+    }
+
+    fn end_poll(&mut self, vcpu: u32, at: u64, how: &str) -> io::Result<()> {
+        if self.tracks[vcpu as usize].poll.take().is_none() {
+            return Ok(());
+        }
+        self.end(vcpu, at)?;
+        write!(self.out, ",\"args\":{{\"until\":\"{how}\"}}}}")
+    }
+
+    fn begin_poll(
+        &mut self,
+        at: u64,
+        vcpu: u32,
+        coroutine: Coroutine,
+        site: &str,
+        is_resumed: bool,
+    ) -> io::Result<()> {
+        self.end_poll(vcpu, at, "lost")?;
+        self.wake_up(vcpu, at)?;
+        self.begin(at, vcpu, 'B', site)?;
+        let Coroutine { id, level, .. } = coroutine;
+        write!(
+            self.out,
+            ",\"cat\":\"level {level}\",\"cname\":\"{}\",\"args\":{{\"coroutine\":\"{id}\",\"level\":{level},\"resumed\":{is_resumed}}}}}",
+            colour(level)
+        )?;
+        let track = &mut self.tracks[vcpu as usize];
+        track.poll = Some(id);
+        track.is_untold = false;
+        if let Some(arrow) = self.woken.remove(&id) {
+            self.begin(at, vcpu, 'f', "wake")?;
+            write!(self.out, ",\"cat\":\"wake\",\"bp\":\"e\",\"id\":{arrow}}}")?;
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        at: u64,
+        vcpu: u32,
+        step: Step,
+        coroutine: Coroutine,
+        site: &str,
+    ) -> io::Result<()> {
+        let how = match step {
+            Step::Polled => return self.begin_poll(at, vcpu, coroutine, site, false),
+            Step::Resumed => return self.begin_poll(at, vcpu, coroutine, site, true),
+            Step::Ready => return self.ready(at, vcpu, coroutine, site),
+            Step::Spawned => return self.instant(at, coroutine, "spawn", site, vcpu),
+            Step::Stolen { from } => {
+                return self.instant(at, coroutine, "stolen", site, from as u32);
+            }
+            Step::Yielded => "yielded",
+            Step::Blocked => "blocked",
+            Step::Suspended => "suspended",
+            Step::Exited => "exited",
+        };
+        let track = self.tracks[vcpu as usize];
+        if track.is_awake && track.is_untold {
+            // It was under way when the recording began.
+            self.begin_poll(0, vcpu, coroutine, site, true)?;
+        }
+        if step == Step::Exited {
+            self.woken.remove(&coroutine.id);
+        }
+        // The end of one whose beginning was lost, or of a coroutine that was cancelled between polls, ends nothing.
+        if self.tracks[vcpu as usize].poll == Some(coroutine.id) {
+            self.end_poll(vcpu, at, how)?;
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, at: u64, vcpu: u32, coroutine: Coroutine, site: &str) -> io::Result<()> {
+        let Some(by) = coroutine.by else {
+            return self.instant(at, coroutine, "wake", site, vcpu);
+        };
+        if self.tracks[by as usize].is_awake {
+            // An arrow begins in whatever is open there.
+            self.arrows += 1;
+            let arrow = self.arrows;
+            self.begin(at, by, 's', "wake")?;
+            write!(self.out, ",\"cat\":\"wake\",\"id\":{arrow}}}")?;
+            self.woken.insert(coroutine.id, arrow);
+        }
+        Ok(())
+    }
+
+    /// Something that has no length, on the track of the thread that did it.
+    fn instant(
+        &mut self,
+        at: u64,
+        coroutine: Coroutine,
+        name: &str,
+        site: &str,
+        vcpu: u32,
+    ) -> io::Result<()> {
+        let Coroutine { id, level, by, .. } = coroutine;
+        self.begin_on(at, by.map_or(0, |by| u64::from(by) + 1), 'i', name)?;
+        write!(
+            self.out,
+            ",\"s\":\"t\",\"cat\":\"level {level}\",\"args\":{{\"coroutine\":\"{id}\",\"level\":{level},\"spawned\":\"{}\",\"vcpu\":{vcpu}}}}}",
+            Escaped(site)
+        )
+    }
+}
+
+fn colour(level: Level) -> &'static str {
+    COLOURS[usize::from(level.get()) / 8 % COLOURS.len()]
+}

@@ -1,0 +1,148 @@
+//! [`Event`]: one thing that happened, on or to a vCPU.
+
+use upshift_core::{CoroutineId, Level, MAX_VCPUS, Step};
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "row::Row", try_from = "row::Row"))]
+pub struct Event {
+    /// When, in nanoseconds since the recording began.
+    pub at: u64,
+    /// The vCPU that it is about; for a step of a coroutine the one that the coroutine is on.
+    pub vcpu: u32,
+    /// What.
+    pub what: What,
+}
+
+impl Event {
+    /// The event, unless its vCPU cannot be: timelines come from other processes, which may say anything.
+    pub(crate) fn checked(self) -> Option<Event> {
+        let exists = |vcpu: &u32| (*vcpu as usize) < MAX_VCPUS;
+        let mut event = Some(self).filter(|event| exists(&event.vcpu))?;
+        if let What::Coroutine(_, coroutine) = &mut event.what {
+            coroutine.by = coroutine.by.filter(exists);
+        }
+        Some(event)
+    }
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A coroutine took a step.
+    Coroutine(Step, Coroutine),
+    /// The vCPU has nothing to do, and begins to wait.
+    Parked,
+    /// It waits no longer.
+    Unparked,
+    /// So many completions of I/O were reaped.
+    Arrived(u32),
+}
+
+/// Whose step it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coroutine {
+    /// Its id.
+    pub id: CoroutineId,
+    /// Its effective level.
+    pub level: Level,
+    /// Where it was spawned: see [`Timeline::site`](crate::Timeline::site).
+    pub site: u32,
+    /// The vCPU whose thread took the step; `None`: another thread.
+    pub by: Option<u32>,
+}
+
+#[cfg(feature = "serde")]
+mod row {
+    //! An event as an array of numbers: a third of what it would take with names.
+
+    use super::{Coroutine, Event, What};
+    use upshift_core::{CoroutineId, Level, Step};
+
+    /// `at`, `vcpu`, number of what, its argument (completions, or the vCPU that was stolen from), id, level, site, `by` + 1.
+    pub(super) type Row = (u64, u32, u8, u32, u64, u8, u32, u32);
+
+    const PARKED: u8 = 16;
+    const UNPARKED: u8 = 17;
+    const ARRIVED: u8 = 18;
+
+    impl From<Event> for Row {
+        fn from(event: Event) -> Row {
+            let Event { at, vcpu, what } = event;
+            let (code, argument) = match what {
+                What::Coroutine(step, coroutine) => {
+                    let (code, argument) = step_to_numbers(step);
+                    let Coroutine {
+                        id,
+                        level,
+                        site,
+                        by,
+                    } = coroutine;
+                    let by = by.map_or(0, |by| by.saturating_add(1));
+                    let id = id.to_u64();
+                    return (at, vcpu, code, argument, id, level.get(), site, by);
+                }
+                What::Parked => (PARKED, 0),
+                What::Unparked => (UNPARKED, 0),
+                What::Arrived(count) => (ARRIVED, count),
+            };
+            (at, vcpu, code, argument, 0, 0, 0, 0)
+        }
+    }
+
+    impl TryFrom<Row> for Event {
+        type Error = String;
+        fn try_from(row: Row) -> Result<Event, String> {
+            let (at, vcpu, code, argument, id, level, site, by) = row;
+            let what = match code {
+                PARKED => What::Parked,
+                UNPARKED => What::Unparked,
+                ARRIVED => What::Arrived(argument),
+                _ => {
+                    let step = step_of_numbers(code, argument);
+                    let step = step.ok_or_else(|| format!("{code} is no kind of event"))?;
+                    let coroutine = Coroutine {
+                        id: CoroutineId::from_u64(id),
+                        level: Level::new(level).map_err(|error| error.to_string())?,
+                        site,
+                        by: by.checked_sub(1),
+                    };
+                    What::Coroutine(step, coroutine)
+                }
+            };
+            Ok(Event { at, vcpu, what })
+        }
+    }
+
+    fn step_to_numbers(step: Step) -> (u8, u32) {
+        match step {
+            Step::Spawned => (0, 0),
+            Step::Ready => (1, 0),
+            Step::Polled => (2, 0),
+            Step::Resumed => (3, 0),
+            Step::Yielded => (4, 0),
+            Step::Blocked => (5, 0),
+            Step::Suspended => (6, 0),
+            Step::Stolen { from } => (7, from as u32),
+            Step::Exited => (8, 0),
+        }
+    }
+
+    fn step_of_numbers(code: u8, argument: u32) -> Option<Step> {
+        Some(match code {
+            0 => Step::Spawned,
+            1 => Step::Ready,
+            2 => Step::Polled,
+            3 => Step::Resumed,
+            4 => Step::Yielded,
+            5 => Step::Blocked,
+            6 => Step::Suspended,
+            7 => Step::Stolen {
+                from: argument as usize,
+            },
+            8 => Step::Exited,
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! Timelines: what happened to coroutines and vCPUs, and when.
+//!
+//! The Linux runtime, the simulator and the `upshift` command record into one form, a [`Timeline`], and write it in one
+//! of two:
+//!
+//! * [`chrome::Writer`]: Chrome trace events, one track per vCPU, which Perfetto (<https://ui.perfetto.dev>) and
+//!   `chrome://tracing` open; streaming, constant memory but for a word per coroutine that was woken and not yet polled;
+//! * [`svg::draw`]: one picture: vCPUs, levels, and the states of single coroutines.
+//!
+//! | module | concern |
+//! |---|---|
+//! | `event` | what can be recorded |
+//! | `timeline` | events in order, with names for where coroutines were spawned |
+//! | [`spans`] | from events to stretches of time in one state |
+//! | [`chrome`], [`svg`] | the two forms |
+//!
+//! Pure: no thread, no clock, no file. Whatever the events say, both forms are well-formed.
+//!
+//! ```
+//! use upshift_core::{CoroutineId, Level, Step};
+//! use upshift_trace::{Coroutine, Timeline, What};
+//!
+//! let mut timeline = Timeline::new("example");
+//! let coroutine = Coroutine {
+//!     id: CoroutineId::from_u64(7),
+//!     level: Level::at::<3>(),
+//!     site: timeline.site("src/main.rs:10:5"),
+//!     by: Some(0),
+//! };
+//! timeline.add(1_000, 0, What::Coroutine(Step::Polled, coroutine));
+//! timeline.add(3_500, 0, What::Coroutine(Step::Exited, coroutine));
+//! let mut json = Vec::new();
+//! timeline.write_chrome(&mut json)?;
+//! assert!(String::from_utf8_lossy(&json).contains(r#""ph":"B""#));
+//! assert!(timeline.to_svg().starts_with("<svg"));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod chrome;
+mod event;
+pub mod spans;
+pub mod svg;
+mod timeline;
+
+pub use event::{Coroutine, Event, What};
+pub use timeline::Timeline;

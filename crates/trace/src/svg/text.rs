@@ -1,0 +1,130 @@
+//! Text and colours of the picture.
+
+use std::fmt::Write as _;
+
+use upshift_core::{LEVELS, Level};
+
+/// From the most urgent to the least: they can be told apart side by side, and the order can be seen.
+const COLOURS: [(u8, u8, u8); 8] = [
+    (0xb3, 0x12, 0x3f),
+    (0xe0, 0x55, 0x2b),
+    (0xe8, 0x9a, 0x1a),
+    (0xb8, 0xa6, 0x0c),
+    (0x5f, 0x9c, 0x2e),
+    (0x1f, 0x9a, 0x80),
+    (0x2a, 0x7f, 0xc0),
+    (0x5b, 0x5f, 0xc7),
+];
+
+/// Text with what means something in XML replaced, and what must not be in it.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The last `most` characters of a text, after an ellipsis if there are more.
+pub(super) fn tail(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.into();
+    }
+    let rest: String = text.chars().skip(count - most + 1).collect();
+    format!("…{rest}")
+}
+
+/// Which side of its place a text is on.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// Writes a text. With its style in line: the page that the picture is in may have one of its own.
+pub(super) fn label(out: &mut String, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
+    let anchor = match anchor {
+        Anchor::Start => "start",
+        Anchor::Middle => "middle",
+        Anchor::End => "end",
+    };
+    let _ = writeln!(
+        out,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" style=\"text-anchor:{anchor};{style}\">{}</text>",
+        escape(text)
+    );
+}
+
+/// A colour for each level that is in use, spread over the whole range.
+pub(super) struct Palette {
+    /// Most urgent first.
+    pub(super) levels: Vec<Level>,
+    colours: Vec<String>,
+}
+
+impl Palette {
+    /// For the levels whose bits are set.
+    pub(super) fn of(used: u64) -> Palette {
+        let levels = (0..LEVELS as u8).filter_map(|n| Level::new(n).ok());
+        let levels: Vec<Level> = levels.filter(|level| used & level.bit() != 0).collect();
+        let last = levels.len().saturating_sub(1).max(1) as f64;
+        let colours = (0..levels.len()).map(|n| at(n as f64 / last)).collect();
+        Palette { levels, colours }
+    }
+
+    pub(super) fn colour(&self, level: Level) -> &str {
+        let known = self.levels.iter().position(|known| *known == level);
+        known.map_or("#888888", |n| &self.colours[n])
+    }
+}
+
+/// The colour at a place from 0 to 1.
+fn at(place: f64) -> String {
+    let place = place * (COLOURS.len() - 1) as f64;
+    let n = (place as usize).min(COLOURS.len() - 2);
+    let (from, to, share) = (COLOURS[n], COLOURS[n + 1], place - n as f64);
+    let mix = |a: u8, b: u8| (f64::from(a) + (f64::from(b) - f64::from(a)) * share).round() as u8;
+    format!(
+        "#{:02x}{:02x}{:02x}",
+        mix(from.0, to.0),
+        mix(from.1, to.1),
+        mix(from.2, to.2)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_have_colours_of_their_own() {
+        for used in [0, 1, 1 << 63, 0b1010, u64::MAX] {
+            let palette = Palette::of(used);
+            let mut colours = palette.colours.clone();
+            colours.sort();
+            colours.dedup();
+            assert_eq!(colours.len(), used.count_ones() as usize);
+        }
+    }
+
+    #[test]
+    fn long_texts_keep_their_ends() {
+        assert_eq!(tail("src/main.rs:1:1", 20), "src/main.rs:1:1");
+        assert_eq!(tail("src/main.rs:1:1", 8), "….rs:1:1");
+        assert_eq!(
+            escape("\u{1b}[31m<x>'\""),
+            "\u{fffd}[31m&lt;x&gt;&#39;&quot;"
+        );
+    }
+}

@@ -1,0 +1,156 @@
+//! The last state of a machine that does not end: the registers of all harts, asked for
+//! through QEMU's monitor, twice, so that one sees who gets on.
+//!
+//! Kept in a file beside the images, with all that the console has said; of each hart the
+//! place in the kernel is named, as far as the kernel's table of symbols knows it.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::build::Image;
+
+/// Time between the two looks, and the longest silence within an answer.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// What the monitor at this socket says of the machine; what is wrong if it says nothing.
+pub(crate) fn ask(socket: &Path) -> String {
+    let answer = UnixStream::connect(socket).and_then(|mut monitor| {
+        monitor.set_read_timeout(Some(PAUSE))?;
+        let mut said = hear(&mut monitor);
+        for look in 1..=2 {
+            said += &format!("\nlook {look}\n");
+            monitor.write_all(b"info registers -a\n")?;
+            said += &hear(&mut monitor);
+        }
+        Ok(said)
+    });
+    answer.unwrap_or_else(|error| format!("the monitor does not answer: {error}\n"))
+}
+
+/// What comes until there is silence.
+fn hear(monitor: &mut UnixStream) -> String {
+    let mut said = Vec::new();
+    let mut part = [0; 4096];
+    while let Ok(count @ 1..) = monitor.read(&mut part) {
+        said.extend_from_slice(&part[..count]);
+    }
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// Writes state and output of a run to a file; returns its path, and a line for each hart.
+pub(crate) fn keep(name: &str, image: &Image, state: &str, output: &str) -> (PathBuf, String) {
+    let file = name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let path = image.archive.with_file_name(format!("{file}.state"));
+    let kernel = std::fs::read(&image.kernel).unwrap_or_default();
+    let harts = harts(state, &symbols(&kernel));
+    let written = std::fs::write(&path, format!("{harts}\n{state}\n{output}"));
+    match written {
+        Ok(()) => (path, harts),
+        Err(error) => (path, format!("{harts}it could not be kept: {error}\n")),
+    }
+}
+
+/// Where each hart is, and who has called that.
+fn harts(state: &str, symbols: &[(u64, String)]) -> String {
+    let mut lines = String::new();
+    let mut hart = "";
+    for line in state.lines().map(str::trim) {
+        if let Some(at) = line.find("CPU#") {
+            hart = &line[at..];
+        }
+        let mut words = line.split_whitespace();
+        while let Some(word) = words.next() {
+            if word == "pc" || word == "x1/ra" {
+                let value = words.next().unwrap_or("");
+                let address = u64::from_str_radix(value, 16).unwrap_or(0);
+                lines += &format!("{hart} {word} {value} {}\n", place(symbols, address));
+            }
+        }
+    }
+    lines
+}
+
+/// The function an address is in.
+fn place(symbols: &[(u64, String)], address: u64) -> &str {
+    let after = symbols.partition_point(|(start, _)| *start <= address);
+    match after.checked_sub(1).map(|at| &symbols[at]) {
+        // Functions are not as long as that; it is no address of the kernel.
+        Some((start, name)) if address - start < 0x1_0000 => name,
+        _ => "not in the kernel",
+    }
+}
+
+/// The functions of an ELF file of 64 bits, by address. Empty for what is none.
+fn symbols(elf: &[u8]) -> Vec<(u64, String)> {
+    let number = |at: usize, bytes: usize| -> Option<u64> {
+        let raw = elf.get(at..at.checked_add(bytes)?)?;
+        Some(
+            raw.iter()
+                .rev()
+                .fold(0, |all, byte| all << 8 | u64::from(*byte)),
+        )
+    };
+    let read = || -> Option<Vec<(u64, String)>> {
+        let table = number(40, 8)? as usize;
+        let size = number(58, 2)? as usize;
+        let section = |index: usize| {
+            let at = table.checked_add(index * size)?;
+            let part =
+                |offset, bytes| number(at.checked_add(offset)?, bytes).map(|word| word as usize);
+            // Kind, place, length, the section it refers to.
+            Some((part(4, 4)?, part(24, 8)?, part(32, 8)?, part(40, 4)?))
+        };
+        let count = number(60, 2)? as usize;
+        let (_, start, len, names) = (0..count)
+            .filter_map(section)
+            .find(|(kind, ..)| *kind == 2)?;
+        let (_, names, _, _) = section(names)?;
+        let mut symbols = Vec::new();
+        for at in (start..start.checked_add(len)?).step_by(24) {
+            let is_function = number(at + 4, 1)? & 0xf == 2;
+            if is_function {
+                let name = elf.get(names.checked_add(number(at, 4)? as usize)?..)?;
+                let end = name.iter().position(|byte| *byte == 0)?;
+                let name = String::from_utf8_lossy(&name[..end]).into_owned();
+                symbols.push((number(at + 8, 8)?, name));
+            }
+        }
+        symbols.sort();
+        Some(symbols)
+    };
+    read().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn harts_are_where_the_table_says() {
+        let symbols = [(0x1000, "first".to_owned()), (0x2000, "second".to_owned())];
+        let state =
+            "(qemu) CPU#1\n pc       0000000000001ffc\n x0/zero  0 x1/ra 0000000000002004\n";
+        let lines = harts(state, &symbols);
+        assert_eq!(
+            lines,
+            "CPU#1 pc 0000000000001ffc first\nCPU#1 x1/ra 0000000000002004 second\n"
+        );
+        assert_eq!(place(&symbols, 0xffff_ffff), "not in the kernel");
+        assert_eq!(place(&symbols, 0), "not in the kernel");
+    }
+
+    #[test]
+    fn what_is_no_program_has_no_symbols() {
+        assert!(symbols(b"").is_empty());
+        assert!(symbols(&[0xff; 100]).is_empty());
+    }
+
+    #[test]
+    fn a_program_has_symbols() {
+        let this = std::env::current_exe().and_then(std::fs::read);
+        let symbols = symbols(&this.unwrap_or_default());
+        assert!(symbols.iter().any(|(_, name)| name.contains("symbols")));
+    }
+}

@@ -1,0 +1,246 @@
+//! Tests of conservation and order across harts: what waits while a program computes runs
+//! on a hart that sleeps, and a program gives way to what is more urgent on any hart.
+//!
+//! They assert times, so they are for a machine on which time counts instructions, with as
+//! many harts as the argument says (`os-runner`: `icount smp 4`). A hart's turn takes 100 microseconds there,
+//! which is what the limits are made of; a quantum is 5 milliseconds.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use os_user::asynchronous::{has_completions, interrupts, sleep_until};
+use os_user::coroutine::current;
+use os_user::testing::{Outcome, run_all, text};
+use os_user::{Pipe, ensure, now, pipe, read, sleep_micros, spawn, sys, tests, wait, write};
+
+os_user::coroutine_entry!(main);
+
+tests! {
+    read_is_served_beside_a_computing_writer,
+    sleeper_wakes_beside_a_computing_program,
+    asynchronous_call_begins_while_its_caller_computes,
+    several_wait_behind_computing_programs,
+    least_urgent_program_gives_way_to_work_of_another_hart,
+}
+
+/// Ticks in a microsecond.
+const MICROS: u64 = 10;
+/// How many harts there are.
+static HARTS: AtomicU64 = AtomicU64::new(4);
+
+/// Late, in ticks: a few turns of all harts, far less than a quantum.
+fn late_is() -> u64 {
+    250 * MICROS * HARTS.load(Relaxed)
+}
+
+/// How long programs compute that are not to delay others, in microseconds.
+const LONG: u64 = 12_000;
+
+async fn main() -> isize {
+    let argument = core::str::from_utf8(os_user::argument()).unwrap_or("");
+    let (task, rest) = argument.split_once(' ').unwrap_or((argument, ""));
+    let number = rest.parse().unwrap_or(0);
+    let outcome = match task {
+        "begin" => asynchronous_call_begins_while_its_caller_computes().await,
+        "reader" => report_read(),
+        "sleeper" => report_sleep(number),
+        "hog" => {
+            compute(number);
+            Ok(())
+        }
+        "writer" => write_now_and_then(number),
+        harts => {
+            HARTS.store(harts.parse().unwrap_or(4), Relaxed);
+            return run_all(TESTS).await;
+        }
+    };
+    isize::from(outcome.is_err())
+}
+
+/// Computes for about so many microseconds, without a call: the kernel is not asked.
+fn compute(micros: u64) {
+    // Four instructions each, at a nanosecond an instruction.
+    for n in 0..250 * micros {
+        core::hint::black_box(n);
+    }
+}
+
+/// Reads a time, and reports how many ticks ago that was.
+fn report_read() -> Outcome {
+    let mut stamp = [0; 8];
+    while read(0, &mut stamp) == Ok(8) {
+        let late = now() - u64::from_le_bytes(stamp);
+        write(1, &late.to_le_bytes()).map_err(text)?;
+    }
+    Ok(())
+}
+
+/// Sleeps for so many microseconds, and reports by how many ticks that was too long.
+fn report_sleep(micros: u64) -> Outcome {
+    let deadline = now() + micros * MICROS;
+    sys::sleep_until(deadline as usize).map_err(text)?;
+    let late = now() - deadline;
+    write(0, &late.to_le_bytes()).map_err(text)
+}
+
+/// Writes the time a few times, and computes in between.
+fn write_now_and_then(times: u64) -> Outcome {
+    for _ in 0..times {
+        sleep_micros(1_000);
+        // Its hart has one quantum after another, not in step with the others.
+        compute(1_700);
+        write(0, &now().to_le_bytes()).map_err(text)?;
+        compute(4_000);
+    }
+    Ok(())
+}
+
+fn number_of(pipe: Pipe) -> Result<u64, String> {
+    let mut number = [0; 8];
+    ensure!(read(pipe.reader, &mut number) == Ok(8), "nothing was said");
+    Ok(u64::from_le_bytes(number))
+}
+
+fn close(pipes: &[Pipe]) -> Outcome {
+    for pipe in pipes {
+        sys::close(pipe.reader).map_err(text)?;
+        sys::close(pipe.writer).map_err(text)?;
+    }
+    Ok(())
+}
+
+/// The calling program and those of `files`, which read from descriptor 0 and report to
+/// descriptor 1, at level 40, are on one hart for once: so that is where their reads wait.
+/// The other harts sleep again afterwards. Returns the children, readers and others.
+fn readers_on_this_hart(files: &[[usize; 2]]) -> Result<Vec<usize>, String> {
+    let mut children = Vec::new();
+    for _ in 1..HARTS.load(Relaxed) {
+        children.push(spawn("harts", b"hog 4000", &[], 5).map_err(text)?);
+    }
+    for files in files {
+        children.push(spawn("harts", b"reader", files, 40).map_err(text)?);
+    }
+    sleep_micros(2_000);
+    // Without a call that may take it elsewhere.
+    compute(5_000);
+    Ok(children)
+}
+
+/// Whoever writes to a pipe and goes on computing does not delay the reader, more or less
+/// urgent, while harts sleep.
+async fn read_is_served_beside_a_computing_writer() -> Outcome {
+    for level in [10, 32, 39, 40, 41] {
+        let (bytes, answers) = (pipe().map_err(text)?, pipe().map_err(text)?);
+        let children = readers_on_this_hart(&[[bytes.reader, answers.writer]])?;
+        sys::set_level(level).map_err(text)?;
+        write(bytes.writer, &now().to_le_bytes()).map_err(text)?;
+        compute(LONG);
+        sys::set_level(32).map_err(text)?;
+        let late = number_of(answers)?;
+        sys::close(bytes.writer).map_err(text)?;
+        for child in children {
+            wait(child).map_err(text)?;
+        }
+        sys::close(bytes.reader).map_err(text)?;
+        close(&[answers])?;
+        ensure!(late < late_is(), "level {level}: {late} ticks late");
+    }
+    Ok(())
+}
+
+/// A sleep that began on the hart of a program that computes is over in time.
+async fn sleeper_wakes_beside_a_computing_program() -> Outcome {
+    for round in 0..4 {
+        let answers = pipe().map_err(text)?;
+        let sleeper = spawn("harts", b"sleeper 3000", &[answers.writer], 40).map_err(text)?;
+        sleep_micros(1_000);
+        compute(LONG);
+        let late = number_of(answers)?;
+        wait(sleeper).map_err(text)?;
+        close(&[answers])?;
+        ensure!(late < late_is(), "round {round}: {late} ticks late");
+    }
+    Ok(())
+}
+
+/// An asynchronous call of a program that goes on computing is begun by another hart.
+async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
+    for round in 0..4 {
+        let deadline = now() + 2_000 * MICROS;
+        let before = interrupts();
+        let call = sleep_until(deadline, current());
+        // It comes as an interrupt of this loop.
+        let mut most = 50_000;
+        while interrupts() == before && !has_completions() && most > 0 {
+            compute(1);
+            most -= 1;
+        }
+        let late = now() - deadline;
+        let _ = call.await;
+        ensure!(late < late_is(), "round {round}: {late} ticks late");
+    }
+    Ok(())
+}
+
+/// Two readers become ready at once, and a program that keeps a hart: whoever is told of one
+/// has the others told.
+async fn several_wait_behind_computing_programs() -> Outcome {
+    let (bytes, answers) = (pipe().map_err(text)?, pipe().map_err(text)?);
+    let (more, others) = (pipe().map_err(text)?, pipe().map_err(text)?);
+    let files = [[bytes.reader, answers.writer], [more.reader, others.writer]];
+    let mut children = readers_on_this_hart(&files)?;
+    write(bytes.writer, &now().to_le_bytes()).map_err(text)?;
+    write(more.writer, &now().to_le_bytes()).map_err(text)?;
+    // As urgent as the readers, and as soon ready.
+    children.push(spawn("harts", b"hog 12000", &[], 40).map_err(text)?);
+    compute(LONG);
+    let late = [number_of(answers)?, number_of(others)?];
+    sys::close(bytes.writer).map_err(text)?;
+    sys::close(more.writer).map_err(text)?;
+    for child in children {
+        wait(child).map_err(text)?;
+    }
+    sys::close(bytes.reader).map_err(text)?;
+    sys::close(more.reader).map_err(text)?;
+    close(&[answers, others])?;
+    ensure!(
+        late.iter().all(|late| *late < late_is()),
+        "{late:?} ticks late"
+    );
+    Ok(())
+}
+
+/// All harts but two are occupied by what is most urgent, one by a program of level 50, which an
+/// urgent thread has passed by; level 10 writes to level 20.
+async fn least_urgent_program_gives_way_to_work_of_another_hart() -> Outcome {
+    let (bytes, answers) = (pipe().map_err(text)?, pipe().map_err(text)?);
+    let reader = spawn("harts", b"reader", &[bytes.reader, answers.writer], 20).map_err(text)?;
+    let mut others = Vec::new();
+    for _ in 2..HARTS.load(Relaxed) {
+        others.push(spawn("harts", b"hog 80000", &[], 5).map_err(text)?);
+    }
+    others.push(spawn("harts", b"hog 60000", &[], 50).map_err(text)?);
+    others.push(spawn("harts", b"writer 8", &[bytes.writer], 10).map_err(text)?);
+    for child in others {
+        wait(child).map_err(text)?;
+    }
+    let mut late = [0; 8];
+    for late in &mut late {
+        *late = number_of(answers)?;
+    }
+    sys::close(bytes.writer).map_err(text)?;
+    wait(reader).map_err(text)?;
+    sys::close(bytes.reader).map_err(text)?;
+    close(&[answers])?;
+    ensure!(
+        late.iter().all(|late| *late < late_is()),
+        "{late:?} ticks late"
+    );
+    Ok(())
+}
