@@ -319,8 +319,10 @@ impl Worker {
                 break true;
             }
             let limit = self.sleep();
+            // Late is also a wait that a wake ended just before its limit: each thing a wake may stand for is looked at.
             let early = limit.is_none_or(|limit| clock::ticks() < limit);
-            if early || !self.executor.is_parked() || self.executor.has_arrivals() {
+            let told = !self.executor.is_parked() || self.executor.has_arrivals();
+            if early || told || self.stop.load(Ordering::Relaxed) {
                 break false;
             }
             self.executor.waited_for_nothing();

@@ -347,3 +347,23 @@ fn a_runtime_ends_when_what_it_waits_for_exits_on_another_vcpu() {
     });
     assert!(has_ended.recv_timeout(Duration::from_secs(60)).is_ok());
 }
+
+#[test]
+fn a_vcpu_that_looks_around_hears_that_it_is_to_stop() {
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for round in 0..500 {
+            let runtime = Runtime::builder().vcpus(2).build().unwrap();
+            // The other one waits and looks, when the stop comes at any time between two looks.
+            runtime.block_on(async {
+                let begin = Instant::now();
+                while begin.elapsed() < Duration::from_micros(100 + 2 * round) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        ended.send(()).unwrap();
+    });
+    assert!(has_ended.recv_timeout(Duration::from_secs(60)).is_ok());
+}
