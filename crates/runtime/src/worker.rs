@@ -116,6 +116,8 @@ impl Worker {
         let mut spin = Spin::default();
         let mut reaped_at = clock::ticks();
         let mut polls = 0;
+        // There has been a turn since the last poll or wait.
+        let mut turned = false;
         let mut back: Option<Yielded<'_, Linux>> = None;
         loop {
             if self.submissions_are_urgent(back.as_ref()) {
@@ -152,6 +154,7 @@ impl Worker {
                         permit::enter();
                     }
                     polls += 1;
+                    turned = false;
                     if polls >= POLLS_PER_REAP || self.reap_is_due(reaped_at) {
                         self.turn();
                         reaped_at = self.executor.clock();
@@ -166,8 +169,11 @@ impl Worker {
                 }
                 None => {
                     polls = 0;
-                    if self.ring_is_due() || self.timer_is_due() {
+                    // Once: the kernel raises the ring's flag after it has added work, and if that has been fetched by then, the
+                    // flag stands for nothing until more comes. A wait can tell.
+                    if !turned && (self.ring_is_due() || self.timer_is_due()) {
                         self.turn();
+                        turned = true;
                     } else if done() {
                         return;
                     } else {
@@ -175,6 +181,7 @@ impl Worker {
                             reachable = self.reachable();
                         }
                         self.wait(&mut spin);
+                        turned = false;
                     }
                     reaped_at = self.executor.clock();
                 }

@@ -30,6 +30,8 @@ impl Split {
         let mut reaped_at = worker.executor.clock();
         let mut idle_at = reaped_at;
         let mut polls = 0;
+        // As in the loop of an inline vCPU.
+        let mut turned = false;
         let mut back: Option<Yielded<'_, Linux>> = None;
         loop {
             if me != RING_SEAT && self.roles().role(RING_SEAT) == Role::Free {
@@ -64,6 +66,7 @@ impl Split {
                         }
                     };
                     polls += 1;
+                    turned = false;
                     if polls >= POLLS_PER_REAP || worker.reap_is_due(reaped_at) {
                         self.turn(worker);
                         reaped_at = worker.executor.clock();
@@ -79,8 +82,9 @@ impl Split {
                 }
                 None => {
                     polls = 0;
-                    if worker.ring_is_due() || worker.timer_is_due() {
+                    if !turned && (worker.ring_is_due() || worker.timer_is_due()) {
                         self.turn(worker);
+                        turned = true;
                     } else if self.leaves(me) {
                         return true;
                     } else {
@@ -88,6 +92,7 @@ impl Split {
                         worker.wait(&mut spin);
                         self.listen(worker);
                         idle_at = worker.executor.clock();
+                        turned = false;
                     }
                     reaped_at = worker.executor.clock();
                 }
