@@ -93,6 +93,7 @@ impl State {
 const KIND: u8 = 0b0011;
 const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
+const FIRST: u8 = 0b1_0000;
 
 /// The type-erased part of a control block.
 #[repr(C)]
@@ -194,6 +195,17 @@ impl<H: Host> Header<H> {
     /// Must it stay on its vCPU?
     pub(crate) fn is_pinned(&self) -> bool {
         self.traits.load(Relaxed) & PINNED != 0
+    }
+
+    /// Does it go before all others of its level? Changes while it is in no queue.
+    pub(crate) fn goes_first(&self) -> bool {
+        self.traits.load(Relaxed) & FIRST != 0
+    }
+
+    pub(crate) fn set_goes_first(&self, first: bool) {
+        if self.goes_first() != first {
+            self.traits.fetch_xor(FIRST, Relaxed);
+        }
     }
 
     /// Does it lend its level to what it waits for?

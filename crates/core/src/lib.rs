@@ -105,4 +105,4 @@ pub use level::{LEVELS, Level, LevelError, Priority};
 pub use running::{Picked, Polled, Running, Yielded};
 pub use stats::{BUCKETS, LevelStats, WaitHistogram};
 pub use trace::{Change, Step};
-pub use vcpu::{Poll, Vcpu};
+pub use vcpu::{Aside, Place, Poll, Vcpu};

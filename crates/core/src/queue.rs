@@ -1,12 +1,13 @@
 //! The ready queues of one vCPU: 64 levels, a bitmap, O(1) everything.
 //!
-//! Per level three doubly linked FIFO lists: of coroutines that may move to
-//! another vCPU, of those that may not, and of suspended ones (which may not
-//! either); and one bit that is set iff any has an element. They are served as
-//! one FIFO: every element carries the strictly increasing stamp of its
-//! enqueueing, and suspended ones are taken to have come `patience` later than
-//! they did. Push, pop, unlink and finding the most urgent level touch a constant
-//! number of words, whatever is queued.
+//! Per level four doubly linked lists: of coroutines that may move to another
+//! vCPU, of those that may not, and of suspended ones (which may not either),
+//! those that go on first and the others; and one bit that is set iff any has an
+//! element. Those that go on first are a stack, and come before all others. The
+//! rest is served as one FIFO: every element carries the strictly increasing
+//! stamp of its enqueueing, and suspended ones are taken to have come `patience`
+//! later than they did. Push, pop, unlink and finding the most urgent level touch
+//! a constant number of words, whatever is queued.
 //!
 //! Everything here happens under the lock of the vCPU that owns the queues, but
 //! for [`Lengths`], which anybody may read.
@@ -39,6 +40,8 @@ impl<H: Host> List<H> {
 struct Lists<H: Host> {
     movable: List<H>,
     pinned: List<H>,
+    /// Suspended, and first of their level.
+    first: List<H>,
     suspended: List<H>,
 }
 
@@ -88,6 +91,7 @@ impl<H: Host> ReadyQueues<H> {
                 Lists {
                     movable: List::EMPTY,
                     pinned: List::EMPTY,
+                    first: List::EMPTY,
                     suspended: List::EMPTY,
                 }
             }; LEVELS],
@@ -129,7 +133,11 @@ impl<H: Host> ReadyQueues<H> {
         let lists = &mut self.levels[level.index()];
         let list = if header.state() == State::Suspended {
             add(&self.lengths.suspended, one);
-            &mut lists.suspended
+            if header.goes_first() {
+                &mut lists.first
+            } else {
+                &mut lists.suspended
+            }
         } else if header.is_pinned() {
             &mut lists.pinned
         } else {
@@ -147,14 +155,14 @@ impl<H: Host> ReadyQueues<H> {
         let lists = &self.levels[level.index()];
         if lists.movable.len == 0 {
             self.movable &= !level.bit();
-            if lists.pinned.len == 0 && lists.suspended.len == 0 {
+            if lists.pinned.len + lists.first.len + lists.suspended.len == 0 {
                 self.ready &= !level.bit();
             }
         }
     }
 
     /// Puts a coroutine at the tail of its level, at time `now` or just after
-    /// whatever was queued last.
+    /// whatever was queued last; at the head, if it goes first.
     ///
     /// # Safety
     /// The caller owns the coroutine (`OWNED`), which is in no queue, and holds
@@ -168,7 +176,7 @@ impl<H: Host> ReadyQueues<H> {
         unsafe { self.link(coroutine) };
     }
 
-    /// Puts a coroutine at the tail of its level, keeping its stamp's time.
+    /// Puts a coroutine at its end of its level, keeping its stamp's time.
     ///
     /// # Safety
     /// As [`ReadyQueues::push`].
@@ -176,7 +184,22 @@ impl<H: Host> ReadyQueues<H> {
         // SAFETY: owned by the caller, hence alive.
         let header = unsafe { coroutine.as_ref() };
         let level = header.level();
+        let at_head = header.state() == State::Suspended && header.goes_first();
         let list = self.list::<true>(level, header);
+        header.queued.store(level.get(), Relaxed);
+        if at_head {
+            header.prev.store(null_mut(), Relaxed);
+            header.next.store(list.head, Relaxed);
+            match NonNull::new(list.head) {
+                // SAFETY: elements of a list are alive while they are in it.
+                Some(head) => unsafe { head.as_ref() }
+                    .prev
+                    .store(coroutine.as_ptr(), Relaxed),
+                None => list.tail = coroutine.as_ptr(),
+            }
+            list.head = coroutine.as_ptr();
+            return;
+        }
         header.next.store(null_mut(), Relaxed);
         header.prev.store(list.tail, Relaxed);
         match NonNull::new(list.tail) {
@@ -187,7 +210,6 @@ impl<H: Host> ReadyQueues<H> {
             None => list.head = coroutine.as_ptr(),
         }
         list.tail = coroutine.as_ptr();
-        header.queued.store(level.get(), Relaxed);
     }
 
     /// Takes a coroutine out of the middle of its level.
@@ -233,7 +255,7 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Takes the oldest coroutine of a level, or with `newest` the other end.
+    /// Takes what goes on first in a level, else its oldest coroutine, or with `newest` the other end.
     /// Suspended ones count as `patience` ticks younger than they are.
     #[inline]
     pub(crate) fn pop(
@@ -243,6 +265,11 @@ impl<H: Host> ReadyQueues<H> {
         patience: u64,
     ) -> Option<NonNull<Header<H>>> {
         let lists = &self.levels[level.index()];
+        if let Some(first) = NonNull::new(lists.first.head) {
+            // SAFETY: it is the head of one of these lists.
+            unsafe { self.unlink(first) };
+            return Some(first);
+        }
         let end = |list: &List<H>| NonNull::new(if newest { list.tail } else { list.head });
         let stamp = |header: NonNull<Header<H>>| {
             // SAFETY: queued here, hence alive.

@@ -25,6 +25,7 @@ mod inspect;
 mod locked;
 mod park;
 mod search;
+mod suspend;
 mod watch;
 
 use crate::coroutine::{Header, State};
@@ -42,6 +43,7 @@ use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, NextLin
 use crate::table::{Slot, Table};
 use crate::trace::Step;
 pub(crate) use locked::Locked;
+pub use suspend::{Aside, Place};
 pub use watch::Poll;
 
 /// `running`: nobody.
@@ -421,32 +423,6 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     pub(crate) fn stop(&self) {
         self.current.store(null_mut(), Relaxed);
-    }
-
-    /// Suspends the coroutine that is being polled here: it queues in its level as
-    /// [`State::Suspended`], behind what has not used its quantum (see
-    /// [`Config::patience`](crate::Config::patience)), and when `pick` comes to it
-    /// again it answers [`Picked::Resume`]. `None` if nothing is being polled.
-    ///
-    /// # Safety
-    /// The thread that polls it is stopped, outside this crate, and goes on only
-    /// when the coroutine has been picked again, which happens before the vCPU
-    /// is retired.
-    pub unsafe fn suspend_current(&self) -> Option<CoroutineId> {
-        let mut locked = self.locked();
-        let coroutine = self.current()?;
-        self.stop();
-        let id = id_of(coroutine);
-        // SAFETY: it is being polled, so it is alive and in no queue; its poller
-        // is stopped and has handed the ownership to us.
-        unsafe {
-            coroutine.as_ref().set_state(State::Suspended);
-            self.trace(coroutine, Step::Suspended);
-            self.counters.suspended(coroutine.as_ref().level());
-            locked.enqueue(coroutine);
-        }
-        self.set_running(NOBODY);
-        Some(id)
     }
 
     /// Closes the account of the last poll and reads the clock afresh. A host

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
+use upshift_core::Place;
 use upshift_core::{
     Change, Config, CoroutineId, Domain, Executor, Host, Level, Picked, Polled, Priority, State,
     Step, Vcpu,
@@ -116,7 +117,7 @@ fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
         panic!("nothing to steal");
     };
     // SAFETY: this thread polls it, does not, and drops the claim to it unused.
-    assert_eq!(unsafe { second.suspend_current() }, Some(id));
+    assert_eq!(unsafe { second.suspend_current(Place::Tail) }, Some(id));
     std::mem::forget(running);
     assert!(matches!(second.pick(None), Some(Picked::Resume { .. })));
     let expected = [
@@ -133,6 +134,6 @@ fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
     let all = [Created, State::Ready, Running, State::Suspended, Running];
     assert_eq!(states, all);
     // SAFETY: it is current again, and its poll never began.
-    assert_eq!(unsafe { second.suspend_current() }, Some(id));
+    assert_eq!(unsafe { second.suspend_current(Place::Tail) }, Some(id));
     SERVED.set(None);
 }

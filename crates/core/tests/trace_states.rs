@@ -9,7 +9,7 @@ use std::panic::panic_any;
 use std::sync::atomic::Ordering;
 
 use support::{Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now};
-use upshift_core::{Config, CoroutineId, Kind, Picked, SpawnOptions, State};
+use upshift_core::{Config, CoroutineId, Kind, Picked, Place, SpawnOptions, State};
 
 #[test]
 fn all_six_states_are_observed() {
@@ -127,7 +127,7 @@ fn a_resumed_coroutine_is_entitled_if_fresh_ones_wait() {
         let long = async move {
             let executor = server.get();
             // SAFETY: this poll goes on after it was picked again, two lines on.
-            unsafe { executor.suspend_current() }.unwrap();
+            unsafe { executor.suspend_current(Place::Tail) }.unwrap();
             if others {
                 d.spawn(async {}, at(level)).unwrap().detach();
             }
@@ -151,7 +151,7 @@ fn suspensions_are_counted() {
         let executor = server.get();
         assert_eq!(executor.suspended(), 0);
         // SAFETY: this poll goes on after it was picked again.
-        unsafe { executor.suspend_current() }.unwrap();
+        unsafe { executor.suspend_current(Place::Tail) }.unwrap();
         assert_eq!(executor.suspended(), 1);
         assert!(matches!(executor.pick(None), Some(Picked::Resume { .. })));
         assert_eq!(executor.suspended(), 0);
@@ -272,7 +272,7 @@ fn nothing_is_suspended_where_nothing_is_polled() {
     domain.spawn(async {}, at(20)).unwrap().detach();
     run(&vcpu, 10);
     // SAFETY: no poll is under way.
-    assert!(unsafe { vcpu.suspend_current() }.is_none());
+    assert!(unsafe { vcpu.suspend_current(Place::Tail) }.is_none());
 }
 
 #[test]
@@ -500,4 +500,79 @@ fn cancel_all_ends_everything_and_says_how_much_there_was() {
     run(&vcpu, 100);
     assert_eq!(domain.cancel_all(), 0);
     assert_eq!(vcpu.exits(), (10, 0));
+}
+
+#[test]
+fn what_made_room_for_the_more_urgent_goes_on_first() {
+    let domain = domain(Config {
+        patience: 1_000,
+        ..Config::default()
+    });
+    let vcpu = domain.add_vcpu().unwrap();
+    let (server, d, trace) = (Server::of(&vcpu), domain.clone(), Trace::default());
+    let t = trace.clone();
+    let long = async move {
+        let executor = server.get();
+        for (level, name) in [(20, "equal"), (10, "urgent")] {
+            d.spawn(t.say(name), at(level)).unwrap().detach();
+        }
+        // SAFETY: this poll goes on after it was picked again.
+        let me = unsafe { executor.suspend_current(Place::Head) }.unwrap();
+        loop {
+            match executor.pick(None) {
+                Some(Picked::Resume { id, .. }) => break assert_eq!(id, me),
+                Some(Picked::Poll(running)) => drop(running.poll()),
+                None => panic!("the suspended one is ready"),
+            }
+        }
+        t.push("long");
+    };
+    domain.spawn(long, at(20)).unwrap().detach();
+    run(&vcpu, 20);
+    assert_eq!(trace.take(), "urgent long equal");
+}
+
+#[test]
+fn what_is_set_aside_is_in_no_queue_until_it_goes_on() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (server, d) = (Server::of(&vcpu), domain.clone());
+    let long = async move {
+        let executor = server.get();
+        // SAFETY: this poll goes on after it was picked again; the domain is held.
+        let aside = unsafe { executor.set_aside_current() }.unwrap();
+        let me = aside.id();
+        assert_eq!(d.state(me), State::Suspended);
+        assert!(executor.pick(None).is_none());
+        assert_eq!((executor.bitmap(), executor.suspended()), (0, 0));
+        d.reprio(me, upshift_core::Level::at::<7>()).unwrap();
+        std::thread::spawn(|| aside.go_on()).join().unwrap();
+        assert_ne!(executor.bitmap() & 1 << 7, 0);
+        assert!(matches!(executor.pick(None), Some(Picked::Resume { id, .. }) if id == me));
+    };
+    domain.spawn(long, at(20)).unwrap().detach();
+    run(&vcpu, 20);
+}
+
+#[test]
+fn a_suspended_one_is_picked_out_of_turn() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let (server, d, trace) = (Server::of(&vcpu), domain.clone(), Trace::default());
+    let t = trace.clone();
+    let long = async move {
+        let executor = server.get();
+        d.spawn(t.say("urgent"), at(2)).unwrap().detach();
+        let stranger = d.current_id().unwrap();
+        // SAFETY: this poll goes on after it was picked again.
+        let me = unsafe { executor.suspend_current(Place::Head) }.unwrap();
+        assert_eq!(me, stranger);
+        let picked = executor.pick_suspended(me);
+        assert!(matches!(picked, Some(Picked::Resume { id, .. }) if id == me));
+        assert!(executor.pick_suspended(me).is_none(), "it is running");
+        t.push("long");
+    };
+    domain.spawn(long, at(20)).unwrap().detach();
+    run(&vcpu, 20);
+    assert_eq!(trace.take(), "long urgent");
 }

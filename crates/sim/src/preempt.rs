@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use upshift_core::CoroutineId;
+use upshift_core::{CoroutineId, Place};
 
 use crate::laws::Doing;
 use crate::machine::Preemption;
@@ -61,7 +61,7 @@ impl World {
         self.outside(move |world| {
             let cpu = &world.cpus[vcpu];
             // SAFETY: its strand goes on in `hand_over` only, when it has been picked again.
-            let id = unsafe { cpu.executor.suspend_current() };
+            let id = unsafe { cpu.executor.suspend_current(Place::Tail) };
             let id = id.expect("it is in the middle of a poll");
             world.settle();
             cpu.suspended.borrow_mut().insert(id, stopped);

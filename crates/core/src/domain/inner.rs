@@ -166,7 +166,7 @@ impl<H: Host> Inner<H> {
     }
 
     /// Runs `f` with the control block of a living coroutine.
-    pub(super) fn with<R>(
+    pub(crate) fn with<R>(
         &self,
         id: CoroutineId,
         f: impl FnOnce(NonNull<Header<H>>) -> R,

@@ -306,6 +306,16 @@ impl<'a, H: Host> Locked<'a, H> {
         true
     }
 
+    /// Takes a coroutine out of its queue.
+    ///
+    /// # Safety
+    /// It is queued on this vCPU.
+    pub(super) unsafe fn unlink(&mut self, coroutine: NonNull<Header<H>>) {
+        // SAFETY: passed on; the lock is held.
+        unsafe { self.queues().unlink(coroutine) };
+        self.publish();
+    }
+
     /// Takes something that may not move, of whatever level.
     pub(crate) fn take_pinned(&mut self) -> Option<NonNull<Header<H>>> {
         self.drain_inbox();

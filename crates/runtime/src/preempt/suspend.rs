@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+use upshift_core::Place;
 use upshift_elevate::dispatch::heavy_barrier;
 use upshift_ring::Proxy;
 
@@ -27,7 +28,7 @@ impl Split {
             // when the coroutine has been picked.
             let stopped = roles.free().map(|_| {
                 // SAFETY: as the lines above say.
-                unsafe { self.worker().executor.suspend_current() }
+                unsafe { self.worker().executor.suspend_current(Place::Tail) }
             });
             match stopped {
                 None => Err(Unsuspended::NoSeat),
