@@ -284,10 +284,15 @@ impl<H: Host> Domain<H> {
         // SAFETY: it is being polled by this thread, hence alive.
         let waiting = unsafe { waiting.as_ref() };
         waiting.set_lends();
-        let level = waiting.level().get();
+        self.lend(holder, waiting.level());
+    }
+
+    /// What waits for a lock that `holder` holds lends it this level. For the one that hands a lock over while others wait:
+    /// they have lent to the holder before.
+    pub fn lend(&self, holder: CoroutineId, level: Level) {
         let _ = self.inner.with(holder, |coroutine| {
             // SAFETY: `with` holds a reference.
-            if unsafe { coroutine.as_ref() }.loans.lend(level) {
+            if unsafe { coroutine.as_ref() }.loans.lend(level.get()) {
                 // SAFETY: as above.
                 unsafe { self.inner.resettle(coroutine, true) };
             }

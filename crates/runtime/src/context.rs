@@ -160,6 +160,11 @@ pub(crate) fn lend_to_holder(home: u64, holder: CoroutineId) {
     });
 }
 
+/// What waits for a lock of `holder`, of the runtime `home`, lends it its level.
+pub(crate) fn lend(home: u64, holder: CoroutineId, level: Level) {
+    reach(home, |domain| domain.lend(holder, level));
+}
+
 /// Is it the waker of a coroutine? Then to clone or drop it runs no code of users.
 #[inline]
 pub(crate) fn is_own_waker(waker: &Waker) -> bool {

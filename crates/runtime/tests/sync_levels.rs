@@ -282,3 +282,32 @@ fn coroutines_of_two_vcpus_lose_nothing() {
         assert_eq!(limit.available_permits(), 3);
     });
 }
+
+#[test]
+fn what_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
+    let mutex = Arc::new(Mutex::new(()));
+    one().block_on(async {
+        upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
+        let guard = mutex.lock().await;
+        let theirs = mutex.clone();
+        let next = upshift::spawn(
+            async move {
+                let guard = theirs.lock().await;
+                let holding = upshift::current_level();
+                drop(guard);
+                (holding, upshift::current_level())
+            },
+            Level::at::<10>(),
+        );
+        yield_now().await;
+        let theirs = mutex.clone();
+        let urgent = upshift::spawn(async move { drop(theirs.lock().await) }, Level::at::<10>());
+        yield_now().await;
+        // It waits at its old level, and is not polled for this.
+        upshift::reprio(next.id(), Level::at::<40>()).unwrap();
+        drop(guard);
+        urgent.await.unwrap();
+        let (lent, own) = (Level::at::<10>(), Level::at::<40>());
+        assert_eq!(next.await.unwrap(), (Some(lent), Some(own)));
+    });
+}

@@ -327,12 +327,26 @@ impl<T: ?Sized> Mutex<T> {
             next
         });
         if !waiters.is_empty() {
+            self.lend_on(&waiters, next);
             next |= CONTENDED;
         }
         self.word.store(next, Ordering::Release);
         drop(waiters);
         if let Some(waker) = waker {
             waker.wake();
+        }
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Those that still wait have lent to the holder before; the next one is mostly as urgent as they are, but not if its level
+    /// has changed since it queued.
+    fn lend_on(&self, waiters: &WaitQueue<u64>, next: u64) {
+        if let Some((level, waiting)) = waiters.first()
+            && waiting != NOBODY
+            && let Some(id) = holder(next)
+        {
+            context::lend(self.home.load(Ordering::Relaxed), id, level);
         }
     }
 }
@@ -408,6 +422,7 @@ impl<'a, T: ?Sized> Locking<'a, T> {
                     // The future has moved to another coroutine.
                     let (word, _) = mutex.name();
                     let contended = if waiters.is_empty() { 0 } else { CONTENDED };
+                    mutex.lend_on(&waiters, word);
                     mutex.word.store(word | contended, Ordering::Release);
                     mutex.forget(granted);
                 }
