@@ -10,7 +10,6 @@ use std::rc::Rc;
 
 use upshift_core::{Change, Host, Vcpu};
 
-use crate::strand::Pause;
 use crate::world::World;
 
 thread_local! {
@@ -77,7 +76,7 @@ unsafe impl Host for SimHost {
     }
 
     fn relax(&self, _: u32) {
-        world().pause(Pause::For(20));
+        world().stand_still(20);
     }
 
     fn enter() {

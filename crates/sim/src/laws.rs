@@ -13,13 +13,18 @@
 //!   for before that no other vCPU can have known.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
-use upshift_core::{Change, CoroutineId, Level, Step};
+use upshift_core::{Change, CoroutineId, Step};
 
 use crate::machine::Machine;
 use crate::timeline::{Entry, Timeline};
 use crate::workload::Workload;
-use crate::world::World;
+
+mod lending;
+mod verdict;
+
+pub(crate) use lending::level;
 
 /// What a vCPU does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +97,10 @@ struct Tracked {
     id: Option<CoroutineId>,
     phase: Phase,
     level: u8,
+    /// The level of its own.
+    base: u8,
+    /// The coroutine that it awaits.
+    awaits: Option<usize>,
     /// The vCPU it is pinned to.
     home: Option<usize>,
     /// It waits for a timer or for data, until then.
@@ -108,6 +117,11 @@ struct Tracked {
     first: Option<u64>,
     beside_idle: u64,
     behind: u64,
+    /// Aging, on a machine with one vCPU: the turns of others since the first pick after it was settled, its place in its level then (0 before), and the levels
+    /// that have had something ready since, as a bitmap.
+    turns: u64,
+    place: u64,
+    levels: u64,
 }
 
 impl Tracked {
@@ -116,6 +130,8 @@ impl Tracked {
             id: None,
             phase: Phase::New,
             level,
+            base: level,
+            awaits: None,
             home: None,
             due: None,
             unsettled: None,
@@ -126,11 +142,18 @@ impl Tracked {
             first: None,
             beside_idle: 0,
             behind: 0,
+            turns: 0,
+            place: 0,
+            levels: 0,
         }
     }
 
     fn is_settled(&self) -> bool {
         self.phase == Phase::Ready && self.unsettled.is_none()
+    }
+
+    fn is_queued(&self) -> bool {
+        matches!(self.phase, Phase::Ready | Phase::Suspended)
     }
 
     fn may_run_on(&self, vcpu: usize) -> bool {
@@ -152,6 +175,8 @@ impl Tracked {
 struct Pick {
     began: Stamp,
     count: u64,
+    /// Polls so far, this one included.
+    polls: u64,
     /// What it came to, and of which level that was then.
     chosen: Option<(usize, u8)>,
 }
@@ -169,6 +194,9 @@ pub(crate) struct Laws {
     bound: u64,
     /// For how long at most a coroutine waits for what is less urgent.
     behind: u64,
+    /// Polls are not interrupted.
+    inline: bool,
+    aging: Option<NonZeroU32>,
     pub(crate) longest: Longest,
     timeline: Timeline,
     enabled: bool,
@@ -193,7 +221,10 @@ impl Laws {
             stamps: 0,
             time: 0,
             bound,
-            behind: if workload.blocks() {
+            inline: machine.preemption.is_none(),
+            aging: machine.aging,
+            // With aging what is less urgent has its turns.
+            behind: if workload.blocks() || machine.aging.is_some() {
                 u64::MAX
             } else {
                 poll + bound
@@ -285,7 +316,9 @@ impl Laws {
                 it.due = None;
                 it.unsettled = None;
                 (it.beside_idle, it.behind) = (0, 0);
-                self.picks[change.vcpu].chosen = Some((k, change.level.get()));
+                let pick = &mut self.picks[change.vcpu];
+                pick.chosen = Some((k, change.level.get()));
+                pick.polls += 1;
             }
             Step::Blocked => it.phase = Phase::Blocked,
             Step::Suspended => it.phase = Phase::Suspended,
@@ -305,6 +338,7 @@ impl Laws {
             if it.unsettled == Some(strand) {
                 it.unsettled = None;
                 (it.settled, it.settled_pick) = (stamp, pick);
+                it.place = 0;
             }
         }
     }
@@ -316,6 +350,9 @@ impl Laws {
         pick.began = stamp;
         pick.count += 1;
         pick.chosen = None;
+        if self.aging.is_some() {
+            self.queue();
+        }
     }
 
     pub(crate) fn doing(&mut self, now: u64, vcpu: usize, doing: Doing) {
@@ -323,197 +360,6 @@ impl Laws {
         if self.enabled && (before == Doing::Idles) != (doing == Doing::Idles) {
             let entry = Entry::Idles(doing == Doing::Idles);
             self.timeline.add(now, Some(vcpu), entry);
-        }
-    }
-
-    // What the oracle says.
-
-    /// A vCPU begins or resumes the poll that its last pick has come to.
-    pub(crate) fn begins(
-        &mut self,
-        world: &World,
-        vcpu: usize,
-        resumed: bool,
-    ) -> Result<(), Violation> {
-        let pick = self.picks[vcpu];
-        let Some((k, level)) = pick.chosen else {
-            return Ok(());
-        };
-        self.doing(world.now(), vcpu, Doing::Polls(k));
-        if !self.enabled {
-            return Ok(());
-        }
-        let alone = self.picks.len() == 1 && !resumed;
-        let overtaken = self.all.iter().enumerate().find(|(other, it)| {
-            let waited = *other != k && it.is_settled() && it.may_run_on(vcpu);
-            let first = it.level < level && it.settled < pick.began;
-            let fifo = alone && it.level == level && it.settled_pick < self.all[k].ready_pick;
-            waited && (first || fifo)
-        });
-        let Some((other, it)) = overtaken else {
-            return Ok(());
-        };
-        let what = format!(
-            "vCPU {vcpu} polls #{k} of level {level} while #{other} of level {} is ready",
-            it.level
-        );
-        Err(self.violation(world, Law::Order, what))
-    }
-
-    /// Looks at the time until the next event, in which nothing changes.
-    pub(crate) fn between(&mut self, world: &World, until: u64) -> Result<(), Violation> {
-        if !self.enabled {
-            return Ok(());
-        }
-        self.read_levels(world);
-        if world.is_quiescent() {
-            self.truth(world)?;
-        }
-        let (from, bound) = (std::mem::replace(&mut self.time, until), self.bound);
-        if from == until {
-            return Ok(());
-        }
-        let mut broken = None;
-        for k in 0..self.all.len() {
-            let it = &self.all[k];
-            let Some(since) = it.waits_since(from).filter(|since| *since < until) else {
-                continue;
-            };
-            let (mut idle, mut less_urgent) = (false, false);
-            for (vcpu, doing) in self.doing.iter().enumerate() {
-                if it.may_run_on(vcpu) {
-                    idle |= *doing == Doing::Idles;
-                    less_urgent |=
-                        matches!(doing, Doing::Polls(x) if self.all[*x].level > it.level);
-                }
-            }
-            let time = until - since;
-            let it = &mut self.all[k];
-            it.beside_idle = if idle { it.beside_idle + time } else { 0 };
-            it.behind += if idle || less_urgent { time } else { 0 };
-            let longest = &mut self.longest;
-            longest.beside_idle = longest.beside_idle.max(it.beside_idle);
-            longest.behind_less_urgent = longest.behind_less_urgent.max(it.behind);
-            if it.beside_idle > bound {
-                broken = broken.or(Some((Law::Conservation, k)));
-            } else if it.behind > self.behind {
-                broken = broken.or(Some((Law::Progress, k)));
-            }
-        }
-        match broken {
-            None => Ok(()),
-            Some((law, k)) => Err(self.waited_too_long(world, law, k)),
-        }
-    }
-
-    /// Nothing will happen any more: is anything left that waits?
-    pub(crate) fn at_the_end(&mut self, world: &World) -> Result<(), Violation> {
-        let waits = |it: &Tracked| it.waits_since(0).is_some_and(|since| since <= world.now());
-        let left = self
-            .all
-            .iter()
-            .position(|it| waits(it) || it.phase == Phase::Suspended);
-        match left {
-            Some(k) if self.enabled => {
-                let what = format!("#{k} is {:?} and waits for ever", self.all[k].phase);
-                Err(self.violation(world, Law::Conservation, what))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The simulation does not end.
-    pub(crate) fn spins(&self, world: &World) -> Violation {
-        self.violation(
-            world,
-            Law::Progress,
-            "the vCPUs spin and get nowhere".into(),
-        )
-    }
-
-    /// Lending and `reprio` change levels without a change of state.
-    fn read_levels(&mut self, world: &World) {
-        let stamp = self.stamp();
-        for it in &mut self.all {
-            if !matches!(it.phase, Phase::Ready | Phase::Running | Phase::Blocked) {
-                continue;
-            }
-            if let Some(level) = it.id.and_then(|id| world.domain.level(id).ok())
-                && level.get() != it.level
-            {
-                it.level = level.get();
-                it.settled = stamp;
-                // As if it had become ready now: another poll may be under way that is less urgent.
-                it.behind = 0;
-                it.settled_pick = self.picks[0].count;
-                it.ready_pick = self.picks[0].count;
-            }
-        }
-    }
-
-    fn truth(&self, world: &World) -> Result<(), Violation> {
-        let bitmap = world.domain.bitmap();
-        let hidden = |it: &Tracked| it.is_settled() && bitmap & (1 << it.level) == 0;
-        if let Some(k) = self.all.iter().position(hidden) {
-            let what = format!(
-                "#{k} of level {} is ready and not in the bitmap {bitmap:#x}",
-                self.all[k].level
-            );
-            return Err(self.violation(world, Law::Truth, what));
-        }
-        let mut idle = 0;
-        for (vcpu, (cpu, doing)) in world.cpus.iter().zip(&self.doing).enumerate() {
-            let executor = &cpu.executor;
-            idle += usize::from(executor.is_parked());
-            let Doing::Polls(k) = *doing else { continue };
-            let level = self.all[k].level;
-            let shown = executor.running_level().map(Level::get);
-            if shown.is_none_or(|shown| shown < level) {
-                let what = format!("vCPU {vcpu} polls level {level} and shows {shown:?}");
-                return Err(self.violation(world, Law::Truth, what));
-            }
-            let more_urgent = (1_u64 << level) - 1;
-            if executor.bitmap() & more_urgent != 0 && !executor.need_preempt() {
-                let what = format!(
-                    "vCPU {vcpu} polls level {level}, has {:#x} ready, and is not asked to give way",
-                    executor.bitmap()
-                );
-                return Err(self.violation(world, Law::Truth, what));
-            }
-        }
-        if idle != world.domain.idle_vcpus() {
-            let what = format!(
-                "{idle} are parked, {} are counted",
-                world.domain.idle_vcpus()
-            );
-            return Err(self.violation(world, Law::Truth, what));
-        }
-        Ok(())
-    }
-
-    fn waited_too_long(&self, world: &World, law: Law, k: usize) -> Violation {
-        let it = &self.all[k];
-        let (time, bound, beside) = match law {
-            Law::Conservation => (it.beside_idle, self.bound, "beside an idle vCPU"),
-            _ => (it.behind, self.behind, "while something less urgent ran"),
-        };
-        let micros = |time: u64| time as f64 / 1e3;
-        let what = format!(
-            "#{k} of level {}, {:?}, has waited {:.3} µs {beside}; the bound is {:.3} µs",
-            it.level,
-            it.phase,
-            micros(time),
-            micros(bound)
-        );
-        self.violation(world, law, what)
-    }
-
-    fn violation(&self, world: &World, law: Law, what: String) -> Violation {
-        Violation {
-            law,
-            at: self.time.max(world.now()),
-            what,
-            timeline: self.timeline.clone(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The machine that is simulated: how many vCPUs it has and what its steps cost.
 
+use std::num::NonZeroU32;
+
 /// What polls may be interrupted at, and for how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemption {
@@ -25,6 +27,8 @@ pub struct Machine {
     pub look: u64,
     /// `None`: polls are never interrupted.
     pub preemption: Option<Preemption>,
+    /// See [`Config::aging`](upshift_core::Config::aging).
+    pub aging: Option<NonZeroU32>,
 }
 
 impl Machine {
@@ -38,6 +42,7 @@ impl Machine {
             wake: 35_000,
             look: 50_000,
             preemption: None,
+            aging: None,
         }
     }
 

@@ -1,4 +1,6 @@
-//! `soak N [SEED]`: generates N cases of all families and runs them; what breaks a law is shrunk and drawn.
+//! `soak N [SEED]`: generates N cases of all families and runs them; what breaks a law is shrunk, and drawn into
+//! `violation-FAMILY-SEED.svg`.
+//! `find FAMILY SEED`: the chunk of such a run that found something, again.
 //! `scale [FOLDER]`: prints the table of `docs/scale.md`, and draws its plots into the folder.
 
 use std::path::Path;
@@ -6,11 +8,11 @@ use std::process::ExitCode;
 
 use upshift_sim::{Family, draw, points, search, table};
 
-const FAMILIES: [Family; 4] = [
-    Family::ONE,
-    Family::ONE.preemptible(),
-    Family::SEVERAL,
-    Family::SEVERAL.preemptible(),
+const FAMILIES: [(&str, Family); 4] = [
+    ("one", Family::ONE),
+    ("one-preemptible", Family::ONE.preemptible()),
+    ("several", Family::SEVERAL),
+    ("several-preemptible", Family::SEVERAL.preemptible()),
 ];
 /// Cases between two lines of progress; each such chunk has a seed of its own.
 const CHUNK: u32 = 10_000;
@@ -20,24 +22,35 @@ fn main() -> ExitCode {
     let number = |n: usize| args.get(n).and_then(|arg| arg.parse::<u64>().ok());
     match args.first().map(String::as_str) {
         Some("soak") => soak(number(1).unwrap_or(1_000_000), number(2).unwrap_or(1)),
+        Some("find") => match (
+            FAMILIES
+                .iter()
+                .find(|it| args.get(1).is_some_and(|arg| arg == it.0)),
+            number(2),
+        ) {
+            (Some((name, family)), Some(seed)) => find(name, *family, seed),
+            _ => usage(),
+        },
         Some("scale") => scale(args.get(1).map(Path::new)),
-        _ => {
-            eprintln!("usage: upshift-sim soak [CASES [SEED]] | scale [FOLDER]");
-            ExitCode::FAILURE
-        }
+        _ => usage(),
     }
+}
+
+fn usage() -> ExitCode {
+    let families = FAMILIES.map(|it| it.0).join("|");
+    eprintln!("usage: upshift-sim soak [CASES [SEED]] | find {families} SEED | scale [FOLDER]");
+    ExitCode::FAILURE
 }
 
 fn soak(cases: u64, seed: u64) -> ExitCode {
     let mut ran = 0;
     for chunk in 0.. {
-        for family in FAMILIES {
+        for (name, family) in FAMILIES {
             if ran >= cases {
                 println!("{ran} cases, no law broken");
                 return ExitCode::SUCCESS;
             }
-            if let Err(found) = search(family, CHUNK, seed + chunk, &[]) {
-                println!("{found}");
+            if find(name, family, seed + chunk) == ExitCode::FAILURE {
                 return ExitCode::FAILURE;
             }
             ran += u64::from(CHUNK);
@@ -45,6 +58,24 @@ fn soak(cases: u64, seed: u64) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// One chunk of a family. A violation is printed, and drawn into a file.
+fn find(name: &str, family: Family, seed: u64) -> ExitCode {
+    let Err(found) = search(family, CHUNK, seed, &[]) else {
+        return ExitCode::SUCCESS;
+    };
+    println!("{found}");
+    let again = format!("upshift-sim find {name} {seed}");
+    println!("again by: {again}");
+    let file = format!("violation-{name}-{seed}.svg");
+    let title = format!("{}; again by: {again}", found.violation.what);
+    let picture = found.violation.timeline.recording(&title).to_svg();
+    match std::fs::write(&file, picture) {
+        Ok(()) => println!("drawn in {file}"),
+        Err(error) => eprintln!("cannot write {file}: {error}"),
+    }
+    ExitCode::FAILURE
 }
 
 fn scale(folder: Option<&Path>) -> ExitCode {

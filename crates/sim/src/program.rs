@@ -6,9 +6,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use upshift_core::{Level, Priority};
+use upshift_core::Priority;
 
-use crate::host::world;
+use crate::host::{inhabited, world};
+use crate::laws::level;
+use crate::locks::{Held, Locking};
 use crate::strand::Pause;
 use crate::workload::Op;
 use crate::world::{CHANNELS, Event, World};
@@ -17,6 +19,7 @@ use crate::world::{CHANNELS, Event, World};
 async fn carry_out(k: usize) {
     let op = |n: usize| world().workload.programs[k].ops.get(n).copied();
     let mut n = 0;
+    let mut held: Vec<Held> = Vec::new();
     while let Some(op) = op(n) {
         n += 1;
         match op {
@@ -34,10 +37,15 @@ async fn carry_out(k: usize) {
             Op::Join(other) => {
                 let handle = world().take_handle(other);
                 if let Some(handle) = handle {
+                    let _awaits = Awaits::begin(k, other);
                     let _ = handle.await;
                 }
             }
             Op::Reprio(other, level) => world().reprio(other, level),
+            Op::Lock(m) if held.iter().any(|held| held.is(m)) => {}
+            Op::Lock(m) => held.push(Locking::new(k, m).await),
+            Op::Unlock(m) => held.retain(|held| !held.is(m)),
+            Op::Cancel(other) => world().cancel(other),
             Op::Block(other) => world().block(other),
         }
     }
@@ -70,8 +78,28 @@ struct Waits {
     deadline: u64,
 }
 
+/// Coroutine `k` awaits another one, for as long as this lives.
+struct Awaits(usize);
+
+impl Awaits {
+    fn begin(k: usize, other: usize) -> Awaits {
+        let world = world();
+        let other = other % world.workload.programs.len();
+        world.laws.borrow_mut().awaits(k, Some(other));
+        Awaits(k)
+    }
+}
+
+impl Drop for Awaits {
+    fn drop(&mut self) {
+        if let Some(world) = inhabited() {
+            world.laws.borrow_mut().awaits(self.0, None);
+        }
+    }
+}
+
 /// What never leaves the thread of its simulation.
-struct Alone<T>(T);
+pub(crate) struct Alone<T>(pub(crate) T);
 
 // SAFETY: a simulation, and every future in it, stays on the OS thread that began it.
 unsafe impl<T> Send for Alone<T> {}
@@ -199,7 +227,17 @@ impl World {
         let k = k % self.workload.programs.len();
         let id = self.laws.borrow().id(k);
         if let Some(id) = id {
+            self.laws.borrow_mut().rebase(k, level(to).get());
             let _ = self.domain.reprio(id, level(to));
+            self.settle();
+        }
+    }
+
+    fn cancel(&self, k: usize) {
+        let k = k % self.workload.programs.len();
+        let id = self.laws.borrow().id(k);
+        if let Some(id) = id {
+            let _ = self.domain.cancel(id);
             self.settle();
         }
     }
@@ -213,8 +251,4 @@ impl World {
             self.pause(Pause::Wait);
         }
     }
-}
-
-fn level(n: u8) -> Level {
-    Level::new(n & 63).unwrap_or(Level::DEFAULT)
 }

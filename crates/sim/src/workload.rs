@@ -23,6 +23,12 @@ pub enum Op {
     Join(usize),
     /// Gives a coroutine a level.
     Reprio(usize, u8),
+    /// Takes a mutex, unless it has it; its waiters lend their levels.
+    Lock(usize),
+    /// Gives a mutex back, if it has it.
+    Unlock(usize),
+    /// Asks a coroutine to end.
+    Cancel(usize),
     /// Waits in the middle of its poll until a coroutine has exited: its vCPU does nothing else.
     Block(usize),
 }

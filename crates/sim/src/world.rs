@@ -14,6 +14,7 @@ use upshift_core::{Change, Config, CoroutineId, Domain, Executor, JoinHandle, St
 
 use crate::host::{Inhabited, SimHost};
 use crate::laws::{Doing, Laws, Violation};
+use crate::locks::{LOCKS, Lock};
 use crate::machine::Machine;
 use crate::strand::{Pause, Strand};
 use crate::workload::Workload;
@@ -81,6 +82,7 @@ pub(crate) struct World {
     inside: Cell<usize>,
     pub(crate) handles: RefCell<Vec<Option<JoinHandle<(), SimHost>>>>,
     pub(crate) channels: RefCell<Vec<Channel>>,
+    pub(crate) locks: RefCell<Vec<Lock>>,
     /// Receiving coroutines; true: the data is there.
     pub(crate) operations: RefCell<Vec<(Rc<Cell<bool>>, Waker)>>,
     pub(crate) laws: RefCell<Laws>,
@@ -96,6 +98,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(machine: Machine, workload: Workload, laws: Laws) -> Rc<World> {
         let config = Config {
+            aging: machine.aging,
             look_after: machine.look,
             patience: machine.preemption.map_or(0, |p| 10 * p.quantum),
             ..Config::default()
@@ -131,6 +134,7 @@ impl World {
             inside: Cell::new(0),
             handles: RefCell::new((0..programs).map(|_| None).collect()),
             channels: RefCell::new((0..CHANNELS).map(|_| Channel::default()).collect()),
+            locks: RefCell::new((0..LOCKS).map(|_| Lock::default()).collect()),
             operations: RefCell::default(),
             laws: RefCell::new(laws),
             broken: RefCell::default(),
@@ -346,10 +350,15 @@ impl World {
         };
         self.delay.set(next + 1);
         if delay != 0 {
-            self.inside.set(self.inside.get() + 1);
-            self.pause(Pause::For(u64::from(delay)));
-            self.inside.set(self.inside.get() - 1);
+            self.stand_still(u64::from(delay));
         }
+    }
+
+    /// The running strand stands still in the middle of a step.
+    pub(crate) fn stand_still(&self, time: u64) {
+        self.inside.set(self.inside.get() + 1);
+        self.pause(Pause::For(time));
+        self.inside.set(self.inside.get() - 1);
     }
 
     /// Is no strand in the middle of a step?

@@ -1,6 +1,6 @@
 //! Each law over generated cases, a second of them each; `cargo xtask soak` runs a million.
 
-use upshift_sim::{Family, Law, search};
+use upshift_sim::{Family, Law, Machine, Op, Program, Workload, search, simulate};
 
 const LAWS: [Law; 4] = [Law::Order, Law::Conservation, Law::Progress, Law::Truth];
 const CASES: u32 = if cfg!(debug_assertions) { 250 } else { 4_000 };
@@ -59,4 +59,31 @@ fn truth_on_a_vcpu() {
 fn truth_across_vcpus() {
     holds(Law::Truth, Family::SEVERAL);
     holds(Law::Truth, Family::SEVERAL.preemptible());
+}
+
+/// Found by `soak`, shrunk. What is handed a mutex may have become less urgent since it queued, and those behind it had lent to the
+/// holder before.
+#[test]
+fn what_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
+    const LONG: u64 = 2_000_000;
+    let holder = Program::at(0, 10, [Op::Lock(0), Op::Yield, Op::Compute(LONG)]);
+    let next = Program::at(10, 10, [Op::Lock(0), Op::Compute(LONG)]);
+    let urgent = Program::at(20, 10, [Op::Lock(0)]);
+    let demotes = Program::at(30, 10, [Op::Reprio(1, 13)]);
+    simulate(
+        Machine::new(1),
+        Workload::of([holder, next, urgent, demotes]),
+    )
+    .unwrap_or_else(|violation| panic!("{violation}"));
+}
+
+/// For those that wait, a poll that is not interrupted is as urgent as when it began.
+#[test]
+fn a_poll_that_makes_itself_less_urgent_has_its_turn() {
+    const LONG: u64 = 2_000_000;
+    let runs = Program::at(0, 11, [Op::Compute(LONG)]);
+    let demoted = Program::at(35_362, 0, [Op::Reprio(1, 11), Op::Compute(LONG)]);
+    let waits = Program::at(35_420, 10, [Op::Compute(10_000)]);
+    simulate(Machine::new(1), Workload::of([runs, demoted, waits]))
+        .unwrap_or_else(|violation| panic!("{violation}"));
 }

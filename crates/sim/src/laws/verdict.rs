@@ -1,0 +1,286 @@
+//! What the oracle says: which law is broken, between any two events and when a poll begins.
+
+use upshift_core::Level;
+
+use super::{Doing, Law, Laws, Phase, Tracked, Violation};
+use crate::world::World;
+
+impl Laws {
+    /// A vCPU begins or resumes the poll that its last pick has come to.
+    pub(crate) fn begins(
+        &mut self,
+        world: &World,
+        vcpu: usize,
+        resumed: bool,
+    ) -> Result<(), Violation> {
+        let pick = self.picks[vcpu];
+        let Some((k, level)) = pick.chosen else {
+            return Ok(());
+        };
+        self.doing(world.now(), vcpu, Doing::Polls(k));
+        if !self.enabled {
+            return Ok(());
+        }
+        let aged = self.is_aged(vcpu);
+        let alone = self.picks.len() == 1 && !resumed;
+        let overtaken = self.all.iter().enumerate().find(|(other, it)| {
+            let waited = *other != k && it.is_settled() && it.may_run_on(vcpu);
+            let first = !aged && it.level < level && it.settled < pick.began;
+            let fifo = alone && it.level == level && it.settled_pick < self.all[k].ready_pick;
+            waited && (first || fifo)
+        });
+        let Some((other, it)) = overtaken else {
+            return self.ages(world, k);
+        };
+        let what = format!(
+            "vCPU {vcpu} polls #{k} of level {level} while #{other} of level {} is ready",
+            it.level
+        );
+        Err(self.violation(world, Law::Order, what))
+    }
+
+    /// At what level a vCPU polls coroutine `k`. A poll that is not interrupted is as urgent as when it began, for those
+    /// that wait for it: what makes itself less urgent in the middle has had its turn.
+    fn level_of_poll(&self, vcpu: usize, k: usize) -> u8 {
+        let level = self.all[k].level;
+        match self.picks[vcpu].chosen {
+            Some((chosen, began)) if self.inline && chosen == k => level.min(began),
+            _ => level,
+        }
+    }
+
+    /// Is it the turn of aging that the last pick of a vCPU has come to? Then it was picked over what is more urgent.
+    fn is_aged(&self, vcpu: usize) -> bool {
+        let polls = self.picks[vcpu].polls;
+        self.aging
+            .is_some_and(|every| polls.is_multiple_of(u64::from(every.get())))
+    }
+
+    fn ready_levels(&self) -> u64 {
+        let ready = self.all.iter().filter(|it| it.is_queued());
+        ready.fold(0, |all, it| all | 1 << it.level)
+    }
+
+    /// A pick begins: what was settled before it has a place in its queue from now on.
+    pub(super) fn queue(&mut self) {
+        let levels = self.ready_levels();
+        let mut queued = [0; 64];
+        for it in self.all.iter().filter(|it| it.is_queued()) {
+            queued[usize::from(it.level)] += 1;
+        }
+        for it in self
+            .all
+            .iter_mut()
+            .filter(|it| it.place == 0 && it.is_settled())
+        {
+            (it.turns, it.place, it.levels) = (0, queued[usize::from(it.level)], levels);
+        }
+    }
+
+    /// Aging: a turn of one vCPU that is alone has gone to coroutine `k`.
+    fn ages(&mut self, world: &World, k: usize) -> Result<(), Violation> {
+        let Some(every) = self.aging.filter(|_| self.picks.len() == 1) else {
+            return Ok(());
+        };
+        let levels = self.ready_levels() | 1 << self.all[k].level;
+        let waits = |it: &&mut Tracked| it.is_settled() && it.place != 0;
+        for it in self.all.iter_mut().filter(waits) {
+            it.turns += 1;
+            it.levels |= levels;
+        }
+        // The turn of the pick that gave it its place.
+        let late = |it: &Tracked| {
+            let levels = u64::from(it.levels.count_ones());
+            it.is_settled()
+                && it.place != 0
+                && it.turns > 1 + it.place * levels * u64::from(every.get())
+        };
+        let Some(k) = self.all.iter().position(late) else {
+            return Ok(());
+        };
+        let it = &self.all[k];
+        let what = format!(
+            "#{k}, of level {}, then number {} of its level, has waited for {} turns among {} levels; every {every}th is for aging",
+            it.level,
+            it.place,
+            it.turns,
+            it.levels.count_ones()
+        );
+        Err(self.violation(world, Law::Progress, what))
+    }
+
+    /// Looks at the time until the next event, in which nothing changes.
+    pub(crate) fn between(&mut self, world: &World, until: u64) -> Result<(), Violation> {
+        if !self.enabled {
+            return Ok(());
+        }
+        self.read_levels(world);
+        if world.is_quiescent() {
+            self.truth(world)?;
+        }
+        let (from, bound) = (std::mem::replace(&mut self.time, until), self.bound);
+        if from == until {
+            return Ok(());
+        }
+        let mut broken = None;
+        for k in 0..self.all.len() {
+            let it = &self.all[k];
+            let Some(since) = it.waits_since(from).filter(|since| *since < until) else {
+                continue;
+            };
+            let (mut idle, mut less_urgent) = (false, false);
+            for (vcpu, doing) in self.doing.iter().enumerate() {
+                if it.may_run_on(vcpu) {
+                    idle |= *doing == Doing::Idles;
+                    less_urgent |=
+                        matches!(doing, Doing::Polls(x) if self.level_of_poll(vcpu, *x) > it.level);
+                }
+            }
+            let time = until - since;
+            let it = &mut self.all[k];
+            it.beside_idle = if idle { it.beside_idle + time } else { 0 };
+            it.behind += if idle || less_urgent { time } else { 0 };
+            let longest = &mut self.longest;
+            longest.beside_idle = longest.beside_idle.max(it.beside_idle);
+            longest.behind_less_urgent = longest.behind_less_urgent.max(it.behind);
+            if it.beside_idle > bound {
+                broken = broken.or(Some((Law::Conservation, k)));
+            } else if it.behind > self.behind {
+                broken = broken.or(Some((Law::Progress, k)));
+            }
+        }
+        match broken {
+            None => Ok(()),
+            Some((law, k)) => Err(self.waited_too_long(world, law, k)),
+        }
+    }
+
+    /// Nothing will happen any more: is anything left that waits?
+    pub(crate) fn at_the_end(&mut self, world: &World) -> Result<(), Violation> {
+        let waits = |it: &Tracked| it.waits_since(0).is_some_and(|since| since <= world.now());
+        let left = self
+            .all
+            .iter()
+            .position(|it| waits(it) || it.phase == Phase::Suspended);
+        match left {
+            Some(k) if self.enabled => {
+                let what = format!("#{k} is {:?} and waits for ever", self.all[k].phase);
+                Err(self.violation(world, Law::Conservation, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The simulation does not end.
+    pub(crate) fn spins(&self, world: &World) -> Violation {
+        self.violation(
+            world,
+            Law::Progress,
+            "the vCPUs spin and get nowhere".into(),
+        )
+    }
+
+    /// Lending and `reprio` change levels without a change of state.
+    fn read_levels(&mut self, world: &World) {
+        for k in 0..self.all.len() {
+            let it = &mut self.all[k];
+            if matches!(it.phase, Phase::New | Phase::Exited) {
+                continue;
+            }
+            if let Some(level) = it.id.and_then(|id| world.domain.level(id).ok())
+                && level.get() != it.level
+            {
+                it.level = level.get();
+                self.moves(k);
+            }
+        }
+    }
+
+    /// The level of coroutine `k` has changed: it is at the tail of its new level.
+    fn moves(&mut self, k: usize) {
+        let pick = self.picks[0].count;
+        self.may_move(k);
+        let it = &mut self.all[k];
+        // As if it had become ready now: another poll may be under way that is less urgent.
+        it.behind = 0;
+        it.ready_pick = pick;
+        it.place = 0;
+    }
+
+    /// The level of coroutine `k` may have changed there and back: then it is at the tail of its level.
+    pub(crate) fn may_move(&mut self, k: usize) {
+        let (stamp, pick) = (self.stamp(), self.picks[0].count);
+        let it = &mut self.all[k];
+        (it.settled, it.settled_pick) = (stamp, pick);
+    }
+
+    fn truth(&self, world: &World) -> Result<(), Violation> {
+        let bitmap = world.domain.bitmap();
+        let hidden = |it: &Tracked| it.is_settled() && bitmap & (1 << it.level) == 0;
+        if let Some(k) = self.all.iter().position(hidden) {
+            let what = format!(
+                "#{k} of level {} is ready and not in the bitmap {bitmap:#x}",
+                self.all[k].level
+            );
+            return Err(self.violation(world, Law::Truth, what));
+        }
+        let mut idle = 0;
+        for (vcpu, (cpu, doing)) in world.cpus.iter().zip(&self.doing).enumerate() {
+            let executor = &cpu.executor;
+            idle += usize::from(executor.is_parked());
+            let Doing::Polls(k) = *doing else { continue };
+            let level = self.all[k].level;
+            let shown = executor.running_level().map(Level::get);
+            if shown.is_none_or(|shown| shown < level) {
+                let what = format!("vCPU {vcpu} polls level {level} and shows {shown:?}");
+                return Err(self.violation(world, Law::Truth, what));
+            }
+            let more_urgent = (1_u64 << level) - 1;
+            if executor.bitmap() & more_urgent != 0
+                && !executor.need_preempt()
+                && !self.is_aged(vcpu)
+            {
+                let what = format!(
+                    "vCPU {vcpu} polls level {level}, has {:#x} ready, and is not asked to give way",
+                    executor.bitmap()
+                );
+                return Err(self.violation(world, Law::Truth, what));
+            }
+        }
+        self.lending(world)?;
+        if idle != world.domain.idle_vcpus() {
+            let what = format!(
+                "{idle} are parked, {} are counted",
+                world.domain.idle_vcpus()
+            );
+            return Err(self.violation(world, Law::Truth, what));
+        }
+        Ok(())
+    }
+
+    fn waited_too_long(&self, world: &World, law: Law, k: usize) -> Violation {
+        let it = &self.all[k];
+        let (time, bound, beside) = match law {
+            Law::Conservation => (it.beside_idle, self.bound, "beside an idle vCPU"),
+            _ => (it.behind, self.behind, "while something less urgent ran"),
+        };
+        let micros = |time: u64| time as f64 / 1e3;
+        let what = format!(
+            "#{k} of level {}, {:?}, has waited {:.3} µs {beside}; the bound is {:.3} µs",
+            it.level,
+            it.phase,
+            micros(time),
+            micros(bound)
+        );
+        self.violation(world, law, what)
+    }
+
+    pub(super) fn violation(&self, world: &World, law: Law, what: String) -> Violation {
+        Violation {
+            law,
+            at: self.time.max(world.now()),
+            what,
+            timeline: self.timeline.clone(),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The mutex of the simulated host: that of the Linux runtime (`sync/mutex.rs`) in what it tells the core, and when.
+//!
+//! It counts among a coroutine's locks from before it is held until after; a waiter lends under the lock of the queue, through which
+//! a holder with waiters goes before it reports the release; it is handed over to the most urgent waiter.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use upshift_core::CoroutineId;
+
+use crate::host::{inhabited, world};
+use crate::laws::level;
+use crate::program::Alone;
+use crate::strand::Pause;
+use crate::world::World;
+
+/// How many mutexes there are; their numbers are taken modulo this.
+pub(crate) const LOCKS: usize = 3;
+
+/// One that waits for a mutex.
+pub(crate) struct Waiting {
+    pub(crate) k: usize,
+    id: CoroutineId,
+    level: u8,
+    granted: Rc<Cell<bool>>,
+    waker: Waker,
+}
+
+/// A mutex.
+#[derive(Default)]
+pub(crate) struct Lock {
+    pub(crate) holder: Option<(usize, CoroutineId)>,
+    pub(crate) waiting: VecDeque<Waiting>,
+    /// The lock of the queue is held.
+    busy: bool,
+}
+
+impl World {
+    /// Runs `f` with the lock of the queue of mutex `m` held, also across steps of the core.
+    fn with_queue<R>(&self, m: usize, f: impl FnOnce() -> R) -> R {
+        while self.locks.borrow()[m].busy {
+            self.pause(Pause::For(20));
+        }
+        self.locks.borrow_mut()[m].busy = true;
+        let result = f();
+        self.locks.borrow_mut()[m].busy = false;
+        result
+    }
+
+    /// Takes mutex `m` for the running coroutine if it is free.
+    fn try_lock(&self, k: usize, m: usize) -> bool {
+        let Some(id) = self.domain.lock_taken() else {
+            return false;
+        };
+        let free = {
+            let holder = &mut self.locks.borrow_mut()[m].holder;
+            let free = holder.is_none();
+            holder.get_or_insert((k, id));
+            free
+        };
+        if !free {
+            self.domain.lock_released(id);
+        }
+        free
+    }
+
+    /// Gives mutex `m` to the most urgent that waits for it, the first of them, or back.
+    fn unlock(&self, m: usize) {
+        let next = self.with_queue(m, || {
+            let next = {
+                let waiting = &mut self.locks.borrow_mut()[m].waiting;
+                let levels = waiting.iter().map(|it| it.level);
+                let first = levels.enumerate().min_by_key(|it| it.1);
+                first.and_then(|(place, _)| waiting.remove(place))
+            };
+            if let Some(next) = &next {
+                let _ = self.domain.lock_granted(next.id);
+                next.granted.set(true);
+                let left = self.locks.borrow()[m]
+                    .waiting
+                    .iter()
+                    .map(|it| it.level)
+                    .min();
+                if let Some(left) = left {
+                    self.domain.lend(next.id, level(left));
+                }
+            }
+            let holder = next.as_ref().map(|next| (next.k, next.id));
+            let mut locks = self.locks.borrow_mut();
+            (
+                std::mem::replace(&mut locks[m].holder, holder),
+                next.map(|next| next.waker),
+            )
+        });
+        let (before, waker) = next;
+        if let Some(waker) = waker {
+            waker.wake();
+            self.settle();
+        }
+        if let Some((k, id)) = before {
+            self.domain.lock_released(id);
+            self.laws.borrow_mut().may_move(k);
+        }
+    }
+}
+
+/// A mutex that is held.
+pub(crate) struct Held {
+    m: usize,
+}
+
+impl Held {
+    pub(crate) fn is(&self, m: usize) -> bool {
+        self.m == m % LOCKS
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(world) = inhabited() {
+            world.unlock(self.m);
+        }
+    }
+}
+
+/// The wait of coroutine `k` for a mutex.
+pub(crate) struct Locking {
+    k: usize,
+    m: usize,
+    /// It is in the queue; true: it has been given the mutex.
+    granted: Option<Alone<Rc<Cell<bool>>>>,
+}
+
+impl Locking {
+    pub(crate) fn new(k: usize, m: usize) -> Locking {
+        Locking {
+            k,
+            m: m % LOCKS,
+            granted: None,
+        }
+    }
+
+    fn is_granted(&self) -> bool {
+        self.granted.as_ref().is_some_and(|granted| granted.0.get())
+    }
+
+    /// Queues, if the mutex is not free, and lends. False: it is free.
+    fn wait(&mut self, world: &World, cx: &Context<'_>) -> bool {
+        let (k, m) = (self.k, self.m);
+        world.with_queue(m, || {
+            let current = (world.domain.current_id(), world.domain.current_level());
+            let (Some(id), Some(level)) = current else {
+                return true;
+            };
+            let level = level.get();
+            let holder = {
+                let lock = &mut world.locks.borrow_mut()[m];
+                let Some((holder_k, holder)) = lock.holder else {
+                    return false;
+                };
+                match lock.waiting.iter_mut().find(|it| it.k == k) {
+                    Some(waiting) => waiting.level = level,
+                    None if self.is_granted() => return true,
+                    None => {
+                        let granted = Rc::new(Cell::new(false));
+                        self.granted = Some(Alone(granted.clone()));
+                        lock.waiting.push_back(Waiting {
+                            k,
+                            id,
+                            level,
+                            granted,
+                            waker: cx.waker().clone(),
+                        });
+                    }
+                }
+                (holder_k, holder)
+            };
+            world.domain.lend_to_holder(holder.1);
+            world.laws.borrow_mut().may_move(holder.0);
+            true
+        })
+    }
+}
+
+impl Future for Locking {
+    type Output = Held;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Held> {
+        let world = world();
+        loop {
+            if self.is_granted() || (self.granted.is_none() && world.try_lock(self.k, self.m)) {
+                self.granted = None;
+                return Poll::Ready(Held { m: self.m });
+            }
+            if self.wait(&world, cx) && !self.is_granted() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Drop for Locking {
+    fn drop(&mut self) {
+        let Some(granted) = self.granted.take() else {
+            return;
+        };
+        let Some(world) = inhabited() else { return };
+        let (k, m) = (self.k, self.m);
+        world.with_queue(m, || {
+            let waiting = &mut world.locks.borrow_mut()[m].waiting;
+            waiting.retain(|it| it.k != k);
+        });
+        if granted.0.get() {
+            world.unlock(m);
+        }
+    }
+}
