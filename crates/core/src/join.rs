@@ -17,7 +17,7 @@ use core::pin::Pin;
 use core::ptr::{NonNull, null_mut};
 use core::task::{Context, Poll, Waker};
 
-use crate::coroutine::{BoxedWaker, Header};
+use crate::coroutine::{BoxedWaker, Header, quietly};
 use crate::domain::Inner;
 use crate::host::{Critical, Host, Panic};
 use crate::id::CoroutineId;
@@ -235,7 +235,9 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
         // SAFETY: as above.
         let control = unsafe { header.as_ref() };
         if word.has_waiter() && word.clear_waiter() == Join::Done {
-            drop(take_waiter::<H>(control));
+            // A waker that panics does not keep the handle's reference.
+            let waiter = take_waiter::<H>(control);
+            quietly::<H>(|| drop(waiter));
         }
         // Only the handle writes it.
         let lends = control.join_boost.load(Relaxed) != Header::<H>::NO_BOOST;

@@ -5,7 +5,7 @@
 use crate::mailbox::Message;
 use crate::operation::{Operation, Stored};
 use crate::shared::Shared;
-use crate::slot::{Kind, Slot};
+use crate::slot::{Kind, Slot, Wait};
 use crate::stream::{STALLED, StreamOp, discard_connection, stream_of, take_own};
 use io_uring::cqueue;
 use std::ptr::{self, NonNull};
@@ -48,9 +48,14 @@ impl Consumer {
     /// The next event that is not `STALLED`, or an errno if the ring is gone. The event belongs to the caller.
     #[inline]
     pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<NonNull<Slot>, i32>> {
-        let _use = self.shared().begin_use();
-        let here = self.shared().is_here();
+        // Cloned, woken and dropped outside of uses: foreign code.
+        let mut fresh = None;
         loop {
+            if self.unread.is_null() && fresh.is_none() {
+                fresh = self.slot().clone_for_wait(cx.waker());
+            }
+            let in_use = self.shared().begin_use();
+            let here = self.shared().is_here();
             if let Some(event) = self.next_unread(here) {
                 // SAFETY: taken out of the inbox, so it is ours.
                 if unsafe { event.as_ref() }.result.get() != STALLED {
@@ -60,8 +65,18 @@ impl Consumer {
                 if let Err(errno) = self.request() {
                     return Poll::Ready(Err(errno));
                 }
-            } else if self.slot().wait(cx.waker(), here) {
-                return Poll::Pending;
+                continue;
+            }
+            let waited = self.slot().wait(cx.waker(), &mut fresh, here);
+            drop(in_use);
+            match waited {
+                Wait::Waiting => return Poll::Pending,
+                Wait::Ready => {}
+                Wait::Busy => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Wait::NeedsClone => fresh = Some(cx.waker().clone()),
             }
         }
     }
@@ -149,17 +164,17 @@ impl Drop for Consumer {
         // SAFETY: this handle keeps slot and stream alive until it is released, which is its last act. Until then only
         // the consumer touches `unread`.
         unsafe {
-            let _use = self.shared().begin_use();
+            let in_use = self.shared().begin_use();
             stream_of(slot.as_ref()).unread.set(self.unread);
-            if !self.shared().is_here() {
-                slot.as_ref().forget_waker(false);
-            }
+            let waker = slot.as_ref().forget_waker(self.shared().is_here());
             Shared::release(
                 self.shared,
                 |driver| driver.abandon_stream(slot.as_ref()),
                 Message::AbandonStream(slot),
                 || Self::discard_all(slot, self.shared),
             );
+            drop(in_use);
+            drop(waker);
         }
     }
 }

@@ -7,8 +7,18 @@
 use crate::driver::Driver;
 use crate::slot::Slot;
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::task::Waker;
+
+/// Runs foreign code whose panic must not end the work of others: the hook has reported it.
+#[inline]
+pub(crate) fn quietly(f: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
+        // The payload's own destructor is foreign code too.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct Deferred {
@@ -32,7 +42,7 @@ impl Driver {
         if self.standing_in.get() {
             self.deferred.wakers.borrow_mut().push(waker);
         } else {
-            waker.wake();
+            quietly(|| waker.wake());
         }
     }
 

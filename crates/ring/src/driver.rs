@@ -6,7 +6,7 @@
 
 use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
-use crate::deferred::Deferred;
+use crate::deferred::{Deferred, quietly};
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pool::Pools;
@@ -205,15 +205,15 @@ impl Driver {
         } else {
             slot.mark(ORPHAN);
             self.cancel(slot);
-            slot.forget_waker(true);
         }
     }
 
     /// Completes the operation of a slot into nothing, and frees the slot.
     pub(crate) fn dispose(&self, slot: &Slot) {
         slot.place.set(Place::Done);
+        let dispose = slot.table.get().dispose;
         // SAFETY: the operation is complete, nobody else has taken it, and it is not touched again.
-        unsafe { (slot.table.get().dispose)(slot.payload(), slot.result.get(), slot.flags.get()) };
+        quietly(|| unsafe { dispose(slot.payload(), slot.result.get(), slot.flags.get()) });
         self.slab.give_back(slot);
     }
 

@@ -111,6 +111,12 @@ impl<N> Inbox<N> {
         }
     }
 
+    /// Consumer: has nothing arrived, and does nobody wait?
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == empty()
+    }
+
     /// Consumer: has anything arrived?
     #[inline]
     pub(crate) fn has_arrived(&self) -> bool {

@@ -134,37 +134,60 @@ impl Slot {
         )
     }
 
-    /// Takes the waker of a handle that goes away back. `here`: on the thread of the ring.
-    pub(crate) fn forget_waker(&self, here: bool) {
-        if self.inbox.withdraw(here) == Withdrawn::Empty {
+    /// Takes the waker of a handle that goes away back, to be dropped when the use is over. `here`: on the thread of the ring.
+    #[must_use]
+    pub(crate) fn forget_waker(&self, here: bool) -> Option<Waker> {
+        match self.inbox.withdraw(here) {
             // SAFETY: EMPTY: the cell belongs to the handle, which is the caller.
-            drop(unsafe { (*self.waker.get()).take() });
+            Withdrawn::Empty => unsafe { (*self.waker.get()).take() },
+            Withdrawn::Ready | Withdrawn::Busy => None,
         }
     }
 
-    /// Leaves `waker` for the next delivery. False: something has arrived already. `here`: on the thread of the ring.
+    /// A clone of the waker for a [`wait`](Self::wait), if that will probably need one. Outside of a use.
     #[inline]
-    #[must_use]
-    pub(crate) fn wait(&self, waker: &Waker, here: bool) -> bool {
+    pub(crate) fn clone_for_wait(&self, waker: &Waker) -> Option<Waker> {
+        self.inbox.is_empty().then(|| waker.clone())
+    }
+
+    /// Leaves `waker`, by its clone in `fresh`, for the next delivery. `here`: on the thread of the ring.
+    ///
+    /// Runs no foreign code, for that might deliver to this very slot.
+    #[inline]
+    pub(crate) fn wait(&self, waker: &Waker, fresh: &mut Option<Waker>, here: bool) -> Wait {
         match self.inbox.withdraw(here) {
-            Withdrawn::Ready => return false,
-            Withdrawn::Busy => {
-                waker.wake_by_ref();
-                return true;
-            }
+            Withdrawn::Ready => return Wait::Ready,
+            Withdrawn::Busy => return Wait::Busy,
             Withdrawn::Empty => {}
         }
         // SAFETY: EMPTY: the cell belongs to the handle, which is the caller.
         let cell = unsafe { &mut *self.waker.get() };
-        let old = match cell {
-            Some(old) if old.will_wake(waker) => None,
-            _ => cell.replace(waker.clone()),
-        };
-        let registered = self.inbox.register(here);
-        // Dropped last: it may run foreign code.
-        drop(old);
-        registered == Registered::Waiting
+        if !cell.as_ref().is_some_and(|old| old.will_wake(waker)) {
+            let Some(new) = fresh.take() else {
+                return Wait::NeedsClone;
+            };
+            // The old one is for the caller to drop.
+            *fresh = cell.replace(new);
+        }
+        match self.inbox.register(here) {
+            Registered::Waiting => Wait::Waiting,
+            Registered::Ready => Wait::Ready,
+        }
     }
+}
+
+/// What came of [`Slot::wait`]. Wakers are foreign code: they are cloned, woken and dropped when the use is over.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    /// The next delivery takes the waker.
+    Waiting,
+    /// Something has arrived already.
+    Ready,
+    /// Something is arriving this very moment: wake yourself and come back.
+    Busy,
+    /// Nothing was done for want of a clone of the waker.
+    NeedsClone,
 }
 
 #[cfg(all(test, not(loom)))]

@@ -417,7 +417,6 @@ impl Driver {
 
     /// The consumer is gone.
     pub(crate) fn abandon_stream(&self, slot: &Slot) {
-        slot.forget_waker(true);
         // SAFETY: the stream is freed below at the earliest.
         let unread = unsafe { stream_of(slot) }.unread.get();
         for mut event in [unread, slot.inbox.take(true).cast_const()] {

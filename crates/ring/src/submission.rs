@@ -3,12 +3,13 @@
 use crate::mailbox::Message;
 use crate::operation::{Operation, Stored};
 use crate::shared::Shared;
-use crate::slot::Slot;
+use crate::slot::{Slot, Wait};
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// An operation on its way: a future of its output.
 ///
@@ -103,8 +104,7 @@ impl<T: Operation> Future for Submission<T> {
         if let State::Slot(slot, shared) = self.state {
             // SAFETY: this handle keeps both alive.
             let (at, owner) = unsafe { (slot.as_ref(), shared.as_ref()) };
-            let _use = owner.begin_use();
-            if !at.inbox.has_arrived() && at.wait(cx.waker(), owner.is_here()) {
+            if !at.inbox.has_arrived() && wait(at, owner, cx.waker()).is_pending() {
                 return Poll::Pending;
             }
             let (result, flags) = (at.result.get(), at.flags.get());
@@ -112,14 +112,7 @@ impl<T: Operation> Future for Submission<T> {
             // SAFETY: complete, so what the slot holds is ours, once.
             let op = unsafe { Stored::<T>::take(at.payload()) };
             // SAFETY: the last use of both.
-            unsafe {
-                Shared::release(
-                    shared,
-                    |driver| driver.slab.give_back(slot.as_ref()),
-                    Message::Free(slot, true),
-                    || {},
-                );
-            }
+            unsafe { free(slot, shared) };
             return Poll::Ready(op.complete(result, flags));
         }
         match std::mem::replace(&mut self.state, State::Taken) {
@@ -145,30 +138,78 @@ impl<T> Drop for Submission<T> {
             } = *refused;
             dispose(op, result);
         }
-        if let State::Slot(slot, shared) = self.state {
-            // SAFETY: this handle keeps both alive until it is released, which is its last act.
-            unsafe {
-                let _use = shared.as_ref().begin_use();
-                if !shared.as_ref().is_here() {
-                    // The owner may be far behind; the waker should not wait for it.
-                    slot.as_ref().forget_waker(false);
-                }
-                Shared::release(
-                    shared,
-                    |driver| driver.abandon(slot.as_ref()),
-                    Message::Abandon(slot),
-                    || {
-                        // The ring has completed everything before it went.
-                        let slot = slot.as_ref();
-                        (slot.table.get().dispose)(
-                            slot.payload(),
-                            slot.result.get(),
-                            slot.flags.get(),
-                        );
-                    },
-                );
+        let State::Slot(slot, shared) = self.state else {
+            return;
+        };
+        // SAFETY: this handle keeps both alive until it is released.
+        let (at, owner) = unsafe { (slot.as_ref(), shared.as_ref()) };
+        if at.inbox.has_arrived() {
+            // What the operation owns is dropped outside of all uses, and the slot freed whatever becomes of that.
+            let dispose = at.table.get().dispose;
+            let disposed = catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: complete, so what the slot holds is ours, once.
+                unsafe { dispose(at.payload(), at.result.get(), at.flags.get()) };
+            }));
+            // SAFETY: the last use of both.
+            unsafe { free(slot, shared) };
+            if let Err(panic) = disposed {
+                resume_unwind(panic);
             }
+            return;
         }
+        let in_use = owner.begin_use();
+        let waker = at.forget_waker(owner.is_here());
+        // SAFETY: the last act of this handle, but for what it took along.
+        unsafe {
+            Shared::release(
+                shared,
+                |driver| driver.abandon(slot.as_ref()),
+                Message::Abandon(slot),
+                || {
+                    // The ring has completed everything before it went.
+                    let slot = slot.as_ref();
+                    (slot.table.get().dispose)(slot.payload(), slot.result.get(), slot.flags.get());
+                },
+            );
+        }
+        drop(in_use);
+        drop(waker);
+    }
+}
+
+/// Leaves a waker with a slot, unless something has arrived.
+fn wait(at: &Slot, owner: &Shared, waker: &Waker) -> Poll<()> {
+    let mut fresh = at.clone_for_wait(waker);
+    loop {
+        let in_use = owner.begin_use();
+        let waited = at.wait(waker, &mut fresh, owner.is_here());
+        drop(in_use);
+        match waited {
+            Wait::Waiting => return Poll::Pending,
+            Wait::Ready => return Poll::Ready(()),
+            Wait::Busy => {
+                waker.wake_by_ref();
+                return Poll::Pending;
+            }
+            Wait::NeedsClone => fresh = Some(waker.clone()),
+        }
+    }
+}
+
+/// Gives back a slot that holds nothing any more.
+///
+/// # Safety
+/// The caller is its handle, and touches neither afterwards.
+#[inline]
+unsafe fn free(slot: NonNull<Slot>, shared: NonNull<Shared>) {
+    // SAFETY: passed on.
+    unsafe {
+        Shared::release(
+            shared,
+            |driver| driver.slab.give_back(slot.as_ref()),
+            Message::Free(slot, true),
+            || {},
+        );
     }
 }
 

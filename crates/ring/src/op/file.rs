@@ -5,8 +5,7 @@ use super::path::Place;
 use crate::fd::Fd;
 use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry, types};
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 use std::{fmt, io, mem};
 
@@ -185,14 +184,14 @@ unsafe impl Operation for Ftruncate {
     }
 }
 
-/// Closes a descriptor that nobody shares, without blocking this thread.
+/// Closes a descriptor that nobody shares, without blocking this thread. One that is not started closes it when it is dropped.
 #[derive(Debug)]
-pub struct Close(ManuallyDrop<OwnedFd>);
+pub struct Close(OwnedFd);
 
 impl Close {
     /// Takes the descriptor.
     pub fn new(fd: OwnedFd) -> Self {
-        Self(ManuallyDrop::new(fd))
+        Self(fd)
     }
 }
 
@@ -204,13 +203,12 @@ unsafe impl Operation for Close {
         opcode::Close::new(types::Fd(self.0.as_raw_fd())).build()
     }
 
-    fn complete(mut self, result: i32, _flags: u32) -> Self::Output {
+    fn complete(self, result: i32, _flags: u32) -> Self::Output {
         if result == -libc::ECANCELED || result == -libc::EBUSY {
-            // It never got to the kernel: close it here.
-            // SAFETY: not dropped before, and `self` is not used again.
-            unsafe { ManuallyDrop::drop(&mut self.0) };
+            // It never got to the kernel: it is closed here.
             return Ok(());
         }
+        let _ = self.0.into_raw_fd();
         outcome(result).map(drop)
     }
 }

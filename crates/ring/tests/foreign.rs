@@ -1,0 +1,294 @@
+//! Wakers, buffers and their destructors are foreign code: it may call back into the ring, panic, or keep a handle for ever, and
+//! runs outside of all uses of the ring.
+#![cfg(not(loom))]
+
+mod common;
+use common::{Flag, block_on, pair, poll_once, ring, turn_until};
+use std::cell::Cell;
+use std::future::Future;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
+use upshift_ring::{Bracket, Config, Fd, IoBuf, IoBufMut, Ring, op};
+
+thread_local! {
+    /// Uses of a ring that are under way on this thread.
+    static USES: Cell<u32> = const { Cell::new(0) };
+    /// What foreign code was run within one.
+    static AMISS: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+fn outside(what: &'static str) {
+    if USES.get() != 0 {
+        AMISS.set(Some(what));
+    }
+}
+
+fn bracketed() -> Ring {
+    Ring::new(Config {
+        bracket: Some(Bracket {
+            enter: || USES.set(USES.get() + 1),
+            leave: || USES.set(USES.get() - 1),
+        }),
+        ..Config::default()
+    })
+    .unwrap()
+}
+
+/// A waker that calls a function whenever anything is done with it.
+fn waker(data: *const ()) -> Waker {
+    static TABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| {
+            called(data, "clone");
+            RawWaker::new(data, &TABLE)
+        },
+        |data| called(data, "wake"),
+        |data| called(data, "wake"),
+        |data| called(data, "drop"),
+    );
+    // SAFETY: the table keeps the contract: it frees nothing, and the data outlives the test.
+    unsafe { Waker::from_raw(RawWaker::new(data, &TABLE)) }
+}
+
+fn called(data: *const (), what: &'static str) {
+    outside(what);
+    // SAFETY: what `waker` is given: null, or a ring of this thread that lives.
+    if let Some(ring) = unsafe { data.cast::<Ring>().as_ref() } {
+        ring.submit().unwrap();
+        ring.reap();
+    }
+}
+
+/// A buffer whose destructor says where it runs.
+struct Buffer(Vec<u8>);
+
+// SAFETY: the vector vouches for its memory.
+unsafe impl IoBuf for Buffer {
+    fn io_ptr(&self) -> *const u8 {
+        self.0.io_ptr()
+    }
+    fn io_len(&self) -> usize {
+        self.0.io_len()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for Buffer {
+    fn io_mut_ptr(&mut self) -> *mut u8 {
+        self.0.io_mut_ptr()
+    }
+    fn io_capacity(&self) -> usize {
+        self.0.io_capacity()
+    }
+    unsafe fn set_filled(&mut self, count: usize) {
+        outside("set_filled");
+        // SAFETY: passed on.
+        unsafe { self.0.set_filled(count) };
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        outside("drop of a buffer");
+    }
+}
+
+#[test]
+fn a_waker_that_reaps_when_it_is_cloned_loses_no_completion() {
+    let ring = ring();
+    let waker = waker((&raw const ring).cast());
+    for _ in 0..3 {
+        // It completes within the clone of the first poll at the latest.
+        let mut nop = ring.start(op::Nop::new(), 0);
+        let mut cx = Context::from_waker(&waker);
+        let first = Pin::new(&mut nop).poll(&mut cx);
+        assert!(first.is_ready() || Pin::new(&mut nop).poll(&mut cx).is_ready());
+        let (fd, mut peer) = pair();
+        let mut stream = ring.recv_multi(fd, 0);
+        ring.submit().unwrap();
+        peer.write_all(b"x").unwrap();
+        turn_until(&ring, || stream.poll_next(&mut cx).is_ready());
+    }
+}
+
+#[test]
+fn foreign_code_runs_outside_of_uses() {
+    let ring = bracketed();
+    let waker = waker(std::ptr::null());
+    let mut cx = Context::from_waker(&waker);
+    let (fd, mut peer) = pair();
+    // Taken, dropped when it is complete, and dropped before.
+    for round in 0..3 {
+        let buffer = Buffer(vec![0; 100]);
+        let mut recv = ring.start(op::Recv::new(fd.clone(), buffer), 0);
+        assert!(Pin::new(&mut recv).poll(&mut cx).is_pending());
+        // Another waker takes its place.
+        assert!(poll_once(&mut recv).is_pending());
+        assert!(Pin::new(&mut recv).poll(&mut cx).is_pending());
+        if round < 2 {
+            peer.write_all(b"some").unwrap();
+            turn_until(&ring, || recv.is_complete());
+        }
+        if round == 0 {
+            let Poll::Ready((result, buffer)) = Pin::new(&mut recv).poll(&mut cx) else {
+                panic!("it is complete");
+            };
+            assert_eq!((result.unwrap(), &buffer.0[..]), (4, &b"some"[..]));
+        }
+        drop(recv);
+        turn_until(&ring, || ring.slots_in_use() == 0);
+    }
+    let mut stream = ring.recv_multi(fd, 0);
+    assert!(stream.poll_next(&mut cx).is_pending());
+    drop(stream);
+    turn_until(&ring, || ring.slots_in_use() == 0);
+    assert_eq!(AMISS.get(), None);
+}
+
+struct Panics(Arc<Flag>);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.0.clone().wake();
+        panic!("a waker that panics");
+    }
+}
+
+/// A buffer whose destructor panics.
+struct Grenade(Vec<u8>);
+
+// SAFETY: the vector vouches for its memory.
+unsafe impl IoBuf for Grenade {
+    fn io_ptr(&self) -> *const u8 {
+        self.0.io_ptr()
+    }
+    fn io_len(&self) -> usize {
+        self.0.io_len()
+    }
+}
+
+impl Drop for Grenade {
+    fn drop(&mut self) {
+        panic!("a destructor that panics");
+    }
+}
+
+#[test]
+fn what_panics_in_a_waker_or_a_destructor_harms_nobody_else() {
+    let ring = ring();
+    let flag = Flag::new(&ring);
+    flag.take();
+    let panics = Waker::from(Arc::new(Panics(flag.clone())));
+    let mut first = ring.start(op::Nop::new(), 0);
+    let mut second = ring.start(op::Nop::new(), 0);
+    assert!(
+        Pin::new(&mut first)
+            .poll(&mut Context::from_waker(&panics))
+            .is_pending()
+    );
+    assert!(poll_once(&mut second).is_pending());
+    turn_until(&ring, || second.is_complete());
+    assert!(flag.take() && first.is_complete());
+    assert!(poll_once(&mut first).is_ready() && poll_once(&mut second).is_ready());
+    // Disposed of by the ring, and by the handle.
+    let (fd, mut peer) = pair();
+    for abandons in [true, false] {
+        let mut send = ring.start(op::Send::new(fd.clone(), Grenade(vec![7; 3])), 0);
+        assert!(poll_once(&mut send).is_pending());
+        if !abandons {
+            turn_until(&ring, || send.is_complete());
+        }
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(send)));
+        assert_eq!(dropped.is_ok(), abandons);
+        turn_until(&ring, || ring.slots_in_use() == 0);
+    }
+    peer.read_exact(&mut [0; 3]).unwrap();
+    block_on(&ring, ring.start(op::Nop::new(), 0)).unwrap();
+}
+
+#[test]
+fn what_is_forgotten_in_flight_keeps_its_buffer_and_its_descriptor() {
+    let (fd, mut peer) = pair();
+    let number = fd.as_raw_fd();
+    let (stream_fd, mut stream_peer) = pair();
+    let handles = {
+        let ring = ring();
+        let mut recv = ring.start(op::Recv::new(fd, vec![0; 4096]), 0);
+        assert!(poll_once(&mut recv).is_pending());
+        let mut stream = ring.recv_multi(stream_fd, 0);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(stream.poll_next(&mut cx).is_pending());
+        ring.submit().unwrap();
+        let handles = ring.slots_in_use();
+        std::mem::forget((recv, stream));
+        // The number has not been given to another file under the operation.
+        let other = Fd::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        assert_ne!(other.as_raw_fd(), number);
+        let canary = vec![0xaa_u8; 4096];
+        peer.write_all(&[0x55; 512]).unwrap();
+        stream_peer.write_all(&[0x55; 512]).unwrap();
+        turn_until(&ring, || ring.in_flight() == 1);
+        assert!(canary.iter().all(|byte| *byte == 0xaa));
+        handles
+        // The ring goes before what was forgotten.
+    };
+    assert_eq!(handles, 2);
+}
+
+#[test]
+fn a_descriptor_that_all_but_the_operation_have_given_up_stays_open() {
+    let ring = ring();
+    let (fd, mut peer) = pair();
+    let number = fd.as_raw_fd();
+    let recv = ring.start(op::Recv::new(fd.clone(), vec![0; 16]), 0);
+    // Before it is submitted.
+    drop(fd);
+    let other = std::fs::File::open("/dev/null").unwrap();
+    assert_ne!(other.as_raw_fd(), number);
+    peer.write_all(b"late").unwrap();
+    let (result, buffer) = block_on(&ring, recv);
+    assert_eq!((result.unwrap(), &buffer[..4]), (4, &b"late"[..]));
+    // With the operation's end the last of them is gone.
+    assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn a_close_that_is_not_started_closes() {
+    let (fd, mut peer) = pair();
+    drop(op::Close::new(fd.try_into_owned().unwrap()));
+    assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
+    let ring = ring();
+    ring.shutdown();
+    let (fd, mut peer) = pair();
+    drop(ring.start(op::Close::new(fd.try_into_owned().unwrap()), 0));
+    assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
+}
+
+/// A buffer that owns the ring it is used on.
+struct OwnsRing(#[expect(dead_code, reason = "owned for its drop")] Rc<Ring>);
+
+// SAFETY: static bytes.
+unsafe impl IoBuf for OwnsRing {
+    fn io_ptr(&self) -> *const u8 {
+        b"x".as_ptr()
+    }
+    fn io_len(&self) -> usize {
+        1
+    }
+}
+
+#[test]
+fn a_ring_may_go_with_the_last_buffer_that_is_used_on_it() {
+    let ring = Rc::new(ring());
+    let (fd, mut peer) = pair();
+    let send = ring.start(op::Send::new(fd, OwnsRing(ring.clone())), 0);
+    turn_until(&ring, || send.is_complete());
+    let kick = ring.remote();
+    drop(ring);
+    drop(send);
+    kick.kick();
+    peer.read_exact(&mut [0; 1]).unwrap();
+}
