@@ -15,6 +15,7 @@ use upshift_core::Level;
 use crate::affinity::{self, Mask};
 use crate::context;
 use crate::metrics::BlockingMetrics;
+use crate::permit::Critical;
 use crate::sync::oneshot;
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -71,14 +72,23 @@ impl Pool {
         function: impl FnOnce() -> R + Send + 'static,
     ) -> oneshot::Receiver<std::thread::Result<R>> {
         let (sender, receiver) = oneshot::channel();
-        let job = Box::new(move || {
+        let job: Job = Box::new(move || {
             let result = catch_unwind(AssertUnwindSafe(function));
             // Nobody waits any more: the result is dropped.
             let _ = sender.send(result);
         });
+        let refused = self.queue(level, job);
+        // It is code of users: neither with the lock nor in what must not be suspended.
+        drop(refused);
+        receiver
+    }
+
+    /// Queues a job and sees to it that there is a thread for it, or gives it back.
+    fn queue(&self, level: Level, job: Job) -> Option<Job> {
+        let _critical = Critical::enter();
         let mut queue = self.shared.queue();
         if queue.closed {
-            return receiver;
+            return Some(job);
         }
         let sequence = queue.sequence;
         queue.sequence += 1;
@@ -101,13 +111,14 @@ impl Pool {
                 }
                 // Others will come to it; without others it cannot be done.
                 Err(_) if queue.threads > 0 => {}
-                Err(_) => drop(queue.jobs.remove(&(level, sequence))),
+                Err(_) => return queue.jobs.remove(&(level, sequence)),
             }
         }
-        receiver
+        None
     }
 
     pub(crate) fn metrics(&self) -> BlockingMetrics {
+        let _critical = Critical::enter();
         let queue = self.shared.queue();
         BlockingMetrics {
             threads: queue.threads as u64,
@@ -138,7 +149,8 @@ pub(crate) async fn run<R: Send + 'static>(
     function: impl FnOnce() -> std::io::Result<R> + Send + 'static,
 ) -> std::io::Result<R> {
     let level = context::current_level().unwrap_or_default();
-    let result = context::try_with(|worker| worker.shared.pool.run(level, function))?;
+    let result = context::with_open(|worker| worker.shared.pool.run(level, function));
+    let result = result.ok_or_else(context::outside)?;
     match result.await {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),

@@ -43,7 +43,7 @@ impl Drop for Entered {
     }
 }
 
-/// Runs `f` with the worker of the calling thread.
+/// Runs `f`, which runs no code of users, with the worker of the calling thread.
 #[inline]
 pub(crate) fn with<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
@@ -53,13 +53,25 @@ pub(crate) fn with<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     Some(f(worker))
 }
 
+/// Runs `f`, which may run code of users, with the worker of the calling thread. A poll may be suspended meanwhile: `f` enters what
+/// is critical itself, as all functions of the core do.
+#[inline]
+pub(crate) fn with_open<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
+    let worker = WORKER.try_with(Cell::get).ok()?;
+    // SAFETY: as above; a poll ends on the thread that began it, before the worker's loop does.
+    unsafe { worker.as_ref() }.map(f)
+}
+
 /// Runs `f` with the worker of the calling thread, or says what is missing.
 pub(crate) fn try_with<R>(f: impl FnOnce(&Worker) -> R) -> io::Result<R> {
-    with(f).ok_or_else(|| {
-        io::Error::other(
-            "no upshift runtime on this thread: call this from a coroutine, or use `Runtime::block_on`",
-        )
-    })
+    with(f).ok_or_else(outside)
+}
+
+/// There is no runtime on this thread.
+pub(crate) fn outside() -> io::Error {
+    io::Error::other(
+        "no upshift runtime on this thread: call this from a coroutine, or use `Runtime::block_on`",
+    )
 }
 
 /// The coroutine that is being polled.
@@ -175,3 +187,6 @@ pub(crate) fn is_own_waker(waker: &Waker) -> bool {
 pub(crate) fn timers() -> Option<Arc<Timers>> {
     with(|worker| worker.timers.clone())
 }
+
+#[cfg(test)]
+mod foreign;

@@ -10,6 +10,7 @@
 //! other threads makes deadlines later or takes them away, and at worst the loop
 //! looks once for nothing.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
@@ -19,6 +20,15 @@ use crate::sync::{Lock, Spare};
 
 /// No timer is armed.
 const NEVER: u64 = u64::MAX;
+
+/// Wakes; a waker of users that panics does not keep the others from being woken: the hook has reported it.
+#[inline]
+fn wake(waker: Waker) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        // The payload's own destructor is code of users too.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+    }
+}
 
 /// The timers of a vCPU.
 pub(crate) struct Timers {
@@ -94,7 +104,7 @@ impl Timers {
             due.sort_unstable_by_key(|timer| timer.0);
         }
         for (_, waker) in due.drain(..) {
-            waker.wake();
+            wake(waker);
         }
         let mut state = self.state.lock();
         // A burst does not keep its memory.
@@ -113,7 +123,7 @@ impl Timers {
         state.wheel.drain(|waker| woken.push(waker));
         self.next.store(NEVER, Ordering::Relaxed);
         drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(wake);
     }
 
     /// Arms a timer, on the thread that serves the vCPU.

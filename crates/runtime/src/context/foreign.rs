@@ -1,0 +1,152 @@
+//! Tests: code of users never runs while the calling thread uses what its vCPU shares, for it may take long, be suspended, or come
+//! back. The test holds the permit that such uses enter.
+
+use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use upshift_core::Level;
+use upshift_elevate::dispatch::Permit;
+
+use crate::io::AsyncReadExt;
+use crate::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
+use crate::{Runtime, permit};
+
+#[derive(Default)]
+struct Calls {
+    all: AtomicUsize,
+    amiss: AtomicUsize,
+}
+
+/// Code of users: says whether it is called in the middle of a use.
+struct User {
+    permit: &'static Permit,
+    calls: Arc<Calls>,
+}
+
+impl User {
+    fn call(&self) {
+        self.calls.all.fetch_add(1, Relaxed);
+        self.calls
+            .amiss
+            .fetch_add(usize::from(self.permit.in_use()), Relaxed);
+    }
+
+    fn another(&self) -> User {
+        User {
+            permit: self.permit,
+            calls: self.calls.clone(),
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::from(Arc::new(self.another()))
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.call();
+    }
+}
+
+impl Wake for User {
+    fn wake(self: Arc<Self>) {
+        self.call();
+    }
+}
+
+/// Runs `main` on a runtime of one vCPU; `calls` calls of users' code come of it at least, none of them in the middle of a use.
+fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
+    let permit: &'static Permit = Box::leak(Box::new(Permit::new()));
+    let user = User {
+        permit,
+        calls: Arc::default(),
+    };
+    // SAFETY: the permit is never freed, and nothing of this thread uses one now.
+    let before = unsafe { permit::hold(permit, || ()) };
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(main(&user));
+    drop(runtime);
+    assert!(!permit.in_use());
+    // SAFETY: it was held when this began.
+    unsafe { permit::put_back(before) };
+    assert!(user.calls.all.load(Relaxed) >= calls);
+    assert_eq!(user.calls.amiss.load(Relaxed), 0);
+}
+
+#[test]
+fn outputs_and_futures_are_dropped_outside_of_uses() {
+    outside_of_uses(4, async |user| {
+        // A detached one's output, a cancelled one's future, and the output of one whose handle goes later.
+        let output = user.another();
+        crate::spawn(async move { output }, Level::at::<0>()).detach();
+        let held = user.another();
+        let waits = crate::spawn(
+            async move {
+                let _held = held;
+                pending::<()>().await;
+            },
+            Level::at::<0>(),
+        );
+        let output = user.another();
+        let handle = crate::spawn(async move { output }, Level::at::<0>());
+        crate::yield_now().await;
+        waits.cancel();
+        crate::yield_now().await;
+        drop(handle);
+        // A waker of another kind that waits for a coroutine.
+        let mut joined = crate::spawn(pending::<()>(), Level::at::<0>());
+        let waker = user.waker();
+        let poll = pin!(&mut joined).poll(&mut Context::from_waker(&waker));
+        assert!(poll.is_pending());
+        joined.cancel();
+        crate::yield_now().await;
+    });
+}
+
+#[test]
+fn wakers_of_others_are_called_and_dropped_outside_of_uses() {
+    outside_of_uses(8, async |user| {
+        let mutex = Mutex::new(());
+        let guard = mutex.lock().await;
+        let notify = Notify::new();
+        let semaphore = Semaphore::new(0);
+        let (sender, mut receiver) = mpsc::channel::<User>(1);
+        let (once, mut value) = oneshot::channel::<User>();
+        let (mut reader, _writer) = crate::io::pipe().unwrap();
+        let mut byte = [0];
+        // Two rounds: the second one's wakers take the place of the first one's.
+        let mut lock = pin!(mutex.lock());
+        let mut notified = pin!(notify.notified());
+        let mut permit = pin!(semaphore.acquire(1));
+        let mut room = pin!(receiver.recv());
+        let mut sleep = pin!(crate::time::sleep(Duration::from_millis(1)));
+        let mut far = pin!(crate::time::sleep(Duration::from_secs(1_000)));
+        let mut read = pin!(AsyncReadExt::read(&mut reader, &mut byte));
+        for _ in 0..2 {
+            let waker = user.waker();
+            let mut cx = Context::from_waker(&waker);
+            assert!(lock.as_mut().poll(&mut cx).is_pending());
+            assert!(notified.as_mut().poll(&mut cx).is_pending());
+            assert!(permit.as_mut().poll(&mut cx).is_pending());
+            assert!(room.as_mut().poll(&mut cx).is_pending());
+            assert!(pin!(&mut value).poll(&mut cx).is_pending());
+            assert!(sleep.as_mut().poll(&mut cx).is_pending());
+            assert!(far.as_mut().poll(&mut cx).is_pending());
+            assert!(read.as_mut().poll(&mut cx).is_pending());
+        }
+        drop(guard);
+        notify.notify_one();
+        semaphore.add_permits(1);
+        assert!(sender.try_send(user.another()).is_ok());
+        assert!(once.send(user.another()).is_ok());
+        crate::time::sleep(Duration::from_millis(3)).await;
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(matches!(sleep.as_mut().poll(&mut cx), Poll::Ready(())));
+        // What lies unread goes with the channels.
+    });
+}
