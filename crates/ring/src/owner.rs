@@ -8,6 +8,8 @@
 //! Handles that are used by the owner work on the ring directly. That must not be cut in two by a change of owner, so each
 //! such use is bracketed by the runtime's own [`Bracket`]; all other threads go through the mailbox.
 
+use std::time::Duration;
+
 /// What a runtime wants to be called before and after each use of a handle: between the two the thread neither gains nor loses
 /// the ring. The calls nest.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +25,10 @@ pub trait Proxy: Send + Sync {
     /// Has the thread that made the ring call `job`, once, and returns when that is done; false: it was not called, and will
     /// not be. The job makes one system call that does not block, and is async-signal-safe.
     fn call(&self, job: &mut dyn FnMut()) -> bool;
+
+    /// Blocks the calling thread, which owns the ring and did not make it, until there may be completions, or it is needed, or the
+    /// time has passed (`None`: for ever). May return early.
+    fn wait(&self, timeout: Option<Duration>);
 }
 
 /// A thread, as the owner of a ring.

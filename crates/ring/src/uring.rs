@@ -244,16 +244,36 @@ impl Uring {
         if let Some(time) = &time {
             args = args.timespec(time);
         }
-        // A maker that answers for another thread has something better to do than to wait.
-        let want = if self.is_made_here() { want } else { 0 };
-        let result = self.by_maker(|| {
-            // SAFETY: `args` is what EXT_ARG announces, and it and the time outlive the call.
-            unsafe {
-                self.submitter()
-                    .enter(pending, want, self.wait_flags.bits(), Some(&args))
-            }
-        });
+        if !self.is_made_here() {
+            return self.hand_over_and_wait(pending, want, timeout);
+        }
+        // SAFETY: `args` is what EXT_ARG announces, and it and the time outlive the call.
+        let result = unsafe {
+            self.submitter()
+                .enter(pending, want, self.wait_flags.bits(), Some(&args))
+        };
         self.entered(result)
+    }
+
+    /// The maker hands the entries over, and has something better to do than to wait.
+    #[cold]
+    fn hand_over_and_wait(
+        &self,
+        pending: u32,
+        want: u32,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        let taken = match pending {
+            0 => 0,
+            _ => self.enter(true)?,
+        };
+        if let Some(proxy) = self.proxy.get()
+            && want != 0
+            && self.status.is_empty()
+        {
+            proxy.wait(timeout);
+        }
+        Ok(taken)
     }
 
     fn entered(&self, result: io::Result<usize>) -> io::Result<usize> {

@@ -12,6 +12,7 @@
 use crate::backlog::LEVELS;
 use io_uring::cqueue::{CompletionQueue, CompletionStatus};
 use io_uring::squeue::SubmissionQueue;
+use io_uring::types::Timespec;
 use io_uring::{EnterFlags, IoUring};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -131,6 +132,42 @@ impl Watch {
         self.ring_bell();
     }
 
+    /// Hands over what has been published, and waits until there are completions to read, or a signal arrives that `mask` (the
+    /// kernel's set: bit *n* - 1 for signal *n*) does not block. While completions wait to be read, until there are more, or for
+    /// a millisecond. On the thread that made the ring, and async-signal-safe: two system calls.
+    ///
+    /// # Errors
+    /// Those of `io_uring_enter`; EINTR for a signal.
+    pub fn wait(&self, mask: u64) -> io::Result<()> {
+        // What another thread reads meanwhile moves the goal: hence the time.
+        static UNREAD: Timespec = Timespec::new().nsec(1_000_000);
+        let submitter = self.0.ring.submitter();
+        // SAFETY: no argument block.
+        unsafe {
+            let _ = submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None);
+        }
+        let unread = self.unread();
+        let argument = Argument {
+            mask: &raw const mask as u64,
+            mask_size: size_of::<u64>() as u32,
+            reserved: 0,
+            time: match unread {
+                0 => 0,
+                _ => &raw const UNREAD as u64,
+            },
+        };
+        let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        // SAFETY: the argument is what EXT_ARG announces, and it and what it points to live for the length of the call.
+        unsafe { submitter.enter(0, unread + 1, flags.bits(), Some(&argument)) }.map(drop)
+    }
+
+    /// How many completions wait to be read, about.
+    fn unread(&self) -> u32 {
+        // SAFETY: a view of its own, which is not dropped, so it writes nothing back.
+        let view = ManuallyDrop::new(unsafe { self.0.ring.completion_shared() });
+        view.len() as u32
+    }
+
     /// Bit L is set iff an operation or an armed stream that was started at level L has not completed. One load.
     #[inline]
     pub fn levels_in_flight(&self) -> u64 {
@@ -145,6 +182,15 @@ impl fmt::Debug for Watch {
             .field("has_arrivals", &self.has_arrivals())
             .finish_non_exhaustive()
     }
+}
+
+/// The kernel's `io_uring_getevents_arg`.
+#[repr(C)]
+struct Argument {
+    mask: u64,
+    mask_size: u32,
+    reserved: u32,
+    time: u64,
 }
 
 /// How many operations of each level are in flight; written by the owner.

@@ -330,7 +330,7 @@ impl Builder {
             Duration::ZERO
         };
         let quantum = match &settings {
-            Some(settings) => Duration::from_nanos(settings.limits.quantum),
+            Some(settings) => settings.quantum(),
             None => self.quantum.unwrap_or(QUANTUM_INLINE),
         };
         let config = Config {
@@ -339,7 +339,7 @@ impl Builder {
             coarse_below: clock::to_ticks(Duration::from_nanos(300)),
             notify_above: clock::to_ticks(Duration::from_micros(20)),
             look_after: clock::to_ticks(MOVING),
-            patience: clock::to_ticks(quantum * PATIENCE_QUANTA),
+            patience: clock::to_ticks(preempt::PATIENCE),
         };
         let mut ring = self.ring;
         ring.bracket = Some(Bracket {
@@ -364,7 +364,6 @@ impl Builder {
             others: Mutex::new(Vec::new()),
             reported: AtomicBool::new(false),
             preemption: settings,
-            first: OnceLock::new(),
             cpus: affinity::current()?.cpus(),
             running: AtomicBool::new(false),
             membership: Membership::find(self.board)?,
@@ -374,20 +373,21 @@ impl Builder {
             watch: OnceLock::new(),
         });
         let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
+        let pin = shared.pin_of(0);
         let mut affinity = None;
-        let engine = match &shared.preemption {
-            Some(settings) => {
-                let split = shared.split(executor, settings)?;
-                let _ = shared.first.set(Arc::downgrade(&split));
-                Engine::Split(split)
+        let engine = if shared.preemption.is_some() {
+            let first = shared.start_other(executor)?;
+            let vcpu = first.preemptible.clone();
+            shared.others().push(first);
+            match vcpu {
+                Some(vcpu) => Engine::Preemptible(vcpu),
+                None => unreachable!("made with the worker"),
             }
-            None => {
-                let pin = shared.pin_of(0);
-                if pin.is_some() {
-                    affinity = Some(affinity::current()?);
-                }
-                Engine::Inline(Box::new(shared.worker(executor, pin)?))
+        } else {
+            if pin.is_some() {
+                affinity = Some(affinity::current()?);
             }
+            Engine::Inline(Some(shared.worker(executor, pin)?))
         };
         let mut runtime = Runtime {
             shared,
@@ -413,33 +413,21 @@ impl Builder {
         Ok(runtime)
     }
 
-    /// Checks that polls can be interrupted here, and how soon.
+    /// When polls are interrupted here.
     fn preempt_settings(&self) -> io::Result<preempt::Settings> {
-        let cpus = affinity::current()?.cpus().len();
-        if self.vcpus > cpus {
-            return Err(preempt::refusal(format_args!(
-                "{} vCPUs on {cpus} CPUs would keep each other off; use at most {cpus}",
-                self.vcpus
-            )));
-        }
-        let bands = upshift_elevate::Bands::DEFAULT;
-        upshift_elevate::Rights::probe()
-            .require(bands.dispatcher())
-            .map_err(preempt::refusal)?;
-        let machine = preempt::machine()?;
-        let asked = self.quantum.unwrap_or(QUANTUM_PREEMPTIBLE);
-        let quantum = asked.max(machine.floor);
-        if quantum > asked && self.quantum.is_some() {
+        let cpu = affinity::current()?.cpus().first().copied().unwrap_or(0);
+        let costs = preempt::costs(cpu);
+        let asked = self.quantum.map_or(0, clock::nanos);
+        let rule = preempt::Rule::new(costs.suspension, asked);
+        let settings = preempt::Settings::new(rule, costs.look, self.suspended.max(1) + 1);
+        if self.quantum.is_some() && settings.quantum() > Duration::from_nanos(asked) {
             notice(format_args!(
-                "the quantum is {quantum:?} instead of {asked:?}: timers and switches of this machine allow no less (`upshift calibrate`)"
+                "the quantum is {:?} instead of {:?}: suspending a poll costs half of it on this machine",
+                settings.quantum(),
+                Duration::from_nanos(asked)
             ));
         }
-        Ok(preempt::Settings::new(
-            bands,
-            quantum,
-            machine.look_cost,
-            self.suspended.max(1) + 1,
-        ))
+        Ok(settings)
     }
 }
 
@@ -495,10 +483,6 @@ impl Observation {
 const MOVING: Duration = Duration::from_micros(50);
 /// The quantum of inline vCPUs, on which only the willing give way.
 const QUANTUM_INLINE: Duration = Duration::from_micros(500);
-/// The quantum of preemptible vCPUs.
-const QUANTUM_PREEMPTIBLE: Duration = Duration::from_micros(100);
-/// A suspended coroutine lets others of its level go first for so many quanta.
-const PATIENCE_QUANTA: u32 = 10;
 
 fn say_cooperative(error: io::Error) {
     notice(format_args!("{error}; long polls are not interrupted"));

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use upshift_core::{Change, Host, MAX_VCPUS, Panic, Poll, Vcpu};
 use upshift_ring::{Remote, Watch};
@@ -12,7 +12,7 @@ use upshift_ring::{Remote, Watch};
 use crate::clock;
 use crate::observe::Longest;
 use crate::permit;
-use crate::preempt;
+use crate::preempt::{self, Preemptible, PreemptionStats};
 use crate::trace::Recorder;
 
 thread_local! {
@@ -38,8 +38,10 @@ pub(crate) fn served() -> Option<NonNull<Vcpu<Linux>>> {
 pub struct Linux {
     /// How to end the wait of each vCPU.
     remotes: Box<[Mutex<Option<Remote>>]>,
-    /// How to wake the sentinel of each preemptible vCPU.
+    /// How to wake the watcher of each preemptible vCPU.
     bells: Box<[Mutex<Option<Watch>>]>,
+    /// The vCPUs that are preemptible.
+    preemptible: Box<[Mutex<Option<Arc<Preemptible>>>]>,
     /// Who is told of long polls.
     longest: OnceLock<Arc<Longest>>,
     recorder: Recorder,
@@ -50,6 +52,7 @@ impl Linux {
         Linux {
             remotes: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
             bells: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
+            preemptible: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
             longest: OnceLock::new(),
             recorder: Recorder::new(),
         }
@@ -59,6 +62,25 @@ impl Linux {
         *self.remotes[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = remote;
+    }
+
+    pub(crate) fn set_preemptible(&self, index: usize, vcpu: Option<Arc<Preemptible>>) {
+        *self.preemptible(index) = vcpu;
+    }
+
+    fn preemptible(&self, index: usize) -> MutexGuard<'_, Option<Arc<Preemptible>>> {
+        self.preemptible[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the figures of all preemptible vCPUs.
+    pub(crate) fn add_preemption_to(&self, stats: &mut PreemptionStats) {
+        for index in 0..MAX_VCPUS {
+            if let Some(vcpu) = &*self.preemptible(index) {
+                vcpu.add_to(stats);
+            }
+        }
     }
 
     pub(crate) fn recorder(&self) -> &Recorder {
@@ -111,6 +133,9 @@ unsafe impl Host for Linux {
         if let Some(remote) = &*remote {
             remote.kick();
         }
+        if let Some(vcpu) = &*self.preemptible(index) {
+            vcpu.wake_idle();
+        }
     }
 
     fn relax(&self, spins: u32) {
@@ -136,8 +161,8 @@ unsafe impl Host for Linux {
     }
 
     #[inline]
-    fn waits_here(&self, more_urgent: bool) {
-        preempt::waits_here(more_urgent);
+    fn waits_here(&self, _more_urgent: bool) {
+        preempt::waits_here();
     }
 
     fn attend(&self, index: usize) {

@@ -75,6 +75,53 @@ fn take(signal: libc::c_int) -> bool {
     unsafe { libc::sigaction(signal, &raw const action, null_mut()) == 0 }
 }
 
+/// The calling thread's signals, as they were before.
+pub(crate) struct Blocked(libc::sigset_t);
+
+/// Keeps the calling thread from being interrupted, but where it waits with [`mask_without_own`].
+///
+/// # Errors
+/// There is no signal.
+pub(crate) fn block_own() -> io::Result<Blocked> {
+    let signal = install()?;
+    // SAFETY: plain data; pointers to locals.
+    let before = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+        before
+    };
+    Ok(Blocked(before))
+}
+
+/// Ends what [`block_own`] began.
+pub(crate) fn restore(before: &Blocked) {
+    // SAFETY: a pointer to a set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before.0, null_mut()) };
+}
+
+/// The signals that the calling thread blocks, without that by which it is interrupted, as the kernel has them. Async-signal-safe.
+pub(crate) fn mask_without_own() -> u64 {
+    let mut mask = 0u64;
+    // SAFETY: the kernel's set has the size of the word.
+    unsafe {
+        let unchanged: *const u64 = std::ptr::null();
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_BLOCK,
+            unchanged,
+            &raw mut mask,
+            size_of::<u64>(),
+        );
+    }
+    match install() {
+        Ok(signal) => mask & !(1 << (signal - 1)),
+        Err(_) => mask,
+    }
+}
+
 fn unblock(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: plain data; pointers to locals.
     let result = unsafe {

@@ -99,7 +99,7 @@ pub use builder::Builder;
 pub use coop::{YieldIfNeeded, need_preempt, yield_if_needed, yield_now};
 pub use handle::Handle;
 pub use host::Linux;
-pub use preempt::{NoSuspend, Preemption, PreemptionStats, no_suspend};
+pub use preempt::{Preemption, PreemptionStats, no_suspend};
 pub use runtime::Runtime;
 pub use stats::LevelStats;
 pub use task::{

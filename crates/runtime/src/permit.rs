@@ -13,26 +13,33 @@ use upshift_elevate::dispatch::Permit;
 
 thread_local! {
     static PERMIT: Cell<*const Permit> = const { Cell::new(null()) };
-    /// What to do when somebody who found the permit in use wants to know that it is not any more.
-    static TELL: Cell<fn()> = const { Cell::new(|| ()) };
+    static CALLS: Cell<Calls> = const { Cell::new(Calls { tell: || (), wait: just_wait }) };
+}
+
+/// What the holder of a permit does for those who take it away.
+#[derive(Clone, Copy)]
+pub(crate) struct Calls {
+    /// A use of it has ended that was waited for.
+    pub(crate) tell: fn(),
+    /// It has been taken away: returns when it is granted again.
+    pub(crate) wait: fn(&Permit),
+}
+
+/// Sleeps until the permit is granted.
+pub(crate) fn just_wait(permit: &Permit) {
+    permit.wait_until(|| false);
 }
 
 /// The permit of a thread before it held another one.
 #[derive(Clone, Copy)]
-pub(crate) struct Before(*const Permit, fn());
+pub(crate) struct Before(*const Permit, Calls);
 
-/// The calling thread holds this permit from now on; `tell` is called when a use of it ends that was waited for. Returns the
-/// one before.
+/// The calling thread holds this permit from now on. Returns the one before.
 ///
 /// # Safety
-/// The permit outlives the thread, or [`put_back`] or [`release`] is called before. No use is under way that ends later.
-pub(crate) unsafe fn hold(permit: &Permit, tell: fn()) -> Before {
-    Before(PERMIT.replace(permit), TELL.replace(tell))
-}
-
-/// The calling thread holds none.
-pub(crate) fn release() {
-    PERMIT.set(null());
+/// The permit outlives the thread, or [`put_back`] is called before. No use is under way that ends later.
+pub(crate) unsafe fn hold(permit: &Permit, calls: Calls) -> Before {
+    Before(PERMIT.replace(permit), CALLS.replace(calls))
 }
 
 /// Puts back what [`hold`] has returned.
@@ -41,7 +48,7 @@ pub(crate) fn release() {
 /// As [`hold`], for that permit.
 pub(crate) unsafe fn put_back(before: Before) {
     PERMIT.set(before.0);
-    TELL.set(before.1);
+    CALLS.set(before.1);
 }
 
 /// The calling thread begins to use what its vCPU shares.
@@ -50,8 +57,16 @@ pub(crate) fn enter() {
     let permit = PERMIT.get();
     if !permit.is_null() {
         // SAFETY: a permit is there while a thread holds it.
-        unsafe { &*permit }.enter();
+        let permit = unsafe { &*permit };
+        if !permit.begin() {
+            wait(permit);
+        }
     }
+}
+
+#[cold]
+fn wait(permit: &Permit) {
+    (CALLS.get().wait)(permit);
 }
 
 /// The end of what [`enter`] began.
@@ -66,7 +81,7 @@ pub(crate) fn leave() {
 
 #[cold]
 fn tell() {
-    TELL.get()();
+    (CALLS.get().tell)();
 }
 
 /// From [`enter`] to [`leave`].

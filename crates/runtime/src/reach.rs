@@ -175,6 +175,11 @@ pub(crate) fn answer_here() {
     }
 }
 
+const CALLS: permit::Calls = permit::Calls {
+    tell: ring_own_bell,
+    wait: permit::just_wait,
+};
+
 /// A use has ended that another vCPU found under way.
 fn ring_own_bell() {
     // SAFETY: set while the loop runs, which holds it.
@@ -204,7 +209,7 @@ impl<'a> Reachable<'a> {
         // A loop within a poll of another runtime: that one's permit stays in use.
         permit::enter();
         // SAFETY: the drop puts the one before back, and the worker keeps this one until then.
-        let permit = unsafe { permit::hold(&arrivals.permit, ring_own_bell) };
+        let permit = unsafe { permit::hold(&arrivals.permit, CALLS) };
         permit::enter();
         let own = OWN.replace(Arc::as_ptr(arrivals));
         let reaches = &worker.shared.reaches;

@@ -12,7 +12,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ use crate::metrics::Meter;
 use crate::notice::notice;
 use crate::numbers::Number;
 use crate::observe::{Watch, Watchdog};
-use crate::preempt::{self, PreemptionStats, Split};
+use crate::preempt::{self, Preemptible, PreemptionStats};
 use crate::reach::Reaches;
 use crate::time::Timers;
 use crate::worker::Worker;
@@ -54,8 +54,6 @@ pub(crate) struct Shared {
     pub(crate) reported: AtomicBool,
     /// How vCPUs interrupt polls; `None`: they do not.
     pub(crate) preemption: Option<preempt::Settings>,
-    /// vCPU 0, if it is preemptible.
-    pub(crate) first: OnceLock<Weak<Split>>,
     /// The CPUs of the process, for vCPUs that must be pinned and are not by the user.
     pub(crate) cpus: Vec<usize>,
     /// All vCPUs of the builder have been started.
@@ -75,18 +73,12 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Meters(Mutex<Vec<Arc<Meter>>>);
 
-/// A vCPU with threads of its own.
+/// A vCPU with a thread of its own.
 pub(crate) struct Other {
     index: usize,
-    engine: OtherEngine,
-}
-
-enum OtherEngine {
-    Inline {
-        stop: Arc<AtomicBool>,
-        thread: thread::JoinHandle<()>,
-    },
-    Split(Arc<Split>),
+    stop: Arc<AtomicBool>,
+    pub(crate) preemptible: Option<Arc<Preemptible>>,
+    thread: thread::JoinHandle<()>,
 }
 
 impl Shared {
@@ -104,7 +96,7 @@ impl Shared {
         self: &Arc<Shared>,
         executor: Executor<Linux>,
         pin: Option<usize>,
-    ) -> io::Result<Worker> {
+    ) -> io::Result<Box<Worker>> {
         let index = executor.index();
         if let Some(cpu) = pin {
             affinity::pin(cpu)?;
@@ -120,7 +112,7 @@ impl Shared {
         let meter = self.meter(index);
         meter.enter_service();
         self.domain.host().recorder().welcome(index);
-        Ok(Worker {
+        let worker = Box::new(Worker {
             executor,
             ring,
             timers,
@@ -134,8 +126,16 @@ impl Shared {
             arrivals: OnceCell::new(),
             bells: RefCell::default(),
             stop: Arc::new(AtomicBool::new(false)),
+            preemptible: OnceCell::new(),
             post,
-        })
+        });
+        if let Some(settings) = &self.preemption {
+            let cpu = pin.unwrap_or(0);
+            // SAFETY: it is in a box, which `Worker::retire` keeps for ever if the vCPU does not come to its end.
+            let preemptible = unsafe { Preemptible::start(&worker, cpu, settings.clone())? };
+            let _ = worker.preemptible.set(preemptible);
+        }
+        Ok(worker)
     }
 
     /// What a vCPU says of itself.
@@ -148,42 +148,23 @@ impl Shared {
         meters[index].clone()
     }
 
-    /// The CPU that the user wants a vCPU on; with the board every vCPU has one.
+    /// The CPU that the user wants a vCPU on; with the board, or preemption, every vCPU has one.
     pub(crate) fn pin_of(&self, index: usize) -> Option<usize> {
         let by_user = self.pins.get(index).copied();
-        match &self.membership {
-            Some(_) => by_user.or_else(|| self.cpu_of(index)),
-            None => by_user,
-        }
+        let needs_one = self.membership.is_some() || self.preemption.is_some();
+        by_user.or_else(|| self.cpu_of(index).filter(|_| needs_one))
     }
 
     fn cpu_of(&self, index: usize) -> Option<usize> {
         self.cpus.get(index % self.cpus.len().max(1)).copied()
     }
 
-    /// Starts the threads of a preemptible vCPU.
-    pub(crate) fn split(
-        self: &Arc<Shared>,
-        executor: Executor<Linux>,
-        settings: &preempt::Settings,
-    ) -> io::Result<Arc<Split>> {
-        let index = executor.index();
-        let cpu = self
-            .pin_of(index)
-            .or_else(|| self.cpu_of(index))
-            .unwrap_or(0);
-        Split::start(self, executor, cpu, settings.clone())
-    }
-
-    /// Starts the threads that serve one more vCPU. Returns its index.
+    /// Starts the thread that serves one more vCPU. Returns its index.
     pub(crate) fn add_vcpu(self: &Arc<Shared>) -> io::Result<usize> {
         let executor = self.domain.add_vcpu().map_err(io::Error::other)?;
         let index = executor.index();
-        let engine = match &self.preemption {
-            Some(settings) => OtherEngine::Split(self.split(executor, settings)?),
-            None => self.inline(executor)?,
-        };
-        self.others().push(Other { index, engine });
+        let other = self.start_other(executor)?;
+        self.others().push(other);
         if self.running.load(Ordering::Relaxed) {
             self.join_again();
         }
@@ -199,7 +180,7 @@ impl Shared {
         }
     }
 
-    fn inline(self: &Arc<Shared>, executor: Executor<Linux>) -> io::Result<OtherEngine> {
+    pub(crate) fn start_other(self: &Arc<Shared>, executor: Executor<Linux>) -> io::Result<Other> {
         let index = executor.index();
         let (ready, is_ready) = mpsc::sync_channel(1);
         let shared = self.clone();
@@ -215,14 +196,20 @@ impl Shared {
                 };
                 drop(shared);
                 let stop = worker.stop.clone();
-                let _ = ready.send(Ok(stop.clone()));
-                worker.run(|| stop.load(Ordering::Relaxed));
+                let preemptible = worker.preemptible.get().cloned();
+                let _ = ready.send(Ok((stop.clone(), preemptible)));
+                worker.run(|| stop.load(Ordering::Relaxed) && !worker.has_stopped_polls());
                 worker.retire();
             })?;
-        let stop = is_ready
+        let (stop, preemptible) = is_ready
             .recv()
             .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;
-        Ok(OtherEngine::Inline { stop, thread })
+        Ok(Other {
+            index,
+            stop,
+            preemptible,
+            thread,
+        })
     }
 
     /// Ends the vCPU that was added last. Returns its index.
@@ -230,7 +217,7 @@ impl Shared {
         let own = context::with(|worker| worker.executor.index());
         let other = {
             let mut others = self.others();
-            let place = others.iter().rposition(|other| Some(other.index) != own);
+            let place = others.iter().rposition(|other| Some(other.index) != own && other.index != 0);
             place.map(|place| others.remove(place))
         };
         let other = other.ok_or_else(|| {
@@ -244,26 +231,14 @@ impl Shared {
     }
 
     fn stop(&self, other: &Other) {
-        match &other.engine {
-            OtherEngine::Inline { stop, .. } => {
-                stop.store(true, Ordering::Relaxed);
-                upshift_core::Host::pend(self.domain.host(), other.index);
-            }
-            OtherEngine::Split(split) => split.stop(),
-        }
+        other.stop.store(true, Ordering::Relaxed);
+        upshift_core::Host::pend(self.domain.host(), other.index);
     }
 
     /// What preemption has done so far.
     pub(crate) fn preemption_stats(&self) -> PreemptionStats {
         let mut stats = PreemptionStats::default();
-        if let Some(first) = self.first.get().and_then(Weak::upgrade) {
-            first.add_to(&mut stats);
-        }
-        for other in self.others().iter() {
-            if let OtherEngine::Split(split) = &other.engine {
-                split.add_to(&mut stats);
-            }
-        }
+        self.domain.host().add_preemption_to(&mut stats);
         for vcpu in self.domain.vcpus() {
             stats.suspended += vcpu.suspended();
             stats.suspensions += vcpu.suspensions();
@@ -278,7 +253,7 @@ impl Shared {
             .map_or_else(BoardStats::default, |membership| membership.stats())
     }
 
-    fn others(&self) -> std::sync::MutexGuard<'_, Vec<Other>> {
+    pub(crate) fn others(&self) -> std::sync::MutexGuard<'_, Vec<Other>> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -304,10 +279,10 @@ pub(crate) struct Observers {
 
 /// How vCPU 0 is served.
 pub(crate) enum Engine {
-    /// By the thread that built the runtime, while it is in `block_on`.
-    Inline(Box<Worker>),
+    /// By the thread that built the runtime, while it is in `block_on`. `None` when it has ended.
+    Inline(Option<Box<Worker>>),
     /// By threads of its own, all the time; what is pinned by the thread that built the runtime.
-    Split(Arc<Split>),
+    Preemptible(Arc<Preemptible>),
 }
 
 impl Runtime {
@@ -339,7 +314,7 @@ impl Runtime {
     /// With preemption, vCPU 0 has threads of its own, which go on when this
     /// returns. The calling thread polls the main coroutine and those of
     /// [`spawn_local`](crate::spawn_local) only, at the price of two switches a
-    /// poll, and these are not interrupted: spawn what is hot, or long.
+    /// poll: spawn what is hot. They are interrupted like others; while one of them is, the others wait for it.
     ///
     /// # Panics
     /// If the future panics, with its payload; or if called inside a coroutine.
@@ -374,8 +349,8 @@ impl Runtime {
             match spawned {
                 Ok(handle) => {
                     match &self.engine {
-                        Engine::Inline(worker) => worker.run(|| done.get()),
-                        Engine::Split(split) => split.block_on(|| done.get()),
+                        Engine::Preemptible(vcpu) => vcpu.stay_home(false, &|| done.get()),
+                        Engine::Inline(_) => self.worker().run(|| done.get()),
                     }
                     std::mem::forget(abort);
                     // The output of a coroutine whose future is dropped is there,
@@ -398,16 +373,19 @@ impl Runtime {
     /// How the rings of this runtime run.
     #[must_use]
     pub fn ring_mode(&self) -> Mode {
-        match &self.engine {
-            Engine::Inline(worker) => worker.ring.mode(),
-            Engine::Split(split) => split.ring_mode(),
-        }
+        self.worker().ring.mode()
     }
 
     fn executor(&self) -> &Executor<Linux> {
+        &self.worker().executor
+    }
+
+    /// Of one that is preemptible, what is safe from any thread.
+    fn worker(&self) -> &Worker {
         match &self.engine {
-            Engine::Inline(worker) => &worker.executor,
-            Engine::Split(split) => split.executor(),
+            Engine::Inline(Some(worker)) => worker,
+            Engine::Preemptible(vcpu) => vcpu.of_any_thread(),
+            Engine::Inline(None) => unreachable!("taken by the drop"),
         }
     }
 }
@@ -454,50 +432,52 @@ impl Drop for Runtime {
         self.observers = Observers::default();
         let shared = self.shared.clone();
         shared.domain.close();
-        if let Engine::Inline(worker) = &self.engine {
+        // A poll that does not return keeps a runtime with preemption only so long.
+        let limit = shared
+            .preemption
+            .is_some()
+            .then(|| Instant::now() + Preemptible::grace());
+        let is_over = || limit.is_some_and(|limit| Instant::now() > limit);
+        if let Engine::Inline(Some(worker)) = &self.engine {
             worker.is_ending.set(true);
         }
-        // Cancelled coroutines exit on their vCPUs; this thread serves its own.
-        let limit = Instant::now() + Split::shutdown_grace();
-        while shared.domain.cancel_all() != 0 {
+        // Cancelled coroutines exit on their vCPUs; this thread serves its own, or what is pinned to it.
+        while shared.domain.cancel_all() != 0 && !is_over() {
+            let turns = Cell::new(0);
+            let done = |most| {
+                turns.set(turns.get() + 1);
+                turns.get() > most || shared.domain.bitmap() == 0
+            };
             match &self.engine {
-                Engine::Inline(worker) => {
-                    let turns = Cell::new(0);
-                    worker.run(|| {
-                        turns.set(turns.get() + 1);
-                        turns.get() > 64 || shared.domain.bitmap() == 0
-                    });
-                    thread::yield_now();
-                }
-                Engine::Split(split) => split.stay_home(true, || true),
+                Engine::Preemptible(vcpu) => vcpu.stay_home(true, &|| done(1)),
+                Engine::Inline(_) => self.worker().run(|| done(64)),
             }
-            if shared.preemption.is_some() && Instant::now() > limit {
-                break;
-            }
+            thread::yield_now();
         }
         let others = std::mem::take(&mut *shared.others());
         for other in &others {
             shared.stop(other);
         }
         let mut given_up = 0;
-        for other in others {
-            match other.engine {
+        for Other { thread, .. } in others {
+            while limit.is_some_and(|limit| Instant::now() < limit) && !thread.is_finished() {
+                thread::sleep(Duration::from_micros(200));
+            }
+            if limit.is_none() || thread.is_finished() {
                 // A thread that panicked has said so already.
-                OtherEngine::Inline { thread, .. } => drop(thread.join()),
-                OtherEngine::Split(split) => given_up += usize::from(!split.join(limit)),
+                drop(thread.join());
+            } else {
+                given_up += 1;
             }
         }
-        match &self.engine {
-            Engine::Inline(worker) => worker.retire(),
-            Engine::Split(split) => {
-                split.stop();
-                given_up += usize::from(!split.join(limit));
-            }
+        if let Engine::Inline(worker) = &mut self.engine
+            && let Some(worker) = worker.take()
+        {
+            worker.retire();
         }
         if given_up != 0 {
             notice(format_args!(
-                "a poll did not end within {:?} of the runtime's shutdown; its thread goes on without it",
-                Split::shutdown_grace()
+                "a poll did not end within a second of the runtime's shutdown; its thread goes on without it"
             ));
             // Its domain stays for as long as it goes on.
             std::mem::forget(shared.clone());

@@ -97,7 +97,7 @@ where
     F::Output: 'static,
 {
     assert!(
-        !crate::preempt::is_seated(),
+        !crate::preempt::may_move(),
         "with preemption, spawn_local works from the main coroutine and other local ones only: use spawn"
     );
     let (priority, location) = (priority.into(), Location::caller());

@@ -35,6 +35,7 @@ use crate::coop;
 use crate::host::Linux;
 use crate::metrics::Meter;
 use crate::permit;
+use crate::preempt::Preemptible;
 use crate::reach::{Arrivals, Bell, Reachable};
 use crate::runtime::Shared;
 use crate::time::Timers;
@@ -99,6 +100,8 @@ pub(crate) struct Worker {
     pub(crate) bells: RefCell<Vec<Option<Bell>>>,
     /// The runtime is being dropped: what this vCPU waits for may end on another one, which does not tell it.
     pub(crate) is_ending: Cell<bool>,
+    /// Its threads, if polls are interrupted.
+    pub(crate) preemptible: OnceCell<Arc<Preemptible>>,
     /// Set when this vCPU is to leave its service.
     pub(crate) stop: Arc<AtomicBool>,
     /// Where the vCPU tells the other processes of the machine what it has to do.
@@ -109,6 +112,11 @@ impl Worker {
     /// Serves the vCPU until `done` says so, which is asked whenever a poll has
     /// ended or a wait is over.
     pub(crate) fn run(&self, done: impl Fn() -> bool) {
+        if let Some(preemptible) = self.preemptible.get() {
+            fence(Ordering::SeqCst);
+            self.tell_watchdog();
+            return preemptible.run(&done);
+        }
         let _entered = context::enter(self);
         fence(Ordering::SeqCst);
         self.tell_watchdog();
@@ -437,10 +445,23 @@ impl Worker {
         found
     }
 
+    /// Is a poll stopped in the middle?
+    pub(crate) fn has_stopped_polls(&self) -> bool {
+        let preemptible = self.preemptible.get();
+        preemptible.is_some_and(|preemptible| preemptible.has_stopped_polls())
+    }
+
     /// The vCPU leaves: what is pinned to it is cancelled, the rest moves on, and
-    /// the ring is cancelled, drained and closed.
-    pub(crate) fn retire(&self) {
-        let _entered = context::enter(self);
+    /// the ring is cancelled, drained and closed. False: a poll is stopped in the middle that does not end; then the vCPU stays as it
+    /// is, for ever.
+    pub(crate) fn retire(self: Box<Worker>) -> bool {
+        if let Some(preemptible) = self.preemptible.get()
+            && !preemptible.end()
+        {
+            std::mem::forget(self);
+            return false;
+        }
+        let _entered = context::enter(&self);
         if let Some(membership) = &self.shared.membership {
             membership.forget(self.executor.index());
         }
@@ -452,5 +473,6 @@ impl Worker {
         let index = self.executor.index();
         self.shared.reaches.set(index, None);
         self.shared.domain.host().set_remote(index, None);
+        true
     }
 }

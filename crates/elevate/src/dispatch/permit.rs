@@ -67,12 +67,20 @@ impl Permit {
     /// The thread begins a use; if the permit has been revoked, when it is granted again.
     #[inline]
     pub fn enter(&self) {
+        if !self.begin() {
+            self.wait_until(|| false);
+        }
+    }
+
+    /// As [`enter`](Permit::enter), without the wait. False: the permit has been revoked, and the thread waits before it goes on
+    /// ([`wait_until`](Permit::wait_until) or [`is_revoked`](Permit::is_revoked)).
+    #[inline]
+    #[must_use]
+    pub fn begin(&self) -> bool {
         let depth = self.depth.load(Relaxed);
         self.depth.store(depth + 1, Relaxed);
         light_barrier();
-        if depth == 0 && self.revoked.load(Acquire) != 0 {
-            self.wait();
-        }
+        depth != 0 || self.revoked.load(Acquire) == 0
     }
 
     /// The thread ends a use. True: it is the outermost, and somebody [asked](Permit::ask) to be told.
@@ -97,16 +105,27 @@ impl Permit {
         self.depth.load(Acquire) != 0
     }
 
+    /// Waits until the permit is granted, or `give_up` says so, which is asked again after each [`nudge`](Permit::nudge). For the
+    /// thread itself. Async-signal-safe, if `give_up` is.
     #[cold]
-    fn wait(&self) {
+    pub fn wait_until(&self, give_up: impl Fn() -> bool) {
         self.waiting.store(1, SeqCst);
-        while self.revoked.load(SeqCst) != 0 {
+        while self.revoked.load(SeqCst) != 0 && !give_up() {
             #[cfg(not(loom))]
             futex(&self.revoked, libc::FUTEX_WAIT, 1);
             #[cfg(loom)]
             loom::thread::yield_now();
         }
         self.waiting.store(0, Relaxed);
+    }
+
+    /// A thread that waits asks once more whether it is to give up. What makes it give up comes before, with a full barrier; the
+    /// caller repeats it while it matters.
+    pub fn nudge(&self) {
+        if self.waiting.load(SeqCst) != 0 {
+            #[cfg(not(loom))]
+            futex(&self.revoked, libc::FUTEX_WAKE, 1);
+        }
     }
 
     /// Takes the permit away, with `barrier` a barrier for all threads (see [`heavy_barrier`](super::heavy_barrier)). From

@@ -8,9 +8,6 @@
 //! When nothing has been polled for [`IDLE_LOOKS`] looks it sleeps until a vCPU that
 //! wakes up tells it (one load per wake of a vCPU): an idle process is not woken for
 //! nothing. Both sides of that step have a full barrier in between, as in parking.
-//!
-//! With preemptible vCPUs it runs at the priority of their sentinels, but not while
-//! it reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -21,8 +18,6 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use std::sync::OnceLock;
-
-use upshift_elevate::{Elevated, Elevator};
 
 use super::longest::{Longest, OnStall};
 use crate::affinity::{self, Mask};
@@ -137,7 +132,6 @@ struct Seen {
 fn run(shared: &Weak<Shared>, watch: &Watch, on_stall: Option<&OnStall>) {
     let period = (watch.limit / 2).clamp(SHORTEST_PERIOD, LONGEST_PERIOD);
     let limit = clock::to_ticks(watch.limit);
-    let elevated = shared.upgrade().and_then(|shared| elevate(&shared));
     let mut seen: Vec<Seen> = Vec::new();
     let mut idle = 0;
     let mut pace = Pace::new();
@@ -152,7 +146,7 @@ fn run(shared: &Weak<Shared>, watch: &Watch, on_stall: Option<&OnStall>) {
                 idle += 1;
             }
         }
-        report(watch, on_stall, elevated.as_ref(), &mut pace);
+        report(watch, on_stall, &mut pace);
         if idle < IDLE_LOOKS {
             thread::park_timeout(period);
         } else {
@@ -160,15 +154,7 @@ fn run(shared: &Weak<Shared>, watch: &Watch, on_stall: Option<&OnStall>) {
             idle = 0;
         }
     }
-    report(watch, on_stall, elevated.as_ref(), &mut pace);
-}
-
-/// Above the vCPUs, where they run above ordinary threads.
-fn elevate(shared: &Shared) -> Option<Elevated> {
-    let settings = shared.preemption.as_ref()?;
-    let elevator = Elevator::new().ok()?;
-    // Without rights it looks when it gets to.
-    elevator.elevate_current(settings.bands.dispatcher()).ok()
+    report(watch, on_stall, &mut pace);
 }
 
 /// Looks at all vCPUs. False: nothing has been polled since the last look.
@@ -239,8 +225,7 @@ impl Pace {
 }
 
 /// Tells of the stalls that have gathered.
-fn report(watch: &Watch, on_stall: Option<&OnStall>, elevated: Option<&Elevated>, pace: &mut Pace) {
-    let mut lowered = false;
+fn report(watch: &Watch, on_stall: Option<&OnStall>, pace: &mut Pace) {
     while let Some(stall) = watch.longest.next_report() {
         let Some(OnStall(tell)) = on_stall else {
             continue;
@@ -249,15 +234,7 @@ fn report(watch: &Watch, on_stall: Option<&OnStall>, elevated: Option<&Elevated>
             watch.longest.suppress(stall.suppressed + 1);
             continue;
         }
-        if let (Some(elevated), false) = (elevated, lowered) {
-            // What the user does takes its turn among ordinary threads.
-            let _ = elevated.set_fair();
-            lowered = true;
-        }
         // It has been printed; the next stall is told all the same.
         let _ = catch_unwind(AssertUnwindSafe(|| tell(&stall)));
-    }
-    if let (Some(elevated), true) = (elevated, lowered) {
-        let _ = elevated.set(upshift_elevate::Bands::DEFAULT.dispatcher());
     }
 }

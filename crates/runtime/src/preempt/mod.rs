@@ -1,65 +1,58 @@
-//! Preemptible ("split") vCPUs: a poll that overruns does not hold up others.
+//! Preemptible vCPUs: a poll that overruns, or that blocks, does not hold up others. No rights are needed for it.
 //!
 //! ```text
-//!   sentinel   SCHED_FIFO 30   sleeps on an eventfd and a timer; suspends (sentinel.rs)
-//!   seats      SCHED_FIFO 20   one is current: it runs ring and coroutines, inline (serve.rs)
-//!              SCHED_OTHER     the current one, while it goes on with a poll that has run for more than 50 ms
-//!              SCHED_FIFO 10   those that hold a suspended poll
-//!   home       SCHED_FIFO 20   the thread of `block_on`: polls what is pinned to it (home.rs)
+//!   watcher    sleeps on an eventfd and a timer; decides (rule.rs) and stops polls (watcher.rs, suspend.rs)
+//!   workers    one is current: it runs ring and coroutines, inline (serve.rs)
+//!              spare ones sleep; others hold a poll that is suspended or blocked (thread.rs)
 //! ```
 //!
-//! All threads of a vCPU are pinned to one CPU. While polls are short, the current
-//! seat does what an inline vCPU does, with no hand-over: enter the ring, reap,
-//! poll. Before it polls, the ring's completion eventfd is unmasked by one store
-//! into memory that the kernel reads, so that **the arrival is the interrupt**: it
-//! wakes the sentinel only while a poll is under way. Who decides, and what it may
-//! cost those who behave, is [`upshift_elevate::dispatch`].
+//! All threads of a vCPU are pinned to one CPU, and are of ordinary priority. The first worker thread is the one that made the ring: that
+//! of `block_on`, or the vCPU's own. While polls are short it does what an inline vCPU does, with no hand-over: enter the ring, reap,
+//! poll. Before it polls, the ring's completion eventfd is unmasked by one store into memory that the kernel reads, so that **the arrival
+//! is the interrupt**: it wakes the watcher only while a poll is under way.
 //!
-//! # Suspending
+//! # Stopping a poll
 //!
-//! The sentinel revokes the permit of the current seat (`seat.rs`, `suspend.rs`), takes the ring
-//! from its thread, lets the core queue the coroutine as *suspended*, demotes the
-//! thread, and makes a free seat current. The suspended thread stays runnable, so
-//! it gets the CPU when everybody above sleeps: the holder of a lock that others
-//! wait for goes on. Whatever it asks of the runtime meanwhile waits until its
-//! coroutine is picked again, when its thread is elevated and its permit granted.
-//! So no data is shared without the permit, whatever the priorities are: if they
-//! fail (no rights any more, an affinity changed from outside) the vCPU gets
-//! slower, not wrong.
+//! The watcher revokes the permit of the current thread (`permit.rs`), lets the core queue the coroutine as *suspended*, makes a spare
+//! thread current, and sends the stopped one a signal, in whose handler it waits until its permit is granted again. The signal is there
+//! to free the CPU; the permit keeps the data safe, whether the signal arrives or not.
 //!
-//! # The ring of a suspended thread
+//! A thread that sleeps in the middle of its poll (a lock, a system call) is not sent a signal: its poll is *blocked*, in no queue, until
+//! it comes back. So a system call that blocks does not stop the vCPU, and what holds the lock goes on.
 //!
-//! Only the thread that made a ring (seat 0) may enter it. While that thread is
-//! suspended, the current seat prepares the system call, sends it a signal and
-//! elevates it for the length of the signal's handler, which does nothing but this
-//! call (`service.rs`). So the ring stays in its fastest mode, and the detour,
-//! some microseconds, is paid only while an overrun is being dealt with.
+//! # The ring of a stopped thread
+//!
+//! Only the thread that made a ring may enter it. While others serve, it waits in the ring from its handler, so completions go on
+//! without a signal for each, and makes the calls that the current thread asks for (`service.rs`).
 //!
 //! # What is pinned
 //!
-//! The future of `block_on` and those of `spawn_local` are not `Send`: they are
-//! polled on the thread of `block_on` only, and are not suspended.
+//! The future of `block_on` and those of `spawn_local` are not `Send`: they are polled on the first thread only, and suspended like
+//! others. While another poll is stopped on that thread they wait for it, and it goes on as soon as one of them is ready.
+//!
+//! Sources: suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki, Taura, Balaji, PPoPP 2021); the rule
+//! is ski rental. The rule and its bounds, and what was measured: `docs/preemption.md`.
 
-mod home;
-mod seat;
-mod sentinel;
+mod calibrate;
+mod roles;
+mod rule;
 mod serve;
 mod service;
-mod split;
+mod slice;
 mod suspend;
+mod thread;
+mod vcpu;
+mod watcher;
 
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use upshift_elevate::{CalibrateError, Calibration};
-
-pub use seat::NoSuspend;
-pub(crate) use seat::is_seated;
+pub(crate) use calibrate::costs;
+pub(crate) use rule::Rule;
 pub(crate) use serve::waits_here;
-pub(crate) use service::answer_here;
-pub(crate) use split::{Settings, Split};
+pub(crate) use thread::{answer_here, may_move};
+pub(crate) use vcpu::{Preemptible, Settings};
+pub(crate) use watcher::PATIENCE;
 
 /// Whether a vCPU may interrupt a poll that overruns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +60,7 @@ pub enum Preemption {
     /// Never: vCPUs are cooperative.
     #[default]
     Off,
-    /// If this process may use SCHED_FIFO. Otherwise the runtime says on standard
+    /// If the kernel can: Linux 6.1 or newer, with `io_uring` and `membarrier`. Otherwise the runtime says on standard
     /// error what is missing, and is cooperative.
     Preferred,
     /// Yes; building the runtime fails with the name of what is missing.
@@ -80,77 +73,42 @@ pub enum Preemption {
 pub struct PreemptionStats {
     /// vCPUs that can interrupt a poll.
     pub vcpus: usize,
-    /// Polls that were suspended.
+    /// Polls that were stopped, whether they were suspended or blocked.
     pub suspensions: u64,
     /// Coroutines that are suspended now.
     pub suspended: usize,
-    /// How often a sentinel woke up.
+    /// Polls that were set aside because their thread slept.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub set_aside: u64,
+    /// Polls that are blocked now.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub blocked: usize,
+    /// How often a watcher woke up.
     pub looks: u64,
     /// How often for nothing: precautions, which are limited to about 3 % of the
     /// time.
     pub useless: u64,
-    /// System calls on the ring made by a thread that was suspended.
+    /// System calls on a ring that its thread made for another one.
     pub services: u64,
 }
 
-/// Forbids that the current poll is suspended, until the guard is dropped or a
-/// millisecond has passed. Two stores and two loads; nothing without preemption.
+/// Calls `f`, during which the current poll is not suspended: for a few microseconds in which others would wait for what it holds (a
+/// lock that spins, say). Two stores and two loads; without preemption nothing but the call.
+///
+/// Nothing else of the vCPU runs meanwhile, also if `f` blocks: keep it short, and do not wait in it for another coroutine.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
-/// {
-///     let _guard = upshift::no_suspend();
-///     // A few microseconds with a spin lock, say.
-/// }
+/// let sum = upshift::no_suspend(|| 1 + 1);
+/// # assert_eq!(sum, 2);
 /// # });
 /// ```
-pub fn no_suspend() -> NoSuspend {
-    NoSuspend::new()
+pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
+    let _critical = crate::permit::Critical::enter();
+    f()
 }
 
 /// What keeps a vCPU from being preemptible.
 pub(crate) fn refusal(why: impl fmt::Display) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::PermissionDenied,
-        format!("no preemption: {why}"),
-    )
-}
-
-/// The shortest quantum that makes sense on this machine; measured once, in some
-/// ten milliseconds, by the first runtime that asks.
-pub(crate) fn machine() -> io::Result<Machine> {
-    static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
-    let mut machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(machine) = *machine {
-        return Ok(machine);
-    }
-    let measured = match Calibration::brief() {
-        Ok(measured) => measured,
-        // Others hold the CPU now. What every machine can do, and asked again next time.
-        Err(CalibrateError::TooBusy) => return Ok(Machine::ASSUMED),
-        Err(error) => return Err(refusal(error)),
-    };
-    let found = Machine {
-        floor: measured.quantum_floor(),
-        look_cost: measured.look_cost(),
-    };
-    *machine = Some(found);
-    Ok(found)
-}
-
-/// What was measured of this machine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Machine {
-    /// The shortest sensible quantum.
-    pub(crate) floor: Duration,
-    /// What a look of a sentinel costs whoever runs.
-    pub(crate) look_cost: Duration,
-}
-
-impl Machine {
-    /// A slow virtual machine.
-    const ASSUMED: Machine = Machine {
-        floor: Duration::from_micros(100),
-        look_cost: Duration::from_micros(20),
-    };
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("no preemption: {why}"))
 }

@@ -1,103 +1,142 @@
-//! How a poll is suspended, and who makes the ring's system calls meanwhile.
+//! How a poll is stopped, and how it goes on.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use upshift_core::Place;
+use upshift_core::{CoroutineId, Place};
 use upshift_elevate::dispatch::heavy_barrier;
-use upshift_ring::Proxy;
 
-use super::seat::Go;
-use super::split::{RING_SEAT, Split};
+use super::roles::Role;
+use super::thread::Go;
+use super::vcpu::{NONE, Preemptible};
+use crate::clock;
+use crate::worker::Worker;
 
-impl Split {
-    /// Takes the vCPU from the current seat in the middle of its poll and makes
-    /// another one current, which finds out what it is told as `guess`, see
-    /// [`Split::guess`]. Only for the sentinel.
-    pub(super) fn suspend(&self, guess: u8) -> Result<(), Unsuspended> {
-        // Whoever makes another seat current holds this until that one has its permit.
-        let mut roles = self.roles();
-        let current = self.current.load(Acquire);
-        let seat = &self.seats[current];
-        if seat.permit.revoke(heavy_barrier).is_err() {
-            return Err(Unsuspended::InUse);
-        }
-        let next = if seat.started.load(Relaxed) == 0 {
-            Err(Unsuspended::Over)
-        } else {
-            // The thread that polls is outside of the core, and comes back to it only with its permit, which `resume` grants
-            // when the coroutine has been picked.
-            let stopped = roles.free().map(|_| {
-                // SAFETY: as the lines above say.
-                unsafe { self.worker().executor.suspend_current(Place::Tail) }
-            });
-            match stopped {
-                None => Err(Unsuspended::NoSeat),
-                Some(None) => Err(Unsuspended::Over),
-                Some(Some(id)) => {
-                    seat.ran.store(seat.has_run(), Relaxed);
-                    seat.coroutine.store(id.to_u64(), Relaxed);
-                    roles.suspend().ok_or(Unsuspended::NoSeat)
-                }
-            }
-        };
-        match next {
-            Err(why) => {
-                seat.permit.grant();
-                Err(why)
-            }
-            Ok(next) => {
-                self.suspended.fetch_add(1, Relaxed);
-                // The same thread every time.
-                let _ = seat.owner.set(self.worker().ring.owner());
-                if let Some(thread) = seat.thread.get() {
-                    // Lowering needs no rights; if the thread is gone there is nothing to lower.
-                    let _ = thread.set(self.settings.bands.demoted());
-                }
-                self.guess.store(guess, Relaxed);
-                self.current.store(next, Release);
-                // The next seat looks after itself, from its first poll on.
-                self.watched.store(false, SeqCst);
-                self.seats[next].tell(Go::Serve);
-                Ok(())
-            }
-        }
-    }
+/// A poll was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// It is suspended.
+    Suspended,
+    /// Its thread sleeps: it is blocked.
+    Blocked,
 }
 
-/// Why nothing was suspended.
+/// Why nothing was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unsuspended {
+pub(super) enum NotStopped {
     /// The runtime is in the middle of something.
     InUse,
     /// The poll has ended.
     Over,
-    /// Every seat holds a poll.
-    NoSeat,
+    /// Every thread holds a poll.
+    NoThread,
 }
 
-/// The way of the ring's system calls while seat 0 is suspended.
-pub(super) struct ByOwner(pub(super) *const Split);
-
-// SAFETY: the ring, which holds it, lives in the `Split`, and asks it from the current seat only.
-unsafe impl Send for ByOwner {}
-// SAFETY: as above.
-unsafe impl Sync for ByOwner {}
-
-impl Proxy for ByOwner {
-    fn call(&self, job: &mut dyn FnMut()) -> bool {
-        // SAFETY: see above.
-        let split = unsafe { &*self.0 };
-        let seat = &split.seats[RING_SEAT];
-        let settings = &split.settings;
-        // The home thread asks while seat 0 waits for it; everybody else while seat 0 is suspended.
-        let back_to = if seat.permit.is_revoked() {
-            settings.bands.demoted()
-        } else {
-            settings.bands.elevated()
-        };
-        match seat.thread.get() {
-            Some(owner) => split.service.request(job, owner, settings.service, back_to),
-            None => false,
+impl Preemptible {
+    /// Takes the vCPU from the current thread in the middle of its poll and makes another one current. Only for the watcher, which
+    /// allocates nothing and takes no lock that a poll may hold.
+    pub(super) fn stop_current(&self, place: Place) -> Result<Stopped, NotStopped> {
+        // Whoever makes another thread current holds this until that one has its permit.
+        let mut roles = self.roles();
+        let current = self.current.load(Acquire);
+        let thread = &self.threads[current];
+        if thread.permit.revoke(heavy_barrier).is_err() {
+            return Err(NotStopped::InUse);
         }
+        let stopped = if thread.began.load(Relaxed) == 0 {
+            Err(NotStopped::Over)
+        } else if roles.free().is_none() {
+            Err(NotStopped::NoThread)
+        } else {
+            self.take_poll(current, place, thread.is_asleep())
+        };
+        let role = match stopped {
+            Ok(Stopped::Suspended) => Role::Suspended,
+            Ok(Stopped::Blocked) => Role::Blocked,
+            Err(why) => {
+                thread.release();
+                return Err(why);
+            }
+        };
+        thread.since.store(clock::now(), Relaxed);
+        let _ = thread.owner.set(self.worker().ring.owner());
+        let Some(next) = roles.stop(role) else {
+            unreachable!("there is a free thread, and the lock is held");
+        };
+        self.current.store(next, Release);
+        self.threads[next].tell(Go::Serve);
+        if role == Role::Suspended {
+            thread.interrupt();
+        }
+        stopped
+    }
+
+    /// The core learns that the poll of the current thread, whose permit is revoked, is stopped.
+    fn take_poll(&self, current: usize, place: Place, asleep: bool) -> Result<Stopped, NotStopped> {
+        let thread = &self.threads[current];
+        let executor = &self.worker().executor;
+        let ran = thread.has_run_ticks();
+        let stopped = if asleep {
+            // SAFETY: the thread that polls it is outside of the core, and comes back to it only with its permit, which `resume`
+            // grants when the coroutine has been picked; the domain is there while the vCPU is.
+            let aside = unsafe { executor.set_aside_current() }.ok_or(NotStopped::Over)?;
+            *thread.aside() = Some(aside);
+            thread.blocked.store(true, SeqCst);
+            self.blocked.fetch_add(1, SeqCst);
+            self.setbacks.fetch_add(1, Relaxed);
+            Stopped::Blocked
+        } else {
+            // SAFETY: as above.
+            let id = unsafe { executor.suspend_current(place) }.ok_or(NotStopped::Over)?;
+            thread.coroutine.store(id.to_u64(), Relaxed);
+            self.suspended.fetch_add(1, SeqCst);
+            Stopped::Suspended
+        };
+        thread.ran.store(ran, Relaxed);
+        Ok(stopped)
+    }
+
+    /// Gives the vCPU to a free thread.
+    pub(super) fn hand_over(&self, worker: &Worker, to: usize) {
+        worker.executor.refresh_clock();
+        // Held until the other thread is told: the watcher sees all of it or nothing.
+        let mut roles = self.roles();
+        roles.give_to(to);
+        self.current.store(to, Release);
+        self.threads[to].tell(Go::Serve);
+    }
+
+    /// Gives the vCPU to the thread that holds the suspended poll of a coroutine, which may then run for `turn` ns, whatever waits.
+    pub(super) fn resume(&self, worker: &Worker, id: CoroutineId, turn: u64) {
+        let holds = |thread: &super::thread::Thread| thread.coroutine.load(Acquire) == id.to_u64();
+        let Some(to) = self.threads.iter().position(holds) else {
+            unreachable!("{id} is suspended on a thread");
+        };
+        let thread = &self.threads[to];
+        // Held until the permit is granted: the watcher sees all of it or nothing.
+        let mut roles = self.roles();
+        thread.coroutine.store(0, Relaxed);
+        thread.turn.store(turn, Relaxed);
+        thread.resumed.store(clock::ticks(), Relaxed);
+        roles.give_to(to);
+        self.suspended.fetch_sub(1, SeqCst);
+        self.current.store(to, Release);
+        self.watch_over(worker);
+        if let Some(owner) = thread.owner.get() {
+            // SAFETY: it is about to become current, and is not within a use of the ring.
+            unsafe { worker.ring.assign(*owner) };
+        }
+        // From here on the vCPU is the other thread's.
+        thread.release();
+    }
+
+    /// The thread whose poll is to go on now, whatever else is ready, and which is suspended.
+    pub(super) fn take_turn(&self) -> Option<CoroutineId> {
+        let turn = self.turn.swap(NONE, Relaxed);
+        if turn == NONE || self.roles().role(turn) != Role::Suspended {
+            return None;
+        }
+        Some(CoroutineId::from_u64(
+            self.threads[turn].coroutine.load(Acquire),
+        ))
     }
 }

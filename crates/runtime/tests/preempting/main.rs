@@ -1,8 +1,7 @@
-//! Preemptible vCPUs, on real threads in SCHED_FIFO.
+//! Preemptible vCPUs, on real threads.
 //!
 //! Every test is bounded: nothing spins for longer than [`LIMIT`], and a watchdog
-//! kills a process that hangs. Without the right to use SCHED_FIFO the tests say
-//! so and are skipped.
+//! kills a process that hangs. Where the kernel has no `io_uring` with deferred task work the tests say so and are skipped.
 
 mod control;
 mod faults;
@@ -65,7 +64,7 @@ fn skipped(why: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
-/// A test that hangs in SCHED_FIFO would hold a CPU for ever.
+/// A test that hangs is ended.
 fn watch_over_this_process() {
     // SAFETY: no pointers. The default action of SIGALRM ends the process.
     unsafe { libc::alarm(300) };

@@ -1,0 +1,131 @@
+//! Suspended polls: stopped in the middle, by a host that can stop a thread, and gone on with on the same stack.
+//!
+//! A poll that is stopped has handed the ownership of its coroutine over. Either the coroutine is queued
+//! ([`Vcpu::suspend_current`]), and [`pick`](crate::Executor::pick) answers [`Picked::Resume`] when it comes to it; or it is
+//! in no queue ([`Vcpu::set_aside_current`]), because its thread sleeps in the middle of the poll and could not go on, until
+//! [`Aside::go_on`] queues it.
+
+use core::ptr::NonNull;
+
+use super::{NOBODY, Vcpu, id_of};
+use crate::coroutine::{Header, State};
+use crate::host::Host;
+use crate::id::CoroutineId;
+use crate::running::Picked;
+use crate::sync::Ordering::Relaxed;
+use crate::trace::Step;
+
+/// Where a suspended coroutine queues in its level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before all others: it has made room for something more urgent, and has not had its turn yet.
+    Head,
+    /// Behind the others that have come within [`Config::patience`](crate::Config::patience): it has had its turn.
+    Tail,
+}
+
+/// A coroutine that has been stopped in the middle of its poll, and is in no queue. If it is dropped the coroutine goes on, too.
+#[must_use = "the coroutine goes on when this is dropped"]
+pub struct Aside<H: Host>(NonNull<Header<H>>);
+
+// SAFETY: the ownership of a coroutine that no thread works on; what the holder can do, any thread may.
+unsafe impl<H: Host> Send for Aside<H> {}
+
+impl<H: Host> core::fmt::Debug for Aside<H> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Aside").field(&self.id()).finish()
+    }
+}
+
+impl<H: Host> Aside<H> {
+    /// Whose poll it is.
+    #[must_use]
+    pub fn id(&self) -> CoroutineId {
+        id_of(self.0)
+    }
+
+    /// It could go on: it queues first in its level, on the vCPU that it was stopped on. From any thread.
+    pub fn go_on(self) {}
+}
+
+impl<H: Host> Drop for Aside<H> {
+    fn drop(&mut self) {
+        // SAFETY: owned by us, and in no queue; vCPUs live as long as their domain, which outlives this (`set_aside_current`).
+        unsafe {
+            let vcpu = self.0.as_ref().vcpu();
+            let now = vcpu.inner().host.now();
+            self.0.as_ref().ready_at.store(now, Relaxed);
+            vcpu.deliver(self.0);
+        }
+    }
+}
+
+impl<H: Host> Vcpu<H> {
+    /// Suspends the coroutine that is being polled here: it queues in its level as [`State::Suspended`], and when `pick`
+    /// comes to it again it answers [`Picked::Resume`]. `None` if nothing is being polled.
+    ///
+    /// # Safety
+    /// The thread that polls it is stopped, outside this crate, and goes on only
+    /// when the coroutine has been picked again, which happens before the vCPU
+    /// is retired.
+    pub unsafe fn suspend_current(&self, place: Place) -> Option<CoroutineId> {
+        let mut locked = self.locked();
+        let coroutine = self.current()?;
+        self.interrupt(coroutine, place);
+        // SAFETY: it is being polled, so it is alive and in no queue; its poller
+        // is stopped and has handed the ownership to us.
+        unsafe { locked.enqueue(coroutine) };
+        self.set_running(NOBODY);
+        Some(id_of(coroutine))
+    }
+
+    /// The same, but it is queued only when the result says so: for a poll whose thread sleeps.
+    ///
+    /// # Safety
+    /// As [`Vcpu::suspend_current`]; and the domain outlives the result.
+    pub unsafe fn set_aside_current(&self) -> Option<Aside<H>> {
+        let _locked = self.locked();
+        let coroutine = self.current()?;
+        self.interrupt(coroutine, Place::Head);
+        self.set_running(NOBODY);
+        Some(Aside(coroutine))
+    }
+
+    fn interrupt(&self, coroutine: NonNull<Header<H>>, place: Place) {
+        self.stop();
+        // SAFETY: it is being polled, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        header.set_goes_first(place == Place::Head);
+        header.set_state(State::Suspended);
+        self.trace(coroutine, Step::Suspended);
+        self.counters.suspended(header.level());
+    }
+
+    /// Picks this coroutine, if it is suspended and queued here, whatever else is ready.
+    ///
+    /// Only for the thread that serves this vCPU, between polls.
+    pub(crate) fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
+        self.inner()
+            .with(id, |coroutine| {
+                // SAFETY: `with` holds a reference.
+                let header = unsafe { coroutine.as_ref() };
+                let mut locked = self.locked();
+                locked.read_clock_now();
+                locked.drain_inbox();
+                let here = core::ptr::eq(header.vcpu(), self)
+                    && header.state() == State::Suspended
+                    && header.queued.load(Relaxed) != Header::<H>::NOT_QUEUED;
+                if !here {
+                    return None;
+                }
+                // SAFETY: queued here, and the lock is held; from here on it is ours.
+                unsafe {
+                    locked.unlink(coroutine);
+                    self.start(coroutine, Some(true));
+                }
+                Some(Picked::Resume { id, entitled: true })
+            })
+            .ok()
+            .flatten()
+    }
+}

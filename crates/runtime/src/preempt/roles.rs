@@ -1,0 +1,200 @@
+//! What each worker thread of a preemptible vCPU is doing. Exactly one serves the vCPU: it is *current*.
+
+/// What a worker thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Role {
+    /// It waits to be given the vCPU.
+    Free,
+    /// The same, for what is pinned to it.
+    Home,
+    /// It is not there.
+    Absent,
+    /// It serves the vCPU.
+    Current,
+    /// It was stopped in the middle of a poll, which is queued.
+    Suspended,
+    /// It sleeps in the middle of a poll, which is in no queue.
+    Blocked,
+}
+
+/// The roles of the threads that have been started. Thread 0 made the ring: it is preferred whenever it is free. The thread for what is
+/// pinned, if there is one, comes and goes, and is given nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Roles {
+    roles: Vec<Role>,
+    current: usize,
+    home: Option<usize>,
+}
+
+impl Roles {
+    /// Thread 0, which is current.
+    pub(super) fn new(most: usize) -> Roles {
+        let mut roles = Vec::with_capacity(most);
+        roles.push(Role::Current);
+        Roles {
+            roles,
+            current: 0,
+            home: None,
+        }
+    }
+
+    /// Adds a free one. Allocates nothing within the size given at first.
+    pub(super) fn add(&mut self) {
+        self.roles.push(Role::Free);
+    }
+
+    /// Adds the thread for what is pinned, which is absent.
+    pub(super) fn add_home(&mut self) {
+        self.home = Some(self.roles.len());
+        self.roles.push(Role::Absent);
+    }
+
+    /// The thread for what is pinned comes, or goes if it is not needed. False: it is.
+    pub(super) fn set_home(&mut self, is_there: bool) -> bool {
+        let (from, to) = match is_there {
+            true => (Role::Absent, Role::Home),
+            false => (Role::Home, Role::Absent),
+        };
+        match self.home {
+            Some(home) if self.roles[home] == from => self.roles[home] = to,
+            _ => return false,
+        }
+        true
+    }
+
+    pub(super) fn role(&self, thread: usize) -> Role {
+        self.roles[thread]
+    }
+
+    /// Those of this role.
+    pub(super) fn of(&self, role: Role) -> impl Iterator<Item = usize> + '_ {
+        let all = self.roles.iter().enumerate();
+        all.filter(move |(_, other)| **other == role).map(|(n, _)| n)
+    }
+
+    /// How many have been started.
+    pub(super) fn count(&self) -> usize {
+        self.roles.len()
+    }
+
+    /// The free one to use next.
+    pub(super) fn free(&self) -> Option<usize> {
+        self.of(Role::Free).next()
+    }
+
+    /// The current one is stopped, and is `role` from now on; returns the one that is current now. `None`, and nothing changes,
+    /// if none is free.
+    #[must_use]
+    pub(super) fn stop(&mut self, role: Role) -> Option<usize> {
+        let next = self.free()?;
+        self.roles[self.current] = role;
+        self.become_current(next);
+        Some(next)
+    }
+
+    /// One that was blocked is queued.
+    pub(super) fn unblock(&mut self, thread: usize) {
+        debug_assert_eq!(self.roles[thread], Role::Blocked);
+        self.roles[thread] = Role::Suspended;
+    }
+
+    /// The current one gives the vCPU to another one, which is free or whose poll goes on, and is free.
+    pub(super) fn give_to(&mut self, thread: usize) {
+        debug_assert!(matches!(
+            self.roles[thread],
+            Role::Free | Role::Home | Role::Suspended
+        ));
+        self.roles[self.current] = match self.home {
+            Some(home) if home == self.current => Role::Home,
+            _ => Role::Free,
+        };
+        self.become_current(thread);
+    }
+
+    fn become_current(&mut self, thread: usize) {
+        self.roles[thread] = Role::Current;
+        self.current = thread;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{HashSet, VecDeque};
+
+    /// All that can follow, by any of the operations.
+    fn successors(roles: &Roles) -> Vec<Roles> {
+        let mut next = Vec::new();
+        if roles.count() < 4 {
+            let mut more = roles.clone();
+            more.add();
+            next.push(more);
+        }
+        for role in [Role::Suspended, Role::Blocked] {
+            let mut stopped = roles.clone();
+            if stopped.stop(role).is_some() {
+                next.push(stopped);
+            }
+        }
+        if roles.home.is_none() {
+            let mut more = roles.clone();
+            more.add_home();
+            next.push(more);
+        }
+        for is_there in [true, false] {
+            let mut other = roles.clone();
+            if other.set_home(is_there) {
+                next.push(other);
+            }
+        }
+        for thread in 0..roles.count() {
+            let mut other = roles.clone();
+            match roles.role(thread) {
+                Role::Free | Role::Home | Role::Suspended => other.give_to(thread),
+                Role::Blocked => other.unblock(thread),
+                Role::Current | Role::Absent => continue,
+            }
+            next.push(other);
+        }
+        next
+    }
+
+    #[test]
+    fn in_every_reachable_state_one_thread_is_current_and_every_poll_can_go_on() {
+        let mut seen = HashSet::from([Roles::new(4)]);
+        let mut queue = VecDeque::from([Roles::new(4)]);
+        while let Some(state) = queue.pop_front() {
+            assert_eq!(state.of(Role::Current).collect::<Vec<_>>(), [state.current]);
+            let mut end = state.clone();
+            while let Some(thread) = end.of(Role::Blocked).next() {
+                end.unblock(thread);
+            }
+            while let Some(thread) = end.of(Role::Suspended).next() {
+                end.give_to(thread);
+            }
+            let pinned = end.home.map(|home| end.role(home));
+            assert!(matches!(
+                pinned,
+                None | Some(Role::Home | Role::Absent | Role::Current)
+            ));
+            for next in successors(&state) {
+                if seen.insert(next.clone()) {
+                    queue.push_back(next);
+                }
+            }
+        }
+        assert!(seen.len() > 100, "{}", seen.len());
+    }
+
+    #[test]
+    fn the_thread_that_made_the_ring_is_preferred() {
+        let mut roles = Roles::new(3);
+        assert_eq!(roles.stop(Role::Suspended), None);
+        roles.add();
+        roles.add();
+        assert_eq!(roles.stop(Role::Suspended), Some(1));
+        roles.give_to(0);
+        roles.give_to(2);
+        assert_eq!(roles.free(), Some(0));
+    }
+}

@@ -1,0 +1,464 @@
+//! One preemptible vCPU: what its threads share, its birth and its end.
+//!
+//! Who may touch what: the [`Worker`], `aside` and what is reached through them belong to the *current* thread while its permit
+//! is in use. The watcher reads atomics, and acts only when it has revoked that permit. The rest is atomic, behind a lock, or
+//! set once before the threads start.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use upshift_core::Running;
+use upshift_elevate::dispatch::register_barrier;
+use upshift_ring::{Mode, Proxy, Watch};
+
+use super::roles::{Role, Roles};
+use super::rule::Rule;
+use super::service::Service;
+use super::thread::{self as place, Go, Seated, Thread};
+use super::{PreemptionStats, refusal, slice, watcher};
+use crate::affinity;
+use crate::clock;
+use crate::context;
+use crate::futex::{futex_wait_for, futex_wake};
+use crate::host::Linux;
+use crate::worker::Worker;
+
+/// The thread that made the ring.
+pub(super) const FIRST: usize = 0;
+/// On vCPU 0 the thread of `block_on`: it polls what is pinned, and nothing else.
+pub(super) const HOME: usize = 1;
+/// No thread.
+pub(super) const NONE: usize = usize::MAX;
+/// No timer is set.
+pub(super) const NEVER: u64 = u64::MAX;
+/// Threads that a vCPU begins with: one to go on with, and one to spare.
+const SPARES: usize = 2;
+
+/// What a preemptible vCPU is made with.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(super) rule: Rule,
+    /// What a look of the watcher costs, ns.
+    pub(super) look: u64,
+    /// Threads per vCPU, of which all but those it begins with can hold a poll that is suspended or blocked.
+    pub(super) threads: usize,
+}
+
+impl Settings {
+    pub(crate) fn new(rule: Rule, look: u64, threads: usize) -> Settings {
+        Settings {
+            rule,
+            look,
+            threads: threads + SPARES,
+        }
+    }
+
+    /// How long a poll may keep an equal waiting.
+    pub(crate) fn quantum(&self) -> Duration {
+        Duration::from_nanos(self.rule.quantum)
+    }
+}
+
+/// See the module.
+pub(crate) struct Preemptible {
+    /// The vCPU's executor and ring. It is there as long as threads serve it.
+    worker: *const Worker,
+    index: usize,
+    cpu: usize,
+    name: String,
+    pub(super) settings: Settings,
+    pub(super) threads: Box<[Thread]>,
+    roles: Mutex<Roles>,
+    /// The current thread, for the watcher.
+    pub(super) current: AtomicUsize,
+    /// How many polls are suspended and queued.
+    pub(super) suspended: AtomicUsize,
+    /// How many are blocked.
+    pub(super) blocked: AtomicUsize,
+    /// Pinned coroutines that have been picked, for the thread that polls them.
+    pub(super) aside: Shareable<UnsafeCell<VecDeque<Running<'static, Linux>>>>,
+    pub(super) service: Service,
+    watch: Watch,
+    timer: OwnedFd,
+    /// When the timer goes off, ns; NEVER.
+    pub(super) armed: AtomicU64,
+    /// The watcher does not listen before this time, ticks and ns.
+    deaf_until: AtomicU64,
+    deaf_until_ns: AtomicU64,
+    /// The thread whose suspended poll is to go on next, whatever else is ready; NONE.
+    pub(super) turn: AtomicUsize,
+    /// Suspended threads run, without their permits.
+    pub(super) loose: AtomicBool,
+    /// A futex: 1 while the current thread waits and cannot wait in the ring.
+    idle: AtomicU32,
+    pub(super) looks: AtomicU64,
+    pub(super) useless: AtomicU64,
+    pub(super) setbacks: AtomicU64,
+    /// The watcher is to end.
+    pub(super) ended: AtomicBool,
+    joins: Mutex<Vec<thread::JoinHandle<()>>>,
+}
+
+// SAFETY: the rules of this module: `worker` is used by one thread at a time, but for what is `Sync` of it.
+unsafe impl Send for Preemptible {}
+// SAFETY: as above.
+unsafe impl Sync for Preemptible {}
+
+/// What is shared between threads by the rules of this module.
+pub(super) struct Shareable<T>(pub(super) T);
+
+impl Preemptible {
+    /// Makes the vCPU of `worker`, which the calling thread made, preemptible.
+    ///
+    /// # Safety
+    /// The worker stays where it is, and is there until [`Preemptible::end`] has returned true, or for ever.
+    ///
+    /// # Errors
+    /// What is missing; nothing is left behind.
+    pub(crate) unsafe fn start(
+        worker: &Worker,
+        cpu: usize,
+        settings: Settings,
+    ) -> io::Result<Arc<Preemptible>> {
+        register_barrier().map_err(|error| refusal(format_args!("membarrier: {error}")))?;
+        if worker.ring.mode() != Mode::DeferTaskrun {
+            return Err(refusal(
+                "it needs a ring with deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`",
+            ));
+        }
+        let index = worker.executor.index();
+        let most = settings.threads;
+        let vcpu = Arc::new(Preemptible {
+            worker,
+            index,
+            cpu,
+            name: worker.shared.name.clone(),
+            threads: (0..most).map(|_| Thread::new()).collect(),
+            roles: Mutex::new(Roles::new(most)),
+            current: AtomicUsize::new(FIRST),
+            suspended: AtomicUsize::new(0),
+            blocked: AtomicUsize::new(0),
+            aside: Shareable(UnsafeCell::new(VecDeque::new())),
+            service: Service::new(),
+            watch: worker.ring.watch()?,
+            timer: timerfd()?,
+            armed: AtomicU64::new(NEVER),
+            deaf_until: AtomicU64::new(0),
+            deaf_until_ns: AtomicU64::new(0),
+            turn: AtomicUsize::new(NONE),
+            loose: AtomicBool::new(false),
+            idle: AtomicU32::new(0),
+            looks: AtomicU64::new(0),
+            useless: AtomicU64::new(0),
+            setbacks: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            joins: Mutex::new(Vec::new()),
+            settings,
+        });
+        if index == 0 {
+            vcpu.roles().add_home();
+        }
+        worker.ring.set_proxy(Box::new(ByFirst(Arc::as_ptr(&vcpu))));
+        let host = worker.shared.domain.host();
+        host.set_bell(index, Some(vcpu.watch.clone()));
+        let started = vcpu.start_watcher().and_then(|()| {
+            (0..SPARES).try_for_each(|_| vcpu.start_spare())
+        });
+        if let Err(error) = started {
+            vcpu.end();
+            return Err(error);
+        }
+        host.set_preemptible(index, Some(vcpu.clone()));
+        Ok(vcpu)
+    }
+
+    fn start_watcher(self: &Arc<Preemptible>) -> io::Result<()> {
+        let vcpu = self.clone();
+        self.start_thread("watcher", move || watcher::run(&vcpu))
+    }
+
+    /// One more thread, if there may be one more.
+    pub(super) fn start_spare(self: &Arc<Preemptible>) -> io::Result<()> {
+        let number = self.roles().count();
+        if number == self.threads.len() {
+            return Ok(());
+        }
+        let vcpu = self.clone();
+        self.start_thread(&format!("worker-{number}"), move || vcpu.be_spare(number))?;
+        self.roles().add();
+        Ok(())
+    }
+
+    fn start_thread(&self, role: &str, main: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let cpu = self.cpu;
+        let thread = thread::Builder::new()
+            .name(format!("{}-{}/{role}", self.name, self.index))
+            .spawn(move || {
+                // Elsewhere it is slower, not wrong.
+                let _ = affinity::pin(cpu);
+                slice::shorten_own();
+                main();
+            })?;
+        self.joins().push(thread);
+        Ok(())
+    }
+
+    fn be_spare(&self, number: usize) {
+        let thread = &self.threads[number];
+        let Ok(_seated) = Seated::begin(self, number) else {
+            return;
+        };
+        while thread.wait() == Go::Serve {
+            let _entered = context::enter(self.worker());
+            self.serve(number, &|| false);
+        }
+    }
+
+    /// Serves the vCPU on the thread that made it, until `done` says so, which is asked after each of its polls and waits.
+    pub(crate) fn run(&self, done: &dyn Fn() -> bool) {
+        let worker = self.worker();
+        let _entered = context::enter(worker);
+        let Ok(_seated) = Seated::begin(self, FIRST) else {
+            return;
+        };
+        let thread = &self.threads[FIRST];
+        while !self.serve(FIRST, done) {
+            // Others serve, and what they ask of the kernel is for this thread to do.
+            while thread.told().is_none() {
+                self.attend_blocked(|| thread.has_been_told());
+            }
+        }
+    }
+
+    /// The calling thread, which built the runtime, polls what is pinned to it until `done` says so, which is asked when it has
+    /// nothing to poll; from time to time, if it is `patient`.
+    pub(crate) fn stay_home(&self, patient: bool, done: &dyn Fn() -> bool) {
+        let worker = self.worker();
+        let _entered = context::enter(worker);
+        let Ok(_seated) = Seated::begin(self, HOME) else {
+            return;
+        };
+        let _slice = slice::shorten();
+        let thread = &self.threads[HOME];
+        self.roles().set_home(true);
+        // What was pinned and waited is picked again.
+        upshift_core::Host::pend(worker.shared.domain.host(), self.index);
+        loop {
+            if thread.told().is_some() {
+                self.serve_home();
+            } else if done() && self.roles().set_home(false) {
+                return;
+            } else {
+                thread.wait_a_while(patient);
+            }
+        }
+    }
+
+    pub(super) fn roles(&self) -> MutexGuard<'_, Roles> {
+        self.roles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn joins(&self) -> MutexGuard<'_, Vec<thread::JoinHandle<()>>> {
+        self.joins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The vCPU with its ring. Only for the current thread, and for what is `Sync` of it.
+    pub(super) fn worker(&self) -> &Worker {
+        // SAFETY: the promise of `start`.
+        unsafe { &*self.worker }
+    }
+
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Wakes the watcher of the vCPU that the calling thread belongs to.
+    pub(super) fn tell_watcher() {
+        place::with_current(|vcpu, _| vcpu.watch.ring_bell());
+    }
+
+    pub(super) fn timer(&self) -> RawFd {
+        self.timer.as_raw_fd()
+    }
+
+    /// Sets the watcher's timer to a time of `CLOCK_MONOTONIC`, ns.
+    pub(super) fn set_timer(&self, at: u64) {
+        self.armed.store(at, Relaxed);
+        // SAFETY: all-zero is a valid value of this plain struct.
+        let mut time: libc::itimerspec = unsafe { std::mem::zeroed() };
+        time.it_value.tv_sec = (at / 1_000_000_000) as i64;
+        time.it_value.tv_nsec = (at % 1_000_000_000) as i64;
+        let flags = libc::TFD_TIMER_ABSTIME;
+        // SAFETY: a pointer to a local.
+        unsafe {
+            libc::timerfd_settime(self.timer(), flags, &raw const time, std::ptr::null_mut())
+        };
+    }
+
+    /// The watcher has looked too often for nothing, and hears again in `deaf` ns from `now`.
+    pub(super) fn hears_from(&self, now: u64, deaf: u64) {
+        if deaf == 0 && self.deaf_until_ns.load(Relaxed) == 0 {
+            return;
+        }
+        let (ticks, until) = match deaf {
+            0 => (0, 0),
+            _ => (clock::ticks() + clock::to_ticks(Duration::from_nanos(deaf)), now + deaf),
+        };
+        self.deaf_until_ns.store(until, Relaxed);
+        self.deaf_until.store(ticks, SeqCst);
+        if deaf != 0 {
+            self.watch.mask();
+        }
+    }
+
+    /// At this tick, does the watcher not listen?
+    #[inline]
+    pub(super) fn is_deaf(&self, ticks: u64) -> bool {
+        self.deaf_until.load(Relaxed) > ticks
+    }
+
+    /// When it does again, ns.
+    pub(super) fn deaf_until(&self) -> u64 {
+        self.deaf_until_ns.load(Relaxed)
+    }
+
+    /// The current thread waits, and cannot wait in the ring. It is woken by [`wake_idle`](Preemptible::wake_idle).
+    pub(super) fn wait_idle(&self, timeout: Option<Duration>) {
+        self.idle.store(1, SeqCst);
+        self.watch.unmask();
+        if !self.watch.has_completions() {
+            if self.watch.has_arrivals() {
+                self.threads[FIRST].ask_to_enter();
+            }
+            let longest = Duration::from_secs(1);
+            let time = timeout.unwrap_or(longest).min(longest);
+            futex_wait_for(&self.idle, 1, clock::nanos(time).max(1));
+        }
+        self.idle.store(0, Relaxed);
+        self.watch.mask();
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle.load(SeqCst) == 1
+    }
+
+    /// Ends the wait of a current thread that cannot wait in the ring. Async-signal-safe.
+    pub(crate) fn wake_idle(&self) {
+        if self.idle.load(SeqCst) == 1 {
+            self.idle.store(0, SeqCst);
+            futex_wake(&self.idle);
+        }
+    }
+
+    /// Adds the figures of this vCPU.
+    pub(crate) fn add_to(&self, stats: &mut PreemptionStats) {
+        stats.vcpus += 1;
+        stats.blocked += self.blocked.load(Relaxed);
+        stats.looks += self.looks.load(Relaxed);
+        stats.useless += self.useless.load(Relaxed);
+        stats.set_aside += self.setbacks.load(Relaxed);
+        stats.services += self.service.served.load(Relaxed);
+    }
+
+    /// Is a poll stopped in the middle?
+    pub(crate) fn has_stopped_polls(&self) -> bool {
+        self.suspended.load(Acquire) != 0 || self.blocked.load(Acquire) != 0
+    }
+
+    /// Ends the threads, on the first one, when no poll is stopped any more. False: one is, and does not come to its end; then the
+    /// watcher is gone, and what is stopped goes on by itself.
+    pub(crate) fn end(&self) -> bool {
+        let is_over = !self.has_stopped_polls();
+        self.ended.store(true, SeqCst);
+        self.watch.ring_bell();
+        let host = self.worker().shared.domain.host();
+        host.set_bell(self.index, None);
+        host.set_preemptible(self.index, None);
+        for thread in &self.threads[1..] {
+            thread.tell(Go::End);
+        }
+        for thread in std::mem::take(&mut *self.joins()) {
+            if is_over {
+                // A thread that panicked has said so already.
+                let _ = thread.join();
+            }
+        }
+        is_over
+    }
+
+    /// How long polls may take to end when a runtime is dropped.
+    pub(crate) fn grace() -> Duration {
+        Duration::from_secs(1)
+    }
+
+    /// The vCPU's worker, for what is safe from any thread.
+    pub(crate) fn of_any_thread(&self) -> &Worker {
+        self.worker()
+    }
+}
+
+/// The way of the ring's system calls while the first thread does not serve.
+struct ByFirst(*const Preemptible);
+
+// SAFETY: the ring, which holds it, is the vCPU's, and asks it from the current thread only.
+unsafe impl Send for ByFirst {}
+// SAFETY: as above.
+unsafe impl Sync for ByFirst {}
+
+impl Proxy for ByFirst {
+    fn call(&self, job: &mut dyn FnMut()) -> bool {
+        // SAFETY: see above.
+        let vcpu = unsafe { &*self.0 };
+        vcpu.service.request(job, &vcpu.threads[FIRST])
+    }
+
+    fn wait(&self, timeout: Option<Duration>) {
+        // SAFETY: see above.
+        unsafe { &*self.0 }.wait_idle(timeout);
+    }
+}
+
+impl Preemptible {
+    /// The calling thread, which is not current, has come back from where it was blocked.
+    pub(super) fn comes_back(&self, number: usize) {
+        let mut roles = self.roles();
+        self.unblock(&mut roles, number);
+    }
+
+    /// The poll of a thread that was blocked is queued.
+    pub(super) fn unblock(&self, roles: &mut Roles, number: usize) {
+        if roles.role(number) != Role::Blocked {
+            return;
+        }
+        let thread = &self.threads[number];
+        let Some(aside) = thread.aside().take() else {
+            return;
+        };
+        roles.unblock(number);
+        thread.blocked.store(false, SeqCst);
+        thread.since.store(clock::now(), Relaxed);
+        thread.coroutine.store(aside.id().to_u64(), Release);
+        self.suspended.fetch_add(1, SeqCst);
+        self.blocked.fetch_sub(1, SeqCst);
+        aside.go_on();
+        self.wake_idle();
+    }
+}
+
+fn timerfd() -> io::Result<OwnedFd> {
+    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

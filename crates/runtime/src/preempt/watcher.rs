@@ -1,0 +1,386 @@
+//! The watcher of a vCPU: the thread that stops polls.
+//!
+//! It sleeps until its bell rings (an arrival in the ring, something that became ready, the end of a use of a permit that it asked to
+//! hear of) or its timer goes off, looks at the current thread, and does what the [`Rule`](super::rule) says. It allocates nothing and
+//! takes no lock that a poll may hold: a poll that is suspended in the allocator does not stop it.
+//!
+//! Nothing is forgotten: when it goes to sleep it first says that it listens, then looks once more; whoever makes something ready
+//! does the reverse. Both steps are separated by full barriers.
+//!
+//! # What others may wait for
+//!
+//! A suspended poll may hold a lock. While a poll is blocked, or one has run for [`KEPT`] and may be spinning, each suspended one gets a
+//! turn of [`TURN`] within [`KEPT`] times their number, whatever else is ready. And if the current thread is stuck in the middle of
+//! a use of its permit (it allocates, and the allocator's lock is held), suspended threads run without theirs.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::fence;
+
+use upshift_core::Place;
+use upshift_elevate::dispatch::heavy_barrier;
+
+use super::roles::Role;
+use super::rule::{Account, Waits};
+use super::suspend::{NotStopped, Stopped};
+use super::thread::Thread;
+use super::vcpu::{FIRST, NEVER, NONE, Preemptible};
+use crate::clock;
+
+/// How long a suspended poll may be kept from the CPU while another one may depend on it, ns.
+pub(super) const KEPT: u64 = 2_000_000;
+/// How long it then runs: a tenth.
+pub(super) const TURN: u64 = KEPT / 10;
+/// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
+pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_nanos(KEPT);
+/// Suspending may take one part in so many of the time.
+const SUSPENDING: u64 = 10;
+/// Looks that bring nothing, too.
+pub(super) const BACKSTOP_LOOKS: u64 = 32;
+/// The time over which the shares are kept: what has been saved in it may be spent at once.
+const WINDOW: u64 = 10_000_000;
+/// The most looks in a row.
+const LOOKS: usize = 8;
+
+/// Runs until the vCPU has ended.
+pub(super) fn run(vcpu: &Preemptible) {
+    let mut watcher = Watcher::new(vcpu);
+    while !vcpu.ended.load(Acquire) {
+        sleep(vcpu);
+        watcher.look();
+    }
+    // What is stopped goes on by itself.
+    watcher.loosen(true);
+}
+
+/// Waits for the bell or the timer.
+fn sleep(vcpu: &Preemptible) {
+    let mut events = [vcpu.watch().raw_fd(), vcpu.timer()].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    // SAFETY: a pointer to a local array of the length given. An error means: look.
+    unsafe { libc::poll(events.as_mut_ptr(), 2, -1) };
+    if events[0].revents != 0 {
+        vcpu.watch().clear();
+    }
+    if events[1].revents != 0 {
+        let mut count = 0u64;
+        // SAFETY: a pointer to a local of the size given; the descriptor does not block.
+        unsafe { libc::read(vcpu.timer(), (&raw mut count).cast(), size_of::<u64>()) };
+        vcpu.armed.store(NEVER, Relaxed);
+    }
+}
+
+/// A poll, by its thread and the ticks at which it began; 0: between polls.
+type PollId = (usize, u64);
+
+/// What a look came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Nothing waits, or not for this.
+    Rest,
+    /// Look again then, ns.
+    At(u64),
+    /// Things have changed: look again now.
+    Now,
+    /// A poll was stopped, or the current thread was woken: the look was worth while.
+    Done,
+}
+
+struct Watcher<'a> {
+    vcpu: &'a Preemptible,
+    suspending: Account,
+    looking: Account,
+    /// When the next turn of a suspended poll may begin, ns.
+    next_turn: u64,
+    /// The thread that had the last one.
+    last_turn: usize,
+    /// A use of a permit that was under way at a look, and since when.
+    in_use: Option<(PollId, u64)>,
+}
+
+impl<'a> Watcher<'a> {
+    fn new(vcpu: &'a Preemptible) -> Watcher<'a> {
+        let now = clock::now();
+        Watcher {
+            vcpu,
+            suspending: Account::new(SUSPENDING, WINDOW, now),
+            looking: Account::new(BACKSTOP_LOOKS, WINDOW, now),
+            next_turn: 0,
+            last_turn: FIRST,
+            in_use: None,
+        }
+    }
+
+    /// Looks and acts until there is nothing to do for now.
+    fn look(&mut self) {
+        let vcpu = self.vcpu;
+        vcpu.looks.fetch_add(1, Relaxed);
+        self.tend_blocked();
+        if vcpu.loose.load(Relaxed) && !self.current().permit.in_use() {
+            self.loosen(false);
+        }
+        let mut next = Next::Now;
+        for _ in 0..LOOKS {
+            let id = self.poll_id();
+            next = self.decide(id);
+            if next == Next::Rest && !self.rest(id) {
+                next = Next::Now;
+            }
+            if next != Next::Now {
+                break;
+            }
+        }
+        let now = clock::now();
+        if next != Next::Done {
+            vcpu.useless.fetch_add(1, Relaxed);
+            self.looking.spend(vcpu.settings.look, now);
+        }
+        let deaf = self.looking.wait(vcpu.settings.look, now);
+        vcpu.hears_from(now, deaf);
+        let mut at = match next {
+            Next::At(at) => at.max(now + deaf),
+            // Things change as fast as we look: the others must get on.
+            Next::Now => now + BACKSTOP_LOOKS * vcpu.settings.look,
+            // A poll that has begun while nothing was heard did not look after itself.
+            Next::Rest if deaf != 0 && self.poll_id().1 != 0 => now + deaf,
+            Next::Rest | Next::Done => NEVER,
+        };
+        if vcpu.has_stopped_polls() {
+            at = at.min(now + KEPT);
+        }
+        if at < vcpu.armed.load(Relaxed) {
+            vcpu.set_timer(at.max(now + 1));
+        }
+    }
+
+    fn current(&self) -> &'a Thread {
+        &self.vcpu.threads[self.vcpu.current.load(Acquire)]
+    }
+
+    fn poll_id(&self) -> PollId {
+        let current = self.vcpu.current.load(Acquire);
+        (current, self.vcpu.threads[current].began.load(Acquire))
+    }
+
+    /// Those that were blocked and run now are suspended.
+    fn tend_blocked(&self) {
+        let vcpu = self.vcpu;
+        if vcpu.blocked.load(Acquire) == 0 {
+            return;
+        }
+        let mut roles = vcpu.roles();
+        for number in 0..roles.count() {
+            let thread = &vcpu.threads[number];
+            if roles.role(number) == Role::Blocked && !thread.is_asleep() {
+                vcpu.unblock(&mut roles, number);
+                thread.interrupt();
+            }
+        }
+    }
+
+    fn decide(&mut self, id: PollId) -> Next {
+        let vcpu = self.vcpu;
+        let now = clock::now();
+        let worker = vcpu.worker();
+        let thread = &vcpu.threads[id.0];
+        if vcpu.is_idle() {
+            return self.decide_idle();
+        }
+        let Some(level) = worker.executor.running_level() else {
+            return self.between_polls(now);
+        };
+        if id.1 == 0 {
+            return self.between_polls(now);
+        }
+        let ran = thread.has_run(clock::ticks());
+        let depended_on = vcpu.blocked.load(Acquire) != 0 || ran.stretch >= KEPT;
+        if depended_on && let Some(turn) = self.due_turn(now) {
+            vcpu.turn.store(turn, SeqCst);
+            return self.stop(id, Place::Head, false, now);
+        }
+        let waiting = worker.executor.bitmap() | self.hidden(now);
+        if waiting != 0 && thread.is_asleep() {
+            return self.stop(id, Place::Head, false, now);
+        }
+        let waits = Waits::of(level.get(), waiting);
+        let Some(left) = vcpu.settings.rule.left(waits, ran) else {
+            // What is less urgent waits for its end, or for its sleep.
+            return if waiting == 0 { Next::Rest } else { Next::At(now + KEPT) };
+        };
+        let turn = thread.turn.load(Relaxed).saturating_sub(ran.stretch);
+        let cost = vcpu.settings.rule.cost;
+        let left = left.max(turn);
+        let wait = left.max(self.suspending.wait(cost, now));
+        if wait != 0 {
+            if self.listen() && waits != Waits::Urgent {
+                // Something more urgent may have come.
+                let again = Waits::of(level.get(), worker.executor.bitmap() | self.hidden(now));
+                if again > waits {
+                    return Next::Now;
+                }
+            }
+            return Next::At(now + wait);
+        }
+        let had_its_turn = ran.in_all >= vcpu.settings.rule.quantum;
+        let place = if waits == Waits::Urgent && !had_its_turn {
+            Place::Head
+        } else {
+            Place::Tail
+        };
+        self.stop(id, place, true, now)
+    }
+
+    /// Levels of what has arrived and cannot be seen yet.
+    fn hidden(&self, now: u64) -> u64 {
+        let watch = self.vcpu.watch();
+        let timers = &self.vcpu.worker().timers;
+        if timers.next_deadline().is_some_and(|deadline| deadline <= now) {
+            // Whom it wakes is not known: it may be anybody.
+            return u64::MAX;
+        }
+        if watch.has_arrivals() {
+            watch.levels_in_flight()
+        } else {
+            0
+        }
+    }
+
+    /// The current thread waits and cannot wait in the ring, whose thread is blocked.
+    fn decide_idle(&self) -> Next {
+        let vcpu = self.vcpu;
+        let watch = vcpu.watch();
+        if watch.has_completions() || vcpu.worker().executor.bitmap() != 0 {
+            vcpu.wake_idle();
+            return Next::Done;
+        }
+        if watch.has_arrivals() {
+            vcpu.threads[FIRST].ask_to_enter();
+            return Next::Done;
+        }
+        Next::Rest
+    }
+
+    /// The current thread looks after itself; but a turn may be due.
+    fn between_polls(&mut self, now: u64) -> Next {
+        if self.vcpu.blocked.load(Acquire) != 0
+            && let Some(turn) = self.due_turn(now)
+        {
+            self.vcpu.turn.store(turn, SeqCst);
+        }
+        Next::Rest
+    }
+
+    /// The thread whose suspended poll is to have a turn now.
+    fn due_turn(&mut self, now: u64) -> Option<usize> {
+        let vcpu = self.vcpu;
+        if now < self.next_turn || vcpu.suspended.load(Acquire) == 0 {
+            return None;
+        }
+        let roles = vcpu.roles();
+        let last = self.last_turn;
+        let is_due = |&number: &usize| {
+            now.saturating_sub(vcpu.threads[number].since.load(Relaxed)) >= KEPT / 2
+        };
+        let next = roles
+            .of(Role::Suspended)
+            .filter(is_due)
+            .min_by_key(|&number| (number <= last, number))?;
+        self.next_turn = now + KEPT;
+        self.last_turn = next;
+        Some(next)
+    }
+
+    /// Stops the poll that is under way.
+    fn stop(&mut self, id: PollId, place: Place, paid: bool, now: u64) -> Next {
+        let vcpu = self.vcpu;
+        match vcpu.stop_current(place) {
+            Ok(stopped) => {
+                if paid && stopped == Stopped::Suspended {
+                    self.suspending.spend(vcpu.settings.rule.cost, now);
+                }
+                self.in_use = None;
+                self.loosen(false);
+                Next::Done
+            }
+            Err(NotStopped::Over) => Next::Now,
+            Err(NotStopped::NoThread) => {
+                vcpu.turn.store(NONE, SeqCst);
+                Next::At(now + KEPT)
+            }
+            Err(NotStopped::InUse) => self.in_use(id, now),
+        }
+    }
+
+    /// The current thread is in the middle of a use of its permit. It says when that ends; if it does not end, it may depend on what is
+    /// suspended.
+    fn in_use(&mut self, id: PollId, now: u64) -> Next {
+        let vcpu = self.vcpu;
+        let thread = &vcpu.threads[id.0];
+        let since = match self.in_use {
+            Some((seen, since)) if seen == id => since,
+            _ => now,
+        };
+        self.in_use = Some((id, since));
+        if !thread.permit.ask(heavy_barrier) {
+            return Next::Now;
+        }
+        let is_stuck = now - since >= KEPT || thread.is_asleep();
+        if is_stuck && vcpu.suspended.load(Acquire) != 0 {
+            self.loosen(true);
+        }
+        Next::At(now + TURN)
+    }
+
+    /// Suspended threads run without their permits, or not any more.
+    fn loosen(&mut self, loose: bool) {
+        let vcpu = self.vcpu;
+        if vcpu.loose.swap(loose, SeqCst) == loose && !loose {
+            return;
+        }
+        let roles = vcpu.roles();
+        for number in roles.of(Role::Suspended) {
+            let thread = &vcpu.threads[number];
+            if loose {
+                thread.look_again();
+            } else {
+                thread.interrupt();
+            }
+        }
+    }
+
+    /// What comes from now on rings the bell. False: it does not hear, or there was something before.
+    fn listen(&self) -> bool {
+        let vcpu = self.vcpu;
+        if vcpu.is_deaf(clock::ticks()) {
+            return false;
+        }
+        vcpu.worker().executor.set_attended(true);
+        vcpu.watch().unmask();
+        fence(SeqCst);
+        true
+    }
+
+    /// Nothing waits. Says that it listens, and looks once more whether that is still true; if not, false.
+    fn rest(&self, id: PollId) -> bool {
+        let vcpu = self.vcpu;
+        let worker = vcpu.worker();
+        let now = clock::now();
+        let before = (worker.executor.bitmap(), self.hidden(now));
+        if id.1 == 0 && !vcpu.is_idle() {
+            // A poll that begins now looks after itself.
+            return true;
+        }
+        if !self.listen() {
+            // The timer is set to the time when it hears again.
+            return true;
+        }
+        let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
+        if deadline > now && deadline < vcpu.armed.load(Relaxed) {
+            vcpu.set_timer(deadline);
+        }
+        let is_same = id == self.poll_id() || self.poll_id().1 == 0;
+        is_same && before == (worker.executor.bitmap(), self.hidden(clock::now()))
+    }
+}
