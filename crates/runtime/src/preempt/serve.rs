@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
+use std::time::Duration;
 
 use upshift_core::{Picked, Polled, Running, Yielded};
 
@@ -173,15 +174,24 @@ impl Preemptible {
         // A full barrier: what came before is seen here.
         self.watch().unmask();
         if worker.executor.bitmap() != 0 || worker.ring.has_completions() {
-            self.come_before_long();
+            self.come_before_long(worker.executor.clock());
         }
     }
 
-    /// Something waits already.
-    fn come_before_long(&self) {
-        if self.armed.load(Relaxed) == NEVER {
-            self.arm(clock::now() + BACKSTOP_LOOKS * self.settings.look);
+    /// Something waits already: the watcher comes within a backstop of this tick.
+    #[inline]
+    fn come_before_long(&self, ticks: u64) {
+        if self.comes_by.load(Relaxed) <= ticks {
+            self.set_backstop(ticks);
         }
+    }
+
+    #[cold]
+    fn set_backstop(&self, ticks: u64) {
+        let backstop = BACKSTOP_LOOKS * self.settings.look;
+        self.arm(clock::now() + backstop);
+        let by = ticks + clock::to_ticks(Duration::from_nanos(backstop));
+        self.comes_by.store(by, Relaxed);
     }
 
     fn arm(&self, at: u64) {
@@ -241,7 +251,7 @@ impl Preemptible {
 
     /// The poll of the calling thread has made something of this vCPU ready, which waits for its end.
     fn waiter(&self) {
-        self.come_before_long();
+        self.come_before_long(self.worker().executor.clock());
     }
 
     /// Starts one more thread. On a thread of the vCPU only: it allocates.

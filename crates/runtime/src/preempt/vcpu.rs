@@ -89,6 +89,8 @@ pub(crate) struct Preemptible {
     timer: OwnedFd,
     /// When the timer goes off, ns; NEVER.
     pub(super) armed: AtomicU64,
+    /// By this tick the watcher looks.
+    pub(super) comes_by: AtomicU64,
     /// The watcher does not listen before this time, ticks and ns.
     deaf_until: AtomicU64,
     deaf_until_ns: AtomicU64,
@@ -150,6 +152,7 @@ impl Preemptible {
             watch: worker.ring.watch()?,
             timer: timerfd()?,
             armed: AtomicU64::new(NEVER),
+            comes_by: AtomicU64::new(0),
             deaf_until: AtomicU64::new(0),
             deaf_until_ns: AtomicU64::new(0),
             turn: AtomicUsize::new(NONE),

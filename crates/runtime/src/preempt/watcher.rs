@@ -118,7 +118,7 @@ impl<'a> Watcher<'a> {
         let vcpu = self.vcpu;
         vcpu.looks.fetch_add(1, Relaxed);
         self.tend_blocked();
-        if vcpu.loose.load(Relaxed) && !self.current().permit.in_use() {
+        if vcpu.loose.load(Relaxed) && !self.is_stuck() {
             self.loosen(false);
         }
         let mut next = Next::Now;
@@ -157,6 +157,16 @@ impl<'a> Watcher<'a> {
 
     fn current(&self) -> &'a Thread {
         &self.vcpu.threads[self.vcpu.current.load(Acquire)]
+    }
+
+    /// Does the current thread sleep in the middle of a use of its permit, while something is suspended? It may depend on it.
+    fn is_stuck(&self) -> bool {
+        let vcpu = self.vcpu;
+        let current = self.current();
+        vcpu.suspended.load(Acquire) != 0
+            && current.permit.in_use()
+            && !vcpu.worker().executor.is_parked()
+            && current.is_asleep()
     }
 
     fn poll_id(&self) -> PollId {
@@ -262,12 +272,16 @@ impl<'a> Watcher<'a> {
         Next::Rest
     }
 
-    /// The current thread looks after itself; but a turn may be due.
+    /// The current thread looks after itself; but a turn may be due, or it may be stuck.
     fn between_polls(&mut self, now: u64) -> Next {
         if self.vcpu.blocked.load(Acquire) != 0
             && let Some(turn) = self.due_turn(now)
         {
             self.vcpu.turn.store(turn, SeqCst);
+        }
+        if self.is_stuck() {
+            self.loosen(true);
+            return Next::At(now + TURN);
         }
         Next::Rest
     }
@@ -326,8 +340,7 @@ impl<'a> Watcher<'a> {
         if !thread.permit.ask(heavy_barrier) {
             return Next::Now;
         }
-        let is_stuck = now - since >= KEPT || thread.is_asleep();
-        if is_stuck && vcpu.suspended.load(Acquire) != 0 {
+        if now - since >= KEPT || self.is_stuck() {
             self.loosen(true);
         }
         Next::At(now + TURN)
