@@ -16,9 +16,11 @@
 use std::io;
 use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use crate::builder::Builder;
 use crate::elevated::Elevated;
 use crate::error::ElevateError;
 use crate::exit;
@@ -26,14 +28,8 @@ use crate::guardian::Guardian;
 use crate::policy::{Class, Policy};
 use crate::priority::Priority;
 use crate::restore::{Restored, is_gone, restore, retrying};
-use crate::sys::{CpuSet, Linux, Sys, Tid, current_tid};
+use crate::sys::{CpuSet, Sys, Tid, current_tid};
 use crate::table::{Pin, Record, Table};
-
-/// Threads a table holds unless told otherwise.
-pub const DEFAULT_CAPACITY: usize = 1024;
-
-/// The largest table: restoring every thread of it takes the guardian well under a second.
-pub const MAX_CAPACITY: usize = 8192;
 
 pub(crate) const FIFO: i32 = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
 
@@ -42,13 +38,13 @@ pub(crate) const FIFO: i32 = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
 /// See the crate's documentation for what happens when the process ends, and how.
 #[derive(Debug, Clone)]
 pub struct Elevator {
-    inner: Arc<Set>,
+    pub(crate) inner: Arc<Set>,
 }
 
 /// What handles and guards share. With the last of them everything is given back, before that handle's drop returns:
 /// who only looks whether a set holds a thread ([`exit`]) shares the [`Inner`] and cannot put that off.
 #[derive(Debug)]
-pub(crate) struct Set(Arc<Inner>);
+pub(crate) struct Set(pub(crate) Arc<Inner>);
 
 impl Set {
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -63,75 +59,21 @@ impl Deref for Set {
     }
 }
 
-/// How to make an [`Elevator`].
-#[derive(Debug)]
-pub struct Builder {
-    capacity: usize,
-    guardian: bool,
-    sys: Arc<dyn Sys>,
-}
-
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) sys: Arc<dyn Sys>,
     pub(crate) table: Table,
     /// The process that made the set.
-    owner: libc::pid_t,
-    guarded: bool,
+    pub(crate) owner: libc::pid_t,
+    pub(crate) guarded: bool,
+    pub(crate) heartbeat: Option<Duration>,
     /// Taken for every change of the table, and for the guardian.
-    guardian: Mutex<Option<Guardian>>,
+    pub(crate) guardian: Mutex<Option<Guardian>>,
 }
 
 // Every change of the table ends with one store that publishes it, so a panic in between leaves it as it was.
 impl UnwindSafe for Inner {}
 impl RefUnwindSafe for Inner {}
-
-impl Builder {
-    /// Threads the set can hold at once, 1 … [`MAX_CAPACITY`]; [`DEFAULT_CAPACITY`] at first. 256 bytes each.
-    pub fn capacity(mut self, threads: usize) -> Builder {
-        self.capacity = threads.clamp(1, MAX_CAPACITY);
-        self
-    }
-
-    /// Whether to fork a guardian, so that threads of other processes can be elevated. Do it early, while the process is
-    /// small: the guardian keeps the memory it was forked with.
-    pub fn guardian(mut self, wanted: bool) -> Builder {
-        self.guardian = wanted;
-        self
-    }
-
-    /// The system calls to use, for tests that inject faults ([`testing::Faulty`](crate::testing::Faulty)).
-    pub fn sys(mut self, sys: Arc<dyn Sys>) -> Builder {
-        self.sys = sys;
-        self
-    }
-
-    /// Makes the set, and the guardian if one is wanted.
-    ///
-    /// # Errors
-    /// The kernel's: no memory, no processes left, no `/proc`.
-    pub fn build(self) -> io::Result<Elevator> {
-        // SAFETY: cannot fail.
-        let owner = unsafe { libc::getpid() };
-        let leader = retrying(|| self.sys.sched_getattr(owner))?;
-        let table = Table::new(self.capacity, leader)?;
-        let guardian = if self.guardian {
-            Some(Guardian::start(&table, self.sys.as_ref(), owner)?)
-        } else {
-            None
-        };
-        let inner = Arc::new(Inner {
-            sys: self.sys,
-            table,
-            owner,
-            guarded: self.guardian,
-            guardian: Mutex::new(guardian),
-        });
-        exit::register(&inner);
-        let inner = Arc::new(Set(inner));
-        Ok(Elevator { inner })
-    }
-}
 
 impl Elevator {
     /// A set for threads of this process, without a guardian.
@@ -152,11 +94,7 @@ impl Elevator {
 
     /// Capacity, guardian and system calls of one's own.
     pub fn builder() -> Builder {
-        Builder {
-            capacity: DEFAULT_CAPACITY,
-            guardian: false,
-            sys: Arc::new(Linux),
-        }
+        Builder::new()
     }
 
     /// Elevates thread `tid`, of this or another process, to `priority`.
@@ -235,6 +173,17 @@ impl Elevator {
             .map(Guardian::pid)
     }
 
+    /// A sign of life, for a set with a [`Builder::heartbeat`]. One atomic addition.
+    pub fn beat(&self) {
+        self.inner.table.header().beats.fetch_add(1, Release);
+    }
+
+    /// How often the guardian has demoted everybody because there was no sign of life: whoever sees this change has to place its
+    /// threads again. One load.
+    pub fn demotions(&self) -> u64 {
+        self.inner.table.header().demotions.load(Acquire)
+    }
+
     /// Starts the guardian again if it has died. Elevating a thread of another process does this by itself; a daemon
     /// that elevates seldom calls it from time to time, because until then nobody would give the threads back.
     ///
@@ -268,7 +217,7 @@ impl Inner {
             return Ok(());
         }
         **lock = None;
-        let guardian = Guardian::start(&self.table, self.sys.as_ref(), self.owner)
+        let guardian = Guardian::start(&self.table, self.sys.as_ref(), self.owner, self.heartbeat)
             .map_err(ElevateError::GuardianLost)?;
         **lock = Some(guardian);
         Ok(())
@@ -305,6 +254,12 @@ impl Inner {
             inner.ensure_guardian(&mut lock)?;
         }
         let (index, generation) = inner.find_or_record(tid, start_time, own, parent)?;
+        if !own
+            && inner.heartbeat.is_some()
+            && let Some(guardian) = lock.as_ref()
+        {
+            guardian.arm(&inner.table);
+        }
         if let Some(priority) = priority
             && let Err(error) =
                 retrying(|| sys.sched_setscheduler(tid, FIFO, i32::from(priority.get())))

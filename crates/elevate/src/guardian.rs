@@ -16,6 +16,9 @@
 //!   inherited the policy of whichever thread called `exec`.
 //! * A program that closes all its descriptors without `exec` dismisses its guardian: everything is given back, and
 //!   the next elevation of another process's thread starts a new guardian.
+//! * An owner with a heartbeat ([`Builder::heartbeat`](crate::Builder::heartbeat)) that gives none for so long, because it was
+//!   stopped or hangs, loses what it has raised: threads of other processes go to SCHED_OTHER, and stay recorded. The
+//!   guardian looks four times in that time while any is recorded, and sleeps otherwise.
 //! * If the guardian dies first, the next such elevation, or [`ensure_guardian`](crate::Elevator::ensure_guardian),
 //!   starts a new one over the same records.
 //!
@@ -28,6 +31,8 @@ mod child;
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use crate::priority::Priority;
@@ -47,7 +52,15 @@ pub(crate) struct Guardian {
 
 impl Guardian {
     /// Forks a guardian over `table` and waits until it watches `owner`, which is the caller.
-    pub(crate) fn start(table: &Table, sys: &dyn Sys, owner: libc::pid_t) -> io::Result<Guardian> {
+    /// `heartbeat`: how long the owner may be without a sign of life.
+    pub(crate) fn start(
+        table: &Table,
+        sys: &dyn Sys,
+        owner: libc::pid_t,
+        heartbeat: Option<Duration>,
+    ) -> io::Result<Guardian> {
+        // Whatever the one before was told, this one has not been.
+        table.header().armed.store(0, SeqCst);
         let mut pair = [-1; 2];
         // SAFETY: the kernel writes two descriptors into the array.
         let made = unsafe {
@@ -67,7 +80,7 @@ impl Guardian {
         // SAFETY: the child calls `child::run` only, which keeps to what is safe after a fork and never returns.
         let pid = unsafe { sys.fork_quietly() }?;
         if pid == 0 {
-            child::run(table, theirs.as_raw_fd(), owner);
+            child::run(table, theirs.as_raw_fd(), owner, heartbeat);
         }
         drop(signals);
         drop(theirs);
@@ -129,6 +142,22 @@ impl Guardian {
     pub(crate) fn is_alive(&self) -> bool {
         // SAFETY: no status is asked for.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) == 0 }
+    }
+
+    /// Tells it that a thread of another process has been recorded, so that it looks at the heartbeat. One system call after a
+    /// time without any, else none.
+    ///
+    /// Nothing is missed: the guardian disarms itself, and only then looks whether anything is recorded; the caller has
+    /// recorded, and only then looks whether it is armed.
+    pub(crate) fn arm(&self, table: &Table) {
+        fence(SeqCst);
+        if table.header().armed.swap(1, SeqCst) == 0 {
+            // SAFETY: one byte of a live array. A full socket wakes the guardian all the same.
+            unsafe {
+                let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+                libc::send(self.socket.as_raw_fd(), [1u8].as_ptr().cast(), 1, flags)
+            };
+        }
     }
 
     /// Ends it: it gives back what is still recorded and exits; after two seconds it is killed.

@@ -67,6 +67,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod builder;
 mod calibrate;
 pub mod dispatch;
 mod elevated;
@@ -82,11 +83,12 @@ pub mod sys;
 mod table;
 pub mod testing;
 
+pub use builder::{Builder, DEFAULT_CAPACITY, MAX_CAPACITY};
 pub use calibrate::{
     CalibrateError, Calibration, DELAYS_US, LONGEST_CALIBRATION, Quantiles, TimerFloor,
 };
 pub use elevated::Elevated;
-pub use elevator::{Builder, DEFAULT_CAPACITY, Elevator, MAX_CAPACITY};
+pub use elevator::Elevator;
 pub use error::ElevateError;
 pub use policy::{Class, Policy};
 pub use priority::{Bands, Priority, PriorityError};

@@ -83,6 +83,12 @@ struct Slot {
 pub(crate) struct Header {
     /// 1: the owner ends the guardian in good order.
     pub(crate) closing: AtomicU32,
+    /// 1: the guardian looks at the heartbeat, or has been told to. 0: it sleeps until it is told.
+    pub(crate) armed: AtomicU32,
+    /// Counts signs of life of the owner.
+    pub(crate) beats: AtomicU64,
+    /// How often the guardian has demoted everybody because there was none.
+    pub(crate) demotions: AtomicU64,
     /// The owner's main thread before anything was elevated: what an `exec` goes back to.
     leader: UnsafeCell<SchedAttr>,
 }
@@ -258,6 +264,13 @@ impl Table {
                 cpus: [cpu(&slot.pinned), cpu(&slot.pinned_before)],
             }),
         })
+    }
+
+    /// Whether a thread of another process is recorded.
+    pub(crate) fn has_foreign(&self) -> bool {
+        self.slots()
+            .iter()
+            .any(|slot| slot.state.load(Acquire) & (RECORDED | OWN) == RECORDED)
     }
 
     /// Index and copy of every record. Caller as for [`Table::get`].

@@ -1,10 +1,11 @@
 //! The guardian's own code, after the fork of a process with many threads.
 //!
 //! Only what is safe in a signal handler: system calls and plain memory; no allocation, no lock, no panic. It blocks in
-//! `poll` and costs nothing until its owner dies.
+//! `poll`; without a heartbeat to look at it costs nothing until its owner dies.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::time::Duration;
 
 use crate::policy::Policy;
 use crate::priority::Priority;
@@ -19,15 +20,36 @@ const PAUSE_MS: c_int = 20;
 /// How often it looks for its parent if the kernel has no pidfd.
 const LOOK_MS: c_int = 100;
 
+/// Looks at the heartbeat in the time the owner may be without one: it is missed after 1 to 1 + 1/[`LOOKS`] of that.
+const LOOKS: u32 = 4;
+
 /// Watches `owner`, restores, exits. `socket` is its end of the pair.
-pub(super) fn run(table: &Table, socket: c_int, owner: libc::pid_t) -> ! {
+pub(super) fn run(
+    table: &Table,
+    socket: c_int,
+    owner: libc::pid_t,
+    heartbeat: Option<Duration>,
+) -> ! {
     detach(socket);
     rise();
     let start = Linux.start_time(owner).unwrap_or(0);
     let pidfd = Linux.pidfd_open(owner).unwrap_or(-1);
     // SAFETY: one byte of a live array. If the owner is dead already, the loop finds out.
     unsafe { libc::send(socket, [1u8].as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
-    while !is_over(socket, pidfd, owner) {}
+    // It may have been started over records that an earlier one has left.
+    let mut heart = Heart::new(table, heartbeat);
+    loop {
+        let patience = match (heart.look_ms(), pidfd) {
+            (Some(look), _) => look,
+            (None, ..0) => LOOK_MS,
+            (None, _) => -1,
+        };
+        match wait(socket, pidfd, owner, patience) {
+            Waited::Over => break,
+            Waited::Rung => heart.look(false),
+            Waited::Through => heart.look(true),
+        }
+    }
     let in_order = table.header().closing.load(Acquire) == 1;
     if !in_order {
         restore_leader_after_exec(table, owner, start);
@@ -35,6 +57,73 @@ pub(super) fn run(table: &Table, socket: c_int, owner: libc::pid_t) -> ! {
     restore_all(table);
     // SAFETY: ends the process without running anything of the owner's.
     unsafe { libc::_exit(0) }
+}
+
+/// What the guardian knows of its owner's heart.
+struct Heart<'a> {
+    table: &'a Table,
+    /// ms between two looks.
+    every: Option<c_int>,
+    watching: bool,
+    last: u64,
+    /// Looks in a row without a beat in between.
+    missed: u32,
+}
+
+impl<'a> Heart<'a> {
+    fn new(table: &'a Table, heartbeat: Option<Duration>) -> Heart<'a> {
+        let every =
+            heartbeat.map(|longest| (longest / LOOKS).as_millis().clamp(1, 60_000) as c_int);
+        Heart {
+            table,
+            every,
+            watching: every.is_some(),
+            last: table.header().beats.load(Acquire),
+            missed: 0,
+        }
+    }
+
+    fn look_ms(&self) -> Option<c_int> {
+        self.every.filter(|_| self.watching)
+    }
+
+    /// Called after each wait; `through`: it was as long as wanted.
+    fn look(&mut self, through: bool) {
+        if self.every.is_none() {
+            return;
+        }
+        let header = self.table.header();
+        let beats = header.beats.load(Acquire);
+        // Who has woken the guardian early lives.
+        let missed = through && self.watching && beats == self.last;
+        (self.last, self.missed) = (beats, if missed { self.missed + 1 } else { 0 });
+        if missed && self.missed.is_multiple_of(LOOKS) && demote_all(self.table) {
+            header.demotions.fetch_add(1, SeqCst);
+        }
+        header.armed.store(0, SeqCst);
+        self.watching = self.table.has_foreign();
+        if self.watching {
+            header.armed.store(1, SeqCst);
+        }
+    }
+}
+
+/// Takes every thread of other processes out of SCHED_FIFO; the records stay. Whether any was there.
+fn demote_all(table: &Table) -> bool {
+    let mut any = false;
+    for (_, record) in table.records().filter(|(_, record)| !record.own) {
+        let elevated = Policy::of(&Linux, record.tid).is_ok_and(|policy| policy.looks_elevated());
+        let same = || {
+            Linux
+                .start_time(record.tid)
+                .is_ok_and(|start| start == record.start_time)
+        };
+        if elevated && same() {
+            let fair = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
+            any |= Linux.sched_setscheduler(record.tid, fair, 0).is_ok();
+        }
+    }
+    any
 }
 
 /// Leaves the owner's session, directory and descriptors.
@@ -78,19 +167,38 @@ fn rise() {
     );
 }
 
-/// Waits for something, and says whether the watch is over.
-fn is_over(socket: c_int, pidfd: c_int, owner: libc::pid_t) -> bool {
+/// How a wait ended.
+enum Waited {
+    /// The owner is dead or ends the guardian.
+    Over,
+    /// The owner has woken the guardian up.
+    Rung,
+    /// Nothing has happened.
+    Through,
+}
+
+/// Waits at most `timeout` ms (-1: for ever).
+fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout: c_int) -> Waited {
     let mut watched = [socket, pidfd].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     });
-    let timeout = if pidfd < 0 { LOOK_MS } else { -1 };
     // SAFETY: two live entries; a negative descriptor is ignored by the kernel.
     let ready = unsafe { libc::poll(watched.as_mut_ptr(), 2, timeout) };
     // SAFETY: cannot fail.
     let orphaned = unsafe { libc::getppid() } != owner;
-    orphaned || (ready > 0 && watched.iter().any(|entry| entry.revents != 0))
+    if orphaned || (ready > 0 && watched[1].revents != 0) {
+        return Waited::Over;
+    }
+    if ready <= 0 || watched[0].revents == 0 {
+        return Waited::Through;
+    }
+    let mut byte = [0u8];
+    // SAFETY: at most one byte is received into a live array.
+    let got = unsafe { libc::recv(socket, byte.as_mut_ptr().cast(), 1, libc::MSG_DONTWAIT) };
+    // The end of the file is the end of its owner.
+    if got > 0 { Waited::Rung } else { Waited::Over }
 }
 
 fn restore_all(table: &Table) {

@@ -21,6 +21,7 @@ fn plays_a_role() {
         "owner" => owner(),
         "tyrant" => tyrant(),
         "successor" => successor(),
+        "heart" => heart(),
         "exec" => exec(),
         "namespace" => namespace(),
         other => panic!("no role {other}"),
@@ -114,6 +115,34 @@ fn spinner() {
 fn say_threads(threads: &[Tid]) {
     let threads: Vec<String> = threads.iter().map(Tid::to_string).collect();
     println!("threads {}", threads.join(" "));
+}
+
+/// Elevates foreign threads, gives signs of life, and elevates them again when they were demoted meanwhile.
+fn heart() {
+    let builder = Elevator::builder().guardian(true);
+    let elevator = builder
+        .heartbeat(Duration::from_millis(100))
+        .build()
+        .unwrap();
+    let five = Priority::of::<5>();
+    // Its charges keep it from running until the guardian demotes them for the first time.
+    let mut demotions = elevator.demotions();
+    let guards: Vec<Elevated> = tids()
+        .into_iter()
+        .map(|tid| elevator.elevate(tid, five).unwrap())
+        .collect();
+    println!("ready");
+    let end = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < end {
+        elevator.beat();
+        let now = elevator.demotions();
+        if std::mem::replace(&mut demotions, now) != now {
+            for guard in &guards {
+                guard.set(five).unwrap();
+            }
+        }
+        sleep(5);
+    }
 }
 
 /// Elevates own and foreign threads at random until it dies, in one of many ways.

@@ -150,3 +150,29 @@ fn a_process_image_does_not_inherit_an_elevation() {
         owner.kill();
     }
 }
+
+#[test]
+fn an_owner_that_is_stopped_keeps_nobody_elevated() {
+    if !root() {
+        return;
+    }
+    let victim = Victim::start("spinner");
+    let mut owner = Process::start("heart", &[("TIDS", victim.tids())]);
+    assert!(owner.line("ready").is_some());
+    let elevated = || {
+        let real_time = |tid| Policy::of(&Linux, tid).unwrap().real_time() > 0;
+        let mut threads = victim.threads.iter();
+        threads.any(|&(tid, ..)| real_time(tid))
+    };
+    for _ in 0..3 {
+        until("they are elevated", elevated);
+        // SAFETY: a child that has not been waited for.
+        unsafe { libc::kill(owner.pid(), libc::SIGSTOP) };
+        until("they are demoted", || !elevated());
+        // SAFETY: as above.
+        unsafe { libc::kill(owner.pid(), libc::SIGCONT) };
+    }
+    until("they are elevated again", elevated);
+    owner.kill();
+    nothing_stays(&owner, &victim, "the owner's death");
+}

@@ -1,0 +1,96 @@
+//! [`Builder`]: how an [`Elevator`] is made.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::elevator::{Elevator, Inner, Set};
+use crate::exit;
+use crate::guardian::Guardian;
+use crate::restore::retrying;
+use crate::sys::{Linux, Sys};
+use crate::table::Table;
+
+/// Threads a table holds unless told otherwise.
+pub const DEFAULT_CAPACITY: usize = 1024;
+
+/// The largest table: restoring every thread of it takes the guardian well under a second.
+pub const MAX_CAPACITY: usize = 8192;
+
+/// How to make an [`Elevator`].
+#[derive(Debug)]
+pub struct Builder {
+    capacity: usize,
+    guardian: bool,
+    heartbeat: Option<Duration>,
+    sys: Arc<dyn Sys>,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Builder {
+        Builder {
+            capacity: DEFAULT_CAPACITY,
+            guardian: false,
+            heartbeat: None,
+            sys: Arc::new(Linux),
+        }
+    }
+
+    /// Threads the set can hold at once, 1 … [`MAX_CAPACITY`]; [`DEFAULT_CAPACITY`] at first. 256 bytes each.
+    pub fn capacity(mut self, threads: usize) -> Builder {
+        self.capacity = threads.clamp(1, MAX_CAPACITY);
+        self
+    }
+
+    /// Whether to fork a guardian, so that threads of other processes can be elevated. Do it early, while the process is
+    /// small: the guardian keeps the memory it was forked with.
+    pub fn guardian(mut self, wanted: bool) -> Builder {
+        self.guardian = wanted;
+        self
+    }
+
+    /// Lets the guardian demote the threads of other processes if [`Elevator::beat`] is not called for `longest`, because this
+    /// process was stopped or hangs. The guardian notices that between 1 and 1¼ of it later. Needs a guardian.
+    pub fn heartbeat(mut self, longest: Duration) -> Builder {
+        self.heartbeat = Some(longest);
+        self
+    }
+
+    /// The system calls to use, for tests that inject faults ([`testing::Faulty`](crate::testing::Faulty)).
+    pub fn sys(mut self, sys: Arc<dyn Sys>) -> Builder {
+        self.sys = sys;
+        self
+    }
+
+    /// Makes the set, and the guardian if one is wanted.
+    ///
+    /// # Errors
+    /// The kernel's: no memory, no processes left, no `/proc`.
+    pub fn build(self) -> io::Result<Elevator> {
+        // SAFETY: cannot fail.
+        let owner = unsafe { libc::getpid() };
+        let leader = retrying(|| self.sys.sched_getattr(owner))?;
+        let table = Table::new(self.capacity, leader)?;
+        let guardian = if self.guardian {
+            Some(Guardian::start(
+                &table,
+                self.sys.as_ref(),
+                owner,
+                self.heartbeat,
+            )?)
+        } else {
+            None
+        };
+        let inner = Arc::new(Inner {
+            sys: self.sys,
+            table,
+            owner,
+            guarded: self.guardian,
+            heartbeat: self.heartbeat,
+            guardian: Mutex::new(guardian),
+        });
+        exit::register(&inner);
+        let inner = Arc::new(Set(inner));
+        Ok(Elevator { inner })
+    }
+}
