@@ -29,14 +29,16 @@ pub const LOCAL_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// Makes a memory file for a local page, sealed.
+/// Makes a memory file for a local page, the process's own view of it, and then the seals.
 ///
 /// # Errors
 /// The kernel's: no descriptors, no memory.
-pub fn local_file() -> io::Result<OwnedFd> {
+pub fn local_page() -> io::Result<(OwnedFd, Mapping<LocalPage>)> {
     let file = memory_file("upshift-local", LOCAL_BYTES)?;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let page = Mapping::map(file.as_fd(), LOCAL_BYTES, access)?;
     rustix::fs::fcntl_add_seals(&file, LOCAL_SEALS)?;
-    Ok(file)
+    Ok((file, page))
 }
 
 /// Makes a memory file of `bytes` zeroes that can be sealed.
@@ -68,14 +70,6 @@ unsafe impl<T: Sync> Send for Mapping<T> {}
 unsafe impl<T: Sync> Sync for Mapping<T> {}
 
 impl Mapping<LocalPage> {
-    /// The process's own view: readable and writable.
-    ///
-    /// # Errors
-    /// The kernel's. `file` must be a file of [`local_file`].
-    pub fn local(file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
-        Mapping::map(file, LOCAL_BYTES, ProtFlags::READ | ProtFlags::WRITE)
-    }
-
     /// The daemon's view: readable only. The caller has checked seals and length, or a fault would end the process.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use crate::cpu::AbortOnPanic;
 use crate::global::Global;
 use crate::listen::{ListenError, Listener};
 use crate::machine::{Machine, Real};
-use crate::shared::Shared;
+use crate::shared::{HEARTBEAT, Shared};
 
 /// Threads that can be recorded at once.
 const CAPACITY: usize = 8192;
@@ -130,7 +130,8 @@ impl Builder {
         let elevator = match mode {
             Mode::Cooperative { .. } => None,
             Mode::Enforcing => {
-                let builder = Elevator::builder().capacity(CAPACITY).guardian(true);
+                let builder = Elevator::builder().capacity(CAPACITY);
+                let builder = builder.guardian(true).heartbeat(HEARTBEAT);
                 let built = builder.sys(Arc::clone(&self.sys)).build();
                 Some(built.map_err(failed("start the guardian"))?)
             }

@@ -18,8 +18,8 @@
 //!  control thread ── connections, registrations, deaths, heartbeat
 //!        │ mailboxes
 //!  scheduler thread per CPU ── reads claims, ranks, elevates      (epoll on the doorbells of its vCPUs)
-//!        │ upshift-elevate
-//!  guardian process ── gives everything back if this process dies
+//!        │ upshift-elevate                         canary per CPU, and a watch that listens to all
+//!  guardian process ── gives everything back if this process dies, demotes all if it is stopped
 //! ```
 //!
 //! Invariants:
@@ -37,6 +37,8 @@
 //! | `peer` | who is at the other end |
 //! | `rank` | who ranks where: pure |
 //! | `cpu` | the scheduler of one CPU |
+//! | `roster`, `bars` | who is recorded; who is not elevated for what it did |
+//! | `canary` | whether ordinary threads get to run on every CPU |
 //! | `global` | the page everybody reads |
 //! | `status` | the census |
 //! | `machine` | system calls, behind a trait |
@@ -45,7 +47,9 @@
 #![cfg(target_os = "linux")]
 
 mod admission;
+mod bars;
 mod bucket;
+mod canary;
 mod config;
 mod control;
 mod cpu;
@@ -55,6 +59,7 @@ mod listen;
 pub mod machine;
 mod peer;
 mod rank;
+mod roster;
 mod shared;
 mod status;
 

@@ -17,6 +17,8 @@ pub trait Machine: Send + Sync + fmt::Debug {
     fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd>;
     /// Reads such a record: ns of CPU so far. `ESRCH` when the thread has ended.
     fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64>;
+    /// Whether the thread waits for a lock whose holder inherits its priority (FUTEX_LOCK_PI and its kin).
+    fn lends_its_priority(&self, tid: i32) -> io::Result<bool>;
     /// A descriptor that becomes readable when the process ends.
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd>;
     /// A new doorbell.
@@ -45,6 +47,24 @@ impl Machine for Real {
         first
             .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok())
             .ok_or(io::ErrorKind::InvalidData.into())
+    }
+
+    fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {
+        // "number arg0 arg1 …" of the call it sleeps in, in hexadecimal but for the first; "running" if it does not sleep.
+        let text = std::fs::read_to_string(format!("/proc/{tid}/syscall"))?;
+        let mut words = text.split_ascii_whitespace();
+        let number = words.next().and_then(|word| word.parse::<i64>().ok());
+        let operation = words.nth(1).and_then(|word| {
+            let digits = word.trim_start_matches("0x");
+            i64::from_str_radix(digits, 16).ok()
+        });
+        // The flags say which clock, and whose futex.
+        let operation = operation.map(|all| (all as i32) & libc::FUTEX_CMD_MASK);
+        Ok(number == Some(libc::SYS_futex)
+            && matches!(
+                operation,
+                Some(libc::FUTEX_LOCK_PI | libc::FUTEX_LOCK_PI2 | libc::FUTEX_WAIT_REQUEUE_PI)
+            ))
     }
 
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {

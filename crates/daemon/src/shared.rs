@@ -9,15 +9,26 @@ use std::time::{Duration, Instant};
 use upshift_elevate::sys::Sys;
 use upshift_elevate::{Elevator, Priority};
 
+use crate::bars::Bars;
 use crate::config::Config;
 use crate::global::Global;
 use crate::machine::Machine;
+use crate::roster::Roster;
 
 /// Dispatchers of processes, above all workers.
 pub(crate) const DISPATCHER: Priority = Priority::of::<44>();
 
 /// The daemon's own threads, above everything they decide about, below the guardian.
 pub(crate) const DAEMON: Priority = Priority::of::<46>();
+
+/// Canaries, above every ordinary thread and below everything that is elevated.
+pub(crate) const CANARY: Priority = Priority::MIN;
+
+/// The canary's watch, above the daemon's other threads too.
+pub(crate) const WATCH: Priority = Priority::of::<47>();
+
+/// How long the daemon may be without a sign of life before the guardian demotes everybody: as long as the canary of a CPU.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// How often the same complaint may be printed.
 const COMPLAINT: Duration = Duration::from_secs(10);
@@ -34,6 +45,10 @@ pub(crate) struct Shared {
     /// CPUs are numbered below this.
     pub(crate) cpus: usize,
     pub(crate) counts: Counts,
+    /// Threads of clients that are recorded.
+    pub(crate) roster: Roster,
+    /// Users that are not elevated for a while.
+    pub(crate) bars: Bars,
     complaints: Mutex<HashMap<&'static str, Instant>>,
 }
 
@@ -46,6 +61,8 @@ pub(crate) struct Counts {
     pub(crate) refused: AtomicU64,
     /// Threads put out for what they did.
     pub(crate) ejected: AtomicU64,
+    /// How often the canary of some CPU did not sing.
+    pub(crate) alarms: AtomicU64,
 }
 
 impl Shared {
@@ -65,12 +82,26 @@ impl Shared {
             global,
             cpus,
             counts: Counts::default(),
+            roster: Roster::default(),
+            bars: Bars::default(),
             complaints: Mutex::default(),
         }
     }
 
     pub(crate) fn enforcing(&self) -> bool {
         self.elevator.is_some()
+    }
+
+    /// Changes when others than the schedulers, the canary's watch or the guardian, have moved threads.
+    pub(crate) fn epoch(&self) -> u64 {
+        let guardian = self.elevator.as_ref().map_or(0, Elevator::demotions);
+        self.roster.epoch().wrapping_add(guardian)
+    }
+
+    /// The CPUs that are there now; only the first if the kernel does not tell.
+    pub(crate) fn online(&self) -> Vec<usize> {
+        let text = self.sys.read_file("/sys/devices/system/cpu/online");
+        parse_cpus(text.as_deref().unwrap_or("0"))
     }
 
     /// Prints a line on standard error, at most one of a kind each ten seconds.
@@ -91,5 +122,26 @@ impl Shared {
         }
         // `eprintln!` would panic where nobody reads it any more, or the disk is full.
         let _ = writeln!(std::io::stderr(), "upshift daemon: {}", text());
+    }
+}
+
+/// The CPUs of a list as the kernel writes it: `0-3,8`.
+fn parse_cpus(list: &str) -> Vec<usize> {
+    let ranges = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    });
+    ranges.flatten().take(upshift_board::layout::CPUS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_cpus;
+
+    #[test]
+    fn lists_of_cpus_are_understood() {
+        assert_eq!(parse_cpus("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(parse_cpus("0"), [0]);
+        assert!(parse_cpus("nonsense").is_empty());
     }
 }

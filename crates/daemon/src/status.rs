@@ -4,6 +4,7 @@
 //! last decision, and a vCPU that is alone there, or keeps its rank, causes none. Reads memory only.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use serde::Serialize;
 use upshift_board::wire::Role;
@@ -26,8 +27,17 @@ struct Machine {
     registrations: u64,
     refused: u64,
     ejected: u64,
+    alarms: u64,
+    barred: Vec<Barred>,
     cpus: Vec<Cpu>,
     processes: Vec<Process>,
+}
+
+/// A user that is not elevated, and for how much longer.
+#[derive(Serialize)]
+struct Barred {
+    uid: u32,
+    ms: u64,
 }
 
 #[derive(Serialize)]
@@ -115,6 +125,11 @@ pub(crate) fn of(control: &Control) -> String {
         contenders: view.contenders,
         switches: page.cpu(cpu).map_or(0, |line| line.switches.load(Relaxed)),
     });
+    let barred = shared.bars.all(Instant::now());
+    let barred = barred.into_iter().map(|(uid, left)| Barred {
+        uid,
+        ms: left.as_millis() as u64,
+    });
     let machine = Machine {
         version: 1,
         generation: page.header().generation.load(Relaxed),
@@ -125,6 +140,8 @@ pub(crate) fn of(control: &Control) -> String {
         registrations: shared.counts.joined.load(Relaxed),
         refused: shared.counts.refused.load(Relaxed),
         ejected: shared.counts.ejected.load(Relaxed),
+        alarms: shared.counts.alarms.load(Relaxed),
+        barred: barred.collect(),
         cpus: cpus.collect(),
         processes,
     };

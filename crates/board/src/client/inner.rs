@@ -42,9 +42,9 @@ struct State {
 
 impl Inner {
     pub(super) fn new() -> io::Result<Inner> {
-        let file = os::local_file()?;
+        let (file, page) = os::local_page()?;
         Ok(Inner {
-            page: Mapping::local(file.as_fd())?,
+            page,
             file,
             global: Mapping::global_room()?,
             joined: AtomicBool::new(false),

@@ -38,6 +38,7 @@ use rustix::time::ClockId;
 use upshift_board::wire;
 
 use crate::admission::Admission;
+use crate::canary::Watch;
 use crate::cpu::{Command, CpuScheduler, Latch};
 use crate::listen::Listener;
 use crate::peer::Peer;
@@ -77,6 +78,8 @@ pub(crate) struct Control {
     admission: Admission,
     slots: Slots,
     schedulers: HashMap<usize, CpuScheduler>,
+    /// There from the first registration on, if anybody is elevated at all.
+    watch: Option<Watch>,
     /// Threads that belong to some session.
     claimed: HashSet<i32>,
     pub(crate) started: Instant,
@@ -119,6 +122,7 @@ impl Control {
             next_session: 1,
             slots: Slots::new(),
             schedulers: HashMap::new(),
+            watch: None,
             claimed: HashSet::new(),
             started: Instant::now(),
             closer,
@@ -335,6 +339,14 @@ impl Control {
         }
     }
 
+    /// Starts the canaries, if need be.
+    pub(crate) fn watch(&mut self) -> io::Result<()> {
+        if self.shared.enforcing() && self.watch.is_none() {
+            self.watch = Some(Watch::start(&self.shared)?);
+        }
+        Ok(())
+    }
+
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (&Connection, &Session)> {
         let connections = self.connections.values();
         connections.filter_map(|it| Some((it, it.session.as_ref()?)))
@@ -364,6 +376,7 @@ impl Control {
             self.drop_connection(key);
         }
         self.schedulers.clear();
+        self.watch = None;
         let _ = &self.stop;
     }
 }

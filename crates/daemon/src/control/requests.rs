@@ -19,6 +19,7 @@ use crate::control::session::{Session, SessionThread, SessionVcpu};
 use crate::control::{Control, PATIENCE};
 use crate::cpu::{Charge, Command, Entry, Latch, Tally};
 use crate::listen::command_of;
+use crate::roster::Owner;
 use crate::status;
 
 /// Why a request is not done.
@@ -135,7 +136,7 @@ impl Control {
         if let Err(text) = self.admission.register(user, threads.len(), Instant::now()) {
             return refuse(Reason::Limit, text);
         }
-        let admitted = self.check_and_join(key, (pid, ceiling), cpus, threads, fds);
+        let admitted = self.check_and_join(key, (pid, user, ceiling), cpus, threads, fds);
         if admitted.is_err() {
             self.admission.unregister(user);
         }
@@ -145,7 +146,7 @@ impl Control {
     fn check_and_join(
         &mut self,
         key: u64,
-        (pid, ceiling): (i32, u8),
+        (pid, user, ceiling): (i32, u32, u8),
         cpus: Cpus<'_>,
         threads: Threads<'_>,
         fds: &[OwnedFd],
@@ -177,7 +178,7 @@ impl Control {
             return refuse(Reason::Cpu, text);
         }
         self.forget_ended(threads);
-        let charges = self.check_threads(key, pid, threads, &cpus)?;
+        let charges = self.check_threads(key, (pid, user), threads, &cpus)?;
         let failed =
             |what: &'static str| move |error| Refusal(Reason::Failed, format!("{what}: {error}"));
         let bells = cpus.iter().map(|_| machine.doorbell());
@@ -187,6 +188,7 @@ impl Control {
         for &cpu in &cpus {
             self.scheduler(cpu).map_err(failed("no scheduler"))?;
         }
+        self.watch().map_err(failed("no canary"))?;
         let copies = doorbells.iter().map(OwnedFd::try_clone);
         let copies: Vec<OwnedFd> = copies
             .collect::<Result<_, _>>()
@@ -226,6 +228,7 @@ impl Control {
             let rate = self.shared.config.limits.rings_per_second;
             let entry = Entry {
                 pid,
+                user,
                 index,
                 slot: slot + index,
                 ceiling,
@@ -277,7 +280,7 @@ impl Control {
     fn check_threads(
         &self,
         key: u64,
-        pid: i32,
+        (pid, user): (i32, u32),
         threads: Threads<'_>,
         cpus: &[usize],
     ) -> Outcome<Vec<(Thread, Charge)>> {
@@ -324,7 +327,8 @@ impl Control {
                     );
                 }
             }
-            charges.push((thread, Charge::new(tid, thread.role, clock)));
+            let owner = Owner { pid, user, cpu };
+            charges.push((thread, Charge::new(tid, thread.role, clock, owner)));
         }
         // A process that has ended meanwhile may have been followed by another of the same number.
         if !self.lives(key) {
@@ -349,7 +353,7 @@ impl Control {
         let Some(session) = &connection.session else {
             return refuse(Reason::State, "not registered: register first");
         };
-        let pid = connection.peer.pid;
+        let (pid, user) = (connection.peer.pid, connection.peer.user);
         let limit = self.shared.config.limits.threads;
         if session.threads() + added.len() > limit {
             let text = format!("more threads than the {limit} of limits.threads");
@@ -357,7 +361,7 @@ impl Control {
         }
         let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
         self.forget_ended(added);
-        let charges = self.check_threads(key, pid, added, &cpus)?;
+        let charges = self.check_threads(key, (pid, user), added, &cpus)?;
         let mut latches = Vec::new();
         let Some(session) = self
             .connections

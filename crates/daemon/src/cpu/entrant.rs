@@ -18,6 +18,7 @@ use crate::rank::Entrant;
 pub(crate) struct Entry {
     /// Of the registration; for messages.
     pub(crate) pid: i32,
+    pub(crate) user: u32,
     /// Line of the local page.
     pub(crate) index: usize,
     /// Word of the global page.

@@ -17,13 +17,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use upshift_board::wire::Role;
-use upshift_elevate::{Class, Elevated, Elevator, Priority, Tid};
+use upshift_elevate::{Class, Elevator, Priority, Tid};
 
 use crate::machine::Machine;
+use crate::roster::{Hold, Owner};
+use crate::shared::Shared;
 
 /// How long a thread that could not be elevated is left alone.
 const RETRY: Duration = Duration::from_secs(1);
@@ -55,16 +58,32 @@ pub(crate) enum Placed {
     Refused(io::Error),
 }
 
+/// A thread in the roster; leaving it gives the thread back.
+#[derive(Debug)]
+struct Held {
+    hold: Arc<Hold>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shared.roster.remove(&self.hold);
+    }
+}
+
 /// One thread under this scheduler's charge.
 #[derive(Debug)]
 pub(crate) struct Charge {
     pub(crate) tid: Tid,
     pub(crate) role: Role,
-    clock: OwnedFd,
-    guard: Option<Elevated>,
+    owner: Owner,
+    clock: Arc<OwnedFd>,
+    hold: Option<Held>,
     /// Whether it had SCHED_OTHER when it was recorded.
     was_fair: bool,
     place: Place,
+    /// [`Shared::epoch`] when it was put there.
+    epoch: u64,
     /// CPU time at the last look, ns.
     spent: u64,
     /// CPU time between the last two looks, ns.
@@ -79,14 +98,16 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    pub(crate) fn new(tid: Tid, role: Role, clock: OwnedFd) -> Charge {
+    pub(crate) fn new(tid: Tid, role: Role, clock: OwnedFd, owner: Owner) -> Charge {
         Charge {
             tid,
             role,
-            clock,
-            guard: None,
+            owner,
+            clock: Arc::new(clock),
+            hold: None,
             was_fair: false,
             place: Place::Own,
+            epoch: 0,
             spent: 0,
             used: 0,
             burns: false,
@@ -94,6 +115,10 @@ impl Charge {
             gone: false,
             barred_until: None,
         }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
     }
 
     pub(crate) fn is_elevated(&self) -> bool {
@@ -107,7 +132,7 @@ impl Charge {
 
     /// Whether it is recorded, so that it costs nothing to move.
     pub(crate) fn is_held(&self) -> bool {
-        self.guard.is_some()
+        self.hold.is_some()
     }
 
     /// Whether it has ended, whatever has its number now. 2 µs.
@@ -122,25 +147,17 @@ impl Charge {
         self.gone = true;
     }
 
-    /// ns of CPU since the last call; 0 if that is not known.
+    /// ns of CPU since the last call, or since it was elevated after that.
     pub(crate) fn spent(&mut self, machine: &dyn Machine) -> io::Result<u64> {
         let total = machine.cpu_time(self.clock.as_fd())?;
         let before = std::mem::replace(&mut self.spent, total);
-        Ok(if before == 0 {
-            0
-        } else {
-            total.saturating_sub(before)
-        })
+        Ok(total.saturating_sub(before))
     }
 
     /// Whether it was elevated at any moment since the last call of this.
     pub(crate) fn was_elevated(&mut self) -> bool {
         let elevated = self.is_elevated();
-        let was = std::mem::replace(&mut self.rose, elevated);
-        if !was {
-            self.spent = 0;
-        }
-        was
+        std::mem::replace(&mut self.rose, elevated)
     }
 
     /// Leaves the thread alone until `until`, at what it had.
@@ -154,21 +171,27 @@ impl Charge {
         &mut self,
         target: Place,
         elevator: &Elevator,
-        machine: &dyn Machine,
+        shared: &Arc<Shared>,
         now: Instant,
     ) -> Placed {
-        if target == self.place {
+        let epoch = shared.epoch();
+        let moved_by_others = std::mem::replace(&mut self.epoch, epoch) != epoch;
+        if target == self.place && !(moved_by_others && self.is_held()) {
             return Placed::Already;
         }
         if self.barred_until.is_some_and(|until| now < until) {
             return Placed::Already;
         }
         self.barred_until = None;
-        match self.try_move(target, elevator, machine) {
+        match self.try_move(target, elevator, shared) {
             Ok(place) if place == self.place => Placed::Already,
             Ok(place) => {
                 self.place = place;
-                self.rose |= self.is_elevated();
+                let rises = self.is_elevated() && !std::mem::replace(&mut self.rose, true);
+                if rises || place == Place::Idle {
+                    // What it uses counts from now on. If that cannot be read now, the next look counts too much, once.
+                    let _ = self.spent(shared.machine.as_ref());
+                }
                 Placed::Moved
             }
             Err(error) if is_over(&error) || error.kind() == io::ErrorKind::NotFound => {
@@ -186,35 +209,43 @@ impl Charge {
         &mut self,
         target: Place,
         elevator: &Elevator,
-        machine: &dyn Machine,
+        shared: &Arc<Shared>,
     ) -> io::Result<Place> {
         if target == Place::Own || (target == Place::Fair && (!self.is_held() || !self.was_fair)) {
             self.release();
             return Ok(Place::Own);
         }
-        if self.guard.is_none() {
+        if self.hold.is_none() {
             let guard = elevator.hold(self.tid)?;
-            if self.has_ended(machine) {
+            if self.has_ended(shared.machine.as_ref()) {
                 return Err(Errno::SRCH.into());
             }
             let former = guard.former().map(|former| former.class());
             self.was_fair = matches!(former, Some(Class::Other { .. }));
-            self.guard = Some(guard);
+            let clock = Arc::clone(&self.clock);
+            self.hold = Some(Held {
+                hold: shared.roster.add(guard, self.owner, clock),
+                shared: Arc::clone(shared),
+            });
         }
-        let Some(guard) = &self.guard else {
+        let Some(Held { hold, .. }) = &self.hold else {
             return Ok(self.place);
         };
         match target {
-            Place::Fifo(priority) => guard.set(priority)?,
-            Place::Idle => guard.set_idle()?,
-            Place::Own | Place::Fair => guard.set_fair()?,
+            Place::Fifo(priority) => {
+                if !hold.raise(priority)? {
+                    return Ok(Place::Fair);
+                }
+            }
+            Place::Idle => hold.guard().set_idle()?,
+            Place::Own | Place::Fair => hold.guard().set_fair()?,
         }
         Ok(target)
     }
 
     /// Gives the thread back. If that fails the elevator goes on trying, and the guardian does it in the end.
     pub(crate) fn release(&mut self) {
-        drop(self.guard.take());
+        drop(self.hold.take());
         self.place = Place::Own;
     }
 }

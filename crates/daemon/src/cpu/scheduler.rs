@@ -298,14 +298,19 @@ impl Scheduler {
             return;
         };
         let contested = self.contested();
+        if contested && self.calm_since.is_some() {
+            self.look_before_the_rise(now);
+        }
         let calm = self.is_calm(contested, now);
         let breathing = self.watch.is_breathing(now);
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let band = self.standings[index].band;
             let pid = entry.pid;
+            let barred = shared.bars.is_barred(entry.user, now);
             let mut gone = false;
             for charge in &mut entry.charges {
                 let target = match charge.role {
+                    _ if barred => Place::Fair,
                     Role::Dispatcher if contested => Place::Fifo(DISPATCHER),
                     Role::Dispatcher => Place::Fair,
                     Role::Worker => {
@@ -323,7 +328,7 @@ impl Scheduler {
                 } else {
                     target
                 };
-                match charge.move_to(target, elevator, shared.machine.as_ref(), now) {
+                match charge.move_to(target, elevator, &shared, now) {
                     Placed::Already | Placed::Moved => {}
                     Placed::Gone => gone = true,
                     Placed::Refused(error) => {

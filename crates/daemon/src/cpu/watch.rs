@@ -2,10 +2,12 @@
 //!
 //! While vCPUs compete, each 36 ms the CPU time of the elevated threads is looked at (2 µs a thread):
 //!
-//! * If workers have used so much of it that nobody else can have had his share, there is a *breath*: for some 2 ms those who used
-//!   it, and the vCPUs of the lowest class, run in SCHED_IDLE, that is: only if no other program wants the CPU. So a
-//!   program that is not registered keeps `bystander_percent` of each CPU, in short pieces, and the kernel's throttling of
-//!   real-time threads (50 ms of nothing each second) is never met. If nobody else wants the CPU a breath takes nothing from anyone.
+//! * What others had less than their share while workers were elevated is *owed*. When half of a breath is, there is a *breath*: for
+//!   some 2 ms those who used the CPU, and the vCPUs of the lowest class, run in SCHED_IDLE, that is: only if no other program wants
+//!   it. So a program that is not registered keeps `bystander_percent` of each CPU, in short pieces, waits some 40 ms at most, and
+//!   the kernel's throttling of real-time threads (50 ms of nothing each second) is never met. If nobody else wants the CPU a breath
+//!   takes nothing from anyone. SCHED_IDLE counts within a cgroup (or session) only: between groups the kernel shares equally. So a
+//!   breath goes on, up to [`PIECES`] times, until others have had what is theirs, or have left most of two pieces unused. The first look is when the first worker rises, so that none comes later than that.
 //! * A dispatcher that has used more than its share goes to what it had for a second.
 //! * A thread that has been moved to another CPU, where it would stand in the way of others, is put out: given back and not
 //!   elevated until it is registered again.
@@ -23,15 +25,14 @@ use upshift_board::wire::Role;
 use upshift_elevate::sys::CpuSet;
 
 use crate::config::Config;
-use crate::cpu::placing::{self, Charge};
+use crate::cpu::placing::{self, Charge, Place};
 use crate::cpu::scheduler::Scheduler;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(36);
 
-/// A breath is due if elevated workers have used this share of the time, percent. Less than what would starve others, because
-/// the kernel's figures of a running thread are up to a tick (4 ms) old.
-const BURNING: u64 = 75;
+/// Pieces a breath can have: enough for a bystander beside three groups of registered programs.
+const PIECES: u32 = 4;
 
 /// How long who overspends is moved down, and how long who was put out stays out.
 const PENALTY: Duration = Duration::from_secs(1);
@@ -43,8 +44,15 @@ pub(super) struct Watch {
     looked: Instant,
     /// Time between two looks, or turns.
     every: Duration,
+    /// What is to stay for others, of one.
+    share: f64,
     breath: Duration,
+    /// How much of that others did not have.
+    owed: Duration,
     breath_until: Option<Instant>,
+    /// Pieces of the breath under way so far, and what others have had of them.
+    pieces: u32,
+    theirs: Duration,
     dispatcher_percent: u64,
 }
 
@@ -55,8 +63,12 @@ impl Watch {
         Watch {
             looked: now,
             every: if enforcing { LOOK } else { config.quantum },
+            share,
             breath: LOOK.mul_f64(share / (1.0 - share)),
+            owed: Duration::ZERO,
             breath_until: None,
+            pieces: 0,
+            theirs: Duration::ZERO,
             dispatcher_percent: u64::from(config.limits.dispatcher_percent),
         }
     }
@@ -80,6 +92,13 @@ impl Watch {
         self.looked = self.looked.max(now - self.every);
     }
 
+    /// Counts that others had all but `used` of the time since the last look; whether a breath is due.
+    fn owes(&mut self, elapsed: Duration, used: Duration) -> bool {
+        let theirs = elapsed.saturating_sub(used);
+        self.owed = (self.owed + elapsed.mul_f64(self.share)).saturating_sub(theirs);
+        self.owed * 2 >= self.breath
+    }
+
     pub(super) fn is_breathing(&self, now: Instant) -> bool {
         self.breath_until.is_some_and(|until| now < until)
     }
@@ -92,18 +111,13 @@ impl Watch {
 impl Scheduler {
     /// Ends a breath that is over, and looks if it is time to.
     pub(super) fn watch_over(&mut self, now: Instant) {
-        if self.watch.breath_until.is_some_and(|until| now >= until) {
-            self.watch.breath_until = None;
-            self.watch.looked = now;
-            for charge in self.entries.iter_mut().flat_map(|entry| &mut entry.charges) {
-                if std::mem::take(&mut charge.burns) {
-                    // What it used in the breath was nobody's loss.
-                    let _ = charge.spent(self.shared.machine.as_ref());
-                }
-            }
+        if let Some(until) = self.watch.breath_until
+            && now >= until
+        {
+            self.end_piece(until, now);
         }
         let elapsed = now - self.watch.looked;
-        if elapsed < self.watch.every || self.watch.breath_until.is_some() {
+        if self.watch.breath_until.is_some() || elapsed < self.watch.every {
             return;
         }
         self.watch.looked = now;
@@ -112,8 +126,40 @@ impl Scheduler {
         }
     }
 
-    fn look(&mut self, elapsed: Duration, now: Instant) {
-        let elapsed = elapsed.as_nanos() as u64;
+    /// A piece of a breath is over: another one follows if others want more of what is theirs.
+    fn end_piece(&mut self, until: Instant, now: Instant) {
+        let length = self.watch.breath + (now - until);
+        let machine = self.shared.machine.as_ref();
+        let charges = self.entries.iter_mut().flat_map(|entry| &mut entry.charges);
+        let stepping_back = charges.filter(|charge| charge.place() == Place::Idle);
+        let used: u64 = stepping_back.filter_map(|it| it.spent(machine).ok()).sum();
+        let theirs = length.saturating_sub(Duration::from_nanos(used));
+        self.watch.pieces += 1;
+        self.watch.theirs += theirs;
+        // A piece is shorter than a slice of the kernel, so that one says nothing of who wants it.
+        let wanted = self.watch.pieces < 2 || self.watch.theirs * 4 > self.watch.breath;
+        let had = self.watch.theirs * 10 > self.watch.breath * 9;
+        if wanted && !had && self.watch.pieces < PIECES {
+            self.watch.breath_until = Some(now + self.watch.breath);
+            return;
+        }
+        self.watch.breath_until = None;
+        self.watch.looked = now;
+        for charge in self.entries.iter_mut().flat_map(|entry| &mut entry.charges) {
+            charge.burns = false;
+        }
+    }
+
+    /// Called before the first worker of the CPU rises: so far nobody owes anything.
+    pub(super) fn look_before_the_rise(&mut self, now: Instant) {
+        let elapsed = now - std::mem::replace(&mut self.watch.looked, now);
+        if self.watch.breath_until.is_none() {
+            self.look(elapsed, now);
+        }
+    }
+
+    fn look(&mut self, time: Duration, now: Instant) {
+        let elapsed = time.as_nanos() as u64;
         let machine = self.shared.machine.as_ref();
         let here = CpuSet::only(self.cpu);
         let (mut used, mut users) = (0, 0);
@@ -150,10 +196,11 @@ impl Scheduler {
             }
             entry.charges.retain(Charge::exists);
         }
-        // One look's figures may hold what was used a little earlier: never more than a tick.
-        if used * 100 < elapsed * BURNING {
+        if !self.watch.owes(time, Duration::from_nanos(used)) {
             return;
         }
+        self.watch.owed = Duration::ZERO;
+        (self.watch.pieces, self.watch.theirs) = (0, Duration::ZERO);
         self.watch.breath_until = Some(now + self.watch.breath);
         for entry in &mut self.entries {
             let mut burns = false;

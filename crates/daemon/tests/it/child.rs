@@ -17,6 +17,7 @@ fn plays_a_role() {
     };
     // Longer than a slow machine takes for any test.
     bound_this_process(300);
+    become_user();
     match role.as_str() {
         "burner" => burner(true),
         "bystander" => burner(false),
@@ -24,6 +25,9 @@ fn plays_a_role() {
         "survivor" => crate::puppet::survivor(),
         "reuse" => crate::reuse::reuse(),
         "daemon" => daemon(std::sync::Arc::new(Real)),
+        "gap" => crate::villain::gap(),
+        "ghost" => crate::villain::ghost(),
+        "lender" => crate::villain::lender(),
         "daemon that panics" => daemon(crate::faults::panics()),
         other => panic!("no role {other}"),
     }
@@ -38,9 +42,26 @@ fn bound_this_process(seconds: u32) {
     // SAFETY: plain calls with live arguments.
     unsafe {
         libc::alarm(seconds);
+        // As programs of other sessions are, which the kernel schedules as groups (autogroup): what one uses is not held against
+        // others, nor against the canaries.
+        libc::setsid();
         libc::setrlimit(libc::RLIMIT_RTTIME, &raw const limit);
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
+}
+
+/// Becomes the user `USER`, if one is named, for good.
+fn become_user() {
+    let Ok(user) = setting("USER").parse::<u32>() else {
+        return;
+    };
+    // SAFETY: plain calls; the library makes them for every thread.
+    let failed = unsafe {
+        libc::setgroups(0, std::ptr::null()) != 0
+            || libc::setresgid(user, user, user) != 0
+            || libc::setresuid(user, user, user) != 0
+    };
+    assert!(!failed, "{}", std::io::Error::last_os_error());
 }
 
 pub(crate) fn setting(name: &str) -> String {
@@ -58,7 +79,7 @@ pub(crate) fn pin(cpu: usize) {
 }
 
 /// Waits until the parent says so; returns the deadline it gives.
-fn wait_for_go() -> u64 {
+pub(crate) fn wait_for_go() -> u64 {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().parse().unwrap_or(0)
@@ -85,7 +106,7 @@ pub(crate) fn join() -> (Board, Vcpu) {
 fn daemon(machine: std::sync::Arc<dyn Machine>) {
     let config = upshift_daemon::Config {
         socket: PathBuf::from(setting("SOCKET")),
-        ..Default::default()
+        ..upshift_daemon::Config::parse(&setting("CONFIG")).unwrap()
     };
     let daemon = upshift_daemon::Daemon::builder(config).machine(machine);
     let _daemon = daemon.start().unwrap();

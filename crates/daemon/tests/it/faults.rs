@@ -95,6 +95,10 @@ impl Machine for Panics {
         panic!("a test: a scheduler panics");
     }
 
+    fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {
+        Real.lends_its_priority(tid)
+    }
+
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {
         Real.pidfd(pid)
     }
@@ -170,6 +174,11 @@ impl Machine for Flaky {
     fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64> {
         self.step()?;
         Real.cpu_time(clock)
+    }
+
+    fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {
+        self.step()?;
+        Real.lends_its_priority(tid)
     }
 
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {

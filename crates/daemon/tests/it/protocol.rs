@@ -41,7 +41,7 @@ pub(crate) fn connect(path: &Path) -> OwnedFd {
 }
 
 /// Sends a registration; the reason of the refusal, or the descriptors.
-fn register(
+pub(crate) fn register(
     socket: &OwnedFd,
     cpus: &[u32],
     threads: &[Thread],
@@ -95,7 +95,7 @@ fn threads_of_others_and_threads_that_roam_are_refused() {
     let _turn = turn();
     let path = socket("threads");
     let _daemon = Daemon::start(cooperative("threads")).unwrap();
-    let page = os::local_file().unwrap();
+    let (page, _view) = os::local_page().unwrap();
     let try_it = |cpus: &[u32], threads: &[Thread]| {
         register(&connect(&path), cpus, threads, &page).map(drop)
     };
@@ -144,7 +144,7 @@ fn pages_that_could_be_cut_are_refused_and_sealed_ones_cannot_be() {
     assert!(refused(&short));
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(refused(&file.into()));
-    let page = os::local_file().unwrap();
+    let (page, _view) = os::local_page().unwrap();
     register(&connect(&path), &[0], &[], &page).unwrap();
     assert!(rustix::fs::ftruncate(&page, 0).is_err());
     assert!(rustix::fs::ftruncate(&page, 8192).is_err());
@@ -157,7 +157,7 @@ fn the_global_page_cannot_be_made_writable() {
     let path = socket("global");
     let _daemon = Daemon::start(cooperative("global")).unwrap();
     let connection = connect(&path);
-    let fds = register(&connection, &[0], &[], &os::local_file().unwrap()).unwrap();
+    let fds = register(&connection, &[0], &[], &os::local_page().unwrap().0).unwrap();
     let global = &fds[0];
     let reopened = rustix::fs::open(
         format!("/proc/self/fd/{}", global.as_raw_fd()),
@@ -198,7 +198,7 @@ fn random_and_mutated_messages_are_refused_and_forgotten() {
     })
     .unwrap();
     let mut random = Random(0xf00d_f00d);
-    let page = os::local_file().unwrap();
+    let (page, _view) = os::local_page().unwrap();
     let mut valid = wire::buffer();
     let length = wire::encode_register(&mut valid, &[0, 1], &[worker(current_tid())]).unwrap();
     let start = Instant::now();
@@ -248,7 +248,7 @@ fn a_thousand_registrations_a_second_do_not_keep_others_out() {
     })
     .unwrap();
     let (start, mut welcome, mut refused) = (Instant::now(), 0, 0);
-    let page = os::local_file().unwrap();
+    let (page, _view) = os::local_page().unwrap();
     let mut slowest = Duration::ZERO;
     for round in 0..1000u32 {
         match register(&connect(&path), &[0], &[], &page) {

@@ -47,10 +47,14 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
         census(&path)["cpus"][0]["switches"].as_u64(),
     );
     assert_eq!(before.1, after.1);
-    // One look at the CPUs of the one elevated thread each 36 ms, however long that took on a loaded machine.
+    // One look at the CPUs of the one elevated thread each 36 ms, one at the CPUs that are there each 500 ms, however long that took
+    // on a loaded machine.
     let looks = began.elapsed().as_millis() as u64 / 36;
     let calls = after.0 - before.0;
-    assert!(calls <= looks + 3, "{calls} calls in {looks} looks");
+    assert!(
+        calls <= looks + looks / 13 + 4,
+        "{calls} calls in {looks} looks"
+    );
     assert!(
         !elevated_threads(sleeper.pid()).is_empty() && elevated_threads(burner.pid()).is_empty()
     );
@@ -166,8 +170,12 @@ fn strace_sees_waits_and_looks_only() {
         .iter()
         .filter(|call| call.starts_with("sched_set"))
         .count();
-    assert_eq!(sets, 0, "{log}");
-    // Waits; each 36 ms one file and one set of CPUs for the one elevated thread; the heartbeat.
-    let others = calls.iter().filter(|call| !call.starts_with("epoll"));
+    // Attaching may hold the daemon up for so long that the canary's watch or the guardian demotes everybody, once.
+    assert!(sets <= 4, "{log}");
+    // Waits, of the canaries and their watch too; each 36 ms one file and one set of CPUs for the one elevated thread; the heartbeat.
+    let waits = ["epoll", "futex", "restart_syscall"];
+    let others = calls
+        .iter()
+        .filter(|call| !waits.iter().any(|wait| call.starts_with(wait)));
     assert!(others.count() <= 60, "{log}");
 }

@@ -1,0 +1,235 @@
+//! What happens when a canary is silent; the states are drawn in `mod.rs`.
+//!
+//! **Who is a culprit.** Those who lend their priority: they sleep in a lock whose holder inherits it. And those on a silent CPU who
+//! have themselves used half of the second half of the silence. Their users are barred, for longer each time. If no culprit is
+//! found (a way nobody knows), all who were elevated where it helped to demote them are, for a second, as suspects; whoever
+//! goes on has the CPU for 100 ms of each 1.1 s.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use upshift_elevate::Tid;
+
+use crate::bars;
+use crate::canary::cage::Cage;
+use crate::canary::{PATIENCE, ROUND};
+use crate::roster::Hold;
+use crate::shared::Shared;
+
+/// How long a canary has to sing after what it is thought to suffer from was demoted.
+const GRACE: Duration = Duration::from_millis(10);
+
+/// How much of a turn may go into looking for culprits. The rest waits, demoted, for the next turn.
+const EXAMINATION: Duration = Duration::from_micros(500);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    stage: Stage,
+    /// The CPUs of the alarm under way.
+    silent: HashSet<usize>,
+    /// CPU time of threads on CPUs that have been silent for half of the patience, and when that was.
+    samples: HashMap<Tid, (u64, Instant)>,
+    suspects: Vec<Arc<Hold>>,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    Calm,
+    Local(Instant),
+    Global(Instant),
+    Examined {
+        left: VecDeque<Arc<Hold>>,
+        culprits: HashMap<u32, String>,
+        silence: Duration,
+    },
+    /// It is not ours; wait until all sing.
+    Foreign,
+}
+
+impl Alarm {
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Calm | Stage::Foreign)
+    }
+
+    /// One turn of the watch.
+    pub(super) fn step(&mut self, shared: &Shared, cages: &mut [Cage], now: Instant) {
+        match std::mem::take(&mut self.stage) {
+            Stage::Calm => self.listen(shared, cages, now),
+            Stage::Local(since) if self.all_sing(cages) => {
+                self.examine(shared, now, now - since);
+            }
+            Stage::Local(since) if now - since < GRACE => self.stage = Stage::Local(since),
+            Stage::Local(since) => {
+                self.suspects = shared.roster.holds(Hold::is_raised);
+                shared.roster.suspend(|_| true);
+                self.stage = Stage::Global(since);
+            }
+            Stage::Global(since) if self.all_sing(cages) => {
+                self.examine(shared, now, now - since);
+            }
+            Stage::Global(since) if now - since < 2 * GRACE => self.stage = Stage::Global(since),
+            Stage::Global(_) => {
+                shared.complain("foreign", || {
+                    let silent = &self.silent;
+                    format!(
+                        "ordinary programs do not run on the CPUs {silent:?}, with nobody elevated: something else is real-time there, or the machine stands still"
+                    )
+                });
+                self.finish(shared);
+                self.stage = Stage::Foreign;
+            }
+            Stage::Examined {
+                left,
+                culprits,
+                silence,
+            } => self.go_on(shared, left, culprits, silence, now),
+            Stage::Foreign => {
+                if cages.iter().all(Cage::sings) {
+                    cages.iter_mut().for_each(|cage| cage.ask(now));
+                } else {
+                    self.stage = Stage::Foreign;
+                }
+            }
+        }
+    }
+
+    fn all_sing(&self, cages: &[Cage]) -> bool {
+        let mut silent = cages.iter().filter(|cage| self.silent.contains(&cage.cpu));
+        silent.all(Cage::sings)
+    }
+
+    /// Asks those who have answered, and looks at the others.
+    fn listen(&mut self, shared: &Shared, cages: &mut [Cage], now: Instant) {
+        self.silent.clear();
+        let mut dubious = HashSet::new();
+        for cage in cages {
+            let silence = cage.silence(now);
+            if silence.is_zero() {
+                cage.ask(now);
+            } else if silence >= PATIENCE {
+                self.silent.insert(cage.cpu);
+            } else if silence >= PATIENCE / 2 {
+                dubious.insert(cage.cpu);
+            }
+        }
+        if self.silent.is_empty() || shared.roster.holds(Hold::is_raised).is_empty() {
+            self.sample(shared, &dubious, now);
+            return;
+        }
+        shared.counts.alarms.fetch_add(1, Relaxed);
+        let silent = &self.silent;
+        let here = |hold: &Hold| silent.contains(&hold.owner.cpu);
+        self.suspects = shared.roster.holds(|hold| here(hold) && hold.is_raised());
+        shared.roster.suspend(here);
+        self.stage = Stage::Local(now);
+    }
+
+    /// Notes the CPU time of whoever is elevated on CPUs of which the canary is late.
+    fn sample(&mut self, shared: &Shared, dubious: &HashSet<usize>, now: Instant) {
+        if dubious.is_empty() {
+            self.samples.clear();
+            return;
+        }
+        let here = |hold: &Hold| dubious.contains(&hold.owner.cpu) && hold.is_raised();
+        for hold in shared.roster.holds(here) {
+            if now.elapsed() > ROUND / 10 {
+                // Many: whoever is not sampled is a suspect like the others.
+                return;
+            }
+            if !self.samples.contains_key(&hold.tid)
+                && let Some(spent) = hold.cpu_time(shared.machine.as_ref())
+            {
+                self.samples.insert(hold.tid, (spent, now));
+            }
+        }
+    }
+
+    fn examine(&mut self, shared: &Shared, now: Instant, demoted: Duration) {
+        let suspects: HashSet<Tid> = self.suspects.iter().map(|hold| hold.tid).collect();
+        let may_be = |hold: &Hold| hold.is_raised() || suspects.contains(&hold.tid);
+        let lenders = shared.roster.holds(may_be);
+        let silence = ROUND + PATIENCE + demoted;
+        self.go_on(shared, lenders.into(), HashMap::new(), silence, now);
+    }
+
+    /// Looks for culprits for a while; with all looked at, the verdict.
+    fn go_on(
+        &mut self,
+        shared: &Shared,
+        mut left: VecDeque<Arc<Hold>>,
+        mut culprits: HashMap<u32, String>,
+        silence: Duration,
+        now: Instant,
+    ) {
+        while let Some(hold) = left.pop_front() {
+            if let Some(what) = self.offence(shared, &hold, now) {
+                let text = format!("thread {} of process {} {what}", hold.tid, hold.owner.pid);
+                culprits.entry(hold.owner.user).or_insert(text);
+            }
+            if now.elapsed() > EXAMINATION && !left.is_empty() {
+                self.stage = Stage::Examined {
+                    left,
+                    culprits,
+                    silence,
+                };
+                return;
+            }
+        }
+        self.judge(shared, &culprits, silence, now);
+        self.finish(shared);
+    }
+
+    fn offence(&self, shared: &Shared, hold: &Hold, now: Instant) -> Option<&'static str> {
+        let machine = shared.machine.as_ref();
+        if machine.lends_its_priority(hold.tid).unwrap_or(false) {
+            return Some("lends its priority through a lock");
+        }
+        let (before, at) = self.samples.get(&hold.tid)?;
+        let used = Duration::from_nanos(hold.cpu_time(machine)?.saturating_sub(*before));
+        (self.silent.contains(&hold.owner.cpu) && used * 2 > now.saturating_duration_since(*at))
+            .then_some("has used the CPU all the time")
+    }
+
+    fn judge(
+        &self,
+        shared: &Shared,
+        culprits: &HashMap<u32, String>,
+        silence: Duration,
+        now: Instant,
+    ) {
+        let until = |bar: Duration| format!("not elevated for {} s", bar.as_secs());
+        let mut verdicts = Vec::new();
+        for (&user, what) in culprits {
+            let bar = shared.bars.punish(user, now);
+            verdicts.push(format!("user {user} is {}: {what}", until(bar)));
+        }
+        if culprits.is_empty() {
+            let users: HashSet<u32> = self.suspects.iter().map(|hold| hold.owner.user).collect();
+            for user in users {
+                shared.bars.suspect(user, now);
+                verdicts.push(format!(
+                    "user {user} is {}: as a suspect",
+                    until(bars::FIRST)
+                ));
+            }
+        }
+        shared.complain("canary", || {
+            let (silent, ms) = (&self.silent, silence.as_millis());
+            let verdicts = verdicts.join("; ");
+            format!(
+                "ordinary programs did not run on the CPUs {silent:?} for up to {ms} ms. {verdicts}"
+            )
+        });
+    }
+
+    fn finish(&mut self, shared: &Shared) {
+        shared.roster.resume();
+        self.suspects.clear();
+        self.samples.clear();
+        self.stage = Stage::Calm;
+    }
+}

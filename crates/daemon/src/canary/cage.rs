@@ -1,0 +1,104 @@
+//! One CPU's canary: a thread that answers when it is asked.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use upshift_elevate::sys::CpuSet;
+
+use crate::canary::ROUND;
+use crate::shared::{CANARY, Shared};
+
+/// It needs next to nothing.
+const STACK: usize = 64 * 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Cage {
+    pub(super) cpu: usize,
+    nest: Arc<Nest>,
+    thread: Option<JoinHandle<()>>,
+    asked: Instant,
+    /// How often it was listened for since.
+    listened: u32,
+}
+
+#[derive(Debug, Default)]
+struct Nest {
+    questions: AtomicU64,
+    answered: AtomicU64,
+    ends: AtomicBool,
+}
+
+impl Cage {
+    pub(super) fn new(cpu: usize, shared: &Arc<Shared>) -> io::Result<Cage> {
+        let nest = Arc::new(Nest::default());
+        let (inside, shared) = (Arc::clone(&nest), Arc::clone(shared));
+        let thread = std::thread::Builder::new()
+            .name(format!("upshift-can{cpu}"))
+            .stack_size(STACK)
+            .spawn(move || inside.sing(cpu, &shared))?;
+        Ok(Cage {
+            cpu,
+            nest,
+            thread: Some(thread),
+            asked: Instant::now(),
+            listened: 0,
+        })
+    }
+
+    pub(super) fn ask(&mut self, now: Instant) {
+        self.asked = now;
+        self.listened = 0;
+        self.nest.questions.fetch_add(1, Release);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Whether it has answered the last question.
+    pub(super) fn sings(&self) -> bool {
+        self.nest.answered.load(Acquire) == self.nest.questions.load(Acquire)
+    }
+
+    /// For how long it has not answered: no longer than it was listened for, or a machine that stands still would be taken for
+    /// a canary that does. To be called each round.
+    pub(super) fn silence(&mut self, now: Instant) -> Duration {
+        if self.sings() {
+            return Duration::ZERO;
+        }
+        self.listened += 1;
+        let silence = now.saturating_duration_since(self.asked);
+        silence.min(ROUND * self.listened)
+    }
+}
+
+impl Drop for Cage {
+    fn drop(&mut self) {
+        self.nest.ends.store(true, Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Nest {
+    fn sing(&self, cpu: usize, shared: &Shared) {
+        let elevator = shared.elevator.as_ref();
+        let _own = elevator.map(|elevator| elevator.elevate_current(CANARY));
+        while !self.ends.load(Acquire) {
+            if rustix::thread::sched_getcpu() != cpu
+                && let Some(only) = CpuSet::only(cpu)
+            {
+                // Not while the CPU is away.
+                let _ = shared.sys.sched_setaffinity(0, &only);
+            }
+            self.answered.store(self.questions.load(Acquire), Release);
+            std::thread::park();
+        }
+    }
+}

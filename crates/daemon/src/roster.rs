@@ -1,0 +1,165 @@
+//! [`Roster`]: every thread of a client that is recorded with the elevator, on all CPUs, so that all of them can be demoted at
+//! once, whatever their schedulers do meanwhile.
+//!
+//! ```text
+//!   scheduler of a CPU:  set SCHED_FIFO ─▶ look whether it is suspended ─▶ if so, take that back
+//!   canary's watch:      suspend ─▶ set SCHED_OTHER
+//! ```
+//!
+//! Both orders are sequentially consistent, so a suspended thread ends in SCHED_OTHER whichever comes first. A thread leaves the
+//! roster before it is given back, under the lock under which it is demoted, so nothing is done to what is no longer held.
+//!
+//! Whoever demotes behind the back of the schedulers counts an *epoch*: they place their threads again when it changes.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+
+use upshift_elevate::{Elevated, Priority, Tid};
+
+use crate::machine::Machine;
+
+/// Of whom a thread is, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) pid: i32,
+    pub(crate) user: u32,
+    pub(crate) cpu: usize,
+}
+
+/// One recorded thread.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    number: u64,
+    pub(crate) tid: Tid,
+    pub(crate) owner: Owner,
+    guard: Elevated,
+    clock: Arc<OwnedFd>,
+    /// Whether its scheduler wants it in SCHED_FIFO.
+    raised: AtomicBool,
+    suspended: AtomicBool,
+}
+
+impl Hold {
+    /// The guard, for everything but SCHED_FIFO.
+    pub(crate) fn guard(&self) -> &Elevated {
+        self.raised.store(false, Relaxed);
+        &self.guard
+    }
+
+    /// Moves it to SCHED_FIFO at `priority`; `false`: it is suspended, and in SCHED_OTHER.
+    pub(crate) fn raise(&self, priority: Priority) -> io::Result<bool> {
+        if self.suspended.load(SeqCst) {
+            return Ok(false);
+        }
+        self.guard.set(priority)?;
+        self.raised.store(true, SeqCst);
+        if self.suspended.load(SeqCst) {
+            self.guard.set_fair()?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Whether its scheduler has raised it.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.raised.load(Acquire)
+    }
+
+    /// ns of CPU so far; `None` if it has ended.
+    pub(crate) fn cpu_time(&self, machine: &dyn Machine) -> Option<u64> {
+        machine.cpu_time(self.clock.as_fd()).ok()
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Roster {
+    holds: Mutex<HashMap<u64, Arc<Hold>>>,
+    next: AtomicU64,
+    count: AtomicUsize,
+    epoch: AtomicU64,
+    /// Woken when the first thread comes.
+    watch: OnceLock<Thread>,
+}
+
+impl Roster {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Hold>>> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a thread in.
+    pub(crate) fn add(&self, guard: Elevated, owner: Owner, clock: Arc<OwnedFd>) -> Arc<Hold> {
+        let hold = Arc::new(Hold {
+            number: self.next.fetch_add(1, Relaxed),
+            tid: guard.tid(),
+            owner,
+            guard,
+            clock,
+            raised: AtomicBool::new(false),
+            suspended: AtomicBool::new(false),
+        });
+        let mut holds = self.lock();
+        holds.insert(hold.number, Arc::clone(&hold));
+        let first = holds.len() == 1;
+        self.count.store(holds.len(), SeqCst);
+        drop(holds);
+        if first && let Some(watch) = self.watch.get() {
+            watch.unpark();
+        }
+        hold
+    }
+
+    /// Gives a thread back.
+    pub(crate) fn remove(&self, hold: &Hold) {
+        let mut holds = self.lock();
+        holds.remove(&hold.number);
+        self.count.store(holds.len(), SeqCst);
+        drop(holds);
+        // If that fails the elevator goes on trying, and the guardian does it in the end.
+        let _ = hold.guard.restore();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(SeqCst) == 0
+    }
+
+    /// The calling thread is woken when the roster is no longer empty.
+    pub(crate) fn is_watched_by_this_thread(&self) {
+        let _ = self.watch.set(std::thread::current());
+    }
+
+    /// Changes when somebody else than the schedulers has moved threads.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Acquire)
+    }
+
+    /// Those for which `which` holds.
+    pub(crate) fn holds(&self, which: impl Fn(&Hold) -> bool) -> Vec<Arc<Hold>> {
+        let holds = self.lock();
+        let chosen = holds.values().filter(|hold| which(hold));
+        chosen.map(Arc::clone).collect()
+    }
+
+    /// Demotes those for which `which` holds, until [`Roster::resume`].
+    pub(crate) fn suspend(&self, which: impl Fn(&Hold) -> bool) {
+        for hold in self.lock().values().filter(|hold| which(hold)) {
+            if !hold.suspended.swap(true, SeqCst) {
+                // It has ended, or there is nothing to demote.
+                let _ = hold.guard.set_fair();
+            }
+        }
+    }
+
+    /// Lets everybody be placed again.
+    pub(crate) fn resume(&self) {
+        for hold in self.lock().values() {
+            hold.suspended.store(false, SeqCst);
+        }
+        self.epoch.fetch_add(1, SeqCst);
+    }
+}
