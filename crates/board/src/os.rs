@@ -24,9 +24,11 @@ pub const DESCRIPTORS: usize = 1 + crate::layout::VCPUS;
 /// Descriptors that the kernel lets one packet carry (SCM_MAX_FD).
 const MOST_DESCRIPTORS: usize = 253;
 
-/// Seals of a local page: its length is fixed, and so are the seals.
+/// Seals of a local page: its length is fixed, only mappings made before can write, so nobody can punch a hole into it (reading
+/// it would have to wait for the puncher), and so are the seals.
 pub const LOCAL_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
+    .union(SealFlags::FUTURE_WRITE)
     .union(SealFlags::SEAL);
 
 /// Makes a memory file for a local page, the process's own view of it, and then the seals.

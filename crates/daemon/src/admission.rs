@@ -1,4 +1,7 @@
 //! Who may come in, and how often: counts and rates per user. Pure, with time passed in.
+//!
+//! **Kept places.** A quarter of everything that is limited for all users together is kept for those whom the configuration names,
+//! and half of that for root, so that strangers, however many users they are, do not keep those out.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -7,13 +10,44 @@ use crate::bucket::Bucket;
 use crate::config::Limits;
 
 /// Users of which something is remembered at most; who has nothing open is forgotten first.
-const USERS: usize = 1024;
+const USERS: usize = 2048;
+
+/// For whom places are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// The rest.
+    Anybody,
+    /// Users for whom there is a rule that lets them in.
+    Named,
+    /// The administrator.
+    Root,
+}
+
+impl Standing {
+    /// How many of `all` places may be taken when one of these comes.
+    pub(crate) fn of(self, all: usize) -> usize {
+        match self {
+            Standing::Anybody => all - all / 4,
+            Standing::Named => all - all / 8,
+            Standing::Root => all,
+        }
+    }
+}
+
+/// What a registration takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load<'a> {
+    pub(crate) threads: usize,
+    /// Of each vCPU.
+    pub(crate) cpus: &'a [usize],
+}
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limits: Limits,
     users: HashMap<u32, User>,
+    connections: usize,
     registrations: usize,
 }
 
@@ -21,6 +55,9 @@ pub(crate) struct Admission {
 struct User {
     connections: usize,
     registrations: usize,
+    threads: usize,
+    /// vCPUs on each CPU.
+    vcpus: HashMap<usize, usize>,
     rate: Bucket,
 }
 
@@ -29,46 +66,71 @@ impl Admission {
         Admission {
             limits,
             users: HashMap::new(),
+            connections: 0,
             registrations: 0,
         }
     }
 
-    /// A user connects; `false`: has too many connections.
-    pub(crate) fn connect(&mut self, user: u32, now: Instant) -> bool {
+    /// A user connects.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub(crate) fn connect(
+        &mut self,
+        user: u32,
+        standing: Standing,
+        now: Instant,
+    ) -> Result<(), String> {
+        if self.connections >= standing.of(self.limits.connections) {
+            return Err(format!(
+                "there are {} connections, as many as limits.connections allows for user {user}",
+                self.connections
+            ));
+        }
         if self.users.len() >= USERS {
             self.users
                 .retain(|_, it| it.connections > 0 || !it.rate.is_full(now));
         }
-        if self.users.len() >= USERS && !self.users.contains_key(&user) {
-            return false;
+        if self.users.len() >= USERS && standing == Standing::Anybody {
+            return Err(format!("{USERS} users have just been here: try again"));
         }
         let rate = self.limits.registrations_per_second;
-        let user = self.users.entry(user).or_insert_with(|| User {
+        let found = self.users.entry(user).or_insert_with(|| User {
             connections: 0,
             registrations: 0,
+            threads: 0,
+            vcpus: HashMap::new(),
             rate: Bucket::new(rate, rate, now),
         });
-        if user.connections >= self.limits.connections_per_user {
-            return false;
+        if found.connections >= self.limits.connections_per_user {
+            return Err(format!(
+                "user {user} has {} connections, as many as limits.connections_per_user allows",
+                found.connections
+            ));
         }
-        user.connections += 1;
-        true
+        found.connections += 1;
+        self.connections += 1;
+        Ok(())
     }
 
-    pub(crate) fn disconnect(&mut self, user: u32) {
-        if let Some(user) = self.users.get_mut(&user) {
+    /// A connection of a user is over; whether it has others.
+    pub(crate) fn disconnect(&mut self, user: u32) -> bool {
+        self.connections = self.connections.saturating_sub(1);
+        self.users.get_mut(&user).is_some_and(|user| {
             user.connections = user.connections.saturating_sub(1);
-        }
+            user.connections > 0
+        })
     }
 
-    /// A connected user registers, with so many threads.
+    /// A connected user registers.
     ///
     /// # Errors
     /// Why not, for people.
     pub(crate) fn register(
         &mut self,
         user: u32,
-        threads: usize,
+        standing: Standing,
+        load: Load<'_>,
         now: Instant,
     ) -> Result<(), String> {
         let limits = &self.limits;
@@ -81,35 +143,93 @@ impl Admission {
                 limits.registrations_per_second
             ));
         }
+        let Load { threads, cpus } = load;
         if threads > limits.threads {
             return Err(format!(
                 "{threads} threads are more than the {} of limits.threads",
                 limits.threads
             ));
         }
+        found.check_threads(user, threads, limits)?;
         if found.registrations >= limits.per_user {
             return Err(format!(
                 "user {user} has {} registrations, as many as limits.per_user allows",
                 limits.per_user
             ));
         }
-        if self.registrations >= limits.registrations {
+        if self.registrations >= standing.of(limits.registrations) {
             return Err(format!(
-                "there are {} registrations, as many as limits.registrations allows",
-                limits.registrations
+                "there are {} registrations, as many as limits.registrations allows for user {user}",
+                self.registrations
             ));
         }
+        for &cpu in cpus {
+            *found.vcpus.entry(cpu).or_default() += 1;
+        }
+        if let Some((cpu, _)) = found
+            .vcpus
+            .iter()
+            .find(|(_, many)| **many > limits.per_user)
+        {
+            let text = format!(
+                "user {user} has more vCPUs on CPU {cpu} than the {} of limits.per_user",
+                limits.per_user
+            );
+            found.leaves(cpus);
+            return Err(text);
+        }
         found.registrations += 1;
+        found.threads += threads;
         self.registrations += 1;
         Ok(())
     }
 
+    /// A registered user changes how many threads it has.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub(crate) fn change_threads(
+        &mut self,
+        user: u32,
+        added: usize,
+        removed: usize,
+    ) -> Result<(), String> {
+        if let Some(found) = self.users.get_mut(&user) {
+            found.check_threads(user, added, &self.limits)?;
+            found.threads = (found.threads + added).saturating_sub(removed);
+        }
+        Ok(())
+    }
+
     /// What [`Admission::register`] let in is over.
-    pub(crate) fn unregister(&mut self, user: u32) {
+    pub(crate) fn unregister(&mut self, user: u32, load: Load<'_>) {
         if let Some(user) = self.users.get_mut(&user) {
             user.registrations = user.registrations.saturating_sub(1);
+            user.threads = user.threads.saturating_sub(load.threads);
+            user.leaves(load.cpus);
         }
         self.registrations = self.registrations.saturating_sub(1);
+    }
+}
+
+impl User {
+    fn check_threads(&self, user: u32, more: usize, limits: &Limits) -> Result<(), String> {
+        if self.threads + more <= limits.threads_per_user {
+            return Ok(());
+        }
+        Err(format!(
+            "user {user} would have more threads than the {} of limits.threads_per_user",
+            limits.threads_per_user
+        ))
+    }
+
+    fn leaves(&mut self, cpus: &[usize]) {
+        for cpu in cpus {
+            if let Some(many) = self.vcpus.get_mut(cpu) {
+                *many = many.saturating_sub(1);
+            }
+        }
+        self.vcpus.retain(|_, many| *many > 0);
     }
 }
 
@@ -118,12 +238,19 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    const SOME: Load<'_> = Load {
+        threads: 1,
+        cpus: &[0],
+    };
+
     fn limits() -> Limits {
         Limits {
-            registrations: 3,
+            registrations: 4,
             per_user: 2,
+            connections: 8,
             connections_per_user: 3,
             threads: 4,
+            threads_per_user: 6,
             registrations_per_second: 10,
             ..Limits::default()
         }
@@ -133,53 +260,74 @@ mod tests {
     fn users_do_not_take_each_others_places() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
+        let connect = |admission: &mut Admission, user| {
+            admission.connect(user, Standing::Anybody, now).is_ok()
+        };
         for _ in 0..3 {
-            assert!(admission.connect(1, now));
+            assert!(connect(&mut admission, 1));
         }
-        assert!(!admission.connect(1, now));
-        assert!(admission.connect(2, now));
+        assert!(!connect(&mut admission, 1));
+        assert!(connect(&mut admission, 2));
         admission.disconnect(1);
-        assert!(admission.connect(1, now));
-        assert!(admission.register(1, 4, now).is_ok());
+        assert!(connect(&mut admission, 1));
+        let mut register = |user, threads, cpus: &[usize]| {
+            let load = Load { threads, cpus };
+            let outcome = admission.register(user, Standing::Anybody, load, now);
+            outcome.map_or_else(|text| text, |()| "in".to_string())
+        };
+        assert_eq!(register(1, 4, &[0]), "in");
+        assert!(register(1, 5, &[0]).contains("limits.threads"));
+        assert!(register(1, 3, &[0]).contains("threads_per_user"));
+        assert!(register(1, 1, &[0, 0]).contains("on CPU 0"));
+        assert_eq!(register(1, 1, &[0, 1]), "in");
+        assert!(register(1, 1, &[0]).contains("per_user"));
+        assert_eq!(register(2, 1, &[0]), "in");
+        assert!(register(2, 1, &[0]).contains("limits.registrations"));
+        admission.unregister(1, SOME);
+        assert!(admission.register(2, Standing::Anybody, SOME, now).is_ok());
+    }
+
+    #[test]
+    fn strangers_leave_places_for_the_named_and_these_for_root() {
+        let now = Instant::now();
+        let mut admission = Admission::new(limits());
+        for user in 0..6 {
+            assert!(
+                admission
+                    .connect(100 + user, Standing::Anybody, now)
+                    .is_ok()
+            );
+        }
+        assert!(admission.connect(200, Standing::Anybody, now).is_err());
+        assert!(admission.connect(7, Standing::Named, now).is_ok());
+        assert!(admission.connect(8, Standing::Named, now).is_err());
+        assert!(admission.connect(0, Standing::Root, now).is_ok());
+        for user in 0..3 {
+            let joined = admission.register(100 + user, Standing::Anybody, SOME, now);
+            assert!(joined.is_ok());
+        }
         assert!(
             admission
-                .register(1, 5, now)
-                .unwrap_err()
-                .contains("limits.threads")
+                .register(104, Standing::Anybody, SOME, now)
+                .is_err()
         );
-        assert!(admission.register(1, 1, now).is_ok());
-        assert!(
-            admission
-                .register(1, 1, now)
-                .unwrap_err()
-                .contains("per_user")
-        );
-        assert!(admission.register(2, 1, now).is_ok());
-        assert!(
-            admission
-                .register(2, 1, now)
-                .unwrap_err()
-                .contains("limits.registrations")
-        );
-        admission.unregister(1);
-        assert!(admission.register(2, 1, now).is_ok());
+        assert!(admission.register(0, Standing::Root, SOME, now).is_ok());
     }
 
     #[test]
     fn who_registers_all_the_time_has_to_wait() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
-        assert!(admission.connect(1, now));
+        let standing = Standing::Anybody;
+        assert!(admission.connect(1, standing, now).is_ok());
         for _ in 0..10 {
-            admission.register(1, 1, now).unwrap();
-            admission.unregister(1);
+            admission.register(1, standing, SOME, now).unwrap();
+            admission.unregister(1, SOME);
         }
-        assert!(admission.register(1, 1, now).unwrap_err().contains("wait"));
-        assert!(
-            admission
-                .register(1, 1, now + Duration::from_millis(101))
-                .is_ok()
-        );
+        let refused = admission.register(1, standing, SOME, now).unwrap_err();
+        assert!(refused.contains("wait"));
+        let later = now + Duration::from_millis(101);
+        assert!(admission.register(1, standing, SOME, later).is_ok());
     }
 
     #[test]
@@ -187,7 +335,7 @@ mod tests {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
         for user in 0..5000 {
-            assert!(admission.connect(user, now));
+            assert!(admission.connect(user, Standing::Anybody, now).is_ok());
             admission.disconnect(user);
         }
         assert!(admission.users.len() <= USERS);

@@ -11,6 +11,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use upshift_board::LEVELS;
 
+use crate::admission::Standing;
+
 /// What the daemon does, for whom, and within which limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -42,17 +44,21 @@ pub struct Config {
 pub struct Limits {
     /// Registrations of all users together.
     pub registrations: usize,
-    /// Registrations of one user.
+    /// Registrations of one user, and its vCPUs on one CPU.
     pub per_user: usize,
+    /// Open connections of all users together.
+    pub connections: usize,
     /// Open connections of one user, registered or not.
     pub connections_per_user: usize,
     /// Threads of one registration.
     pub threads: usize,
+    /// Threads of all registrations of one user.
+    pub threads_per_user: usize,
     /// New registrations of one user per second, after a burst of as many.
     pub registrations_per_second: u32,
     /// Rings of one doorbell per second, after a burst of a fiftieth.
     pub rings_per_second: u32,
-    /// Percent of a CPU that one dispatcher thread may use.
+    /// Percent of a CPU that all dispatcher threads on it may use together.
     pub dispatcher_percent: u32,
 }
 
@@ -61,8 +67,10 @@ impl Default for Limits {
         Limits {
             registrations: 256,
             per_user: 64,
+            connections: 1024,
             connections_per_user: 128,
             threads: 128,
+            threads_per_user: 1024,
             registrations_per_second: 50,
             rings_per_second: 10_000,
             dispatcher_percent: 20,
@@ -150,13 +158,27 @@ impl Config {
         file.check()
     }
 
-    /// The most urgent level of a user with these groups; `None`: may not register.
-    pub fn ceiling_of(&self, user: u32, groups: &[u32]) -> Option<u8> {
-        let matches = |rule: &&Rule| match rule.who {
+    /// How much of the daemon's room is kept free of others for a user with these groups.
+    pub(crate) fn standing_of(&self, user: u32, groups: &[u32]) -> Standing {
+        match self.rule_of(user, groups) {
+            _ if user == 0 => Standing::Root,
+            Some(Rule {
+                ceiling: Some(_), ..
+            }) => Standing::Named,
+            _ => Standing::Anybody,
+        }
+    }
+
+    fn rule_of(&self, user: u32, groups: &[u32]) -> Option<&Rule> {
+        self.rules.iter().find(|rule| match rule.who {
             Who::User(rule) => rule == user,
             Who::Group(rule) => groups.contains(&rule),
-        };
-        match self.rules.iter().find(matches) {
+        })
+    }
+
+    /// The most urgent level of a user with these groups; `None`: may not register.
+    pub fn ceiling_of(&self, user: u32, groups: &[u32]) -> Option<u8> {
+        match self.rule_of(user, groups) {
             Some(rule) => rule.ceiling,
             None => Some(self.ceiling),
         }
@@ -249,7 +271,17 @@ impl File {
         }
         config.limits = self.limits;
         within("limits.registrations", config.limits.registrations, 1, 4096)?;
+        within("limits.per_user", config.limits.per_user, 1, 4096)?;
+        let limits = &config.limits;
+        within("limits.connections", limits.connections, 1, 16_384)?;
+        within(
+            "limits.connections_per_user",
+            limits.connections_per_user,
+            1,
+            16_384,
+        )?;
         within("limits.threads", config.limits.threads, 1, 512)?;
+        within("limits.threads_per_user", limits.threads_per_user, 1, 8192)?;
         within(
             "limits.registrations_per_second",
             config.limits.registrations_per_second,
@@ -361,6 +393,8 @@ mod tests {
             ("[[rule]]\nuser = 3", "either `ceiling"),
             ("group = \"no such group\"", "create it"),
             ("[limits]\nthreads = 0", "1 to 512"),
+            ("[limits]\nper_user = 0", "1 to 4096"),
+            ("[limits]\nconnections_per_user = 0", "1 to"),
             ("quantum_us = 3", "200 to"),
         ] {
             let error = Config::parse(text).unwrap_err();

@@ -2,7 +2,7 @@
 //! so that tests make chosen ones fail.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
@@ -19,6 +19,12 @@ pub trait Machine: Send + Sync + fmt::Debug {
     fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64>;
     /// Whether the thread waits for a lock whose holder inherits its priority (FUTEX_LOCK_PI and its kin).
     fn lends_its_priority(&self, tid: i32) -> io::Result<bool>;
+    /// The directory of a process in `/proc`.
+    fn process(&self, pid: i32) -> io::Result<OwnedFd>;
+    /// Real, effective, saved and file system user of the process with this directory.
+    fn users(&self, process: BorrowedFd<'_>) -> io::Result<[u32; 4]>;
+    /// Its effective user: as `users`, for a twentieth of the time.
+    fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32>;
     /// A descriptor that becomes readable when the process ends.
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd>;
     /// A new doorbell.
@@ -67,6 +73,31 @@ impl Machine for Real {
             ))
     }
 
+    fn process(&self, pid: i32) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(
+            format!("/proc/{pid}"),
+            flags,
+            Mode::empty(),
+        )?)
+    }
+
+    fn users(&self, process: BorrowedFd<'_>) -> io::Result<[u32; 4]> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let status = rustix::fs::openat(process, "status", flags, Mode::empty())?;
+        let mut text = String::new();
+        std::fs::File::from(status).read_to_string(&mut text)?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let users = line.into_iter().flat_map(str::split_ascii_whitespace);
+        let users: Vec<u32> = users.filter_map(|user| user.parse().ok()).collect();
+        <[u32; 4]>::try_from(users).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32> {
+        // The kernel takes it from the process at each call, whoever may read its files.
+        Ok(rustix::fs::fstat(process)?.st_uid)
+    }
+
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {
         let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
@@ -77,8 +108,8 @@ impl Machine for Real {
     }
 
     fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
-        // Files that cannot be sealed have no seals to ask for. With these the length is fixed for ever, so reading the page
-        // cannot fault.
+        // Files that cannot be sealed have no seals to ask for. With these the length is fixed for ever and no hole can be punched,
+        // so reading the page cannot fault, and waits for nobody.
         let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| io::ErrorKind::InvalidInput)?;
         let length = rustix::fs::fstat(file)?.st_size;
         if !seals.contains(LOCAL_SEALS) || length != LOCAL_BYTES as i64 {

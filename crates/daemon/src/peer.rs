@@ -27,7 +27,8 @@ impl Peer {
             Ok(pidfd) => pidfd,
             Err(_) => machine.pidfd(pid)?,
         };
-        let mut groups = peer_groups(socket).unwrap_or_default();
+        // Without them a rule that denies a group would not be kept.
+        let mut groups = peer_groups(socket)?;
         groups.push(group);
         Ok(Peer {
             pid,
@@ -71,22 +72,36 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// The kernel's bound on the groups of a process.
+const MOST_GROUPS: usize = 65_536;
+
 fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
-    let mut groups = vec![0u32; 256];
-    let mut length = (groups.len() * size_of::<u32>()) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into a live buffer.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERGROUPS,
-            groups.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
+    let mut groups = vec![0u32; 64];
+    loop {
+        let mut length = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes into a live buffer.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let count = length as usize / size_of::<u32>();
+        if result == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // Then it has said how much room it needs.
+        if error.raw_os_error() != Some(libc::ERANGE)
+            || count <= groups.len()
+            || count > MOST_GROUPS
+        {
+            return Err(error);
+        }
+        groups.resize(count, 0);
     }
-    groups.truncate(length as usize / size_of::<u32>());
-    Ok(groups)
 }

@@ -9,11 +9,13 @@
 //! * vCPUs of equal potential form a *class*. The least urgent class has band 0: its threads keep their own policies and
 //!   share what is left, with each other and with everybody else on the machine. Each class above is elevated, one band
 //!   higher than the next. A CPU with one class elevates nobody.
+//! * Elevation takes from everybody on the CPU, registered or not. So a vCPU is elevated only if somebody of *another user* is less
+//!   urgent, unless its user is trusted with that: a process of one's own, less urgent for the purpose, makes no contest.
 //! * If the configuration gives *bystanders* (programs that are not registered) a level, they count as a class that is
 //!   always there: vCPUs more urgent than it are elevated, those at or below it are not.
 //! * The thresholds of a [`Standing`] are the levels between which a vCPU may move without changing the order.
 //!
-//! O(n²) comparisons of bytes for the n vCPUs of one CPU, no allocation beyond the result's.
+//! O(n) for the n vCPUs of one CPU, no allocation beyond the result's: levels are few, so they are counted first.
 
 use upshift_board::{NOTHING, Standing};
 
@@ -27,71 +29,138 @@ pub(crate) struct Entrant {
     pub(crate) potential: u8,
     /// What it could run now; [`NOTHING`]: it sleeps.
     pub(crate) runnable: u8,
+    /// Of which user it is.
+    pub(crate) user: u32,
+    /// Whether it is elevated above programs of its own user, too.
+    pub(crate) trusted: bool,
+}
+
+/// What there is on one CPU, by level.
+struct Field {
+    /// Bit L: somebody has potential L.
+    present: u64,
+    /// Bit L: two or more have.
+    crowded: u64,
+    /// The most urgent level that could run now.
+    best: u8,
+    entrants: usize,
+    bystanders: Option<u8>,
+    /// By level: whose vCPUs are less urgent than it.
+    below: [Users; NOTHING as usize],
+}
+
+/// Users of some vCPUs, as far as it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Users {
+    None,
+    One(u32),
+    Several,
+}
+
+impl Users {
+    fn and(self, other: Users) -> Users {
+        match (self, other) {
+            (Users::None, users) | (users, Users::None) => users,
+            (Users::One(a), Users::One(b)) if a == b => self,
+            _ => Users::Several,
+        }
+    }
+
+    fn has_other_than(self, user: u32) -> bool {
+        match self {
+            Users::None => false,
+            Users::One(one) => one != user,
+            Users::Several => true,
+        }
+    }
 }
 
 /// Standing of each entrant, in their order.
 pub(crate) fn rank(entrants: &[Entrant], bystanders: Option<u8>, standings: &mut Vec<Standing>) {
-    standings.clear();
-    standings.extend((0..entrants.len()).map(|index| standing(entrants, index, bystanders)));
-}
-
-fn standing(entrants: &[Entrant], index: usize, bystanders: Option<u8>) -> Standing {
-    let own = entrants[index];
-    let others = || {
-        let levels = entrants.iter().map(|entrant| entrant.potential);
-        let levels = levels.enumerate().filter(move |&(at, _)| at != index);
-        levels
-            .map(|(_, level)| level)
-            .filter(|&level| level < NOTHING)
-            .chain(bystanders)
+    let mut field = Field {
+        present: 0,
+        crowded: 0,
+        best: NOTHING,
+        entrants: entrants.len(),
+        bystanders,
+        below: [Users::None; NOTHING as usize],
     };
-    let outranked = entrants
-        .iter()
-        .any(|other| other.runnable < own.runnable.min(own.potential));
-    if own.potential >= NOTHING {
-        // Whoever is not alone says so when he appears.
-        let alone = entrants.len() == 1 && bystanders.is_none();
-        return Standing {
-            rise: if alone { 0 } else { NOTHING },
-            outranked,
-            ..Standing::ALONE
-        };
-    }
-    let level = own.potential;
-    let (rise, fall) = if others().any(|other| other == level) {
-        (level, level)
-    } else {
-        let above = others().filter(|&other| other < level).max();
-        let below = others().filter(|&other| other > level).min();
-        (
-            above.map_or(0, |above| above + 1),
-            below.map_or(NOTHING, |below| below - 1),
-        )
-    };
-    Standing {
-        rise,
-        // An absent vCPU competes with nobody.
-        fall,
-        band: band(entrants, level, bystanders),
-        outranked,
-    }
-}
-
-/// How many classes lie below `level`, bystanders included, within [`BANDS`].
-fn band(entrants: &[Entrant], level: u8, bystanders: Option<u8>) -> u8 {
-    if bystanders.is_some_and(|bystanders| level >= bystanders) {
-        return 0;
-    }
-    let mut below = 0u64;
+    let mut users = field.below;
     for entrant in entrants {
-        let other = entrant.potential;
-        let counts = bystanders.is_none_or(|bystanders| other < bystanders);
-        if other > level && other < NOTHING && counts {
-            below |= 1 << other;
+        if let Some(users) = users.get_mut(usize::from(entrant.potential)) {
+            *users = users.and(Users::One(entrant.user));
         }
     }
-    let classes = below.count_ones() as u8 + u8::from(bystanders.is_some());
-    classes.min(BANDS)
+    for level in (1..users.len()).rev() {
+        field.below[level - 1] = field.below[level].and(users[level]);
+    }
+    let potentials = entrants.iter().map(|entrant| entrant.potential);
+    for level in potentials.chain(bystanders).filter(|&it| it < NOTHING) {
+        field.crowded |= field.present & 1 << level;
+        field.present |= 1 << level;
+    }
+    field.best = entrants
+        .iter()
+        .map(|it| it.runnable)
+        .min()
+        .unwrap_or(NOTHING);
+    standings.clear();
+    standings.extend(entrants.iter().map(|entrant| field.standing(entrant)));
+}
+
+impl Field {
+    fn standing(&self, own: &Entrant) -> Standing {
+        let level = own.potential;
+        let outranked = self.best < own.runnable.min(level);
+        if level >= NOTHING {
+            // Whoever is not alone says so when he appears.
+            let alone = self.entrants == 1 && self.bystanders.is_none();
+            return Standing {
+                rise: if alone { 0 } else { NOTHING },
+                outranked,
+                ..Standing::ALONE
+            };
+        }
+        let bit = 1u64 << level;
+        let (rise, fall) = if self.crowded & bit != 0 {
+            (level, level)
+        } else {
+            let above = self.present & (bit - 1);
+            let below = self.present & !(bit | (bit - 1));
+            (
+                (u64::BITS - above.leading_zeros()) as u8,
+                (below.trailing_zeros() as u8 - u8::from(below != 0)).min(NOTHING),
+            )
+        };
+        Standing {
+            rise,
+            // An absent vCPU competes with nobody.
+            fall,
+            band: if self.may_rise(own) {
+                self.band(level)
+            } else {
+                0
+            },
+            outranked,
+        }
+    }
+
+    fn may_rise(&self, own: &Entrant) -> bool {
+        let below = self.below[usize::from(own.potential)];
+        own.trusted || self.bystanders.is_some() || below.has_other_than(own.user)
+    }
+
+    /// How many classes lie below `level`, bystanders included, within [`BANDS`].
+    fn band(&self, level: u8) -> u8 {
+        let below = self.present & !(1u64 << level | ((1u64 << level) - 1));
+        let classes = match self.bystanders {
+            Some(bystanders) if level >= bystanders => 0,
+            // Those at or below the bystanders are one class with them.
+            Some(bystanders) => (below & ((1 << bystanders) - 1)).count_ones() + 1,
+            None => below.count_ones(),
+        };
+        classes.min(u32::from(BANDS)) as u8
+    }
 }
 
 /// The entrant to run: of the most urgent runnable ones that which comes first from `turn` on, cyclically.
@@ -115,6 +184,17 @@ mod tests {
         Entrant {
             potential: level,
             runnable: level,
+            user: 0,
+            trusted: true,
+        }
+    }
+
+    /// Of a user who is not trusted.
+    fn of(user: u32, level: u8) -> Entrant {
+        Entrant {
+            user,
+            trusted: false,
+            ..awake(level)
         }
     }
 
@@ -122,6 +202,7 @@ mod tests {
         Entrant {
             potential: level,
             runnable: NOTHING,
+            ..awake(level)
         }
     }
 
@@ -167,6 +248,26 @@ mod tests {
     }
 
     #[test]
+    fn nobody_rises_by_a_contest_with_itself() {
+        let bands = |entrants: &[Entrant]| {
+            let standings = ranked(entrants, None);
+            standings.iter().map(|it| it.band).collect::<Vec<_>>()
+        };
+        assert_eq!(bands(&[of(7, 40), of(7, 63)]), [0, 0]);
+        assert_eq!(bands(&[of(7, 40), of(8, 63)]), [1, 0]);
+        assert_eq!(bands(&[of(7, 40), of(8, 40), of(7, 63)]), [0, 1, 0]);
+        assert_eq!(
+            bands(&[of(7, 2), of(7, 5), of(8, 9), of(8, 60)]),
+            [3, 2, 0, 0]
+        );
+        let trusted = Entrant {
+            trusted: true,
+            ..of(7, 40)
+        };
+        assert_eq!(bands(&[trusted, of(7, 63)]), [1, 0]);
+    }
+
+    #[test]
     fn bystanders_count_as_a_class() {
         let standings = ranked(&[awake(2)], Some(32));
         assert_eq!((standings[0].band, standings[0].fall), (1, 31));
@@ -205,6 +306,15 @@ mod tests {
             .prop_map(|(level, sleeps)| if sleeps { asleep(level) } else { awake(level) })
     }
 
+    /// The same, of three users who are not trusted.
+    fn of_somebody() -> impl Strategy<Value = Entrant> {
+        (entrant(), 0..3u32).prop_map(|(it, user)| Entrant {
+            user,
+            trusted: false,
+            ..it
+        })
+    }
+
     proptest! {
         #[test]
         fn bands_follow_the_levels(
@@ -235,7 +345,7 @@ mod tests {
         /// The promise behind the thresholds: within them, nobody's band changes.
         #[test]
         fn who_stays_within_its_thresholds_changes_nobody(
-            entrants in prop::collection::vec(entrant(), 1..12),
+            entrants in prop::collection::vec(prop_oneof![entrant(), of_somebody()], 1..12),
             bystanders in prop::option::of(0u8..64),
             which in any::<prop::sample::Index>(),
             level in 0..64u8,
@@ -244,7 +354,11 @@ mod tests {
             let before = ranked(&entrants, bystanders);
             if !before[index].wants_ring(level) {
                 let mut moved = entrants.clone();
-                moved[index] = awake(level);
+                moved[index] = Entrant {
+                    potential: level,
+                    runnable: level,
+                    ..moved[index]
+                };
                 let after = ranked(&moved, bystanders);
                 for (x, y) in before.iter().zip(&after) {
                     prop_assert_eq!(x.band, y.band);

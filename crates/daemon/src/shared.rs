@@ -30,6 +30,10 @@ pub(crate) const WATCH: Priority = Priority::of::<47>();
 /// How long the daemon may be without a sign of life before the guardian demotes everybody: as long as the canary of a CPU.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 
+/// What each of the daemon's threads limits itself to: so much work in so much time.
+pub(crate) const BUDGET: Duration = Duration::from_millis(4);
+pub(crate) const WINDOW: Duration = Duration::from_millis(20);
+
 /// How often the same complaint may be printed.
 const COMPLAINT: Duration = Duration::from_secs(10);
 
@@ -49,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) roster: Roster,
     /// Users that are not elevated for a while.
     pub(crate) bars: Bars,
+    /// Users whose dispatchers are not, because they used too much.
+    pub(crate) overdrafts: Bars,
     complaints: Mutex<HashMap<&'static str, Instant>>,
 }
 
@@ -84,6 +90,7 @@ impl Shared {
             counts: Counts::default(),
             roster: Roster::default(),
             bars: Bars::default(),
+            overdrafts: Bars::default(),
             complaints: Mutex::default(),
         }
     }

@@ -16,15 +16,17 @@
 //! |---|---|
 //! | `requests.rs` | what a message means, and the answer |
 //! | `session.rs` | one registration |
+//! | `census.rs` | the answers that take memory |
 //! | `closer.rs` | closing what came from clients, which may take long |
 //! | `slots.rs` | words of the global page |
 
+mod census;
 mod closer;
 mod requests;
 mod session;
 mod slots;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -37,23 +39,20 @@ use rustix::net::{RecvFlags, Shutdown, SocketFlags};
 use rustix::time::ClockId;
 use upshift_board::wire;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Load};
 use crate::canary::Watch;
 use crate::cpu::{Command, CpuScheduler, Latch};
 use crate::listen::Listener;
 use crate::peer::Peer;
-use crate::shared::{DAEMON, Shared};
+use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
+use census::Censuses;
 use closer::Closer;
 pub(crate) use session::Session;
 use slots::Slots;
 
 /// The sign of life.
 const HEARTBEAT: Duration = Duration::from_millis(500);
-
-/// The thread's own limit: so much of so much.
-const BUDGET: Duration = Duration::from_millis(4);
-const WINDOW: Duration = Duration::from_millis(20);
 
 /// How long a scheduler may take to give threads back before the answer goes out without it.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -80,8 +79,9 @@ pub(crate) struct Control {
     schedulers: HashMap<usize, CpuScheduler>,
     /// There from the first registration on, if anybody is elevated at all.
     watch: Option<Watch>,
-    /// Threads that belong to some session.
-    claimed: HashSet<i32>,
+    censuses: Censuses,
+    /// Threads that belong to some session, and the key of its connection.
+    claimed: HashMap<i32, u64>,
     pub(crate) started: Instant,
     closer: Closer,
     window: (Instant, Duration),
@@ -123,7 +123,8 @@ impl Control {
             slots: Slots::new(),
             schedulers: HashMap::new(),
             watch: None,
-            claimed: HashSet::new(),
+            censuses: Censuses::default(),
+            claimed: HashMap::new(),
             started: Instant::now(),
             closer,
             window: (Instant::now(), Duration::ZERO),
@@ -216,11 +217,8 @@ impl Control {
             Ok(peer) => peer,
             Err(error) => return Err((socket, error)),
         };
-        if !self.admission.connect(peer.user, Instant::now()) {
-            let text = format!(
-                "user {} has as many as limits.connections_per_user allows",
-                peer.user
-            );
+        let standing = self.shared.config.standing_of(peer.user, &peer.groups);
+        if let Err(text) = self.admission.connect(peer.user, standing, Instant::now()) {
             return Err((socket, io::Error::other(text)));
         }
         let key = self.next;
@@ -294,7 +292,9 @@ impl Control {
             if let Some(session) = connection.session.take() {
                 self.end_session(session, connection.peer.user);
             }
-            self.admission.disconnect(connection.peer.user);
+            if !self.admission.disconnect(connection.peer.user) {
+                self.censuses.forget(connection.peer.user);
+            }
             // At once, however long closing takes.
             let _ = rustix::net::shutdown(&connection.socket, Shutdown::Both);
             self.close(vec![connection.socket]);
@@ -327,7 +327,12 @@ impl Control {
             });
         }
         self.slots.free(session.slot, session.vcpus.len());
-        self.admission.unregister(user);
+        let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
+        let load = Load {
+            threads: session.threads(),
+            cpus: &cpus,
+        };
+        self.admission.unregister(user, load);
     }
 
     /// The scheduler of `cpu`, started if need be.

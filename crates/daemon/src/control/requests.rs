@@ -2,7 +2,7 @@
 //!
 //! Nothing a process says of its threads is believed: a thread is accepted if the kernel lists it under the process that has
 //! connected, if that process still lives afterwards, if no other registration has it, and if it is pinned to the CPU of its
-//! vCPU and to no other. A page is accepted if its seals fix its length.
+//! vCPU and to no other. A page is accepted if its seals fix its length and forbid holes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags};
 use upshift_board::wire::{self, Cpus, Reason, Reply, Request, Thread, Threads, Tids, WireError};
 use upshift_elevate::sys::CpuSet;
 
+use crate::admission::{Load, Standing};
 use crate::bucket::Bucket;
 use crate::control::session::{Session, SessionThread, SessionVcpu};
 use crate::control::{Control, PATIENCE};
@@ -21,6 +22,16 @@ use crate::cpu::{Charge, Command, Entry, Latch, Tally};
 use crate::listen::command_of;
 use crate::roster::Owner;
 use crate::status;
+
+/// Whose registration it is, and what it may have.
+#[derive(Clone, Copy)]
+struct Who {
+    key: u64,
+    pid: i32,
+    user: u32,
+    ceiling: u8,
+    standing: Standing,
+}
 
 /// Why a request is not done.
 struct Refusal(Reason, String);
@@ -133,24 +144,45 @@ impl Control {
                 format!("user {user} may not register: a rule of the configuration denies it"),
             );
         };
-        if let Err(text) = self.admission.register(user, threads.len(), Instant::now()) {
+        let groups = &connection.peer.groups;
+        let standing = self.shared.config.standing_of(user, groups);
+        let who = Who {
+            key,
+            pid,
+            user,
+            ceiling,
+            standing,
+        };
+        let places: Vec<usize> = cpus.iter().map(|cpu| cpu as usize).collect();
+        let load = Load {
+            threads: threads.len(),
+            cpus: &places,
+        };
+        let now = Instant::now();
+        if let Err(text) = self.admission.register(user, standing, load, now) {
             return refuse(Reason::Limit, text);
         }
-        let admitted = self.check_and_join(key, (pid, user, ceiling), cpus, threads, fds);
+        let admitted = self.check_and_join(who, &places, threads, fds);
         if admitted.is_err() {
-            self.admission.unregister(user);
+            self.admission.unregister(user, load);
         }
         admitted
     }
 
     fn check_and_join(
         &mut self,
-        key: u64,
-        (pid, user, ceiling): (i32, u32, u8),
-        cpus: Cpus<'_>,
+        who: Who,
+        cpus: &[usize],
         threads: Threads<'_>,
         fds: &[OwnedFd],
     ) -> Outcome<(Session, Vec<OwnedFd>)> {
+        let Who {
+            key,
+            pid,
+            user,
+            ceiling,
+            standing,
+        } = who;
         let [file] = fds else {
             let text = "a registration comes with one descriptor, its page";
             return refuse(Reason::Page, text);
@@ -159,7 +191,7 @@ impl Control {
         let page = match machine.local_page(file.as_fd()) {
             Ok(page) => Arc::new(page),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                let text = "the page is not a memory file of 4096 bytes sealed against shrinking, growing and sealing";
+                let text = "the page is not a memory file of 4096 bytes sealed against shrinking, growing, future writing and sealing";
                 return refuse(Reason::Page, text);
             }
             Err(error) => {
@@ -169,7 +201,6 @@ impl Control {
                 );
             }
         };
-        let cpus: Vec<usize> = cpus.iter().map(|cpu| cpu as usize).collect();
         if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= self.shared.cpus) {
             let text = format!(
                 "there is no CPU {cpu}: they are numbered 0 to {}",
@@ -178,14 +209,14 @@ impl Control {
             return refuse(Reason::Cpu, text);
         }
         self.forget_ended(threads);
-        let charges = self.check_threads(key, (pid, user), threads, &cpus)?;
+        let charges = self.check_threads(key, (pid, user), threads, cpus)?;
         let failed =
             |what: &'static str| move |error| Refusal(Reason::Failed, format!("{what}: {error}"));
         let bells = cpus.iter().map(|_| machine.doorbell());
         let doorbells: Vec<OwnedFd> = bells
             .collect::<Result<_, _>>()
             .map_err(failed("no doorbell"))?;
-        for &cpu in &cpus {
+        for &cpu in cpus {
             self.scheduler(cpu).map_err(failed("no scheduler"))?;
         }
         self.watch().map_err(failed("no canary"))?;
@@ -193,7 +224,8 @@ impl Control {
         let copies: Vec<OwnedFd> = copies
             .collect::<Result<_, _>>()
             .map_err(failed("no descriptor"))?;
-        let Some(slot) = self.slots.take(cpus.len()) else {
+        let process = self.check_user(pid, user)?;
+        let Some(slot) = self.slots.take(cpus.len(), standing) else {
             return refuse(Reason::Limit, "no room for so many vCPUs on the board");
         };
         let mut session = Session {
@@ -208,11 +240,11 @@ impl Control {
         self.next_session = self.next_session.wrapping_add(1);
         let mut by_vcpu: Vec<Vec<Charge>> = cpus.iter().map(|_| Vec::new()).collect();
         for (thread, charge) in charges {
-            self.claimed.insert(thread.tid);
+            self.claimed.insert(thread.tid, key);
             by_vcpu[usize::from(thread.vcpu)].push(charge);
         }
         for (index, ((cpu, charges), doorbell)) in
-            cpus.into_iter().zip(by_vcpu).zip(copies).enumerate()
+            cpus.iter().copied().zip(by_vcpu).zip(copies).enumerate()
         {
             let tally = Arc::new(Tally::default());
             let threads = charges.iter().map(|charge| SessionThread {
@@ -229,6 +261,8 @@ impl Control {
             let entry = Entry {
                 pid,
                 user,
+                trusted: standing > Standing::Anybody,
+                process: Arc::clone(&process),
                 index,
                 slot: slot + index,
                 ceiling,
@@ -249,28 +283,28 @@ impl Control {
     /// Of threads that are to be registered, forgets those of other registrations that had the same numbers and have ended.
     fn forget_ended(&mut self, threads: Threads<'_>) {
         for tid in threads.iter().map(|thread| thread.tid) {
-            if !self.claimed.contains(&tid) {
+            let Some(&key) = self.claimed.get(&tid) else {
+                continue;
+            };
+            let Some(connection) = self.connections.get_mut(&key) else {
+                continue;
+            };
+            let (pid, user) = (connection.peer.pid, connection.peer.user);
+            let clock = self.shared.machine.thread_clock(pid, tid);
+            if !clock.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
                 continue;
             }
-            let machine = self.shared.machine.as_ref();
-            let sessions = self.connections.values_mut().filter_map(|it| {
-                let pid = it.peer.pid;
-                Some((pid, it.session.as_mut()?))
-            });
-            for (pid, session) in sessions {
-                for vcpu in &mut session.vcpus {
-                    let is_it = |thread: &SessionThread| thread.tid == tid;
-                    let gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
-                    if !vcpu.threads.iter().any(is_it)
-                        || !machine.thread_clock(pid, tid).is_err_and(gone)
-                    {
-                        continue;
-                    }
-                    vcpu.threads.retain(|thread| !is_it(thread));
-                    self.claimed.remove(&tid);
-                    if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
-                        scheduler.tell(Command::Gone(vcpu.slot, tid, Latch::default()));
-                    }
+            for vcpu in connection.session.iter_mut().flat_map(|it| &mut it.vcpus) {
+                let before = vcpu.threads.len();
+                vcpu.threads.retain(|thread| thread.tid != tid);
+                if vcpu.threads.len() == before {
+                    continue;
+                }
+                self.claimed.remove(&tid);
+                // Fewer threads are never too many.
+                let _ = self.admission.change_threads(user, 0, 1);
+                if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
+                    scheduler.tell(Command::Gone(vcpu.slot, tid, Latch::default()));
                 }
             }
         }
@@ -287,7 +321,8 @@ impl Control {
         let mut charges: Vec<(Thread, Charge)> = Vec::with_capacity(threads.len());
         for thread in threads.iter() {
             let tid = thread.tid;
-            if self.claimed.contains(&tid) || charges.iter().any(|(other, _)| other.tid == tid) {
+            if self.claimed.contains_key(&tid) || charges.iter().any(|(other, _)| other.tid == tid)
+            {
                 let text = format!("thread {tid} is registered already");
                 return refuse(Reason::Thread, text);
             }
@@ -337,6 +372,27 @@ impl Control {
         Ok(charges)
     }
 
+    /// Whether the process is still of the user that has connected: it may have become another's by executing a program with the
+    /// set-user-id bit, while a child holds its connection.
+    fn check_user(&self, pid: i32, user: u32) -> Outcome<Arc<OwnedFd>> {
+        let machine = self.shared.machine.as_ref();
+        let process = machine.process(pid);
+        let users = process.and_then(|it| Ok((machine.users(it.as_fd())?, it)));
+        match users {
+            Ok((users, process)) if users.iter().all(|&it| it == user) => Ok(Arc::new(process)),
+            Ok((users, _)) => refuse(
+                Reason::Forbidden,
+                format!(
+                    "process {pid} runs as the users {users:?}, and user {user} has connected: connect and register as one user"
+                ),
+            ),
+            Err(error) => refuse(
+                Reason::Failed,
+                format!("process {pid} cannot be looked at: {error}"),
+            ),
+        }
+    }
+
     fn lives(&self, key: u64) -> bool {
         let Some(connection) = self.connections.get(&key) else {
             return false;
@@ -362,6 +418,10 @@ impl Control {
         let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
         self.forget_ended(added);
         let charges = self.check_threads(key, (pid, user), added, &cpus)?;
+        if let Err(text) = self.admission.change_threads(user, added.len(), 0) {
+            return refuse(Reason::Limit, text);
+        }
+        let mut gone = 0;
         let mut latches = Vec::new();
         let Some(session) = self
             .connections
@@ -378,6 +438,7 @@ impl Control {
                     continue;
                 }
                 self.claimed.remove(&tid);
+                gone += 1;
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
                     let latch = Latch::default();
                     scheduler.tell(Command::Gone(vcpu.slot, tid, latch.clone()));
@@ -387,7 +448,7 @@ impl Control {
         }
         for (thread, charge) in charges {
             let vcpu = &mut session.vcpus[usize::from(thread.vcpu)];
-            self.claimed.insert(thread.tid);
+            self.claimed.insert(thread.tid, key);
             vcpu.threads.push(SessionThread {
                 tid: thread.tid,
                 role: thread.role,
@@ -396,6 +457,8 @@ impl Control {
                 scheduler.tell(Command::Born(vcpu.slot, charge));
             }
         }
+        // Fewer threads are never too many.
+        let _ = self.admission.change_threads(user, 0, gone);
         for latch in latches {
             latch.wait(PATIENCE);
         }
@@ -414,12 +477,10 @@ impl Control {
 
     fn census(&mut self, key: u64) -> io::Result<()> {
         let json = status::of(self);
-        let file = upshift_board::os::memory_file("upshift-census", 0).and_then(|file| {
-            use std::io::Write;
-            let mut file = std::fs::File::from(file);
-            file.write_all(json.as_bytes())?;
-            Ok(OwnedFd::from(file))
-        });
+        let Some(connection) = self.connections.get(&key) else {
+            return Ok(());
+        };
+        let file = self.censuses.file(connection.peer.user, &json);
         match file {
             Ok(file) => {
                 let bytes = json.len() as u32;

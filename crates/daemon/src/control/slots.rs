@@ -2,6 +2,8 @@
 
 use upshift_board::layout::SLOTS;
 
+use crate::admission::Standing;
+
 /// See the module. O([`SLOTS`]) to take.
 #[derive(Debug)]
 pub(crate) struct Slots {
@@ -15,8 +17,12 @@ impl Slots {
         }
     }
 
-    /// The first of `count` free ones in a row.
-    pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
+    /// The first of `count` free ones in a row, if as many may be taken by one of this standing.
+    pub(crate) fn take(&mut self, count: usize, standing: Standing) -> Option<usize> {
+        let taken = self.taken.iter().filter(|&&taken| taken).count();
+        if taken + count > standing.of(SLOTS) {
+            return None;
+        }
         let mut free = 0;
         let end = self.taken.iter().position(|&taken| {
             free = if taken { 0 } else { free + 1 };
@@ -41,15 +47,18 @@ mod tests {
     #[test]
     fn slots_are_taken_in_a_row_and_reused() {
         let mut slots = Slots::new();
-        assert_eq!(slots.take(4), Some(0));
-        assert_eq!(slots.take(2), Some(4));
+        assert_eq!(slots.take(4, Standing::Root), Some(0));
+        assert_eq!(slots.take(2, Standing::Root), Some(4));
         slots.free(0, 4);
-        assert_eq!(slots.take(5), Some(6));
-        assert_eq!(slots.take(3), Some(0));
-        assert_eq!(slots.take(1), Some(3));
-        assert_eq!(slots.take(SLOTS), None);
+        assert_eq!(slots.take(5, Standing::Root), Some(6));
+        assert_eq!(slots.take(3, Standing::Root), Some(0));
+        assert_eq!(slots.take(1, Standing::Root), Some(3));
+        assert_eq!(slots.take(SLOTS, Standing::Root), None);
         let rest = SLOTS - 11;
-        assert_eq!(slots.take(rest), Some(11));
-        assert_eq!(slots.take(1), None);
+        assert_eq!(slots.take(rest, Standing::Root), Some(11));
+        assert_eq!(slots.take(1, Standing::Root), None);
+        slots.free(0, SLOTS / 8);
+        assert_eq!(slots.take(1, Standing::Anybody), None);
+        assert_eq!(slots.take(1, Standing::Root), Some(0));
     }
 }

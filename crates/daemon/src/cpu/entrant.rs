@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use upshift_board::os::Mapping;
-use upshift_board::{Claim, LocalPage};
+use upshift_board::{Claim, LocalPage, NOTHING};
 
 use crate::bucket::Bucket;
 use crate::cpu::placing::Charge;
@@ -19,6 +19,10 @@ pub(crate) struct Entry {
     /// Of the registration; for messages.
     pub(crate) pid: i32,
     pub(crate) user: u32,
+    /// Whether its user is elevated above programs of its own, too.
+    pub(crate) trusted: bool,
+    /// Its directory in `/proc`: of whom it is now.
+    pub(crate) process: Arc<OwnedFd>,
     /// Line of the local page.
     pub(crate) index: usize,
     /// Word of the global page.
@@ -55,12 +59,18 @@ pub(crate) struct Tally {
 
 impl Entry {
     /// What it says of itself, within its ceiling.
-    pub(crate) fn read(&self) -> (Entrant, Claim) {
+    ///
+    /// `forced`: whether the daemon elevates. Then what has no thread has nothing that could run.
+    pub(crate) fn read(&self, forced: bool) -> (Entrant, Claim) {
         let line = self.page.vcpu(self.index);
         let claim = line.map_or_else(Claim::default, |line| line.claim().within(self.ceiling));
+        let ghost = forced && self.charges.is_empty();
+        let level = |level: u8| if ghost { NOTHING } else { level };
         let entrant = Entrant {
-            potential: claim.potential(),
-            runnable: claim.runnable(),
+            potential: level(claim.potential()),
+            runnable: level(claim.runnable()),
+            user: self.user,
+            trusted: self.trusted,
         };
         (entrant, claim)
     }

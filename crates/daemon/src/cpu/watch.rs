@@ -8,7 +8,9 @@
 //!   the kernel's throttling of real-time threads (50 ms of nothing each second) is never met. If nobody else wants the CPU a breath
 //!   takes nothing from anyone. SCHED_IDLE counts within a cgroup (or session) only: between groups the kernel shares equally. So a
 //!   breath goes on, up to [`PIECES`] times, until others have had what is theirs, or have left most of two pieces unused. The first look is when the first worker rises, so that none comes later than that.
-//! * A dispatcher that has used more than its share goes to what it had for a second.
+//! * Dispatchers of all users together have a budget, `dispatcher_percent` of the CPU. If they use more, those of the users that had
+//!   more than an equal part of it go to what they had, for a second at first, then for longer (`bars.rs`).
+//! * A process that is not its user's any more, because it has executed a program with the set-user-id bit, is put out.
 //! * A thread that has been moved to another CPU, where it would stand in the way of others, is put out: given back and not
 //!   elevated until it is registered again.
 //!
@@ -18,6 +20,8 @@
 //! (each 36 ms while all sleep), because who falls asleep keeps its rank and does not ring, and those who give way to it go on only
 //! when they see that.
 
+use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -34,8 +38,7 @@ const LOOK: Duration = Duration::from_millis(36);
 /// Pieces a breath can have: enough for a bystander beside three groups of registered programs.
 const PIECES: u32 = 4;
 
-/// How long who overspends is moved down, and how long who was put out stays out.
-const PENALTY: Duration = Duration::from_secs(1);
+/// How long who was put out stays out.
 const EJECTED: Duration = Duration::from_secs(3600);
 
 /// See the module.
@@ -158,12 +161,45 @@ impl Scheduler {
         }
     }
 
+    /// If the dispatchers of all users have used more than their budget, those of the users who had more than an equal part of it are
+    /// moved down.
+    fn bar_dispatchers(&mut self, used: &HashMap<u32, u64>, budget: u64, now: Instant) {
+        if used.values().sum::<u64>() <= budget {
+            return;
+        }
+        let busy = used.values().filter(|&&it| it > 0).count() as u64;
+        for (&user, _) in used.iter().filter(|&(_, &it)| it * busy > budget) {
+            self.shared.overdrafts.punish(user, now);
+            for entry in self.entries.iter().filter(|entry| entry.user == user) {
+                let is_dispatcher = |charge: &Charge| charge.role == Role::Dispatcher;
+                let has = entry.charges.iter().any(is_dispatcher);
+                entry.tally.overdrafts.fetch_add(u64::from(has), Relaxed);
+            }
+        }
+    }
+
     fn look(&mut self, time: Duration, now: Instant) {
         let elapsed = time.as_nanos() as u64;
         let machine = self.shared.machine.as_ref();
         let here = CpuSet::only(self.cpu);
         let (mut used, mut users) = (0, 0);
+        // By user, ns.
+        let mut dispatching: HashMap<u32, u64> = HashMap::new();
         for entry in &mut self.entries {
+            let elevated = entry.charges.iter().any(Charge::is_elevated);
+            let user = elevated.then(|| machine.user(entry.process.as_fd()));
+            if let Some(Ok(user)) = user
+                && user != entry.user
+            {
+                let (pid, before) = (entry.pid, entry.user);
+                self.shared.complain("user", || {
+                    format!("process {pid} is put out: it was of user {before}, and is of {user}")
+                });
+                self.shared.counts.ejected.fetch_add(1, Relaxed);
+                for charge in &mut entry.charges {
+                    charge.bar(now + EJECTED);
+                }
+            }
             for charge in &mut entry.charges {
                 charge.used = 0;
                 if !charge.was_elevated() {
@@ -189,13 +225,14 @@ impl Scheduler {
                 } else if charge.role == Role::Worker {
                     used += spent;
                     users += u64::from(spent > 0);
-                } else if spent * 100 > elapsed * self.watch.dispatcher_percent {
-                    entry.tally.overdrafts.fetch_add(1, Relaxed);
-                    charge.bar(now + PENALTY);
+                } else {
+                    *dispatching.entry(entry.user).or_default() += spent;
                 }
             }
             entry.charges.retain(Charge::exists);
         }
+        let budget = elapsed * self.watch.dispatcher_percent / 100;
+        self.bar_dispatchers(&dispatching, budget, now);
         if !self.watch.owes(time, Duration::from_nanos(used)) {
             return;
         }

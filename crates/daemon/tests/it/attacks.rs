@@ -3,15 +3,17 @@
 use std::path::Path;
 use std::time::Duration;
 
-use upshift_daemon::{Config, Daemon};
+use upshift_daemon::{Config, Daemon, Limits, Rule, Who};
 
-use crate::hostile::census;
-use crate::process::{Process, monotonic};
-use crate::{config, permitted, socket, turn};
+use crate::hostile::{census, processes};
+use crate::process::{Process, elevated_threads, monotonic, until};
+use crate::quiet::used_by_the_scheduler;
+use crate::{config, directory, permitted, skipped, socket, turn};
 
 /// Users without a name, a password or a process.
 pub(crate) const MALLORY: u32 = 64_001;
 pub(crate) const TRUDY: u32 = 64_002;
+pub(crate) const ALICE: u32 = 64_003;
 
 /// Everybody may connect.
 pub(crate) fn open_config(name: &str) -> Config {
@@ -80,4 +82,207 @@ fn a_priority_lent_behind_the_daemons_back_is_taken_back_by_the_canary() {
         assert!(barred.iter().any(|it| it["uid"] == MALLORY), "{barred:?}");
         assert!(barred.iter().all(|it| it["uid"] != TRUDY), "{barred:?}");
     }
+}
+
+#[test]
+fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("dispatchers");
+    let _daemon = Daemon::start(open_config("dispatchers")).unwrap();
+    let mut victim = villain("burner", &path, ALICE, (0, 0), &[]);
+    let threads = [("THREADS", "30".to_string())];
+    let mut attacker = villain("dispatchers", &path, MALLORY, (0, 63), &threads);
+    let end = from_now(Duration::from_millis(1000));
+    victim.go_until(end);
+    attacker.go_until(end);
+    let used = (victim.number("used "), attacker.number("used "));
+    println!("victim {}, attacker {} us of 1000000", used.0, used.1);
+    assert!(used.0 > 2 * used.1, "{used:?}");
+}
+
+#[test]
+fn a_crowd_of_vcpus_neither_gets_in_nor_keeps_the_scheduler_busy() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("crowd");
+    let limits = Limits {
+        registrations_per_second: 100_000,
+        ..Limits::default()
+    };
+    let _daemon = Daemon::start(Config {
+        limits,
+        ..open_config("crowd")
+    })
+    .unwrap();
+    let settings = [("USER", MALLORY.to_string()), ("CPU", "0".to_string())];
+    let mut crowd = Process::start("crowd", &path, &settings);
+    let count = crowd.number("ready ");
+    assert!(
+        (32..=64).contains(&count),
+        "{count} vCPUs of one user on one CPU"
+    );
+    let (began, before) = (monotonic(), used_by_the_scheduler());
+    crowd.go_until(from_now(Duration::from_millis(500)));
+    crowd.line("done").unwrap();
+    let (time, used) = (monotonic() - began, used_by_the_scheduler() - before);
+    println!("{count} vCPUs; the scheduler used {used} of {time} ns");
+    // A fifth, and what one turn exceeds it by.
+    assert!(used * 100 < time * 30, "{used} of {time} ns");
+}
+
+#[test]
+fn censuses_that_nobody_reads_take_no_memory() {
+    let _turn = turn();
+    let path = socket("hoarder");
+    let _daemon = Daemon::start(open_config("hoarder")).unwrap();
+    let _somebody = processes(&path);
+    let mut hoarder = Process::start("hoarder", &path, &[]);
+    let asked = hoarder.number("ready ");
+    // The daemon answers in its own time.
+    std::thread::sleep(Duration::from_millis(200));
+    hoarder.say("go");
+    let (full, writable) = (hoarder.number("full "), hoarder.number("writable "));
+    println!("{full} of {asked} answers held anything");
+    assert!(asked > 50 && full <= 4, "{full} of {asked}");
+    // For root, only truncating fails where opening does not.
+    // SAFETY: cannot fail.
+    assert!(writable == 0 || unsafe { libc::geteuid() } == 0);
+    assert_eq!(processes(&path), 0);
+}
+
+#[test]
+fn a_process_that_is_another_users_now_is_not_elevated() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("changeling");
+    let _daemon = Daemon::start(open_config("changeling")).unwrap();
+    let program = directory().join("sleep");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let settings = |when: &str| {
+        [
+            ("USER", MALLORY.to_string()),
+            ("CPU", "0".to_string()),
+            ("LEVEL", "2".to_string()),
+            ("WHEN", when.to_string()),
+            ("PROGRAM", program.display().to_string()),
+        ]
+    };
+    let mut before = Process::start("changeling", &path, &settings("before"));
+    before.number("pid ");
+    if before.line("changed ").unwrap() == "false" {
+        return skipped("the set-user-id bit has no effect here");
+    }
+    assert_eq!(before.line("verdict ").unwrap(), "Forbidden");
+    let mut after = Process::start("changeling", &path, &settings("after"));
+    let pid = after.number("pid ") as i32;
+    after.line("elevated").unwrap();
+    until("it is another program", || {
+        std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name.trim() == "sleep")
+    });
+    until("it is not elevated", || elevated_threads(pid).is_empty());
+    assert!(census(&path)["ejected"].as_u64() > Some(0));
+}
+
+#[test]
+fn nobody_is_elevated_by_a_contest_with_itself() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("itself");
+    let _daemon = Daemon::start(open_config("itself")).unwrap();
+    let mut burner = villain("burner", &path, MALLORY, (0, 40), &[]);
+    burner.go_until(from_now(Duration::from_millis(1500)));
+    let none = [("THREADS", "0".to_string())];
+    let mut rivals = [
+        villain("ghost", &path, MALLORY, (0, 63), &[]),
+        // Has nothing that could run.
+        villain("ghost", &path, TRUDY, (0, 62), &none),
+    ];
+    let end = monotonic() + 300_000_000;
+    while monotonic() < end {
+        assert!(elevated_threads(burner.pid()).is_empty());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for rival in &mut rivals {
+        rival.kill();
+    }
+    let _other = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    until("it is elevated against another user", || {
+        !elevated_threads(burner.pid()).is_empty()
+    });
+}
+
+#[test]
+fn thousands_of_users_do_not_keep_root_out() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("legion");
+    let _daemon = Daemon::start(open_config("legion")).unwrap();
+    let users = [("USERS", "1100".to_string())];
+    let mut legion = Process::start("legion", &path, &users);
+    assert_eq!(legion.number("ready "), 1100);
+    assert_eq!(processes(&path), 0);
+    let root = crate::hostile::puppet(&path);
+    assert_eq!(processes(&path), 1);
+    drop(root);
+}
+
+#[test]
+fn who_is_in_hundreds_of_groups_is_denied_by_the_last() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("groups");
+    let denied = 64_100;
+    let _daemon = Daemon::start(Config {
+        rules: vec![Rule {
+            who: Who::Group(denied),
+            ceiling: None,
+        }],
+        ..open_config("groups")
+    })
+    .unwrap();
+    for (group, verdict) in [(denied, "Forbidden"), (denied + 1, "in")] {
+        let settings = [("GROUP", group.to_string()), ("CPU", "0".to_string())];
+        let mut joiner = Process::start("joiner", &path, &settings);
+        assert_eq!(joiner.line("verdict ").unwrap(), verdict);
+    }
+}
+
+#[test]
+fn a_daemon_that_is_stopped_keeps_nobody_elevated() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("stopped-daemon");
+    let open = [("CONFIG", "mode = \"0666\"".to_string())];
+    let mut daemon = Process::start("daemon", &path, &open);
+    daemon.line("ready").unwrap();
+    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut burner = villain("burner", &path, MALLORY, (0, 40), &[]);
+    burner.go_until(from_now(Duration::from_millis(1500)));
+    let elevated = |it: &Process| !elevated_threads(it.pid()).is_empty();
+    until("it is elevated", || elevated(&burner));
+    daemon.signal(libc::SIGSTOP);
+    until("it is demoted", || !elevated(&burner));
+    daemon.signal(libc::SIGCONT);
+    let mut again = villain("burner", &path, MALLORY, (0, 40), &[]);
+    again.go_until(from_now(Duration::from_millis(1500)));
+    until("whoever burns is elevated again", || elevated(&again));
 }

@@ -28,6 +28,12 @@ fn plays_a_role() {
         "gap" => crate::villain::gap(),
         "ghost" => crate::villain::ghost(),
         "lender" => crate::villain::lender(),
+        "dispatchers" => crate::villain::dispatchers(),
+        "crowd" => crate::villain::crowd(),
+        "hoarder" => crate::villain::hoarder(),
+        "changeling" => crate::villain::changeling(),
+        "legion" => crate::villain::legion(),
+        "joiner" => crate::villain::joiner(),
         "daemon that panics" => daemon(crate::faults::panics()),
         other => panic!("no role {other}"),
     }

@@ -99,6 +99,18 @@ impl Machine for Panics {
         Real.lends_its_priority(tid)
     }
 
+    fn process(&self, pid: i32) -> io::Result<OwnedFd> {
+        Real.process(pid)
+    }
+
+    fn users(&self, process: BorrowedFd<'_>) -> io::Result<[u32; 4]> {
+        Real.users(process)
+    }
+
+    fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32> {
+        Real.user(process)
+    }
+
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {
         Real.pidfd(pid)
     }
@@ -179,6 +191,21 @@ impl Machine for Flaky {
     fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {
         self.step()?;
         Real.lends_its_priority(tid)
+    }
+
+    fn process(&self, pid: i32) -> io::Result<OwnedFd> {
+        self.step()?;
+        Real.process(pid)
+    }
+
+    fn users(&self, process: BorrowedFd<'_>) -> io::Result<[u32; 4]> {
+        self.step()?;
+        Real.users(process)
+    }
+
+    fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32> {
+        self.step()?;
+        Real.user(process)
     }
 
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {

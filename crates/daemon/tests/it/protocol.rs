@@ -144,11 +144,20 @@ fn pages_that_could_be_cut_are_refused_and_sealed_ones_cannot_be() {
     assert!(refused(&short));
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(refused(&file.into()));
-    let (page, _view) = os::local_page().unwrap();
+    let holes = os::memory_file("holes", 4096).unwrap();
+    let length_only = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&holes, length_only).unwrap();
+    assert!(refused(&holes));
+    let (page, view) = os::local_page().unwrap();
     register(&connect(&path), &[0], &[], &page).unwrap();
     assert!(rustix::fs::ftruncate(&page, 0).is_err());
     assert!(rustix::fs::ftruncate(&page, 8192).is_err());
     assert!(rustix::fs::fcntl_add_seals(&page, SealFlags::WRITE).is_err());
+    let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    assert!(rustix::fs::fallocate(&page, hole, 0, 4096).is_err());
+    // SAFETY: the mapping is live; the attempt to take its page away must fail.
+    let removed = unsafe { libc::madvise(view.address(), 4096, libc::MADV_REMOVE) };
+    assert_eq!(removed, -1);
 }
 
 #[test]

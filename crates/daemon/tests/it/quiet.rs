@@ -91,7 +91,7 @@ fn the_view_is_true_although_nobody_rings() {
 }
 
 /// ns of CPU that the scheduler of CPU 0 has used, which is a thread of this process.
-fn used_by_the_scheduler() -> u64 {
+pub(crate) fn used_by_the_scheduler() -> u64 {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let used = threads.filter_map(|thread| {
         let read = |name| std::fs::read_to_string(thread.path().join(name)).ok();

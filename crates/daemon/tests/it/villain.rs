@@ -2,19 +2,21 @@
 //!
 //! Each is bounded as every child is, and by a deadline of its own.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::Barrier;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use rustix::net::RecvFlags;
 use upshift_board::os::{self, Mapping};
-use upshift_board::wire::{Role, Thread};
+use upshift_board::wire::{self, Role, Thread};
 use upshift_board::{LocalPage, NOTHING};
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Linux, Sys};
 
 use crate::child::{cpu_time, number, pin, setting, wait_for_go};
-use crate::process::monotonic;
+use crate::process::{elevated_threads, monotonic};
 use crate::protocol::{connect, register};
 
 /// A registration made by hand.
@@ -69,9 +71,12 @@ pub(crate) fn gap() {
     wait_for_go();
 }
 
-/// Claims to run at `LEVEL` on `CPU`, without a thread.
+/// Claims to run at `LEVEL` on `CPU`, and sleeps; without a thread if `THREADS` is 0.
 pub(crate) fn ghost() {
-    let it = Foothold::new(&[]);
+    pin(number("CPU") as usize);
+    let own = [(current_tid(), Role::Worker)];
+    let none = setting("THREADS") == "0";
+    let it = Foothold::new(if none { &[] } else { &own });
     println!("ready");
     wait_for_go();
     it.run(NOTHING);
@@ -114,5 +119,212 @@ pub(crate) fn lender() {
         }
         futex(libc::FUTEX_LOCK_PI | libc::FUTEX_PRIVATE_FLAG);
     });
+    wait_for_go();
+}
+
+/// As many dispatchers as `THREADS`, each of which burns on `CPU` until the deadline.
+pub(crate) fn dispatchers() {
+    let count = number("THREADS") as usize;
+    let cpu = number("CPU") as usize;
+    let (tell, told) = std::sync::mpsc::channel();
+    let go = Barrier::new(count + 1);
+    let deadline = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let burn = || {
+            pin(cpu);
+            tell.send(current_tid()).unwrap();
+            go.wait();
+            let before = cpu_time();
+            while monotonic() < deadline.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+            cpu_time() - before
+        };
+        let all: Vec<_> = (0..count).map(|_| scope.spawn(burn)).collect();
+        let tids: Vec<_> = (0..count)
+            .map(|_| (told.recv().unwrap(), Role::Dispatcher))
+            .collect();
+        let _it = Foothold::new(&tids);
+        println!("ready");
+        deadline.store(wait_for_go(), Relaxed);
+        go.wait();
+        let used: u64 = all.into_iter().map(|it| it.join().unwrap()).sum();
+        println!("used {}", used / 1000);
+        wait_for_go();
+    });
+}
+
+/// Registers as many vCPUs without threads as it can, all on `CPU`, and rings for all of them until the deadline.
+pub(crate) fn crowd() {
+    let cpu = number("CPU") as u32;
+    let path = PathBuf::from(setting("SOCKET"));
+    let mut all = Vec::new();
+    let mut count = 0;
+    for per in [63, 8, 1] {
+        loop {
+            let connection = connect(&path);
+            let (file, page) = os::local_page().unwrap();
+            for vcpu in 0..per {
+                let line = page.vcpu(vcpu).unwrap();
+                line.set_running((16 + (count + vcpu) % 48) as u8);
+            }
+            let Ok(bells) = register(&connection, &vec![cpu; per], &[], &file) else {
+                break;
+            };
+            count += per;
+            all.push((connection, page, bells));
+            if count > 2000 {
+                break;
+            }
+        }
+    }
+    println!("ready {count}");
+    let deadline = wait_for_go();
+    while monotonic() < deadline {
+        for (_, _, bells) in &all {
+            for bell in &bells[1..] {
+                os::ring(bell).unwrap();
+            }
+        }
+    }
+    println!("done");
+    wait_for_go();
+}
+
+/// Asks for the census again and again without reading, then reads everything: how many answers hold anything.
+pub(crate) fn hoarder() {
+    let connections: Vec<OwnedFd> = (0..4)
+        .map(|_| connect(&PathBuf::from(setting("SOCKET"))))
+        .collect();
+    let mut message = wire::buffer();
+    let length = wire::encode_census(&mut message);
+    let mut asked = 0;
+    for _ in 0..100 {
+        for connection in &connections {
+            asked += u64::from(os::send(connection.as_fd(), &message[..length], &[]).is_ok());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    println!("ready {asked}");
+    wait_for_go();
+    let mut answers = Vec::new();
+    for connection in &connections {
+        let mut answer = wire::buffer();
+        while let Ok((1.., fds)) = os::receive(connection.as_fd(), &mut answer, RecvFlags::DONTWAIT)
+        {
+            answers.extend(fds);
+        }
+    }
+    let full = answers
+        .iter()
+        .filter(|it| rustix::fs::fstat(it).unwrap().st_size > 0);
+    println!("full {}", full.count());
+    let writable = answers.iter().filter(|it| {
+        let again = format!("/proc/self/fd/{}", it.as_raw_fd());
+        let write = rustix::fs::open(again, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
+        write.is_ok() || rustix::fs::ftruncate(it, 0).is_ok()
+    });
+    println!("writable {}", writable.count());
+    wait_for_go();
+}
+
+/// What the daemon says to a registration of `tid` over `connection`.
+fn verdict(connection: &OwnedFd, tid: i32) -> String {
+    let worker = Thread {
+        tid,
+        vcpu: 0,
+        role: Role::Worker,
+    };
+    let (file, _page) = os::local_page().unwrap();
+    let outcome = register(connection, &[number("CPU") as u32], &[worker], &file);
+    outcome.map_or_else(|reason| format!("{reason:?}"), |_| "in".to_string())
+}
+
+/// Becomes `PROGRAM`, and with it maybe another user, after it has connected (`WHEN` is `before`) or after it has registered; says
+/// as which process, and what became of the registration.
+pub(crate) fn changeling() {
+    let path = PathBuf::from(setting("SOCKET"));
+    let before = setting("WHEN") == "before";
+    // SAFETY: the only other thread of this process waits for this one to end, so it holds no lock.
+    let child = unsafe { libc::fork() };
+    if child > 0 {
+        println!("pid {child}");
+        wait_for_go();
+        // SAFETY: a child that has not been waited for.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        return;
+    }
+    pin(number("CPU") as usize);
+    let own = current_tid();
+    let connection = connect(&path);
+    if before {
+        // SAFETY: as above.
+        if unsafe { libc::fork() } == 0 {
+            let status = format!("/proc/{own}/status");
+            let changed = || {
+                std::fs::read_to_string(&status)
+                    .unwrap()
+                    .contains("Uid:\t64001\t0\t")
+            };
+            for _ in 0..1000 {
+                if changed() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            println!("changed {}", changed());
+            println!("verdict {}", verdict(&connection, own));
+            std::thread::sleep(std::time::Duration::from_secs(5));
+            std::process::exit(0);
+        }
+    } else {
+        let it = Foothold::new(&[(own, Role::Worker)]);
+        std::mem::forget(it.page);
+        // The connection outlives this program.
+        rustix::io::fcntl_setfd(&it._socket, rustix::io::FdFlags::empty()).unwrap();
+        std::mem::forget(it._socket);
+        while elevated_threads(own).is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        println!("elevated");
+    }
+    use std::os::unix::process::CommandExt;
+    panic!(
+        "{}",
+        std::process::Command::new(setting("PROGRAM"))
+            .arg("20")
+            .exec()
+    );
+}
+
+/// Connects once as each of `USERS` users, and stays.
+pub(crate) fn legion() {
+    let path = PathBuf::from(setting("SOCKET"));
+    let mut all = Vec::new();
+    for user in 0..number("USERS") as u32 {
+        // SAFETY: plain calls, of this thread only.
+        unsafe { libc::syscall(libc::SYS_setresuid, -1, 70_000 + user, -1) };
+        all.push(connect(&path));
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_setresuid, -1, 0, -1) };
+    }
+    println!("ready {}", all.len());
+    wait_for_go();
+}
+
+/// A member of 300 groups, the last of which is `GROUP`, tries to register.
+pub(crate) fn joiner() {
+    let mut groups: Vec<u32> = (90_000..90_299).collect();
+    groups.push(number("GROUP") as u32);
+    // SAFETY: plain calls with live arguments; the library makes them for every thread.
+    let failed = unsafe {
+        libc::setgroups(groups.len(), groups.as_ptr()) != 0
+            || libc::setresgid(64_001, 64_001, 64_001) != 0
+            || libc::setresuid(64_001, 64_001, 64_001) != 0
+    };
+    assert!(!failed);
+    pin(number("CPU") as usize);
+    let connection = connect(&PathBuf::from(setting("SOCKET")));
+    println!("verdict {}", verdict(&connection, current_tid()));
     wait_for_go();
 }
