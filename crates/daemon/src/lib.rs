@@ -37,6 +37,7 @@
 //! | `peer` | who is at the other end |
 //! | `rank` | who ranks where: pure |
 //! | `cpu` | the scheduler of one CPU |
+//! | `quota` | CPU quotas of cgroups |
 //! | `roster`, `bars` | who is recorded; who is not elevated for what it did |
 //! | `canary` | whether ordinary threads get to run on every CPU |
 //! | `global` | the page everybody reads |
@@ -58,6 +59,7 @@ mod global;
 mod listen;
 pub mod machine;
 mod peer;
+mod quota;
 mod rank;
 mod roster;
 mod shared;

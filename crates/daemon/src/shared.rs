@@ -13,6 +13,7 @@ use crate::bars::Bars;
 use crate::config::Config;
 use crate::global::Global;
 use crate::machine::Machine;
+use crate::quota::Quotas;
 use crate::roster::Roster;
 
 /// Dispatchers of processes, above all workers.
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) bars: Bars,
     /// Users whose dispatchers are not, because they used too much.
     pub(crate) overdrafts: Bars,
+    pub(crate) quotas: Quotas,
     complaints: Mutex<HashMap<&'static str, Instant>>,
 }
 
@@ -91,6 +93,7 @@ impl Shared {
             roster: Roster::default(),
             bars: Bars::default(),
             overdrafts: Bars::default(),
+            quotas: Quotas::default(),
             complaints: Mutex::default(),
         }
     }

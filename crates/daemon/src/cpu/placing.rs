@@ -86,6 +86,8 @@ pub(crate) struct Charge {
     epoch: u64,
     /// CPU time at the last look, ns.
     spent: u64,
+    /// CPU time that was charged to its cgroup's quota, ns.
+    charged: Option<u64>,
     /// CPU time between the last two looks, ns.
     pub(crate) used: u64,
     /// Whether it steps back in the breath under way.
@@ -109,6 +111,7 @@ impl Charge {
             place: Place::Own,
             epoch: 0,
             spent: 0,
+            charged: None,
             used: 0,
             burns: false,
             rose: false,
@@ -152,6 +155,15 @@ impl Charge {
         let total = machine.cpu_time(self.clock.as_fd())?;
         let before = std::mem::replace(&mut self.spent, total);
         Ok(total.saturating_sub(before))
+    }
+
+    /// ns of CPU since the last call of this, elevated or not.
+    pub(crate) fn newly_used(&mut self, machine: &dyn Machine) -> u64 {
+        let Ok(total) = machine.cpu_time(self.clock.as_fd()) else {
+            return 0;
+        };
+        let before = self.charged.replace(total).unwrap_or(total);
+        total.saturating_sub(before)
     }
 
     /// Whether it was elevated at any moment since the last call of this.

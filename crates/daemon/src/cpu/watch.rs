@@ -10,6 +10,7 @@
 //!   breath goes on, up to [`PIECES`] times, until others have had what is theirs, or have left most of two pieces unused. The first look is when the first worker rises, so that none comes later than that.
 //! * Dispatchers of all users together have a budget, `dispatcher_percent` of the CPU. If they use more, those of the users that had
 //!   more than an equal part of it go to what they had, for a second at first, then for longer (`bars.rs`).
+//! * Threads of a cgroup with a quota are not elevated beyond it (`quota.rs`).
 //! * A process that is not its user's any more, because it has executed a program with the set-user-id bit, is put out.
 //! * A thread that has been moved to another CPU, where it would stand in the way of others, is put out: given back and not
 //!   elevated until it is registered again.
@@ -29,14 +30,19 @@ use upshift_board::wire::Role;
 use upshift_elevate::sys::CpuSet;
 
 use crate::config::Config;
+use crate::cpu::entrant::Entry;
 use crate::cpu::placing::{self, Charge, Place};
 use crate::cpu::scheduler::Scheduler;
+use crate::shared::Shared;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(36);
 
 /// Pieces a breath can have: enough for a bystander beside three groups of registered programs.
 const PIECES: u32 = 4;
+
+/// How often the quotas of a process are looked up.
+const QUOTAS: Duration = Duration::from_secs(1);
 
 /// How long who was put out stays out.
 const EJECTED: Duration = Duration::from_secs(3600);
@@ -186,6 +192,7 @@ impl Scheduler {
         // By user, ns.
         let mut dispatching: HashMap<u32, u64> = HashMap::new();
         for entry in &mut self.entries {
+            charge_quotas(entry, &self.shared, now);
             let elevated = entry.charges.iter().any(Charge::is_elevated);
             let user = elevated.then(|| machine.user(entry.process.as_fd()));
             if let Some(Ok(user)) = user
@@ -249,4 +256,28 @@ impl Scheduler {
             entry.tally.breaths.fetch_add(u64::from(burns), Relaxed);
         }
     }
+}
+
+/// Charges what the threads of `entry` have used to the quotas of its cgroups.
+fn charge_quotas(entry: &mut Entry, shared: &Shared, now: Instant) {
+    if entry.looked_up.is_none_or(|at| now - at >= QUOTAS) {
+        entry.looked_up = Some(now);
+        entry.accounts = shared.quotas.of(entry.pid, now);
+        entry.overdrawn = false;
+    }
+    if entry.accounts.is_empty() {
+        return;
+    }
+    let machine = shared.machine.as_ref();
+    let used = entry
+        .charges
+        .iter_mut()
+        .map(|it| it.newly_used(machine))
+        .sum();
+    let used = Duration::from_nanos(used);
+    let mut overdrawn = false;
+    for account in &entry.accounts {
+        overdrawn |= !account.charge(used, now);
+    }
+    entry.overdrawn = overdrawn;
 }
