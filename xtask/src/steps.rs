@@ -59,11 +59,14 @@ pub(crate) static STEPS: [Step; 13] = [
 ];
 
 /// What `cargo xtask soak` runs: the same things for long.
-pub(crate) static SOAKS: [Step; 1] = [step(
-    "sim",
-    "a million generated cases against the laws",
-    sim,
-)];
+pub(crate) static SOAKS: [Step; 2] = [
+    step("sim", "a million generated cases against the laws", sim),
+    step(
+        "daemon",
+        "a million messages, random pages, killed daemons",
+        daemon_soak,
+    ),
+];
 
 /// Crates whose tests open an io_uring.
 const RING_CRATES: [&str; 4] = ["upshift-ring", "upshift", "upshift-cli", "upshift-serve"];
@@ -398,6 +401,20 @@ fn sim(context: &Context<'_>) -> Verdict {
     ];
     context.run(cargo(context, soak), minutes(30))?;
     passed()
+}
+
+/// The tests of the daemon, with more of what they generate.
+fn daemon_soak(context: &Context<'_>) -> Verdict {
+    let mut command = cargo(context, ["test", "-p", "upshift-daemon", "--test", "it"]);
+    for (name, value) in [
+        ("UPSHIFT_DAEMON_MESSAGES", "1000000"),
+        ("UPSHIFT_DAEMON_SCRIBBLE", "60000"),
+        ("UPSHIFT_DAEMON_DEATHS", "5000"),
+    ] {
+        default_env(&mut command, name, value);
+    }
+    context.run(command, minutes(30))?;
+    context.tests_passed()
 }
 
 /// Sets a variable for the command unless the user has set it.

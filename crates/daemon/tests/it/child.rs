@@ -29,6 +29,7 @@ fn plays_a_role() {
         "ghost" => crate::villain::ghost(),
         "lender" => crate::villain::lender(),
         "dispatchers" => crate::villain::dispatchers(),
+        "scribbler" => crate::villain::scribbler(),
         "crowd" => crate::villain::crowd(),
         "hoarder" => crate::villain::hoarder(),
         "changeling" => crate::villain::changeling(),

@@ -49,18 +49,23 @@ fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
                 .all(|it| elevated_threads(it.pid()).is_empty())
         });
         took.push(dead.elapsed());
-        if began.elapsed() > Duration::from_secs(75) {
-            println!("{round} of {rounds} rounds: the machine is slow");
-            break;
-        }
+        let slow = began.elapsed() > Duration::from_secs(75) * (1 + rounds as u32 / 1000);
+        assert!(!slow, "{round} of {rounds} rounds in {:?}", began.elapsed());
     }
     for client in &mut clients {
         assert!(client.child.try_wait().unwrap().is_none(), "clients go on");
     }
     took.sort_unstable();
-    let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
-    println!("in {elevated} rounds somebody was elevated; longest until nobody was {longest:?}");
-    assert!(median < PROMISE, "{median:?} until nobody was elevated");
+    let (most, longest) = (took[took.len() * 98 / 100], took[took.len() - 1]);
+    println!(
+        "in {elevated} of {rounds} rounds somebody was elevated; longest until nobody was {longest:?}, 98 % {most:?}"
+    );
+    // On every one, within the patience of `until`; within the promise but where the machine itself stood still.
+    assert!(most < PROMISE, "{most:?} until nobody was elevated");
+    assert!(
+        elevated * 10 > rounds,
+        "only in {elevated} rounds anybody was elevated"
+    );
     let _daemon = daemon("deaths");
     until("both rejoin", || processes(&path) == 2);
 }

@@ -9,6 +9,7 @@ mod deaths;
 mod descriptors;
 mod false_daemon;
 mod faults;
+mod fuzz;
 mod hostile;
 mod place;
 mod process;

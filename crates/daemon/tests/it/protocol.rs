@@ -16,7 +16,7 @@ use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Linux, Sys};
 
 use crate::hostile::processes;
-use crate::process::{Random, until};
+use crate::process::until;
 use crate::{config, socket, turn};
 
 /// Connects, without the client.
@@ -191,55 +191,6 @@ fn the_global_page_cannot_be_made_writable() {
         let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         assert!(rustix::fs::fallocate(fd, hole, 0, 4096).is_err());
     }
-}
-
-#[test]
-fn random_and_mutated_messages_are_refused_and_forgotten() {
-    let _turn = turn();
-    let path = socket("fuzz");
-    let limits = Limits {
-        registrations_per_second: 100_000,
-        ..Limits::default()
-    };
-    let _daemon = Daemon::start(Config {
-        limits,
-        ..cooperative("fuzz")
-    })
-    .unwrap();
-    let mut random = Random(0xf00d_f00d);
-    let (page, _view) = os::local_page().unwrap();
-    let mut valid = wire::buffer();
-    let length = wire::encode_register(&mut valid, &[0, 1], &[worker(current_tid())]).unwrap();
-    let start = Instant::now();
-    let mut sent = 0;
-    while start.elapsed() < Duration::from_secs(3) && sent < 20_000 {
-        let socket = connect(&path);
-        for _ in 0..random.below(8) {
-            let mut bytes = valid[..length].to_vec();
-            match random.below(3) {
-                0 => {
-                    bytes = (0..random.below(300))
-                        .map(|_| random.below(256) as u8)
-                        .collect()
-                }
-                1 => {
-                    for _ in 0..=random.below(3) {
-                        let at = random.below(bytes.len() as u64) as usize;
-                        bytes[at] = random.below(256) as u8;
-                    }
-                }
-                _ => bytes.truncate(random.below(length as u64) as usize),
-            }
-            let fds = [page.as_fd(), page.as_fd()];
-            let fds = &fds[..random.below(3) as usize];
-            if bytes.is_empty() || os::send(socket.as_fd(), &bytes, fds).is_err() {
-                break;
-            }
-            sent += 1;
-        }
-    }
-    println!("{sent} messages");
-    until("nobody is registered", || processes(&path) == 0);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Linux, Sys};
 
 use crate::child::{cpu_time, number, pin, setting, wait_for_go};
-use crate::process::{elevated_threads, monotonic};
+use crate::process::{Random, elevated_threads, monotonic};
 use crate::protocol::{connect, register};
 
 /// A registration made by hand.
@@ -326,5 +326,31 @@ pub(crate) fn joiner() {
     pin(number("CPU") as usize);
     let connection = connect(&PathBuf::from(setting("SOCKET")));
     println!("verdict {}", verdict(&connection, current_tid()));
+    wait_for_go();
+}
+
+/// Writes random bits over the whole page, and rings now and then, until the deadline: how many words.
+pub(crate) fn scribbler() {
+    pin(number("CPU") as usize);
+    let it = Foothold::new(&[(current_tid(), Role::Worker)]);
+    println!("ready");
+    let deadline = wait_for_go();
+    let page = it.page.address().cast::<u64>();
+    let mut random = Random(u64::from(number("USER") as u32) << 7 | 1);
+    let mut words = 0u64;
+    while monotonic() < deadline {
+        for _ in 0..1000 {
+            // SAFETY: 512 words of a live page, all of them atomics or unused, which others read as atomics.
+            unsafe {
+                let word = page.add(random.below(512) as usize);
+                AtomicU64::from_ptr(word).store(random.below(u64::MAX), Relaxed);
+            }
+        }
+        words += 1000;
+        if random.below(4) == 0 {
+            os::ring(&it.bells[0]).unwrap();
+        }
+    }
+    println!("wrote {words}");
     wait_for_go();
 }

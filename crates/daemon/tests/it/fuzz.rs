@@ -1,0 +1,181 @@
+//! Generated nonsense: messages, and pages.
+//!
+//! What is drawn follows from a seed, which is printed with a failure; `cargo xtask soak` draws more. The variables are numbers:
+//! `UPSHIFT_DAEMON_MESSAGES` (10⁴ messages, 10⁶ in a soak), `UPSHIFT_DAEMON_SCRIBBLE` (ms), `UPSHIFT_DAEMON_SEED`.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::RecvFlags;
+use upshift_board::os;
+use upshift_board::wire::{self, Reply, Role, Thread};
+use upshift_daemon::{Config, Daemon, Limits};
+use upshift_elevate::current_tid;
+
+use crate::attacks::{MALLORY, TRUDY, from_now, open_config, villain};
+use crate::hostile::{census, processes};
+use crate::process::{Process, Random, elevated_threads, monotonic, until};
+use crate::protocol::{connect, cooperative};
+use crate::{permitted, socket, turn};
+
+pub(crate) fn drawn(name: &str, default: u64) -> u64 {
+    let set = std::env::var(name).ok();
+    set.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// A message that is well formed, of any kind: numbers mostly near those that mean something.
+fn valid(random: &mut Random) -> Vec<u8> {
+    let mut number = |near: u64| match random.below(8) {
+        0 => random.below(1 << 32),
+        1 => u64::from(u32::MAX) - random.below(3),
+        _ => random.below(near),
+    };
+    let own = current_tid() as u64;
+    let mut thread = || Thread {
+        tid: match number(4) {
+            0 => own as i32,
+            other => other as i32,
+        },
+        vcpu: number(4) as u16,
+        role: if number(2) == 0 {
+            Role::Worker
+        } else {
+            Role::Dispatcher
+        },
+    };
+    let threads: Vec<Thread> = (0..4).map(|_| thread()).collect();
+    let cpus: Vec<u32> = (0..number(4).min(63)).map(|_| number(3) as u32).collect();
+    let tids: Vec<i32> = threads.iter().map(|it| it.tid).collect();
+    let some = number(5) as usize % 5;
+    let kind = number(5);
+    let mut message = wire::buffer();
+    let length = match kind {
+        0 | 1 => wire::encode_register(&mut message, &cpus, &threads[..some]),
+        2 => wire::encode_update(&mut message, &threads[..some], &tids[some..]),
+        3 => Some(wire::encode_leave(&mut message)),
+        _ => Some(wire::encode_census(&mut message)),
+    };
+    message[..length.unwrap_or(0)].to_vec()
+}
+
+/// The same, or less well formed.
+fn message(random: &mut Random) -> Vec<u8> {
+    let mut bytes = valid(random);
+    match random.below(6) {
+        0 => {
+            bytes = (0..random.below(300))
+                .map(|_| random.below(256) as u8)
+                .collect();
+        }
+        1 => bytes.truncate(random.below(bytes.len() as u64 + 1) as usize),
+        2 => bytes.extend((0..random.below(20)).map(|_| random.below(256) as u8)),
+        3 | 4 if !bytes.is_empty() => {
+            for _ in 0..=random.below(3) {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] = random.below(256) as u8;
+            }
+        }
+        _ => {}
+    }
+    bytes
+}
+
+/// Whether what has arrived is an answer of the protocol; `None`: nothing has, or the daemon has closed.
+fn take_answer(socket: &OwnedFd, flags: RecvFlags) -> Option<()> {
+    let mut answer = wire::buffer();
+    match os::receive(socket.as_fd(), &mut answer, flags) {
+        Ok((0, _)) | Err(_) => None,
+        Ok((length, _)) => {
+            let reply = Reply::decode(&answer[..length]);
+            assert!(reply.is_ok(), "{reply:?}: {:?}", &answer[..length]);
+            Some(())
+        }
+    }
+}
+
+#[test]
+fn generated_messages_are_answered_or_refused_and_leave_nothing() {
+    let _turn = turn();
+    let path = socket("fuzz");
+    let limits = Limits {
+        registrations_per_second: 1_000_000,
+        ..Limits::default()
+    };
+    let _daemon = Daemon::start(Config {
+        limits,
+        ..cooperative("fuzz")
+    })
+    .unwrap();
+    let wanted = drawn("UPSHIFT_DAEMON_MESSAGES", 10_000);
+    let seed = drawn("UPSHIFT_DAEMON_SEED", 0xf00d_f00d);
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let (page, _view) = os::local_page().unwrap();
+    let (mut sent, mut answered) = (0, 0);
+    while sent < wanted {
+        let socket = connect(&path);
+        for _ in 0..random.below(16) {
+            let bytes = message(&mut random);
+            let fds = [page.as_fd(), page.as_fd()];
+            let fds = &fds[..(random.below(5) as usize).clamp(1, 3) - 1];
+            // A packet of nothing ends the connection.
+            if bytes.is_empty() || os::send(socket.as_fd(), &bytes, fds).is_err() {
+                break;
+            }
+            sent += 1;
+            // Each message has one answer, unless the daemon hangs up.
+            let flags = match random.below(4) {
+                0 => continue,
+                1 => RecvFlags::DONTWAIT,
+                _ => RecvFlags::empty(),
+            };
+            answered += u64::from(take_answer(&socket, flags).is_some());
+        }
+    }
+    println!("{sent} messages, {answered} answers read");
+    assert!(answered * 4 > sent, "{answered} of {sent}");
+    until("nobody is registered", || processes(&path) == 0);
+    let seen = census(&path);
+    assert_eq!(seen["bitmap"], 0, "{seen}");
+    assert_eq!(seen["barred"].as_array().map(Vec::len), Some(0), "{seen}");
+}
+
+#[test]
+fn pages_of_random_bits_take_no_more_than_the_rules_give() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("scribble");
+    let _daemon = Daemon::start(open_config("scribble")).unwrap();
+    let time = Duration::from_millis(drawn("UPSHIFT_DAEMON_SCRIBBLE", 1500));
+    let mut vandals = [
+        villain("scribbler", &path, MALLORY, (0, 40), &[]),
+        villain("scribbler", &path, TRUDY, (0, 40), &[]),
+    ];
+    let mut bystander = Process::start("gap", &path, &[("CPU", "0".to_string())]);
+    bystander.line("ready").unwrap();
+    let (began, end) = (monotonic(), from_now(time));
+    for vandal in &mut vandals {
+        vandal.go_until(end);
+    }
+    bystander.go_until(end);
+    while monotonic() < end {
+        assert_eq!(processes(&path), 2);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+    let words: Vec<u64> = vandals.iter_mut().map(|it| it.number("wrote ")).collect();
+    let took = (monotonic() - began) / 1000;
+    println!("{words:?} words; bystander {used} of {took} us, longest gap {longest} us");
+    // 5 %, less what a loaded machine takes of it.
+    assert!(used * 50 > took, "{used} of {took} us");
+    for mut vandal in vandals {
+        vandal.say("leave");
+        until("nobody is elevated", || {
+            elevated_threads(vandal.pid()).is_empty()
+        });
+        vandal.kill();
+    }
+    until("nobody is registered", || processes(&path) == 0);
+}
