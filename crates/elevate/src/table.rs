@@ -21,7 +21,7 @@
 //! end, and the next guard of the same thread takes it over.
 //!
 //! Only the owner writes; the guardian reads once the owner is dead. A table is a fixed number of slots of 256 bytes in
-//! one anonymous shared mapping, touched only as far as it is used. Recording scans for a free slot: O(capacity).
+//! one anonymous shared mapping, touched only as far as it is used. Recording scans for a free slot: O(slots ever used).
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -78,6 +78,12 @@ struct Slot {
     cpus: UnsafeCell<CpuSet>,
 }
 
+impl Slot {
+    fn is_recorded(&self) -> bool {
+        self.state.load(Acquire) & RECORDED != 0
+    }
+}
+
 /// What the guardian has to know besides the slots.
 #[repr(C, align(64))]
 pub(crate) struct Header {
@@ -87,6 +93,8 @@ pub(crate) struct Header {
     pub(crate) armed: AtomicU32,
     /// Counts signs of life of the owner.
     pub(crate) beats: AtomicU64,
+    /// Slots from this one on have never been used.
+    high: AtomicU32,
     /// How often the guardian has demoted everybody because there was none.
     pub(crate) demotions: AtomicU64,
     /// The owner's main thread before anything was elevated: what an `exec` goes back to.
@@ -150,6 +158,11 @@ impl Table {
         unsafe { *self.header().leader.get() }
     }
 
+    /// The slots that have ever been used.
+    fn used(&self) -> &[Slot] {
+        &self.slots()[..self.header().high.load(Acquire) as usize]
+    }
+
     fn slots(&self) -> &[Slot] {
         // SAFETY: `capacity` slots follow the header, whose size is a multiple of their alignment; zeroed memory is a
         // valid slot.
@@ -160,7 +173,19 @@ impl Table {
 
     /// Step 1. Returns index and generation; `None` if every slot is taken. Caller holds the owner's lock.
     pub(crate) fn record(&self, record: &Record) -> Option<(usize, u64)> {
-        let index = (0..self.capacity).find(|&at| !self.is_recorded(at))?;
+        let free = self.used().iter().position(|slot| !slot.is_recorded());
+        let index = match free {
+            Some(index) => index,
+            None => {
+                let high = self.header().high.load(Relaxed);
+                if high as usize >= self.capacity {
+                    return None;
+                }
+                // Before the record is published, so that whoever sees that has seen this.
+                self.header().high.store(high + 1, Release);
+                high as usize
+            }
+        };
         let slot = &self.slots()[index];
         slot.tid.store(record.tid, Relaxed);
         slot.start_time.store(record.start_time, Relaxed);
@@ -235,10 +260,6 @@ impl Table {
         state & RECORDED != 0 && state & !FLAGS == generation
     }
 
-    fn is_recorded(&self, index: usize) -> bool {
-        self.slots()[index].state.load(Acquire) & RECORDED != 0
-    }
-
     /// A copy of the record at `index`. Caller holds the owner's lock, or the owner is dead.
     pub(crate) fn get(&self, index: usize) -> Option<Record> {
         let slot = self.slots().get(index)?;
@@ -268,14 +289,14 @@ impl Table {
 
     /// Whether a thread of another process is recorded.
     pub(crate) fn has_foreign(&self) -> bool {
-        self.slots()
+        self.used()
             .iter()
             .any(|slot| slot.state.load(Acquire) & (RECORDED | OWN) == RECORDED)
     }
 
     /// Index and copy of every record. Caller as for [`Table::get`].
     pub(crate) fn records(&self) -> impl Iterator<Item = (usize, Record)> + '_ {
-        (0..self.capacity).filter_map(|index| Some((index, self.get(index)?)))
+        (0..self.used().len()).filter_map(|index| Some((index, self.get(index)?)))
     }
 }
 

@@ -23,6 +23,8 @@ pub enum SchedError {
     KernelThread(i32),
     /// It is this process, or a guardian.
     Own(i32),
+    /// It is the first process, or has led to this one: a shell, a session, a service manager.
+    Ancestor(i32),
     /// It is in two tasks, of this process or of two.
     Twice(i32),
     /// It limits its real-time CPU time and would be killed by it.
@@ -101,6 +103,11 @@ impl fmt::Display for SchedError {
             SchedError::Own(pid) => write!(
                 f,
                 "process {pid} is the scheduler itself or its guardian: choose another one"
+            ),
+            SchedError::Ancestor(pid) => write!(
+                f,
+                "process {pid} has started this one, or all others: what waits for it here would wait for the tasks it competes \
+                 with. Name the processes that do the work"
             ),
             SchedError::Twice(pid) => write!(
                 f,

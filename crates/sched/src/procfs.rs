@@ -36,6 +36,9 @@ pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
     if flags.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) & PF_KTHREAD != 0 {
         return Err(SchedError::KernelThread(pid));
     }
+    if pid == 1 || ancestors().contains(&pid) {
+        return Err(SchedError::Ancestor(pid));
+    }
     // Only the owner may read the limits; whoever may not will be refused below anyway.
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     match time_limit(&limits) {
@@ -59,6 +62,47 @@ fn after_name(stat: &str) -> Option<&str> {
 fn time_limit(limits: &str) -> Option<u64> {
     let rest = field(limits, "Max realtime timeout")?;
     rest.split_whitespace().next()?.parse().ok()
+}
+
+/// The processes that have led to this one: its parent, that one's parent, and so on.
+fn ancestors() -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut pid = std::process::id() as i32;
+    loop {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = after_name(&stat).and_then(|rest| rest.split_whitespace().nth(1));
+        match parent.and_then(|text| text.parse().ok()) {
+            Some(parent) if parent > 0 && !found.contains(&parent) => pid = parent,
+            _ => return found,
+        }
+        found.push(pid);
+    }
+}
+
+/// Whether a process of this user or of root holds a lock on `file`; so it is taken to be if that cannot be found out.
+pub(crate) fn is_locked_by_a_peer(file: &fs::File) -> bool {
+    let (Ok(found), Ok(locks)) = (file.metadata(), fs::read_to_string("/proc/locks")) else {
+        return true;
+    };
+    let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
+    let place = format!("{major:02x}:{minor:02x}:{}", found.ino());
+    let holders: Vec<i32> = locks
+        .lines()
+        .filter(|line| !line.contains("->"))
+        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
+        .filter(|fields| fields.get(5) == Some(&place.as_str()))
+        .filter_map(|fields| fields.get(4)?.parse().ok())
+        .collect();
+    // The holder may live in a pid namespace from which its number is not seen here.
+    holders.is_empty()
+        || holders
+            .into_iter()
+            .any(|pid| matches!(users(pid), (0, _)) || same_user(pid))
+}
+
+fn same_user(pid: i32) -> bool {
+    let (theirs, ours) = users(pid);
+    theirs == ours
 }
 
 /// User of the process, and of this one. 0 if there is no such process.

@@ -83,7 +83,7 @@ pub(super) fn policy(
             Box::new(policy)
         }
         PolicyName::Edf => {
-            let mut policy = Edf::new();
+            let mut policy = Edf::new().slice(slice);
             let there = args.cpus().len() as f64 * (1.0 - args.open / 2.0);
             for (task, arg) in given() {
                 let reserved = reservation(&arg, floor)?;
@@ -98,7 +98,7 @@ pub(super) fn policy(
 fn slice(args: &SchedArgs, floor: Duration) -> Nanos {
     let sliced = matches!(
         args.policy,
-        PolicyName::Rr | PolicyName::Weighted | PolicyName::Priority
+        PolicyName::Rr | PolicyName::Weighted | PolicyName::Priority | PolicyName::Edf
     );
     if sliced && args.interval < floor {
         // Nobody may read it.

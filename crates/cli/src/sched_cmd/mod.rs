@@ -37,8 +37,6 @@ use tasks::Tasks;
 const TRACE: usize = 1_000_000;
 /// How often this thread looks for signals and for the end. Each look takes some µs from a task.
 const LOOK: Duration = Duration::from_millis(50);
-/// Threads an elevator has room for, beyond those that are there.
-const ROOM: usize = 1024;
 
 /// The priorities that are used, as far as the rights reach.
 struct Notches {
@@ -112,7 +110,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     // Before anything else is started: the guardian keeps what it was forked with.
     let elevator = Elevator::builder()
         .guardian(true)
-        .capacity(ROOM + tasks::threads(&specs))
+        .capacity(upshift_elevate::MAX_CAPACITY)
         .build()
         .context("cannot start the guardian, which gives processes back if this one dies")?;
     let cpus = args.cpus();

@@ -87,17 +87,6 @@ fn started(words: Vec<String>, arg: Option<String>) -> Result<Spec> {
     })
 }
 
-/// How many threads the processes have now, roughly.
-pub(super) fn threads(specs: &[Spec]) -> usize {
-    let of = |spec: &Spec| match spec.source {
-        Source::Pid(pid) => {
-            std::fs::read_dir(format!("/proc/{pid}/task")).map_or(1, Iterator::count)
-        }
-        _ => 1,
-    };
-    specs.iter().map(of).sum()
-}
-
 /// The commands that were started. Dropping ends them.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {

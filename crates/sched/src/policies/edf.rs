@@ -2,10 +2,11 @@
 //!
 //! Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment" (JACM 20(1), 1973), with
 //! budgets that are enforced, so that a task that overruns harms only itself. A task's budget is filled at the beginning of
-//! each of its periods, whose end is its deadline; among those with budget left the earliest deadline runs. Who has none
-//! left runs only when the others leave time over. On one CPU every task gets its budget before every deadline if the
+//! each of its periods, whose end is its deadline; among those with budget left the earliest deadline runs. What they leave over
+//! goes to the tasks without a reservation, in turn, a slice of CPU time each; if there are none, to those with one. On one CPU every task gets its budget before every deadline if the
 //! budgets divided by the periods add up to at most 1, less what timers are late and what is kept for ordinary threads.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
 
@@ -29,11 +30,31 @@ struct Job {
     sleeps: bool,
 }
 
+/// CPU time that a task has of what is left over before the next one, unless told otherwise, ns.
+const SLICE: Nanos = 5_000_000;
+
 /// Earliest deadline first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Edf {
     given: Vec<(TaskId, Reservation)>,
     jobs: Vec<Job>,
+    slice: Nanos,
+    /// Who shares what is left over: the first one is next.
+    rest: VecDeque<TaskId>,
+    /// What the first one has of its slice.
+    rest_left: Nanos,
+}
+
+impl Default for Edf {
+    fn default() -> Edf {
+        Edf {
+            given: Vec::new(),
+            jobs: Vec::new(),
+            slice: SLICE,
+            rest: VecDeque::new(),
+            rest_left: SLICE,
+        }
+    }
 }
 
 /// Why a reservation makes no sense.
@@ -75,6 +96,13 @@ impl Edf {
         Edf::default()
     }
 
+    /// What is left over is shared in slices of `slice` ns of CPU time.
+    pub fn slice(mut self, slice: Nanos) -> Edf {
+        self.slice = slice.max(1);
+        self.rest_left = self.slice;
+        self
+    }
+
     /// Reserves for `task`, counted against `there` CPUs.
     ///
     /// # Errors
@@ -99,6 +127,32 @@ impl Edf {
     }
 }
 
+impl Edf {
+    /// Gives what is left over to the next one.
+    fn pass_on(&mut self) {
+        self.rest.rotate_left(1.min(self.rest.len()));
+        self.rest_left = self.slice;
+    }
+
+    /// Who shares what is left over: those without a reservation, or all.
+    fn sort_out_the_rest(&mut self) {
+        let none_is_free = self.jobs.iter().all(|job| job.reserved.is_some());
+        let shares = |job: &&Job| none_is_free || job.reserved.is_none();
+        let who: Vec<TaskId> = self
+            .jobs
+            .iter()
+            .filter(shares)
+            .map(|job| job.task)
+            .collect();
+        self.rest.retain(|task| who.contains(task));
+        for task in who {
+            if !self.rest.contains(&task) {
+                self.rest.push_back(task);
+            }
+        }
+    }
+}
+
 impl Policy for Edf {
     fn name(&self) -> &'static str {
         "edf"
@@ -114,10 +168,12 @@ impl Policy for Edf {
             left: reserved.map_or(0, |r| r.budget),
             sleeps: false,
         });
+        self.sort_out_the_rest();
     }
 
     fn removed(&mut self, task: TaskId, _now: Nanos) {
         self.jobs.retain(|job| job.task != task);
+        self.sort_out_the_rest();
     }
 
     fn wants_usage(&self) -> bool {
@@ -126,8 +182,16 @@ impl Policy for Edf {
 
     fn used(&mut self, usage: Usage, _now: Nanos) {
         if let Some(job) = self.jobs.iter_mut().find(|job| job.task == usage.task) {
+            // What it used beyond its budget it had of what was left over.
+            let beyond = usage.cpu_time.saturating_sub(job.left);
             job.left = job.left.saturating_sub(usage.cpu_time);
             job.sleeps = usage.slept;
+            if self.rest.front() == Some(&usage.task) {
+                self.rest_left = self.rest_left.saturating_sub(beyond);
+                if self.rest_left == 0 {
+                    self.pass_on();
+                }
+            }
         }
     }
 
@@ -151,8 +215,23 @@ impl Policy for Edf {
             turn.until(now + job.left);
             awake += usize::from(!job.sleeps);
             if awake == turn.cpus() {
+                return;
+            }
+        }
+        let sleeps = |task: &TaskId| {
+            let job = self.jobs.iter().find(|job| job.task == *task);
+            job.is_some_and(|job| job.sleeps)
+        };
+        // Who sleeps keeps its place in front, so that it runs when it wakes, and its slice is for the next one meanwhile.
+        for task in &self.rest {
+            turn.favour(*task);
+            awake += usize::from(!sleeps(task));
+            if awake == turn.cpus() {
                 break;
             }
+        }
+        if self.rest.len() > turn.cpus() {
+            turn.until(now + self.rest_left);
         }
     }
 }

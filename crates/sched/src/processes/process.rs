@@ -1,5 +1,6 @@
 //! One process: its pidfd, its directory of threads, and a guard for each thread.
 
+use std::collections::HashSet;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -53,7 +54,10 @@ impl Process {
         })?;
         let tasks = File::open(format!("/proc/{pid}/task")).map_err(gone)?;
         // Two schedulers would record each other's doing as the process's own. The lock ends with this process, however it ends.
-        if matches!(tasks.try_lock(), Err(TryLockError::WouldBlock)) {
+        // Anybody can take such a lock, so that of another user, if that is not root, means nothing.
+        if matches!(tasks.try_lock(), Err(TryLockError::WouldBlock))
+            && procfs::is_locked_by_a_peer(&tasks)
+        {
             return Err(SchedError::Twice(pid));
         }
         let mut process = Process {
@@ -138,10 +142,13 @@ impl Process {
             let Ok(tids) = procfs::threads(self.pid) else {
                 return Ok(refused);
             };
+            let tids: HashSet<i32> = tids.into_iter().collect();
             self.guards.retain(|guard| tids.contains(&guard.tid()));
-            let known: Vec<i32> = self.tids().collect();
+            let known: HashSet<i32> = self.tids().collect();
             refused = 0;
-            for tid in tids.into_iter().filter(|tid| !known.contains(tid)) {
+            let born = tids.iter().filter(|tid| !known.contains(tid));
+            let all = born.clone().count() as u64;
+            for (done, &tid) in born.enumerate() {
                 let elevated = match self.first() {
                     Some(like) => elevator.elevate_born(tid, floor(standing), like),
                     None => elevator.elevate(tid, floor(standing)),
@@ -149,6 +156,8 @@ impl Process {
                 let guard = match elevated {
                     Ok(guard) => guard,
                     Err(ElevateError::NoSuchThread(_)) => continue,
+                    // The others would not fit either, and trying takes long.
+                    Err(ElevateError::TableFull { .. }) => return Ok(all - done as u64),
                     Err(_) => {
                         refused += 1;
                         continue;

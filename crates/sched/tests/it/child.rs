@@ -48,6 +48,8 @@ fn plays_a_role() {
             panic!("{}", std::process::Command::new("sleep").arg("100").exec());
         }
         "escape" => escape(),
+        "crowd" => crowd(),
+        "lock" => lock(),
         "schedule" => schedule(),
         other => panic!("no role {other}"),
     }
@@ -122,6 +124,37 @@ fn end_the_main_thread() {
     say(&format!("child {pid}"));
     // SAFETY: waits only.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+}
+
+/// Two thousand threads that wake now and then, born when it is scheduled.
+fn crowd() {
+    wait_until_scheduled();
+    std::thread::sleep(Duration::from_millis(100));
+    for _ in 0..2000 {
+        let idle = || {
+            let end = Instant::now() + LIFE;
+            while Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(500));
+            }
+        };
+        let small = std::thread::Builder::new().stack_size(64 * 1024);
+        small.spawn(idle).unwrap();
+    }
+    std::thread::sleep(LIFE);
+}
+
+/// Becomes an ordinary user, and locks what a scheduler of the process `PIDS` would lock.
+fn lock() {
+    // SAFETY: plain calls; the library makes them for every thread.
+    let failed = unsafe {
+        libc::setresgid(64_001, 64_001, 64_001) | libc::setresuid(64_001, 64_001, 64_001)
+    };
+    assert_eq!(failed, 0);
+    let pid = std::env::var("PIDS").unwrap();
+    let tasks = std::fs::File::open(format!("/proc/{pid}/task")).unwrap();
+    tasks.try_lock().unwrap();
+    say("locked");
+    std::thread::sleep(LIFE);
 }
 
 /// Leaves SCHED_FIFO and its CPU again and again.

@@ -189,7 +189,13 @@ fn impossible_processes_are_refused_with_the_reason() {
     assert!(refused(&[4_194_305]).contains("no process 4194305"));
     assert!(refused(&[spinner.pid(), own]).contains("scheduler itself"));
     assert!(refused(&[spinner.pid(), spinner.pid()]).contains("two tasks"));
-    assert!(refused(&[1, 2]).contains("kernel") || !std::path::Path::new("/proc/2").exists());
+    let kernel = !std::path::Path::new("/proc/2").exists()
+        || refused(&[spinner.pid(), 2]).contains("kernel");
+    assert!(kernel);
+    // SAFETY: cannot fail.
+    for ancestor in [1, unsafe { libc::getppid() }] {
+        assert!(refused(&[ancestor]).contains("has started this one"));
+    }
     assert_eq!(standing(spinner.pid()), before);
     let limit = libc::rlimit {
         rlim_cur: 5_000_000,
@@ -271,4 +277,51 @@ fn a_policy_that_panics_gives_its_tasks_back_at_once() {
         assert_eq!(pids.map(standing), before);
         took
     });
+}
+
+#[test]
+fn a_lock_of_an_ordinary_user_keeps_no_scheduler_out() {
+    let Some(_turn) = turn() else { return };
+    // SAFETY: cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return skipped("needs root");
+    }
+    let spinner = Process::start("spin");
+    let mut locker = Process::start_with("lock", &spinner.pid().to_string());
+    locker.wait_for("locked");
+    let scheduler = start(&[spinner.pid()], false).unwrap();
+    // Of one's own user it is a scheduler's.
+    let second = start(&[spinner.pid()], false).map(drop).unwrap_err();
+    assert!(second.to_string().contains("two tasks"), "{second}");
+    drop(scheduler);
+}
+
+#[test]
+fn more_threads_than_there_is_room_for_cost_little_and_are_counted() {
+    let Some(_turn) = turn() else { return };
+    let (crowd, spinner) = (Process::start("crowd"), Process::start("spin"));
+    let elevator = Elevator::builder()
+        .guardian(true)
+        .capacity(64)
+        .build()
+        .unwrap();
+    let policy = Box::new(RoundRobin::new(2_000_000));
+    let pids = [crowd.pid(), spinner.pid()];
+    let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
+    until("the crowd is there", PATIENCE, || {
+        standing(crowd.pid()).len() > 1500
+    });
+    let before = scheduler.control().report().map_or(0, |it| it.own_cpu_time);
+    let began = Instant::now();
+    sleep(2100);
+    let took = began.elapsed().as_nanos() as u64;
+    let (report, _) = scheduler.stop().unwrap();
+    let own = report.own_cpu_time - before;
+    println!(
+        "own CPU time {} of {} ms",
+        own / 1_000_000,
+        took / 1_000_000
+    );
+    assert!(own * 4 < took, "{own} of {took} ns");
+    assert!(report.tasks[0].threads <= 64);
 }
