@@ -12,6 +12,7 @@ use serde::Deserialize;
 use upshift_board::LEVELS;
 
 use crate::admission::Standing;
+use crate::assign::{Assign, FileAssign, Traits};
 
 /// What the daemon does, for whom, and within which limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Config {
     pub ceiling: u8,
     /// Ceilings by user and group; the first that matches counts.
     pub rules: Vec<Rule>,
+    /// Levels of programs that know nothing of the daemon; the first that fits counts.
+    pub assign: Vec<Assign>,
 }
 
 /// Bounds on what processes can take of the daemon.
@@ -109,6 +112,7 @@ impl Default for Config {
             limits: Limits::default(),
             ceiling: 0,
             rules: Vec::new(),
+            assign: Vec::new(),
         }
     }
 }
@@ -169,6 +173,16 @@ impl Config {
         }
     }
 
+    /// The level that a rule assigns to process `pid`, which no registration may exceed.
+    pub(crate) fn assigned_level(&self, pid: i32) -> Option<u8> {
+        if self.assign.is_empty() {
+            return None;
+        }
+        let traits = Traits::of(pid)?;
+        let rule = self.assign.iter().find(|rule| rule.fits(&traits));
+        rule.map(|rule| rule.level)
+    }
+
     fn rule_of(&self, user: u32, groups: &[u32]) -> Option<&Rule> {
         self.rules.iter().find(|rule| match rule.who {
             Who::User(rule) => rule == user,
@@ -199,6 +213,7 @@ struct File {
     ceiling: Option<u8>,
     limits: Limits,
     rule: Vec<FileRule>,
+    assign: Vec<FileAssign>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -214,7 +229,7 @@ struct FileRule {
 /// A user or group: a number, or a name.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Name {
+pub(crate) enum Name {
     Number(u32),
     Text(String),
 }
@@ -305,6 +320,11 @@ impl File {
             .iter()
             .map(FileRule::check)
             .collect::<Result<_, _>>()?;
+        config.assign = self
+            .assign
+            .into_iter()
+            .map(check_assign)
+            .collect::<Result<_, _>>()?;
         Ok(config)
     }
 }
@@ -323,6 +343,31 @@ impl FileRule {
         };
         Ok(Rule { who, ceiling })
     }
+}
+
+fn check_assign(said: FileAssign) -> Result<Assign, String> {
+    let FileAssign {
+        cgroup,
+        unit,
+        user,
+        comm,
+        level: asked,
+        budget,
+    } = said;
+    if cgroup.is_none() && unit.is_none() && user.is_none() && comm.is_none() {
+        return Err("[[assign]]: give `cgroup`, `unit`, `user` or `comm`, or several".to_string());
+    }
+    let user = user
+        .map(|user| user.find("/etc/passwd", "user"))
+        .transpose()?;
+    Ok(Assign {
+        cgroup,
+        unit,
+        user,
+        comm,
+        level: level("assign.level")(asked)?,
+        budget: within("assign.budget", budget, 1, 95)?,
+    })
 }
 
 fn level(what: &'static str) -> impl Fn(u8) -> Result<u8, String> {
@@ -396,6 +441,8 @@ mod tests {
             ("[limits]\nper_user = 0", "1 to 4096"),
             ("[limits]\nconnections_per_user = 0", "1 to"),
             ("quantum_us = 3", "200 to"),
+            ("[[assign]]\nlevel = 3", "`cgroup`, `unit`"),
+            ("[[assign]]\ncomm = \"x\"\nlevel = 64", "0 to 63"),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

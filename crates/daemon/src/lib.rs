@@ -37,6 +37,7 @@
 //! | `peer` | who is at the other end |
 //! | `rank` | who ranks where: pure |
 //! | `cpu` | the scheduler of one CPU |
+//! | `assign` | programs that know nothing of the daemon |
 //! | `quota` | CPU quotas of cgroups |
 //! | `roster`, `bars` | who is recorded; who is not elevated for what it did |
 //! | `canary` | whether ordinary threads get to run on every CPU |
@@ -48,6 +49,7 @@
 #![cfg(target_os = "linux")]
 
 mod admission;
+mod assign;
 mod bars;
 mod bucket;
 mod canary;
@@ -65,6 +67,7 @@ mod roster;
 mod shared;
 mod status;
 
+pub use assign::Assign;
 pub use config::{Config, ConfigError, Limits, Rule, Who, default_socket, group};
 pub use daemon::{Builder, Daemon, Mode, StartError};
 pub use listen::ListenError;

@@ -1,6 +1,6 @@
 //! Who is at the other end of a socket, as the kernel knows it. Nothing of this comes from the peer.
 //!
-//! The only unsafe code of the crate: two socket options that no safe library offers.
+//! Unsafe code: two socket options that no safe library offers.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -11,7 +11,7 @@
 //!
 //! Whoever demotes behind the back of the schedulers counts an *epoch*: they place their threads again when it changes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -22,6 +22,9 @@ use std::thread::Thread;
 use upshift_elevate::{Elevated, Priority, Tid};
 
 use crate::machine::Machine;
+
+/// In place of a CPU: a thread that may run on several.
+pub(crate) const EVERYWHERE: usize = usize::MAX;
 
 /// Of whom a thread is, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,11 @@ impl Hold {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Whether it may run on one of these CPUs.
+    pub(crate) fn may_run_on(&self, cpus: &HashSet<usize>) -> bool {
+        self.owner.cpu == EVERYWHERE || cpus.contains(&self.owner.cpu)
     }
 
     /// Whether its scheduler has raised it.

@@ -3,6 +3,7 @@
 //! What runs on a CPU is computed from the claims as they are now: the CPU's line of the global page is as old as its scheduler's
 //! last decision, and a vCPU that is alone there, or keeps its rank, causes none. Reads memory only.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -11,6 +12,7 @@ use upshift_board::wire::Role;
 use upshift_board::{Claim, LEVELS, NOTHING};
 
 use crate::control::{Control, Session};
+use crate::roster::{EVERYWHERE, Owner};
 
 #[derive(Serialize)]
 struct Machine {
@@ -31,6 +33,17 @@ struct Machine {
     barred: Vec<Barred>,
     cpus: Vec<Cpu>,
     processes: Vec<Process>,
+    assigned: Vec<Assigned>,
+}
+
+/// A process that a rule of the configuration has given a level.
+#[derive(Serialize)]
+struct Assigned {
+    pid: i32,
+    uid: u32,
+    threads: usize,
+    /// Whether it is in SCHED_FIFO now; else its budget is used up.
+    elevated: bool,
 }
 
 /// A user that is not elevated, and for how much longer.
@@ -144,9 +157,30 @@ pub(crate) fn of(control: &Control) -> String {
         barred: barred.collect(),
         cpus: cpus.collect(),
         processes,
+        assigned: assigned(control),
     };
     // Numbers, texts and lists of these cannot fail to be written.
     serde_json::to_string(&machine).unwrap_or_default()
+}
+
+fn assigned(control: &Control) -> Vec<Assigned> {
+    let holds = control
+        .shared
+        .roster
+        .holds(|hold| hold.owner.cpu == EVERYWHERE);
+    let mut all: BTreeMap<i32, Assigned> = BTreeMap::new();
+    for hold in holds {
+        let Owner { pid, user, .. } = hold.owner;
+        let process = all.entry(pid).or_insert(Assigned {
+            pid,
+            uid: user,
+            threads: 0,
+            elevated: false,
+        });
+        process.threads += 1;
+        process.elevated |= hold.is_raised();
+    }
+    all.into_values().collect()
 }
 
 /// What runs on one CPU now.

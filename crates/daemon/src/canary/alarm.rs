@@ -122,7 +122,7 @@ impl Alarm {
         }
         shared.counts.alarms.fetch_add(1, Relaxed);
         let silent = &self.silent;
-        let here = |hold: &Hold| silent.contains(&hold.owner.cpu);
+        let here = |hold: &Hold| hold.may_run_on(silent);
         self.suspects = shared.roster.holds(|hold| here(hold) && hold.is_raised());
         shared.roster.suspend(here);
         self.stage = Stage::Local(now);
@@ -134,7 +134,7 @@ impl Alarm {
             self.samples.clear();
             return;
         }
-        let here = |hold: &Hold| dubious.contains(&hold.owner.cpu) && hold.is_raised();
+        let here = |hold: &Hold| hold.may_run_on(dubious) && hold.is_raised();
         for hold in shared.roster.holds(here) {
             if now.elapsed() > ROUND / 10 {
                 // Many: whoever is not sampled is a suspect like the others.
@@ -190,7 +190,7 @@ impl Alarm {
         }
         let (before, at) = self.samples.get(&hold.tid)?;
         let used = Duration::from_nanos(hold.cpu_time(machine)?.saturating_sub(*before));
-        (self.silent.contains(&hold.owner.cpu) && used * 2 > now.saturating_duration_since(*at))
+        (hold.may_run_on(&self.silent) && used * 2 > now.saturating_duration_since(*at))
             .then_some("has used the CPU all the time")
     }
 

@@ -16,11 +16,13 @@
 //! |---|---|
 //! | `requests.rs` | what a message means, and the answer |
 //! | `session.rs` | one registration |
+//! | `checks.rs` | which threads and processes are accepted |
 //! | `census.rs` | the answers that take memory |
 //! | `closer.rs` | closing what came from clients, which may take long |
 //! | `slots.rs` | words of the global page |
 
 mod census;
+mod checks;
 mod closer;
 mod requests;
 mod session;
@@ -40,6 +42,7 @@ use rustix::time::ClockId;
 use upshift_board::wire;
 
 use crate::admission::{Admission, Load};
+use crate::assign::Assigner;
 use crate::canary::Watch;
 use crate::cpu::{Command, CpuScheduler, Latch};
 use crate::listen::Listener;
@@ -79,6 +82,7 @@ pub(crate) struct Control {
     schedulers: HashMap<usize, CpuScheduler>,
     /// There from the first registration on, if anybody is elevated at all.
     watch: Option<Watch>,
+    assigner: Option<Assigner>,
     censuses: Censuses,
     /// Threads that belong to some session, and the key of its connection.
     claimed: HashMap<i32, u64>,
@@ -123,6 +127,7 @@ impl Control {
             slots: Slots::new(),
             schedulers: HashMap::new(),
             watch: None,
+            assigner: None,
             censuses: Censuses::default(),
             claimed: HashMap::new(),
             started: Instant::now(),
@@ -140,6 +145,7 @@ impl Control {
                 .ok()
         });
         self.closer.start();
+        self.start_assigning();
         let mut events = Vec::with_capacity(64);
         let mut beat = Instant::now();
         loop {
@@ -165,13 +171,26 @@ impl Control {
         }
     }
 
+    fn start_assigning(&mut self) {
+        if self.shared.config.assign.is_empty() {
+            return;
+        }
+        let watched = self.watch();
+        match watched.and_then(|()| Assigner::start(&self.shared)) {
+            Ok(assigner) => self.assigner = assigner,
+            Err(error) => self.shared.complain("assign", || {
+                format!("no program is assigned a level: {error}")
+            }),
+        }
+    }
+
     fn heartbeat(&mut self) {
         let now = rustix::time::clock_gettime(ClockId::Monotonic);
         let ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         self.shared.global.beat(ns);
         self.closer.relieve();
         if let Some(elevator) = &self.shared.elevator
-            && !self.claimed.is_empty()
+            && (!self.claimed.is_empty() || !self.shared.roster.is_empty())
             && let Err(error) = elevator.ensure_guardian()
         {
             self.shared.complain("guardian", || error.to_string());
@@ -326,6 +345,9 @@ impl Control {
                     .to_string()
             });
         }
+        if let Some(assigner) = &self.assigner {
+            assigner.left(session.pid);
+        }
         self.slots.free(session.slot, session.vcpus.len());
         let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
         let load = Load {
@@ -381,6 +403,7 @@ impl Control {
             self.drop_connection(key);
         }
         self.schedulers.clear();
+        self.assigner = None;
         self.watch = None;
         let _ = &self.stop;
     }

@@ -13,6 +13,7 @@ use crate::cpu::Tally;
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) number: u32,
+    pub(crate) pid: i32,
     pub(crate) command: String,
     pub(crate) ceiling: u8,
     pub(crate) page: Arc<Mapping<LocalPage>>,

@@ -33,6 +33,7 @@ fn plays_a_role() {
         "crowd" => crate::villain::crowd(),
         "hoarder" => crate::villain::hoarder(),
         "changeling" => crate::villain::changeling(),
+        "sleeping parent" => sleeping_parent(),
         "legion" => crate::villain::legion(),
         "joiner" => crate::villain::joiner(),
         "daemon that panics" => daemon(crate::faults::panics()),
@@ -154,5 +155,22 @@ fn burner(registered: bool) {
         vcpu.settle().unwrap();
     }
     println!("used {}", used / 1000);
+    wait_for_go();
+}
+
+/// A thread beside those of the test harness, and a child process; all sleep.
+fn sleeping_parent() {
+    std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(60)));
+    // SAFETY: the child sleeps and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::sleep(60);
+            libc::_exit(0);
+        }
+    }
+    println!("child {child}");
     wait_for_go();
 }

@@ -3,6 +3,7 @@
 //! Whatever can be elevated is bounded: children live under `alarm` and RLIMIT_RTTIME, loops under a clock. Without the right to
 //! use SCHED_FIFO a test prints `skipped:` and the reason. They run one at a time, because each wants a CPU for itself.
 
+mod assign;
 mod attacks;
 mod child;
 mod deaths;

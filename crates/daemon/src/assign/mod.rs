@@ -1,0 +1,305 @@
+//! `[[assign]]`: programs as they are, at a level that the configuration gives them.
+//!
+//! All threads of an assigned process run in SCHED_FIFO, below everything registered that is elevated and above ordinary programs, the
+//! more urgent the higher, on whatever CPUs they may use: the kernel runs the most urgent on each. Within its *budget*, of all threads
+//! together, each [`PERIOD`]; then it is ordinary until the period is over. That and the canary bound what a runaway one takes.
+//!
+//! ```text
+//!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn      registers itself: its threads are the schedulers' then, and its
+//!      ▲                        │  └─────budget used────▲             ceiling is at most the rule's level
+//!      └──── fits none, registers, barred by the canary ┘
+//! ```
+//!
+//! What starts later is heard of from the kernel (`events.rs`); everything is looked through at the start, when events were lost, and
+//! each [`SWEEP`], because nothing tells that a process was moved to another cgroup.
+//!
+//! One thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or until the first moment at
+//! which a budget can be used up: a process that sleeps costs one read of its CPU time each period.
+
+mod events;
+mod process;
+mod rule;
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::cpu::{AbortOnPanic, Latch};
+use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
+
+use events::{Event, Events};
+use process::Process;
+pub use rule::Assign;
+pub(crate) use rule::{FileAssign, Traits};
+
+/// Budgets are for so long: half of what the canary allows, so that a process at its budget never looks like one that keeps the CPU.
+pub(crate) const PERIOD: Duration = Duration::from_millis(50);
+
+/// How often all processes are looked through, though nothing was heard; without events, or after a loss, tenfold.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// What the control thread has to say.
+#[derive(Debug)]
+enum Message {
+    /// It has registered: answer when none of its threads is held.
+    Registered(i32, Latch),
+    /// It has not any more.
+    Left(i32),
+    Stop,
+}
+
+/// The thread's handle. Dropping it ends it, and gives everything back.
+#[derive(Debug)]
+pub(crate) struct Assigner {
+    post: Arc<Post>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Post {
+    messages: Mutex<Vec<Message>>,
+    bell: OwnedFd,
+}
+
+impl Post {
+    fn put(&self, message: Message) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.push(message);
+        let _ = upshift_board::os::ring(self.bell.as_fd());
+    }
+}
+
+impl Assigner {
+    /// Starts the thread, if there is anything to do for it.
+    ///
+    /// # Errors
+    /// No threads or descriptors are left.
+    pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<Option<Assigner>> {
+        if shared.config.assign.is_empty() || !shared.enforcing() {
+            return Ok(None);
+        }
+        let post = Arc::new(Post {
+            messages: Mutex::default(),
+            bell: upshift_board::os::doorbell()?,
+        });
+        let events = Events::subscribe();
+        if let Err(error) = &events {
+            shared.complain("events", || {
+                format!("the kernel does not tell of new processes ({error}): they are looked for each second. It takes CAP_NET_ADMIN and the machine's network namespace")
+            });
+        }
+        let now = Instant::now();
+        let work = Work {
+            shared: Arc::clone(shared),
+            post: Arc::clone(&post),
+            events: events.ok(),
+            processes: HashMap::new(),
+            registered: HashSet::new(),
+            sweep: now,
+            left: Vec::new(),
+            window: now,
+            worked: Duration::ZERO,
+        };
+        let thread = std::thread::Builder::new()
+            .name("upshift-assign".into())
+            .spawn(move || {
+                let abort = AbortOnPanic;
+                work.run();
+                std::mem::forget(abort);
+            })?;
+        Ok(Some(Assigner {
+            post,
+            thread: Some(thread),
+        }))
+    }
+
+    /// The process has registered; returns when its threads are free, or after `patience`.
+    pub(crate) fn registered(&self, pid: i32, patience: Duration) {
+        let latch = Latch::default();
+        self.post.put(Message::Registered(pid, latch.clone()));
+        latch.wait(patience);
+    }
+
+    pub(crate) fn left(&self, pid: i32) {
+        self.post.put(Message::Left(pid));
+    }
+}
+
+impl Drop for Assigner {
+    fn drop(&mut self) {
+        self.post.put(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Work {
+    shared: Arc<Shared>,
+    post: Arc<Post>,
+    events: Option<Events>,
+    processes: HashMap<i32, Process>,
+    /// That have registered themselves.
+    registered: HashSet<i32>,
+    /// When everything is looked through again, and what is left of it.
+    sweep: Instant,
+    left: Vec<i32>,
+    /// When the window of the thread's own budget began, and how long it has worked in it.
+    window: Instant,
+    worked: Duration,
+}
+
+impl Work {
+    fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let elevator = shared.elevator.as_ref();
+        let _own = elevator.and_then(|elevator| elevator.elevate_current(DAEMON).ok());
+        loop {
+            self.wait();
+            let began = Instant::now();
+            if !self.read_post() {
+                return;
+            }
+            self.hear(began);
+            if began >= self.sweep {
+                self.begin_to_look_around(began);
+            }
+            self.look_around(began);
+            for process in self.processes.values_mut() {
+                process.settle(&shared, began);
+            }
+            self.keep_to_budget(began);
+        }
+    }
+
+    fn wait(&self) {
+        let next = self.processes.values().map(Process::due);
+        let next = next.fold(self.sweep, Instant::min);
+        let mut rest = next.saturating_duration_since(Instant::now());
+        if !self.left.is_empty() {
+            rest = Duration::ZERO;
+        }
+        let timeout = Timespec::try_from(rest).ok();
+        let mut fds = vec![PollFd::new(&self.post.bell, PollFlags::IN)];
+        fds.extend(self.events.iter().map(|it| PollFd::new(it, PollFlags::IN)));
+        // Interrupted or not: what there is to do is found out.
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+    }
+
+    /// `false`: to end.
+    fn read_post(&mut self) -> bool {
+        let mut word = [0u8; 8];
+        let _ = rustix::io::read(&self.post.bell, &mut word);
+        let mut messages = self
+            .post
+            .messages
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let all = std::mem::take(&mut *messages);
+        drop(messages);
+        for message in all {
+            match message {
+                Message::Registered(pid, latch) => {
+                    self.registered.insert(pid);
+                    self.processes.remove(&pid);
+                    latch.open();
+                }
+                Message::Left(pid) => {
+                    self.registered.remove(&pid);
+                    self.consider(pid, Instant::now());
+                }
+                Message::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// Takes what the kernel tells, as much as fits into the thread's budget.
+    fn hear(&mut self, now: Instant) {
+        while now.elapsed() < BUDGET / 2
+            && let Some(event) = self.events.as_ref().and_then(Events::next)
+        {
+            match event {
+                Event::Born { process, thread } if process == thread => self.consider(process, now),
+                Event::Born { process, thread } => {
+                    if let Some(process) = self.processes.get_mut(&process) {
+                        process.adopt(thread, &self.shared);
+                    }
+                }
+                Event::Ended { process, thread } => {
+                    if let Some(known) = self.processes.get_mut(&process)
+                        && known.lose(thread)
+                    {
+                        self.processes.remove(&process);
+                    }
+                }
+                Event::Changed { process } => self.consider(process, now),
+                Event::Lost => self.sweep = self.sweep.min(now + SWEEP / 10),
+            }
+        }
+    }
+
+    /// Holds a process against the rules; the first that fits counts.
+    fn consider(&mut self, pid: i32, now: Instant) {
+        let traits = Traits::of(pid).filter(|_| !self.registered.contains(&pid));
+        let fits = |rule: &&Assign| traits.as_ref().is_some_and(|traits| rule.fits(traits));
+        let rule = self.shared.config.assign.iter().find(fits);
+        let (Some(rule), Some(traits)) = (rule, traits.as_ref()) else {
+            self.processes.remove(&pid);
+            return;
+        };
+        let known = self.processes.get(&pid);
+        if known.is_some_and(|it| it.is_under(rule, traits.user)) {
+            return;
+        }
+        self.processes.remove(&pid);
+        // It may have ended just now.
+        if let Ok(process) = Process::attach(pid, traits, rule, &self.shared, now) {
+            self.processes.insert(pid, process);
+        }
+    }
+
+    fn begin_to_look_around(&mut self, now: Instant) {
+        self.sweep = now
+            + if self.events.is_some() {
+                SWEEP
+            } else {
+                SWEEP / 10
+            };
+        let own = std::process::id() as i32;
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        self.left = pids.filter(|&pid| pid != own).collect();
+        let there: HashSet<i32> = self.left.iter().copied().collect();
+        self.processes.retain(|pid, _| there.contains(pid));
+    }
+
+    /// As many processes as fit into the thread's budget; the rest is for the next time, after the budgets of others were looked at.
+    fn look_around(&mut self, now: Instant) {
+        while now.elapsed() < BUDGET / 2
+            && let Some(pid) = self.left.pop()
+        {
+            self.consider(pid, now);
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.count_threads(&self.shared);
+            }
+        }
+    }
+
+    /// As the schedulers do.
+    fn keep_to_budget(&mut self, began: Instant) {
+        let now = Instant::now();
+        if now - self.window >= WINDOW {
+            self.window = now;
+            self.worked = Duration::ZERO;
+        }
+        self.worked += now - began;
+        if self.worked >= BUDGET {
+            std::thread::sleep((self.window + WINDOW).saturating_duration_since(now));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Programs that know nothing of the daemon and have a level by the configuration.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use upshift_daemon::{Assign, Config, Daemon};
+
+use crate::attacks::{ALICE, MALLORY, from_now, open_config, villain};
+use crate::hostile::census;
+use crate::process::{Process, elevated_threads, until};
+use crate::{permitted, socket, turn};
+
+fn rule(user: u32, level: u8) -> Assign {
+    Assign {
+        cgroup: None,
+        unit: None,
+        user: Some(user),
+        comm: None,
+        level,
+        budget: 80,
+    }
+}
+
+fn daemon(name: &str, assign: Vec<Assign>) -> Daemon {
+    let config = open_config(name);
+    Daemon::start(Config { assign, ..config }).unwrap()
+}
+
+fn burner(path: &Path, user: u32) -> Process {
+    let cpu = ("CPU", "0".to_string());
+    let mut it = Process::start("gap", path, &[("USER", user.to_string()), cpu]);
+    it.line("ready").unwrap();
+    it
+}
+
+/// Lets both burn for a second; µs of each.
+fn race(mut a: Process, mut b: Process) -> (u64, u64) {
+    let end = from_now(Duration::from_millis(1000));
+    a.go_until(end);
+    b.go_until(end);
+    (a.number("used "), b.number("used "))
+}
+
+fn assigned(census: &Value, pid: i32) -> Option<&Value> {
+    let all = census["assigned"].as_array().unwrap();
+    all.iter().find(|it| it["pid"] == pid)
+}
+
+#[test]
+fn an_assigned_program_is_urgent_within_its_budget() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("assigned");
+    let before = burner(&path, ALICE);
+    let _daemon = daemon("assigned", vec![rule(ALICE, 8)]);
+    until("what runs already is assigned", || {
+        assigned(&census(&path), before.pid()).is_some()
+    });
+    let (urgent, other) = race(before, burner(&path, MALLORY));
+    println!("urgent {urgent}, other {other} us of 1000000");
+    assert!(urgent > 2 * other, "{urgent} {other}");
+    // Beyond its 80 % it is as ordinary as the other, and as whatever else runs here: at most some 90 % in all.
+    assert!(urgent < 970_000, "{urgent} {other}");
+    assert_eq!(census(&path)["alarms"], 0);
+    let after = burner(&path, ALICE);
+    until("what starts later is assigned", || {
+        assigned(&census(&path), after.pid()).is_some()
+    });
+    let (urgent, other) = race(after, burner(&path, MALLORY));
+    println!("urgent {urgent}, other {other} us of 1000000");
+    assert!(urgent > 2 * other, "{urgent} {other}");
+}
+
+#[test]
+fn an_assigned_program_is_given_back_and_its_children_are_assigned_too() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("given-back");
+    let daemon = daemon("given-back", vec![rule(ALICE, 0)]);
+    let mut parent = Process::start("sleeping parent", &path, &[("USER", ALICE.to_string())]);
+    let child = parent.number("child ") as i32;
+    let both = [parent.pid(), child];
+    until("both are elevated, with all threads", || {
+        both.iter().all(|&pid| !elevated_threads(pid).is_empty())
+            && elevated_threads(parent.pid()).len() >= 3
+    });
+    daemon.stop();
+    for pid in both {
+        assert!(elevated_threads(pid).is_empty());
+    }
+}
+
+#[test]
+fn a_process_that_registers_gets_no_more_than_its_rule() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("registers");
+    let _daemon = daemon("registers", vec![rule(ALICE, 20)]);
+    let ghost = villain("ghost", &path, ALICE, (0, 3), &[]);
+    let seen = census(&path);
+    let process = &seen["processes"][0];
+    assert_eq!(
+        (&process["pid"], &process["ceiling"]),
+        (&ghost.pid().into(), &20.into())
+    );
+    assert_eq!(assigned(&seen, ghost.pid()), None);
+    assert!(elevated_threads(ghost.pid()).is_empty());
+}
