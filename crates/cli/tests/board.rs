@@ -267,3 +267,32 @@ fn the_more_urgent_process_is_elevated() {
     }
     the_more_urgent_gets_more("elevated", &[]);
 }
+
+#[test]
+fn a_daemon_tells_its_service_manager_that_it_is_ready_lives_and_ends() {
+    let path = socket("notify");
+    let ear = path.with_extension("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&ear).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["daemon", "--cooperative", "--socket"]);
+    command.arg(&*path).stdout(Stdio::piped());
+    command
+        .env("NOTIFY_SOCKET", &ear)
+        .env("WATCHDOG_USEC", "4000000");
+    let mut child = command.spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let daemon = Running { child, output };
+    let next = || {
+        let mut text = [0; 200];
+        let length = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    assert_eq!(next(), "READY=1\nSTATUS=cooperative");
+    // What is said to be ready answers.
+    assert!(upshift(&path, &["daemon", "--status"]).status.success());
+    assert_eq!(next(), "WATCHDOG=1");
+    daemon.signal("TERM");
+    while next() == "WATCHDOG=1" {}
+    daemon.end();
+}

@@ -292,3 +292,39 @@ fn wrong_tasks_and_parameters_are_refused() {
     }
     std::fs::remove_file(file).unwrap();
 }
+
+#[test]
+fn processes_are_named_by_their_command() {
+    if !permitted() {
+        return;
+    }
+    // At most 15 characters of it are shown.
+    let name = format!("ups-{}", std::process::id());
+    let program = std::env::temp_dir().join(&name);
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let start = |_| {
+        let it = Ends::start(Command::new(&program).arg("20"));
+        let comm = format!("/proc/{}/comm", it.0.id());
+        while std::fs::read_to_string(&comm).unwrap().trim() != name {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        it
+    };
+    let sleepers: Vec<Ends> = (0..2).map(start).collect();
+    let cpu = cpu();
+    let fixed = ["--cpu", &cpu, "--floor", "50us", "--for", "200ms", "--json"];
+    let glob = format!("{}*=3", &name[..name.len() - 1]);
+    let output = sched(&[&["weighted", "--comm", &glob][..], &fixed].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report: serde_json::Value = serde_json::from_str(&text).expect(&errors);
+    let tasks = report["tasks"].as_array().unwrap();
+    let mut labels: Vec<&str> = tasks.iter().filter_map(|it| it["label"].as_str()).collect();
+    labels.sort_unstable();
+    let mut pids: Vec<String> = sleepers.iter().map(|it| it.0.id().to_string()).collect();
+    pids.sort();
+    assert_eq!(labels, pids);
+    let none = error(&[&["rr", "--comm", "no-such-program"][..], &fixed].concat());
+    assert!(none.contains("no process fits"), "{none}");
+    std::fs::remove_file(&program).unwrap();
+}

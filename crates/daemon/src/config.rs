@@ -128,6 +128,17 @@ pub fn default_socket() -> PathBuf {
     })
 }
 
+/// The number of a user, given by number or name.
+///
+/// # Errors
+/// There is no such user; for people.
+pub fn user(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) => Ok(number),
+        Err(_) => Name::Text(text.to_string()).find("/etc/passwd", "user"),
+    }
+}
+
 /// The number of a group, given by number or name.
 ///
 /// # Errors

@@ -43,6 +43,7 @@
 //! | `canary` | whether ordinary threads get to run on every CPU |
 //! | `global` | the page everybody reads |
 //! | `status` | the census |
+//! | `notify` | the service manager |
 //! | `machine` | system calls, behind a trait |
 
 #![deny(unsafe_code)]
@@ -60,6 +61,7 @@ mod daemon;
 mod global;
 mod listen;
 pub mod machine;
+mod notify;
 mod peer;
 mod quota;
 mod rank;
@@ -68,6 +70,6 @@ mod shared;
 mod status;
 
 pub use assign::Assign;
-pub use config::{Config, ConfigError, Limits, Rule, Who, default_socket, group};
+pub use config::{Config, ConfigError, Limits, Rule, Who, default_socket, group, user};
 pub use daemon::{Builder, Daemon, Mode, StartError};
 pub use listen::ListenError;

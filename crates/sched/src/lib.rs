@@ -103,6 +103,7 @@ pub use error::SchedError;
 pub use member::{Member, Standing};
 pub use policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 pub use processes::Processes;
+pub use procfs::ancestors;
 pub use report::{Event, Quantiles, Report, TaskReport, Trace, What};
 pub use scheduler::{Ended, Scheduler};
 pub use watch::Watch;

@@ -177,6 +177,8 @@ impl Member for Processes {
     }
 
     fn follow(&mut self, thorough: bool) -> Result<bool, SchedError> {
+        // If the guardian has demoted the threads because there was none for long, the next thorough look puts them back.
+        self.elevator.beat();
         let (standing, cpu, threads) = (self.standing, self.cpu, self.threads());
         if thorough {
             // Or nobody would give the threads back if this process died, too.

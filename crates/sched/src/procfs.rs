@@ -64,8 +64,8 @@ fn time_limit(limits: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// The processes that have led to this one: its parent, that one's parent, and so on.
-fn ancestors() -> Vec<i32> {
+/// The processes that have led to this one: its parent, that one's parent, and so on. They, and the first process, are refused.
+pub fn ancestors() -> Vec<i32> {
     let mut found = Vec::new();
     let mut pid = std::process::id() as i32;
     loop {

@@ -42,6 +42,10 @@ Examples:
   upshift sched priority --cpu 0 --pid 4711=0 --arg 1 -- make -j4
   upshift sched table plan.txt --cpu 1 --run '@a ./control' --run '@b ./vision' --timeline out.svg
   upshift sched edf --cpu 0 --pid 4711=20ms/5ms --for 10s
+  upshift sched priority --cpu 0,1 --unit redis.service=0 --comm 'cc*=1'
+
+--cgroup, --unit, --user and --comm name all processes that fit when it starts, each a task of its own; not this one, nor those
+that have started it.
 
 All threads of a process are scheduled, also those born later. It ends when all processes have
 ended, with --for, or by Ctrl-C; policy, priority and CPUs of all of them are then what they were,
@@ -60,6 +64,18 @@ pub(crate) struct SchedArgs {
     /// A process, with what the policy has to know of it; may be repeated
     #[arg(long, value_name = "PID[=ARG]")]
     pub(super) pid: Vec<String>,
+    /// The processes whose cgroup is that, `*` for any characters; may be repeated
+    #[arg(long, value_name = "PATH[=ARG]")]
+    pub(super) cgroup: Vec<String>,
+    /// The processes of a unit of systemd; may be repeated
+    #[arg(long, value_name = "UNIT[=ARG]")]
+    pub(super) unit: Vec<String>,
+    /// The processes of a user; may be repeated
+    #[arg(long, value_name = "USER[=ARG]")]
+    pub(super) user: Vec<String>,
+    /// The processes whose program has that name, `*` for any characters; may be repeated
+    #[arg(long, value_name = "NAME[=ARG]")]
+    pub(super) comm: Vec<String>,
     /// A command to start, quoted as for a shell, `@ARG` before it; may be repeated
     #[arg(long, value_name = "[@ARG] COMMAND")]
     pub(super) run: Vec<String>,

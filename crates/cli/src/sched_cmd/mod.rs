@@ -38,6 +38,9 @@ const TRACE: usize = 1_000_000;
 /// How often this thread looks for signals and for the end. Each look takes some µs from a task.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// If the scheduler stands still for so long (SIGSTOP), the guardian demotes the tasks: many times what it sleeps at most.
+const STANDSTILL: Duration = Duration::from_millis(200);
+
 /// The priorities that are used, as far as the rights reach.
 struct Notches {
     base: Priority,
@@ -111,6 +114,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let elevator = Elevator::builder()
         .guardian(true)
         .capacity(upshift_elevate::MAX_CAPACITY)
+        .heartbeat(STANDSTILL)
         .build()
         .context("cannot start the guardian, which gives processes back if this one dies")?;
     let cpus = args.cpus();
@@ -179,7 +183,7 @@ fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) ->
             // Nobody may read it.
             let _ = writeln!(
                 io::stderr(),
-                "note: while the scheduler stood still, whoever is in front would keep the CPU to itself; Ctrl-C ends it"
+                "note: this cannot be stopped from the keyboard while tasks depend on it; Ctrl-C ends it"
             );
         }
         if scheduler.is_finished() || ends.is_some_and(|end| Instant::now() >= end) {

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use upshift_daemon::Assign;
+
 use super::args::SchedArgs;
 use crate::values;
 
@@ -46,6 +48,7 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
             source: Source::Pid(pid),
         });
     }
+    specs.extend(chosen(args, &specs)?);
     for text in &args.run {
         let (arg, command) = match text.strip_prefix('@').and_then(|t| t.split_once(' ')) {
             Some((arg, command)) => (Some(arg.to_owned()), command),
@@ -60,7 +63,9 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
         specs.push(started(args.command.clone(), args.arg.clone())?);
     }
     if specs.is_empty() {
-        bail!("nothing to schedule: name processes with --pid, commands with --run or after `--`");
+        bail!(
+            "nothing to schedule: name processes with --pid (or --cgroup, --unit, --user, --comm), commands with --run or after `--`"
+        );
     }
     for at in 1..specs.len() {
         let label = specs[at].label.clone();
@@ -69,6 +74,99 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
                 bail!("process {label} is named twice: name it once");
             }
             specs[at].label = format!("{label}#{at}");
+        }
+    }
+    Ok(specs)
+}
+
+/// The processes that --cgroup, --unit, --user and --comm name and nothing before has named.
+fn chosen(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
+    let any = Assign {
+        cgroup: None,
+        unit: None,
+        user: None,
+        comm: None,
+        level: 0,
+        budget: 100,
+    };
+    let mut rules = Vec::new();
+    let split = |text: &String| match text.split_once('=') {
+        Some((what, arg)) => (what.to_owned(), Some(arg.to_owned())),
+        None => (text.clone(), None),
+    };
+    for text in &args.cgroup {
+        let (what, arg) = split(text);
+        let cgroup = Some(what);
+        rules.push((
+            text,
+            arg,
+            Assign {
+                cgroup,
+                ..any.clone()
+            },
+        ));
+    }
+    for text in &args.unit {
+        let (what, arg) = split(text);
+        let unit = Some(what);
+        rules.push((
+            text,
+            arg,
+            Assign {
+                unit,
+                ..any.clone()
+            },
+        ));
+    }
+    for text in &args.user {
+        let (what, arg) = split(text);
+        let user = Some(upshift_daemon::user(&what).map_err(anyhow::Error::msg)?);
+        rules.push((
+            text,
+            arg,
+            Assign {
+                user,
+                ..any.clone()
+            },
+        ));
+    }
+    for text in &args.comm {
+        let (what, arg) = split(text);
+        let comm = Some(what);
+        rules.push((
+            text,
+            arg,
+            Assign {
+                comm,
+                ..any.clone()
+            },
+        ));
+    }
+    let mut not = upshift_sched::ancestors();
+    not.extend([1, i32::try_from(std::process::id()).unwrap_or(0)]);
+    not.extend(
+        named
+            .iter()
+            .filter_map(|spec| spec.label.parse::<i32>().ok()),
+    );
+    let mut specs = Vec::new();
+    for (text, arg, rule) in rules {
+        let before = specs.len();
+        for pid in rule.processes() {
+            if not.contains(&pid) {
+                continue;
+            }
+            not.push(pid);
+            specs.push(Spec {
+                label: pid.to_string(),
+                arg: arg.clone(),
+                source: Source::Pid(pid),
+            });
+        }
+        if specs.len() == before {
+            bail!(
+                "no process fits `{text}` that is not named already (`ps -eo pid,user,comm,cgroup` shows what there is)"
+            );
         }
     }
     Ok(specs)

@@ -70,6 +70,16 @@ impl Traits {
 }
 
 impl Assign {
+    /// The processes that fit it now, ascending. Reads three files of `/proc` for each process there is.
+    pub fn processes(&self) -> Vec<i32> {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let fits = |pid: &i32| Traits::of(*pid).is_some_and(|traits| self.fits(&traits));
+        let mut found: Vec<i32> = pids.filter(fits).collect();
+        found.sort_unstable();
+        found
+    }
+
     pub(crate) fn fits(&self, traits: &Traits) -> bool {
         let any = |test: &dyn Fn(&str) -> bool| traits.cgroups.iter().any(|path| test(path));
         let of_unit = |unit: &str| any(&|path| path.split('/').any(|part| part == unit));

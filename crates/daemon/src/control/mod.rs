@@ -46,6 +46,7 @@ use crate::assign::Assigner;
 use crate::canary::Watch;
 use crate::cpu::{Command, CpuScheduler, Latch};
 use crate::listen::Listener;
+use crate::notify::Notify;
 use crate::peer::Peer;
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
@@ -88,6 +89,7 @@ pub(crate) struct Control {
     claimed: HashMap<i32, u64>,
     pub(crate) started: Instant,
     closer: Closer,
+    notify: Notify,
     window: (Instant, Duration),
 }
 
@@ -132,6 +134,7 @@ impl Control {
             claimed: HashMap::new(),
             started: Instant::now(),
             closer,
+            notify: Notify::new(),
             window: (Instant::now(), Duration::ZERO),
         })
     }
@@ -146,6 +149,10 @@ impl Control {
         });
         self.closer.start();
         self.start_assigning();
+        self.notify.ready(match self.shared.enforcing() {
+            true => "enforcing",
+            false => "cooperative",
+        });
         let mut events = Vec::with_capacity(64);
         let mut beat = Instant::now();
         loop {
@@ -188,6 +195,7 @@ impl Control {
         let now = rustix::time::clock_gettime(ClockId::Monotonic);
         let ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         self.shared.global.beat(ns);
+        self.notify.beat();
         self.closer.relieve();
         if let Some(elevator) = &self.shared.elevator
             && (!self.claimed.is_empty() || !self.shared.roster.is_empty())
@@ -398,6 +406,7 @@ impl Control {
     }
 
     fn end(mut self) {
+        self.notify.stopping();
         let keys: Vec<u64> = self.connections.keys().copied().collect();
         for key in keys {
             self.drop_connection(key);

@@ -140,15 +140,26 @@ impl Scheduler {
         let length = self.watch.breath + (now - until);
         let machine = self.shared.machine.as_ref();
         let charges = self.entries.iter_mut().flat_map(|entry| &mut entry.charges);
-        let stepping_back = charges.filter(|charge| charge.place() == Place::Idle);
-        let used: u64 = stepping_back.filter_map(|it| it.spent(machine).ok()).sum();
+        let (mut used, mut intruded) = (0, false);
+        for charge in charges.filter(|charge| charge.role == Role::Worker) {
+            if charge.place() != Place::Idle && !charge.is_elevated() {
+                continue;
+            }
+            let spent = charge.spent(machine).unwrap_or(0);
+            used += spent;
+            // It had used little, and now takes what others were to have: it steps back, too.
+            if charge.is_elevated() && Duration::from_nanos(spent) * 4 > length {
+                charge.burns = true;
+                intruded = true;
+            }
+        }
         let theirs = length.saturating_sub(Duration::from_nanos(used));
         self.watch.pieces += 1;
         self.watch.theirs += theirs;
         // A piece is shorter than a slice of the kernel, so that one says nothing of who wants it.
         let wanted = self.watch.pieces < 2 || self.watch.theirs * 4 > self.watch.breath;
         let had = self.watch.theirs * 10 > self.watch.breath * 9;
-        if wanted && !had && self.watch.pieces < PIECES {
+        if (intruded || (wanted && !had)) && self.watch.pieces < PIECES {
             self.watch.breath_until = Some(now + self.watch.breath);
             return;
         }

@@ -358,3 +358,31 @@ fn nobody_is_elevated_beyond_the_quota_of_its_cgroup() {
     burner.kill();
     assert!(used < 450_000, "{used}");
 }
+
+#[test]
+fn two_that_take_turns_leave_bystanders_their_share() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("turns");
+    let _daemon = Daemon::start(open_config("turns")).unwrap();
+    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut bystander = Process::start("gap", &path, &[("CPU", "0".to_string())]);
+    bystander.line("ready").unwrap();
+    // They change each 37 ms: who has burnt in the time that is looked at sleeps when it has to leave the CPU.
+    let mut pair = [0, 1].map(|turn| {
+        let turn = [("TURN", turn.to_string())];
+        villain("alternator", &path, MALLORY, (0, 40), &turn)
+    });
+    let end = from_now(Duration::from_millis(1200));
+    bystander.go_until(end);
+    for it in &mut pair {
+        it.go_until(end);
+    }
+    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+    let burnt: u64 = pair.iter_mut().map(|it| it.number("used ")).sum();
+    println!("the pair {burnt}, bystander {used} us of 1200000, longest gap {longest} us");
+    assert!(burnt * 100 < 97 * 1_200_000, "{burnt} us and {used} us");
+    assert_eq!(census(&path)["alarms"], 0);
+}

@@ -30,6 +30,7 @@ fn plays_a_role() {
         "lender" => crate::villain::lender(),
         "dispatchers" => crate::villain::dispatchers(),
         "scribbler" => crate::villain::scribbler(),
+        "alternator" => crate::villain::alternator(),
         "crowd" => crate::villain::crowd(),
         "hoarder" => crate::villain::hoarder(),
         "changeling" => crate::villain::changeling(),

@@ -354,3 +354,26 @@ pub(crate) fn scribbler() {
     println!("wrote {words}");
     wait_for_go();
 }
+
+/// Registers, and burns until the deadline in each second period of 37 ms: the even ones if `TURN` is 0.
+pub(crate) fn alternator() {
+    const PERIOD: u64 = 37_000_000;
+    pin(number("CPU") as usize);
+    let it = Foothold::new(&[(current_tid(), Role::Worker)]);
+    println!("ready");
+    let (deadline, turn) = (wait_for_go(), number("TURN"));
+    let before = cpu_time();
+    loop {
+        let now = monotonic();
+        if now >= deadline {
+            break;
+        }
+        if now / PERIOD % 2 != turn {
+            let rest = PERIOD - now % PERIOD;
+            std::thread::sleep(std::time::Duration::from_nanos(rest));
+        }
+    }
+    println!("used {}", (cpu_time() - before) / 1000);
+    it.run(NOTHING);
+    wait_for_go();
+}

@@ -171,7 +171,11 @@ fn escape() {
 fn schedule() {
     let pids = std::env::var("PIDS").unwrap();
     let pids: Vec<i32> = pids.split(' ').map(|pid| pid.parse().unwrap()).collect();
-    let elevator = Elevator::with_guardian().unwrap();
+    let builder = Elevator::builder().guardian(true);
+    let elevator = builder
+        .heartbeat(Duration::from_millis(200))
+        .build()
+        .unwrap();
     let policy = RoundRobin::new(300_000);
     let scheduler = attach_all(&elevator, &pids, Box::new(policy), |_| {}, false);
     say("scheduling");

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use upshift_elevate::Elevator;
+use upshift_elevate::testing::elevated_threads;
 use upshift_sched::policies::RoundRobin;
 
 use crate::world::{PATIENCE, Process, attach_all, standing, turn, until};
@@ -46,6 +47,31 @@ fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
         began.elapsed()
     );
     assert!(median < Duration::from_secs(1), "{median:?}");
+}
+
+#[test]
+fn a_scheduler_that_is_stopped_keeps_nobody_elevated() {
+    let Some(_turn) = turn() else { return };
+    let spinner = Process::start("spin");
+    let mut scheduler = Process::start_with("schedule", &spinner.pid().to_string());
+    scheduler.wait_for("scheduling");
+    let elevated = || !elevated_threads(spinner.pid()).is_empty();
+    until("it is elevated", PATIENCE, elevated);
+    let signal = |signal: i32| {
+        // SAFETY: a child that has not been waited for.
+        unsafe { libc::kill(scheduler.pid(), signal) };
+    };
+    signal(libc::SIGSTOP);
+    // In an open piece of the CPU it is not, either: so it has to last.
+    let mut since = Instant::now();
+    until("it is demoted for good", PATIENCE, || {
+        if elevated() {
+            since = Instant::now();
+        }
+        since.elapsed() > Duration::from_millis(100)
+    });
+    signal(libc::SIGCONT);
+    until("it is elevated again", PATIENCE, elevated);
 }
 
 #[test]
