@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::burn_cmd::BurnArgs;
 use crate::calibrate::CalibrateArgs;
 use crate::daemon_args::DaemonArgs;
+use crate::doctor::DoctorArgs;
 use crate::sched_cmd::SchedArgs;
 use crate::serve_args::{EXAMPLES, ServeArgs};
 use crate::spin_args::SpinLoadArgs;
@@ -55,6 +56,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Measure what a switch and a timer cost on this machine, and say which rights are missing
     Calibrate(CalibrateArgs),
+    /// Say what works on this machine, and what to change for the rest, in one screen
+    Doctor(DoctorArgs),
     /// Serve squares of matrices: receive, queue, compute, queue, send per connection
     MatrixServer(ServerArgs),
     /// Serve `Hello, World!` over HTTP/1.1 and 1.0 with keep-alive and pipelining

@@ -25,6 +25,7 @@ mod calibrate;
 mod daemon_args;
 mod daemon_cmd;
 mod demo;
+mod doctor;
 mod load_cmd;
 mod load_report;
 mod machine;
@@ -69,6 +70,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Burn(args) => burn_cmd::burn(&args)?,
         Command::Daemon(args) => daemon_cmd::daemon(&args)?,
         Command::Calibrate(args) => return calibrate::calibrate(&args),
+        Command::Doctor(args) => return doctor::doctor(&args),
         Command::Sched(args) => return sched_cmd::sched(&args),
         Command::Top(args) => top::top(&args)?,
         Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,

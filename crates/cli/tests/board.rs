@@ -296,3 +296,27 @@ fn a_daemon_tells_its_service_manager_that_it_is_ready_lives_and_ends() {
     while next() == "WATCHDOG=1" {}
     daemon.end();
 }
+
+#[test]
+fn the_doctor_says_what_works_and_finds_the_daemon() {
+    let path = socket("doctor");
+    let doctor = || {
+        let output = upshift(&path, &["doctor", "--json"]);
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let all = all.as_array().unwrap().clone();
+        let of = |what: &str| {
+            let found = all.iter().find(|it| it["what"] == what).unwrap();
+            found["health"].as_str().unwrap().to_string()
+        };
+        assert_eq!(output.status.success(), of("io_uring") != "no");
+        of("daemon")
+    };
+    assert_eq!(doctor(), "note");
+    let daemon = daemon(&path, &["--cooperative"]);
+    assert_eq!(doctor(), "ok");
+    let lines = upshift(&path, &["doctor"]);
+    let lines = String::from_utf8(lines.stdout).unwrap();
+    assert!(lines.contains("answers and is cooperative"), "{lines}");
+    daemon.signal("TERM");
+    daemon.end();
+}

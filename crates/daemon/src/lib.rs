@@ -73,3 +73,4 @@ pub use assign::Assign;
 pub use config::{Config, ConfigError, Limits, Rule, Who, default_socket, group, user};
 pub use daemon::{Builder, Daemon, Mode, StartError};
 pub use listen::ListenError;
+pub use quota::cpu_quota;

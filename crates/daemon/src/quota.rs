@@ -12,6 +12,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The CPUs that the cgroups of process `pid` leave it; `None`: nothing limits it.
+pub fn cpu_quota(pid: i32) -> Option<f64> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let all = directories(&groups, &mounts);
+    let limits = all.iter().filter_map(|directory| limit_of(directory));
+    limits.min_by(f64::total_cmp)
+}
+
 /// How much of the future an account holds at most: the kernel's own period.
 const PERIOD: Duration = Duration::from_millis(100);
 

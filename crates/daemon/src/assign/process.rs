@@ -157,10 +157,15 @@ impl Process {
             return;
         }
         let used = self.used(shared);
-        if now - self.began >= PERIOD {
-            (self.began, self.before) = (now, used);
-        }
         let budget = PERIOD * self.rule.budget / 100;
+        if now - self.began >= PERIOD {
+            // What it had too much while nobody looked counts in the next period; what it had as an ordinary one does not.
+            let part = (now - self.began).div_duration_f64(PERIOD);
+            let spent = used.saturating_sub(self.before);
+            let debt = spent.saturating_sub(budget.mul_f64(part));
+            let debt = if self.urgent { debt } else { Duration::ZERO };
+            (self.began, self.before) = (now, used.saturating_sub(debt));
+        }
         let spent = used.saturating_sub(self.before);
         let barred = shared.bars.is_barred(self.user, now);
         let urgent = spent < budget && !barred;

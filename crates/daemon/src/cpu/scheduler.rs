@@ -123,7 +123,8 @@ impl Scheduler {
         }
     }
 
-    /// A turn that began at `began` is over: if those of this window have taken too long, the rest of it is for others. At this
+    /// A turn that began at `began` is over: if those of this window have taken too long, the rest of it is for others, but for what has
+    /// its time, like a look at who is elevated. At this
     /// priority the time that passes is the time that is used, and reading it costs no system call.
     fn keep_to_budget(&mut self, began: Instant) {
         let now = Instant::now();
@@ -132,8 +133,10 @@ impl Scheduler {
             self.worked = Duration::ZERO;
         }
         self.worked += now - began;
+        self.watch.worked(now - began);
         if self.worked >= BUDGET && self.shared.enforcing() {
-            std::thread::sleep((self.window + WINDOW).saturating_duration_since(now));
+            let rest = (self.window + WINDOW).saturating_duration_since(now);
+            std::thread::sleep(self.timeout(now).map_or(rest, |due| due.min(rest)));
         }
     }
 

@@ -58,6 +58,8 @@ pub(super) struct Watch {
     breath: Duration,
     /// How much of that others did not have.
     owed: Duration,
+    /// What the scheduler itself has taken since the last look.
+    own: Duration,
     breath_until: Option<Instant>,
     /// Pieces of the breath under way so far, and what others have had of them.
     pieces: u32,
@@ -75,6 +77,7 @@ impl Watch {
             share,
             breath: LOOK.mul_f64(share / (1.0 - share)),
             owed: Duration::ZERO,
+            own: Duration::ZERO,
             breath_until: None,
             pieces: 0,
             theirs: Duration::ZERO,
@@ -101,9 +104,14 @@ impl Watch {
         self.looked = self.looked.max(now - self.every);
     }
 
+    /// The scheduler has worked for so long, which nobody else has had.
+    pub(super) fn worked(&mut self, time: Duration) {
+        self.own += time;
+    }
+
     /// Counts that others had all but `used` of the time since the last look; whether a breath is due.
     fn owes(&mut self, elapsed: Duration, used: Duration) -> bool {
-        let theirs = elapsed.saturating_sub(used);
+        let theirs = elapsed.saturating_sub(used + std::mem::take(&mut self.own));
         self.owed = (self.owed + elapsed.mul_f64(self.share)).saturating_sub(theirs);
         self.owed * 2 >= self.breath
     }
@@ -251,7 +259,8 @@ impl Scheduler {
         }
         let budget = elapsed * self.watch.dispatcher_percent / 100;
         self.bar_dispatchers(&dispatching, budget, now);
-        if !self.watch.owes(time, Duration::from_nanos(used)) {
+        let taken = used + dispatching.values().sum::<u64>();
+        if !self.watch.owes(time, Duration::from_nanos(taken)) {
             return;
         }
         self.watch.owed = Duration::ZERO;

@@ -1,0 +1,209 @@
+//! `upshift doctor`: what works here, and what to change for the rest, in one screen.
+//!
+//! Every line is found out by trying, not by looking at versions; it takes some ms and changes nothing.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::{Value, json};
+use upshift_elevate::{Priority, Rights, Throttling};
+
+/// Flags of `upshift doctor`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each line says what works (ok), what works less well than it could (note) or not at all (no), and
+what to change.
+
+The exit code is 1 if the runtime cannot work at all here, which takes io_uring; everything else it does without."
+)]
+pub(crate) struct DoctorArgs {
+    /// Print JSON instead of lines
+    #[arg(long)]
+    json: bool,
+}
+
+/// How well something works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Fine,
+    Less,
+    Not,
+}
+
+impl Health {
+    fn word(self) -> &'static str {
+        match self {
+            Health::Fine => "ok",
+            Health::Less => "note",
+            Health::Not => "no",
+        }
+    }
+}
+
+/// One line.
+#[derive(Debug)]
+struct Finding {
+    what: &'static str,
+    health: Health,
+    text: String,
+}
+
+impl Finding {
+    fn new(what: &'static str, health: Health, text: impl Into<String>) -> Finding {
+        let text = text.into();
+        Finding { what, health, text }
+    }
+}
+
+/// Looks and prints.
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
+    let findings = examine();
+    let mut out = io::stdout().lock();
+    if args.json {
+        let value =
+            |it: &Finding| json!({"what": it.what, "health": it.health.word(), "text": it.text});
+        let all: Vec<Value> = findings.iter().map(value).collect();
+        writeln!(out, "{:#}", Value::from(all))?;
+    } else {
+        for Finding { what, health, text } in &findings {
+            writeln!(out, "{:4}  {what:15}  {text}", health.word())?;
+        }
+    }
+    out.flush()?;
+    let works = |it: &Finding| it.what != RING || it.health != Health::Not;
+    Ok(match findings.iter().all(works) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+const RING: &str = "io_uring";
+
+fn examine() -> Vec<Finding> {
+    let rights = Rights::probe();
+    vec![
+        ring(),
+        real_time(&rights),
+        others(&rights),
+        throttling(&rights),
+        quota(),
+        confinement(&rights),
+        daemon(),
+    ]
+}
+
+fn ring() -> Finding {
+    match upshift::Runtime::builder().vcpus(1).build() {
+        Ok(_) => Finding::new(RING, Health::Fine, "a runtime can be made"),
+        Err(error) => Finding::new(
+            RING,
+            Health::Not,
+            format!("no runtime can be made: {error}"),
+        ),
+    }
+}
+
+fn real_time(rights: &Rights) -> Finding {
+    let what = "SCHED_FIFO";
+    match rights.require(Priority::MAX) {
+        Ok(()) => Finding::new(
+            what,
+            Health::Fine,
+            "permitted: the daemon enforces, sched works",
+        ),
+        Err(missing) => Finding::new(
+            what,
+            Health::Less,
+            format!("the daemon is cooperative only, sched does not work: {missing}"),
+        ),
+    }
+}
+
+fn others(rights: &Rights) -> Finding {
+    let what = "other users";
+    if rights.capable && !rights.user_namespace {
+        Finding::new(what, Health::Fine, "their threads can be scheduled, too")
+    } else {
+        Finding::new(
+            what,
+            Health::Less,
+            "only processes of this user can be scheduled: run as root (CAP_SYS_NICE), outside of user namespaces",
+        )
+    }
+}
+
+fn throttling(rights: &Rights) -> Finding {
+    let health = match rights.throttling {
+        Throttling::On { .. } => Health::Fine,
+        Throttling::Off | Throttling::Unknown => Health::Less,
+    };
+    Finding::new("RT throttling", health, rights.throttling.to_string())
+}
+
+fn quota() -> Finding {
+    let what = "CPU quota";
+    match upshift_daemon::cpu_quota(std::process::id().cast_signed()) {
+        Some(cpus) => Finding::new(
+            what,
+            Health::Less,
+            format!(
+                "this cgroup has {cpus:.2} CPUs: beyond that its threads stand still for the rest of each 100 ms (cpu.max)"
+            ),
+        ),
+        None => Finding::new(what, Health::Fine, "none"),
+    }
+}
+
+fn confinement(rights: &Rights) -> Finding {
+    let what = "confinement";
+    let group = rights
+        .group
+        .as_ref()
+        .map(|group| format!("cgroup: {group}"));
+    let filter = rights.filtered.then(|| {
+        "a seccomp filter is on: if a line above says no, it may be the reason".to_string()
+    });
+    let space = rights
+        .user_namespace
+        .then(|| "a user namespace: its capabilities do not reach the scheduler".to_string());
+    let all: Vec<String> = [filter, space, group].into_iter().flatten().collect();
+    let health = match rights.filtered || rights.user_namespace {
+        true => Health::Less,
+        false => Health::Fine,
+    };
+    let none = "no seccomp filter, no user namespace".to_string();
+    Finding::new(
+        what,
+        health,
+        if all.is_empty() { none } else { all.join("; ") },
+    )
+}
+
+fn daemon() -> Finding {
+    let what = "daemon";
+    let Some(socket) = upshift_board::client::find() else {
+        return Finding::new(
+            what,
+            Health::Less,
+            "none runs: processes do not know of each other (`upshift daemon` starts it)",
+        );
+    };
+    match upshift_board::client::census(&socket) {
+        Ok(census) => {
+            let enforces = census.json.contains("\"enforcing\":true");
+            let mode = if enforces {
+                "enforces"
+            } else {
+                "is cooperative"
+            };
+            Finding::new(
+                what,
+                Health::Fine,
+                format!("{} answers and {mode}", socket.display()),
+            )
+        }
+        Err(error) => Finding::new(what, Health::Less, format!("{error}")),
+    }
+}
