@@ -2,7 +2,8 @@
 //!
 //! All threads of an assigned process run in SCHED_FIFO, below everything registered that is elevated and above ordinary programs, the
 //! more urgent the higher, on whatever CPUs they may use: the kernel runs the most urgent on each. Within its *budget*, of all threads
-//! together, each [`PERIOD`]; then it is ordinary until the period is over. That and the canary bound what a runaway one takes.
+//! together, each [`PERIOD`]; having used it, it is ordinary for as long as brings that to its share. That and the canary bound what a
+//! runaway one takes.
 //!
 //! ```text
 //!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn      registers itself: its threads are the schedulers' then, and its

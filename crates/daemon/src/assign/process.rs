@@ -26,6 +26,8 @@ pub(super) struct Process {
     began: Instant,
     before: Duration,
     due: Instant,
+    /// It has used its budget, and is ordinary until then.
+    rests_until: Instant,
 }
 
 /// A thread in the roster; leaving it gives the thread back.
@@ -41,6 +43,9 @@ impl Drop for Thread {
         self.shared.roster.remove(&self.hold);
     }
 }
+
+/// The last look before a budget is used up is no nearer: a fortieth of a full budget.
+const LEAST: Duration = Duration::from_millis(1);
 
 /// Below the bands of registered processes (12 and above), above the canary: eight steps.
 fn priority(level: u8) -> Priority {
@@ -65,6 +70,7 @@ impl Process {
             began: now,
             before: Duration::ZERO,
             due: now,
+            rests_until: now,
         };
         process.count_threads(shared);
         process.before = process.used(shared);
@@ -157,18 +163,19 @@ impl Process {
             return;
         }
         let used = self.used(shared);
-        let budget = PERIOD * self.rule.budget / 100;
-        if now - self.began >= PERIOD {
-            // What it had too much while nobody looked counts in the next period; what it had as an ordinary one does not.
-            let part = (now - self.began).div_duration_f64(PERIOD);
-            let spent = used.saturating_sub(self.before);
-            let debt = spent.saturating_sub(budget.mul_f64(part));
-            let debt = if self.urgent { debt } else { Duration::ZERO };
-            (self.began, self.before) = (now, used.saturating_sub(debt));
-        }
+        let percent = self.rule.budget.clamp(1, 99);
+        let budget = PERIOD * percent / 100;
         let spent = used.saturating_sub(self.before);
         let barred = shared.bars.is_barred(self.user, now);
-        let urgent = spent < budget && !barred;
+        if self.urgent && spent >= budget {
+            // Ordinary for so long that it has had its share of the time, however late this was noticed.
+            self.rests_until = now + spent * (100 - percent) / percent;
+        }
+        let rests = now < self.rests_until;
+        if !rests && (!self.urgent || now - self.began >= PERIOD) {
+            (self.began, self.before) = (now, used);
+        }
+        let urgent = !rests && !barred;
         if urgent != self.urgent || moved {
             self.urgent = urgent;
             for thread in self.threads.values() {
@@ -180,12 +187,13 @@ impl Process {
                 };
             }
         }
-        let end = self.began + PERIOD;
         // All its threads may run at once, each on a CPU.
         let at_once = self.threads.len().clamp(1, shared.cpus) as u32;
-        self.due = match urgent {
-            true => end.min(now + (budget - spent) / at_once),
-            false => end,
+        let left = budget.saturating_sub(used.saturating_sub(self.before));
+        self.due = match (rests, urgent) {
+            (true, _) => self.rests_until,
+            (false, true) => (self.began + PERIOD).min(now + (left / at_once).max(LEAST)),
+            (false, false) => now + PERIOD,
         };
     }
 }
