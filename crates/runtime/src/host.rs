@@ -161,8 +161,8 @@ unsafe impl Host for Linux {
     }
 
     #[inline]
-    fn waits_here(&self, _more_urgent: bool) {
-        preempt::waits_here();
+    fn waits_here(&self, more_urgent: bool) {
+        preempt::waits_here(more_urgent);
     }
 
     fn attend(&self, index: usize) {

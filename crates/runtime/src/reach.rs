@@ -139,6 +139,7 @@ impl Arrivals {
                 // SAFETY: the owner is outside of all uses, and stays there until the permit is granted; the place is held.
                 let turn = unsafe { (*self.ring).stand_in() };
                 self.permit.grant();
+                self.permit.nudge();
                 if turn.owes_call {
                     self.interrupt();
                 }

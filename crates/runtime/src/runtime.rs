@@ -217,7 +217,9 @@ impl Shared {
         let own = context::with(|worker| worker.executor.index());
         let other = {
             let mut others = self.others();
-            let place = others.iter().rposition(|other| Some(other.index) != own && other.index != 0);
+            let place = others
+                .iter()
+                .rposition(|other| Some(other.index) != own && other.index != 0);
             place.map(|place| others.remove(place))
         };
         let other = other.ok_or_else(|| {

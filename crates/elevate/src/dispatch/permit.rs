@@ -140,16 +140,13 @@ impl Permit {
             return Ok(());
         }
         self.grant();
+        self.nudge();
         Err(Busy)
     }
 
-    /// Gives the permit back.
+    /// Gives the permit back. A thread that waits for it is to be woken by [`nudge`](Permit::nudge), at once or later.
     pub fn grant(&self) {
         self.revoked.store(0, SeqCst);
-        if self.waiting.load(SeqCst) != 0 {
-            #[cfg(not(loom))]
-            futex(&self.revoked, libc::FUTEX_WAKE, 1);
-        }
     }
 
     /// Has it been taken away?
@@ -252,6 +249,7 @@ mod tests {
                         taken += 1;
                     }
                     permit.grant();
+                    permit.nudge();
                 } else {
                     std::thread::yield_now();
                 }

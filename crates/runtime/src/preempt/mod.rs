@@ -110,5 +110,8 @@ pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
 
 /// What keeps a vCPU from being preemptible.
 pub(crate) fn refusal(why: impl fmt::Display) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, format!("no preemption: {why}"))
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("no preemption: {why}"),
+    )
 }

@@ -69,7 +69,8 @@ impl Roles {
     /// Those of this role.
     pub(super) fn of(&self, role: Role) -> impl Iterator<Item = usize> + '_ {
         let all = self.roles.iter().enumerate();
-        all.filter(move |(_, other)| **other == role).map(|(n, _)| n)
+        all.filter(move |(_, other)| **other == role)
+            .map(|(n, _)| n)
     }
 
     /// How many have been started.

@@ -11,7 +11,7 @@ use upshift_core::{Picked, Polled, Running, Yielded};
 use super::roles::Role;
 use super::thread::{Thread, with_current};
 use super::vcpu::{FIRST, HOME, NEVER, NONE, Preemptible};
-use super::watcher::{BACKSTOP_LOOKS, TURN};
+use super::watcher::TURN;
 use crate::clock;
 use crate::coop;
 use crate::host::Linux;
@@ -24,11 +24,16 @@ impl Preemptible {
         let thread = &self.threads[me];
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring.adopt() };
+        let stopped_at = self.stopped_at.swap(0, Relaxed);
+        if stopped_at != 0 {
+            self.stopping.add(clock::now().saturating_sub(stopped_at));
+        }
         self.keep_a_spare();
         // Whatever made us current waits in the ring, or in the queues.
         self.turn(worker);
         let mut spin = Spin::default();
         let mut reaped_at = worker.executor.clock();
+        let mut idle_at = reaped_at;
         let mut polls = 0;
         // As in the loop of an inline vCPU.
         let mut turned = true;
@@ -48,10 +53,11 @@ impl Preemptible {
                 self.hand_over(worker, HOME);
                 return false;
             }
-            if worker.submissions_are_urgent(back.as_ref())
-                || (self.suspended.load(Relaxed) != 0 && worker.ring_is_due())
-            {
-                // What has arrived goes before what is resumed, if it is as urgent.
+            let prompt = self.suspended.load(Relaxed) != 0
+                || worker.executor.clock().wrapping_sub(idle_at) < self.spare_time;
+            if worker.submissions_are_urgent(back.as_ref()) || (prompt && worker.ring_is_due()) {
+                // What has arrived goes before what is resumed, if it is as urgent; and while there is time to spare, it
+                // need not wait behind a poll that may turn out to be long, in which what comes after it would not ring.
                 self.turn(worker);
                 reaped_at = worker.executor.clock();
                 polls = 0;
@@ -107,6 +113,7 @@ impl Preemptible {
                     } else {
                         self.watch().mask();
                         worker.wait(&mut spin);
+                        idle_at = worker.executor.clock();
                         turned = false;
                     }
                     reaped_at = worker.executor.clock();
@@ -178,7 +185,7 @@ impl Preemptible {
         }
     }
 
-    /// Something waits already: the watcher comes within a backstop of this tick.
+    /// Something waits already, and perhaps nothing comes, or rings: then the watcher comes, within [`TURN`] of this tick.
     #[inline]
     fn come_before_long(&self, ticks: u64) {
         if self.comes_by.load(Relaxed) <= ticks {
@@ -188,13 +195,12 @@ impl Preemptible {
 
     #[cold]
     fn set_backstop(&self, ticks: u64) {
-        let backstop = BACKSTOP_LOOKS * self.settings.look;
-        self.arm(clock::now() + backstop);
-        let by = ticks + clock::to_ticks(Duration::from_nanos(backstop));
+        self.arm(clock::now() + TURN);
+        let by = ticks + clock::to_ticks(Duration::from_nanos(TURN));
         self.comes_by.store(by, Relaxed);
     }
 
-    fn arm(&self, at: u64) {
+    pub(super) fn arm(&self, at: u64) {
         if at < self.armed.load(Relaxed) {
             self.set_timer(at);
         }
@@ -244,14 +250,22 @@ impl Preemptible {
         }
         let free = self.roles().free();
         let Some(to) = free else {
-            unreachable!("a thread is free: the one that gave the vCPU away, or one that was made current since");
+            unreachable!(
+                "a thread is free: the one that gave the vCPU away, or one that was made current since"
+            );
         };
         self.hand_over(worker, to);
     }
 
     /// The poll of the calling thread has made something of this vCPU ready, which waits for its end.
-    fn waiter(&self) {
-        self.come_before_long(self.worker().executor.clock());
+    #[cold]
+    fn waiter(&self, more_urgent: bool) {
+        let ticks = clock::ticks();
+        if !more_urgent {
+            self.come_before_long(ticks);
+        } else if !self.is_deaf(ticks) {
+            self.arm(clock::now() + self.rule().cost);
+        }
     }
 
     /// Starts one more thread. On a thread of the vCPU only: it allocates.
@@ -267,10 +281,10 @@ impl Preemptible {
 
 /// The poll of this thread has made something ready on its vCPU that it holds up.
 #[inline]
-pub(crate) fn waits_here() {
+pub(crate) fn waits_here(more_urgent: bool) {
     with_current(|vcpu, number| {
         if vcpu.current.load(Acquire) == number {
-            vcpu.waiter();
+            vcpu.waiter(more_urgent);
         }
     });
 }

@@ -72,8 +72,7 @@ impl Service {
             futex_wait_for(&self.state, TAKEN, PATIENCE);
         }
         self.state.store(IDLE, Relaxed);
-        self.served
-            .store(self.served.load(Relaxed) + 1, Relaxed);
+        self.served.store(self.served.load(Relaxed) + 1, Relaxed);
         true
     }
 

@@ -53,7 +53,9 @@ impl Preemptible {
             Ok(Stopped::Suspended) => Role::Suspended,
             Ok(Stopped::Blocked) => Role::Blocked,
             Err(why) => {
-                thread.release();
+                thread.permit.grant();
+                drop(roles);
+                thread.wake_up();
                 return Err(why);
             }
         };
@@ -63,11 +65,25 @@ impl Preemptible {
             unreachable!("there is a free thread, and the lock is held");
         };
         self.current.store(next, Release);
-        self.threads[next].tell(Go::Serve);
+        self.stopped_at.store(clock::now(), Relaxed);
         if role == Role::Suspended {
+            // The stopped thread wakes the next one, from its handler. If this thread did, that one might run in its place, and it
+            // would wait among those that run, behind the next poll, where nothing wakes it.
+            self.next_up.store(next, SeqCst);
             thread.interrupt();
+        } else {
+            drop(roles);
+            self.threads[next].tell(Go::Serve);
         }
         stopped
+    }
+
+    /// Wakes the thread that has been made current in place of a suspended one, if that has not been done. Async-signal-safe.
+    pub(super) fn start_next(&self) {
+        let next = self.next_up.swap(NONE, SeqCst);
+        if let Some(thread) = self.threads.get(next) {
+            thread.tell(Go::Serve);
+        }
     }
 
     /// The core learns that the poll of the current thread, whose permit is revoked, is stopped.
@@ -98,10 +114,10 @@ impl Preemptible {
     /// Gives the vCPU to a free thread.
     pub(super) fn hand_over(&self, worker: &Worker, to: usize) {
         worker.executor.refresh_clock();
-        // Held until the other thread is told: the watcher sees all of it or nothing.
         let mut roles = self.roles();
         roles.give_to(to);
         self.current.store(to, Release);
+        drop(roles);
         self.threads[to].tell(Go::Serve);
     }
 
@@ -117,16 +133,23 @@ impl Preemptible {
         thread.coroutine.store(0, Relaxed);
         thread.turn.store(turn, Relaxed);
         thread.resumed.store(clock::ticks(), Relaxed);
+        thread.woken.store(clock::now(), Relaxed);
         roles.give_to(to);
         self.suspended.fetch_sub(1, SeqCst);
         self.current.store(to, Release);
         self.watch_over(worker);
+        if worker.executor.bitmap() != 0 || worker.ring.has_completions() {
+            // It is known to be long, and what has come already does not ring.
+            self.arm(clock::now() + self.resuming.get() + self.rule().cost);
+        }
         if let Some(owner) = thread.owner.get() {
             // SAFETY: it is about to become current, and is not within a use of the ring.
             unsafe { worker.ring.assign(*owner) };
         }
         // From here on the vCPU is the other thread's.
-        thread.release();
+        thread.permit.grant();
+        drop(roles);
+        thread.wake_up();
     }
 
     /// The thread whose poll is to go on now, whatever else is ready, and which is suspended.

@@ -61,6 +61,8 @@ pub(crate) struct Thread {
     pub(super) resumed: AtomicU64,
     /// Ticks that its poll had run when it was suspended last.
     pub(super) ran: AtomicU64,
+    /// When (ns) its poll was to go on, until it does; 0: it has.
+    pub(super) woken: AtomicU64,
     /// How long (ns) it may run, whatever waits, since it went on.
     pub(super) turn: AtomicU64,
     /// The coroutine whose poll is suspended here, packed; 0: none.
@@ -90,6 +92,7 @@ impl Thread {
             began: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             ran: AtomicU64::new(0),
+            woken: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             coroutine: AtomicU64::new(0),
             since: AtomicU64::new(0),
@@ -157,16 +160,8 @@ impl Thread {
         }
     }
 
-    /// Its permit is its own again, and its poll goes on.
-    pub(super) fn release(&self) {
-        self.permit.grant();
-        if self.attending.load(SeqCst) {
-            self.interrupt();
-        }
-    }
-
-    /// It looks again whether it is to wait, without its permit.
-    pub(super) fn look_again(&self) {
+    /// Its permit is its own again: if it waits for that, it waits no longer.
+    pub(super) fn wake_up(&self) {
         self.permit.nudge();
         if self.attending.load(SeqCst) {
             self.interrupt();
@@ -209,7 +204,22 @@ impl Thread {
     pub(super) fn forget_suspension(&self) {
         self.resumed.store(0, Relaxed);
         self.ran.store(0, Relaxed);
+        self.woken.store(0, Relaxed);
         self.turn.store(0, Relaxed);
+    }
+
+    /// Its poll goes on, and it has not run since.
+    pub(super) fn is_to_wake(&self) -> bool {
+        self.woken.load(Relaxed) != 0
+    }
+
+    /// The calling thread goes on with its poll.
+    fn goes_on(&self, vcpu: &Preemptible) {
+        let woken = self.woken.swap(0, Relaxed);
+        if woken != 0 {
+            self.resumed.store(clock::ticks(), Relaxed);
+            vcpu.resuming.add(clock::now().saturating_sub(woken));
+        }
     }
 
     /// Does it sleep in the kernel? A system call; false if the kernel does not say.
@@ -302,12 +312,14 @@ fn wait_here(permit: &Permit) {
     let mut waited = false;
     with_current(|vcpu, number| {
         waited = true;
+        vcpu.start_next();
         vcpu.comes_back(number);
         if number == FIRST {
             vcpu.attend_blocked(|| !permit.is_revoked());
         } else {
             permit.wait_until(|| false);
         }
+        vcpu.threads[number].goes_on(vcpu);
     });
     if !waited {
         permit.wait_until(|| false);
@@ -331,14 +343,22 @@ pub(crate) fn answer_here() {
         // What is in the middle of a use is not suspended; whoever takes its permit away while it is finds that out.
         let is_stopped = !thread.permit.in_use() && thread.permit.is_revoked();
         if !is_stopped || thread.blocked.load(SeqCst) {
+            // It may have been stopped, and gone on, before the signal came.
+            if !thread.permit.is_revoked() {
+                thread.goes_on(vcpu);
+            }
             return;
         }
+        vcpu.start_next();
         let over = || !thread.permit.is_revoked() || vcpu.loose.load(SeqCst);
         if number == FIRST {
             // The signal is blocked while its handler runs.
             vcpu.attend(over);
         } else {
             thread.permit.wait_until(|| vcpu.loose.load(SeqCst));
+        }
+        if !thread.permit.is_revoked() {
+            thread.goes_on(vcpu);
         }
     });
 }

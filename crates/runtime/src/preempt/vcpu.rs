@@ -89,17 +89,27 @@ pub(crate) struct Preemptible {
     timer: OwnedFd,
     /// When the timer goes off, ns; NEVER.
     pub(super) armed: AtomicU64,
+    /// A vCPU that was idle so many ticks ago has time to spare.
+    pub(super) spare_time: u64,
     /// By this tick the watcher looks.
     pub(super) comes_by: AtomicU64,
     /// The watcher does not listen before this time, ticks and ns.
     deaf_until: AtomicU64,
     deaf_until_ns: AtomicU64,
+    /// The thread that has been made current and is to be woken; NONE.
+    pub(super) next_up: AtomicUsize,
     /// The thread whose suspended poll is to go on next, whatever else is ready; NONE.
     pub(super) turn: AtomicUsize,
     /// Suspended threads run, without their permits.
     pub(super) loose: AtomicBool,
     /// A futex: 1 while the current thread waits and cannot wait in the ring.
     idle: AtomicU32,
+    /// When a poll was stopped, ns, until the next thread serves; else 0.
+    pub(super) stopped_at: AtomicU64,
+    /// What it takes until the next thread serves.
+    pub(super) stopping: Mean,
+    /// What it takes until a poll that is to go on does.
+    pub(super) resuming: Mean,
     pub(super) looks: AtomicU64,
     pub(super) useless: AtomicU64,
     pub(super) setbacks: AtomicU64,
@@ -112,6 +122,25 @@ pub(crate) struct Preemptible {
 unsafe impl Send for Preemptible {}
 // SAFETY: as above.
 unsafe impl Sync for Preemptible {}
+
+/// A running mean of times, ns. What is far off (the machine stood still) counts as twice the mean.
+pub(super) struct Mean(AtomicU64);
+
+impl Mean {
+    fn new(start: u64) -> Mean {
+        Mean(AtomicU64::new(start.max(8)))
+    }
+
+    /// One thread at a time.
+    pub(super) fn add(&self, time: u64) {
+        let mean = self.0.load(Relaxed);
+        self.0.store((7 * mean + time.min(2 * mean)) / 8, Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
 
 /// What is shared between threads by the rules of this module.
 pub(super) struct Shareable<T>(pub(super) T);
@@ -152,12 +181,17 @@ impl Preemptible {
             watch: worker.ring.watch()?,
             timer: timerfd()?,
             armed: AtomicU64::new(NEVER),
+            spare_time: clock::to_ticks(Duration::from_nanos(watcher::TURN)),
             comes_by: AtomicU64::new(0),
             deaf_until: AtomicU64::new(0),
             deaf_until_ns: AtomicU64::new(0),
+            next_up: AtomicUsize::new(NONE),
             turn: AtomicUsize::new(NONE),
             loose: AtomicBool::new(false),
             idle: AtomicU32::new(0),
+            stopped_at: AtomicU64::new(0),
+            stopping: Mean::new(settings.rule.cost / 2),
+            resuming: Mean::new(settings.rule.cost / 2),
             looks: AtomicU64::new(0),
             useless: AtomicU64::new(0),
             setbacks: AtomicU64::new(0),
@@ -171,9 +205,9 @@ impl Preemptible {
         worker.ring.set_proxy(Box::new(ByFirst(Arc::as_ptr(&vcpu))));
         let host = worker.shared.domain.host();
         host.set_bell(index, Some(vcpu.watch.clone()));
-        let started = vcpu.start_watcher().and_then(|()| {
-            (0..SPARES).try_for_each(|_| vcpu.start_spare())
-        });
+        let started = vcpu
+            .start_watcher()
+            .and_then(|()| (0..SPARES).try_for_each(|_| vcpu.start_spare()));
         if let Err(error) = started {
             vcpu.end();
             return Err(error);
@@ -184,7 +218,10 @@ impl Preemptible {
 
     fn start_watcher(self: &Arc<Preemptible>) -> io::Result<()> {
         let vcpu = self.clone();
-        self.start_thread("watcher", move || watcher::run(&vcpu))
+        self.start_thread("watcher", move || {
+            slice::of_watcher();
+            watcher::run(&vcpu);
+        })
     }
 
     /// One more thread, if there may be one more.
@@ -206,7 +243,6 @@ impl Preemptible {
             .spawn(move || {
                 // Elsewhere it is slower, not wrong.
                 let _ = affinity::pin(cpu);
-                slice::shorten_own();
                 main();
             })?;
         self.joins().push(thread);
@@ -214,6 +250,7 @@ impl Preemptible {
     }
 
     fn be_spare(&self, number: usize) {
+        slice::of_worker();
         let thread = &self.threads[number];
         let Ok(_seated) = Seated::begin(self, number) else {
             return;
@@ -231,6 +268,7 @@ impl Preemptible {
         let Ok(_seated) = Seated::begin(self, FIRST) else {
             return;
         };
+        slice::of_worker();
         let thread = &self.threads[FIRST];
         while !self.serve(FIRST, done) {
             // Others serve, and what they ask of the kernel is for this thread to do.
@@ -270,6 +308,15 @@ impl Preemptible {
 
     fn joins(&self) -> MutexGuard<'_, Vec<thread::JoinHandle<()>>> {
         self.joins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rule, with what suspending has cost lately; at least what it cost at the start.
+    pub(super) fn rule(&self) -> Rule {
+        let rule = self.settings.rule;
+        Rule::new(
+            rule.cost.max(self.stopping.get() + self.resuming.get()),
+            rule.quantum,
+        )
     }
 
     /// The vCPU with its ring. Only for the current thread, and for what is `Sync` of it.
@@ -312,7 +359,10 @@ impl Preemptible {
         }
         let (ticks, until) = match deaf {
             0 => (0, 0),
-            _ => (clock::ticks() + clock::to_ticks(Duration::from_nanos(deaf)), now + deaf),
+            _ => (
+                clock::ticks() + clock::to_ticks(Duration::from_nanos(deaf)),
+                now + deaf,
+            ),
         };
         self.deaf_until_ns.store(until, Relaxed);
         self.deaf_until.store(ticks, SeqCst);

@@ -34,8 +34,8 @@ pub(super) const TURN: u64 = KEPT / 10;
 pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_nanos(KEPT);
 /// Suspending may take one part in so many of the time.
 const SUSPENDING: u64 = 10;
-/// Looks that bring nothing, too.
-pub(super) const BACKSTOP_LOOKS: u64 = 32;
+/// Looks that bring nothing may take half of that.
+const LOOKING: u64 = 2 * SUSPENDING;
 /// The time over which the shares are kept: what has been saved in it may be spent at once.
 const WINDOW: u64 = 10_000_000;
 /// The most looks in a row.
@@ -96,8 +96,8 @@ struct Watcher<'a> {
     next_turn: u64,
     /// The thread that had the last one.
     last_turn: usize,
-    /// A use of a permit that was under way at a look, and since when.
-    in_use: Option<(PollId, u64)>,
+    /// A poll, or none, and the vCPU's clock when a use of a permit was found under way, and when that was.
+    stuck: Option<((PollId, u64), u64)>,
 }
 
 impl<'a> Watcher<'a> {
@@ -106,10 +106,10 @@ impl<'a> Watcher<'a> {
         Watcher {
             vcpu,
             suspending: Account::new(SUSPENDING, WINDOW, now),
-            looking: Account::new(BACKSTOP_LOOKS, WINDOW, now),
+            looking: Account::new(LOOKING, WINDOW, now),
             next_turn: 0,
             last_turn: FIRST,
-            in_use: None,
+            stuck: None,
         }
     }
 
@@ -117,8 +117,10 @@ impl<'a> Watcher<'a> {
     fn look(&mut self) {
         let vcpu = self.vcpu;
         vcpu.looks.fetch_add(1, Relaxed);
+        // The signal has not reached the stopped thread.
+        vcpu.start_next();
         self.tend_blocked();
-        if vcpu.loose.load(Relaxed) && !self.is_stuck() {
+        if vcpu.loose.load(Relaxed) && !self.seems_stuck() {
             self.loosen(false);
         }
         let mut next = Next::Now;
@@ -142,11 +144,14 @@ impl<'a> Watcher<'a> {
         let mut at = match next {
             Next::At(at) => at.max(now + deaf),
             // Things change as fast as we look: the others must get on.
-            Next::Now => now + BACKSTOP_LOOKS * vcpu.settings.look,
+            Next::Now => now + LOOKING * vcpu.settings.look,
             // A poll that has begun while nothing was heard did not look after itself.
             Next::Rest if deaf != 0 && self.poll_id().1 != 0 => now + deaf,
             Next::Rest | Next::Done => NEVER,
         };
+        if vcpu.next_up.load(SeqCst) != NONE {
+            at = at.min(now + TURN);
+        }
         if vcpu.has_stopped_polls() {
             at = at.min(now + KEPT);
         }
@@ -159,14 +164,27 @@ impl<'a> Watcher<'a> {
         &self.vcpu.threads[self.vcpu.current.load(Acquire)]
     }
 
-    /// Does the current thread sleep in the middle of a use of its permit, while something is suspended? It may depend on it.
-    fn is_stuck(&self) -> bool {
+    /// Does the current thread sleep in the middle of a use of its permit, while something is suspended? If it still does a turn
+    /// later, it may depend on that.
+    fn seems_stuck(&self) -> bool {
         let vcpu = self.vcpu;
         let current = self.current();
         vcpu.suspended.load(Acquire) != 0
             && current.permit.in_use()
             && !vcpu.worker().executor.is_parked()
             && current.is_asleep()
+    }
+
+    /// Has the current thread slept or been busy in the middle of one use of its permit for a turn, as far as can be seen?
+    fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
+        let seen = (id, self.vcpu.worker().executor.clock());
+        match self.stuck {
+            Some((before, since)) if before == seen => now - since >= TURN,
+            _ => {
+                self.stuck = Some((seen, now));
+                false
+            }
+        }
     }
 
     fn poll_id(&self) -> PollId {
@@ -204,6 +222,10 @@ impl<'a> Watcher<'a> {
         if id.1 == 0 {
             return self.between_polls(now);
         }
+        if thread.is_to_wake() {
+            // It goes on as soon as it gets the CPU.
+            return Next::At(now + TURN);
+        }
         let ran = thread.has_run(clock::ticks());
         let depended_on = vcpu.blocked.load(Acquire) != 0 || ran.stretch >= KEPT;
         if depended_on && let Some(turn) = self.due_turn(now) {
@@ -215,12 +237,17 @@ impl<'a> Watcher<'a> {
             return self.stop(id, Place::Head, false, now);
         }
         let waits = Waits::of(level.get(), waiting);
-        let Some(left) = vcpu.settings.rule.left(waits, ran) else {
+        let rule = vcpu.rule();
+        let Some(left) = rule.left(waits, ran) else {
             // What is less urgent waits for its end, or for its sleep.
-            return if waiting == 0 { Next::Rest } else { Next::At(now + KEPT) };
+            return if waiting == 0 {
+                Next::Rest
+            } else {
+                Next::At(now + KEPT)
+            };
         };
         let turn = thread.turn.load(Relaxed).saturating_sub(ran.stretch);
-        let cost = vcpu.settings.rule.cost;
+        let cost = rule.cost;
         let left = left.max(turn);
         let wait = left.max(self.suspending.wait(cost, now));
         if wait != 0 {
@@ -233,7 +260,7 @@ impl<'a> Watcher<'a> {
             }
             return Next::At(now + wait);
         }
-        let had_its_turn = ran.in_all >= vcpu.settings.rule.quantum;
+        let had_its_turn = ran.in_all >= rule.quantum;
         let place = if waits == Waits::Urgent && !had_its_turn {
             Place::Head
         } else {
@@ -246,7 +273,10 @@ impl<'a> Watcher<'a> {
     fn hidden(&self, now: u64) -> u64 {
         let watch = self.vcpu.watch();
         let timers = &self.vcpu.worker().timers;
-        if timers.next_deadline().is_some_and(|deadline| deadline <= now) {
+        if timers
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= now)
+        {
             // Whom it wakes is not known: it may be anybody.
             return u64::MAX;
         }
@@ -279,8 +309,10 @@ impl<'a> Watcher<'a> {
         {
             self.vcpu.turn.store(turn, SeqCst);
         }
-        if self.is_stuck() {
-            self.loosen(true);
+        if self.seems_stuck() {
+            if self.is_stuck((self.vcpu.current.load(Acquire), 0), now) {
+                self.loosen(true);
+            }
             return Next::At(now + TURN);
         }
         Next::Rest
@@ -312,9 +344,9 @@ impl<'a> Watcher<'a> {
         match vcpu.stop_current(place) {
             Ok(stopped) => {
                 if paid && stopped == Stopped::Suspended {
-                    self.suspending.spend(vcpu.settings.rule.cost, now);
+                    self.suspending.spend(vcpu.rule().cost, now);
                 }
-                self.in_use = None;
+                self.stuck = None;
                 self.loosen(false);
                 Next::Done
             }
@@ -331,16 +363,10 @@ impl<'a> Watcher<'a> {
     /// suspended.
     fn in_use(&mut self, id: PollId, now: u64) -> Next {
         let vcpu = self.vcpu;
-        let thread = &vcpu.threads[id.0];
-        let since = match self.in_use {
-            Some((seen, since)) if seen == id => since,
-            _ => now,
-        };
-        self.in_use = Some((id, since));
-        if !thread.permit.ask(heavy_barrier) {
+        if !vcpu.threads[id.0].permit.ask(heavy_barrier) {
             return Next::Now;
         }
-        if now - since >= KEPT || self.is_stuck() {
+        if self.is_stuck(id, now) && vcpu.suspended.load(Acquire) != 0 {
             self.loosen(true);
         }
         Next::At(now + TURN)
@@ -356,7 +382,7 @@ impl<'a> Watcher<'a> {
         for number in roles.of(Role::Suspended) {
             let thread = &vcpu.threads[number];
             if loose {
-                thread.look_again();
+                thread.wake_up();
             } else {
                 thread.interrupt();
             }

@@ -34,10 +34,7 @@ fn nothing_is_elevated_at_any_time() {
     let Some(runtime) = runtime() else { return };
     runtime.block_on(async {
         for _ in 0..20 {
-            let long = upshift::spawn(
-                async { burn(Duration::from_millis(3)) },
-                Level::at::<40>(),
-            );
+            let long = upshift::spawn(async { burn(Duration::from_millis(3)) }, Level::at::<40>());
             time::sleep(Duration::from_millis(1)).await;
             assert_nobody_is_elevated();
             long.await.unwrap();
