@@ -274,6 +274,18 @@ impl<H: Host> Domain<H> {
         });
     }
 
+    /// The current coroutine waits for something outside of the domain that is to have its
+    /// level: whenever that changes while it is blocked, it is polled. Returns the level;
+    /// `None` outside of a coroutine.
+    pub fn waits(&self) -> Option<Level> {
+        let _critical = Critical::<H>::enter();
+        let waiting = self.inner.current()?;
+        // SAFETY: it is being polled by this thread, hence alive.
+        let waiting = unsafe { waiting.as_ref() };
+        waiting.set_lends();
+        Some(waiting.level())
+    }
+
     /// The current coroutine waits for a lock that `holder` holds, and lends it
     /// its level.
     pub fn lend_to_holder(&self, holder: CoroutineId) {

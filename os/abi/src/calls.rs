@@ -62,7 +62,7 @@ macro_rules! system_calls {
             /// Waits until a child has ended and returns its status.
             19 later wait(process);
             /// Waits until a thread has ended and returns its result; its number is
-            /// dead afterwards.
+            /// dead afterwards. Until then it is at least as urgent as the caller.
             20 later thread_join(thread);
             /// Waits for a `futex_wake` of an address, if the 32-bit word there has
             /// this value, at most until the clock shows `deadline`. Returns
@@ -81,6 +81,17 @@ macro_rules! system_calls {
             /// Replaces the program by another of the archive, with an argument;
             /// descriptors stay. Returns only if it fails.
             25 thread exec(name, name_len, argument, argument_len);
+            /// Takes the lock at an address (see [`thread`](crate::thread)), waiting for it: until
+            /// then the thread that has it is at least as urgent as the calling one.
+            26 thread futex_lock(address);
+            /// Gives the lock at an address to the most urgent thread that waits for it.
+            27 now futex_unlock(address);
+            /// Gives an asynchronous call another level, or the nearest that the process may
+            /// have; `call` and `token` as for `cancel`.
+            28 now reprio_call(call, token, level);
+            /// Looks at what the line of a thread says of its levels: another has made it more
+            /// urgent. It would be looked at only when that runs next.
+            29 now follow(line);
             /// Ends an asynchronous call early: its completion comes soon, with
             /// [`Cancelled`](crate::Error::Cancelled) unless it has a result already.
             /// `call` is what the call returned, less

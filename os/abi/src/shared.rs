@@ -44,6 +44,9 @@ pub const fn completion(n: u64) -> (usize, usize) {
 /// A level that is none: inherit the spawner's.
 pub const INHERIT: u8 = u8::MAX;
 
+/// A level that is none: nothing runs, or nothing is lent.
+pub const NO_LEVEL: u64 = INHERIT as u64;
+
 /// What a turn of the scheduler came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
@@ -77,6 +80,9 @@ macro_rules! vdso_functions {
             upshift_serve();
             upshift_release();
             upshift_interrupt(begins);
+            upshift_waits();
+            upshift_lend(id, before);
+            upshift_end_loan(id);
         }
     };
 }

@@ -9,6 +9,11 @@
 //! threads of its process may spin. The kernel then lets it go on for a little
 //! longer, once, and sets [`OWED`]: when it comes out of what it was in, it is to
 //! yield by itself.
+//!
+//! *Locks:* the word of a lock that lends is 0 while it is free, else the lowest bits of the
+//! number of the thread that has it ([`HOLDER`]), and [`CONTENDED`] while others wait for it.
+//! A program takes a free one and gives one back that is not contended by itself, else by
+//! the calls `futex_lock` and `futex_unlock`.
 
 /// Threads a process may have.
 pub const MAX_THREADS: usize = 64;
@@ -27,5 +32,12 @@ pub const OWED: usize = 2;
 pub const SERVER: usize = 3;
 /// Not 0: the thread is in the handler of a user interrupt.
 pub const IN_INTERRUPT: usize = 4;
+/// Its number (kernel → program).
+pub const NUMBER: usize = 5;
+
+/// Of the word of a lock: who has it.
+pub const HOLDER: u32 = CONTENDED - 1;
+/// Of the word of a lock: others wait for it.
+pub const CONTENDED: u32 = 1 << 31;
 
 const _: () = assert!(MAX_THREADS * LINE_WORDS == 512);

@@ -141,7 +141,7 @@ impl Turn<'_> {
         loop {
             chaos::disturb();
             if thread.follow_bitmap(&space) {
-                users::changed_level(self.index, thread.level);
+                users::changed_level(self.index, &mut thread);
             }
             global::publish();
             executor::interrupt_overtaken();
@@ -225,7 +225,7 @@ impl Turn<'_> {
             Trap::SystemCall => {
                 // The call is as urgent as the coroutine that makes it.
                 if thread.follow_bitmap(space) {
-                    users::changed_level(self.index, thread.level);
+                    users::changed_level(self.index, &mut thread);
                 }
                 csr::interrupts_restore(true);
                 let after = syscall::dispatch(thread);

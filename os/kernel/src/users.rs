@@ -55,6 +55,8 @@ struct Doing {
     running: u8,
     /// The number of its process; 0: none.
     process: usize,
+    /// The place of the thread, if one runs.
+    place: u16,
     /// It waits for an interrupt, or is about to.
     idle: bool,
 }
@@ -91,6 +93,7 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
         level: Level::LEAST_URGENT.get(),
         running: NOTHING,
         process: 0,
+        place: NONE,
         idle: false,
     }; MAX_HARTS],
 });
@@ -266,8 +269,10 @@ impl Users {
 fn push(mut thread: Box<Thread>, front: bool) {
     let mut users = USERS.lock();
     if let Some(level) = thread.process.pending_level.take() {
-        thread.level = thread.level.min(level);
+        thread.raised = thread.raised.min(level);
     }
+    // Under the lock: who lends to it later finds it in the queue.
+    thread.settle();
     trace::thread(&thread, Entered::Ready);
     if thread.process.is_ended() {
         drop(users);
@@ -320,8 +325,8 @@ pub(crate) fn runs(process: &Process) -> bool {
 }
 
 /// There is something of this level for a process none of whose threads runs or is
-/// parked: one that is ready, in one of these places, becomes as urgent; without one, the
-/// next that becomes ready. O(places).
+/// parked: one that is ready, in one of these places, becomes as urgent, until it has seen to
+/// that; without one, the next that becomes ready. O(places).
 pub(crate) fn raise(process: &Process, places: impl Iterator<Item = u16>, level: Level) {
     let mut users = USERS.lock();
     let level = level.max(process.ceiling);
@@ -335,9 +340,11 @@ pub(crate) fn raise(process: &Process, places: impl Iterator<Item = u16>, level:
     let interrupted = match most_urgent {
         Some(place) if users.places[usize::from(place)].level > level.get() => {
             users.unlink(place).and_then(|mut thread| {
-                thread.level = level;
+                thread.raised = level;
+                thread.settle();
+                let level = thread.level.get();
                 users.link(thread, false);
-                users.announce(level.get())
+                users.announce(level)
             })
         }
         Some(_) => None,
@@ -413,6 +420,7 @@ pub(crate) fn take(index: usize) -> Next {
     };
     users.set_running(index, level);
     users.harts[index].process = thread.process.number();
+    users.harts[index].place = thread.place.index();
     Next::Run(thread)
 }
 
@@ -421,14 +429,58 @@ pub(crate) fn stopped(index: usize) {
     let mut users = USERS.lock();
     users.set_running(index, NOTHING);
     users.harts[index].process = 0;
+    users.harts[index].place = NONE;
 }
 
-/// The thread that runs on hart `index` has another level.
-pub(crate) fn changed_level(index: usize, level: Level) {
+/// The thread that runs on hart `index` may have another level.
+pub(crate) fn changed_level(index: usize, thread: &mut Thread) {
     let mut users = USERS.lock();
-    users.set_running(index, level.get());
-    let level = level.get().min(users.most_urgent());
+    // Under the lock: who lends to it later finds it here.
+    thread.settle();
+    let level = thread.level.get();
+    users.set_running(index, level);
+    let level = level.min(users.most_urgent());
     users.set_level(index, level);
+}
+
+/// The thread of a process that has this place may have another level, as `settle` says
+/// (`process/lending.rs`): moves it in the queue, or raises it on its hart to `level`; one
+/// that may have become less urgent there is interrupted. Otherwise it is on its way to the
+/// queue, and is settled there.
+pub(crate) fn resettle(
+    process: &Process,
+    place: u16,
+    settle: impl FnOnce(&mut Thread) -> bool,
+    level: u8,
+) {
+    let mut users = USERS.lock();
+    let ready = users.places[usize::from(place)].thread.as_mut();
+    let ready = ready.filter(|thread| core::ptr::eq(&*thread.process, process));
+    let interrupted = if let Some(thread) = ready {
+        match settle(thread) {
+            true => users.unlink(place).and_then(|thread| {
+                let level = thread.level.get();
+                users.link(thread, false);
+                users.announce(level)
+            }),
+            false => None,
+        }
+    } else {
+        let number = process.number();
+        let here = |hart: &Doing| hart.place == place && hart.process == number;
+        users.harts.iter().position(here).filter(|&index| {
+            let less_urgent = users.harts[index].running <= level;
+            if !less_urgent {
+                users.set_running(index, level);
+                let level = level.min(users.harts[index].level);
+                users.set_level(index, level);
+            }
+            less_urgent
+        })
+    };
+    drop(users);
+    wake_hart(interrupted);
+    global::publish();
 }
 
 /// Is a ready thread more urgent than `level`, or, with `equal`, as urgent?

@@ -13,7 +13,7 @@ use core::ptr::without_provenance;
 use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use os_abi::Error;
-use os_abi::shared::INHERIT;
+use os_abi::shared::{INHERIT, NO_LEVEL};
 
 use crate::lock::SpinLock;
 use crate::vdso;
@@ -112,14 +112,29 @@ where
     let level = u64::from(level.unwrap_or(INHERIT));
     match spawn(task as u64, poll as u64, discard as u64, level) {
         0 => Err(Error::OutOfMemory),
-        cid => Ok(JoinHandle { cid, shared }),
+        cid => Ok(JoinHandle {
+            cid,
+            shared,
+            lent: NO_LEVEL,
+        }),
     }
 }
 
-/// The result of a coroutine, to be awaited. Dropping it lets the coroutine go.
+/// The result of a coroutine, to be awaited: it is at least as urgent meanwhile as whatever
+/// awaits it. Dropping it lets the coroutine go.
 pub struct JoinHandle<T> {
     cid: Cid,
     shared: Arc<SpinLock<Shared<T>>>,
+    /// The level that is lent to the coroutine, or [`NO_LEVEL`].
+    lent: u64,
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        if self.lent != NO_LEVEL {
+            vdso::upshift_end_loan(self.cid);
+        }
+    }
 }
 
 impl<T> JoinHandle<T> {
@@ -139,12 +154,18 @@ impl<T> Future for JoinHandle<T> {
     /// `None`: it was cancelled.
     type Output = Option<T>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let mut shared = self.shared.lock();
         if shared.ended {
-            return Poll::Ready(shared.result.take());
+            let result = shared.result.take();
+            drop(shared);
+            // The name is dead, and with it the loan.
+            self.lent = NO_LEVEL;
+            return Poll::Ready(result);
         }
         shared.waiter = Some(cx.waker().clone());
+        drop(shared);
+        self.lent = vdso::upshift_lend(self.cid, self.lent);
         Poll::Pending
     }
 }

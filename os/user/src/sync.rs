@@ -1,8 +1,9 @@
 //! [`Mutex`] and [`Condvar`] for threads, on `futex_wait` and `futex_wake`.
 //!
-//! Uncontended, a mutex costs one compare-exchange to take and one exchange to give
-//! back, no system call. Contended, the waiter makes one call, which parks its thread,
-//! and the holder one. A condition variable without waiters costs two atomic steps per
+//! Uncontended, a mutex costs one compare-exchange to take and one to give back, no system
+//! call. Contended, the waiter makes one call, which parks its thread and lends its level to
+//! the thread that has the lock, and the holder one, which gives the lock to the most urgent
+//! waiter. A condition variable without waiters costs two atomic steps per
 //! notification. A wait blocks the thread, so coroutines should not use these for more
 //! than a moment: the vCPU stands still.
 //!
@@ -14,20 +15,26 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+use os_abi::Error;
 use os_abi::number::TIMED_OUT;
+use os_abi::thread::{CONTENDED, HOLDER, NUMBER};
 
-use crate::sys;
+use crate::pages::line;
+use crate::{lock, sys};
 
+/// The word of a mutex that nobody has; else see `os_abi::thread`.
 const FREE: u32 = 0;
-const HELD: u32 = 1;
-/// Held, and somebody may wait for it.
-const CONTENDED: u32 = 2;
 
 fn wait(word: &AtomicU32, value: u32, deadline: u64) -> bool {
     let address = core::ptr::from_ref(word) as usize;
     let answer = sys::futex_wait(address, value as usize, deadline as usize);
     // For lack of memory it does not wait; then the caller looks again.
     answer != Ok(TIMED_OUT)
+}
+
+/// The word of a mutex that the calling thread has.
+fn own() -> u32 {
+    line(NUMBER).load(Relaxed) as u32 & HOLDER
 }
 
 fn wake(word: &AtomicU32, count: usize) {
@@ -68,21 +75,32 @@ impl<T> Mutex<T> {
     }
 
     fn try_take(&self) -> Result<u32, u32> {
-        self.state.compare_exchange(FREE, HELD, Acquire, Relaxed)
+        self.state.compare_exchange(FREE, own(), Acquire, Relaxed)
+    }
+
+    fn address(&self) -> usize {
+        core::ptr::from_ref(&self.state) as usize
     }
 
     #[cold]
     fn lock_slow(&self) {
-        // Whoever comes here marks the lock, and so does whoever gets it here: it
-        // cannot know whether others wait.
-        while self.state.swap(CONTENDED, Acquire) != FREE {
-            wait(&self.state, CONTENDED, u64::MAX);
+        let mut tries = 0;
+        // The kernel orders what the holder did before what comes now, by its locks.
+        while let Err(error) = sys::futex_lock(self.address()) {
+            assert!(error == Error::OutOfMemory, "the lock is a word of ours");
+            // Until there is memory to note that it waits.
+            lock::relax(tries);
+            tries += 1;
         }
     }
 
     fn unlock(&self) {
-        if self.state.swap(FREE, Release) == CONTENDED {
-            wake(&self.state, 1);
+        // It may be another thread that took it.
+        let seen = self.state.load(Relaxed);
+        let free = seen & CONTENDED == 0
+            && (self.state.compare_exchange(seen, FREE, Release, Relaxed)).is_ok();
+        if !free {
+            let _ = sys::futex_unlock(self.address());
         }
     }
 }

@@ -7,7 +7,7 @@ use core::pin::Pin;
 use core::sync::atomic::Ordering::Relaxed;
 use core::task::{Context, Poll};
 
-use os_abi::shared::{INHERIT, Turn};
+use os_abi::shared::{INHERIT, NO_LEVEL, Turn};
 use os_abi::thread::IN_INTERRUPT;
 use upshift_core::{
     Config, CoroutineId, Domain, JoinHandle, Level, Picked, Polled, Priority, SpawnError,
@@ -171,6 +171,7 @@ extern "C" fn upshift_wake(id: u64) -> u64 {
     let id = CoroutineId::from_u64(id);
     let woken = domain().is_some_and(|domain| domain.wake(id).is_ok());
     host::publish_more();
+    host::publish_others();
     u64::from(woken)
 }
 
@@ -185,6 +186,7 @@ extern "C" fn upshift_reprio(id: u64, level: u64) -> u64 {
         .zip(domain())
         .is_some_and(|(level, domain)| domain.reprio(id, level).is_ok());
     host::publish_all();
+    host::publish_others();
     u64::from(done)
 }
 
@@ -250,6 +252,59 @@ extern "C" fn upshift_unpark() -> u64 {
         server.executor.unpark();
     }
     0
+}
+
+/// The running coroutine waits for something that is to have its level: while it is
+/// blocked, it is polled whenever that changes. Returns the level; `NO_LEVEL`: none runs.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_waits() -> u64 {
+    waits()
+}
+
+fn waits() -> u64 {
+    let level = domain().and_then(Domain::waits);
+    level.map_or(NO_LEVEL, |level| u64::from(level.get()))
+}
+
+/// The running coroutine waits for the coroutine `id`, and lends it its level; `before` is
+/// what it has lent it already. Returns what it lends now; `NO_LEVEL`: nothing. One
+/// coroutine at a time lends to another.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
+    let level = waits();
+    let Some(domain) = domain().filter(|_| level != NO_LEVEL && level != before) else {
+        return before;
+    };
+    let id = CoroutineId::from_u64(id);
+    // Only more urgent levels are lent on top of others.
+    if level > before || before == NO_LEVEL {
+        if before != NO_LEVEL {
+            end_loan(domain, id);
+        }
+        if domain.lock_granted(id).is_err() {
+            return NO_LEVEL;
+        }
+    }
+    domain.lend_to_holder(id);
+    host::publish_all();
+    host::publish_others();
+    level
+}
+
+/// The coroutine `id` is not waited for any more.
+#[unsafe(no_mangle)]
+extern "C" fn upshift_end_loan(id: u64) -> u64 {
+    if let Some(domain) = domain() {
+        end_loan(domain, CoroutineId::from_u64(id));
+        host::publish_all();
+    }
+    0
+}
+
+fn end_loan(domain: &Domain<VdsoHost>, id: CoroutineId) {
+    domain.lock_released(id);
+    // What it waits for in its turn learns of it.
+    let _ = domain.wake(id);
 }
 
 /// A user interrupt of the calling thread begins (1) or ends (0).

@@ -98,6 +98,9 @@ static DOMAIN: AtomicPtr<Domain<VdsoHost>> = AtomicPtr::new(core::ptr::null_mut(
 /// The line of the thread that serves each vCPU.
 static LINES: [AtomicU32; MAX_THREADS] = [const { AtomicU32::new(0) }; MAX_THREADS];
 
+/// How often a thread has begun to serve one.
+static VCPUS: AtomicU32 = AtomicU32::new(0);
+
 /// The domain.
 pub(crate) fn domain() -> Option<&'static Domain<VdsoHost>> {
     // SAFETY: null, or a box that was leaked.
@@ -126,6 +129,7 @@ pub(crate) fn serve(server: *mut Server, index: usize) -> bool {
         return false;
     };
     served.store(line_index() as u32, Release);
+    VCPUS.fetch_add(1, Relaxed);
     line(SERVER).store(server as u64, Relaxed);
     true
 }
@@ -204,6 +208,40 @@ pub(crate) fn publish_more() {
     {
         publish_all();
     }
+}
+
+/// What is ready or runs on other vCPUs may be more urgent than the kernel knows of their
+/// threads, which it may have stopped: tells it. A few loads for each other vCPU, if it is
+/// not.
+#[inline]
+pub(crate) fn publish_others() {
+    if VCPUS.load(Relaxed) == 1 && server().is_some() {
+        return;
+    }
+    let Some(domain) = domain() else { return };
+    let own = server().map(|server| server.executor.index());
+    for (index, vcpu) in domain.vcpus().enumerate() {
+        if Some(index) != own {
+            publish_other(index, vcpu);
+        }
+    }
+}
+
+fn publish_other(index: usize, vcpu: &Vcpu<VdsoHost>) {
+    let Some(line) = LINES.get(index).map(|line| line.load(Acquire)) else {
+        return;
+    };
+    let word = pages::line_of(line as usize, LOCAL_BITMAP);
+    let known = word.load(Relaxed);
+    let bits = || vcpu.bitmap() | vcpu.running_level().map_or(0, Level::bit);
+    // One without work waits in the kernel, or is about to: a wake unparks it.
+    if known == 0 || bits().trailing_zeros() >= known.trailing_zeros() {
+        return;
+    }
+    // The thread itself looks once more after it has written the word, so what it says is
+    // true in the end.
+    word.fetch_or(bits(), AcqRel);
+    call(number::follow, line as usize, 0);
 }
 
 /// Does something wait elsewhere that is more urgent than all there is here?

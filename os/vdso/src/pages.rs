@@ -57,6 +57,13 @@ pub(crate) fn line(word: usize) -> &'static AtomicU64 {
     unsafe { &*first().add(word) }
 }
 
+/// A word of the line of a thread of the process.
+#[inline]
+pub(crate) fn line_of(index: usize, word_of_line: usize) -> &'static AtomicU64 {
+    assert!(word_of_line < LINE_WORDS);
+    word(layout::THREADS, index * LINE_WORDS + word_of_line)
+}
+
 /// The number of the calling thread in its process.
 pub(crate) fn line_index() -> usize {
     (first().addr() - layout::THREADS) / (8 * LINE_WORDS)

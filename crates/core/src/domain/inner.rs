@@ -140,7 +140,7 @@ impl<H: Host> Inner<H> {
     }
 
     /// Gives a coroutine whose levels have changed its place. With `propagate`, a
-    /// blocked one that became more urgent and lends its level is polled, so
+    /// blocked one whose level has changed and that lends it is polled, so
     /// that what it waits for learns of it.
     ///
     /// # Safety
@@ -159,7 +159,7 @@ impl<H: Host> Inner<H> {
                 break;
             }
         }
-        if propagate && header.level() < before && header.lends() {
+        if propagate && header.level() != before && header.lends() {
             // SAFETY: as above.
             unsafe { waker::wake_slot(header.slot_ptr()) };
         }

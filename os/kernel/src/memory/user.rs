@@ -80,18 +80,58 @@ impl AddressSpace {
     /// # Errors
     /// [`Error::BadAddress`]: not aligned, or not the program's.
     pub(crate) fn load_word(&self, address: usize) -> Result<u32, Error> {
+        self.with_word(address, Access::Read, |word| word.load(SeqCst))
+    }
+
+    /// Writes the 32-bit word at an address at once.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`]: not aligned, or not the program's to write.
+    pub(crate) fn store_word(&self, address: usize, value: u32) -> Result<(), Error> {
+        self.with_word(address, Access::Write, |word| word.store(value, SeqCst))
+    }
+
+    /// May the program write the 32-bit word at an address?
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`]: not aligned, or not the program's to write.
+    pub(crate) fn check_word(&self, address: usize) -> Result<(), Error> {
+        self.with_word(address, Access::Write, |_| ())
+    }
+
+    /// Replaces the 32-bit word at an address if it is `old`, or says what it is.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`]: not aligned, or not the program's to write.
+    pub(crate) fn exchange_word(
+        &self,
+        address: usize,
+        old: u32,
+        new: u32,
+    ) -> Result<Result<(), u32>, Error> {
+        self.with_word(address, Access::Write, |word| {
+            word.compare_exchange(old, new, SeqCst, SeqCst).map(|_| ())
+        })
+    }
+
+    fn with_word<R>(
+        &self,
+        address: usize,
+        access: Access,
+        f: impl FnOnce(&AtomicU32) -> R,
+    ) -> Result<R, Error> {
         let table = self.table.lock();
         if !address.is_multiple_of(4) {
             return Err(Error::BadAddress);
         }
         let (page, offset) = (address / PAGE * PAGE, address % PAGE);
         let frame = table
-            .translate(page, Some(Access::Read))
+            .translate(page, Some(access))
             .ok_or(Error::BadAddress)?;
         // SAFETY: within a frame of the program, which lives while its table is
         // locked; aligned; programs access it too, which atomics allow.
         let word = unsafe { &*((frame.direct() + offset) as *const AtomicU32) };
-        Ok(word.load(SeqCst))
+        Ok(f(word))
     }
 
     /// Copies from the program.

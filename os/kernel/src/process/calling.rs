@@ -13,10 +13,16 @@ use super::{Process, Thread};
 use crate::{executor, memory, users};
 
 impl Process {
-    /// The thread waits for the end of a call: until [`Process::resume`], or for
-    /// ever if the process has ended.
-    pub(crate) fn wait_in_call(&self, thread: Box<Thread>) {
-        self.with_thread(thread, |threads, thread| threads.wait_in_call(thread));
+    /// The thread waits for the end of the call of a coroutine that has its level: until
+    /// [`Process::resume`], or for ever if the process has ended.
+    pub(crate) fn wait_in_call(&self, thread: Box<Thread>, call: CoroutineId) {
+        self.with_thread(thread, |threads, mut thread| {
+            // It may have been lent one since.
+            if thread.settle() {
+                self.reprio_call(threads, call, thread.level);
+            }
+            threads.wait_in_call(thread, call);
+        });
     }
 
     /// Lets the thread of a line go on with the result of its call.
@@ -55,6 +61,22 @@ impl Process {
     /// The call is over, or was not made.
     pub(crate) fn end_call(&self, number: usize) {
         self.calls.lock().remove(number);
+    }
+
+    /// Gives an asynchronous call another level.
+    ///
+    /// # Errors
+    /// [`Error::NoCall`]: none of this number and token is in flight.
+    pub(crate) fn reprio_numbered(
+        &self,
+        number: usize,
+        token: u64,
+        level: Level,
+    ) -> Result<(), Error> {
+        let coroutine = self.calls.lock().find(number, token);
+        let coroutine = coroutine.ok_or(Error::NoCall)?;
+        self.reprio_call(&mut self.threads.lock(), coroutine, level);
+        Ok(())
     }
 
     /// An asynchronous call is to end early.

@@ -80,12 +80,15 @@ impl Calls {
 
     /// The asynchronous call is to end early. Returns its coroutine, to be woken.
     pub(super) fn cancel(&mut self, number: usize, token: u64) -> Option<CoroutineId> {
-        let slot = self.slots.get_mut(number)?;
-        if slot.token != Some(token) {
-            return None;
-        }
-        slot.cancelled = true;
-        slot.coroutine
+        let coroutine = self.find(number, token)?;
+        self.slots[number].cancelled = true;
+        Some(coroutine)
+    }
+
+    /// The coroutine of an asynchronous call.
+    pub(super) fn find(&self, number: usize, token: u64) -> Option<CoroutineId> {
+        let slot = self.slots.get(number)?;
+        slot.coroutine.filter(|_| slot.token == Some(token))
     }
 
     /// Is it to end early?

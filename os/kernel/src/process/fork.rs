@@ -41,6 +41,7 @@ const PAGES_AT_ONCE: usize = 16;
 /// What the child's thread begins with.
 pub(crate) struct Seed {
     line: usize,
+    number: usize,
     level: upshift_core::Level,
     context: UserContext,
     interrupted: Option<Box<Interrupted>>,
@@ -53,7 +54,8 @@ impl Seed {
         context.set_argument(0, 0);
         Seed {
             line: thread.line,
-            level: thread.level,
+            number: thread.process.threads.lock().number(thread.line),
+            level: thread.own,
             context,
             interrupted: thread.interrupted.clone(),
         }
@@ -149,7 +151,7 @@ pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Erro
     };
     let identity = Identity::new(number, parent.number());
     let child = Process::new(identity, parent.ceiling, space.clone(), files, heap_end);
-    let (_, mut thread) = child.add_thread(Some(seed.line), seed.context, seed.level)?;
+    let (_, mut thread) = child.add_thread(Some(seed.number), seed.context, seed.level)?;
     // The calling thread, which has waited all the time, goes on as who it was.
     space.copy_line(&from, seed.line);
     thread.interrupted = seed.interrupted;
@@ -192,10 +194,10 @@ pub(crate) fn exec(thread: &Thread, program: &str, argument: &[u8]) -> Result<Bo
     let old = &thread.process;
     let program = archive::find(program).ok_or(Error::NoProgram)?;
     let name = old.number() as u64;
-    let (space, context) = load::load(program, name, thread.level, argument, MAX_FRAMES)?;
+    let (space, context) = load::load(program, name, thread.own, argument, MAX_FRAMES)?;
     let identity = old.identity.clone();
     let new = Process::new(identity, old.ceiling, space, Files::new(), layout::HEAP);
-    let (_, first) = new.add_thread(None, context, thread.level)?;
+    let (_, first) = new.add_thread(None, context, thread.own)?;
     if !table::replace(old, &new) {
         new.ended.store(true, SeqCst);
         new.clear(thread.level);

@@ -28,6 +28,7 @@ mod calls;
 mod files;
 mod fork;
 mod identity;
+mod lending;
 mod load;
 mod ring;
 mod table;
@@ -37,6 +38,7 @@ mod threads;
 pub(crate) use files::{File, MAX_PASSED};
 pub(crate) use fork::{Seed, exec, fork};
 pub(crate) use identity::Flight;
+pub(crate) use lending::lock;
 pub(crate) use table::{Spawn, ended, kill, living, spawn, wait};
 pub(crate) use thread::Thread;
 
@@ -44,9 +46,9 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::Ordering::SeqCst;
-use core::sync::atomic::{AtomicBool, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 
-use os_abi::thread::LINE_WORDS;
+use os_abi::thread::{LINE_WORDS, MAX_THREADS, NUMBER};
 use os_abi::{Error, layout};
 use upshift_core::Level;
 
@@ -60,6 +62,7 @@ use crate::{executor, switching};
 use calls::Calls;
 use files::Files;
 use identity::Identity;
+use lending::Waits;
 use ring::Ring;
 use threads::Threads;
 
@@ -79,6 +82,8 @@ pub(crate) struct Process {
     space: IrqLock<Option<Arc<AddressSpace>>>,
     files: IrqLock<Files>,
     threads: IrqLock<Threads>,
+    /// The most urgent level lent to each thread, by line (`lending.rs`).
+    lent: [AtomicU8; MAX_THREADS],
     /// How many hold its threads back from user mode.
     held: AtomicUsize,
     /// The coroutines of calls in flight.
@@ -108,6 +113,7 @@ impl Process {
             space: IrqLock::new(Some(space)),
             files: IrqLock::new(files),
             threads: IrqLock::new(Threads::new()),
+            lent: [const { AtomicU8::new(Level::LEAST_URGENT.get()) }; MAX_THREADS],
             held: AtomicUsize::new(0),
             calls: IrqLock::new(Calls::new()),
             ring: IrqLock::new(Ring::new()),
@@ -122,27 +128,29 @@ impl Process {
         self.identity.number
     }
 
-    /// Makes a thread of it, with the wanted line or any, and a level within its
+    /// Makes a thread of it, with the wanted number or any, and a level within its
     /// ceiling; returns its number and the thread, which is to be made ready.
     ///
     /// # Errors
     /// [`Error::TooMany`] threads, of the process or in all; [`Error::OutOfMemory`].
     pub(crate) fn add_thread(
         self: &Arc<Process>,
-        line: Option<usize>,
+        number: Option<usize>,
         mut context: UserContext,
         level: Level,
     ) -> Result<(usize, Box<Thread>), Error> {
         let place = Place::reserve().ok_or(Error::TooMany)?;
         let (line, number) = {
             let mut threads = self.threads.lock();
-            let (line, number) = threads.add(line)?;
+            let (line, number) = threads.add(number)?;
             threads.set_place(line, place.index());
+            self.settle(&mut threads, line);
             (line, number)
         };
         // What an earlier thread may have left there.
         if let Ok(space) = self.space() {
             space.clear_line(line);
+            space.set_line(line, NUMBER, number as u64);
         }
         context.set_thread_pointer(layout::THREADS + line * LINE_BYTES);
         let level = level.max(self.ceiling);
@@ -247,11 +255,13 @@ impl Process {
         }
     }
 
-    /// Waits until a thread has ended; its number is dead afterwards.
+    /// Waits until a thread has ended, which is as urgent until then; its number is dead
+    /// afterwards.
     ///
     /// # Errors
     /// [`Error::NoThread`].
     pub(crate) async fn join(&self, number: usize) -> Result<isize, Error> {
+        let _loan = self.lend_to(number);
         until(&self.threads, |threads| threads.join(number)).await
     }
 
@@ -303,6 +313,8 @@ impl Process {
     /// ends a process does not wait for what is less urgent.
     fn clear(&self, level: Level) {
         let calls = core::mem::replace(&mut *self.calls.lock(), Calls::new());
+        // So that no call that is dropped looks for itself among the others.
+        self.threads.lock().waits = Waits::new();
         let domain = executor::domain();
         for call in calls.coroutines() {
             // It may have finished meanwhile.

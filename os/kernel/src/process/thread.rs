@@ -35,7 +35,12 @@ pub(crate) struct Thread {
     pub(crate) place: Place,
     /// Its registers while it does not run.
     pub(crate) context: UserContext,
-    /// How urgent it is.
+    /// How urgent it is by itself.
+    pub(crate) own: Level,
+    /// Until it has seen to a user interrupt: how urgent that is.
+    pub(crate) raised: Level,
+    /// How urgent it is: the most urgent of `own`, `raised`, and what it is lent
+    /// (`lending.rs`).
     pub(crate) level: Level,
     /// Ticks left of its quantum, while it does not run.
     pub(crate) quantum: u64,
@@ -60,6 +65,8 @@ impl Thread {
             line,
             place,
             context,
+            own: level,
+            raised: Level::LEAST_URGENT,
             level,
             quantum: switching::quantum(),
             until: 0,
@@ -70,11 +77,11 @@ impl Thread {
         thread
     }
 
-    /// Takes the level that the program says, within its ceiling; while it says
-    /// none, the level stays. True: it has changed.
+    /// Takes the level that the program says, within its ceiling, or what it is lent; while
+    /// the program says none, its own level stays. True: it has changed.
     pub(crate) fn follow_bitmap(&mut self, space: &AddressSpace) -> bool {
         match space.line(self.line, LOCAL_BITMAP) {
-            0 => false,
+            0 => self.settle(),
             bits => self.become_level(bits.trailing_zeros() as u8),
         }
     }
@@ -82,8 +89,21 @@ impl Thread {
     fn become_level(&mut self, level: u8) -> bool {
         let least = executor::LEAST_URGENT_WORK.get();
         let level = level.clamp(self.process.ceiling.get(), least);
-        let level = Level::new(level).unwrap_or(executor::LEAST_URGENT_WORK);
-        core::mem::replace(&mut self.level, level) != level
+        self.own = Level::new(level).unwrap_or(executor::LEAST_URGENT_WORK);
+        self.settle()
+    }
+
+    /// Takes the level that it has by itself or is lent, whichever is more urgent. True: it
+    /// has changed.
+    #[inline]
+    pub(crate) fn settle(&mut self) -> bool {
+        let lent = self.process.lent(self.line);
+        let level = self.own.get().min(self.raised.get()).min(lent);
+        if level == self.level.get() {
+            return false;
+        }
+        self.level = Level::new(level).unwrap_or(self.own);
+        true
     }
 
     /// It had nothing to do, and gets something of this level.
@@ -152,12 +172,17 @@ impl Thread {
     pub(crate) fn deliver_interrupt(&mut self, space: &AddressSpace) {
         // In the handler it stays pending until that has ended, or another thread
         // takes it.
-        if self.interrupted.is_some() || !self.process.take_interrupt() {
+        if self.interrupted.is_some() {
+            return;
+        }
+        if !self.process.take_interrupt() {
+            self.raised = Level::LEAST_URGENT;
             return;
         }
         let page = space.shared();
         let handler = page.load(HANDLER) as usize;
         if handler == 0 || page.load(DRAINING) != 0 {
+            self.raised = Level::LEAST_URGENT;
             return;
         }
         self.interrupted = Some(Box::new(self.context.enter_handler(handler)));
@@ -167,6 +192,8 @@ impl Thread {
     pub(crate) fn return_from_interrupt(&mut self) -> bool {
         let interrupted = self.interrupted.take();
         let some = interrupted.is_some();
+        // Its bitmap says by now what the interrupt was about.
+        self.raised = Level::LEAST_URGENT;
         if let Some(interrupted) = interrupted {
             self.context.leave_handler(&interrupted);
         }

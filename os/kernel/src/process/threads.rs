@@ -19,10 +19,11 @@
 use alloc::boxed::Box;
 
 use os_abi::Error;
-use os_abi::thread::MAX_THREADS;
-use upshift_core::Level;
+use os_abi::thread::{HOLDER, MAX_THREADS};
+use upshift_core::{CoroutineId, Level};
 
 use super::Thread;
+use super::lending::Waits;
 use crate::trace::{self, Entered};
 use crate::waiters::{Awaited, Waiters};
 
@@ -31,8 +32,8 @@ enum State {
     Free,
     /// Ready or running.
     Out,
-    /// It waits for the end of a synchronous call.
-    InCall(Box<Thread>),
+    /// It waits for the end of a synchronous call, which this coroutine carries out.
+    InCall(Box<Thread>, CoroutineId),
     /// It waits for a completion or an `unpark`.
     Parked(Box<Thread>),
     /// It may not go to user mode for the moment.
@@ -59,6 +60,8 @@ pub(crate) struct Threads {
     /// Threads that have not ended.
     alive: usize,
     waiters: Waiters,
+    /// Calls that wait for threads.
+    pub(super) waits: Waits,
 }
 
 impl Awaited for Threads {
@@ -75,6 +78,14 @@ pub(super) struct Left {
     pub(super) waiters: Waiters,
 }
 
+/// Where a thread is to which something is lent.
+pub(super) enum Out<'a> {
+    /// It has this place in the queue, runs, or is on its way from one to the other.
+    InQueue(u16),
+    /// It waits for the call of this coroutine.
+    InCall(&'a mut Thread, CoroutineId),
+}
+
 impl Threads {
     pub(super) const fn new() -> Threads {
         Threads {
@@ -89,22 +100,24 @@ impl Threads {
             parked: 0,
             alive: 0,
             waiters: Waiters::new(),
+            waits: Waits::new(),
         }
     }
 
-    /// A line for a new thread, the wanted one or any, and its number.
+    /// A line for a new thread, and its number; or the wanted number, with its line.
     ///
     /// # Errors
     /// [`Error::TooMany`].
-    pub(super) fn add(&mut self, line: Option<usize>) -> Result<(usize, usize), Error> {
+    pub(super) fn add(&mut self, number: Option<usize>) -> Result<(usize, usize), Error> {
         let free = |slot: &Slot| matches!(slot.state, State::Free);
-        let found = match line {
-            Some(line) => Some(line).filter(|line| self.slots.get(*line).is_some_and(free)),
+        let found = match number {
+            Some(number) => Some(number % MAX_THREADS).filter(|line| free(&self.slots[*line])),
             None => self.slots.iter().position(free),
         };
         let line = found.ok_or(Error::TooMany)?;
+        self.waits.forget(line);
         let slot = &mut self.slots[line];
-        slot.number = slot.number.max(line) + MAX_THREADS;
+        slot.number = number.unwrap_or(slot.number.max(line) + MAX_THREADS);
         slot.state = State::Out;
         slot.token = None;
         self.alive += 1;
@@ -130,16 +143,47 @@ impl Threads {
         Some(slot.place)
     }
 
-    /// The thread waits for the end of a call.
-    pub(super) fn wait_in_call(&mut self, thread: Box<Thread>) {
+    /// The number of the thread of a line.
+    pub(super) fn number(&self, line: usize) -> usize {
+        self.slots[line].number
+    }
+
+    /// The line of the thread of a number that has not ended.
+    pub(super) fn line_of(&self, number: usize) -> Option<usize> {
+        let line = number % MAX_THREADS;
+        let slot = &self.slots[line];
+        let lives = !matches!(slot.state, State::Free | State::Ended(_));
+        (lives && slot.number == number).then_some(line)
+    }
+
+    /// The line of the thread whose number has these lowest bits.
+    pub(super) fn line_of_holder(&self, holder: u32) -> Option<usize> {
+        let number = self.slots[holder as usize % MAX_THREADS].number;
+        (number as u32 & HOLDER == holder)
+            .then(|| self.line_of(number))
+            .flatten()
+    }
+
+    /// Where a thread is, if a level that is lent to it changes anything there.
+    pub(super) fn out(&mut self, line: usize) -> Option<Out<'_>> {
+        let slot = &mut self.slots[line];
+        match &mut slot.state {
+            State::Out => Some(Out::InQueue(slot.place)),
+            State::InCall(thread, call) => Some(Out::InCall(thread, *call)),
+            _ => None,
+        }
+    }
+
+    /// The thread waits for the end of the call of a coroutine.
+    pub(super) fn wait_in_call(&mut self, thread: Box<Thread>, call: CoroutineId) {
         trace::thread(&thread, Entered::Blocked);
         let line = thread.line;
-        self.slots[line].state = State::InCall(thread);
+        self.slots[line].state = State::InCall(thread, call);
     }
 
     /// The call is over.
     pub(super) fn end_call(&mut self, line: usize) -> Option<Box<Thread>> {
-        self.take(line, |state| matches!(state, State::InCall(_)))
+        self.take(line, |state| matches!(state, State::InCall(..)))
     }
 
     /// The thread waits to be unparked. `Some`: that has happened already.
@@ -221,7 +265,7 @@ impl Threads {
     pub(super) fn take_any(&mut self) -> Option<Box<Thread>> {
         self.parked = 0;
         let here =
-            |state: &State| matches!(state, State::InCall(_) | State::Parked(_) | State::Held(_));
+            |state: &State| matches!(state, State::InCall(..) | State::Parked(_) | State::Held(_));
         let line = self.slots.iter().position(|slot| here(&slot.state))?;
         self.take(line, here)
     }
@@ -232,7 +276,7 @@ impl Threads {
             return None;
         }
         match core::mem::replace(state, State::Out) {
-            State::InCall(thread) | State::Parked(thread) | State::Held(thread) => Some(thread),
+            State::InCall(thread, _) | State::Parked(thread) | State::Held(thread) => Some(thread),
             other => {
                 *state = other;
                 None

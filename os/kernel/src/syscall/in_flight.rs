@@ -10,9 +10,9 @@ use core::task::{Context, Poll};
 
 use os_abi::Error;
 use pin_project_lite::pin_project;
-use upshift_core::Level;
 
 use super::{Answer, word};
+use crate::executor;
 use crate::process::{Flight, Process};
 
 /// Who gets the answer.
@@ -20,8 +20,8 @@ use crate::process::{Flight, Process};
 pub(super) enum Whom {
     /// The thread of this line, which waits for it.
     Thread { line: usize },
-    /// The completion ring: token and coroutine, at the level of the call.
-    Ring { entry: [u64; 2], level: Level },
+    /// The completion ring: token and coroutine, at the level that the call has then.
+    Ring { entry: [u64; 2] },
 }
 
 pin_project! {
@@ -84,8 +84,11 @@ impl<F: Future<Output = Answer>> Future for InFlight<F> {
             Whom::Thread { line } => process.resume(line, word(answer)),
             Whom::Ring {
                 entry: [token, coroutine],
-                level,
-            } => process.complete([token, coroutine, word(answer) as u64], level),
+            } => {
+                let level = executor::domain().current_level();
+                let level = level.unwrap_or(executor::LEAST_URGENT_WORK);
+                process.complete([token, coroutine, word(answer) as u64], level);
+            }
         }
         Poll::Ready(())
     }

@@ -140,7 +140,6 @@ where
             Form::Synchronous => Whom::Thread { line },
             Form::Asynchronous { token, coroutine } => Whom::Ring {
                 entry: [token, coroutine],
-                level,
             },
         };
         let call = in_flight::new(call, in_flight, process.clone(), whom);
@@ -157,7 +156,7 @@ where
             Some((thread, Err(error)))
         }
         (Ok(begun), Form::Synchronous) => {
-            process.wait_in_call(thread);
+            process.wait_in_call(thread, begun.0);
             begun.go();
             None
         }

@@ -9,6 +9,7 @@ use upshift_core::Level;
 use super::Answer;
 use crate::arch::hart_index;
 use crate::arch::trap::UserContext;
+use crate::executor::LEAST_URGENT_WORK;
 use crate::memory::heap;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
@@ -41,7 +42,7 @@ pub(super) fn thread_create(
 ) -> Answer {
     let mut context = UserContext::new(entry, stack);
     context.set_argument(0, argument);
-    let (number, new) = thread.process.add_thread(None, context, thread.level)?;
+    let (number, new) = thread.process.add_thread(None, context, thread.own)?;
     // An end that came before finds it out of its queue.
     users::push_back(new);
     Ok(number as isize)
@@ -49,6 +50,22 @@ pub(super) fn thread_create(
 
 pub(super) fn cancel(thread: &mut Thread, [call, token, ..]: Arguments) -> Answer {
     thread.process.cancel_call(call, token as u64)?;
+    Ok(0)
+}
+
+pub(super) fn reprio_call(thread: &mut Thread, [call, token, level, ..]: Arguments) -> Answer {
+    let level = level_of(level as u64)?.clamp(thread.process.ceiling, LEAST_URGENT_WORK);
+    thread.process.reprio_numbered(call, token as u64, level)?;
+    Ok(0)
+}
+
+pub(super) fn follow(thread: &mut Thread, [line, ..]: Arguments) -> Answer {
+    thread.process.follow(line)?;
+    Ok(0)
+}
+
+pub(super) fn futex_unlock(thread: &mut Thread, [address, ..]: Arguments) -> Answer {
+    thread.process.unlock(address)?;
     Ok(0)
 }
 
@@ -64,8 +81,8 @@ pub(super) fn futex_wake(thread: &mut Thread, [address, count, ..]: Arguments) -
 
 pub(super) fn set_level(thread: &mut Thread, [level, ..]: Arguments) -> Answer {
     let level = level_of(level as u64)?;
-    thread.level = thread.process.allowed(level)?;
-    users::changed_level(hart_index(), level);
+    thread.own = thread.process.allowed(level)?;
+    users::changed_level(hart_index(), thread);
     Ok(0)
 }
 
@@ -128,7 +145,7 @@ pub(super) fn spawn(thread: &mut Thread, [request, ..]: Arguments) -> Answer {
     if ceiling < thread.process.ceiling || level < ceiling {
         return Err(Error::TooUrgent);
     }
-    if level > crate::executor::LEAST_URGENT_WORK {
+    if level > LEAST_URGENT_WORK {
         return Err(Error::BadArgument);
     }
     let child = process::spawn(Spawn {

@@ -46,6 +46,14 @@ pub(super) fn fork(thread: Box<Thread>, _: Arguments) -> After {
     })
 }
 
+/// Takes a lock that lends. Only a thread can have one, so there is no asynchronous form.
+pub(super) fn futex_lock(thread: Box<Thread>, [address, ..]: Arguments) -> After {
+    let (process, line) = (thread.process.clone(), thread.line);
+    super::start(thread, Form::Synchronous, number::futex_lock, |_| {
+        Begin::Waits(process::lock(process, line, address))
+    })
+}
+
 /// Replaces the program.
 pub(super) fn exec(thread: Box<Thread>, arguments: Arguments) -> After {
     let first = now::program(&thread, arguments)

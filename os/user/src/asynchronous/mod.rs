@@ -28,10 +28,11 @@ use core::pin::Pin;
 use core::sync::atomic::AtomicU32;
 use core::task::{Context, Poll};
 
+use os_abi::shared::NO_LEVEL;
 use os_abi::{Error, number};
 
 use crate::coroutine::Cid;
-use crate::sys;
+use crate::{sys, vdso};
 pub(crate) use completions::{
     drain_if_any, enable_interrupts, end_calls_of_parent, wait_until_ready,
 };
@@ -43,10 +44,19 @@ use operations::InFlight;
 pub struct Call(State);
 
 enum State {
-    /// The kernel's number of it; `None`: it was over at once.
-    InFlight(InFlight, Option<usize>),
+    /// `None`: it was over at once.
+    InFlight(InFlight, Option<Known>),
     /// It was not made, or its result is to be fetched.
     Over(Result<isize, Error>, Option<Vec<u8>>),
+}
+
+/// What is known of a call in flight.
+#[derive(Clone, Copy)]
+struct Known {
+    /// The kernel's number of it.
+    number: usize,
+    /// Its level, or [`NO_LEVEL`]: that of what made it.
+    level: u64,
 }
 
 fn call(
@@ -69,7 +79,10 @@ fn call(
             operation.is_over(result);
             None
         }
-        (Ok(number), _) => Some((number - number::IN_FLIGHT) as usize),
+        (Ok(number), _) => Some(Known {
+            number: (number - number::IN_FLIGHT) as usize,
+            level: vdso::upshift_waits(),
+        }),
     };
     Call(State::InFlight(operation, number))
 }
@@ -79,9 +92,9 @@ impl Call {
     /// [`Error::Cancelled`] unless there is a result already; then nothing was read or
     /// taken.
     pub fn cancel(&self) {
-        if let State::InFlight(operation, Some(number)) = &self.0 {
+        if let State::InFlight(operation, Some(known)) = &self.0 {
             // It may be over.
-            let _ = sys::cancel(*number, operation.token());
+            let _ = sys::cancel(known.number, operation.token());
         }
     }
 }
@@ -90,22 +103,37 @@ impl Future for Call {
     type Output = (Result<isize, Error>, Option<Vec<u8>>);
 
     /// The coroutine whose id was given to the call is woken when it can go on,
-    /// unless it need not wait at all.
+    /// unless it need not wait at all. The call takes the level of what polls it; a
+    /// coroutine that is given another level meanwhile is polled for that.
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let fetched = State::Over(Err(Error::NoCall), None);
         match core::mem::replace(&mut self.0, fetched) {
             State::Over(result, buffer) => Poll::Ready((result, buffer)),
-            State::InFlight(operation, number) => match operation.finish() {
+            State::InFlight(operation, known) => match operation.finish() {
                 Ok((result, buffer)) => {
                     let result = Error::from_code(result).map_or(Ok(result), Err);
                     Poll::Ready((result, buffer))
                 }
                 Err(operation) => {
-                    self.0 = State::InFlight(operation, number);
+                    let known = known.map(|known| known.follow(operation.token()));
+                    self.0 = State::InFlight(operation, known);
                     Poll::Pending
                 }
             },
         }
+    }
+}
+
+impl Known {
+    /// Gives the call the level of the coroutine that runs.
+    fn follow(self, token: usize) -> Known {
+        let level = vdso::upshift_waits();
+        if level == self.level || level == NO_LEVEL {
+            return self;
+        }
+        // It may be over.
+        let _ = sys::reprio_call(self.number, token, level as usize);
+        Known { level, ..self }
     }
 }
 

@@ -101,8 +101,8 @@ fn call(random: &mut Random) -> Option<isize> {
     if is_end && random.below(200) != 0 {
         return None;
     }
-    // Synchronously, those that may wait seldom do.
-    let waits = matches!(call, 16..=21);
+    // Synchronously, those that may wait seldom do. (`futex_lock` has no other form.)
+    let waits = matches!(call, 16..=21 | number::futex_lock);
     let form = match waits && random.below(30) != 0 {
         true => number::ASYNCHRONOUS,
         false => 0,

@@ -51,7 +51,7 @@ async fn coroutines_run_on_every_vcpu() -> Outcome {
                 yield_now().await;
             }
         };
-        handles.push(spawn(look, Some(33)).map_err(text)?);
+        handles.push(spawn(look, None).map_err(text)?);
     }
     for handle in handles {
         handle.await;

@@ -20,7 +20,7 @@ use core::task::Poll;
 use os_user::asynchronous::{self, sleep_until};
 use os_user::coroutine::{current, need_preempt, reprio, spawn_local as spawn, wake, yield_now};
 use os_user::testing::{Outcome, run_all, text};
-use os_user::{Pipe, now, pipe, sys, ticks_per_second};
+use os_user::{Pipe, now, pipe, sleep, sys, ticks_per_second};
 use os_user::{ensure, tests};
 
 use calls::{
@@ -108,15 +108,20 @@ fn note(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 
     async move { order.borrow_mut().push(number) }
 }
 
+/// Waits until so many have noted themselves, without awaiting one, which would lend.
+async fn until_noted(order: &RefCell<Vec<u8>>, count: usize) {
+    while order.borrow().len() < count {
+        sleep(1_000).await;
+    }
+}
+
 async fn more_urgent_coroutine_runs_first() -> Outcome {
     let order = Rc::new(RefCell::new(Vec::new()));
     let mut handles = Vec::new();
     for (number, level) in [(0, 50), (1, 41), (2, 60), (3, 41), (4, 35)] {
         handles.push(spawn(note(&order, number), Some(level)).map_err(text)?);
     }
-    for handle in handles {
-        handle.await;
-    }
+    until_noted(&order, 5).await;
     let mut order = order.take();
     if sys::is_disturbed() && order[1..3] == [3, 1] {
         // Chaos shuffles what is of one level.
@@ -128,12 +133,11 @@ async fn more_urgent_coroutine_runs_first() -> Outcome {
 
 async fn reprio_moves_a_ready_coroutine() -> Outcome {
     let order = Rc::new(RefCell::new(Vec::new()));
-    let first = spawn(note(&order, 0), Some(50)).map_err(text)?;
+    spawn(note(&order, 0), Some(50)).map_err(text)?;
     let second = spawn(note(&order, 1), Some(50)).map_err(text)?;
     ensure!(reprio(second.cid(), 40), "it is alive");
     ensure!(!reprio(second.cid(), 64), "64 is no level");
-    first.await;
-    second.await;
+    until_noted(&order, 2).await;
     let order = order.take();
     ensure!(order == [1, 0], "ran in the order {order:?}");
     Ok(())

@@ -1,0 +1,378 @@
+//! Loans of levels within a process: whatever waits for a thread lends it its level.
+//!
+//! ```text
+//!  thread H ── futex_lock ─► call ─┐
+//!  thread J ── thread_join ► call ─┼─► lent[line] ─► thread T ─┬─ ready: moves in the queue
+//!  thread_join (asynchronous) ─────┘                           ├─ on a hart: its level there
+//!                                                              └─ in a call: the call's level,
+//!                                                                 and what that waits for …
+//! ```
+//!
+//! The level of a thread is its own, which its program says, or the most urgent of those
+//! that are lent to it. What is lent is computed anew from the calls that wait whenever one
+//! begins or ends to wait, or has another level: so a loan ends with its wait, whatever ends
+//! that, and nothing stays raised. It is passed on along chains of waiting threads at once;
+//! in a circle, where all wait for each other, until no level changes any more.
+//!
+//! *Locks.* The word of a lock is 0 or the number of the thread that has it, and
+//! [`CONTENDED`] if others wait. The holder gives it to the most urgent one that waits, of
+//! equals to the one that has waited longest; so the kernel knows to whom the others lend.
+//! The word may say anything: a loan stays within the process.
+//!
+//! All under the lock of the threads; O(calls that wait) a step, which are at most as many as
+//! the other threads of the process, plus its asynchronous `thread_join`s.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::task::{Context, Poll};
+
+use os_abi::Error;
+use os_abi::thread::{CONTENDED, HOLDER, LOCAL_BITMAP, MAX_THREADS};
+use upshift_core::{CoroutineId, Level};
+
+use super::threads::{Out, Threads};
+use super::{Process, Thread};
+use crate::memory::space::AddressSpace;
+use crate::{executor, users};
+
+/// A call that waits for a thread.
+struct Waiting {
+    call: CoroutineId,
+    level: Level,
+    what: What,
+    /// The line of the thread that it lends to.
+    to: Option<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// The end of a thread.
+    End,
+    /// A lock, for the thread of this number.
+    Lock { address: usize, thread: usize },
+}
+
+/// The calls that wait for threads of the process, in the order in which they came.
+pub(super) struct Waits(Vec<Waiting>);
+
+impl Waits {
+    pub(super) const fn new() -> Waits {
+        Waits(Vec::new())
+    }
+
+    fn add(&mut self, waiting: Waiting) -> Result<(), Error> {
+        self.0.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+        self.0.push(waiting);
+        Ok(())
+    }
+
+    fn remove(&mut self, call: CoroutineId) -> Option<Waiting> {
+        let at = self.0.iter().position(|waiting| waiting.call == call)?;
+        let gone = self.0.remove(at);
+        if self.0.is_empty() {
+            // What nobody waits for keeps no memory.
+            self.0 = Vec::new();
+        }
+        Some(gone)
+    }
+
+    fn has(&self, call: CoroutineId) -> bool {
+        self.0.iter().any(|waiting| waiting.call == call)
+    }
+
+    /// The most urgent level that is lent to a line.
+    fn lent(&self, line: usize) -> Level {
+        let to_it = self.0.iter().filter(|waiting| waiting.to == Some(line));
+        let levels = to_it.map(|waiting| waiting.level);
+        levels.min().unwrap_or(Level::LEAST_URGENT)
+    }
+
+    /// The call has another level. Returns the line that it lends to, if it had not.
+    fn set_level(&mut self, call: CoroutineId, level: Level) -> Option<usize> {
+        let mut all = self.0.iter_mut();
+        let waiting = all.find(|waiting| waiting.call == call)?;
+        let before = core::mem::replace(&mut waiting.level, level);
+        waiting.to.filter(|_| before != level)
+    }
+
+    /// Those that wait for a lock, with the number of the thread that is to have it.
+    fn for_lock(&mut self, wanted: usize) -> impl Iterator<Item = (&mut Waiting, usize)> {
+        self.0.iter_mut().filter_map(move |waiting| {
+            let What::Lock { address, thread } = waiting.what else {
+                return None;
+            };
+            (address == wanted).then_some((waiting, thread))
+        })
+    }
+
+    /// Takes what waits most urgently for a lock out, with its thread's number and whether
+    /// others wait.
+    fn take_for_lock(&mut self, address: usize) -> Option<(Waiting, usize, bool)> {
+        // The first of equals.
+        let first = self.for_lock(address).min_by_key(|(first, _)| first.level);
+        let (call, thread) = first.map(|(first, thread)| (first.call, thread))?;
+        let waiting = self.remove(call)?;
+        let more = self.for_lock(address).next().is_some();
+        Some((waiting, thread, more))
+    }
+
+    /// Nothing is lent to this line any more: its thread has ended.
+    pub(super) fn forget(&mut self, line: usize) {
+        let to_it = |waiting: &&mut Waiting| waiting.to == Some(line);
+        for waiting in self.0.iter_mut().filter(to_it) {
+            waiting.to = None;
+        }
+    }
+}
+
+impl Process {
+    /// The most urgent level that is lent to the thread of a line. One load; exact under the
+    /// lock of the queue of threads, under which whoever changes it looks for the thread.
+    #[inline]
+    pub(crate) fn lent(&self, line: usize) -> u8 {
+        self.lent[line % MAX_THREADS].load(Relaxed)
+    }
+
+    /// Computes what is lent to the thread of a line, and passes it on.
+    pub(super) fn settle(&self, threads: &mut Threads, line: usize) {
+        let mut next = Some(line);
+        while let Some(line) = next.take() {
+            let lent = threads.waits.lent(line).get();
+            if self.lent[line].swap(lent, SeqCst) == lent {
+                return;
+            }
+            match threads.out(line) {
+                Some(Out::InQueue(place)) => users::resettle(self, place, Thread::settle, lent),
+                Some(Out::InCall(thread, call)) => {
+                    let changed = thread.settle().then_some(thread.level);
+                    next = changed.and_then(|level| self.set_call_level(threads, call, level));
+                }
+                // It is settled when it becomes ready.
+                None => {}
+            }
+        }
+    }
+
+    /// The program has made the thread of a line more urgent, by its line.
+    ///
+    /// # Errors
+    /// [`Error::NoThread`]; [`Error::NoProcess`]: it has ended.
+    pub(crate) fn follow(&self, line: usize) -> Result<(), Error> {
+        if line >= MAX_THREADS {
+            return Err(Error::NoThread);
+        }
+        let space = self.space()?;
+        let follow = |thread: &mut Thread| thread.follow_bitmap(&space);
+        let mut threads = self.threads.lock();
+        match threads.out(line) {
+            Some(Out::InQueue(place)) => {
+                let said = space.line(line, LOCAL_BITMAP).trailing_zeros() as u8;
+                let level = said.max(self.ceiling.get()).min(self.lent(line));
+                users::resettle(self, place, follow, level);
+            }
+            Some(Out::InCall(thread, call)) => {
+                let changed = follow(thread).then_some(thread.level);
+                if let Some(level) = changed {
+                    self.reprio_call(&mut threads, call, level);
+                }
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Gives the coroutine of a call a level. Returns the line that it lends another level
+    /// to, which is to be settled.
+    fn set_call_level(
+        &self,
+        threads: &mut Threads,
+        call: CoroutineId,
+        level: Level,
+    ) -> Option<usize> {
+        // It may just have come to its end.
+        let _ = executor::domain().reprio(call, level);
+        threads.waits.set_level(call, level)
+    }
+
+    /// The same, and settles it.
+    pub(super) fn reprio_call(&self, threads: &mut Threads, call: CoroutineId, level: Level) {
+        if let Some(line) = self.set_call_level(threads, call, level) {
+            self.settle(threads, line);
+        }
+    }
+
+    /// The running coroutine of the kernel waits for the end of a thread, until the loan is
+    /// dropped.
+    pub(super) fn lend_to(&self, number: usize) -> Option<Loan<'_>> {
+        let call = executor::domain().current_id()?;
+        let mut threads = self.threads.lock();
+        let to = threads.line_of(number)?;
+        let waiting = Waiting {
+            call,
+            level: current_level(),
+            what: What::End,
+            to: Some(to),
+        };
+        // Without memory for it, it waits all the same.
+        threads.waits.add(waiting).ok()?;
+        self.settle(&mut threads, to);
+        Some(Loan {
+            process: self,
+            call,
+        })
+    }
+
+    /// A call does not wait any more.
+    fn end_wait(&self, call: CoroutineId) {
+        let mut threads = self.threads.lock();
+        if let Some(line) = threads.waits.remove(call).and_then(|waiting| waiting.to) {
+            self.settle(&mut threads, line);
+        }
+    }
+
+    /// Takes the lock at an address for the thread of this number, or has the call wait for
+    /// it. True: it has it.
+    fn take_lock(
+        &self,
+        space: &AddressSpace,
+        address: usize,
+        thread: usize,
+        call: CoroutineId,
+    ) -> Result<bool, Error> {
+        let mut threads = self.threads.lock();
+        let own = thread as u32 & HOLDER;
+        let mut word = space.load_word(address)?;
+        loop {
+            let marked = match word & HOLDER {
+                // Only a program that lies has others waiting for a free lock.
+                0 => own | word & CONTENDED,
+                _ => word | CONTENDED,
+            };
+            match space.exchange_word(address, word, marked)? {
+                Ok(()) if word & HOLDER == 0 => return Ok(true),
+                Ok(()) => break,
+                Err(seen) => word = seen,
+            }
+        }
+        let to = threads.line_of_holder(word & HOLDER);
+        threads.waits.add(Waiting {
+            call,
+            level: current_level(),
+            what: What::Lock { address, thread },
+            to,
+        })?;
+        if let Some(to) = to {
+            self.settle(&mut threads, to);
+        }
+        Ok(false)
+    }
+
+    /// Gives the lock at an address to the most urgent thread that waits for it; what the
+    /// others lend goes to that.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`].
+    pub(crate) fn unlock(&self, address: usize) -> Result<(), Error> {
+        let space = self.space()?;
+        let mut threads = self.threads.lock();
+        space.check_word(address)?;
+        let Some((granted, thread, more)) = threads.waits.take_for_lock(address) else {
+            return space.store_word(address, 0);
+        };
+        let contended = if more { CONTENDED } else { 0 };
+        space.store_word(address, thread as u32 & HOLDER | contended)?;
+        let new = threads.line_of(thread);
+        for (waiting, _) in threads.waits.for_lock(address) {
+            waiting.to = new;
+        }
+        for line in [new, granted.to].into_iter().flatten() {
+            self.settle(&mut threads, line);
+        }
+        drop(threads);
+        // Dead if the process has ended meanwhile.
+        let _ = executor::domain().wake(granted.call);
+        Ok(())
+    }
+}
+
+/// The level of the coroutine of the kernel that runs. Under the lock of the threads, under
+/// which it changes.
+fn current_level() -> Level {
+    let level = executor::domain().current_level();
+    level.unwrap_or(executor::LEAST_URGENT_WORK)
+}
+
+/// Lends until it is dropped.
+pub(super) struct Loan<'a> {
+    process: &'a Process,
+    call: CoroutineId,
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        self.process.end_wait(self.call);
+    }
+}
+
+/// Waits for the lock at an address, for the thread of a line; then that has it.
+///
+/// # Errors
+/// [`Error::BadAddress`], [`Error::NoProcess`], [`Error::OutOfMemory`].
+pub(crate) fn lock(process: Arc<Process>, line: usize, address: usize) -> Lock {
+    let thread = process.threads.lock().number(line);
+    Lock {
+        process,
+        thread,
+        address,
+        call: None,
+    }
+}
+
+/// See [`lock`].
+pub(crate) struct Lock {
+    process: Arc<Process>,
+    thread: usize,
+    address: usize,
+    /// Its own coroutine, while it waits.
+    call: Option<CoroutineId>,
+}
+
+impl Future for Lock {
+    type Output = Result<isize, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(call) = self.call {
+            if self.process.threads.lock().waits.has(call) {
+                return Poll::Pending;
+            }
+            self.call = None;
+            return Poll::Ready(Ok(0));
+        }
+        let Some(call) = executor::domain().current_id() else {
+            return Poll::Ready(Err(Error::BadArgument));
+        };
+        let process = &self.process;
+        let taken = process
+            .space()
+            .and_then(|space| process.take_lock(&space, self.address, self.thread, call));
+        match taken {
+            Ok(true) => Poll::Ready(Ok(0)),
+            Ok(false) => {
+                self.call = Some(call);
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Some(call) = self.call {
+            self.process.end_wait(call);
+        }
+    }
+}
