@@ -6,13 +6,12 @@
 //! nobody reads from.
 
 use core::fmt;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use crate::arch::hart_index;
 use crate::arch::lock::{IrqLock, Once};
-use crate::arch::plic::Plic;
 use crate::arch::uart::Uart;
-use crate::machine::Machine;
-use crate::memory::PhysAddr;
+use crate::devices;
+use crate::machine::{Device, Machine};
 use crate::waiters::{Awaited, Waiters, until};
 
 const RING: usize = 256;
@@ -24,6 +23,8 @@ struct Console {
     put: usize,
     taken: usize,
     readers: Waiters,
+    /// The hart that was interrupted last.
+    served_by: usize,
 }
 
 impl Console {
@@ -34,55 +35,64 @@ impl Console {
             put: 0,
             taken: 0,
             readers: Waiters::new(),
+            served_by: 0,
         }
     }
 }
 
 static CONSOLE: IrqLock<Console> = IrqLock::new(Console::new());
 
-/// Where a panic writes: where QEMU has the port, until the device tree is read.
-static LAST_RESORT: AtomicUsize = AtomicUsize::new(0x1000_0000);
-
-static PLIC: Once<(Plic, u32)> = Once::new();
+/// Where a panic writes, once the device tree is read.
+static LAST_RESORT: Once<Device> = Once::new();
 
 /// Finds the serial port.
 pub(crate) fn init(machine: &Machine) {
     if let Some(device) = machine.uart {
-        LAST_RESORT.store(device.base.get(), Relaxed);
-        CONSOLE.lock().uart = Uart::new(device.base);
+        LAST_RESORT.set(device);
+        CONSOLE.lock().uart = Uart::new(device);
     }
 }
 
-/// Lets the serial port interrupt the calling hart, whose context at the
-/// interrupt controller this is.
-pub(crate) fn enable_input(machine: &Machine, context: usize) {
-    if let (Some(device), Some(base)) = (machine.uart, machine.plic)
-        && let Some(plic) = Plic::new(base, context)
-    {
-        plic.enable(device.interrupt);
-        PLIC.set((plic, device.interrupt));
+/// Lets the serial port interrupt.
+pub(crate) fn enable_input(machine: &Machine) {
+    if let Some(device) = machine.uart {
+        devices::attach(device, |_| take_input(), 0);
         if let Some(uart) = &mut CONSOLE.lock().uart {
             uart.enable_input();
         }
     }
 }
 
-/// The handler of device interrupts.
-pub(crate) fn serve_devices() {
-    let Some((plic, source)) = PLIC.try_get() else {
-        return;
-    };
-    plic.serve(|served| {
-        if served == *source {
-            let mut console = CONSOLE.lock();
-            while let Some(byte) = console.uart.as_mut().and_then(Uart::receive) {
-                console.put_in(byte);
-            }
-            let readers = console.readers.take();
-            drop(console);
-            readers.wake();
-        }
-    });
+/// The handler of its interrupt.
+fn take_input() {
+    let mut console = CONSOLE.lock();
+    console.served_by = hart_index();
+    while let Some(byte) = console.uart.as_mut().and_then(Uart::receive) {
+        console.put_in(byte);
+    }
+    let readers = console.readers.take();
+    drop(console);
+    readers.wake();
+}
+
+/// Its interrupt source.
+#[cfg(feature = "selftest")]
+pub(crate) fn source() -> Option<u32> {
+    LAST_RESORT.try_get().map(|device| device.interrupt())
+}
+
+/// Lets a byte come in.
+#[cfg(feature = "selftest")]
+pub(crate) fn loop_back(byte: u8) {
+    if let Some(uart) = &mut CONSOLE.lock().uart {
+        uart.loop_back(byte);
+    }
+}
+
+/// The hart that was interrupted last.
+#[cfg(feature = "selftest")]
+pub(crate) fn served_by() -> usize {
+    CONSOLE.lock().served_by
 }
 
 impl Console {
@@ -163,7 +173,10 @@ pub(crate) fn print(line: fmt::Arguments<'_>) {
 pub(crate) fn print_last(line: fmt::Arguments<'_>) {
     use fmt::Write;
     let mut console = Console::new();
-    console.uart = Uart::new(PhysAddr::new(LAST_RESORT.load(Relaxed)));
+    console.uart = match LAST_RESORT.try_get() {
+        Some(device) => Uart::new(*device),
+        None => Uart::usual(),
+    };
     let _ = writeln!(console, "{line}");
 }
 

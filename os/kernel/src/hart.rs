@@ -9,6 +9,7 @@ use upshift_core::Vcpu;
 use crate::arch::host::KernelHost;
 use crate::arch::lock::IrqLock;
 use crate::arch::{csr, hart_index, sbi};
+use crate::machine::HartInfo;
 use crate::timers::Timers;
 use crate::{MAX_HARTS, clock};
 
@@ -27,8 +28,24 @@ pub(crate) struct Hart {
     pub(crate) switching: AtomicU64,
     /// The end of the running program's quantum; `u64::MAX` without one.
     pub(crate) quantum_end: AtomicU64,
+    /// Its context at the interrupt controller, in S-mode; `usize::MAX`: none.
+    context: AtomicUsize,
     /// Who sleeps.
     pub(crate) timers: IrqLock<Timers>,
+}
+
+impl Hart {
+    /// Notes what the device tree says of it, while booting.
+    pub(crate) fn set(&self, info: &HartInfo) {
+        self.id.store(info.id, Relaxed);
+        let context = info.plic_context.unwrap_or(usize::MAX);
+        self.context.store(context, Relaxed);
+    }
+
+    /// Its context at the interrupt controller, if it has one.
+    pub(crate) fn plic_context(&self) -> Option<usize> {
+        Some(self.context.load(Relaxed)).filter(|context| *context != usize::MAX)
+    }
 }
 
 static HARTS: [Hart; MAX_HARTS] = [const {
@@ -38,6 +55,7 @@ static HARTS: [Hart; MAX_HARTS] = [const {
         vcpu: AtomicPtr::new(null_mut()),
         switching: AtomicU64::new(0),
         quantum_end: AtomicU64::new(u64::MAX),
+        context: AtomicUsize::new(usize::MAX),
         timers: IrqLock::new(Timers::new()),
     }
 }; MAX_HARTS];

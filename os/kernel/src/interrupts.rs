@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::arch::csr;
 use crate::trace::Entered;
-use crate::{clock, console, hart, trace};
+use crate::{clock, devices, hart, trace};
 
 /// Handles an interrupt that came while the kernel ran.
 pub(crate) fn handle(code: usize) {
@@ -43,7 +43,7 @@ pub(crate) fn serve(code: usize) {
         }
         // It has done its work by ending a wait or a program's turn.
         csr::SOFTWARE => csr::clear_software_interrupt(),
-        csr::EXTERNAL => console::serve_devices(),
+        csr::EXTERNAL => devices::serve(),
         _ => panic!("interrupt {code}, which nobody has asked for"),
     }
 }

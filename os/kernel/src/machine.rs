@@ -10,13 +10,72 @@ use crate::MAX_HARTS;
 use crate::device_tree::{DeviceTree, Node};
 use crate::memory::PhysAddr;
 
-/// A device with registers and an interrupt.
+/// What a device is, says the device tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A serial port, `ns16550a`.
+    Uart,
+    /// The interrupt controller.
+    Plic,
+    /// The device that ends the machine.
+    Finisher,
+    /// A virtio slot with registers in memory, used or not.
+    Virtio,
+}
+
+impl Kind {
+    fn of(node: &Node<'_>) -> Option<Kind> {
+        [
+            ("ns16550a", Kind::Uart),
+            ("riscv,plic0", Kind::Plic),
+            ("sifive,test1", Kind::Finisher),
+            ("virtio,mmio", Kind::Virtio),
+        ]
+        .into_iter()
+        .find_map(|(name, kind)| node.is_compatible(name).then_some(kind))
+    }
+}
+
+/// A device with registers and an interrupt. Only the device tree makes one, here: drivers
+/// rely on there being such a device at such an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
-    /// Its registers.
-    pub(crate) base: PhysAddr,
+    kind: Kind,
+    base: PhysAddr,
+    size: usize,
+    interrupt: u32,
+}
+
+impl Device {
+    fn of(node: &Node<'_>) -> Option<Device> {
+        let (base, size) = node.region()?;
+        Some(Device {
+            kind: Kind::of(node)?,
+            base: PhysAddr::new(base),
+            size,
+            interrupt: node.words("interrupts").next().unwrap_or(0),
+        })
+    }
+
+    /// What it is.
+    pub(crate) fn kind(self) -> Kind {
+        self.kind
+    }
+
+    /// Where its registers begin.
+    pub(crate) fn base(self) -> PhysAddr {
+        self.base
+    }
+
+    /// Bytes of them.
+    pub(crate) fn size(self) -> usize {
+        self.size
+    }
+
     /// Its interrupt source; 0: none.
-    pub(crate) interrupt: u32,
+    pub(crate) fn interrupt(self) -> u32 {
+        self.interrupt
+    }
 }
 
 /// A hart that can run this kernel.
@@ -80,9 +139,9 @@ pub(crate) struct Machine {
     /// The serial port.
     pub(crate) uart: Option<Device>,
     /// The interrupt controller.
-    pub(crate) plic: Option<PhysAddr>,
+    pub(crate) plic: Option<Device>,
     /// The device that ends the machine.
-    pub(crate) finisher: Option<PhysAddr>,
+    pub(crate) finisher: Option<Device>,
     /// virtio slots, used or not.
     pub(crate) virtio: List<Device, 32>,
     /// The kernel's command line.
@@ -165,21 +224,14 @@ impl Machine {
     }
 
     fn add_device(&mut self, node: &Node<'_>) {
-        let Some((base, _)) = node.region() else {
+        let Some(device) = Device::of(node) else {
             return;
         };
-        let device = Device {
-            base: PhysAddr::new(base),
-            interrupt: node.words("interrupts").next().unwrap_or(0),
-        };
-        if node.is_compatible("ns16550a") {
-            self.uart = Some(device);
-        } else if node.is_compatible("riscv,plic0") {
-            self.plic = Some(device.base);
-        } else if node.is_compatible("sifive,test1") {
-            self.finisher = Some(device.base);
-        } else if node.is_compatible("virtio,mmio") {
-            self.virtio.add(device);
+        match device.kind {
+            Kind::Uart => self.uart = Some(device),
+            Kind::Plic => self.plic = Some(device),
+            Kind::Finisher => self.finisher = Some(device),
+            Kind::Virtio => self.virtio.add(device),
         }
     }
 

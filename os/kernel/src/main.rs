@@ -36,6 +36,7 @@ mod chaos;
 mod clock;
 mod console;
 mod device_tree;
+mod devices;
 mod elf;
 mod executor;
 mod futex;
@@ -46,6 +47,11 @@ mod interrupts;
 mod machine;
 #[allow(unsafe_code)]
 mod memory;
+#[cfg_attr(
+    not(feature = "selftest"),
+    expect(dead_code, reason = "only the tests send, so far")
+)]
+mod net;
 mod pipe;
 mod process;
 #[cfg(feature = "selftest")]
@@ -58,8 +64,6 @@ mod trace;
 mod users;
 mod vdso;
 mod waiters;
-
-use core::sync::atomic::Ordering::Relaxed;
 
 use arch::{boot, finisher};
 use device_tree::DeviceTree;
@@ -83,8 +87,8 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     let alternate = argument(&machine, "harts") == Some("alternate");
     machine.use_harts(hart_id, alternate);
     console::init(&machine);
-    if let Some(address) = machine.finisher {
-        finisher::set_address(address);
+    if let Some(device) = machine.finisher {
+        finisher::set(device);
     }
     let sstc = machine.harts.iter().all(|hart| hart.sstc);
     clock::init(machine.timebase, sstc);
@@ -123,21 +127,23 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
         chaos::set_seed(seed.parse().unwrap_or(0));
     }
     start_harts(&machine, hart_id);
-    let this = machine.harts.iter().find(|hart| hart.id == hart_id);
-    if let Some(context) = this.and_then(|hart| hart.plic_context) {
-        console::enable_input(&machine, context);
-    }
     let executor = executor::take();
+    devices::init(&machine);
+    console::enable_input(&machine);
+    net::init(&machine);
     begin(&machine);
     executor::run(&executor)
 }
 
 /// Starts the other harts. One that does not start is a machine with fewer.
 fn start_harts(machine: &Machine, boot_hart: usize) {
-    hart::at(0).id.store(boot_hart, Relaxed);
+    let boot = |hart: &&machine::HartInfo| hart.id == boot_hart;
+    if let Some(hart) = machine.harts.iter().find(boot) {
+        hart::at(0).set(hart);
+    }
     let others = machine.harts.iter().filter(|hart| hart.id != boot_hart);
     for (index, hart) in (1..MAX_HARTS).zip(others) {
-        hart::at(index).id.store(hart.id, Relaxed);
+        hart::at(index).set(hart);
         if let Err(error) = boot::start(hart.id, index) {
             println!(
                 "upshift: hart {} does not start: SBI error {}",

@@ -75,6 +75,7 @@ fn boot(image: &Image, icount: bool, arguments: &str) -> Result<String, String> 
         cpu: "",
         smp: 1,
         icount,
+        network: qemu::Network::No,
         arguments: arguments.to_owned(),
     };
     let outcome = qemu::run(image, &machine, LIMIT)?;

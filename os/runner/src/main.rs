@@ -92,6 +92,7 @@ fn rings(arguments: Arguments) -> Result<ExitCode, String> {
         cpu: "",
         smp: 4,
         icount: false,
+        network: qemu::Network::No,
         arguments: "init=rings".to_owned(),
     };
     let outcome = qemu::run(&image, &machine, Duration::from_secs(60))?;
@@ -114,6 +115,7 @@ fn run(mut arguments: Arguments) -> Result<ExitCode, String> {
         cpu: "",
         smp: smp[0],
         icount: false,
+        network: qemu::Network::No,
         arguments: arguments.rest().join(" "),
     };
     let status = qemu::command(&image, &machine)
@@ -139,6 +141,7 @@ fn show_trace(mut arguments: Arguments) -> Result<ExitCode, String> {
         cpu: "",
         smp: smp[0],
         icount,
+        network: qemu::Network::No,
         arguments: format!("init={program}{with} trace={records}"),
     };
     let outcome = qemu::run(&image, &machine, Duration::from_secs(120))?;

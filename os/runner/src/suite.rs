@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::build::{self, Image, VDSO};
-use crate::qemu::{self, Machine, Outcome};
+use crate::qemu::{self, Machine, Network, Outcome};
 use crate::trace::{self, Kind};
 use crate::{doctor, sequence, state};
 
@@ -60,6 +60,7 @@ fn run_of(name: String, smp: u32, arguments: &str) -> Run {
             cpu: "",
             smp,
             icount: false,
+            network: Network::No,
             arguments: arguments.to_owned(),
         },
         status: 0,
@@ -158,6 +159,7 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
             cpu: "",
             smp: 1,
             icount: true,
+            network: Network::No,
             arguments: "selftest icount".to_owned(),
         },
         ..run_of("icount kernel".to_owned(), 1, "selftest")
@@ -167,17 +169,22 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
             cpu: "",
             smp: 1,
             icount: true,
+            network: Network::No,
             arguments: "init=tests with=exact".to_owned(),
         },
         ..run_of("icount".to_owned(), 1, "")
     });
     runs.extend([4, 8].map(harts));
+    runs.push(network(1, true, Network::Modern));
+    runs.push(network(2, false, Network::Legacy));
+    runs.push(network(4, false, Network::Modern));
     runs.push(rings_of_pipes());
     runs.push(Run {
         machine: Machine {
             cpu: "",
             smp: 1,
             icount: true,
+            network: Network::No,
             arguments: "init=traced trace".to_owned(),
         },
         last: "upshift: traced ended with 0",
@@ -189,6 +196,7 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
             cpu: "",
             smp: 1,
             icount: false,
+            network: Network::No,
             arguments: "init=child with=untrue-trace trace=16".to_owned(),
         },
         last: "upshift: child ended with 0",
@@ -218,6 +226,31 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     });
     runs.extend((1..=seeds).map(chaos));
     Ok(runs)
+}
+
+/// The kernel's own tests on a machine with a network card.
+fn network(smp: u32, icount: bool, network: Network) -> Run {
+    let (slot, icounted) = match network {
+        Network::Legacy => ("legacy", ""),
+        _ => ("modern", if icount { ", icount" } else { "" }),
+    };
+    let arguments = if icount {
+        "selftest icount"
+    } else {
+        "selftest"
+    };
+    let mut run = run_of(
+        format!("{slot} network card, smp {smp}{icounted}"),
+        smp,
+        arguments,
+    );
+    run.machine.network = network;
+    run.check = |outcome| match outcome.output.contains("upshift: network card ") {
+        true => Ok(()),
+        false => Err("there is no card".to_owned()),
+    };
+    run.machine.icount = icount;
+    run
 }
 
 /// The tests that assert times across harts.

@@ -6,6 +6,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::{Register, csr};
+use crate::machine::{Device, Kind};
 use crate::memory::PhysAddr;
 
 const PASS: u32 = 0x5555;
@@ -15,8 +16,10 @@ const FAIL: u32 = 0x3333;
 static ADDRESS: AtomicUsize = AtomicUsize::new(0x10_0000);
 
 /// The device tree says where it is.
-pub(crate) fn set_address(address: PhysAddr) {
-    ADDRESS.store(address.get(), Relaxed);
+pub(crate) fn set(device: Device) {
+    if device.kind() == Kind::Finisher {
+        ADDRESS.store(device.base().get(), Relaxed);
+    }
 }
 
 /// Ends the machine: status 0 is success.
@@ -25,7 +28,10 @@ pub(crate) fn exit(status: u16) -> ! {
         0 => PASS,
         status => u32::from(status) << 16 | FAIL,
     };
-    if let Some(register) = Register::<u32>::new(PhysAddr::new(ADDRESS.load(Relaxed))) {
+    let address = PhysAddr::new(ADDRESS.load(Relaxed));
+    // SAFETY: of the device that ends the machine, says the device tree, or the one machine
+    // that this kernel is linked for; it accesses no memory.
+    if let Some(register) = unsafe { Register::<u32>::new(address) } {
         register.write(word);
     }
     // Reached where there is no such device.

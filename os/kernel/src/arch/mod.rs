@@ -41,7 +41,11 @@ unsafe impl<T> Sync for Register<T> {}
 impl<T: Copy> Register<T> {
     /// The register at a physical address below [`crate::memory::DEVICE_END`];
     /// `None` if it is not there.
-    pub(crate) fn new(address: PhysAddr) -> Option<Register<T>> {
+    ///
+    /// # Safety
+    /// Whatever is written to it, the device accesses no memory for it but what was
+    /// allocated for that (`memory/dma.rs`).
+    pub(crate) unsafe fn new(address: PhysAddr) -> Option<Register<T>> {
         let last = address.get().checked_add(size_of::<T>())?;
         let aligned = address.get().is_multiple_of(align_of::<T>());
         (last <= crate::memory::DEVICE_END && aligned).then(|| Register(address.direct() as *mut T))
@@ -54,7 +58,7 @@ impl<T: Copy> Register<T> {
     }
 
     pub(crate) fn write(self, value: T) {
-        // SAFETY: as above. Devices of this kernel do no DMA.
+        // SAFETY: as above; and it does no harm to memory, says who made it.
         unsafe { write_volatile(self.0, value) };
     }
 }

@@ -1,48 +1,49 @@
-//! The platform's interrupt controller: which device, for which hart.
-//!
-//! All devices interrupt one hart, the first; its handler wakes coroutines,
-//! which run where they like.
+//! The platform's interrupt controller: which source, for which hart.
 
 use super::Register;
+use crate::machine::{Device, Kind};
 use crate::memory::PhysAddr;
 
-/// The controller, as one hart sees it. A *context* is a hart in a mode; the
-/// device tree numbers them.
+/// The controller. A *context* is a hart in a mode; the device tree numbers them.
 pub(crate) struct Plic {
     base: usize,
-    context: usize,
 }
 
 impl Plic {
-    /// The controller at a physical address, for a context: its threshold is
-    /// opened. `None` if no device can be there.
-    pub(crate) fn new(base: PhysAddr, context: usize) -> Option<Plic> {
-        let plic = Plic {
-            base: base.get(),
-            context,
-        };
-        plic.register(0x20_0000 + 0x1000 * context)?.write(0);
-        Some(plic)
+    /// The controller. `None` if the device is another.
+    pub(crate) fn new(device: Device) -> Option<Plic> {
+        let base = device.base().get();
+        (device.kind() == Kind::Plic).then_some(Plic { base })
     }
 
     fn register(&self, offset: usize) -> Option<Register<u32>> {
-        Register::new(PhysAddr::new(self.base.checked_add(offset)?))
+        let address = PhysAddr::new(self.base.checked_add(offset)?);
+        // SAFETY: of a PLIC, says the device tree, which accesses no memory.
+        unsafe { Register::new(address) }
     }
 
-    /// Lets a source through.
-    pub(crate) fn enable(&self, source: u32) {
-        let word = 4 * (source as usize / 32);
+    /// Opens the threshold of a context: sources of any priority interrupt it.
+    pub(crate) fn open(&self, context: usize) {
+        if let Some(threshold) = self.register(0x20_0000 + 0x1000 * context) {
+            threshold.write(0);
+        }
+    }
+
+    /// Lets a source through to a context, or not. One at a time for all sources.
+    pub(crate) fn enable(&self, source: u32, context: usize, enabled: bool) {
+        let (word, bit) = (4 * (source as usize / 32), 1 << (source % 32));
         if let Some(priority) = self.register(4 * source as usize) {
             priority.write(1);
         }
-        if let Some(enable) = self.register(0x2000 + 0x80 * self.context + word) {
-            enable.write(enable.read() | 1 << (source % 32));
+        if let Some(enable) = self.register(0x2000 + 0x80 * context + word) {
+            let others = enable.read() & !bit;
+            enable.write(others | if enabled { bit } else { 0 });
         }
     }
 
-    /// Calls `f` with each pending source in turn.
-    pub(crate) fn serve(&self, mut f: impl FnMut(u32)) {
-        let Some(claim) = self.register(0x20_0004 + 0x1000 * self.context) else {
+    /// Calls `f` with each source that is pending for a context, in turn.
+    pub(crate) fn serve(&self, context: usize, mut f: impl FnMut(u32)) {
+        let Some(claim) = self.register(0x20_0004 + 0x1000 * context) else {
             return;
         };
         loop {

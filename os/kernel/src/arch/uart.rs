@@ -1,30 +1,61 @@
 //! The serial port (ns16550a): polled output, interrupt-driven input.
 
 use super::Register;
+use crate::machine::{Device, Kind};
 use crate::memory::PhysAddr;
 
 const DATA: usize = 0;
 const INTERRUPT_ENABLE: usize = 1;
+const MODEM_CONTROL: usize = 4;
 const LINE_STATUS: usize = 5;
 const RECEIVED: u8 = 1 << 0;
 const TRANSMITTER_EMPTY: u8 = 1 << 5;
+/// What is sent comes in, and goes nowhere else.
+#[cfg(feature = "selftest")]
+const LOOP: u8 = 1 << 4;
 
 /// One port; whoever uses it has a lock around it.
 pub(crate) struct Uart {
     data: Register<u8>,
     interrupt_enable: Register<u8>,
+    #[cfg_attr(not(feature = "selftest"), expect(dead_code))]
+    modem_control: Register<u8>,
     line_status: Register<u8>,
 }
 
 impl Uart {
-    /// The port at a physical address; `None` if no device can be there.
-    pub(crate) fn new(base: PhysAddr) -> Option<Uart> {
-        let register = |offset| Register::new(PhysAddr::new(base.get() + offset));
+    /// The port. `None` if the device is another.
+    pub(crate) fn new(device: Device) -> Option<Uart> {
+        match device.kind() {
+            Kind::Uart => Uart::at(device.base().get()),
+            _ => None,
+        }
+    }
+
+    /// Where QEMU's `-machine virt` has the port, for what has to be said before the device
+    /// tree is read.
+    pub(crate) fn usual() -> Option<Uart> {
+        Uart::at(0x1000_0000)
+    }
+
+    fn at(base: usize) -> Option<Uart> {
+        // SAFETY: of a serial port, which accesses no memory: the device tree says so, or
+        // the one machine that this kernel is linked for.
+        let register = |offset| unsafe { Register::new(PhysAddr::new(base + offset)) };
         Some(Uart {
             data: register(DATA)?,
             interrupt_enable: register(INTERRUPT_ENABLE)?,
+            modem_control: register(MODEM_CONTROL)?,
             line_status: register(LINE_STATUS)?,
         })
+    }
+
+    /// Receives a byte as if it had come in, which interrupts. Nothing is sent.
+    #[cfg(feature = "selftest")]
+    pub(crate) fn loop_back(&mut self, byte: u8) {
+        self.modem_control.write(LOOP);
+        self.data.write(byte);
+        self.modem_control.write(0);
     }
 
     /// Asks for an interrupt when a byte has come in.

@@ -23,6 +23,7 @@
 //! With `arch` the only place of `unsafe`. User memory is an *allegation*: see
 //! [`user`].
 
+pub(crate) mod dma;
 pub(crate) mod frames;
 pub(crate) mod heap;
 pub(crate) mod pagetable;

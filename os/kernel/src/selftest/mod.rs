@@ -3,6 +3,7 @@
 //! Each is an `async fn` that returns what went wrong. The runner looks for the
 //! last line and the exit status; a test that hangs is a time-out there.
 
+mod devices;
 mod die;
 mod executor;
 mod figures;
@@ -61,6 +62,9 @@ tests! {
     time::dropped_sleep_leaves_nothing_behind,
     time::timer_is_exact_under_icount,
     time::idle_hart_waits_for_interrupts,
+    devices::interrupts_come_to_the_hart_they_are_routed_to,
+    devices::memory_of_devices_comes_back,
+    devices::card_sends_and_receives,
 }
 
 /// Starts the tests; the last one ends the machine. With `icount` the machine

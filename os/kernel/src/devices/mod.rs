@@ -1,0 +1,120 @@
+//! Devices: which interrupt source has which handler, and which hart serves it.
+//!
+//! A source is attached once, to a handler, and interrupts one hart: the next in turn among
+//! those that are online, so that devices are spread over harts. [`route`] moves it. A handler
+//! wakes coroutines and does nothing else; those run where they like. An interrupt costs a
+//! claim and a completion at the controller, and a look into the table.
+
+#[allow(unsafe_code)]
+#[cfg_attr(
+    not(feature = "selftest"),
+    expect(dead_code, reason = "only the tests send, so far")
+)]
+mod virtio_net;
+
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::arch::hart_index;
+use crate::arch::lock::{IrqLock, Once};
+use crate::arch::plic::Plic;
+use crate::hart;
+use crate::machine::{Device, Machine};
+pub(crate) use virtio_net::{Card, Line};
+
+/// Sources that may be attached: those of `-machine virt` are fewer.
+const SOURCES: usize = 128;
+
+/// What a source wakes: a function and a word for it.
+struct Handler {
+    function: fn(usize),
+    word: usize,
+}
+
+static HANDLERS: [Once<Handler>; SOURCES] = [const { Once::new() }; SOURCES];
+
+/// Enabling reads and writes words of several sources: one at a time does.
+static PLIC: Once<(Plic, IrqLock<()>)> = Once::new();
+
+/// The hart that serves the next source.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Opens the controller for all harts, after the last has come. Each knows its context.
+pub(crate) fn init(machine: &Machine) {
+    let Some(plic) = machine.plic.and_then(Plic::new) else {
+        return;
+    };
+    for context in hart::online().iter().filter_map(hart::Hart::plic_context) {
+        plic.open(context);
+    }
+    PLIC.set((plic, IrqLock::new(())));
+}
+
+/// A network card, and what it interrupts by.
+pub(crate) struct Network {
+    pub(crate) card: Card,
+    pub(crate) line: Line,
+    device: Device,
+}
+
+impl Network {
+    /// The first card of the machine.
+    pub(crate) fn find(machine: &Machine) -> Option<Network> {
+        machine.virtio.iter().find_map(|device| {
+            Some(Network {
+                card: Card::new(*device)?,
+                line: Line::of(*device)?,
+                device: *device,
+            })
+        })
+    }
+
+    /// Calls `function` whenever the card interrupts.
+    pub(crate) fn attach(&self, function: fn(usize)) {
+        attach(self.device, function, 0);
+    }
+}
+
+/// Calls `function(word)` whenever the device interrupts, on a hart of our choice.
+///
+/// # Panics
+/// If the device's source has a handler: it is boot time.
+pub(crate) fn attach(device: Device, function: fn(usize), word: usize) {
+    let source = device.interrupt();
+    let Some(handler) = HANDLERS.get(source as usize) else {
+        return;
+    };
+    handler.set(Handler { function, word });
+    let harts = hart::online().len();
+    let first = NEXT.fetch_add(1, Relaxed);
+    // A hart may have no context: then the next.
+    let _ = (0..harts).any(|n| route(source, (first + n) % harts));
+}
+
+/// Lets a source interrupt this hart, and no other. False: it cannot.
+pub(crate) fn route(source: u32, index: usize) -> bool {
+    let Some((plic, lock)) = PLIC.try_get() else {
+        return false;
+    };
+    let Some(context) = hart::at(index).plic_context() else {
+        return false;
+    };
+    let _one_at_a_time = lock.lock();
+    for other in hart::online().iter().filter_map(hart::Hart::plic_context) {
+        plic.enable(source, other, other == context);
+    }
+    true
+}
+
+/// The handler of device interrupts of the calling hart.
+pub(crate) fn serve() {
+    let context = hart::at(hart_index()).plic_context();
+    if let (Some((plic, _)), Some(context)) = (PLIC.try_get(), context) {
+        plic.serve(context, |source| {
+            let handler = HANDLERS.get(source as usize).and_then(Once::try_get);
+            if let Some(handler) = handler {
+                (handler.function)(handler.word);
+            }
+        });
+    }
+}

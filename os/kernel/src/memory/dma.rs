@@ -1,0 +1,116 @@
+//! Memory for devices: whole frames, one after the other, that a device may read and write.
+//!
+//! ```text
+//!            new              lend               back
+//!  (frames) ─────► Dma: ours ──────► InDevice ────────► Dma: ours ──► dropped: frames
+//!                                      │ dropped
+//!                                      ▼
+//!                                   never used again
+//! ```
+//!
+//! While a device may access it, the kernel has no reference to it: [`InDevice`] gives none.
+//! One that is dropped then is leaked, for the device may still write to it. What tells a device
+//! the address is `unsafe`, and has to have the [`InDevice`] until the device is done with it.
+
+use core::ops::{Deref, DerefMut};
+
+use super::frames::{allocate_block, free_block};
+use super::{OutOfMemory, PAGE, PhysAddr};
+
+/// Frames for a device, which it does not use at the moment.
+#[derive(Debug)]
+pub(crate) struct Dma {
+    start: PhysAddr,
+    order: usize,
+}
+
+impl Dma {
+    /// At least so many bytes of zeroes, aligned to their size.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(bytes: usize) -> Result<Dma, OutOfMemory> {
+        let order = order_of(bytes);
+        let start = allocate_block(order).ok_or(OutOfMemory)?;
+        let mut dma = Dma { start, order };
+        dma.fill(0);
+        Ok(dma)
+    }
+
+    /// The device may access it from now on.
+    pub(crate) fn lend(self) -> InDevice {
+        let lent = core::mem::ManuallyDrop::new(self);
+        InDevice {
+            start: lent.start,
+            order: lent.order,
+        }
+    }
+
+    fn len(&self) -> usize {
+        PAGE << self.order
+    }
+}
+
+impl Deref for Dma {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: a block of frames that is ours alone: no device has it.
+        unsafe { core::slice::from_raw_parts(self.start.direct() as *const u8, self.len()) }
+    }
+}
+
+impl DerefMut for Dma {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { core::slice::from_raw_parts_mut(self.start.direct() as *mut u8, self.len()) }
+    }
+}
+
+impl Drop for Dma {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this order; no device has it.
+        unsafe { free_block(self.start, self.order) };
+    }
+}
+
+/// The order of the block that has room for so many bytes.
+fn order_of(bytes: usize) -> usize {
+    let frames = bytes.div_ceil(PAGE).max(1);
+    frames.next_power_of_two().ilog2() as usize
+}
+
+/// Frames that a device may access.
+#[derive(Debug)]
+pub(crate) struct InDevice {
+    start: PhysAddr,
+    order: usize,
+}
+
+impl InDevice {
+    /// Where it is, for the device.
+    pub(crate) fn address(&self) -> PhysAddr {
+        self.start
+    }
+
+    /// The memory at an address that a driver keeps instead of the value.
+    ///
+    /// # Safety
+    /// Some [`Dma::new`] of so many bytes was lent there, and its value is gone.
+    pub(crate) unsafe fn again(start: PhysAddr, bytes: usize) -> InDevice {
+        InDevice {
+            start,
+            order: order_of(bytes),
+        }
+    }
+
+    /// Takes it back.
+    ///
+    /// # Safety
+    /// The device does not access it any more, or was never told of it.
+    pub(crate) unsafe fn back(self) -> Dma {
+        Dma {
+            start: self.start,
+            order: self.order,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Interrupts of devices, memory for them, and the network card, if there is one.
+
+use alloc::format;
+
+use super::Outcome;
+use crate::memory::dma::Dma;
+use crate::memory::frames::free_frames;
+use crate::waiters::until;
+use crate::{console, devices, ensure, hart, net};
+
+/// The serial port interrupts one hart after the other.
+pub(super) async fn interrupts_come_to_the_hart_they_are_routed_to() -> Outcome {
+    let Some(source) = console::source() else {
+        return Err("there is no serial port".into());
+    };
+    for round in 0..2 {
+        for index in 0..hart::online().len() {
+            ensure!(devices::route(source, index), "hart {index} has no context");
+            console::loop_back(b'x');
+            console::readable().await;
+            let mut byte = [0];
+            let count = console::try_read(&mut byte);
+            ensure!(count == Some(1) && byte == *b"x", "{count:?} {byte:?}");
+            let by = console::served_by();
+            ensure!(by == index, "round {round}: hart {by} instead of {index}");
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn memory_of_devices_comes_back() -> Outcome {
+    let before = free_frames();
+    for bytes in [1, 4096, 4097, 5 * 4096] {
+        let mut memory = Dma::new(bytes).map_err(|_| format!("no memory for {bytes}"))?;
+        let size = bytes.next_power_of_two().max(4096);
+        ensure!(memory.len() == size, "{} for {bytes}", memory.len());
+        ensure!(memory.iter().all(|byte| *byte == 0), "not zero");
+        memory.fill(7);
+        drop(memory);
+        ensure!(free_frames() == before, "{bytes} bytes do not come back");
+    }
+    for bytes in [1, 5 * 4096] {
+        let memory = Dma::new(bytes).map_err(|_| format!("no memory for {bytes}"))?;
+        let size = memory.len();
+        let lent = memory.lend();
+        let address = lent.address().get();
+        ensure!(
+            address.is_multiple_of(size),
+            "{bytes} bytes at {address:#x}"
+        );
+    }
+    // What a device may still write to is not used again: it is lost.
+    let lost = before - free_frames();
+    ensure!(lost == 1 + 8, "{lost} frames are lost");
+    Ok(())
+}
+
+/// Asks QEMU's gateway for its address, as ARP does, more often than there are buffers.
+pub(super) async fn card_sends_and_receives() -> Outcome {
+    const GATEWAY: [u8; 4] = [10, 0, 2, 2];
+    const OURS: [u8; 4] = [10, 0, 2, 15];
+    let Some(net) = net::net() else {
+        return Ok(());
+    };
+    let address = net.lock().card.address();
+    let mut frame = [0; 42];
+    frame[..6].fill(0xff);
+    frame[6..12].copy_from_slice(&address);
+    frame[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame[22..28].copy_from_slice(&address);
+    frame[28..32].copy_from_slice(&OURS);
+    frame[38..].copy_from_slice(&GATEWAY);
+    let before = net::interrupts();
+    for round in 0..100 {
+        let sent = {
+            let mut net = net.lock();
+            net.card
+                .can_send()
+                .then(|| net.card.send(frame.len(), |to| to.copy_from_slice(&frame)))
+        };
+        ensure!(
+            sent.flatten().is_some(),
+            "round {round}: nothing to send with"
+        );
+        let is_answer = until(net, |net| {
+            let received = net.card.receive()?;
+            let bytes = received.bytes();
+            // To us, ARP, an answer, from there.
+            let is = bytes.len() >= 42
+                && bytes[..6] == address
+                && bytes[12..14] == [8, 6]
+                && bytes[20..22] == [0, 2]
+                && bytes[28..32] == GATEWAY;
+            net.card.give_back(received);
+            is.then_some(())
+        });
+        is_answer.await;
+    }
+    let count = net::interrupts() - before;
+    ensure!(count > 0, "no interrupt");
+    Ok(())
+}
