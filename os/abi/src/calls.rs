@@ -97,6 +97,20 @@ macro_rules! system_calls {
             /// `call` is what the call returned, less
             /// [`IN_FLIGHT`](crate::number::IN_FLIGHT).
             32 now cancel(call, token);
+            /// Makes a socket for TCP; returns its descriptor. It is read, written and closed
+            /// like any file.
+            40 now socket();
+            /// Gives a socket a port.
+            41 now bind(file, port);
+            /// Lets so many connections come in that wait to be accepted, 1 to 16.
+            42 now listen(file, backlog);
+            /// Ends writing: the other side reads the end.
+            43 now shutdown(file);
+            /// Waits for a connection; returns its descriptor.
+            44 later accept(file);
+            /// Connects a socket to a port of an address, of which the first byte is the
+            /// highest.
+            45 later connect(file, address, port);
         }
     };
 }

@@ -63,6 +63,8 @@ errors! {
     Cancelled = -15, "the call was cancelled";
     /// There is no such call in flight.
     NoCall = -16, "no such call is in flight";
+    /// Nobody listens there, or the connection was reset before it was one.
+    Refused = -17, "the connection is refused";
 }
 
 impl Error {

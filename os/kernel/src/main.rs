@@ -18,7 +18,7 @@
 //!
 //! ```text
 //!  table of processes ─► fields of a process (ring ─► threads)
-//!    ─► waited-for things (pipes, lives, console, futex)
+//!    ─► waited-for things (pipes, lives, console, futex, a socket ─► network ─► its bell)
 //!    ─► ready threads ─► timers of a hart, loaded spaces, page tables
 //!      ─► the scheduler's own ─► heap ─► frames
 //! ```
@@ -47,10 +47,6 @@ mod interrupts;
 mod machine;
 #[allow(unsafe_code)]
 mod memory;
-#[cfg_attr(
-    not(feature = "selftest"),
-    expect(dead_code, reason = "only the tests send, so far")
-)]
 mod net;
 mod pipe;
 mod process;

@@ -24,7 +24,7 @@ impl Waiters {
 
     /// Adds a coroutine. If there is no memory for it, it is woken at once and
     /// so looks again in its turn.
-    fn add(&mut self, waker: &Waker) {
+    pub(crate) fn add(&mut self, waker: &Waker) {
         if self.0.iter().any(|known| known.will_wake(waker)) {
             return;
         }
@@ -35,7 +35,8 @@ impl Waiters {
         }
     }
 
-    fn remove(&mut self, waker: &Waker) {
+    /// Takes a coroutine out again.
+    pub(crate) fn remove(&mut self, waker: &Waker) {
         self.0.retain(|known| !known.will_wake(waker));
         if self.0.is_empty() {
             // What nobody waits for keeps no memory.

@@ -13,6 +13,7 @@ mod arguments;
 mod bench;
 mod build;
 mod doctor;
+mod peer;
 mod qemu;
 mod sequence;
 mod state;

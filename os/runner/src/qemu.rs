@@ -37,6 +37,8 @@ pub(crate) enum Network {
     Modern,
     /// In a legacy slot.
     Legacy,
+    /// In a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine.
+    Forwarded(u16),
 }
 
 /// What came of a run.
@@ -82,7 +84,11 @@ pub(crate) fn command(image: &Image, machine: &Machine) -> Command {
     let legacy = machine.network == Network::Legacy;
     command.args(["-global", &format!("virtio-mmio.force-legacy={legacy}")]);
     if machine.network != Network::No {
-        command.args(["-netdev", "user,id=net,restrict=on"]);
+        let forward = match machine.network {
+            Network::Forwarded(port) => format!(",hostfwd=tcp:127.0.0.1:{port}-:7"),
+            _ => String::new(),
+        };
+        command.args(["-netdev", &format!("user,id=net,restrict=on{forward}")]);
         command.args(["-device", "virtio-net-device,netdev=net"]);
     }
     if !machine.cpu.is_empty() {

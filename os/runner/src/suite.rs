@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::build::{self, Image, VDSO};
 use crate::qemu::{self, Machine, Network, Outcome};
 use crate::trace::{self, Kind};
-use crate::{doctor, sequence, state};
+use crate::{doctor, peer, sequence, state};
 
 /// Generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -43,6 +43,8 @@ struct Run {
     last: &'static str,
     /// What else must hold.
     check: fn(&Outcome) -> Result<(), String>,
+    /// What speaks to the machine meanwhile, at a port of 127.0.0.1.
+    peer: Option<fn(u16) -> Result<(), String>>,
     /// How to repeat it.
     repeat: Option<String>,
 }
@@ -66,6 +68,7 @@ fn run_of(name: String, smp: u32, arguments: &str) -> Run {
         status: 0,
         last,
         check: |_| Ok(()),
+        peer: None,
         repeat: None,
     }
 }
@@ -80,7 +83,14 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds) -> Result<ExitCode, String> {
     let (mut passed, mut failed) = (0, 0);
     for run in runs {
         let image = run.image.as_ref().unwrap_or(&image);
+        let peer = match (run.peer, run.machine.network) {
+            (Some(peer), Network::Forwarded(port)) => Some(std::thread::spawn(move || peer(port))),
+            _ => None,
+        };
         let outcome = qemu::run(image, &run.machine, LIMIT)?;
+        let peer = peer.map_or(Ok(()), |peer| {
+            peer.join().unwrap_or(Err("it panicked".into()))
+        });
         let name = &run.name;
         for line in outcome
             .output
@@ -94,7 +104,8 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds) -> Result<ExitCode, String> {
             }
         }
         let took = outcome.took;
-        match verdict(&run, &outcome) {
+        let verdict = verdict(&run, &outcome);
+        match verdict.and(peer.map_err(|error| format!("the peer: {error}"))) {
             Ok(()) => {
                 passed += 1;
                 println!("{name}: test ends_as_it_should ... ok ({took:.1?})");
@@ -178,6 +189,9 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     runs.push(network(1, true, Network::Modern));
     runs.push(network(2, false, Network::Legacy));
     runs.push(network(4, false, Network::Modern));
+    for harts in [1, 2] {
+        runs.push(echo(harts)?);
+    }
     runs.push(rings_of_pipes());
     runs.push(Run {
         machine: Machine {
@@ -226,6 +240,16 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     });
     runs.extend((1..=seeds).map(chaos));
     Ok(runs)
+}
+
+/// An echo server in the machine, and a peer outside.
+fn echo(smp: u32) -> Result<Run, String> {
+    let port = peer::free_port()?;
+    let mut run = run_of(format!("echo, smp {smp}"), smp, "init=sockets with=serve");
+    run.machine.network = Network::Forwarded(port);
+    run.last = "upshift: sockets ended with 0";
+    run.peer = Some(peer::speak);
+    Ok(run)
 }
 
 /// The kernel's own tests on a machine with a network card.

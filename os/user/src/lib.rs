@@ -17,6 +17,7 @@ mod heap;
 mod io;
 #[allow(unsafe_code)]
 pub mod lock;
+pub mod net;
 #[allow(unsafe_code)]
 mod pages;
 #[allow(unsafe_code)]

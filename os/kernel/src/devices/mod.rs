@@ -6,10 +6,6 @@
 //! claim and a completion at the controller, and a look into the table.
 
 #[allow(unsafe_code)]
-#[cfg_attr(
-    not(feature = "selftest"),
-    expect(dead_code, reason = "only the tests send, so far")
-)]
 mod virtio_net;
 
 use core::sync::atomic::AtomicUsize;
@@ -20,7 +16,7 @@ use crate::arch::lock::{IrqLock, Once};
 use crate::arch::plic::Plic;
 use crate::hart;
 use crate::machine::{Device, Machine};
-pub(crate) use virtio_net::{Card, Line};
+pub(crate) use virtio_net::{Card, Line, Received};
 
 /// Sources that may be attached: those of `-machine virt` are fewer.
 const SOURCES: usize = 128;

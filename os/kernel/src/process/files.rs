@@ -1,10 +1,12 @@
 //! The file descriptors of a process.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use os_abi::Error;
 
 use crate::console;
+use crate::net::Socket;
 use crate::pipe::End;
 
 /// The most descriptors of a process: both ends of 4,096 pipes.
@@ -19,6 +21,8 @@ pub(crate) enum File {
     Console,
     /// One end of a pipe.
     Pipe(End),
+    /// A socket.
+    Socket(Arc<Socket>),
 }
 
 impl File {
@@ -27,13 +31,16 @@ impl File {
         match self {
             File::Console => console::readable().await,
             File::Pipe(end) => end.readable().await,
+            File::Socket(socket) => socket.readable().await,
         }
     }
 
     /// Waits until there is room, or nobody who would take anything.
     pub(crate) async fn writable(&self) {
-        if let File::Pipe(end) = self {
-            end.writable().await;
+        match self {
+            File::Console => {}
+            File::Pipe(end) => end.writable().await,
+            File::Socket(socket) => socket.writable().await,
         }
     }
 
@@ -42,6 +49,7 @@ impl File {
         match self {
             File::Console => console::try_read(to).map(Ok),
             File::Pipe(end) => end.try_read(to),
+            File::Socket(socket) => socket.try_read(to),
         }
     }
 
@@ -53,6 +61,18 @@ impl File {
                 Some(Ok(from.len()))
             }
             File::Pipe(end) => end.try_write(from),
+            File::Socket(socket) => socket.put(from, true),
+        }
+    }
+
+    /// The socket.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`]: it is none.
+    pub(crate) fn socket(self) -> Result<Arc<Socket>, Error> {
+        match self {
+            File::Socket(socket) => Ok(socket),
+            _ => Err(Error::BadFile),
         }
     }
 
@@ -61,6 +81,7 @@ impl File {
         match self {
             File::Console => self.try_write(from),
             File::Pipe(end) => end.put(from),
+            File::Socket(socket) => socket.put(from, false),
         }
     }
 }

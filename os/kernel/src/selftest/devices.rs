@@ -1,12 +1,14 @@
 //! Interrupts of devices, memory for them, and the network card, if there is one.
 
 use alloc::format;
+use core::sync::atomic::Ordering::Relaxed;
 
 use super::Outcome;
+use crate::devices::Card;
 use crate::memory::dma::Dma;
 use crate::memory::frames::free_frames;
-use crate::waiters::until;
-use crate::{console, devices, ensure, hart, net};
+use crate::sleep::sleep_until;
+use crate::{clock, console, devices, ensure, hart, net};
 
 /// The serial port interrupts one hart after the other.
 pub(super) async fn interrupts_come_to_the_hart_they_are_routed_to() -> Outcome {
@@ -59,44 +61,50 @@ pub(super) async fn memory_of_devices_comes_back() -> Outcome {
 pub(super) async fn card_sends_and_receives() -> Outcome {
     const GATEWAY: [u8; 4] = [10, 0, 2, 2];
     const OURS: [u8; 4] = [10, 0, 2, 15];
-    let Some(net) = net::net() else {
+    // The stack does without it meanwhile.
+    let Some(mut card) = net::exchange_card(None) else {
         return Ok(());
     };
-    let address = net.lock().card.address();
+    let outcome = ask_gateway(&mut card, GATEWAY, OURS).await;
+    net::exchange_card(Some(card));
+    outcome
+}
+
+async fn ask_gateway(card: &mut Card, gateway: [u8; 4], ours: [u8; 4]) -> Outcome {
+    let address = card.address();
     let mut frame = [0; 42];
     frame[..6].fill(0xff);
     frame[6..12].copy_from_slice(&address);
     frame[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     frame[22..28].copy_from_slice(&address);
-    frame[28..32].copy_from_slice(&OURS);
-    frame[38..].copy_from_slice(&GATEWAY);
-    let before = net::interrupts();
+    frame[28..32].copy_from_slice(&ours);
+    frame[38..].copy_from_slice(&gateway);
+    let before = net::INTERRUPTS.load(Relaxed);
     for round in 0..100 {
-        let sent = {
-            let mut net = net.lock();
-            net.card
-                .can_send()
-                .then(|| net.card.send(frame.len(), |to| to.copy_from_slice(&frame)))
-        };
-        ensure!(
-            sent.flatten().is_some(),
-            "round {round}: nothing to send with"
-        );
-        let is_answer = until(net, |net| {
-            let received = net.card.receive()?;
+        ensure!(card.can_send(), "round {round}: nothing to send with");
+        let sent = card.send(frame.len(), |to| to.copy_from_slice(&frame));
+        ensure!(sent.is_some(), "round {round}: nothing is sent");
+        let limit = clock::now() + clock::ticks_per_second();
+        loop {
+            let Some(received) = card.receive() else {
+                ensure!(clock::now() < limit, "round {round}: no answer");
+                sleep_until(clock::now() + clock::from_micros(20)).await;
+                continue;
+            };
             let bytes = received.bytes();
             // To us, ARP, an answer, from there.
-            let is = bytes.len() >= 42
+            let is_answer = bytes.len() >= 42
                 && bytes[..6] == address
                 && bytes[12..14] == [8, 6]
                 && bytes[20..22] == [0, 2]
-                && bytes[28..32] == GATEWAY;
-            net.card.give_back(received);
-            is.then_some(())
-        });
-        is_answer.await;
+                && bytes[28..32] == gateway;
+            card.give_back(received);
+            if is_answer {
+                break;
+            }
+        }
     }
-    let count = net::interrupts() - before;
+    let count = net::INTERRUPTS.load(Relaxed) - before;
     ensure!(count > 0, "no interrupt");
     Ok(())
 }

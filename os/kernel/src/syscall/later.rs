@@ -236,3 +236,30 @@ pub(super) fn futex_wait(
 ) -> Begin<impl Future<Output = Answer>> {
     Begin::Waits(futex::wait(process, address, value as u32, deadline as u64))
 }
+
+pub(super) fn accept(
+    process: Arc<Process>,
+    [file, ..]: Arguments,
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    let socket = process.file(file).and_then(File::socket);
+    Begin::Waits(async move {
+        let accepted = File::Socket(Arc::new(socket?.accept().await?));
+        let [descriptor] = process.add_files([accepted])?;
+        Ok(descriptor as isize)
+    })
+}
+
+pub(super) fn connect(
+    process: Arc<Process>,
+    [file, address, port, ..]: Arguments,
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    let socket = process.file(file).and_then(File::socket);
+    let address = u32::try_from(address).map_err(|_| Error::BadArgument);
+    let port = u16::try_from(port).map_err(|_| Error::BadArgument);
+    Begin::Waits(async move {
+        socket?.connect(address?, port?).await?;
+        Ok(0)
+    })
+}

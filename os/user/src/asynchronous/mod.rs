@@ -221,3 +221,13 @@ pub fn thread_join(thread: usize, cid: Cid) -> Call {
 pub fn wait(process: usize, cid: Cid) -> Call {
     call(number::wait, |_| [process, 0, 0], None, cid)
 }
+
+pub(crate) fn accept(socket: usize, cid: Cid) -> Call {
+    call(number::accept, |_| [socket, 0, 0], None, cid)
+}
+
+pub(crate) fn connect(socket: usize, address: [u8; 4], port: u16, cid: Cid) -> Call {
+    let address = u32::from_be_bytes(address) as usize;
+    let port = usize::from(port);
+    call(number::connect, |_| [socket, address, port], None, cid)
+}

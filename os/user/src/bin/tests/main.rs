@@ -60,6 +60,7 @@ tests! {
     processes::thread_tests_pass,
     processes::vcpu_tests_pass,
     processes::lending_tests_pass,
+    processes::socket_tests_pass,
     processes::fork_tests_pass,
     processes::hostile_programs_harm_nobody_else,
     processes::last_thread_ends_the_process,

@@ -144,6 +144,13 @@ pub(crate) fn lending_tests_pass() -> Outcome {
     Ok(())
 }
 
+pub(crate) fn socket_tests_pass() -> Outcome {
+    let child = os_user::spawn_below("sockets", os_user::argument(), &[1, 1], 32, 0);
+    let failed = wait(child.map_err(text)?).map_err(text)?;
+    ensure!(failed == 0, "{failed} failed");
+    Ok(())
+}
+
 pub(crate) fn fork_tests_pass() -> Outcome {
     let child = os_user::spawn_below("forks", os_user::argument(), &[1, 1, 1], 32, 0);
     let failed = wait(child.map_err(text)?).map_err(text)?;

@@ -1,0 +1,321 @@
+//! The tests of sockets, over the loopback, which needs no card; with the argument `serve` an
+//! echo server at port 7, for a peer outside of the machine.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::SeqCst;
+
+use os_user::coroutine::{self, current, reprio};
+use os_user::net::{SELF, accept, accept_async, connect, connect_async, listen};
+use os_user::testing::{Outcome, run_all, text};
+use os_user::{Error, ensure, now, read, sleep, sys, tests, thread, ticks_per_second, write};
+
+os_user::coroutine_entry!(main);
+
+tests! {
+    bytes_come_back_in_order,
+    connections_are_served_at_once,
+    connection_to_nobody_is_refused,
+    end_is_read_after_what_was_written,
+    writing_to_what_is_closed_is_an_error,
+    full_connection_makes_the_writer_wait,
+    wrong_sockets_are_errors,
+    waiting_for_a_connection_can_be_cancelled,
+    sockets_are_limited_and_come_back,
+    network_is_as_urgent_as_what_waits_for_it,
+}
+
+async fn main() -> isize {
+    if os_user::argument() == b"serve" {
+        return isize::from(serve().await.is_err());
+    }
+    reprio(current(), 5);
+    run_all(TESTS).await
+}
+
+/// Serves connections until one says `quit`.
+async fn serve() -> Outcome {
+    let listener = listen(7, 4).map_err(text)?;
+    loop {
+        let (connection, _) = accept_async(listener, current()).await;
+        let connection = connection.map_err(text)? as usize;
+        let one = async move {
+            if echo(connection).await == Ok(b"quit".into()) {
+                os_user::exit(0);
+            }
+        };
+        coroutine::spawn(one, None).map_err(text)?;
+    }
+}
+
+/// Sends back what comes, until the end; returns the last that came.
+async fn echo(connection: usize) -> Result<Vec<u8>, Error> {
+    let mut last = Vec::new();
+    loop {
+        let (count, buffer) = os_user::read!(connection, Vec::from([0; 256]), current()).await;
+        let count = count?;
+        if count == 0 {
+            sys::close(connection)?;
+            return Ok(last);
+        }
+        last = Vec::from(&buffer[..count]);
+        let (count, _) = os_user::write!(connection, last.clone(), current()).await;
+        count?;
+    }
+}
+
+/// A byte of a stream, by its place.
+fn byte(at: usize) -> u8 {
+    (at % 251) as u8
+}
+
+/// Reads all until the end, and checks that it is the stream.
+async fn check(connection: usize) -> Result<usize, String> {
+    let mut done = 0;
+    loop {
+        let (count, buffer) = os_user::read!(connection, Vec::from([0; 200]), current()).await;
+        let count = count.map_err(text)?;
+        if count == 0 {
+            return Ok(done);
+        }
+        for found in &buffer[..count] {
+            ensure!(*found == byte(done), "byte {done} is {found}");
+            done += 1;
+        }
+    }
+}
+
+/// Sends the stream to a server, ends writing, and checks what comes back.
+async fn send_and_check(port: u16, total: usize) -> Outcome {
+    let socket = sys::socket().map_err(text)? as usize;
+    let (answer, _) = connect_async(socket, SELF, port, current()).await;
+    answer.map_err(text)?;
+    let writer = async move {
+        let all: Vec<u8> = (0..total).map(byte).collect();
+        let (count, _) = os_user::write!(socket, all, current()).await;
+        sys::shutdown(socket)?;
+        count
+    };
+    let writer = coroutine::spawn(writer, None).map_err(text)?;
+    let seen = check(socket).await?;
+    let count = writer.await;
+    ensure!(count == Some(Ok(total)), "{count:?} written");
+    ensure!(seen == total, "{seen} bytes came back");
+    sys::close(socket).map_err(text)?;
+    Ok(())
+}
+
+/// A server that serves so many connections.
+fn server(port: u16, count: usize) -> Result<coroutine::JoinHandle<Outcome>, String> {
+    // What finds no room in the backlog is refused.
+    let listener = listen(port, count).map_err(text)?;
+    let serve = async move {
+        let mut all = Vec::new();
+        for _ in 0..count {
+            let (connection, _) = accept_async(listener, current()).await;
+            let connection = connection.map_err(text)? as usize;
+            all.push(coroutine::spawn(echo(connection), None).map_err(text)?);
+        }
+        for one in all {
+            ensure!(matches!(one.await, Some(Ok(_))), "a connection has failed");
+        }
+        sys::close(listener).map_err(text)?;
+        Ok(())
+    };
+    coroutine::spawn(serve, None).map_err(text)
+}
+
+fn ended(outcome: Option<Outcome>) -> Outcome {
+    outcome.unwrap_or_else(|| Err("it was cancelled".into()))
+}
+
+async fn bytes_come_back_in_order() -> Outcome {
+    let server = server(1000, 1)?;
+    send_and_check(1000, 20_000).await?;
+    ended(server.await)
+}
+
+async fn connections_are_served_at_once() -> Outcome {
+    let server = server(1001, 6)?;
+    let mut clients = Vec::new();
+    for n in 0..6 {
+        let client = send_and_check(1001, 1_000 + n * 700);
+        clients.push(coroutine::spawn(client, None).map_err(text)?);
+    }
+    for client in clients {
+        ended(client.await)?;
+    }
+    ended(server.await)
+}
+
+async fn connection_to_nobody_is_refused() -> Outcome {
+    let answer = connect(SELF, 1002);
+    ensure!(answer == Err(Error::Refused), "{answer:?}");
+    Ok(())
+}
+
+/// In the synchronous form, from two threads.
+async fn end_is_read_after_what_was_written() -> Outcome {
+    let listener = listen(1003, 1).map_err(text)?;
+    let writer = thread::spawn(move || {
+        let connection = accept(listener)?;
+        write(connection, b"the last words")?;
+        sys::close(connection)
+    });
+    let writer = writer.map_err(text)?;
+    let connection = connect(SELF, 1003).map_err(text)?;
+    let (mut all, mut part) = (Vec::new(), [0; 4]);
+    loop {
+        match read(connection, &mut part).map_err(text)? {
+            0 => break,
+            count => all.extend_from_slice(&part[..count]),
+        }
+    }
+    ensure!(all == b"the last words", "{all:?}");
+    writer.join().map_err(text)?.map_err(text)?;
+    sys::close(connection).map_err(text)?;
+    sys::close(listener).map_err(text)?;
+    Ok(())
+}
+
+async fn writing_to_what_is_closed_is_an_error() -> Outcome {
+    let listener = listen(1004, 1).map_err(text)?;
+    let connection = connect(SELF, 1004).map_err(text)?;
+    let other = accept(listener).map_err(text)?;
+    sys::shutdown(connection).map_err(text)?;
+    let answer = write(connection, b"more");
+    ensure!(answer == Err(Error::BrokenPipe), "{answer:?}");
+    let answer = read(other, &mut [0]);
+    ensure!(answer == Ok(0), "{answer:?}");
+    for file in [connection, other, listener] {
+        sys::close(file).map_err(text)?;
+    }
+    Ok(())
+}
+
+/// Nobody reads: both buffers are full at last, and everything comes when somebody does.
+async fn full_connection_makes_the_writer_wait() -> Outcome {
+    const TOTAL: usize = 30_000;
+    let listener = listen(1005, 1).map_err(text)?;
+    let connection = connect(SELF, 1005).map_err(text)?;
+    let other = accept(listener).map_err(text)?;
+    let over = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let over = over.clone();
+        async move {
+            let all: Vec<u8> = (0..TOTAL).map(byte).collect();
+            let (count, _) = os_user::write!(connection, all, current()).await;
+            over.store(true, SeqCst);
+            let _ = sys::close(connection);
+            count
+        }
+    };
+    let writer = coroutine::spawn(writer, None).map_err(text)?;
+    sleep(20_000).await;
+    ensure!(!over.load(SeqCst), "there is room for everything");
+    let seen = check(other).await?;
+    ensure!(seen == TOTAL, "{seen} bytes");
+    let count = writer.await;
+    ensure!(count == Some(Ok(TOTAL)), "{count:?}");
+    sys::close(other).map_err(text)?;
+    sys::close(listener).map_err(text)?;
+    Ok(())
+}
+
+async fn wrong_sockets_are_errors() -> Outcome {
+    let socket = sys::socket().map_err(text)? as usize;
+    let pipe = os_user::pipe().map_err(text)?;
+    let answers = [
+        (sys::listen(socket, 4), Error::BadArgument),
+        (sys::bind(socket, 70_000), Error::BadArgument),
+        (sys::accept(socket), Error::BadFile),
+        (sys::accept(pipe.reader), Error::BadFile),
+        (sys::shutdown(socket), Error::BadFile),
+        (sys::bind(pipe.reader, 9), Error::BadFile),
+        (sys::connect(socket, 0, 0), Error::BadArgument),
+        (sys::connect(usize::MAX, 0, 9), Error::BadFile),
+        (sys::connect(socket, usize::MAX, 9), Error::BadArgument),
+        (read(socket, &mut [0]).map(|_| 0), Error::BadFile),
+    ];
+    for (n, (answer, right)) in answers.into_iter().enumerate() {
+        ensure!(answer == Err(right), "call {n}: {answer:?}");
+    }
+    for file in [socket, pipe.reader, pipe.writer] {
+        sys::close(file).map_err(text)?;
+    }
+    Ok(())
+}
+
+async fn waiting_for_a_connection_can_be_cancelled() -> Outcome {
+    let listener = listen(1006, 2).map_err(text)?;
+    let call = accept_async(listener, current());
+    sleep(1_000).await;
+    call.cancel();
+    let (answer, _) = call.await;
+    ensure!(answer == Err(Error::Cancelled), "{answer:?}");
+    drop(accept_async(listener, current()));
+    sys::close(listener).map_err(text)?;
+    Ok(())
+}
+
+async fn sockets_are_limited_and_come_back() -> Outcome {
+    for round in 0..2 {
+        let mut listeners = Vec::new();
+        let error = loop {
+            match listen(2000 + listeners.len() as u16, 16) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => break error,
+            }
+        };
+        let count = listeners.len();
+        for listener in listeners {
+            sys::close(listener).map_err(text)?;
+        }
+        ensure!(
+            error == Error::TooMany && (1..=8).contains(&count),
+            "round {round}: {count} listeners, then {error:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Bytes go to and fro at level 10, beside threads that compute on all harts at level 25.
+async fn network_is_as_urgent_as_what_waits_for_it() -> Outcome {
+    let over = Arc::new(AtomicBool::new(false));
+    let mut hogs = Vec::new();
+    for _ in 0..9 {
+        let over = over.clone();
+        let hog = thread::spawn(move || {
+            let _ = sys::set_level(25);
+            let limit = now() + 3 * ticks_per_second();
+            while !over.load(SeqCst) {
+                for n in 0..2_000 {
+                    core::hint::black_box(n);
+                }
+                if now() > limit {
+                    return false;
+                }
+            }
+            true
+        });
+        hogs.push(hog.map_err(text)?);
+    }
+    let server = server(1007, 1)?;
+    let outcome = send_and_check(1007, 3_000).await;
+    over.store(true, SeqCst);
+    let mut in_time = true;
+    for hog in hogs {
+        in_time &= hog.join().map_err(text)?;
+    }
+    outcome?;
+    ended(server.await)?;
+    ensure!(in_time, "it waited behind what is less urgent");
+    Ok(())
+}
