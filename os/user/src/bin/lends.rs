@@ -64,7 +64,7 @@ struct Hogs {
 /// More than a machine has harts.
 const COUNT: usize = 9;
 /// Seconds after which they give up.
-const PATIENCE: u64 = 3;
+const PATIENCE: u64 = 20;
 
 /// Computes until it is over. False: nothing has said so.
 fn hog(over: &AtomicBool) -> bool {
@@ -410,10 +410,11 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
     // In this order, so that one is less urgent than it was when it had been raised.
     ensure!(reprio(lowered.cid(), URGENT as u8), "it is there");
     sleep(1_000).await;
-    let hogs = Hogs::start()?;
     reprio(raised.cid(), URGENT as u8);
     reprio(lowered.cid(), LATER as u8);
-    sleep(10_000).await;
+    // Until both have been polled: a call hears of it then.
+    sleep(20_000).await;
+    let hogs = Hogs::start()?;
     write(first.writer, &[1]).map_err(text)?;
     write(second.writer, &[1]).map_err(text)?;
     until(|| got.load(SeqCst) != 0).await;

@@ -294,7 +294,7 @@ async fn network_is_as_urgent_as_what_waits_for_it() -> Outcome {
         let over = over.clone();
         let hog = thread::spawn(move || {
             let _ = sys::set_level(25);
-            let limit = now() + 3 * ticks_per_second();
+            let limit = now() + 20 * ticks_per_second();
             while !over.load(SeqCst) {
                 for n in 0..2_000 {
                     core::hint::black_box(n);
