@@ -23,12 +23,13 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// A suspension is five switches of thread (to the watcher, to the spare, to the stopped one and its handler, back, and to it again
-    /// when it goes on) and a timer; a look two and a timer.
+    /// A look is a wake by a timer, two switches of thread and as much work. A suspension is two looks (one finds the poll, one stops it)
+    /// and six switches: to the stopped thread's handler, to the next one, to and fro for the ring, and to the stopped one when it goes on.
     fn of(switch: u64, timer: u64) -> Costs {
+        let look = timer + 2 * switch;
         Costs {
-            suspension: 5 * switch + timer,
-            look: 2 * switch + timer / 2,
+            suspension: 2 * look + 6 * switch,
+            look,
         }
     }
 }

@@ -167,10 +167,11 @@ mod tests {
         while let Some(state) = queue.pop_front() {
             assert_eq!(state.of(Role::Current).collect::<Vec<_>>(), [state.current]);
             let mut end = state.clone();
-            while let Some(thread) = end.of(Role::Blocked).next() {
+            let first = |roles: &Roles, role| roles.of(role).next();
+            while let Some(thread) = first(&end, Role::Blocked) {
                 end.unblock(thread);
             }
-            while let Some(thread) = end.of(Role::Suspended).next() {
+            while let Some(thread) = first(&end, Role::Suspended) {
                 end.give_to(thread);
             }
             let pinned = end.home.map(|home| end.role(home));

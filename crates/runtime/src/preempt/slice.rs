@@ -44,9 +44,18 @@ fn is_ordinary(attributes: &Attributes) -> bool {
     attributes.policy == libc::SCHED_OTHER as u32
 }
 
-/// For the watcher. A kernel that knows nothing of slices leaves it as it is.
+/// For the watcher. With the right to, the least real-time priority: then it runs when it wakes, whatever it has used of the CPU before.
+/// It polls nothing, and what it does is bounded. Without, and if the kernel knows of slices, a short one.
 pub(super) fn of_watcher() {
-    set_own(WATCHER);
+    let mut real_time = Attributes {
+        policy: libc::SCHED_FIFO as u32,
+        flags: RESET_ON_FORK,
+        priority: 1,
+        ..Attributes::default()
+    };
+    if !set(&mut real_time) {
+        set_own(WATCHER);
+    }
 }
 
 /// For a worker thread of the runtime.

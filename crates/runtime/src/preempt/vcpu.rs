@@ -239,7 +239,8 @@ impl Preemptible {
     fn start_thread(&self, role: &str, main: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let cpu = self.cpu;
         let thread = thread::Builder::new()
-            .name(format!("{}-{}/{role}", self.name, self.index))
+            // The kernel shows fifteen bytes of it.
+            .name(format!("{:.7}-{}/{role}", self.name, self.index))
             .spawn(move || {
                 // Elsewhere it is slower, not wrong.
                 let _ = affinity::pin(cpu);
