@@ -122,18 +122,24 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// The list that a coroutine belongs to, which it joins or leaves: lengths and, for one that joins, bits. Its state and
-    /// traits do not change while it is queued.
+    /// traits do not change while it is queued. True: it joins at the head.
     #[inline]
-    fn list<const JOINS: bool>(&mut self, level: Level, header: &Header<H>) -> &mut List<H> {
+    fn list<const JOINS: bool>(
+        &mut self,
+        level: Level,
+        header: &Header<H>,
+    ) -> (&mut List<H>, bool) {
         let one = if JOINS { 1 } else { u64::MAX };
         add(&self.lengths.levels[level.index()], one);
         if JOINS {
             self.ready |= level.bit();
         }
         let lists = &mut self.levels[level.index()];
+        let mut at_head = false;
         let list = if header.state() == State::Suspended {
             add(&self.lengths.suspended, one);
-            if header.goes_first() {
+            at_head = header.goes_first();
+            if at_head {
                 &mut lists.first
             } else {
                 &mut lists.suspended
@@ -147,7 +153,7 @@ impl<H: Host> ReadyQueues<H> {
             &mut lists.movable
         };
         list.len = list.len.wrapping_add(one as usize);
-        list
+        (list, at_head)
     }
 
     /// A list of the level has become empty: perhaps the level is.
@@ -180,12 +186,12 @@ impl<H: Host> ReadyQueues<H> {
     ///
     /// # Safety
     /// As [`ReadyQueues::push`].
+    #[inline]
     unsafe fn link(&mut self, coroutine: NonNull<Header<H>>) {
         // SAFETY: owned by the caller, hence alive.
         let header = unsafe { coroutine.as_ref() };
         let level = header.level();
-        let at_head = header.state() == State::Suspended && header.goes_first();
-        let list = self.list::<true>(level, header);
+        let (list, at_head) = self.list::<true>(level, header);
         header.queued.store(level.get(), Relaxed);
         if at_head {
             header.prev.store(null_mut(), Relaxed);
@@ -222,7 +228,7 @@ impl<H: Host> ReadyQueues<H> {
         let level = Level::from_stored(header.queued.load(Relaxed));
         let next = header.next.load(Relaxed);
         let prev = header.prev.load(Relaxed);
-        let list = self.list::<false>(level, header);
+        let (list, _) = self.list::<false>(level, header);
         match NonNull::new(prev) {
             // SAFETY: neighbours in a list are alive.
             Some(prev) => unsafe { prev.as_ref() }.next.store(next, Relaxed),

@@ -52,6 +52,8 @@ const NOBODY: u8 = LEVELS as u8;
 const PREEMPT_WAKE: u32 = 1;
 /// `preempt`: the host asked.
 const PREEMPT_HOST: u32 = 2;
+/// `preempt`: something has come into the inbox; how urgent it is `arriving` says.
+const ARRIVED: u32 = 4;
 /// Polls between two readings of the clock while polls are short.
 const COARSE_POLLS: u32 = 4;
 /// The most that a thief takes at once.
@@ -205,25 +207,49 @@ impl<H: Host> Vcpu<H> {
         self.ready.load(Relaxed) | self.arriving.load(Relaxed)
     }
 
-    /// Is something more urgent ready here than what runs? Two loads, a third when
+    /// Is something more urgent ready here than what runs? One load, three when
     /// the inbox has something; no system call, no atomic step.
-    ///
-    /// What arrives is compared here and not where it comes from: only the thread
-    /// that polls knows for certain at which level.
     #[inline]
     #[must_use]
     pub fn need_preempt(&self) -> bool {
-        if self.preempt.load(Relaxed) != 0 {
-            return true;
+        match self.preempt.load(Relaxed) {
+            0 => false,
+            ARRIVED => self.has_urgent_arrivals(),
+            _ => true,
         }
-        let arriving = self.arriving.load(Relaxed);
+    }
+
+    /// What arrives is compared here and not where it comes from: only the thread
+    /// that polls knows for certain at which level.
+    #[cold]
+    fn has_urgent_arrivals(&self) -> bool {
+        let arriving = self.arriving.load(Acquire);
         arriving != 0 && arriving.trailing_zeros() < u32::from(self.running.load(Relaxed))
+    }
+
+    /// Something of these levels is in the inbox, or on its way out of it.
+    ///
+    /// After the push. What is seen set here may be skipped: it is cleared before a take, which finds what was pushed before. Had that
+    /// been taken already, the push would have read from the take, which follows the clearing.
+    fn announce_arrival(&self, levels: u64) {
+        if self.arriving.load(Relaxed) & levels == 0 {
+            self.arriving.fetch_or(levels, SeqCst);
+        }
+        self.ask(ARRIVED);
+    }
+
+    /// Sets a flag of `preempt`. One load if it is set.
+    #[inline]
+    fn ask(&self, flag: u32) {
+        if self.preempt.load(Relaxed) & flag == 0 {
+            self.preempt.fetch_or(flag, SeqCst);
+        }
     }
 
     /// The host's reason to preempt what runs: a tick, a deadline, the board.
     /// Any thread; stays set until the next pick.
     pub fn request_preempt(&self) {
-        self.preempt.fetch_or(PREEMPT_HOST, Release);
+        self.ask(PREEMPT_HOST);
     }
 
     /// Asks for one call of [`Host::attend`], when another thread makes something
@@ -331,15 +357,17 @@ impl<H: Host> Vcpu<H> {
         let back = back.filter(|back| back.is_of(self));
         let mut locked = self.locked();
         locked.read_clock();
-        if self.preempt.load(Relaxed) != 0 {
-            // The host may set its flag at any time.
-            self.preempt.swap(0, SeqCst);
-        }
+        // The host and others may set their flags at any time.
+        let arrived =
+            self.preempt.load(Relaxed) != 0 && self.preempt.swap(0, SeqCst) & ARRIVED != 0;
         let was_long = self.is_long();
         if was_long {
             self.long.store(false, Relaxed);
         }
-        locked.drain_inbox();
+        match arrived {
+            true => locked.take_inbox(),
+            false => locked.drain_inbox(),
+        }
         if let Some(back) = back {
             // Nobody is being polled whom it might preempt.
             // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
@@ -485,12 +513,7 @@ impl<H: Host> Vcpu<H> {
         };
         // SAFETY: owned and in no other list; valid until somebody takes it.
         unsafe { self.inbox.push(coroutine) };
-        // After the push; see `drain_inbox` and `need_preempt`. A bit that is seen set
-        // is cleared by a drain that takes what was pushed before: had it taken
-        // already, the push would have read from the take, which follows the clearing.
-        if self.arriving.load(Relaxed) & level.bit() == 0 {
-            self.arriving.fetch_or(level.bit(), SeqCst);
-        }
+        self.announce_arrival(level.bit());
         fence(SeqCst);
         if self.retired.load(SeqCst) {
             self.forward();

@@ -90,9 +90,14 @@ impl<'a, H: Host> Locked<'a, H> {
     #[inline]
     pub(super) fn drain_inbox(&mut self) {
         let vcpu = self.vcpu;
-        if vcpu.inbox.is_empty() && vcpu.arriving.load(Relaxed) == 0 {
-            return;
+        if !vcpu.inbox.is_empty() || vcpu.arriving.load(Relaxed) != 0 {
+            self.take_inbox();
         }
+    }
+
+    /// The same, also if nothing is seen there: a flag was cleared that pushers skip when they see it.
+    pub(super) fn take_inbox(&mut self) {
+        let vcpu = self.vcpu;
         // Before taking: a pusher sets its bit after its push, so a bit may
         // outlive its coroutine here, but no coroutine lacks one for long.
         vcpu.arriving.store(0, SeqCst);
@@ -112,7 +117,7 @@ impl<'a, H: Host> Locked<'a, H> {
             && ready.trailing_zeros() < u32::from(vcpu.running.load(Relaxed))
             && vcpu.is_polling()
         {
-            vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
+            vcpu.ask(PREEMPT_WAKE);
         }
     }
 
@@ -139,8 +144,7 @@ impl<'a, H: Host> Locked<'a, H> {
         let polling = vcpu.is_polling();
         let urgent = level.get() < vcpu.running.load(Relaxed) && polling;
         if urgent {
-            vcpu.preempt
-                .store(vcpu.preempt.load(Relaxed) | PREEMPT_WAKE, Relaxed);
+            vcpu.ask(PREEMPT_WAKE);
         }
         if polling && level.get() <= vcpu.running.load(Relaxed) && vcpu.attended.load(Relaxed) {
             vcpu.inner().host.waits_here(urgent);
@@ -238,7 +242,7 @@ impl<'a, H: Host> Locked<'a, H> {
         guarded.batch[guarded.polls as usize % COARSE_POLLS as usize] = level.get();
         guarded.polls += 1;
         if config.chaos.is_some() {
-            vcpu.preempt.store(PREEMPT_HOST, Relaxed);
+            vcpu.ask(PREEMPT_HOST);
         }
         // SAFETY: as above.
         let suspended = unsafe { coroutine.as_ref() }.state() == State::Suspended;
@@ -276,7 +280,7 @@ impl<'a, H: Host> Locked<'a, H> {
             unsafe { guarded.queues.relink(coroutine) };
             self.publish();
             if new.get() < vcpu.running.load(Relaxed) && vcpu.is_polling() {
-                vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
+                vcpu.ask(PREEMPT_WAKE);
             }
         } else if vcpu.current.load(Relaxed) == header.slot_ptr().as_ptr() {
             let before = vcpu.running.load(Relaxed);
@@ -286,7 +290,7 @@ impl<'a, H: Host> Locked<'a, H> {
             }
             vcpu.set_running(new.get());
             if self.queues().ready() & new.more_urgent_bits() != 0 {
-                vcpu.preempt.fetch_or(PREEMPT_WAKE, Release);
+                vcpu.ask(PREEMPT_WAKE);
             }
             if before < new.get() && vcpu.attended.load(Relaxed) {
                 vcpu.attend();
@@ -296,7 +300,7 @@ impl<'a, H: Host> Locked<'a, H> {
             // In the inbox, or on its way to it. It stays where it is, for whoever
             // drains the inbox holds this lock and reads the level then; but its
             // new level shows from now on.
-            vcpu.arriving.fetch_or(new.bit(), SeqCst);
+            vcpu.announce_arrival(new.bit());
         } else {
             return true;
         }
