@@ -34,6 +34,12 @@ impl<H: Host> List<H> {
         tail: null_mut(),
         len: 0,
     };
+
+    /// Its head, or its tail.
+    #[inline]
+    fn end(&self, newest: bool) -> Option<NonNull<Header<H>>> {
+        NonNull::new(if newest { self.tail } else { self.head })
+    }
 }
 
 /// A level's lists.
@@ -43,6 +49,34 @@ struct Lists<H: Host> {
     /// Suspended, and first of their level.
     first: List<H>,
     suspended: List<H>,
+}
+
+/// When a queued coroutine took its place.
+fn stamp<H: Host>(queued: NonNull<Header<H>>) -> u64 {
+    // SAFETY: queued, hence alive.
+    unsafe { queued.as_ref() }.ready_at.load(Relaxed)
+}
+
+impl<H: Host> Lists<H> {
+    /// What is next, if without suspended ones it is `fresh`; see [`ReadyQueues::pop`].
+    #[cold]
+    fn with_suspended(
+        &self,
+        fresh: Option<NonNull<Header<H>>>,
+        newest: bool,
+        patience: u64,
+    ) -> Option<NonNull<Header<H>>> {
+        if let Some(first) = NonNull::new(self.first.head) {
+            return Some(first);
+        }
+        let suspended = self.suspended.end(newest)?;
+        match fresh {
+            Some(fresh) if (stamp(suspended).saturating_add(patience) < stamp(fresh)) == newest => {
+                Some(fresh)
+            }
+            _ => Some(suspended),
+        }
+    }
 }
 
 /// How many are queued, for those who do not hold the lock. One store per change.
@@ -222,6 +256,7 @@ impl<H: Host> ReadyQueues<H> {
     ///
     /// # Safety
     /// It is in these queues, whose lock the caller holds.
+    #[inline]
     pub(crate) unsafe fn unlink(&mut self, coroutine: NonNull<Header<H>>) {
         // SAFETY: queued, hence alive.
         let header = unsafe { coroutine.as_ref() };
@@ -271,28 +306,14 @@ impl<H: Host> ReadyQueues<H> {
         patience: u64,
     ) -> Option<NonNull<Header<H>>> {
         let lists = &self.levels[level.index()];
-        if let Some(first) = NonNull::new(lists.first.head) {
-            // SAFETY: it is the head of one of these lists.
-            unsafe { self.unlink(first) };
-            return Some(first);
-        }
-        let end = |list: &List<H>| NonNull::new(if newest { list.tail } else { list.head });
-        let stamp = |header: NonNull<Header<H>>| {
-            // SAFETY: queued here, hence alive.
-            unsafe { header.as_ref() }.ready_at.load(Relaxed)
-        };
-        let mut chosen = end(&lists.movable);
-        if let Some(pinned) = end(&lists.pinned)
+        let mut chosen = lists.movable.end(newest);
+        if let Some(pinned) = lists.pinned.end(newest)
             && chosen.is_none_or(|other| (stamp(pinned) < stamp(other)) != newest)
         {
             chosen = Some(pinned);
         }
-        if let Some(suspended) = end(&lists.suspended)
-            && chosen.is_none_or(|other| {
-                (stamp(suspended).saturating_add(patience) < stamp(other)) != newest
-            })
-        {
-            chosen = Some(suspended);
+        if lists.suspended.len + lists.first.len != 0 {
+            chosen = lists.with_suspended(chosen, newest, patience);
         }
         // SAFETY: it is the head or tail of one of these lists.
         unsafe { self.unlink(chosen?) };

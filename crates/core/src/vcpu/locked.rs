@@ -165,6 +165,7 @@ impl<'a, H: Host> Locked<'a, H> {
 
     /// # Safety
     /// As [`Locked::enqueue`].
+    #[inline]
     pub(super) unsafe fn push(&mut self, coroutine: NonNull<Header<H>>, since: u64) -> Level {
         // SAFETY: owned, hence alive.
         let header = unsafe { coroutine.as_ref() };
