@@ -107,6 +107,8 @@ struct Tracked {
     due: Option<u64>,
     /// The strand that makes it ready has not come back from it yet.
     unsettled: Option<usize>,
+    /// It has yielded, and is in no queue before the next pick of its vCPU.
+    in_hand: bool,
     settled: Stamp,
     /// When a vCPU last took it out of a queue, and which one.
     taken: (Stamp, usize),
@@ -135,6 +137,7 @@ impl Tracked {
             home: None,
             due: None,
             unsettled: None,
+            in_hand: false,
             settled: 0,
             taken: (0, 0),
             ready_pick: 0,
@@ -306,6 +309,7 @@ impl Laws {
                 it.phase = Phase::Ready;
                 it.due = None;
                 it.unsettled = Some(strand);
+                it.in_hand = false;
                 it.ready_pick = self.picks[0].count;
                 it.behind = 0;
             }
@@ -330,16 +334,23 @@ impl Laws {
         }
     }
 
-    /// What a strand has made ready is there for everybody.
-    pub(crate) fn settle(&mut self, strand: usize) {
+    /// What a strand has made ready is there for everybody; after a pick also what had yielded.
+    pub(crate) fn settle(&mut self, strand: usize, picked: bool) {
         let stamp = self.stamp();
         let pick = self.picks[0].count;
         for it in &mut self.all {
-            if it.unsettled == Some(strand) {
+            if it.unsettled == Some(strand) && (picked || !it.in_hand) {
                 it.unsettled = None;
                 (it.settled, it.settled_pick) = (stamp, pick);
                 it.place = 0;
             }
+        }
+    }
+
+    /// What a vCPU has polled is to go on, and is in no queue before its next pick.
+    pub(crate) fn keeps_in_hand(&mut self, vcpu: usize) {
+        if let Some((k, _)) = self.picks[vcpu].chosen {
+            self.all[k].in_hand = true;
         }
     }
 

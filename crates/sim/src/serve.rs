@@ -24,7 +24,7 @@ impl World {
             let stolen = executor.stolen();
             self.laws.borrow_mut().picks(vcpu);
             let picked = executor.pick(back.take());
-            self.settle();
+            self.settle_pick();
             if executor.stolen() != stolen {
                 self.pause(Pause::For(self.machine.steal));
             }
@@ -36,7 +36,10 @@ impl World {
                     self.doing(vcpu, Doing::Turns);
                     match polled {
                         // Nobody can take it before it is back in its queue.
-                        Polled::Yielded(yielded) => back = Some(yielded),
+                        Polled::Yielded(yielded) => {
+                            self.laws.borrow_mut().keeps_in_hand(vcpu);
+                            back = Some(yielded);
+                        }
                         _ => self.settle(),
                     }
                 }

@@ -403,7 +403,15 @@ impl World {
     pub(crate) fn settle(&self) {
         let strand = self.running.borrow().as_ref().map(|strand| strand.index);
         if let Some(strand) = strand {
-            self.laws.borrow_mut().settle(strand);
+            self.laws.borrow_mut().settle(strand, false);
+        }
+    }
+
+    /// The same, after a pick.
+    pub(crate) fn settle_pick(&self) {
+        let strand = self.running.borrow().as_ref().map(|strand| strand.index);
+        if let Some(strand) = strand {
+            self.laws.borrow_mut().settle(strand, true);
         }
     }
 
