@@ -37,20 +37,19 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
-use std::future::Future;
-use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use upshift_core::CoroutineId;
 
 use super::atomic::{AtomicU64, Ordering, const_fn};
-use super::lock::{Guard, Lock};
-use super::spare::Spare;
-use super::wait_queue::{Key, WaitQueue};
-use super::{may_proceed, waiting_level};
+use super::lock::{self, Lock};
+use super::wait_queue::WaitQueue;
 use crate::context::{self, Taker};
+
+mod guard;
+mod locking;
+
+pub use guard::{MutexGuard, TryLockError};
+pub use locking::Locking;
 
 const FREE: u64 = 0;
 const CONTENDED: u64 = 1 << 31;
@@ -165,10 +164,7 @@ impl<T: ?Sized> Mutex<T> {
     /// ```
     #[inline]
     pub fn lock(&self) -> Locking<'_, T> {
-        Locking {
-            mutex: self,
-            key: None,
-        }
+        Locking::new(self)
     }
 
     /// The lock if it is free.
@@ -186,9 +182,9 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, TryLockError> {
         if self.word.load(Ordering::Relaxed) != FREE {
-            return Err(TryLockError(()));
+            return Err(TryLockError::new());
         }
-        self.take().ok_or(TryLockError(()))
+        self.take().ok_or(TryLockError::new())
     }
 
     /// The value: whoever has the mutex exclusively needs no lock.
@@ -280,10 +276,7 @@ impl<T: ?Sized> Mutex<T> {
     /// The caller has made the word its own.
     #[inline]
     fn guard(&self) -> MutexGuard<'_, T> {
-        MutexGuard {
-            mutex: self,
-            exclusive: PhantomData,
-        }
+        MutexGuard::new(self)
     }
 
     /// The word names its holder no more.
@@ -315,7 +308,7 @@ impl<T: ?Sized> Mutex<T> {
 
     /// Transition 4.
     #[cold]
-    fn hand_over(&self, mut waiters: Guard<'_, WaitQueue<u64>>) {
+    fn hand_over(&self, mut waiters: lock::Guard<'_, WaitQueue<u64>>) {
         let home = self.home.load(Ordering::Relaxed);
         let mut next = FREE;
         let waker = waiters.pop(|word| {
@@ -372,85 +365,6 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     }
 }
 
-/// The future of [`Mutex::lock`].
-#[must_use = "futures do nothing unless awaited"]
-pub struct Locking<'a, T: ?Sized> {
-    mutex: &'a Mutex<T>,
-    key: Option<Key>,
-}
-
-impl<'a, T: ?Sized> Future for Locking<'a, T> {
-    type Output = MutexGuard<'a, T>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<MutexGuard<'a, T>> {
-        loop {
-            if self.key.is_none() && self.mutex.word.load(Ordering::Relaxed) == FREE {
-                if !may_proceed() {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                if let Some(guard) = self.mutex.take() {
-                    return Poll::Ready(guard);
-                }
-            }
-            if let Some(outcome) = self.poll_contended(cx) {
-                return outcome;
-            }
-        }
-    }
-}
-
-impl<'a, T: ?Sized> Locking<'a, T> {
-    /// None: it has just become free.
-    #[cold]
-    fn poll_contended(&mut self, cx: &mut Context<'_>) -> Option<Poll<MutexGuard<'a, T>>> {
-        let mutex = self.mutex;
-        let mut waker = Spare::of(cx.waker());
-        let mut waiters = mutex.waiters.lock();
-        let home = mutex.home.load(Ordering::Relaxed);
-        let word = match self.key {
-            Some(key) if waiters.granted(key) => {
-                if !may_proceed() {
-                    drop(waiters);
-                    cx.waker().wake_by_ref();
-                    return Some(Poll::Pending);
-                }
-                let granted = waiters.release(key).granted.unwrap_or(NOBODY);
-                self.key = None;
-                if holder(granted) != context::current_in(home) {
-                    // The future has moved to another coroutine.
-                    let (word, _) = mutex.name();
-                    let contended = if waiters.is_empty() { 0 } else { CONTENDED };
-                    mutex.lend_on(&waiters, word);
-                    mutex.word.store(word | contended, Ordering::Release);
-                    mutex.forget(granted);
-                }
-                drop(waiters);
-                return Some(Poll::Ready(mutex.guard()));
-            }
-            Some(_) => mutex.word.load(Ordering::Relaxed),
-            None => mutex.contend()?,
-        };
-        let before = match self.key {
-            Some(key) => waiters.refresh(key, waiting_level(), &mut waker),
-            None => {
-                let waker = waker.take();
-                let me = locked_by(context::current_in(home));
-                self.key = Some(waiters.insert(waiting_level(), me, waker));
-                None
-            }
-        };
-        // Under the queue's lock: see the module's third rule.
-        if let Some(holder) = holder(word) {
-            context::lend_to_holder(home, holder);
-        }
-        drop(waiters);
-        drop(before);
-        Some(Poll::Pending)
-    }
-}
-
 impl<T: ?Sized> Mutex<T> {
     /// Transition 3: the word of the contended mutex; none if it is free.
     fn contend(&self) -> Option<u64> {
@@ -474,92 +388,3 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 }
-
-impl<T: ?Sized> Drop for Locking<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            self.cancel(key);
-        }
-    }
-}
-
-impl<T: ?Sized> Locking<'_, T> {
-    #[cold]
-    fn cancel(&self, key: Key) {
-        let mut waiters = self.mutex.waiters.lock();
-        let released = waiters.release(key);
-        let Some(word) = released.granted else {
-            drop(waiters);
-            return;
-        };
-        let home = self.mutex.home.load(Ordering::Relaxed);
-        self.mutex.hand_over(waiters);
-        // What others lent it since the hand-over ends too.
-        if let Some(id) = holder(word) {
-            context::lock_released(home, id);
-        }
-    }
-}
-
-impl<T: ?Sized> fmt::Debug for Locking<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locking").finish_non_exhaustive()
-    }
-}
-
-/// The right to the value of a [`Mutex`]; gives it back when dropped.
-#[must_use = "the mutex is given back when the guard is dropped"]
-pub struct MutexGuard<'a, T: ?Sized> {
-    mutex: &'a Mutex<T>,
-    /// `Send` and `Sync` as an exclusive reference is.
-    exclusive: PhantomData<&'a mut T>,
-}
-
-impl<T: ?Sized> Deref for MutexGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: there is one guard at a time.
-        unsafe { &*self.mutex.value.get() }
-    }
-}
-
-impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: there is one guard at a time, and it is borrowed exclusively.
-        unsafe { &mut *self.mutex.value.get() }
-    }
-}
-
-impl<T: ?Sized> Drop for MutexGuard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        self.mutex.unlock();
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Display> fmt::Display for MutexGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-/// Somebody else has the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TryLockError(());
-
-impl fmt::Display for TryLockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the mutex is held: try again later, or wait with `lock().await`")
-    }
-}
-
-impl std::error::Error for TryLockError {}

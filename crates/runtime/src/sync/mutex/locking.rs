@@ -1,0 +1,129 @@
+//! The future of [`Mutex::lock`]: transitions 1 and 3, and 4 if it is dropped after it was handed the mutex.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::super::atomic::Ordering;
+use super::super::spare::Spare;
+use super::super::wait_queue::Key;
+use super::super::{may_proceed, waiting_level};
+use super::{CONTENDED, FREE, Mutex, MutexGuard, NOBODY, holder, locked_by};
+use crate::context;
+
+/// The future of [`Mutex::lock`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Locking<'a, T: ?Sized> {
+    mutex: &'a Mutex<T>,
+    key: Option<Key>,
+}
+
+impl<'a, T: ?Sized> Future for Locking<'a, T> {
+    type Output = MutexGuard<'a, T>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<MutexGuard<'a, T>> {
+        loop {
+            if self.key.is_none() && self.mutex.word.load(Ordering::Relaxed) == FREE {
+                if !may_proceed() {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                if let Some(guard) = self.mutex.take() {
+                    return Poll::Ready(guard);
+                }
+            }
+            if let Some(outcome) = self.poll_contended(cx) {
+                return outcome;
+            }
+        }
+    }
+}
+
+impl<'a, T: ?Sized> Locking<'a, T> {
+    pub(super) fn new(mutex: &'a Mutex<T>) -> Locking<'a, T> {
+        Locking { mutex, key: None }
+    }
+
+    /// None: it has just become free.
+    #[cold]
+    fn poll_contended(&mut self, cx: &mut Context<'_>) -> Option<Poll<MutexGuard<'a, T>>> {
+        let mutex = self.mutex;
+        let mut waker = Spare::of(cx.waker());
+        let mut waiters = mutex.waiters.lock();
+        let home = mutex.home.load(Ordering::Relaxed);
+        let word = match self.key {
+            Some(key) if waiters.granted(key) => {
+                if !may_proceed() {
+                    drop(waiters);
+                    cx.waker().wake_by_ref();
+                    return Some(Poll::Pending);
+                }
+                let granted = waiters.release(key).granted.unwrap_or(NOBODY);
+                self.key = None;
+                if holder(granted) != context::current_in(home) {
+                    // The future has moved to another coroutine.
+                    let (word, _) = mutex.name();
+                    let contended = if waiters.is_empty() { 0 } else { CONTENDED };
+                    mutex.lend_on(&waiters, word);
+                    mutex.word.store(word | contended, Ordering::Release);
+                    mutex.forget(granted);
+                }
+                drop(waiters);
+                return Some(Poll::Ready(mutex.guard()));
+            }
+            Some(_) => mutex.word.load(Ordering::Relaxed),
+            None => mutex.contend()?,
+        };
+        let before = match self.key {
+            Some(key) => waiters.refresh(key, waiting_level(), &mut waker),
+            None => {
+                let waker = waker.take();
+                let me = locked_by(context::current_in(home));
+                self.key = Some(waiters.insert(waiting_level(), me, waker));
+                None
+            }
+        };
+        // Under the queue's lock: see the module's third rule.
+        if let Some(holder) = holder(word) {
+            context::lend_to_holder(home, holder);
+        }
+        drop(waiters);
+        drop(before);
+        Some(Poll::Pending)
+    }
+}
+
+impl<T: ?Sized> Drop for Locking<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.cancel(key);
+        }
+    }
+}
+
+impl<T: ?Sized> Locking<'_, T> {
+    #[cold]
+    fn cancel(&self, key: Key) {
+        let mut waiters = self.mutex.waiters.lock();
+        let released = waiters.release(key);
+        let Some(word) = released.granted else {
+            drop(waiters);
+            return;
+        };
+        let home = self.mutex.home.load(Ordering::Relaxed);
+        self.mutex.hand_over(waiters);
+        // What others lent it since the hand-over ends too.
+        if let Some(id) = holder(word) {
+            context::lock_released(home, id);
+        }
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for Locking<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locking").finish_non_exhaustive()
+    }
+}
