@@ -40,9 +40,11 @@
 
 pub mod chrome;
 mod event;
+mod markup;
 pub mod spans;
 pub mod svg;
 mod timeline;
 
 pub use event::{Coroutine, Event, What};
+pub use markup::escape;
 pub use timeline::Timeline;

@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use upshift_trace::escape;
+
 use super::{Finding, Section, Verdict};
 use crate::machine::Machine;
 use crate::table::{Align, Table};
@@ -20,22 +22,6 @@ pub(crate) struct Page<'a> {
     /// Seconds the whole demo took.
     pub(crate) seconds: f64,
     pub(crate) sections: &'a [Section],
-}
-
-/// Text with the characters that mean something in HTML replaced.
-pub(crate) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 const STYLE: &str = include_str!("report.css");

@@ -6,7 +6,8 @@
 
 use std::fmt::Write as _;
 
-use super::html::escape;
+use upshift_trace::escape;
+
 use super::scale::{Kind, Scale, short};
 
 /// Width and height of a drawing in SVG units.

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use upshift_sched::{Report, Trace, What};
+use upshift_trace::escape;
 
 /// Bars that are drawn at most: more cannot be told apart, and browsers grow slow.
 const BARS: usize = 4000;
@@ -136,10 +137,4 @@ fn stretches(report: &Report, trace: &Trace) -> (Vec<Bar>, Vec<(u64, u64)>) {
     finish(&mut front, end, &|_, _| true);
     open.extend(opened.map(|from| (from, end)));
     (bars, open)
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustix::fs::{Dir, FileType};
+use upshift_trace::escape;
 
 use super::open::Root;
 
@@ -115,21 +116,6 @@ fn human(size: u64) -> String {
     } else {
         format!("{value:.1} {}", units[unit])
     }
-}
-
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use super::axis::Axis;
-use super::text::escape;
+use crate::markup::escape;
 
 /// What a bar looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

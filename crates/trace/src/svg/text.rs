@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use upshift_core::{LEVELS, Level};
 
+use crate::markup::escape;
+
 /// From the most urgent to the least: they can be told apart side by side, and the order can be seen.
 const COLOURS: [(u8, u8, u8); 8] = [
     (0xb3, 0x12, 0x3f),
@@ -15,24 +17,6 @@ const COLOURS: [(u8, u8, u8); 8] = [
     (0x2a, 0x7f, 0xc0),
     (0x5b, 0x5f, 0xc7),
 ];
-
-/// Text with what means something in XML replaced, and what must not be in it.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
-            c if c.is_control() => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
-}
 
 /// The last `most` characters of a text, after an ellipsis if there are more.
 pub(super) fn tail(text: &str, most: usize) -> String {

@@ -1,0 +1,26 @@
+//! Text in markup: SVG, HTML.
+
+/// Text with what means something in XML and HTML replaced, also between quotes, and with U+FFFD for what must not be in XML:
+/// control characters but tabs and ends of lines.
+///
+/// ```
+/// assert_eq!(upshift_trace::escape("<a\tb> & \u{1b}'c'"), "&lt;a\tb&gt; &amp; \u{fffd}&#39;c&#39;");
+/// ```
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\t' | '\n' => out.push(c),
+            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
