@@ -8,14 +8,14 @@
 //!                               slot   └──────────────────────────────────┘
 //! ```
 //!
-//! A [`Header`] is 72 bytes (8 of them for where it was spawned), a slot 16. Who may touch what:
+//! A [`Header`] is 72 bytes (8 of them for where it was spawned), a slot 16. What touches which field:
 //!
 //! * links, `queued`: the holder of the lock of the vCPU in whose queues it is;
 //!   `next` also the inbox it is in;
-//! * `vcpu`: whoever owns the coroutine (`OWNED` in the state word), under the
+//! * `vcpu`: the owner of the coroutine (`OWNED` in the state word), under the
 //!   lock of the vCPU it leaves;
-//! * `level`: under the lock of `vcpu`; everybody may read it;
-//! * the future: whoever owns the coroutine and has begun a poll;
+//! * `level`: under the lock of `vcpu`; any thread may read it;
+//! * the future: the owner of the coroutine that has begun a poll;
 //! * the output and the waiter: as the state word says.
 
 use alloc::alloc::{alloc, dealloc};
@@ -112,9 +112,9 @@ pub(crate) struct Header<H: Host> {
     pub(crate) ready_at: AtomicU64,
     /// The level it was given.
     pub(crate) base: AtomicU8,
-    /// The level lent by whoever awaits its join handle.
+    /// The level lent by what awaits its join handle.
     pub(crate) join_boost: AtomicU8,
-    /// Its locks, and the level lent by those who wait for them.
+    /// Its locks, and the level lent by what waits for them.
     pub(crate) loans: Loans,
     /// The effective level: the most urgent of the three.
     level: AtomicU8,
@@ -284,7 +284,7 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
             Ok(Poll::Ready(output)) => Ok(output),
             Err(panic) => Err(JoinError::Panicked(panic)),
         };
-        // SAFETY: as above; after this nobody uses the future any more.
+        // SAFETY: as above; after this the future is not used any more.
         Some(unsafe { Self::finish(body, output) })
     }
 
@@ -325,7 +325,7 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
 
     unsafe fn drop_output(header: NonNull<Header<H>>) {
         let body = Self::body(header);
-        // SAFETY: the output is in place and nobody else will touch it.
+        // SAFETY: the output is in place, and this is its only use.
         quietly::<H>(|| unsafe { ManuallyDrop::drop(&mut (*body).output) });
     }
 
@@ -336,10 +336,10 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
     }
 }
 
-/// Runs code of users whose panic nobody is there to see.
+/// Runs code of users whose panic has no place to go.
 pub(crate) fn quietly<H: Host>(f: impl FnOnce()) {
     if let Err(panic) = H::catch(f) {
-        // The payload's own destructor is somebody's code too.
+        // The payload's own destructor is code of users too.
         let _ = H::catch(|| drop::<Panic>(panic));
     }
 }
@@ -427,7 +427,7 @@ impl<H: Host> Header<H> {
 /// Bytes of a control block without its future and of its slot in the table.
 pub const CONTROL_BLOCK_BYTES: usize = size_of::<Header<Probe>>() + size_of::<Slot<Probe>>();
 
-/// A host nobody runs, to have a concrete type to measure.
+/// A host that is never run, to have a concrete type to measure.
 pub(crate) struct Probe;
 
 // SAFETY: no thread serves a vCPU of this host.

@@ -81,7 +81,7 @@ impl<H: Host> Domain<H> {
         };
         inner.active.fetch_add(1, SeqCst);
         fence(SeqCst);
-        // What came to a vCPU that left when nobody was there to inherit it.
+        // What came to a vCPU that left when there was none to inherit it.
         for left in inner.vcpus().filter(|vcpu| vcpu.retired.load(SeqCst)) {
             left.forward();
         }
@@ -121,7 +121,7 @@ impl<H: Host> Domain<H> {
                 // SAFETY: just boxed.
                 return Ok(unsafe { NonNull::new_unchecked(vcpu) });
             }
-            // SAFETY: just boxed, and nobody has seen it.
+            // SAFETY: just boxed, and not published.
             drop(unsafe { Box::from_raw(vcpu) });
         }
         Err(TooManyVcpus)
@@ -240,9 +240,9 @@ impl<H: Host> Domain<H> {
     }
 
     /// The current coroutine takes a lock that lends: until it has given back all
-    /// such locks it may be lent the levels of those who wait for them. To be called
+    /// such locks it may be lent the levels of what waits for them. To be called
     /// before others can know that it holds the lock, and if it does not get it,
-    /// followed by [`Domain::lock_released`]. Returns who that is; `None` outside of
+    /// followed by [`Domain::lock_released`]. Returns its id; `None` outside of
     /// a coroutine.
     pub fn lock_taken(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
@@ -252,7 +252,7 @@ impl<H: Host> Domain<H> {
         Some(id_of(current))
     }
 
-    /// The same, by whoever gives a lock to a coroutine that waits for it.
+    /// The same, by the thread that gives a lock to a coroutine that waits for it.
     ///
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
@@ -394,7 +394,7 @@ impl<H: Host> Drop for Domain<H> {
                 unreferenced += 1;
             }
         }
-        // Whoever gave the last reference of a slot back just before it could be
+        // A thread that gave the last reference of a slot back just before it could be
         // marked holds no count, and uses the table until the slot is free.
         let mut spins = 0;
         while self.inner.table.count_free() < unreferenced {

@@ -43,7 +43,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Called once per park at most, from any thread.
     fn pend(&self, index: usize);
 
-    /// Called in a spin loop. Nobody holds a lock of this crate for longer than
+    /// Called in a spin loop. No lock of this crate is held for longer than
     /// a few instructions, but a hypervisor or an oversubscribed kernel may
     /// stop the holder: after many `spins` give the CPU away.
     fn relax(&self, spins: u32) {
@@ -80,7 +80,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// A coroutine has taken a step, for traces. From whatever thread or handler
     /// did it, perhaps with a lock of this crate held; each step is told once,
-    /// where it happens, before anybody can act on it.
+    /// where it happens, before any thread can act on it.
     fn changed(&self, change: &Change) {
         let _ = change;
     }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Names one coroutine of a domain, for ever: a later coroutine in the same
-/// slot has another generation, so an old id is dead, never somebody else.
+/// slot has another generation, so an old id is dead, never another coroutine's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CoroutineId {
     generation: u32,
@@ -33,7 +33,7 @@ impl CoroutineId {
         ((self.generation as u64) << 32) | self.index as u64
     }
 
-    /// The id in a word. Any word is allowed: one that names nobody is dead.
+    /// The id in a word. Any word is allowed: one that names no coroutine is dead.
     #[must_use]
     pub const fn from_u64(word: u64) -> CoroutineId {
         CoroutineId {

@@ -7,7 +7,7 @@
 //! (`OWNED` in the state word) and brings its own link. Taking costs one swap
 //! plus one step per element, amortised O(1).
 //!
-//! No ABA: nobody pops single elements.
+//! No ABA: single elements are never popped.
 
 use core::ptr::{NonNull, null_mut};
 

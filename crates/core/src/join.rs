@@ -3,9 +3,9 @@
 //! The handle may publish one waker, in one word of the control block: the slot
 //! of the waiting coroutine if the waker is one of ours, else a boxed waker with
 //! the low bit set. While the state word says `WAITER` the field belongs to
-//! whoever exits the coroutine; while it does not, to the handle.
+//! the thread that exits the coroutine; while it does not, to the handle.
 //!
-//! Awaiting lends: the coroutine runs at the level of whoever awaits it, if that
+//! Awaiting lends: the coroutine runs at the level of what awaits it, if that
 //! is more urgent than its own, until the handle is dropped or the result taken.
 
 use alloc::boxed::Box;
@@ -260,7 +260,7 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
     }
 }
 
-/// Publishes the waker of whoever awaits the coroutine.
+/// Publishes the waker of what awaits the coroutine.
 fn register<H: Host>(header: &Header<H>, new: &Waker) -> Join {
     let word = &header.slot().word;
     if word.has_waiter() {

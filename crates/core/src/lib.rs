@@ -28,7 +28,7 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `state.rs` | the state word: who owns a coroutine, wakes, exits, references |
+//! | `state.rs` | the state word: ownership of a coroutine, wakes, exits, references |
 //! | `coroutine.rs` | the control block, in one allocation with its future |
 //! | `table.rs` | ids: slots that never move |
 //! | `queue.rs` | 64 levels, bitmap, doubly linked FIFO lists |
@@ -37,7 +37,7 @@
 //! | `vcpu.rs` | pick, enqueue, steal, park |
 //! | `running.rs` | a poll and what becomes of it |
 //! | `domain.rs` | the handles: spawn, wake, reprio, cancel, shut down |
-//! | `loans.rs` | what those lend who wait for a coroutine's locks |
+//! | `loans.rs` | what waiters lend to the holder of their locks |
 //! | `join.rs`, `waker.rs` | results and wakers |
 //! | `stats.rs` | counters and histograms per level |
 //! | `watch.rs` | how long polls take, for a watchdog |

@@ -1,4 +1,4 @@
-//! What those lend who wait for a coroutine's locks: how many it holds, and the most
+//! What waiters lend to the holder of their locks: how many locks it holds, and the most
 //! urgent level lent for them, in one word.
 //!
 //! One word, because the last lock may be given back by one thread (its guard was
@@ -21,7 +21,7 @@ const LOCK: u16 = LEVEL + 1;
 /// As much as fits.
 const MANY: u16 = u16::MAX / LOCK;
 
-/// The word. Who changes it settles the coroutine afterwards, under the lock of its
+/// The word. A thread that changes it settles the coroutine afterwards, under the lock of its
 /// vCPU; that orders.
 pub(crate) struct Loans(AtomicU16);
 
@@ -36,7 +36,7 @@ impl Loans {
         (self.0.load(Relaxed) & LEVEL) as u8
     }
 
-    /// One more lock. Before anybody can lend for it.
+    /// One more lock. Before anything can lend for it.
     #[inline]
     pub(crate) fn taken(&self) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |word| {

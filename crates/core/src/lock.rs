@@ -2,7 +2,7 @@
 //!
 //! No user code, no allocation and no upcall but [`Host::relax`] happens under
 //! it. The owner takes it once per poll, uncontended (one atomic exchange);
-//! thieves, and `reprio` from elsewhere, take it now and then. Whoever can be
+//! thieves, and `reprio` from elsewhere, take it now and then. A thread that can be
 //! interrupted by something that takes it too must not hold it then: wakes from
 //! interrupt handlers use the inbox instead.
 

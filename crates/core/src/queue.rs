@@ -10,7 +10,7 @@
 //! a constant number of words, whatever is queued.
 //!
 //! Everything here happens under the lock of the vCPU that owns the queues, but
-//! for [`Lengths`], which anybody may read.
+//! for [`Lengths`], which any thread may read.
 
 use alloc::sync::Arc;
 use core::ptr::{NonNull, null_mut};
@@ -79,7 +79,7 @@ impl<H: Host> Lists<H> {
     }
 }
 
-/// How many are queued, for those who do not hold the lock. One store per change.
+/// How many are queued, for threads that do not hold the lock. One store per change.
 pub(crate) struct Lengths {
     levels: [Statistic; LEVELS],
     suspended: Statistic,

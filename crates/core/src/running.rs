@@ -193,7 +193,7 @@ impl<H: Host> Drop for Yielded<'_, H> {
 /// Exits a coroutine whose future is gone and whose output is in place. `began`: by
 /// the end of its poll, which began at this tick.
 ///
-/// Code of users (the destructor of an output that nobody wants, a waker that is not
+/// Code of users (the destructor of an output that is not wanted, a waker that is not
 /// of this crate) is still part of the poll: it may take long, and be suspended.
 ///
 /// # Safety

@@ -14,9 +14,9 @@
 //!                        └────────── 2 wake: Enqueue ─ Blocked         (free)
 //! ```
 //!
-//! `OWNED` is the heart: it is set while *somebody* is bound to poll the
+//! `OWNED` is the heart: it is set while something is bound to poll the
 //! coroutine (it is in a ready queue or an inbox, or it runs, or it is
-//! suspended). Whoever turns it on must enqueue; whoever holds it alone may
+//! suspended). The thread that turns it on must enqueue; the one that holds it alone may
 //! touch the future. Hence one poller at a time, and one queue entry at a time.
 //!
 //! Why no wake is lost: a wake finds `OWNED` clear and enqueues (2), or finds it
@@ -80,11 +80,11 @@ pub(crate) enum End {
     Again,
 }
 
-/// Who wants to know of an exit.
+/// What wants to know of an exit.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
 pub(crate) enum Exit {
-    /// Nobody holds the handle: the caller drops the output.
+    /// The handle is gone: the caller drops the output.
     Detached,
     /// The handle will fetch the output.
     Handle,
@@ -134,7 +134,7 @@ impl StateWord {
         (self.0.load(Ordering::Acquire) >> GENERATION) as u32
     }
 
-    /// 1: the caller, who took the slot from the free list, makes it the home
+    /// 1: the caller, which took the slot from the free list, makes it the home
     /// of a new coroutine. `owned` if the caller enqueues it at once.
     pub(crate) fn init(&self, handle: bool, owned: bool) -> u32 {
         let generation = self.0.load(Ordering::Relaxed) >> GENERATION;
@@ -186,7 +186,7 @@ impl StateWord {
         }
     }
 
-    /// 2: a wake or, with `cancel`, a cancellation by somebody who has only an
+    /// 2: a wake or, with `cancel`, a cancellation by a caller that has only an
     /// id. `Wake::Exited` also for a slot that has another tenant or none.
     pub(crate) fn wake_by_id(&self, generation: u32, cancel: bool) -> Wake {
         let mut wake = Wake::Exited;
@@ -206,7 +206,7 @@ impl StateWord {
         wake
     }
 
-    /// 3: by the one who took the coroutine from its queue.
+    /// 3: by the thread that took the coroutine from its queue.
     #[inline]
     pub(crate) fn begin_poll(&self) -> Begin {
         let mut word = self.0.load(Ordering::Acquire);
@@ -262,7 +262,7 @@ impl StateWord {
         }
     }
 
-    /// One more reference, by somebody who has one.
+    /// One more reference, by a holder of one.
     ///
     /// # Panics
     /// With over eight million references: wakers are being leaked.
@@ -274,7 +274,7 @@ impl StateWord {
         }
     }
 
-    /// One reference for somebody who has only an id.
+    /// One reference for a caller that has only an id.
     pub(crate) fn retain_by_id(&self, generation: u32) -> bool {
         self.update(|word| lives(word, generation).then_some(word + REF))
             .is_ok()
@@ -366,7 +366,7 @@ impl StateWord {
         self.0.load(Ordering::Acquire) & HANDLE == 0
     }
 
-    /// Is somebody bound to poll it?
+    /// Is it queued, being polled, or suspended?
     pub(crate) fn is_owned(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (OWNED | EXITED) == OWNED
     }

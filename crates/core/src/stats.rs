@@ -1,7 +1,7 @@
 //! Counters per level, and the wait-time histogram.
 //!
 //! Written by the vCPU that runs, under its lock, as plain loads and stores;
-//! read by anybody at any time. Times are in the host's ticks.
+//! read by any thread at any time. Times are in the host's ticks.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

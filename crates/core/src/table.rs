@@ -210,7 +210,7 @@ impl<H: Host> Table<H> {
             Ordering::Relaxed,
         );
         if other.is_err() {
-            // SAFETY: just allocated with this layout, and nobody has seen it.
+            // SAFETY: just allocated with this layout, and not published.
             unsafe { dealloc(memory.cast(), layout) };
         }
         true

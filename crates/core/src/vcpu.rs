@@ -46,7 +46,7 @@ pub(crate) use locked::Locked;
 pub use suspend::{Aside, Place};
 pub use watch::Poll;
 
-/// `running`: nobody.
+/// `running`: no coroutine.
 const NOBODY: u8 = LEVELS as u8;
 /// `preempt`: something more urgent than what runs was queued here.
 const PREEMPT_WAKE: u32 = 1;
@@ -82,7 +82,7 @@ struct Guarded<H: Host> {
 
 /// The state of one vCPU. See the module.
 ///
-/// Cache lines are grouped by who writes them: what the other vCPUs read at each of their picks shares none with
+/// Cache lines are grouped by their writers: what the other vCPUs read at each of their picks shares none with
 /// what the owner writes at each poll, nor with what wakers write.
 #[repr(C, align(128))]
 pub struct Vcpu<H: Host> {
@@ -369,7 +369,7 @@ impl<H: Host> Vcpu<H> {
             false => locked.drain_inbox(),
         }
         if let Some(back) = back {
-            // Nobody is being polled whom it might preempt.
+            // Nothing is being polled that it might preempt.
             // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
             unsafe { locked.push_now(back.into_owned()) };
         }
@@ -455,7 +455,7 @@ impl<H: Host> Vcpu<H> {
 
     /// Closes the account of the last poll and reads the clock afresh. A host
     /// calls it when it turns from polling to something else (reaping its
-    /// completions, say), so that this time is nobody's.
+    /// completions, say), so that this time is charged to no coroutine.
     pub fn refresh_clock(&self) {
         let mut locked = self.locked();
         locked.read_clock_now();
@@ -511,7 +511,7 @@ impl<H: Host> Vcpu<H> {
             let now = header.ready_at.load(Relaxed);
             (header.level(), header.is_pinned(), now)
         };
-        // SAFETY: owned and in no other list; valid until somebody takes it.
+        // SAFETY: owned and in no other list; valid until it is taken.
         unsafe { self.inbox.push(coroutine) };
         self.announce_arrival(level.bit());
         fence(SeqCst);

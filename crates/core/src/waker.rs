@@ -67,7 +67,7 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
     let domain = unsafe { header.as_ref().vcpu().domain() };
     match word.release() {
         Release::Alive => {}
-        // SAFETY: nobody else is left; the coroutine has exited, for its own
+        // SAFETY: no other reference is left; the coroutine has exited, for its own
         // reference is given back only then. The last handle on the domain waits
         // for the slot.
         Release::Free => unsafe {
@@ -75,8 +75,8 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
             let table: &Table<H> = &domain.as_ref().table;
             table.give_back(slot);
         },
-        // SAFETY: as above; the mark came with a count on the domain. Nobody
-        // takes slots any more, so nothing is given back.
+        // SAFETY: as above; the mark came with a count on the domain. No slots
+        // are taken any more, so nothing is given back.
         Release::FreeOrphan => unsafe {
             Header::free(header);
             Inner::release_orphan(domain);

@@ -26,7 +26,7 @@ pub struct Executor<H: Host> {
     pub(super) not_sync: PhantomData<core::cell::Cell<()>>,
 }
 
-// SAFETY: whoever has the executor serves the vCPU; pinned coroutines are spawned
+// SAFETY: the thread that has the executor serves the vCPU; pinned coroutines are spawned
 // under a promise that it stays on its thread.
 unsafe impl<H: Host> Send for Executor<H> {}
 
@@ -129,7 +129,7 @@ impl<H: Host> Executor<H> {
         self.domain.inner.active.fetch_sub(1, SeqCst);
         let mut rounds = 0;
         while self.cancel_pinned() {
-            // Somebody who has woken one is about to put it into the inbox.
+            // A thread that has woken one is about to put it into the inbox.
             self.domain.inner.host.relax(rounds);
             rounds = rounds.saturating_add(1);
         }

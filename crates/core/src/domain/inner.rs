@@ -290,7 +290,7 @@ impl<H: Host> Inner<H> {
             if !living {
                 return;
             }
-            // Somebody who has woken one is about to put it into an inbox.
+            // A thread that has woken one is about to put it into an inbox.
             self.host.relax(rounds);
         }
     }
@@ -323,7 +323,7 @@ impl<H: Host> Drop for Inner<H> {
         for vcpu in &self.vcpus {
             let vcpu = vcpu.swap(null_mut(), Relaxed);
             if !vcpu.is_null() {
-                // SAFETY: made by `Box::into_raw`, and nobody is left.
+                // SAFETY: made by `Box::into_raw`, and no reference is left.
                 drop(unsafe { Box::from_raw(vcpu) });
             }
         }

@@ -58,7 +58,7 @@ impl<H: Host> Vcpu<H> {
 
     /// Another thread than its own has moved the inbox into the ready queues, or shown a
     /// level that changed in the inbox. Meanwhile the vCPU may have looked at both, found
-    /// nothing, and parked; what is pinned to it nobody else would take, and its bitmap
+    /// nothing, and parked; what is pinned to it no other would take, and its bitmap
     /// would say for ever what is over.
     ///
     /// Either it saw the published queues after it had set its flag, or we see the
@@ -72,7 +72,7 @@ impl<H: Host> Vcpu<H> {
 
     /// A retired vCPU passes on what still comes in.
     pub(crate) fn forward(&self) {
-        // Without anybody left it stays, until a vCPU is added.
+        // Without a vCPU left it stays, until a vCPU is added.
         while let Some(heir) = self.inner().any_vcpu(self) {
             let next = {
                 let mut locked = self.locked();

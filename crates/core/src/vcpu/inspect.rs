@@ -1,4 +1,4 @@
-//! What a vCPU counts, for whoever wants to know: loads only, from any thread.
+//! What a vCPU counts: loads only, from any thread.
 
 use super::Vcpu;
 use crate::host::Host;

@@ -1,6 +1,6 @@
 //! What is done to a vCPU under its lock: queues, published words, the accounts of time.
 //!
-//! Every step is O(1); none makes an upcall but for the clock and for those who attend.
+//! Every step is O(1); none makes an upcall but for the clock and for attention.
 
 use core::ptr::NonNull;
 
@@ -298,7 +298,7 @@ impl<'a, H: Host> Locked<'a, H> {
             }
             return true;
         } else if header.slot().word.is_owned() {
-            // In the inbox, or on its way to it. It stays where it is, for whoever
+            // In the inbox, or on its way to it. It stays where it is: the thread that
             // drains the inbox holds this lock and reads the level then; but its
             // new level shows from now on.
             vcpu.announce_arrival(new.bit());

@@ -13,7 +13,7 @@ impl<H: Host> Vcpu<H> {
     /// from now on ends in [`Host::pend`]. False: there is work; do not wait.
     pub fn prepare_park(&self) -> bool {
         let domain = self.inner();
-        // Before the flag: whoever takes the flag down subtracts.
+        // Before the flag: the thread that takes the flag down subtracts.
         domain.idle.fetch_add(1, SeqCst);
         if self.parked.swap(true, SeqCst) {
             domain.idle.fetch_sub(1, SeqCst);
@@ -36,7 +36,7 @@ impl<H: Host> Vcpu<H> {
         if self.parked.swap(false, SeqCst) {
             self.inner().idle.fetch_sub(1, SeqCst);
         }
-        // The next pick looks at who watches: see `search`.
+        // The next pick looks at which vCPUs watch: see `search`.
         fence(SeqCst);
     }
 
@@ -44,7 +44,7 @@ impl<H: Host> Vcpu<H> {
     /// vCPU is to have it, if there is one. A fence and a load, otherwise. A host calls it before a poll of its own turns to
     /// something that may take for ever: a kernel, before it goes to user mode.
     ///
-    /// Whoever parks raises `idle`, then looks for work on all vCPUs ([`Vcpu::prepare_park`]); here what is ready was
+    /// A vCPU that parks raises `idle`, then looks for work on all vCPUs ([`Vcpu::prepare_park`]); here what is ready was
     /// published before `idle` is read; both sequentially consistent, so one of them sees the other.
     pub fn announce(&self) {
         fence(SeqCst);

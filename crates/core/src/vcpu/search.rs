@@ -1,6 +1,6 @@
 //! Looking around: an idle vCPU finds what waits behind a long poll of another one.
 //!
-//! A vCPU that polls cannot tell anybody what waits for the end of the poll. So vCPUs that are parked look, and the law
+//! A vCPU that polls cannot tell others what waits for the end of the poll. So vCPUs that are parked look, and the law
 //! that follows is *conservation*: while a vCPU of a domain is parked, nothing that may run there waits for long.
 //!
 //! A poll is **long** when it has run for [`Config::look_after`](crate::Config::look_after) ticks, which is what moving
@@ -17,7 +17,7 @@
 //! is taken before its parent has yielded costs both CPUs their caches. If there is a reason to take something, it takes
 //! the most urgent that there is.
 //!
-//! # Who looks, and when
+//! # Which vCPU looks, and when
 //!
 //! A parked vCPU *watches* or *sleeps*. [`Vcpu::sleep_limit`] decides:
 //!
@@ -183,7 +183,7 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Does nobody watch, of those that are parked? Then one is to be woken by whoever begins a poll.
+    /// Does none of the parked vCPUs watch? Then one that begins a poll is to wake one of them.
     #[inline]
     pub(super) fn is_unwatched(&self) -> bool {
         let domain = self.inner();

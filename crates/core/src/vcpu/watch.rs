@@ -3,11 +3,11 @@
 //! A thread that wants to know of long polls looks, from time to time, at
 //! [`Vcpu::current_poll`](crate::Vcpu::current_poll) and asks by
 //! [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll) to be told of its end.
-//! So the clock is read at the end of polls that somebody has seen under way, and of
-//! no other: whoever looks every *t* hears of every poll that takes longer than *t*,
+//! So the clock is read at the end of polls that were seen under way, and of
+//! no other: a thread that looks every *t* hears of every poll that takes longer than *t*,
 //! and of shorter ones as often as they are long.
 //!
-//! Cost: one load and one comparison per poll, whether anybody looks or not, and 8
+//! Cost: one load and one comparison per poll, whether a thread looks or not, and 8
 //! bytes per coroutine for the place where it was spawned.
 
 use core::panic::Location;
