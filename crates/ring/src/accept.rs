@@ -35,7 +35,7 @@ impl AcceptMulti {
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<OwnedFd>> {
         Poll::Ready(match self.poll_raw(cx) {
             Poll::Pending => return Poll::Pending,
-            // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
+            // SAFETY: the kernel made this descriptor for us, and it is known here only.
             Poll::Ready(Ok(fd)) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             Poll::Ready(Err(errno)) => Err(io::Error::from_raw_os_error(errno)),
         })

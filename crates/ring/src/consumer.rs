@@ -137,13 +137,13 @@ impl Consumer {
     /// # Safety
     /// The mailbox has closed; called once.
     unsafe fn discard_all(slot: NonNull<Slot>, shared: NonNull<Shared>) {
-        // SAFETY: the handle being released keeps slot and stream alive; nobody else uses them any more.
+        // SAFETY: the handle being released keeps slot and stream alive; nothing else uses them any more.
         let (slot, stream) = unsafe { (slot.as_ref(), stream_of(slot.as_ref())) };
         for mut event in [stream.unread.get(), slot.inbox.take(false).cast_const()] {
             // SAFETY: as above.
             while let Some(at) = unsafe { event.as_ref() } {
                 event = at.next.get();
-                // SAFETY: nobody else will take it out.
+                // SAFETY: it is taken out here only.
                 drop(unsafe { take_own(at) });
                 if cqueue::buffer_select(at.flags.get()).is_some() {
                     // SAFETY: an event with a buffer is a handle of its own; it ends here.

@@ -25,7 +25,7 @@ const HEADER: usize = 16;
 pub struct Datagram {
     /// The data. It goes back to the ring when it is dropped.
     pub data: RecvBuf,
-    /// Who sent it; of family `AF_UNSPEC` where senders have no address.
+    /// The sender's; of family `AF_UNSPEC` where senders have no address.
     pub from: Address,
     /// It was longer than the buffer; the rest is lost.
     pub truncated: bool,

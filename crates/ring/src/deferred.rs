@@ -29,14 +29,14 @@ pub(crate) struct Deferred {
 }
 
 impl Deferred {
-    /// The wakers of those for whom something arrived.
+    /// The wakers of handles for which something arrived.
     pub(crate) fn take_wakers(&self) -> Vec<Waker> {
         self.wakers.take()
     }
 }
 
 impl Driver {
-    /// Wakes, now or when the one who stands in is through.
+    /// Wakes, now or when the thread that stands in is through.
     #[inline]
     pub(crate) fn wake(&self, waker: Waker) {
         if self.standing_in.get() {
@@ -69,7 +69,7 @@ impl Driver {
     fn dispose_of_orphans(&self) {
         self.deferred.has_orphans.set(false);
         for slot in self.deferred.orphans.take() {
-            // SAFETY: slots live as long as the ring, and this one is nobody else's.
+            // SAFETY: slots live as long as the ring, and this one is not shared.
             self.dispose(unsafe { slot.as_ref() });
         }
     }

@@ -212,7 +212,7 @@ impl Driver {
     pub(crate) fn dispose(&self, slot: &Slot) {
         slot.place.set(Place::Done);
         let dispose = slot.table.get().dispose;
-        // SAFETY: the operation is complete, nobody else has taken it, and it is not touched again.
+        // SAFETY: the operation is complete, has not been taken, and is not touched again.
         quietly(|| unsafe { dispose(slot.payload(), slot.result.get(), slot.flags.get()) });
         self.slab.give_back(slot);
     }

@@ -25,7 +25,7 @@ impl Fd {
         Self(Arc::new(fd.into()))
     }
 
-    /// Gives the descriptor back if nobody else uses it, otherwise itself.
+    /// Gives the descriptor back if it is not shared, otherwise itself.
     pub fn try_into_owned(self) -> Result<OwnedFd, Fd> {
         Arc::try_unwrap(self.0).map_err(Fd)
     }

@@ -1,4 +1,4 @@
-//! The state word of a slot: which completions wait to be read, and whether somebody waits for one.
+//! The state word of a slot: which completions wait to be read, and whether the consumer waits for one.
 //!
 //! ```text
 //!                1 register              3 claim              4 deliver
@@ -6,14 +6,14 @@
 //!    ▲ ▲  ◀────────────────────                                              │    ▲
 //!    │ │        2 withdraw                                                   │    │ 5 append
 //!    │ └───────────────────────────────── 6 take ────────────────────────────┤    │
-//!    └─────────── 5 append (nobody waits: straight to the list) ─────────────┴────┘
+//!    └─────────── 5 append (no waiter: straight to the list) ────────────────┴────┘
 //! ```
 //!
-//! One pointer-sized word. **One producer**: the thread of the ring (3, 4, 5). **One consumer**: whoever holds the handle
+//! One pointer-sized word. **One producer**: the thread of the ring (3, 4, 5). **One consumer**: the holder of the handle
 //! by `&mut`, on any thread (1, 2, 6). A one-shot operation is a list of one node, the slot itself.
 //!
-//! The word also says who may touch the *waker cell* beside it: in `EMPTY` and *list* the consumer, in `CLAIMED` the
-//! producer, in `WAITING` nobody before having left it by 2 or 3. A consumer that meets `CLAIMED` must not wait for the
+//! The word also says which side may touch the *waker cell* beside it: in `EMPTY` and *list* the consumer, in `CLAIMED` the
+//! producer, in `WAITING` neither before having left it by 2 or 3. A consumer that meets `CLAIMED` must not wait for the
 //! producer (it may outrank it under `SCHED_FIFO`): it wakes itself and comes back.
 //!
 //! Cost: delivering is one read-modify-write. On the thread of the ring the consumer's transitions are plain loads and
@@ -69,7 +69,7 @@ impl<N> Inbox<N> {
         }
     }
 
-    /// Back to `EMPTY`, for a slot that nobody shares at the moment.
+    /// Back to `EMPTY`, for a slot that is not shared at the moment.
     #[inline]
     pub(crate) fn reset(&self) {
         self.word.store(empty(), Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl<N> Inbox<N> {
                 Ok(_) if claim => {
                     let waker = take_waker();
                     link(empty());
-                    // Nobody leaves CLAIMED but us, so a store will do.
+                    // Only we leave CLAIMED, so a store will do.
                     self.word.store(node, Ordering::Release);
                     return waker;
                 }
@@ -111,7 +111,7 @@ impl<N> Inbox<N> {
         }
     }
 
-    /// Consumer: has nothing arrived, and does nobody wait?
+    /// Consumer: has nothing arrived, and is no waker left?
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.word.load(Ordering::Relaxed) == empty()
@@ -305,7 +305,7 @@ mod models {
     fn a_waker_is_taken_back_or_taken_never_both() {
         loom::model(|| {
             let shared = Shared::new();
-            // SAFETY: nobody else has the cell yet.
+            // SAFETY: the cell is not shared yet.
             shared
                 .waker
                 .with_mut(|cell| unsafe { *cell = Some(Waker::noop().clone()) });

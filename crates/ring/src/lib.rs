@@ -1,6 +1,6 @@
 //! The io_uring driver of Upshift: one ring per vCPU thread, speaking [`std::task::Waker`] and nothing else.
 //!
-//! It knows no coroutines and no scheduler. It has no globals and no thread-locals: whoever owns the thread owns the
+//! It knows no coroutines and no scheduler. It has no globals and no thread-locals: the owner of the thread owns the
 //! [`Ring`]. One system call per turn of the owner's loop, [`Ring::wait`] or [`Ring::submit`], hands over everything that was
 //! started and fetches everything that has completed.
 //!
@@ -22,14 +22,14 @@
 //! 4. [`reap`](Ring::reap) reads the completion, stores the result in the slot, and wakes the handle's waker.
 //! 5. A handle dropped too early cancels; the slot, and with it every buffer, stays until the kernel is done.
 //! 6. The [`Submission`] takes the operation out of the slot and turns it into its output, on the thread that polls.
-//! 7. What completes for nobody is disposed of: buffers are freed, descriptors closed.
-//! 8. So is what nobody took.
+//! 7. What completes without a handle is disposed of: buffers are freed, descriptors closed.
+//! 8. So is what was not taken.
 //!
 //! Streams ([`AcceptMulti`], [`RecvMulti`], [`DatagramMulti`]) occupy a slot for as long as they live and get each completion as an event in
 //! another; how they are stopped, starved and armed again is drawn in `stream.rs`. Completions carry generation and index of
 //! their slot, so one that comes late never hits the slot's next occupant.
 //!
-//! # Who owns what
+//! # Ownership
 //!
 //! * The ring and everything marked "owner" belong to the ring's thread; handles may be polled and dropped on any. Its
 //!   user-space side may change hands (`owner.rs`), and be watched from elsewhere (`watch.rs`).

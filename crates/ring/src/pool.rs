@@ -54,7 +54,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; nobody points into it any more.
+        // SAFETY: mapped by `new` with this length; there are no pointers into it any more.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.length);
         }

@@ -13,7 +13,7 @@
 //! and does not sleep. The word is back at `AWAKE` before `wait` returns, that is, before its caller looks for work.
 //!
 //! The eventfd is watched by a multishot poll and never read: each write is an edge, and 2⁶⁴ of them do not happen.
-//! After the ring is gone nobody is ever `SLEEPING`, so a kick is one atomic swap.
+//! After the ring is gone the word is never `SLEEPING`, so a kick is one atomic swap.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -61,7 +61,7 @@ impl Doze {
         self.0.swap(AWAKE, Ordering::AcqRel);
     }
 
-    /// Anybody. True: the owner sleeps, and this call is the one that must ring the bell.
+    /// Any thread. True: the owner sleeps, and this call is the one that must ring the bell.
     #[must_use]
     pub(crate) fn kick(&self) -> bool {
         self.0.swap(KICKED, Ordering::AcqRel) == SLEEPING
@@ -83,7 +83,7 @@ impl Kick {
         }
         Ok(Self {
             doze: Doze::new(),
-            // SAFETY: a fresh descriptor that nobody else owns.
+            // SAFETY: a fresh descriptor, owned here only.
             eventfd: unsafe { OwnedFd::from_raw_fd(fd) },
         })
     }
@@ -114,7 +114,7 @@ impl Remote {
 
     /// Makes the current or the next [`Ring::wait`](crate::Ring::wait) return. Make the work visible first, then kick.
     ///
-    /// Costs one atomic swap, and one `write` if the ring's thread is blocked and nobody has kicked it yet. After the ring
+    /// Costs one atomic swap, and one `write` if the ring's thread is blocked and has not been kicked yet. After the ring
     /// is gone it does nothing.
     #[inline]
     pub fn kick(&self) {

@@ -106,7 +106,7 @@ impl Ring {
         DatagramMulti::new(RecvMulti::new(started, self.shared))
     }
 
-    /// Reads the whole completion queue, stores the results and wakes those who wait for them. Returns how many
+    /// Reads the whole completion queue, stores the results and wakes what waits for them. Returns how many
     /// completions there were. No system call.
     #[inline]
     pub fn reap(&self) -> usize {
@@ -241,7 +241,7 @@ impl Ring {
         }
     }
 
-    /// Who makes the system calls of owners that did not make the ring.
+    /// What makes the system calls of owners that did not make the ring.
     pub fn set_proxy(&self, proxy: Box<dyn Proxy>) {
         self.shared().driver.uring.set_proxy(proxy);
     }
@@ -251,7 +251,7 @@ impl Ring {
         self.shared().driver.stats()
     }
 
-    /// Cancels everything and returns when nothing is in flight. Wakes those who waited: their operations end with ECANCELED,
+    /// Cancels everything and returns when nothing is in flight. Wakes what waited: operations end with ECANCELED,
     /// or with what they achieved before. Later ones are refused with ECANCELED. Dropping the ring does this first, then
     /// closes it; memory goes when the last handle is gone.
     ///

@@ -1,4 +1,4 @@
-//! The memory of a ring, and who keeps it alive.
+//! The memory of a ring, and what keeps it alive.
 //!
 //! Handles (submissions, streams, received buffers) point to it without counting atomically. While the ring lives they are
 //! counted in a plain cell by the ring's thread: it makes them all, and those that end elsewhere say so through the mailbox.
@@ -219,7 +219,7 @@ impl Shared {
         }
         shared.owner.store(0, Ordering::Relaxed);
         shared.driver.pools.withdraw(&shared.driver.uring);
-        // SAFETY: nothing is in flight, and without an owner nobody calls the driver again.
+        // SAFETY: nothing is in flight, and without an owner the driver is not called again.
         unsafe { shared.driver.uring.close() };
         // SAFETY: the mailbox has closed, and the ring is done.
         unsafe { Self::leave(this) };

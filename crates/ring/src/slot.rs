@@ -3,7 +3,7 @@
 //! Two cache lines, at an address that never changes: 64 bytes of header, 64 bytes of payload. An operation that fits lies
 //! in the payload; a larger one is boxed. Slots also carry the events of streams (see `stream.rs`).
 //!
-//! Who may touch what, unless the table below says otherwise: the thread of the ring.
+//! All is for the thread of the ring, unless the table below says otherwise.
 //!
 //! | field | the handle (any thread) may touch it |
 //! |---|---|
@@ -122,7 +122,7 @@ impl Slot {
         self.marks.set(self.marks.get() & !mark);
     }
 
-    /// Delivers `node` (the slot itself, or an event) and returns whom to wake. Thread of the ring only.
+    /// Delivers `node` (the slot itself, or an event) and returns the waker to call. Thread of the ring only.
     #[inline]
     #[must_use]
     pub(crate) fn deliver(&self, node: &Slot) -> Option<Waker> {

@@ -22,7 +22,7 @@
 //! because one that runs on from its first attempt cannot be found by a cancellation. The consumer finds the `STALLED` event behind the
 //! last datum and asks for more.
 //!
-//! Starvation: consumers that do not read, or hoard, must not keep everybody else of their level from receiving. So a
+//! Starvation: consumers that do not read, or hoard, must not keep the others of their level from receiving. So a
 //! receive that finds no buffer in the pool goes on with one of its own, for one time, if its consumer has nothing unread;
 //! otherwise it stops until the consumer asks. Memory is bounded: the pool, and one buffer per stream.
 //!
@@ -406,7 +406,7 @@ impl Driver {
         self.slab.give_back(event);
     }
 
-    /// Releases what a completion brought for nobody.
+    /// Releases what a completion brought without a consumer.
     fn discard(&self, stream: &Slot, result: i32, buffer: Option<u16>) {
         if let Some(id) = buffer {
             self.recycle(stream.level.get(), id);
@@ -423,7 +423,7 @@ impl Driver {
             // SAFETY: events live until they are given back.
             while let Some(here) = unsafe { event.as_ref() } {
                 event = here.next.get();
-                // SAFETY: nobody else will take it out.
+                // SAFETY: it is taken out here only.
                 drop(unsafe { take_own(here) });
                 let buffer = cqueue::buffer_select(here.flags.get());
                 if buffer.is_some() {
@@ -453,7 +453,7 @@ impl Driver {
 /// Closes the connection in the result of an accept, if there is one.
 pub(crate) fn discard_connection(result: i32) {
     if result >= 0 {
-        // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
+        // SAFETY: the kernel made this descriptor for us, and it is known here only.
         drop(unsafe { OwnedFd::from_raw_fd(result) });
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn fetch_limit(buffers: u16) -> usize {
 
 impl Driver {
     /// Fills the submission queue: the watch on the eventfd, cancellations, streams that can have a buffer, the backlog.
-    /// True: operations cancelled in the backlog have completed, and whoever was woken may have work.
+    /// True: operations cancelled in the backlog have completed, and what was woken may have work.
     fn flush(&self) -> bool {
         let mut completed = false;
         if !self.watching.get() {

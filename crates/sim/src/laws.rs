@@ -300,7 +300,7 @@ impl Laws {
         it.level = change.level.get();
         match change.step {
             Step::Spawned => {}
-            // Until the thief's pick is over it is in nobody's queue.
+            // Until the thief's pick is over it is in no queue.
             Step::Stolen { .. } => {
                 it.unsettled = Some(strand);
                 it.taken = (stamp, change.vcpu);
@@ -334,7 +334,7 @@ impl Laws {
         }
     }
 
-    /// What a strand has made ready is there for everybody; after a pick also what had yielded.
+    /// What a strand has made ready is there for all to see; after a pick also what had yielded.
     pub(crate) fn settle(&mut self, strand: usize, picked: bool) {
         let stamp = self.stamp();
         let pick = self.picks[0].count;

@@ -12,7 +12,7 @@ impl Timeline {
     pub fn recording(&self, name: &str) -> upshift_trace::Timeline {
         let mut recording = upshift_trace::Timeline::new(name);
         recording.vcpus = self.vcpus as u32;
-        // Where each coroutine is: who suspends it serves no vCPU.
+        // Where each coroutine is: what suspends it serves no vCPU.
         let mut places: Vec<u32> = Vec::new();
         for &(time, vcpu, entry) in &self.entries {
             let by = vcpu.map(|vcpu| vcpu as u32);

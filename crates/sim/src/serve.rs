@@ -35,7 +35,7 @@ impl World {
                     cpu.poll.set(cpu.poll.get() + 1);
                     self.doing(vcpu, Doing::Turns);
                     match polled {
-                        // Nobody can take it before it is back in its queue.
+                        // It cannot be taken before it is back in its queue.
                         Polled::Yielded(yielded) => {
                             self.laws.borrow_mut().keeps_in_hand(vcpu);
                             back = Some(yielded);

@@ -44,7 +44,7 @@ pub(crate) struct Cpu {
     pub(crate) spares: RefCell<Vec<usize>>,
     pub(crate) suspended: RefCell<HashMap<CoroutineId, usize>>,
     pub(crate) timers: RefCell<BTreeMap<(u64, u64), Waker>>,
-    /// Operations whose data has arrived and that nobody has reaped.
+    /// Operations whose data has arrived and that are not reaped.
     pub(crate) ring: RefCell<VecDeque<usize>>,
     /// It stands still in [`crate::serve`], waiting for something to do.
     pub(crate) waits: Cell<bool>,
@@ -399,7 +399,7 @@ impl World {
         }
     }
 
-    /// What the running strand has made ready is ready by now for everybody.
+    /// What the running strand has made ready is ready by now for all to see.
     pub(crate) fn settle(&self) {
         let strand = self.running.borrow().as_ref().map(|strand| strand.index);
         if let Some(strand) = strand {

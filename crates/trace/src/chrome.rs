@@ -116,7 +116,7 @@ impl<W: Write> Writer<W> {
         let Some(Event { vcpu, what, .. }) = event.checked() else {
             return Ok(());
         };
-        // Who comes late does not break the nesting.
+        // An event that comes late does not break the nesting.
         let at = event.at.max(self.last);
         self.last = at;
         self.reach(vcpu)?;

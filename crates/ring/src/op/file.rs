@@ -50,7 +50,7 @@ unsafe impl Operation for OpenAt {
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result)?;
-        // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
+        // SAFETY: the kernel made this descriptor for us, and it is known here only.
         Ok(unsafe { OwnedFd::from_raw_fd(result) })
     }
 }
@@ -184,7 +184,7 @@ unsafe impl Operation for Ftruncate {
     }
 }
 
-/// Closes a descriptor that nobody shares, without blocking this thread. One that is not started closes it when it is dropped.
+/// Closes a descriptor that is not shared, without blocking this thread. One that is not started closes it when it is dropped.
 #[derive(Debug)]
 pub struct Close(OwnedFd);
 

@@ -69,7 +69,7 @@ unsafe impl Operation for Accept {
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
         outcome(result)?;
-        // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
+        // SAFETY: the kernel made this descriptor for us, and it is known here only.
         Ok((unsafe { OwnedFd::from_raw_fd(result) }, self.address))
     }
 }
