@@ -61,7 +61,8 @@ where
     F::Output: Send + 'static,
 {
     let future = traced(future, location, priority);
-    context::with(|worker| {
+    // A refused future is dropped there.
+    context::with_open(|worker| {
         let domain = worker.executor.domain();
         domain.spawn_at(future, priority, location)
     })
@@ -105,7 +106,7 @@ where
     // SAFETY: what is pinned to a vCPU is polled by one thread from beginning to
     // end: this one, which serves the vCPU, or is the home of a preemptible one;
     // and `LocalHandle` keeps the handle on it.
-    let spawned = context::with(|worker| unsafe {
+    let spawned = context::with_open(|worker| unsafe {
         worker.executor.spawn_pinned_at(future, priority, location)
     });
     match spawned {
@@ -168,7 +169,7 @@ pub fn spawn_blocking<R: Send + 'static>(
     function: impl FnOnce() -> R + Send + 'static,
 ) -> JoinHandle<R> {
     let level = context::current_level().unwrap_or_default();
-    let result = match context::with(|worker| worker.shared.pool.run(level, function)) {
+    let result = match context::with_open(|worker| worker.shared.pool.run(level, function)) {
         Some(result) => result,
         None => panic!("{OUTSIDE}"),
     };

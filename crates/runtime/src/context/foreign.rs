@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use upshift_core::Level;
+use upshift_core::{Level, Priority, SpawnError};
 use upshift_elevate::dispatch::Permit;
 
 use crate::io::AsyncReadExt;
@@ -66,8 +66,12 @@ fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
         permit,
         calls: Arc::default(),
     };
+    let calls_of_holder = permit::Calls {
+        tell: || (),
+        wait: permit::just_wait,
+    };
     // SAFETY: the permit is never freed, and nothing of this thread uses one now.
-    let before = unsafe { permit::hold(permit, || ()) };
+    let before = unsafe { permit::hold(permit, calls_of_holder) };
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(main(&user));
     drop(runtime);
@@ -76,6 +80,43 @@ fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
     unsafe { permit::put_back(before) };
     assert!(user.calls.all.load(Relaxed) >= calls);
     assert_eq!(user.calls.amiss.load(Relaxed), 0);
+}
+
+#[test]
+fn a_refused_coroutine_is_dropped_outside_of_uses() {
+    /// Asks for more when the runtime ends.
+    struct Late(User);
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let user = self.0.another();
+            let refused = crate::try_spawn(async move { drop(user) }, Priority::Inherit);
+            assert_eq!(refused.unwrap_err(), SpawnError::Closed);
+        }
+    }
+
+    outside_of_uses(2, async |user| {
+        let late = Late(user.another());
+        let waits = async move {
+            let _late = late;
+            pending::<()>().await;
+        };
+        crate::spawn(waits, Level::at::<0>()).detach();
+        crate::yield_now().await;
+    });
+}
+
+#[test]
+fn a_refused_blocking_function_is_dropped_outside_of_uses() {
+    outside_of_uses(1, async |user| {
+        let user = user.another();
+        crate::context::with(|worker| worker.shared.clone())
+            .unwrap()
+            .pool
+            .shut_down();
+        let function = move || drop(user);
+        assert!(crate::spawn_blocking(function).await.is_err());
+    });
 }
 
 #[test]
