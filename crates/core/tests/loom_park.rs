@@ -40,10 +40,7 @@ fn invariant_2_a_wake_while_its_vcpu_parks_is_taken_or_ends_the_wait() {
             let domain = domain(after);
             let vcpu = domain.add_vcpu().unwrap();
             let (work, id) = Work::blocked(&domain, &vcpu, 20);
-            let waker = thread::spawn({
-                let (domain, work) = (domain.clone(), work.clone());
-                move || work.wake(&domain, id)
-            });
+            let waker = work.wake_elsewhere(&domain, id);
             runs_and_parks(&vcpu);
             waker.join().unwrap();
             go_on(&domain, &vcpu);
@@ -63,10 +60,7 @@ fn invariant_2_every_wait_for_a_wake_ends() {
         let domain = domain(0);
         let vcpu = domain.add_vcpu().unwrap();
         let (work, id) = Work::blocked(&domain, &vcpu, 20);
-        let waker = thread::spawn({
-            let (domain, work) = (domain.clone(), work.clone());
-            move || work.wake(&domain, id)
-        });
+        let waker = work.wake_elsewhere(&domain, id);
         run(&vcpu);
         while work.polls() < 2 {
             if vcpu.prepare_park() {
@@ -135,10 +129,7 @@ fn a_more_urgent_wake_is_taken_by_the_pick_or_asks_its_poll_to_yield() {
         let vcpu = domain.add_vcpu().unwrap();
         let (work, id) = Work::blocked(&domain, &vcpu, 20);
         serving(&vcpu, || Work::new().spawn(&domain, 40));
-        let waker = thread::spawn({
-            let (domain, work) = (domain.clone(), work.clone());
-            move || work.wake(&domain, id)
-        });
+        let waker = work.wake_elsewhere(&domain, id);
         polling(&vcpu, || {
             waker.join().unwrap();
             assert!(vcpu.running_level() == Some(level(20)) || vcpu.need_preempt());
@@ -158,10 +149,7 @@ fn what_is_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
             let (work, id) = Work::blocked(&domain, &busy, 20);
             Work::new().spawn_pinned(&busy, 20, Kind::Task);
             polling(&busy, || {
-                let waker = thread::spawn({
-                    let (domain, work) = (domain.clone(), work.clone());
-                    move || work.wake(&domain, id)
-                });
+                let waker = work.wake_elsewhere(&domain, id);
                 let parker = thread::spawn(move || (runs_and_parks(&idle), idle));
                 waker.join().unwrap();
                 let (sleeps, idle) = parker.join().unwrap();
@@ -255,10 +243,7 @@ fn a_wake_while_a_hart_turns_to_its_wait_is_seen_or_interrupts_it() {
         let work = Work::new();
         let id = serving(&hart, || work.spawn(&domain, 20));
         assert!(turn(&hart));
-        let waker = thread::spawn({
-            let (domain, work) = (domain.clone(), work.clone());
-            move || work.wake(&domain, id)
-        });
+        let waker = work.wake_elsewhere(&domain, id);
         if work.polls() == 1 {
             polling(&hart, || {
                 // The pick may have come to the work itself.

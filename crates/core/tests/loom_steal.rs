@@ -6,7 +6,9 @@
 mod models;
 
 use loom::thread;
-use models::{Work, check, domain, level, polling, run, serving, turn};
+use models::{
+    Work, check, domain, level, polling, reprio_elsewhere, run, run_elsewhere, serving, turn,
+};
 use upshift_core::Kind;
 
 /// Invariants 2 and 3, and truth: a level seen by others is not stale in the direction that delays.
@@ -47,14 +49,8 @@ fn what_is_pinned_and_woken_while_a_thief_empties_the_inbox_and_its_vcpu_parks_i
         let work = Work::new();
         let id = work.spawn_pinned(&owner, 20, Kind::Task);
         run(&owner);
-        let waker = thread::spawn({
-            let (domain, work) = (domain.clone(), work.clone());
-            move || work.wake(&domain, id)
-        });
-        let stealer = thread::spawn(move || {
-            run(&thief);
-            thief
-        });
+        let waker = work.wake_elsewhere(&domain, id);
+        let stealer = run_elsewhere(thief);
         run(&owner);
         let parked = serving(&owner, || owner.prepare_park());
         waker.join().unwrap();
@@ -78,14 +74,8 @@ fn what_is_woken_while_its_vcpu_and_a_thief_pick_is_polled_once() {
         let domain = domain(0);
         let (owner, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let (work, id) = Work::blocked(&domain, &owner, 20);
-        let waker = thread::spawn({
-            let (domain, work) = (domain.clone(), work.clone());
-            move || work.wake(&domain, id)
-        });
-        let stealer = thread::spawn(move || {
-            run(&thief);
-            thief
-        });
+        let waker = work.wake_elsewhere(&domain, id);
+        let stealer = run_elsewhere(thief);
         run(&owner);
         waker.join().unwrap();
         let thief = stealer.join().unwrap();
@@ -136,10 +126,7 @@ fn what_is_adopted_while_its_level_changes_shows_its_level() {
         let (home, other) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let (work, id) = Work::blocked(&domain, &home, 40);
         assert!(home.prepare_park());
-        let raiser = thread::spawn({
-            let domain = domain.clone();
-            move || domain.reprio(id, level(30)).unwrap()
-        });
+        let raiser = reprio_elsewhere(&domain, id, 30);
         serving(&other, || work.wake(&domain, id));
         raiser.join().unwrap();
         assert_ne!(other.bitmap() & level(30).bit(), 0);
@@ -157,10 +144,7 @@ fn what_is_woken_while_its_vcpu_retires_is_passed_on() {
         let domain = domain(0);
         let (leaver, heir) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let (work, id) = Work::blocked(&domain, &leaver, 20);
-        let waker = thread::spawn({
-            let (domain, work) = (domain.clone(), work.clone());
-            move || work.wake(&domain, id)
-        });
+        let waker = work.wake_elsewhere(&domain, id);
         serving(&leaver, || leaver.retire());
         let parked = serving(&heir, || heir.prepare_park());
         waker.join().unwrap();
@@ -180,10 +164,7 @@ fn what_is_passed_on_while_its_level_changes_shows_its_level() {
         let (leaver, heir) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let work = Work::new();
         let id = serving(&leaver, || work.spawn(&domain, 40));
-        let raiser = thread::spawn({
-            let domain = domain.clone();
-            move || domain.reprio(id, level(30)).unwrap()
-        });
+        let raiser = reprio_elsewhere(&domain, id, 30);
         serving(&leaver, || leaver.retire());
         raiser.join().unwrap();
         assert_ne!(heir.bitmap() & level(30).bit(), 0, "level");

@@ -21,6 +21,7 @@ use std::task::Poll;
 use loom::cell::UnsafeCell;
 use loom::sync::Notify;
 use loom::sync::atomic::AtomicUsize as Modelled;
+use loom::thread::{self, JoinHandle};
 use upshift_core::{
     Config, CoroutineId, Domain, Executor, Host, Kind, Level, Picked, Polled, Priority,
     SpawnOptions, Vcpu,
@@ -136,6 +137,20 @@ pub fn run(vcpu: &Executor<ModelHost>) {
     });
 }
 
+/// Another thread serves a vCPU until it has nothing to do, and gives it back.
+pub fn run_elsewhere(vcpu: Executor<ModelHost>) -> JoinHandle<Executor<ModelHost>> {
+    thread::spawn(move || {
+        run(&vcpu);
+        vcpu
+    })
+}
+
+/// Another thread gives a coroutine a level.
+pub fn reprio_elsewhere(domain: &Domain<ModelHost>, id: CoroutineId, to: u8) -> JoinHandle<()> {
+    let domain = domain.clone();
+    thread::spawn(move || domain.reprio(id, level(to)).unwrap())
+}
+
 /// Polls what comes next, once. False: nothing is ready.
 pub fn turn(vcpu: &Executor<ModelHost>) -> bool {
     serving(vcpu, || {
@@ -242,6 +257,12 @@ impl Work {
     pub fn wake(&self, domain: &Domain<ModelHost>, id: CoroutineId) {
         self.inner.data.store(1, Relaxed);
         domain.wake(id).unwrap();
+    }
+
+    /// Another thread wakes it.
+    pub fn wake_elsewhere(&self, domain: &Domain<ModelHost>, id: CoroutineId) -> JoinHandle<()> {
+        let (domain, work) = (domain.clone(), self.clone());
+        thread::spawn(move || work.wake(&domain, id))
     }
 
     /// How often it was polled.
