@@ -1,0 +1,101 @@
+//! What becomes ready: straight into a queue on the vCPU's own thread, through the inbox from others.
+
+use core::ptr::NonNull;
+
+use super::{ARRIVED, Vcpu};
+use crate::coroutine::Header;
+use crate::host::Host;
+use crate::sync::Ordering::{Acquire, Relaxed, SeqCst};
+use crate::sync::fence;
+use crate::trace::Step;
+
+impl<H: Host> Vcpu<H> {
+    /// What arrives is compared here and not where it comes from: only the thread
+    /// that polls knows for certain at which level.
+    #[cold]
+    pub(super) fn has_urgent_arrivals(&self) -> bool {
+        let arriving = self.arriving.load(Acquire);
+        arriving != 0 && arriving.trailing_zeros() < u32::from(self.running.load(Relaxed))
+    }
+
+    /// Something of these levels is in the inbox, or on its way out of it.
+    ///
+    /// After the push. What is seen set here may be skipped: it is cleared before a take, which finds what was pushed before. Had that
+    /// been taken already, the push would have read from the take, which follows the clearing.
+    pub(super) fn announce_arrival(&self, levels: u64) {
+        if self.arriving.load(Relaxed) & levels == 0 {
+            self.arriving.fetch_or(levels, SeqCst);
+        }
+        self.ask(ARRIVED);
+    }
+
+    /// Puts a coroutine that the caller owns into a queue, wherever it belongs.
+    ///
+    /// # Safety
+    /// The caller owns the coroutine (`OWNED`), which is in no queue.
+    pub(crate) unsafe fn admit(coroutine: NonNull<Header<H>>) {
+        // SAFETY: owned, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        let home = header.vcpu();
+        let domain = home.inner();
+        // A vCPU that leaves takes nothing in any more.
+        let here = domain.here().filter(|here| !here.retired.load(Relaxed));
+        if let Some(here) = here {
+            let adopt = !core::ptr::eq(here, home)
+                && !header.is_pinned()
+                && (home.is_parked() || home.retired.load(Relaxed));
+            if adopt {
+                // See `settle`: the new place is known before the level is read.
+                header.moves_to(here);
+                fence(SeqCst);
+            }
+            if core::ptr::eq(here, home) || adopt {
+                here.trace(coroutine, Step::Ready);
+                let mut locked = here.locked();
+                // SAFETY: the caller's promise.
+                let urgent = unsafe { locked.enqueue(coroutine) };
+                drop(locked);
+                if urgent || here.is_long() {
+                    here.announce();
+                }
+                return;
+            }
+        }
+        home.trace(coroutine, Step::Ready);
+        header.ready_at.store(domain.host.now(), Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { home.deliver(coroutine) };
+    }
+
+    /// Puts a coroutine into the inbox, from any thread.
+    ///
+    /// # Safety
+    /// As [`Vcpu::admit`].
+    pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Header<H>>) {
+        // SAFETY: owned, hence alive; read before it is given away.
+        let (level, pinned, now) = unsafe {
+            let header = coroutine.as_ref();
+            header.moves_to(self);
+            let now = header.ready_at.load(Relaxed);
+            (header.level(), header.is_pinned(), now)
+        };
+        // SAFETY: owned and in no other list; valid until it is taken.
+        unsafe { self.inbox.push(coroutine) };
+        self.announce_arrival(level.bit());
+        fence(SeqCst);
+        if self.retired.load(SeqCst) {
+            self.forward();
+            return;
+        }
+        if self.is_parked() {
+            self.kick();
+            return;
+        }
+        if self.attended.load(Relaxed) {
+            self.attend();
+        }
+        if !pinned && self.inner().idle.load(Relaxed) != 0 && self.keeps_waiting(level, now) {
+            self.inner().notify_idle(self);
+        }
+    }
+}
