@@ -34,8 +34,8 @@ use crate::inbox::Linked;
 use crate::join::JoinError;
 use crate::level::Level;
 use crate::loans::Loans;
-use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::{AtomicPtr, AtomicU8, AtomicU64};
+use crate::sync::Ordering::{Relaxed, Release, SeqCst};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, fence};
 use crate::table::Slot;
 use crate::vcpu::Vcpu;
 
@@ -215,7 +215,9 @@ impl<H: Host> Header<H> {
 
     pub(crate) fn set_lends(&self) {
         if !self.lends() {
+            // Before its level is read: a change of the level after that polls it, by `resettle`.
             self.traits.fetch_or(LENDS, Relaxed);
+            fence(SeqCst);
         }
     }
 }

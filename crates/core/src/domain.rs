@@ -299,6 +299,17 @@ impl<H: Host> Domain<H> {
         self.lend(holder, waiting.level());
     }
 
+    /// The level of the current coroutine, which is about to queue for a lock that lends: if it becomes more urgent after this it
+    /// is polled. `None` outside of a coroutine.
+    pub fn level_to_lend(&self) -> Option<Level> {
+        let _critical = Critical::<H>::enter();
+        let current = self.inner.current()?;
+        // SAFETY: it is being polled by this thread, hence alive.
+        let current = unsafe { current.as_ref() };
+        current.set_lends();
+        Some(current.level())
+    }
+
     /// What waits for a lock that `holder` holds lends it this level. For the one that hands a lock over while others wait:
     /// they have lent to the holder before.
     pub fn lend(&self, holder: CoroutineId, level: Level) {

@@ -34,6 +34,9 @@ mod context {
     }
     pub(crate) fn lock_released(_: u64, _: CoroutineId) {}
     pub(crate) fn lend_to_holder(_: u64, _: CoroutineId) {}
+    pub(crate) fn level_to_lend() -> Option<Level> {
+        None
+    }
     pub(crate) fn lend(_: u64, _: CoroutineId, _: Level) {}
     pub(crate) fn is_own_waker(_: &std::task::Waker) -> bool {
         false

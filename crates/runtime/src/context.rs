@@ -172,6 +172,11 @@ pub(crate) fn lend_to_holder(home: u64, holder: CoroutineId) {
     });
 }
 
+/// The level at which the current coroutine queues for a lock that lends; see [`upshift_core::Domain::level_to_lend`].
+pub(crate) fn level_to_lend() -> Option<Level> {
+    with(|worker| worker.executor.domain().level_to_lend()).flatten()
+}
+
 /// What waits for a lock of `holder`, of the runtime `home`, lends it its level.
 pub(crate) fn lend(home: u64, holder: CoroutineId, level: Level) {
     reach(home, |domain| domain.lend(holder, level));

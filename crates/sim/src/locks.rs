@@ -152,7 +152,7 @@ impl Locking {
     fn wait(&mut self, world: &World, cx: &Context<'_>) -> bool {
         let (k, m) = (self.k, self.m);
         world.with_queue(m, || {
-            let current = (world.domain.current_id(), world.domain.current_level());
+            let current = (world.domain.current_id(), world.domain.level_to_lend());
             let (Some(id), Some(level)) = current else {
                 return true;
             };

@@ -87,3 +87,24 @@ fn a_poll_that_makes_itself_less_urgent_has_its_turn() {
     simulate(Machine::new(1), Workload::of([runs, demoted, waits]))
         .unwrap_or_else(|violation| panic!("{violation}"));
 }
+
+/// Found by `soak`, shrunk. A waiter becomes more urgent while it queues: it queues at the level that it has then, or is polled again.
+#[test]
+fn what_becomes_more_urgent_while_it_queues_for_a_mutex_queues_as_such() {
+    const DELAYS: [u8; 63] = [
+        0, 0, 0, 0, 0, 68, 230, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 27, 0, 82,
+        18, 119, 0, 0, 0, 0, 207, 23, 146, 138, 0, 0, 0, 0, 0, 13, 0, 0, 0, 0, 208, 72, 61, 0, 0,
+        31, 0, 0, 0, 0, 1, 1, 153, 0, 0,
+    ];
+    let mut holder = Program::at(0, 10, [Op::Lock(1), Op::Reprio(4, 9), Op::Sleep(10_000)]);
+    holder.pinned = true;
+    let raiser = Program::at(0, 10, [Op::Compute(500), Op::Spawn(3), Op::Reprio(7, 9)]);
+    let raised = Program::at(0, 12, [Op::Lock(1)]);
+    let other = Program::at(799, 10, [Op::Lock(1)]);
+    let busy = Program::at(0, 10, [Op::Compute(10_000)]);
+    let workload = Workload {
+        programs: vec![holder, raiser, raised, other, busy],
+        delays: DELAYS.to_vec(),
+    };
+    simulate(Machine::new(4), workload).unwrap_or_else(|violation| panic!("{violation}"));
+}

@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::super::atomic::Ordering;
+use super::super::may_proceed;
 use super::super::spare::Spare;
 use super::super::wait_queue::Key;
-use super::super::{may_proceed, waiting_level};
 use super::{CONTENDED, FREE, Mutex, MutexGuard, NOBODY, holder, locked_by};
 use crate::context;
 
@@ -76,12 +76,13 @@ impl<'a, T: ?Sized> Locking<'a, T> {
             Some(_) => mutex.word.load(Ordering::Relaxed),
             None => mutex.contend()?,
         };
+        let level = context::level_to_lend().unwrap_or_default();
         let before = match self.key {
-            Some(key) => waiters.refresh(key, waiting_level(), &mut waker),
+            Some(key) => waiters.refresh(key, level, &mut waker),
             None => {
                 let waker = waker.take();
                 let me = locked_by(context::current_in(home));
-                self.key = Some(waiters.insert(waiting_level(), me, waker));
+                self.key = Some(waiters.insert(level, me, waker));
                 None
             }
         };
