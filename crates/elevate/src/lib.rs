@@ -27,7 +27,7 @@
 //! | [`Elevator`], [`Elevated`] | threads that are elevated, and given back |
 //! | [`Rights`] | what this process may do, and the remedy for what it may not |
 //! | [`Calibration`] | what switches and timers cost here, and the smallest sensible quantum |
-//! | [`dispatch`] | when to suspend and resume whom: logic without system calls |
+//! | [`dispatch`] | permits: the right of a thread to use what it shares, taken away with an asymmetric barrier |
 //! | [`sys`], [`testing`] | the system calls, and a way to make them fail |
 //!
 //! # What is promised

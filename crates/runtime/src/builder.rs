@@ -157,31 +157,27 @@ impl Builder {
 
     /// How long a poll may go on while something of its level waits: when
     /// [`yield_if_needed`](crate::yield_if_needed) is asked (default 500 µs), and
-    /// with [preemption](Builder::preemption) without being asked (default
-    /// 100 µs). With preemption it is raised, with a warning on standard error, to what
-    /// `upshift calibrate` finds to be the shortest quantum that this machine's
-    /// timers and switches allow.
+    /// with [preemption](Builder::preemption) without being asked (default: twice what suspending a poll costs on this machine, which is
+    /// also the least; less is raised to it, with a warning on standard error).
     #[must_use]
     pub fn quantum(mut self, quantum: Duration) -> Builder {
         self.quantum = Some(quantum);
         self
     }
 
-    /// Whether polls that overrun are interrupted (default: [`Preemption::Off`]).
+    /// Whether polls that overrun, or block, hold up others (default: [`Preemption::Off`]: they do).
     ///
-    /// A strictly more urgent coroutine that becomes ready then suspends a running
-    /// poll at once, and one of its level when it has used its quantum. The threads
-    /// of each vCPU run in SCHED_FIFO (priorities 20 to 30), pinned to one CPU:
-    /// that of [`pin`](Builder::pin), or the k-th that the process may use. Ordinary
-    /// threads get that CPU when the vCPU sleeps, and by the kernel's throttling.
-    /// See [`NoSuspend`](crate::NoSuspend) for sections that must not be
-    /// interrupted; never spin for something that another coroutine holds.
+    /// With it, a coroutine that is strictly more urgent suspends a running poll when that has run for as long as suspending costs, and
+    /// one of its level when it has run for its [`quantum`](Builder::quantum). A poll whose thread sleeps, in a lock or a system call, is
+    /// set aside until it comes back. `docs/preemption.md` states the rule, its bounds, and what it costs.
     ///
-    /// Threads and processes that a coroutine starts itself are not elevated, but
-    /// inherit the one CPU, where they run when the vCPU sleeps: start them before
-    /// the runtime, or use [`spawn_blocking`](crate::spawn_blocking).
+    /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of [`pin`](Builder::pin), or the k-th that the process may
+    /// use. Threads and processes that a coroutine starts itself inherit it: start them before the runtime, or use
+    /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a thread that decides, the watcher; if the process has the right to, it runs
+    /// in SCHED_FIFO, at priority 1, and polls are interrupted sooner. What polls is never real-time.
     ///
-    /// It needs CAP_SYS_NICE or an RLIMIT_RTPRIO of 30, and no more vCPUs than CPUs.
+    /// A real-time signal is taken, whose handler stops threads: system calls in a poll that `SA_RESTART` does not restart (`poll`,
+    /// `epoll_wait`) may answer EINTR. [`no_suspend`](crate::no_suspend) is for what must not be interrupted.
     #[must_use]
     pub fn preemption(mut self, preemption: Preemption) -> Builder {
         self.preemption = preemption;

@@ -23,7 +23,6 @@ assert_not!(upshift::Runtime: Sync);
 assert_not!(upshift::LocalHandle<()>: Send);
 assert_not!(upshift::LocalHandle<()>: Sync);
 // It is of the thread whose poll is not to be suspended.
-assert_not!(upshift::NoSuspend: Send);
 // Results and values go where their handles go.
 assert_not!(upshift::JoinHandle<Rc<()>>: Send);
 assert_not!(upshift::sync::Mutex<Rc<()>>: Sync);

@@ -27,7 +27,8 @@ fn an_equal_gets_the_cpu_from_a_poll_that_does_not_return() {
     assert!(stats.suspensions >= 1);
     assert_eq!((stats.vcpus, stats.suspended), (1, 0));
     let level = runtime.handle().level_stats(Level::at::<20>());
-    assert_eq!(level.suspensions(), stats.suspensions);
+    // The main coroutine may have been suspended, too.
+    assert!((1..=stats.suspensions).contains(&level.suspensions()));
 }
 
 #[test]
