@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
 
 use upshift_ring::{Config, Fd, Mode, Proxy, Ring, Watch, op};
 
@@ -138,6 +140,10 @@ impl Proxy for ToMaker {
         // SAFETY: only the lifetime is forgotten; we wait for the end of the job.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
         self.0.send(Sent((job, done))).is_ok() && is_done.recv().is_ok()
+    }
+
+    fn wait(&self, timeout: Option<Duration>) {
+        thread::sleep(timeout.unwrap_or_default().min(Duration::from_millis(1)));
     }
 }
 
