@@ -264,7 +264,7 @@ impl Uring {
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
         let taken = match pending {
-            0 => 0,
+            0 if !self.owes_completions() => 0,
             _ => self.enter(true)?,
         };
         if let Some(proxy) = self.proxy.get()
