@@ -59,12 +59,17 @@ pub(crate) static STEPS: [Step; 13] = [
 ];
 
 /// What `cargo xtask soak` runs: the same things for long.
-pub(crate) static SOAKS: [Step; 2] = [
+pub(crate) static SOAKS: [Step; 3] = [
     step("sim", "a million generated cases against the laws", sim),
     step(
         "daemon",
         "a million messages, random pages, killed daemons",
         daemon_soak,
+    ),
+    step(
+        "torture",
+        "everyday crates with preemption, a minute each",
+        torture,
     ),
 ];
 
@@ -400,6 +405,16 @@ fn sim(context: &Context<'_>) -> Verdict {
         "1000000",
     ];
     context.run(cargo(context, soak), minutes(30))?;
+    passed()
+}
+
+fn torture(context: &Context<'_>) -> Verdict {
+    let mut command = cargo(
+        context,
+        ["test", "--release", "-p", "upshift", "--test", "torture"],
+    );
+    default_env(&mut command, "UPSHIFT_TORTURE_SECONDS", "60");
+    context.run(command, minutes(40))?;
     passed()
 }
 

@@ -1,0 +1,513 @@
+//! Everyday crates between coroutines of different levels, on preemptible vCPUs: whatever a poll does, every party gets on.
+//!
+//! Each combination runs for [`seconds`]: half a second, or `UPSHIFT_TORTURE_SECONDS` (`cargo xtask soak` takes 60). A party that stands
+//! still for [`STILL`] fails it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::hint::black_box;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use upshift::sync::Notify;
+use upshift::{Level, Preemption, Runtime, time};
+
+/// A party that has not got on for so long hangs. Beside others that use the whole machine some take their time.
+const STILL: Duration = Duration::from_secs(10);
+
+fn seconds() -> Duration {
+    let given = std::env::var("UPSHIFT_TORTURE_SECONDS").ok();
+    let seconds = given.and_then(|text| text.parse().ok()).unwrap_or(0.5);
+    Duration::from_secs_f64(seconds)
+}
+
+/// One combination at a time: they all want the first CPU.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+const URGENT: Level = Level::at::<2>();
+const MIDDLE: Level = Level::at::<20>();
+const LAZY: Level = Level::at::<40>();
+
+/// How far the parties of a combination have come.
+#[derive(Default)]
+struct Parties {
+    steps: Vec<Arc<AtomicU64>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Parties {
+    /// A party: a coroutine that does a step again and again, and waits for what `pause` makes in between.
+    fn party<P: Future<Output = ()> + Send>(
+        &mut self,
+        runtime: &Runtime,
+        level: Level,
+        mut step: impl FnMut() + Send + 'static,
+        mut pause: impl FnMut() -> P + Send + 'static,
+    ) {
+        let (steps, stop) = (Arc::new(AtomicU64::new(0)), self.stop.clone());
+        self.steps.push(steps.clone());
+        let party = async move {
+            while !stop.load(Ordering::Relaxed) {
+                step();
+                steps.fetch_add(1, Ordering::Relaxed);
+                pause().await;
+            }
+        };
+        runtime.handle().spawn(party, level).unwrap().detach();
+    }
+}
+
+async fn breath() {
+    time::sleep(Duration::from_micros(97)).await;
+}
+
+async fn turn() {
+    upshift::yield_if_needed().await;
+}
+
+fn burn(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+fn micros(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
+/// Runs what `start` starts, on one vCPU and on two.
+fn torture(start: impl Fn(&Runtime, &mut Parties)) {
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    for vcpus in [1, 2] {
+        let builder = Runtime::builder()
+            .vcpus(vcpus)
+            .preemption(Preemption::Required);
+        let runtime = match builder.build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let _ = writeln!(std::io::stderr(), "skipped: {error}");
+                return;
+            }
+        };
+        let mut parties = Parties::default();
+        start(&runtime, &mut parties);
+        let (steps, handle) = (parties.steps.clone(), runtime.handle());
+        // Outside of the runtime: it must not depend on what it watches.
+        let monitor = thread::spawn(move || {
+            let began = Instant::now();
+            let mut seen: Vec<_> = steps.iter().map(|_| (0, Instant::now())).collect();
+            while began.elapsed() < seconds() || seen.iter().any(|(count, _)| *count == 0) {
+                thread::sleep(Duration::from_millis(20));
+                for (number, (party, (count, when))) in steps.iter().zip(&mut seen).enumerate() {
+                    let now = party.load(Ordering::Relaxed);
+                    if now != *count {
+                        (*count, *when) = (now, Instant::now());
+                    } else if when.elapsed() > STILL {
+                        let stats = handle.preemption_stats();
+                        eprintln!(
+                            "party {number} stands still after {now} steps; {vcpus} vCPUs; {stats:?}"
+                        );
+                        std::process::abort();
+                    }
+                }
+            }
+        });
+        runtime.block_on(async {
+            while !monitor.is_finished() {
+                time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        parties.stop.store(true, Ordering::Relaxed);
+        monitor.join().unwrap();
+    }
+}
+
+#[test]
+fn a_std_mutex_with_a_wake_under_it() {
+    torture(|runtime, parties| {
+        let (lock, bell) = (Arc::new(Mutex::new(0u64)), Arc::new(Notify::new()));
+        let (l, b) = (lock.clone(), bell.clone());
+        parties.party(
+            runtime,
+            LAZY,
+            move || {
+                let mut held = l.lock().unwrap();
+                burn(micros(300));
+                *held += 1;
+                b.notify_one();
+            },
+            turn,
+        );
+        parties.party(
+            runtime,
+            URGENT,
+            move || {
+                *lock.lock().unwrap() += 1;
+            },
+            breath,
+        );
+        parties.party(
+            runtime,
+            MIDDLE,
+            || (),
+            move || {
+                let bell = bell.clone();
+                async move { bell.notified().await }
+            },
+        );
+    });
+}
+
+#[test]
+fn a_std_rwlock_and_a_oneshot() {
+    torture(|runtime, parties| {
+        let lock = Arc::new(RwLock::new(0u64));
+        let (l, m) = (lock.clone(), lock.clone());
+        parties.party(
+            runtime,
+            LAZY,
+            move || {
+                let mut held = l.write().unwrap();
+                burn(micros(200));
+                let (sender, receiver) = upshift::sync::oneshot::channel();
+                let _ = sender.send(*held);
+                *held += receiver.now_or_never().is_some() as u64;
+            },
+            turn,
+        );
+        parties.party(
+            runtime,
+            MIDDLE,
+            move || {
+                black_box(*m.read().unwrap());
+            },
+            breath,
+        );
+        parties.party(
+            runtime,
+            URGENT,
+            move || {
+                black_box(*lock.read().unwrap());
+            },
+            breath,
+        );
+    });
+}
+
+#[test]
+fn parking_lot_with_a_send_under_it() {
+    torture(|runtime, parties| {
+        let lock = Arc::new(parking_lot::Mutex::new(()));
+        let (sender, receiver) = upshift::sync::mpsc::unbounded_channel::<u64>();
+        let l = lock.clone();
+        parties.party(
+            runtime,
+            LAZY,
+            move || {
+                let _held = l.lock();
+                burn(micros(200));
+                let _ = sender.send(1);
+            },
+            turn,
+        );
+        parties.party(runtime, URGENT, move || drop(lock.lock()), breath);
+        let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
+        parties.party(
+            runtime,
+            MIDDLE,
+            || (),
+            move || {
+                let receiver = receiver.clone();
+                async move {
+                    let mut receiver = receiver.lock().await;
+                    let _ = receiver.recv().await;
+                }
+            },
+        );
+    });
+}
+
+#[test]
+fn event_listener_as_it_is() {
+    torture(|runtime, parties| {
+        let event = Arc::new(event_listener::Event::new());
+        for _ in 0..20 {
+            let event = event.clone();
+            parties.party(runtime, Level::at::<41>(), || (), move || event.listen());
+        }
+        let (e, f) = (event.clone(), event.clone());
+        parties.party(
+            runtime,
+            LAZY,
+            move || {
+                e.notify(usize::MAX);
+            },
+            breath,
+        );
+        parties.party(runtime, URGENT, move || drop(f.listen()), breath);
+    });
+}
+
+#[test]
+fn std_mpsc_whose_receiver_spins() {
+    torture(|runtime, parties| {
+        let (sender, receiver) = mpsc::sync_channel::<[u64; 4]>(1_000);
+        parties.party(
+            runtime,
+            LAZY,
+            move || {
+                for _ in 0..100 {
+                    let _ = sender.try_send([1; 4]);
+                }
+            },
+            turn,
+        );
+        parties.party(
+            runtime,
+            URGENT,
+            move || while receiver.try_recv().is_ok() {},
+            breath,
+        );
+    });
+}
+
+#[test]
+fn crossbeam_whose_receiver_spins() {
+    torture(|runtime, parties| {
+        let (sender, receiver) = crossbeam_channel::bounded::<[u64; 4]>(1_000);
+        parties.party(
+            runtime,
+            LAZY,
+            move || {
+                for _ in 0..100 {
+                    let _ = sender.try_send([1; 4]);
+                }
+            },
+            turn,
+        );
+        parties.party(
+            runtime,
+            URGENT,
+            move || while receiver.try_recv().is_ok() {},
+            breath,
+        );
+    });
+}
+
+#[test]
+fn async_channel_and_flume_as_they_are() {
+    torture(|runtime, parties| {
+        let (sender, receiver) = async_channel::bounded::<u64>(16);
+        parties.party(
+            runtime,
+            LAZY,
+            || burn(micros(50)),
+            move || {
+                let sender = sender.clone();
+                async move {
+                    let _ = sender.send(1).await;
+                }
+            },
+        );
+        parties.party(
+            runtime,
+            URGENT,
+            || (),
+            move || {
+                let receiver = receiver.clone();
+                async move {
+                    let _ = receiver.recv().await;
+                }
+            },
+        );
+        let (sender, receiver) = flume::bounded::<u64>(16);
+        parties.party(
+            runtime,
+            LAZY,
+            || burn(micros(50)),
+            move || {
+                let sender = sender.clone();
+                async move {
+                    let _ = sender.send_async(1).await;
+                }
+            },
+        );
+        parties.party(
+            runtime,
+            URGENT,
+            || (),
+            move || {
+                let receiver = receiver.clone();
+                async move {
+                    let _ = receiver.recv_async().await;
+                }
+            },
+        );
+    });
+}
+
+#[test]
+fn tokio_sync_and_dashmap() {
+    torture(|runtime, parties| {
+        let (lock, map) = (
+            Arc::new(tokio::sync::Mutex::new(0u64)),
+            Arc::new(dashmap::DashMap::new()),
+        );
+        for level in [LAZY, MIDDLE, URGENT] {
+            let (lock, map) = (lock.clone(), map.clone());
+            let mut key = u64::from(level.get());
+            parties.party(
+                runtime,
+                level,
+                move || {
+                    key = key.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    *map.entry(key % 64).or_insert(0u64) += 1;
+                },
+                move || {
+                    let lock = lock.clone();
+                    async move {
+                        *lock.lock().await += 1;
+                        breath().await;
+                    }
+                },
+            );
+        }
+    });
+}
+
+thread_local! {
+    static LOCAL: RefCell<HashMap<u64, String>> = RefCell::new(HashMap::new());
+}
+
+#[test]
+fn thread_locals_and_the_allocator() {
+    torture(|runtime, parties| {
+        for level in [LAZY, LAZY, MIDDLE, URGENT] {
+            let mut count = 0u64;
+            parties.party(
+                runtime,
+                level,
+                move || {
+                    for _ in 0..200 {
+                        count += 1;
+                        // Borrowed only while no other poll can run on this thread: a poll keeps its thread.
+                        LOCAL.with_borrow_mut(|map| {
+                            map.insert(count % 500, format!("{count:>200}"));
+                        });
+                        black_box(vec![0u8; 100 + (count % 9_000) as usize]);
+                    }
+                },
+                breath,
+            );
+        }
+    });
+}
+
+#[test]
+fn a_once_lock_and_a_shared_future() {
+    torture(|runtime, parties| {
+        let cell = Arc::new(Mutex::new(Arc::new(OnceLock::<u64>::new())));
+        for level in [LAZY, URGENT] {
+            let cell = cell.clone();
+            parties.party(
+                runtime,
+                level,
+                move || {
+                    let current = cell.lock().unwrap().clone();
+                    current.get_or_init(|| {
+                        burn(micros(200));
+                        7
+                    });
+                    *cell.lock().unwrap() = Arc::default();
+                },
+                breath,
+            );
+        }
+        let shared = Arc::new(Mutex::new(None));
+        for level in [LAZY, MIDDLE, URGENT] {
+            let shared = shared.clone();
+            parties.party(
+                runtime,
+                level,
+                || (),
+                move || {
+                    let mut place = shared.lock().unwrap();
+                    let future = match place.take() {
+                        Some(future) => future,
+                        None => breath().boxed().shared(),
+                    };
+                    if future.peek().is_none() {
+                        *place = Some(future.clone());
+                    }
+                    drop(place);
+                    future
+                },
+            );
+        }
+    });
+}
+
+#[test]
+fn rayon_and_scoped_threads_inside_a_poll() {
+    torture(|runtime, parties| {
+        parties.party(
+            runtime,
+            LAZY,
+            || {
+                let (a, b) = rayon::join(|| burn(micros(200)), || burn(micros(200)));
+                black_box((a, b));
+            },
+            breath,
+        );
+        parties.party(
+            runtime,
+            MIDDLE,
+            || {
+                thread::scope(|scope| {
+                    scope.spawn(|| burn(micros(100)));
+                    burn(micros(100));
+                });
+            },
+            breath,
+        );
+        parties.party(runtime, URGENT, || burn(micros(5)), breath);
+    });
+}
+
+#[test]
+fn what_blocks_does_not_stop_the_vcpu() {
+    torture(|runtime, parties| {
+        for level in [LAZY, MIDDLE] {
+            parties.party(
+                runtime,
+                level,
+                || thread::sleep(Duration::from_millis(5)),
+                turn,
+            );
+        }
+        let (reader, writer) = std::io::pipe().unwrap();
+        let (mut reader, mut writer) = (reader, writer);
+        parties.party(
+            runtime,
+            URGENT,
+            move || {
+                let mut buffer = [0u8; 64];
+                black_box(std::io::Read::read(&mut reader, &mut buffer).unwrap());
+            },
+            turn,
+        );
+        parties.party(
+            runtime,
+            Level::at::<50>(),
+            move || writer.write_all(&[1; 64]).unwrap(),
+            breath,
+        );
+        parties.party(runtime, Level::at::<60>(), || (), breath);
+    });
+}
