@@ -84,9 +84,8 @@ pub(crate) enum Command {
   5  level 0 pings against a level 40 coroutine that never yields: preemption off and on
   6  an urgent server beside a batch process that burns every CPU: without and with the daemon
 
-4 and 5 need the right to use SCHED_FIFO for their second half; without it they say what to
-change, and go on with the first. 6 starts a daemon of its own, which without that right only
-asks the batch to give way.
+6 starts a daemon of its own, which without the right to use SCHED_FIFO only asks the batch to
+give way. 4 needs no rights; with that one, long requests are interrupted sooner.
 
 Examples:
   upshift demo

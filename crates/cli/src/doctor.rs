@@ -16,7 +16,11 @@ use upshift_elevate::{Priority, Rights, Throttling};
     after_help = "Each line says what works (ok), what works less well than it could (note) or not at all (no), and
 what to change.
 
-The exit code is 1 if the runtime cannot work at all here, which takes io_uring; everything else it does without."
+The exit code is 1 if the runtime cannot work at all here, which takes io_uring; everything else it does without.
+
+Examples:
+  upshift doctor
+  upshift doctor --json"
 )]
 pub(crate) struct DoctorArgs {
     /// Print JSON instead of lines

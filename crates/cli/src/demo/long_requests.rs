@@ -282,14 +282,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn without_rights_the_remedy_is_in_the_report() {
+    fn why_there_is_no_run_is_in_the_report() {
         let runs = Runs {
             alone: report(&[[33.0, 80.0, 100.0]]),
             off: report(&[[33.0, 450.0, 500.0]]),
-            on: Err(Finding::neutral("Skipped: run setcap.")),
+            on: Err(Finding::neutral("Failed: no ring.")),
         };
         let found = findings(&runs);
-        assert!(found[0].text.contains("Skipped") && found[0].text.contains("setcap"));
+        assert!(found[0].text.contains("Failed") && found[0].text.contains("no ring"));
         assert_eq!(marks(&runs), "··");
         assert_eq!(plot(&runs, 0, "t").series.len(), 2);
     }

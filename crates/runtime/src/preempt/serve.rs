@@ -45,13 +45,15 @@ impl Preemptible {
                 }
             } else if self.roles().role(FIRST) == Role::Free {
                 drop(back.take());
-                self.hand_over(worker, FIRST);
-                return false;
+                if self.hand_over(worker, FIRST) {
+                    return false;
+                }
             }
             if self.has_aside() && self.roles().role(HOME) == Role::Home {
                 drop(back.take());
-                self.hand_over(worker, HOME);
-                return false;
+                if self.hand_over(worker, HOME) {
+                    return false;
+                }
             }
             let prompt = self.suspended.load(Relaxed) != 0
                 || worker.executor.clock().wrapping_sub(idle_at) < self.spare_time;
@@ -217,10 +219,7 @@ impl Preemptible {
         }
         let role = self.roles().role(HOME);
         match role {
-            Role::Home => {
-                self.hand_over(worker, HOME);
-                return true;
-            }
+            Role::Home => return self.hand_over(worker, HOME),
             // What it is in the middle of goes on first.
             Role::Suspended => self.turn.store(HOME, Relaxed),
             _ => {}
@@ -248,13 +247,14 @@ impl Preemptible {
             // One that yields goes to the tail of its level.
             drop(polled);
         }
-        let free = self.roles().free();
-        let Some(to) = free else {
-            unreachable!(
-                "a thread is free: the one that gave the vCPU away, or one that was made current since"
-            );
-        };
-        self.hand_over(worker, to);
+        // One is: that which gave the vCPU away, or one that was made current since.
+        loop {
+            let free = self.roles().free();
+            if self.hand_over(worker, free.unwrap_or(FIRST)) {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// The poll of the calling thread has made something of this vCPU ready, which waits for its end.

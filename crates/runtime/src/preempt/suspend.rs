@@ -111,14 +111,19 @@ impl Preemptible {
         Ok(stopped)
     }
 
-    /// Gives the vCPU to a free thread.
-    pub(super) fn hand_over(&self, worker: &Worker, to: usize) {
+    /// Gives the vCPU to a thread, if that is free: the one of `block_on` comes and goes.
+    #[must_use]
+    pub(super) fn hand_over(&self, worker: &Worker, to: usize) -> bool {
         worker.executor.refresh_clock();
         let mut roles = self.roles();
+        if !matches!(roles.role(to), Role::Free | Role::Home) {
+            return false;
+        }
         roles.give_to(to);
         self.current.store(to, Release);
         drop(roles);
         self.threads[to].tell(Go::Serve);
+        true
     }
 
     /// Gives the vCPU to the thread that holds the suspended poll of a coroutine, which may then run for `turn` ns, whatever waits.

@@ -120,7 +120,7 @@ impl<'a> Watcher<'a> {
         // The signal has not reached the stopped thread.
         vcpu.start_next();
         self.tend_blocked();
-        if vcpu.loose.load(Relaxed) && !self.seems_stuck() {
+        if vcpu.loose.load(Relaxed) && !(self.may_be_stuck() && self.current().is_asleep()) {
             self.loosen(false);
         }
         let mut next = Next::Now;
@@ -164,22 +164,23 @@ impl<'a> Watcher<'a> {
         &self.vcpu.threads[self.vcpu.current.load(Acquire)]
     }
 
-    /// Does the current thread sleep in the middle of a use of its permit, while something is suspended? If it still does a turn
-    /// later, it may depend on that.
-    fn seems_stuck(&self) -> bool {
+    /// Is the current thread in the middle of a use of its permit, while something is suspended?
+    fn may_be_stuck(&self) -> bool {
         let vcpu = self.vcpu;
-        let current = self.current();
         vcpu.suspended.load(Acquire) != 0
-            && current.permit.in_use()
+            && self.current().permit.in_use()
             && !vcpu.worker().executor.is_parked()
-            && current.is_asleep()
     }
 
-    /// Has the current thread slept or been busy in the middle of one use of its permit for a turn, as far as can be seen?
+    /// Has the current thread slept for a turn, or been busy for as long as a suspended poll may be kept, in the middle of one use of
+    /// its permit, as far as can be seen? It may depend on what is suspended.
     fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
         let seen = (id, self.vcpu.worker().executor.clock());
         match self.stuck {
-            Some((before, since)) if before == seen => now - since >= TURN,
+            Some((before, since)) if before == seen => {
+                let asleep = self.current().is_asleep();
+                now - since >= if asleep { TURN } else { KEPT }
+            }
             _ => {
                 self.stuck = Some((seen, now));
                 false
@@ -309,7 +310,7 @@ impl<'a> Watcher<'a> {
         {
             self.vcpu.turn.store(turn, SeqCst);
         }
-        if self.seems_stuck() {
+        if self.may_be_stuck() {
             if self.is_stuck((self.vcpu.current.load(Acquire), 0), now) {
                 self.loosen(true);
             }

@@ -326,3 +326,30 @@ fn local_coroutines_come_from_the_home_thread_only() {
         assert!(error.is_panic());
     });
 }
+
+#[test]
+fn what_is_pinned_may_wait_for_a_thread_that_comes_and_goes() {
+    for _ in 0..10 {
+        let Some(runtime) = runtime() else { return };
+        for _ in 0..3 {
+            runtime.block_on(async {
+                upshift::spawn_local(
+                    async {
+                        loop {
+                            time::sleep(Duration::from_micros(300)).await;
+                        }
+                    },
+                    upshift::Priority::Inherit,
+                )
+                .detach();
+                time::sleep(Duration::from_millis(2)).await;
+            });
+            // They become ready, and nothing polls them.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let began = Instant::now();
+        drop(runtime);
+        // Not the second after which a runtime gives up what does not end.
+        assert!(began.elapsed() < Duration::from_millis(900));
+    }
+}
