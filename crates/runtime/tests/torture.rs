@@ -387,6 +387,13 @@ thread_local! {
 
 #[test]
 fn thread_locals_and_the_allocator() {
+    if std::env::var_os("UPSHIFT_SANITIZED").is_some() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: the sanitizer's allocator spins"
+        );
+        return;
+    }
     torture(|runtime, parties| {
         for level in [LAZY, LAZY, MIDDLE, URGENT] {
             let mut count = 0u64;
