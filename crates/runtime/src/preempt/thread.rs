@@ -340,7 +340,7 @@ pub(crate) fn answer_here() {
                 return;
             }
         }
-        // What is in the middle of a use is not suspended; whoever takes its permit away while it is finds that out.
+        // What is in the middle of a use is not suspended: the watcher takes a revocation back that meets one.
         let is_stopped = !thread.permit.in_use() && thread.permit.is_revoked();
         if !is_stopped || thread.blocked.load(SeqCst) {
             // It may have been stopped, and gone on, before the signal came.

@@ -278,7 +278,7 @@ impl<'a> Watcher<'a> {
             .next_deadline()
             .is_some_and(|deadline| deadline <= now)
         {
-            // Whom it wakes is not known: it may be anybody.
+            // Which level it wakes is not known.
             return u64::MAX;
         }
         if watch.has_arrivals() {
