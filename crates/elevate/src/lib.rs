@@ -28,6 +28,7 @@
 //! | [`Rights`] | what this process may do, and the remedy for what it may not |
 //! | [`Calibration`] | what switches and timers cost here, and the smallest sensible quantum |
 //! | [`dispatch`] | permits: the right of a thread to use what it shares, taken away with an asymmetric barrier |
+//! | [`events`] | births and ends of threads, as the kernel tells them |
 //! | [`sys`], [`testing`] | the system calls, and a way to make them fail |
 //!
 //! # What is promised
@@ -73,6 +74,7 @@ pub mod dispatch;
 mod elevated;
 mod elevator;
 mod error;
+pub mod events;
 mod exit;
 mod guardian;
 mod policy;

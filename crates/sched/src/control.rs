@@ -20,8 +20,25 @@ struct Shared {
     bell: AtomicU32,
     stop: AtomicBool,
     ended: AtomicBool,
+    changes: Mutex<Vec<Change>>,
     report: Mutex<Option<Report>>,
 }
+
+/// What the kernel has told of a scheduled process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It has one more thread, or child.
+    Born {
+        parent: i32,
+        process: i32,
+        thread: i32,
+    },
+    /// A thread of it has ended.
+    Ended { process: i32, thread: i32 },
+}
+
+/// Changes that may wait: more than a machine makes until the engine wakes up.
+const CHANGES: usize = 4096;
 
 impl Control {
     /// Ends [`Engine::run`](crate::Engine::run), which gives everything back.
@@ -44,6 +61,31 @@ impl Control {
     /// Whether a process has ended since the last question.
     pub(crate) fn take_ended(&self) -> bool {
         self.shared.ended.swap(false, AcqRel)
+    }
+
+    /// Tells the engine what has become of a process. Who has ended has time until the engine wakes up by itself. What there is no room
+    /// for makes it look at everything.
+    pub(crate) fn changed(&self, change: Change) {
+        let mut changes = self
+            .shared
+            .changes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if changes.len() >= CHANGES {
+            self.shared.ended.store(true, Release);
+        } else {
+            changes.push(change);
+        }
+        drop(changes);
+        if matches!(change, Change::Born { .. }) {
+            self.ring();
+        }
+    }
+
+    /// What has changed since the last question, in its order. Not while it is being added to: then the bell rings.
+    pub(crate) fn take_changes(&self) -> Vec<Change> {
+        let changes = self.shared.changes.try_lock();
+        changes.map_or_else(|_| Vec::new(), |mut changes| std::mem::take(&mut *changes))
     }
 
     /// What the engine said last, at most a second ago while it runs.

@@ -12,6 +12,7 @@
 //! * A turn that changes nothing makes no system call but the wait, and those that read CPU time if the policy asked for it.
 //! * What need not happen at an exact time (pieces, looks for births) waits for the end of a turn where one is near (`due.rs`):
 //!   a wake-up costs the task in front more than what is done in it.
+//! * A CPU that is taken away (unplugged, or out of a cpuset) leaves its tasks to the others; the last one ends the loop.
 //! * Whatever ends the loop, an error included, the members are dropped by the owner of the engine, and so given back.
 //!
 //! One thread runs it, above all tasks. Without a lock; allocations are a few short vectors for each turn.
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::control::Control;
+use crate::control::{Change, Control};
 use crate::error::SchedError;
 use crate::member::{Member, Standing};
 use crate::place::{self, Seat};
@@ -32,8 +33,6 @@ use crate::ratchet::{Notch, Ratchet};
 use crate::report::{Report, Samples, Trace, What};
 use due::Due;
 
-/// How often threads are looked at thoroughly, in looks.
-const THOROUGH: u32 = 10;
 /// A wake-up that comes so much too late was not late but slept through.
 const SLEPT: Nanos = 1_000_000_000;
 /// How often a report is left.
@@ -196,36 +195,10 @@ impl<M: Member> Engine<M> {
         let mut due = Due::new(self.began, pieces, follow);
         while !self.control.is_stopped() && self.live().next().is_some() {
             let now = clock.now();
-            // Whoever slept through that (stopped, suspended) may know threads whose numbers are somebody else's by now.
-            let slept = now.saturating_sub(due.next()) > SLEPT;
-            if self.control.take_ended() || slept {
-                self.follow(true, now, &mut due)?;
-            }
-            if due.pick.is_some_and(|at| now >= at) {
-                let switches = self.report.switches;
-                self.next_turn(now, &mut due)?;
-                due.align_piece(now);
-                if self.report.switches > switches {
-                    self.cost.add(clock.now().saturating_sub(now));
-                }
-            }
-            if due.piece_is_due(now) {
-                if self.open {
-                    self.close(now)?;
-                } else {
-                    self.open(now)?;
-                }
-                let pieces = self.config.open.pieces(self.threads());
-                due.next_piece(now, self.open, pieces);
-            }
-            if due.wants_a_look(now) {
-                let thorough = due.looked(now).is_multiple_of(THOROUGH);
-                self.follow(thorough, now, &mut due)?;
-            }
-            if now >= due.publish {
-                due.publish = now + PUBLISH;
-                let control = self.control.clone();
-                control.publish(|| self.report(now, clock.own_cpu_time()));
+            match self.work(now, clock, &mut due) {
+                // The rest is done again with the CPUs that are left.
+                Err(SchedError::Cpu { cpu, .. }) if self.lose(cpu)? => due.pick = Some(now),
+                done => done?,
             }
             if self.control.take_bell() {
                 continue;
@@ -237,6 +210,98 @@ impl<M: Member> Engine<M> {
         let report = self.report(now, clock.own_cpu_time());
         self.control.publish(|| report.clone());
         Ok(report)
+    }
+
+    /// Everything that is due at `now`.
+    fn work(&mut self, now: Nanos, clock: &mut dyn Clock, due: &mut Due) -> Result<(), SchedError> {
+        // Whoever slept through that (stopped, suspended) may know threads whose numbers are somebody else's by now.
+        let slept = now.saturating_sub(due.next()) > SLEPT;
+        self.note_changes()?;
+        if self.control.take_ended() || slept {
+            self.follow(true, now, due)?;
+        }
+        if due.pick.is_some_and(|at| now >= at) {
+            let switches = self.report.switches;
+            self.next_turn(now, due)?;
+            due.align_piece(now);
+            if self.report.switches > switches {
+                self.cost.add(clock.now().saturating_sub(now));
+            }
+        }
+        if due.piece_is_due(now) {
+            if self.open {
+                self.close(now)?;
+            } else {
+                self.open(now)?;
+            }
+            let pieces = self.config.open.pieces(self.threads());
+            due.next_piece(now, self.open, pieces);
+        }
+        if due.wants_a_look(now) {
+            let before = self.threads();
+            self.follow(due.is_thorough(now), now, due)?;
+            due.looked(now, self.threads() > before);
+        }
+        if now >= due.publish {
+            due.publish = now + PUBLISH;
+            let control = self.control.clone();
+            control.publish(|| self.report(now, clock.own_cpu_time()));
+        }
+        Ok(())
+    }
+
+    /// Takes in what was born, and forgets what has ended, before anything is raised by its number.
+    fn note_changes(&mut self) -> Result<(), SchedError> {
+        for change in self.control.take_changes() {
+            for member in self.slots.iter_mut().filter_map(|it| it.member.as_mut()) {
+                match change {
+                    Change::Born {
+                        parent,
+                        process,
+                        thread,
+                    } => member.born(parent, process, thread)?,
+                    Change::Ended { process, thread } => member.lost(process, thread),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// CPU `number` cannot be used any more: its tasks go to the others; `false`: there is no other one.
+    fn lose(&mut self, number: usize) -> Result<bool, SchedError> {
+        let Some(lost) = self.cpus.iter().position(|cpu| cpu.number == number) else {
+            return Ok(false);
+        };
+        if self.cpus.len() == 1 {
+            return Ok(false);
+        }
+        self.cpus.remove(lost);
+        self.report.lost.push(number);
+        self.turn = Turn::new(self.cpus.len());
+        for id in 0..self.slots.len() {
+            let slot = &mut self.slots[id];
+            if slot.cpu != lost {
+                slot.cpu -= usize::from(slot.cpu > lost);
+                continue;
+            }
+            slot.cpu = id % self.cpus.len();
+            let (number, open) = (self.cpus[slot.cpu].number, self.open);
+            slot.notch.at = self.config.base;
+            let waiting = if open {
+                Standing::Idle
+            } else {
+                Standing::At(self.config.base)
+            };
+            if let Some(member) = &mut slot.member {
+                self.report.calls += u64::from(member.set(waiting)?);
+                match member.pin(number) {
+                    // That is found out, and done again, in its turn.
+                    Err(SchedError::Cpu { .. }) | Ok(()) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(true)
     }
 
     fn live(&self) -> impl Iterator<Item = (TaskId, &Slot<M>)> {

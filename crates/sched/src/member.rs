@@ -45,6 +45,22 @@ pub trait Member {
     /// A right is missing.
     fn follow(&mut self, thorough: bool) -> Result<bool, SchedError>;
 
+    /// A thread of process `pid` was born, or a child of it. It joins at once, if it is of this task.
+    ///
+    /// # Errors
+    /// A right is missing.
+    fn born(&mut self, _parent: i32, _pid: i32, _tid: i32) -> Result<(), SchedError> {
+        Ok(())
+    }
+
+    /// A thread of process `pid` has ended, and its number may come to mean another one.
+    fn lost(&mut self, _pid: i32, _tid: i32) {}
+
+    /// Threads that wanted to belong to it and could not be had, by the last look.
+    fn refused(&self) -> u64 {
+        0
+    }
+
     /// Whether a thread of it runs now, or would if it were given a CPU.
     fn wants_cpu(&self) -> bool;
 

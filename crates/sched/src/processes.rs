@@ -1,12 +1,16 @@
 //! [`Processes`]: a task that consists of processes: one, or one and what it forks.
 //!
 //! Every thread is elevated through an [`Elevator`], so it is given back however this ends. A thread that is born while its
-//! process is elevated starts as an ordinary one on the same CPU (`SCHED_RESET_ON_FORK`), behind all tasks; it is found when
-//! the number of threads has changed, and joins. A change of the number is one `fstat` of `/proc/PID/task` for each process,
-//! whose link count is the number of threads and two; only then the directory is read. A thorough look asks every thread for
-//! its policy and CPUs, puts back what it has changed itself, and finds out who has ended while another was born.
+//! process is elevated starts as an ordinary one on the same CPU (`SCHED_RESET_ON_FORK`), behind all tasks. The kernel tells of it
+//! where it may ([`Watch`]), and it joins at once; and it is found when the number of threads has changed, by one `fstat` of
+//! `/proc/PID/task` for each process, whose link count is the number of threads and two; only then the directory is read. A
+//! thorough look reads it anyway, then asks every thread for its policy and CPUs, and puts back what it has changed itself.
 //!
 //! Children: `/proc/PID/task/TID/children` of every thread, at every look.
+//!
+//! A thread that has ended leaves a number that may come to mean another one. It is forgotten when the kernel tells of its end, or
+//! when the directory is read; until then, a thread of another process with its number could be raised in its place. Numbers are
+//! given in turn: where the kernel does not tell, all of them would have to be used up within 100 ms.
 
 mod process;
 
@@ -36,7 +40,7 @@ pub struct Processes {
     cpu: Option<usize>,
     /// CPU time of processes that have ended, ns.
     ended: Nanos,
-    /// Threads and children that could not be had.
+    /// Times a child could not be had.
     refused: u64,
     /// Threads whose own change of policy or CPUs was undone.
     corrected: u64,
@@ -88,11 +92,6 @@ impl Processes {
     /// The processes it has now.
     pub fn pids(&self) -> impl Iterator<Item = i32> + '_ {
         self.processes.iter().map(|process| process.pid)
-    }
-
-    /// Threads and children that could not be had, e.g. because they belong to another user now.
-    pub fn refused(&self) -> u64 {
-        self.refused
     }
 
     /// Times a thread's own change of policy or CPUs was undone.
@@ -192,8 +191,8 @@ impl Member for Processes {
             });
         }
         for process in &mut self.processes {
-            if process.has_changed() || (thorough && process.misses_some()) {
-                self.refused += process.adopt(&self.elevator, standing, cpu, threads)?;
+            if process.has_changed() || thorough {
+                process.adopt(&self.elevator, standing, cpu, threads)?;
             }
             if thorough && let Some(cpu) = cpu {
                 self.corrected += process.correct(standing, cpu, threads)?;
@@ -203,6 +202,29 @@ impl Member for Processes {
             self.follow_children();
         }
         Ok(!self.processes.is_empty())
+    }
+
+    fn born(&mut self, parent: i32, pid: i32, tid: i32) -> Result<(), SchedError> {
+        let (standing, cpu, threads) = (self.standing, self.cpu, self.threads() + 1);
+        let own = self.processes.iter_mut().find(|process| process.pid == pid);
+        if let Some(process) = own {
+            process.take_in(tid, &self.elevator, standing, cpu, threads)?;
+        } else if self.with_children && self.pids().any(|pid| pid == parent) {
+            self.follow_children();
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, pid: i32, tid: i32) {
+        let own = self.processes.iter_mut().find(|process| process.pid == pid);
+        if let Some(process) = own {
+            process.forget(tid);
+        }
+    }
+
+    fn refused(&self) -> u64 {
+        let threads: u64 = self.processes.iter().map(|process| process.refused).sum();
+        self.refused + threads
     }
 
     fn threads(&self) -> usize {

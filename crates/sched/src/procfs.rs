@@ -80,6 +80,9 @@ pub fn ancestors() -> Vec<i32> {
 }
 
 /// Whether a process of this user or of root holds a lock on `file`; so it is taken to be if that cannot be found out.
+///
+/// A process that has ended may have left its lock to a child. No scheduler does that, so on the machine itself, where all that live
+/// can be seen, one that cannot is nobody that matters.
 pub(crate) fn is_locked_by_a_peer(file: &fs::File) -> bool {
     let (Ok(found), Ok(locks)) = (file.metadata(), fs::read_to_string("/proc/locks")) else {
         return true;
@@ -93,11 +96,18 @@ pub(crate) fn is_locked_by_a_peer(file: &fs::File) -> bool {
         .filter(|fields| fields.get(5) == Some(&place.as_str()))
         .filter_map(|fields| fields.get(4)?.parse().ok())
         .collect();
-    // The holder may live in a pid namespace from which its number is not seen here.
-    holders.is_empty()
-        || holders
-            .into_iter()
-            .any(|pid| matches!(users(pid), (0, _)) || same_user(pid))
+    let lives = |pid: &i32| fs::metadata(format!("/proc/{pid}")).is_ok();
+    let mut living = holders.into_iter().filter(lives).peekable();
+    // In a pid namespace, the holder may live where its number is not seen here.
+    (living.peek().is_none() && !sees_all_processes())
+        || living.any(|pid| matches!(users(pid), (0, _)) || same_user(pid))
+}
+
+/// Inode of the pid namespace in which the machine has started.
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+fn sees_all_processes() -> bool {
+    fs::metadata("/proc/self/ns/pid").is_ok_and(|found| found.ino() == FIRST_PID_NAMESPACE)
 }
 
 fn same_user(pid: i32) -> bool {

@@ -34,6 +34,8 @@ pub struct Report {
     pub opened: Nanos,
     /// Switches that the trace had no room for.
     pub untraced: u64,
+    /// CPUs that could not be used any more: their tasks were moved to the others.
+    pub lost: Vec<usize>,
     /// The tasks, also those that have ended.
     pub tasks: Vec<TaskReport>,
 }
@@ -51,6 +53,8 @@ pub struct TaskReport {
     pub turns: u64,
     /// Its threads now; 0: it has ended.
     pub threads: usize,
+    /// Threads and children of it that could not be had: other users', or more than [`upshift_elevate::MAX_CAPACITY`].
+    pub refused: u64,
 }
 
 /// Median, 99 of 100, and the longest, ns.

@@ -42,6 +42,21 @@ pub(super) fn finish(args: &SchedArgs, report: &Report, floor: Duration) -> io::
         writeln!(out, "{:#}", value(report, floor))?;
     } else {
         write!(out, "{}\n{}", tasks(report), engine(report, floor))?;
+        for cpu in &report.lost {
+            writeln!(
+                out,
+                "CPU {cpu} could not be used any more (offline, or not allowed): its tasks went to the others"
+            )?;
+        }
+        for task in report.tasks.iter().filter(|task| task.refused > 0) {
+            writeln!(
+                out,
+                "{} threads or children of {} were not scheduled: another user's, or there are more than {} together",
+                task.refused,
+                task.label,
+                upshift_elevate::MAX_CAPACITY
+            )?;
+        }
         if report.untraced > 0 {
             writeln!(out, "the trace had no room for {} events", report.untraced)?;
         }
@@ -106,6 +121,7 @@ fn value(report: &Report, floor: Duration) -> Value {
             "cpu_ns": task.cpu_time,
             "turns": task.turns,
             "threads": task.threads,
+            "refused": task.refused,
         })
     };
     json!({
@@ -158,6 +174,7 @@ mod tests {
             cpu_time: 1_000_000,
             turns: 123_456,
             threads: n,
+            refused: 0,
         };
         Report {
             policy: "rr",

@@ -11,13 +11,12 @@
 //!      └──── fits none, registers, barred by the canary ┘
 //! ```
 //!
-//! What starts later is heard of from the kernel (`events.rs`); everything is looked through at the start, when events were lost, and
+//! What starts later is heard of from the kernel (`upshift_elevate::events`); everything is looked through at the start, when events were lost, and
 //! each [`SWEEP`], because nothing tells that a process was moved to another cgroup.
 //!
 //! One thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or until the first moment at
 //! which a budget can be used up: a process that sleeps costs one read of its CPU time each period.
 
-mod events;
 mod process;
 mod rule;
 
@@ -28,11 +27,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use upshift_elevate::events::{Event, Events, Interest};
 
 use crate::cpu::{AbortOnPanic, Latch};
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
-use events::{Event, Events};
 use process::Process;
 pub use rule::Assign;
 pub(crate) use rule::{FileAssign, Traits};
@@ -87,7 +86,7 @@ impl Assigner {
             messages: Mutex::default(),
             bell: upshift_board::os::doorbell()?,
         });
-        let events = Events::subscribe();
+        let events = Events::subscribe(Interest::All);
         if let Err(error) = &events {
             shared.complain("events", || {
                 format!("the kernel does not tell of new processes ({error}): they are looked for each second. It takes CAP_NET_ADMIN and the machine's network namespace")
@@ -225,8 +224,12 @@ impl Work {
             && let Some(event) = self.events.as_ref().and_then(Events::next)
         {
             match event {
-                Event::Born { process, thread } if process == thread => self.consider(process, now),
-                Event::Born { process, thread } => {
+                Event::Born {
+                    process, thread, ..
+                } if process == thread => self.consider(process, now),
+                Event::Born {
+                    process, thread, ..
+                } => {
                     if let Some(process) = self.processes.get_mut(&process) {
                         process.adopt(thread, &self.shared);
                     }

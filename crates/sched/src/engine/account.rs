@@ -121,6 +121,7 @@ impl<M: Member> Engine<M> {
             share: used(slot) as f64 / all.max(1) as f64,
             turns: slot.turns,
             threads: slot.member.as_ref().map_or(0, Member::threads),
+            refused: slot.member.as_ref().map_or(0, Member::refused),
         };
         Report {
             began: self.began,

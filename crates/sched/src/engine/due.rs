@@ -9,6 +9,9 @@ use crate::policy::Nanos;
 /// A piece begins or ends at the end of a turn that is no farther off than this part of its length.
 const NEAR: Nanos = 4;
 
+/// How often threads are looked at thoroughly, in times between looks; and how much oftener they are looked for after births.
+const THOROUGH: Nanos = 10;
+
 /// Times of CLOCK_MONOTONIC, ns.
 #[derive(Debug)]
 pub(super) struct Due {
@@ -22,9 +25,10 @@ pub(super) struct Due {
     opened: Nanos,
     pieces: u64,
     look: Nanos,
-    looks: u32,
-    /// From one look to the next at most.
+    thorough: Nanos,
+    /// From one look to the next at most, and now.
     follow: Nanos,
+    every: Nanos,
     pub(super) publish: Nanos,
 }
 
@@ -38,8 +42,9 @@ impl Due {
             opened: now,
             pieces: 0,
             look: now + follow,
-            looks: 0,
+            thorough: now + follow * THOROUGH,
             follow,
+            every: follow,
             publish: now,
         }
     }
@@ -87,14 +92,24 @@ impl Due {
     pub(super) fn wants_a_look(&self, now: Nanos) -> bool {
         let next = [self.pick, self.piece].into_iter().flatten().min();
         let before = next.is_some_and(|next| next > self.look);
-        now >= self.look || (before && now + self.follow / 2 >= self.look)
+        now >= self.look || (before && now + self.every / 2 >= self.look)
     }
 
-    /// Notes a look and says the how manieth it is.
-    pub(super) fn looked(&mut self, now: Nanos) -> u32 {
-        self.look = now + self.follow;
-        self.looks = self.looks.wrapping_add(1);
-        self.looks
+    /// Whether the look at `now` is to be a thorough one.
+    pub(super) fn is_thorough(&self, now: Nanos) -> bool {
+        now >= self.thorough
+    }
+
+    /// Notes a look, which has found threads that were `born` or not: who bears one may bear more, and waits for it.
+    pub(super) fn looked(&mut self, now: Nanos, born: bool) {
+        if self.is_thorough(now) {
+            self.thorough = now + self.follow * THOROUGH;
+        }
+        self.every = match born {
+            true => self.follow / THOROUGH,
+            false => (self.every * 2).min(self.follow),
+        };
+        self.look = now + self.every;
     }
 }
 
@@ -138,7 +153,7 @@ mod tests {
             if due.wants_a_look(now) {
                 longest = longest.max(now - looked);
                 looked = now;
-                due.looked(now);
+                due.looked(now, false);
             }
             extra += u64::from(!turned);
             // As late as timers are.
@@ -165,7 +180,24 @@ mod tests {
         due.pick = None;
         assert_eq!(due.next(), 10 * MS);
         assert!(!due.wants_a_look(10 * MS - 1) && due.wants_a_look(10 * MS));
-        assert_eq!(due.looked(10 * MS), 1);
+        due.looked(10 * MS, false);
         assert_eq!(due.next(), 20 * MS);
+    }
+
+    #[test]
+    fn after_a_birth_looks_come_sooner_for_a_while() {
+        let mut due = Due::new(0, None, 16 * MS);
+        due.pick = None;
+        due.looked(16 * MS, true);
+        let mut at = due.next();
+        assert_eq!(at, 16 * MS + 1_600_000);
+        let mut looks = 0;
+        while due.next() - at < 16 * MS {
+            at = due.next();
+            due.looked(at, false);
+            looks += 1;
+        }
+        assert_eq!(looks, 4);
+        assert!(!due.is_thorough(159 * MS) && due.is_thorough(160 * MS));
     }
 }

@@ -23,6 +23,8 @@ struct Sim {
     stolen: fn(Nanos) -> bool,
     /// CPU time of an ordinary thread that always wants every CPU.
     bystander: Option<Nanos>,
+    /// A CPU that is taken away, and when.
+    unplugged: Option<(usize, Nanos)>,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,17 @@ impl SimTask {
 }
 
 impl Sim {
+    fn check(&self, cpu: usize) -> Result<(), SchedError> {
+        let gone = |(number, at)| number == cpu && self.now >= at;
+        match self.unplugged.is_some_and(gone) {
+            true => Err(SchedError::Cpu {
+                cpu,
+                error: std::io::Error::from_raw_os_error(libc::EINVAL),
+            }),
+            false => Ok(()),
+        }
+    }
+
     fn step(&mut self) {
         let now = self.now;
         let cpus: Vec<usize> = self.tasks.iter().map(|task| task.cpu).collect();
@@ -125,7 +138,9 @@ impl Member for SimMember {
         Ok(1)
     }
     fn pin(&mut self, cpu: usize) -> Result<(), SchedError> {
-        self.0.borrow_mut().tasks[self.1].cpu = cpu;
+        let mut sim = self.0.borrow_mut();
+        sim.check(cpu)?;
+        sim.tasks[self.1].cpu = cpu;
         Ok(())
     }
     fn cpu_time(&mut self) -> Nanos {
@@ -133,6 +148,7 @@ impl Member for SimMember {
     }
     fn follow(&mut self, _thorough: bool) -> Result<bool, SchedError> {
         let sim = self.0.borrow();
+        sim.check(sim.tasks[self.1].cpu)?;
         Ok(sim.tasks[self.1].ends.is_none_or(|end| sim.now < end))
     }
     fn wants_cpu(&self) -> bool {
@@ -171,6 +187,7 @@ impl World {
             tasks: (0..tasks).map(task).collect(),
             stolen: |_| false,
             bystander: None,
+            unplugged: None,
         };
         World {
             sim: Rc::new(RefCell::new(sim)),
@@ -232,6 +249,21 @@ fn three_tasks_share_two_cpus() {
     let world = World::new(2, 3, 300 * MS);
     world.run(RoundRobin::new(5 * MS));
     assert_eq!(world.used(), [200, 200, 200]);
+}
+
+#[test]
+fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_others() {
+    for lost in [0, 1] {
+        let world = World::new(2, 4, 1000 * MS);
+        world.sim.borrow_mut().unplugged = Some((lost, 100 * MS));
+        let report = world.run(RoundRobin::new(5 * MS));
+        assert_eq!(report.lost, [lost]);
+        let used = world.used();
+        assert!(
+            used.iter().all(|used| (265..285).contains(used)),
+            "{used:?}"
+        );
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::error::SchedError;
 use crate::member::Standing;
 use crate::policy::Nanos;
 use crate::procfs;
-use crate::watch::{self, Watch};
+use crate::watch::{self, Watch, Watched};
 
 /// How often a call that was interrupted is made again.
 const RETRIES: usize = 16;
@@ -21,20 +21,34 @@ const RETRIES: usize = 16;
 /// Passes over the threads of a process that is forking off new ones all the time.
 const PASSES: usize = 8;
 
-/// Links of a directory without threads.
-const LINKS: u64 = 2;
-
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: i32,
     pidfd: OwnedFd,
     /// `/proc/PID/task`, locked: nobody else schedules the process.
     tasks: File,
-    /// Its link count when its threads were read, which is [`LINKS`] and their number; 0: they are to be read again.
+    /// Its link count when its threads were read, which is their number and two; 0: they are to be read again.
     links: u64,
     guards: Vec<Elevated>,
+    /// Threads that could not be had when they were looked at last.
+    pub(super) refused: u64,
+    /// There was no room for a thread: none is tried, which takes long, until they are read again.
+    full: bool,
     /// CPU time seen last, ns.
     pub(super) cpu_time: Nanos,
+    _watched: Watched,
+}
+
+/// What became of taking a thread in.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+enum Taken {
+    /// It belongs to the task, or has ended.
+    Yes,
+    /// It is another user's, or has put itself above all.
+    No,
+    /// There is no room, for it or any other.
+    Full,
 }
 
 impl Process {
@@ -66,7 +80,11 @@ impl Process {
             tasks,
             links: 0,
             guards: Vec::new(),
+            refused: 0,
+            full: false,
             cpu_time: 0,
+            // Before its threads are read, so that none is missed.
+            _watched: watch.listen(pid),
         };
         let elevate = |tid: i32| match parent {
             Some(parent) => elevator.elevate_born(tid, floor(standing), parent),
@@ -116,68 +134,104 @@ impl Process {
         watch::has_ended(self.pidfd.as_fd())
     }
 
-    /// Whether the number of threads has changed. One system call.
+    /// Whether the number of threads has changed, and there was room for all so far. One system call.
     pub(super) fn has_changed(&self) -> bool {
-        self.tasks
-            .metadata()
-            .map_or(true, |found| found.nlink() != self.links)
+        !self.full
+            && self
+                .tasks
+                .metadata()
+                .map_or(true, |found| found.nlink() != self.links)
     }
 
-    /// Whether a thread is missing that was there when the threads were read.
-    pub(super) fn misses_some(&self) -> bool {
-        self.links != self.guards.len() as u64 + LINKS
-    }
-
-    /// Elevates threads that were born, forgets those that have ended. Returns how many could not be had.
+    /// Elevates threads that were born, forgets those that have ended.
     pub(super) fn adopt(
         &mut self,
         elevator: &Elevator,
         standing: Standing,
         cpu: Option<usize>,
         threads: usize,
-    ) -> Result<u64, SchedError> {
-        let mut refused = 0;
+    ) -> Result<(), SchedError> {
         for _ in 0..PASSES {
             self.links = self.tasks.metadata().map_or(0, |found| found.nlink());
             let Ok(tids) = procfs::threads(self.pid) else {
-                return Ok(refused);
+                return Ok(());
             };
             let tids: HashSet<i32> = tids.into_iter().collect();
             self.guards.retain(|guard| tids.contains(&guard.tid()));
             let known: HashSet<i32> = self.tids().collect();
-            refused = 0;
-            let born = tids.iter().filter(|tid| !known.contains(tid));
-            let all = born.clone().count() as u64;
-            for (done, &tid) in born.enumerate() {
-                let elevated = match self.first() {
-                    Some(like) => elevator.elevate_born(tid, floor(standing), like),
-                    None => elevator.elevate(tid, floor(standing)),
-                };
-                let guard = match elevated {
-                    Ok(guard) => guard,
-                    Err(ElevateError::NoSuchThread(_)) => continue,
+            let born: Vec<i32> = tids.difference(&known).copied().collect();
+            (self.refused, self.full) = (0, false);
+            for (done, &tid) in born.iter().enumerate() {
+                match self.take_in_new(tid, elevator, standing, cpu, threads)? {
+                    Taken::Yes => {}
+                    Taken::No => self.refused += 1,
                     // The others would not fit either, and trying takes long.
-                    Err(ElevateError::TableFull { .. }) => return Ok(all - done as u64),
-                    Err(_) => {
-                        refused += 1;
-                        continue;
+                    Taken::Full => {
+                        self.full = true;
+                        self.refused += (born.len() - done) as u64;
+                        return Ok(());
                     }
-                };
-                let pinned = cpu.map_or(Ok(true), |cpu| self.pin_one(&guard, cpu))?;
-                if !pinned {
-                    continue;
-                }
-                match put(&guard, standing, threads) {
-                    Ok(()) => self.guards.push(guard),
-                    Err(error) if is_gone(&error) => {}
-                    Err(error) => return Err(self.failed(error)),
                 }
             }
             if !self.has_changed() {
                 break;
             }
         }
-        Ok(refused)
+        Ok(())
+    }
+
+    /// Elevates a thread that was born.
+    pub(super) fn take_in(
+        &mut self,
+        tid: i32,
+        elevator: &Elevator,
+        standing: Standing,
+        cpu: Option<usize>,
+        threads: usize,
+    ) -> Result<(), SchedError> {
+        if self.full || self.guards.iter().any(|guard| guard.tid() == tid) {
+            return Ok(());
+        }
+        // What there was no room for is counted when the threads are read.
+        let taken = self.take_in_new(tid, elevator, standing, cpu, threads)?;
+        self.full = taken == Taken::Full;
+        Ok(())
+    }
+
+    /// A thread has ended.
+    pub(super) fn forget(&mut self, tid: i32) {
+        self.guards.retain(|guard| guard.tid() != tid);
+    }
+
+    fn take_in_new(
+        &mut self,
+        tid: i32,
+        elevator: &Elevator,
+        standing: Standing,
+        cpu: Option<usize>,
+        threads: usize,
+    ) -> Result<Taken, SchedError> {
+        let elevated = match self.first() {
+            Some(like) => elevator.elevate_born(tid, floor(standing), like),
+            None => elevator.elevate(tid, floor(standing)),
+        };
+        let guard = match elevated {
+            Ok(guard) => guard,
+            Err(ElevateError::NoSuchThread(_)) => return Ok(Taken::Yes),
+            Err(ElevateError::TableFull { .. }) => return Ok(Taken::Full),
+            Err(_) => return Ok(Taken::No),
+        };
+        // Recorded, which fixes the thread: now it is still of this process, or its number has come to mean another's.
+        let listed = std::path::Path::new("/proc").join(format!("{}/task/{tid}", self.pid));
+        if !listed.exists() || !cpu.map_or(Ok(true), |cpu| self.pin_one(&guard, cpu))? {
+            return Ok(Taken::Yes);
+        }
+        match put(&guard, standing, threads) {
+            Ok(()) => self.guards.push(guard),
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(self.failed(error)),
+        }
+        Ok(Taken::Yes)
     }
 
     /// Puts all threads at `standing`; the task has so many `threads`. Returns the number of system calls.

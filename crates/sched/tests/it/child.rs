@@ -49,7 +49,10 @@ fn plays_a_role() {
         }
         "escape" => escape(),
         "crowd" => crowd(),
-        "lock" => lock(),
+        "lock" => lock(false),
+        "lock and leave" => lock(true),
+        "swap a thread" => swap(),
+        "serve by threads" => serve_by_threads(),
         "schedule" => schedule(),
         other => panic!("no role {other}"),
     }
@@ -143,8 +146,34 @@ fn crowd() {
     std::thread::sleep(LIFE);
 }
 
-/// Becomes an ordinary user, and locks what a scheduler of the process `PIDS` would lock.
-fn lock() {
+/// A thread that has long been scheduled ends and starts another one in its place, within a look; says its number.
+fn swap() {
+    wait_until_scheduled();
+    let (tell, told) = std::sync::mpsc::channel();
+    let first = std::thread::spawn(move || {
+        tell.send(upshift_elevate::current_tid()).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        std::thread::spawn(|| std::thread::sleep(LIFE));
+    });
+    let tid = told.recv().unwrap();
+    first.join().unwrap();
+    println!("swapped {tid}");
+    say("");
+    std::thread::sleep(LIFE);
+}
+
+/// A thread for each piece of work, one after the other, as a server with a thread per request.
+fn serve_by_threads() {
+    let end = Instant::now() + LIFE;
+    while Instant::now() < end {
+        let work = std::thread::spawn(|| spin(Duration::from_micros(500)));
+        work.join().unwrap();
+    }
+}
+
+/// Becomes an ordinary user, and locks what a scheduler of the process `PIDS` would lock. `leaves`: the lock is a child's then, and the
+/// process that took it is no more.
+fn lock(leaves: bool) {
     // SAFETY: plain calls; the library makes them for every thread.
     let failed = unsafe {
         libc::setresgid(64_001, 64_001, 64_001) | libc::setresuid(64_001, 64_001, 64_001)
@@ -153,7 +182,20 @@ fn lock() {
     let pid = std::env::var("PIDS").unwrap();
     let tasks = std::fs::File::open(format!("/proc/{pid}/task")).unwrap();
     tasks.try_lock().unwrap();
-    say("locked");
+    if leaves {
+        // SAFETY: the child only sleeps.
+        let pid = unsafe { libc::fork() };
+        if pid != 0 {
+            println!("heir {pid}");
+            say("locked");
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) };
+        }
+        // SAFETY: as above.
+        unsafe { libc::alarm(LIFE.as_secs() as u32) };
+    } else {
+        say("locked");
+    }
     std::thread::sleep(LIFE);
 }
 

@@ -14,19 +14,24 @@ const KILLS: u64 = 100;
 #[test]
 fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
     let Some(_turn) = turn() else { return };
-    let spinners = [Process::start("spin"), Process::start("spin")];
-    let pids = spinners.each_ref().map(Process::pid);
-    let before = pids.map(standing);
-    let words = format!("{} {}", pids[0], pids[1]);
     let began = Instant::now();
-    let mut took = Vec::new();
+    let (mut took, mut elevated) = (Vec::new(), 0);
+    let mut spinners = Vec::new();
     for round in 0..KILLS {
+        // They do not live for ever.
+        if round % 20 == 0 {
+            spinners = vec![Process::start("spin"), Process::start("spin")];
+        }
+        let pids = [spinners[0].pid(), spinners[1].pid()];
+        let before = pids.map(standing);
+        let words = format!("{} {}", pids[0], pids[1]);
         // Half are killed while they begin, the others while they schedule.
         let mut scheduler = Process::start_with("schedule", &words);
         if round % 2 == 0 {
             scheduler.wait_for("scheduling");
         }
         std::thread::sleep(Duration::from_micros(round * 7919 % 13_000));
+        elevated += u64::from(pids.iter().any(|&pid| !elevated_threads(pid).is_empty()));
         scheduler.child.kill().unwrap();
         let dead = Instant::now();
         until("everything is as it was", PATIENCE, || {
@@ -34,19 +39,16 @@ fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
         });
         took.push(dead.elapsed());
         let _ = scheduler.child.wait();
-        // The spinners do not live for ever.
-        if began.elapsed() > Duration::from_secs(60) {
-            break;
-        }
     }
     took.sort_unstable();
-    let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
-    let kills = took.len();
+    let (most, longest) = (took[took.len() * 98 / 100], took[took.len() - 1]);
     println!(
-        "{kills} kills in {:?}, longest until all was as before {longest:?}",
+        "{KILLS} kills in {:?}, {elevated} of them while somebody was elevated; longest until all was as before {longest:?}, 98 % {most:?}",
         began.elapsed()
     );
-    assert!(median < Duration::from_secs(1), "{median:?}");
+    // On every one, within the patience of `until`; within what is promised but where the machine itself stood still.
+    assert!(most < Duration::from_secs(1), "{most:?}");
+    assert!(elevated * 10 > KILLS, "{elevated}");
 }
 
 #[test]
