@@ -10,8 +10,10 @@
 //! # What others may wait for
 //!
 //! A suspended poll may hold a lock. While a poll is blocked, or one has run for [`KEPT`] and may be spinning, each suspended one gets a
-//! turn of [`TURN`] within [`KEPT`] times their number, whatever else is ready. And if the current thread is stuck in the middle of
-//! a use of its permit (it allocates, and the allocator's lock is held), suspended threads run without theirs.
+//! turn of [`TURN`] within [`KEPT`] times their number, whatever else is ready. What waits for it may not show: a thread that is not the
+//! vCPU's, or a coroutine that tries again and again in short polls; so there are turns also while nothing shows, [`SELDOM`] times as far
+//! apart. And if the current thread gets on with nothing outside of a poll (it allocates, and the allocator's lock is held; it is starting,
+//! and has no permit yet), suspended threads run without theirs.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -30,6 +32,8 @@ use crate::clock;
 pub(super) const KEPT: u64 = 2_000_000;
 /// How long it then runs: a tenth.
 pub(super) const TURN: u64 = KEPT / 10;
+/// Turns are so many times as far apart while nothing shows that a suspended poll is waited for: a hundredth of the time.
+const SELDOM: u64 = 10;
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
 pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_nanos(KEPT);
 /// Suspending may take one part in so many of the time.
@@ -92,8 +96,8 @@ struct Watcher<'a> {
     vcpu: &'a Preemptible,
     suspending: Account,
     looking: Account,
-    /// When the next turn of a suspended poll may begin, ns.
-    next_turn: u64,
+    /// When the last turn of a suspended poll was given, ns.
+    turned_at: u64,
     /// The thread that had the last one.
     last_turn: usize,
     /// A poll, or none, and the vCPU's clock when a use of a permit was found under way, and when that was.
@@ -107,7 +111,7 @@ impl<'a> Watcher<'a> {
             vcpu,
             suspending: Account::new(SUSPENDING, WINDOW, now),
             looking: Account::new(LOOKING, WINDOW, now),
-            next_turn: 0,
+            turned_at: now,
             last_turn: FIRST,
             stuck: None,
         }
@@ -164,11 +168,12 @@ impl<'a> Watcher<'a> {
         &self.vcpu.threads[self.vcpu.current.load(Acquire)]
     }
 
-    /// Is the current thread in the middle of a use of its permit, while something is suspended?
+    /// Is the current thread in the middle of something that is no poll, or about to take the vCPU, while something is suspended?
     fn may_be_stuck(&self) -> bool {
         let vcpu = self.vcpu;
+        let current = self.current();
         vcpu.suspended.load(Acquire) != 0
-            && self.current().permit.in_use()
+            && (current.began.load(Relaxed) == 0 || current.permit.in_use())
             && !vcpu.worker().executor.is_parked()
     }
 
@@ -229,8 +234,7 @@ impl<'a> Watcher<'a> {
         }
         let ran = thread.has_run(clock::ticks());
         let depended_on = vcpu.blocked.load(Acquire) != 0 || ran.stretch >= KEPT;
-        if depended_on && let Some(turn) = self.due_turn(now) {
-            vcpu.turn.store(turn, SeqCst);
+        if self.gives_turn(depended_on, now) && depended_on {
             return self.stop(id, Place::Head, false, now);
         }
         let waiting = worker.executor.bitmap() | self.hidden(now);
@@ -305,11 +309,7 @@ impl<'a> Watcher<'a> {
 
     /// The current thread looks after itself; but a turn may be due, or it may be stuck.
     fn between_polls(&mut self, now: u64) -> Next {
-        if self.vcpu.blocked.load(Acquire) != 0
-            && let Some(turn) = self.due_turn(now)
-        {
-            self.vcpu.turn.store(turn, SeqCst);
-        }
+        self.gives_turn(self.vcpu.blocked.load(Acquire) != 0, now);
         if self.may_be_stuck() {
             if self.is_stuck((self.vcpu.current.load(Acquire), 0), now) {
                 self.loosen(true);
@@ -319,24 +319,29 @@ impl<'a> Watcher<'a> {
         Next::Rest
     }
 
-    /// The thread whose suspended poll is to have a turn now.
-    fn due_turn(&mut self, now: u64) -> Option<usize> {
+    /// Gives a suspended poll the next turn, if that is due.
+    fn gives_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let vcpu = self.vcpu;
-        if now < self.next_turn || vcpu.suspended.load(Acquire) == 0 {
-            return None;
+        let apart = if depended_on { KEPT } else { SELDOM * KEPT };
+        if now.saturating_sub(self.turned_at) < apart || vcpu.suspended.load(Acquire) == 0 {
+            return false;
         }
         let roles = vcpu.roles();
         let last = self.last_turn;
         let is_due = |&number: &usize| {
-            now.saturating_sub(vcpu.threads[number].since.load(Relaxed)) >= KEPT / 2
+            now.saturating_sub(vcpu.threads[number].since.load(Relaxed)) >= apart / 2
         };
-        let next = roles
+        let Some(next) = roles
             .of(Role::Suspended)
             .filter(is_due)
-            .min_by_key(|&number| (number <= last, number))?;
-        self.next_turn = now + KEPT;
+            .min_by_key(|&number| (number <= last, number))
+        else {
+            return false;
+        };
+        self.turned_at = now;
         self.last_turn = next;
-        Some(next)
+        vcpu.turn.store(next, SeqCst);
+        true
     }
 
     /// Stops the poll that is under way.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use upshift::{Level, time};
 
@@ -80,6 +80,36 @@ fn a_holder_behind_an_endless_loop_goes_on() {
         stop.store(true, Ordering::Relaxed);
         assert!(endless.await.unwrap(), "the holder had to wait for it");
         holder.await.unwrap();
+    });
+}
+
+/// Each of its polls is short: nothing shows that it depends on the holder.
+#[test]
+fn the_holder_of_what_an_urgent_coroutine_tries_again_and_again_goes_on() {
+    let Some(runtime) = runtime() else { return };
+    let mutex = Arc::new(Mutex::new(()));
+    runtime.block_on(async {
+        for _ in 0..5 {
+            let (lock, taken) = (mutex.clone(), Arc::new(AtomicBool::new(false)));
+            let set = taken.clone();
+            let hold = async move {
+                let _guard = lock.lock().unwrap();
+                set.store(true, Ordering::Relaxed);
+                burn(Duration::from_millis(2));
+            };
+            let holder = upshift::spawn(hold, Level::at::<40>());
+            crate::reached(&taken).await;
+            let lock = mutex.clone();
+            let tries = async move {
+                let began = Instant::now();
+                while lock.try_lock().is_err() {
+                    assert!(began.elapsed() < crate::LIMIT, "the holder stands still");
+                    upshift::yield_now().await;
+                }
+            };
+            upshift::spawn(tries, Level::at::<5>()).await.unwrap();
+            holder.await.unwrap();
+        }
     });
 }
 

@@ -1,131 +1,22 @@
 //! Everyday crates between coroutines of different levels, on preemptible vCPUs: whatever a poll does, every party gets on.
-//!
-//! Each combination runs for [`seconds`]: half a second, or `UPSHIFT_TORTURE_SECONDS` (`cargo xtask soak` takes 60). A party that stands
-//! still for [`STILL`] fails it.
+
+mod parties;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::Future;
 use std::hint::black_box;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
+use parties::{LAZY, MIDDLE, URGENT, breath, burn, micros, torture};
+use upshift::Level;
 use upshift::sync::Notify;
-use upshift::{Level, Preemption, Runtime, time};
-
-/// A party that has not got on for so long hangs. Beside others that use the whole machine some take their time.
-const STILL: Duration = Duration::from_secs(10);
-
-fn seconds() -> Duration {
-    let given = std::env::var("UPSHIFT_TORTURE_SECONDS").ok();
-    let seconds = given.and_then(|text| text.parse().ok()).unwrap_or(0.5);
-    Duration::from_secs_f64(seconds)
-}
-
-/// One combination at a time: they all want the first CPU.
-static MACHINE: Mutex<()> = Mutex::new(());
-
-const URGENT: Level = Level::at::<2>();
-const MIDDLE: Level = Level::at::<20>();
-const LAZY: Level = Level::at::<40>();
-
-/// How far the parties of a combination have come.
-#[derive(Default)]
-struct Parties {
-    steps: Vec<Arc<AtomicU64>>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Parties {
-    /// A party: a coroutine that does a step again and again, and waits for what `pause` makes in between.
-    fn party<P: Future<Output = ()> + Send>(
-        &mut self,
-        runtime: &Runtime,
-        level: Level,
-        mut step: impl FnMut() + Send + 'static,
-        mut pause: impl FnMut() -> P + Send + 'static,
-    ) {
-        let (steps, stop) = (Arc::new(AtomicU64::new(0)), self.stop.clone());
-        self.steps.push(steps.clone());
-        let party = async move {
-            while !stop.load(Ordering::Relaxed) {
-                step();
-                steps.fetch_add(1, Ordering::Relaxed);
-                pause().await;
-            }
-        };
-        runtime.handle().spawn(party, level).unwrap().detach();
-    }
-}
-
-async fn breath() {
-    time::sleep(Duration::from_micros(97)).await;
-}
 
 async fn turn() {
     upshift::yield_if_needed().await;
-}
-
-fn burn(time: Duration) {
-    let began = Instant::now();
-    while began.elapsed() < time {
-        std::hint::spin_loop();
-    }
-}
-
-fn micros(n: u64) -> Duration {
-    Duration::from_micros(n)
-}
-
-/// Runs what `start` starts, on one vCPU and on two.
-fn torture(start: impl Fn(&Runtime, &mut Parties)) {
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    for vcpus in [1, 2] {
-        let builder = Runtime::builder()
-            .vcpus(vcpus)
-            .preemption(Preemption::Required);
-        let runtime = match builder.build() {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                let _ = writeln!(std::io::stderr(), "skipped: {error}");
-                return;
-            }
-        };
-        let mut parties = Parties::default();
-        start(&runtime, &mut parties);
-        let (steps, handle) = (parties.steps.clone(), runtime.handle());
-        // Outside of the runtime: it must not depend on what it watches.
-        let monitor = thread::spawn(move || {
-            let began = Instant::now();
-            let mut seen: Vec<_> = steps.iter().map(|_| (0, Instant::now())).collect();
-            while began.elapsed() < seconds() || seen.iter().any(|(count, _)| *count == 0) {
-                thread::sleep(Duration::from_millis(20));
-                for (number, (party, (count, when))) in steps.iter().zip(&mut seen).enumerate() {
-                    let now = party.load(Ordering::Relaxed);
-                    if now != *count {
-                        (*count, *when) = (now, Instant::now());
-                    } else if when.elapsed() > STILL {
-                        let stats = handle.preemption_stats();
-                        eprintln!(
-                            "party {number} stands still after {now} steps; {vcpus} vCPUs; {stats:?}"
-                        );
-                        std::process::abort();
-                    }
-                }
-            }
-        });
-        runtime.block_on(async {
-            while !monitor.is_finished() {
-                time::sleep(Duration::from_millis(5)).await;
-            }
-        });
-        parties.stop.store(true, Ordering::Relaxed);
-        monitor.join().unwrap();
-    }
 }
 
 #[test]
@@ -161,6 +52,21 @@ fn a_std_mutex_with_a_wake_under_it() {
                 async move { bell.notified().await }
             },
         );
+    });
+}
+
+#[test]
+fn a_std_mutex_that_a_thread_beside_the_runtime_waits_for() {
+    torture(|runtime, parties| {
+        let lock = Arc::new(Mutex::new(0u64));
+        let l = lock.clone();
+        let hold = move || {
+            let mut held = l.lock().unwrap();
+            burn(micros(300));
+            *held += 1;
+        };
+        parties.party(runtime, LAZY, hold, breath);
+        parties.outsider(runtime, move || *lock.lock().unwrap() += 1);
     });
 }
 
@@ -387,31 +293,19 @@ thread_local! {
 
 #[test]
 fn thread_locals_and_the_allocator() {
-    if std::env::var_os("UPSHIFT_SANITIZED").is_some() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: the sanitizer's allocator spins"
-        );
-        return;
-    }
     torture(|runtime, parties| {
         for level in [LAZY, LAZY, MIDDLE, URGENT] {
             let mut count = 0u64;
-            parties.party(
-                runtime,
-                level,
-                move || {
-                    for _ in 0..200 {
-                        count += 1;
-                        // Borrowed only while no other poll can run on this thread: a poll keeps its thread.
-                        LOCAL.with_borrow_mut(|map| {
-                            map.insert(count % 500, format!("{count:>200}"));
-                        });
-                        black_box(vec![0u8; 100 + (count % 9_000) as usize]);
-                    }
-                },
-                breath,
-            );
+            parties.resting_party(runtime, level, move || {
+                for _ in 0..200 {
+                    count += 1;
+                    // Borrowed only while no other poll can run on this thread: a poll keeps its thread.
+                    LOCAL.with_borrow_mut(|map| {
+                        map.insert(count % 500, format!("{count:>200}"));
+                    });
+                    black_box(vec![0u8; 100 + (count % 9_000) as usize]);
+                }
+            });
         }
     });
 }

@@ -1,0 +1,129 @@
+//! An allocator whose lock spins, and never sleeps, as the sanitizers' do: a suspended poll that holds it gets on, whoever spins for it: another
+//! poll, the runtime in the middle of something, another vCPU, or a thread that is not the runtime's.
+
+mod parties;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::{Duration, Instant};
+
+use parties::{LAZY, MIDDLE, Parties, URGENT, breath, burn, torture};
+use upshift::{Runtime, sync, time};
+
+/// See the module.
+struct Spinning {
+    held: AtomicBool,
+    count: AtomicU32,
+}
+
+#[global_allocator]
+static ALLOCATOR: Spinning = Spinning {
+    held: AtomicBool::new(false),
+    count: AtomicU32::new(0),
+};
+
+/// A lock that is not to be had for so long never will be.
+const NEVER: Duration = Duration::from_secs(20);
+
+impl Spinning {
+    fn with<R>(&self, f: impl FnOnce() -> R) -> R {
+        if self.held.swap(true, Acquire) {
+            self.spin();
+        }
+        // Now and then it takes its time, in which it may be suspended.
+        if self.count.fetch_add(1, Relaxed).is_multiple_of(64) {
+            burn(Duration::from_micros(150));
+        }
+        let result = f();
+        self.held.store(false, Release);
+        result
+    }
+
+    fn spin(&self) {
+        let began = Instant::now();
+        while self.held.swap(true, Acquire) {
+            std::hint::spin_loop();
+            if began.elapsed() > NEVER {
+                // Neither message nor panic may allocate.
+                let text = b"a thread spins for the allocator's lock for ever\n";
+                // SAFETY: a pointer to so many bytes.
+                unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+                std::process::abort();
+            }
+        }
+    }
+}
+
+// SAFETY: the system's allocator does it.
+unsafe impl GlobalAlloc for Spinning {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        self.with(|| unsafe { System.alloc(layout) })
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        self.with(|| unsafe { System.dealloc(pointer, layout) });
+    }
+}
+
+/// Parties of all levels that allocate in their polls.
+fn allocating(runtime: &Runtime, parties: &mut Parties) {
+    for level in [LAZY, LAZY, MIDDLE, URGENT] {
+        let mut count = 0;
+        parties.resting_party(runtime, level, move || {
+            for _ in 0..50 {
+                count += 1;
+                black_box(vec![0u8; 100 + count % 9_000]);
+            }
+        });
+    }
+}
+
+#[test]
+fn polls_that_spin_for_the_allocator() {
+    torture(allocating);
+}
+
+/// The runtime allocates when it spawns, and when it starts threads and operations.
+#[test]
+fn the_runtime_spins_for_the_allocator() {
+    torture(|runtime, parties| {
+        allocating(runtime, parties);
+        for level in [MIDDLE, URGENT] {
+            let handle = runtime.handle();
+            parties.party(
+                runtime,
+                level,
+                || (),
+                move || {
+                    let handle = handle.clone();
+                    async move {
+                        let (sender, receiver) = sync::oneshot::channel();
+                        let sends = async move {
+                            time::sleep(Duration::from_micros(50)).await;
+                            let _ = sender.send(vec![1; 100]);
+                        };
+                        let child = handle.spawn(sends, level);
+                        let _ = receiver.await;
+                        drop(child);
+                        breath().await;
+                    }
+                },
+            );
+        }
+    });
+}
+
+/// A thread that is not the runtime's spins for the lock, and an urgent coroutine waits for that thread, in polls that are all short.
+#[test]
+fn a_thread_beside_the_runtime_spins_for_the_allocator() {
+    torture(|runtime, parties| {
+        allocating(runtime, parties);
+        parties.outsider(runtime, || {
+            black_box(vec![0u8; 500]);
+        });
+    });
+}
