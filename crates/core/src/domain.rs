@@ -12,7 +12,7 @@ use core::future::Future;
 use core::marker::PhantomData;
 use core::panic::Location;
 use core::ptr::{NonNull, null_mut};
-use core::task::Waker;
+use core::task::{RawWakerVTable, Waker};
 
 mod executor;
 mod inner;
@@ -52,6 +52,12 @@ impl<H: Host> Domain<H> {
     #[must_use]
     pub fn is_own_waker(waker: &Waker) -> bool {
         waker::slot_of::<H>(waker).is_some()
+    }
+
+    /// The table that the wakers of all coroutines of such domains have: see [`is_own_waker`](Self::is_own_waker).
+    #[must_use]
+    pub fn waker_table() -> &'static RawWakerVTable {
+        waker::table::<H>()
     }
 
     /// The host it was made with.

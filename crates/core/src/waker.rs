@@ -22,19 +22,25 @@ impl<H: Host> Vtable<H> {
         RawWakerVTable::new(clone::<H>, wake::<H>, wake_by_ref::<H>, drop_waker::<H>);
 }
 
+/// The table of all wakers of coroutines.
+#[inline]
+pub(crate) fn table<H: Host>() -> &'static RawWakerVTable {
+    const { &Vtable::<H>::TABLE }
+}
+
 /// The waker of a coroutine, without a reference of its own.
 ///
 /// # Safety
 /// The caller holds a reference for as long as the result is used.
 pub(crate) unsafe fn borrowed<H: Host>(slot: NonNull<Slot<H>>) -> ManuallyDrop<Waker> {
-    let raw = RawWaker::new(slot.as_ptr().cast(), const { &Vtable::<H>::TABLE });
+    let raw = RawWaker::new(slot.as_ptr().cast(), table::<H>());
     // SAFETY: the vtable below keeps the contract; the reference is the caller's.
     ManuallyDrop::new(unsafe { Waker::from_raw(raw) })
 }
 
 /// The slot behind a waker that [`borrowed`] made.
 pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
-    core::ptr::eq(waker.vtable(), const { &Vtable::<H>::TABLE })
+    core::ptr::eq(waker.vtable(), table::<H>())
         .then(|| NonNull::new(waker.data().cast_mut().cast()))
         .flatten()
 }
@@ -87,7 +93,7 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
 unsafe fn clone<H: Host>(data: *const ()) -> RawWaker {
     // SAFETY: the waker that is being cloned holds a reference.
     unsafe { &*data.cast::<Slot<H>>() }.word.retain();
-    RawWaker::new(data, const { &Vtable::<H>::TABLE })
+    RawWaker::new(data, table::<H>())
 }
 
 unsafe fn wake<H: Host>(data: *const ()) {

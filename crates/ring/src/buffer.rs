@@ -1,7 +1,8 @@
 //! Owned buffers that operations can carry.
 //!
 //! A buffer moves into the operation and comes back with the result. While the operation is in flight the buffer stays where
-//! it is, inside the operation, so even inline arrays will do.
+//! it is, inside the operation, so even inline arrays will do. It may be dropped by whatever thread serves the ring, if its handle
+//! goes first; so it is `Send`.
 
 use crate::recv::RecvBuf;
 use std::ops::Range;
@@ -13,7 +14,10 @@ use std::sync::Arc;
 ///
 /// While `self` is neither moved nor changed, [`io_ptr`](Self::io_ptr) returns the same pointer, good for reading
 /// [`io_len`](Self::io_len) initialised bytes from any thread.
-pub unsafe trait IoBuf: 'static {
+pub unsafe trait IoBuf: Send + 'static {
+    /// May dropping it run code of users? See [`Operation::FOREIGN`](crate::Operation::FOREIGN).
+    const FOREIGN: bool = true;
+
     /// The first byte.
     fn io_ptr(&self) -> *const u8;
 
@@ -53,7 +57,10 @@ pub unsafe trait IoBuf: 'static {
 ///
 /// While `self` is not moved, [`io_mut_ptr`](Self::io_mut_ptr) returns the same pointer, good for writing
 /// [`io_capacity`](Self::io_capacity) bytes from any thread.
-pub unsafe trait IoBufMut: 'static {
+pub unsafe trait IoBufMut: Send + 'static {
+    /// May dropping it run code of users? See [`Operation::FOREIGN`](crate::Operation::FOREIGN).
+    const FOREIGN: bool = true;
+
     /// The first byte.
     fn io_mut_ptr(&mut self) -> *mut u8;
 
@@ -70,6 +77,8 @@ pub unsafe trait IoBufMut: 'static {
 
 // SAFETY: the heap memory of a vector stays where it is.
 unsafe impl IoBuf for Vec<u8> {
+    const FOREIGN: bool = false;
+
     fn io_ptr(&self) -> *const u8 {
         self.as_ptr()
     }
@@ -80,6 +89,8 @@ unsafe impl IoBuf for Vec<u8> {
 
 // SAFETY: as above, up to the capacity.
 unsafe impl IoBufMut for Vec<u8> {
+    const FOREIGN: bool = false;
+
     fn io_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()
     }
@@ -94,6 +105,8 @@ unsafe impl IoBufMut for Vec<u8> {
 
 // SAFETY: the heap memory of a box stays where it is.
 unsafe impl IoBufMut for Box<[u8]> {
+    const FOREIGN: bool = false;
+
     fn io_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()
     }
@@ -107,6 +120,8 @@ macro_rules! bytes {
     ($($type:ty),*) => { $(
         // SAFETY: immutable bytes that stay where they are while the owner does.
         unsafe impl IoBuf for $type {
+            const FOREIGN: bool = false;
+
             fn io_ptr(&self) -> *const u8 {
                 self.as_ptr()
             }
@@ -128,6 +143,8 @@ bytes!(
 
 // SAFETY: inline bytes; operations do not move while in flight.
 unsafe impl<const N: usize> IoBuf for [u8; N] {
+    const FOREIGN: bool = false;
+
     fn io_ptr(&self) -> *const u8 {
         self.as_ptr()
     }
@@ -138,6 +155,8 @@ unsafe impl<const N: usize> IoBuf for [u8; N] {
 
 // SAFETY: as above.
 unsafe impl<const N: usize> IoBufMut for [u8; N] {
+    const FOREIGN: bool = false;
+
     fn io_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()
     }
@@ -164,6 +183,8 @@ impl<B> Slice<B> {
 
 // SAFETY: a part of memory that `B` vouches for.
 unsafe impl<B: IoBuf> IoBuf for Slice<B> {
+    const FOREIGN: bool = B::FOREIGN;
+
     fn io_ptr(&self) -> *const u8 {
         // SAFETY: `start` is within the initialised bytes.
         unsafe { self.buffer.io_ptr().add(self.start) }

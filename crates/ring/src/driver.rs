@@ -1,12 +1,12 @@
 //! The owner's half of the ring: slots, queues, completions. Everything here runs on the thread of the ring.
 //!
-//! Re-entrancy: wakers and destructors of operations are foreign code and may call back into the ring. So state is in cells,
-//! no borrow lives across foreign code, and every function finishes its own bookkeeping before it runs any.
+//! Re-entrancy: wakers and destructors of operations are foreign code and may call back into the ring (`foreign.rs`). So state is in
+//! cells, no borrow lives across foreign code, and every function finishes its own bookkeeping before it runs any.
 //! How entries are handed over and completions fetched is in `turn.rs`, what streams do with theirs in `stream.rs`.
 
 use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
-use crate::deferred::{Deferred, quietly};
+use crate::foreign::Kept;
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pool::Pools;
@@ -64,10 +64,8 @@ pub(crate) struct Driver {
     /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
-    /// Foreign code waits: the thread at work stands in for the owner.
-    pub(crate) standing_in: Cell<bool>,
-    /// What waits for it.
-    pub(crate) deferred: Deferred,
+    /// Code of users that waits to be run.
+    pub(crate) foreign: Kept,
     pub(crate) watching: Cell<bool>,
     pub(crate) fetch_limit: usize,
     pub(crate) recv_window: u32,
@@ -98,8 +96,7 @@ impl Driver {
             flying: Flights::new(),
             handles: Cell::new(1),
             closing: Cell::new(false),
-            standing_in: Cell::new(false),
-            deferred: Deferred::default(),
+            foreign: Kept::new(),
             watching: Cell::new(false),
             fetch_limit: crate::turn::fetch_limit(config.buffers),
             recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),
@@ -208,15 +205,6 @@ impl Driver {
         }
     }
 
-    /// Completes the operation of a slot into nothing, and frees the slot.
-    pub(crate) fn dispose(&self, slot: &Slot) {
-        slot.place.set(Place::Done);
-        let dispose = slot.table.get().dispose;
-        // SAFETY: the operation is complete, has not been taken, and is not touched again.
-        quietly(|| unsafe { dispose(slot.payload(), slot.result.get(), slot.flags.get()) });
-        self.slab.give_back(slot);
-    }
-
     #[inline]
     pub(crate) fn dispatch(&self, completion: &cqueue::Entry) {
         let user_data = completion.user_data();
@@ -270,9 +258,9 @@ impl Driver {
         slot.place.set(Place::Done);
         self.flying.end(slot.level.get());
         if slot.has_mark(ORPHAN) {
-            self.dispose_in_time(slot);
+            self.dispose(slot);
         } else if let Some(waker) = slot.deliver(slot) {
-            self.wake(waker);
+            self.wake(slot.level.get(), waker);
         }
     }
 

@@ -58,6 +58,7 @@
 //! | no receive buffer | the stream allocates one, if it has nothing unread, or stops; datagrams wait |
 //! | slow consumer of a stream | the stream stops and goes on later |
 //! | EMFILE while accepting | an error from [`AcceptMulti`], which goes on at the next poll |
+//! | waker or destructor of users that takes long | a runtime takes it along and runs it elsewhere ([`Ring::take_foreign`]) |
 //! | handle dropped with I/O in flight | cancelled; memory stays until the kernel is done |
 //! | ring dropped with I/O in flight | cancelled, drained, closed, freed, in this order |
 
@@ -83,9 +84,9 @@ mod buffer;
 mod config;
 mod consumer;
 mod datagram;
-mod deferred;
 mod driver;
 mod fd;
+mod foreign;
 mod inbox;
 mod mailbox;
 pub mod op;
@@ -112,6 +113,7 @@ pub use buffer::{IoBuf, IoBufMut, Slice};
 pub use config::{Config, Mode, Stats};
 pub use datagram::{Datagram, DatagramMulti};
 pub use fd::Fd;
+pub use foreign::Foreign;
 /// The submission queue entry that an [`Operation`] describes itself by.
 pub use io_uring::squeue::Entry;
 pub use operation::Operation;

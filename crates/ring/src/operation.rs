@@ -17,9 +17,13 @@ use std::marker::PhantomData;
 /// the terminal completion. The value must own (not borrow) what the pointers and descriptors refer to. The flags of the
 /// entry must not make the kernel skip the completion, and the entry must complete once (a zero-copy notification may
 /// follow). `user_data` is set by the ring.
-pub unsafe trait Operation: Sized + 'static {
+pub unsafe trait Operation: Sized + Send + 'static {
     /// What the handle resolves to.
     type Output;
+
+    /// May what the operation owns, or its output, run code of users when it is dropped? Then a ring that
+    /// [knows its runtime's wakers](crate::Ring::set_own) leaves that to the runtime.
+    const FOREIGN: bool = true;
 
     /// Describes the request. Called when the value has reached its place. Must not panic.
     fn entry(&mut self) -> Entry;
@@ -32,6 +36,9 @@ pub unsafe trait Operation: Sized + 'static {
 pub(crate) struct Table {
     pub(crate) entry: unsafe fn(*mut u8) -> Entry,
     pub(crate) dispose: unsafe fn(*mut u8, i32, u32),
+    /// As `dispose`, which is left to the drop of what is returned.
+    pub(crate) take: unsafe fn(*mut u8, i32, u32) -> Box<dyn Send>,
+    pub(crate) foreign: bool,
 }
 
 impl Table {
@@ -39,7 +46,24 @@ impl Table {
     pub(crate) const NONE: &'static Table = &Table {
         entry: |_| io_uring::opcode::Nop::new().build(),
         dispose: |_, _, _| {},
+        take: |_, _, _| Box::new(()),
+        foreign: false,
     };
+}
+
+/// An operation that is complete, and is disposed of by being dropped.
+struct Complete<T: Operation> {
+    operation: Option<T>,
+    result: i32,
+    flags: u32,
+}
+
+impl<T: Operation> Drop for Complete<T> {
+    fn drop(&mut self) {
+        if let Some(operation) = self.operation.take() {
+            drop(operation.complete(self.result, self.flags));
+        }
+    }
 }
 
 /// How a value of type `T` lies in a payload.
@@ -57,6 +81,15 @@ impl<T: Operation> Stored<T> {
             // SAFETY: the ring calls this once, after the terminal completion of the `T` in the payload.
             drop(unsafe { Self::take(payload) }.complete(result, flags));
         },
+        take: |payload, result, flags| {
+            Box::new(Complete {
+                // SAFETY: as above.
+                operation: Some(unsafe { Self::take(payload) }),
+                result,
+                flags,
+            })
+        },
+        foreign: T::FOREIGN,
     };
 
     /// # Safety

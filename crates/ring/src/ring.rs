@@ -5,6 +5,7 @@ use crate::backlog::LEVELS;
 use crate::config::{Config, Mode, Stats};
 use crate::datagram::DatagramMulti;
 use crate::fd::Fd;
+use crate::foreign::Foreign;
 use crate::operation::Operation;
 use crate::owner::{Owner, Proxy, this_thread};
 use crate::recv::RecvMulti;
@@ -17,7 +18,7 @@ use crate::watch::Watch;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::RawWakerVTable;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -220,8 +221,8 @@ impl Ring {
     }
 
     /// Does a turn on behalf of the owner, which is stopped outside of all uses, but for its system calls: publishes entries and
-    /// reads completions. What is left for the owner is to be asked for by [`Watch::enter`]. Wakers are not called: they are foreign
-    /// code, and may wait for the owner.
+    /// reads completions. What is left for the owner is to be asked for by [`Watch::enter`]. Wakers are not called, and code of users is
+    /// not run: it may wait for the owner.
     ///
     /// # Safety
     ///
@@ -230,15 +231,32 @@ impl Ring {
         let shared = self.shared();
         let (owner, driver) = (shared.owner(), &shared.driver);
         shared.assign(Owner(this_thread()));
-        driver.standing_in.set(true);
+        let before = driver.foreign.keep_all();
         let owes_call = driver.publish();
         driver.reap();
-        driver.standing_in.set(false);
+        driver.foreign.put_back(before);
         shared.assign(owner);
         StoodIn {
-            wakers: driver.deferred.take_wakers(),
+            wakers: driver.foreign.take(),
             owes_call,
         }
+    }
+
+    /// From now on [`reap`](Self::reap) and the others call wakers of this kind only. Those of others, and what operations without a handle
+    /// leave behind that may run [code of users](crate::Operation::FOREIGN), are kept for [`take_foreign`](Self::take_foreign).
+    pub fn set_own(&self, own: &'static RawWakerVTable) {
+        self.shared().driver.foreign.set_own(own);
+    }
+
+    /// Is there something to [take](Self::take_foreign)? One load.
+    #[inline]
+    pub fn has_foreign(&self) -> bool {
+        self.shared().driver.foreign.has_some()
+    }
+
+    /// Code of users that was not run, in the order in which it was due. It runs when it is dropped.
+    pub fn take_foreign(&self) -> Vec<Foreign> {
+        self.shared().driver.foreign.take()
     }
 
     /// What makes the system calls of owners that did not make the ring.
@@ -264,11 +282,11 @@ impl Ring {
 }
 
 /// What came of [`Ring::stand_in`].
-#[must_use = "those whose wakers are dropped are not woken"]
+#[must_use = "what waits for the completions is to be woken"]
 #[derive(Debug)]
 pub struct StoodIn {
-    /// To be woken when the owner may go on.
-    pub wakers: Vec<Waker>,
+    /// To be woken, and dropped, when the owner may go on.
+    pub wakers: Vec<Foreign>,
     /// The kernel has not taken all entries, or holds completions back.
     pub owes_call: bool,
 }

@@ -184,6 +184,8 @@ impl Shared {
 
     /// Owner: cancels everything and returns when nothing is in flight. False: the kernel refuses even to wait.
     pub(crate) fn shutdown(&self) -> bool {
+        // No turn comes that would take it.
+        self.driver.foreign.let_go();
         if self.driver.begin_shutdown() {
             let mut round = 0;
             self.read_mail();

@@ -90,11 +90,16 @@ pub(crate) struct StreamOp {
     own: Cell<Option<Box<OwnBuffer>>>,
 }
 
+// SAFETY: the message header points to nothing, the rest is used by the ring's owner, or by the handle when the ring is gone.
+unsafe impl Send for StreamOp {}
+
 // SAFETY: the entry points to no memory but the message header, which lies in a box that the operation owns, and which the
 // kernel only reads; and the operation's own buffer, which stays with it until the completion. Everything else goes into
 // buffers of the pool. The descriptor is kept open by `fd`. It completes many times, which the driver
 // knows by the slot's kind.
 unsafe impl Operation for StreamOp {
+    const FOREIGN: bool = false;
+
     type Output = ();
 
     fn entry(&mut self) -> squeue::Entry {
@@ -183,7 +188,7 @@ impl Driver {
         if !self.closing.get() {
             self.launch(slot);
         } else if let Some(waker) = self.deliver(slot, -libc::ECANCELED, 0, None) {
-            self.wake(waker);
+            self.wake(slot.level.get(), waker);
         }
     }
 
@@ -203,7 +208,7 @@ impl Driver {
         if slot.has_mark(ORPHAN) {
             self.discard(slot, result, buffer);
             if last {
-                self.dispose_in_time(slot);
+                self.dispose(slot);
             } else {
                 // It was too lively to be cancelled: once more.
                 slot.unmark(CANCELLED);
@@ -258,7 +263,7 @@ impl Driver {
         }
         // Last: it may run anything, even the end of this stream.
         if let Some(waker) = waker {
-            self.wake(waker);
+            self.wake(slot.level.get(), waker);
         }
     }
 

@@ -147,7 +147,6 @@ impl Driver {
     /// Reads all completions; returns how many.
     pub(crate) fn reap(&self) -> usize {
         let mut read = 0;
-        self.dispose_of_deferred();
         loop {
             while let Some(completion) = self.uring.next_completion() {
                 read += 1;

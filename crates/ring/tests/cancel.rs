@@ -201,6 +201,8 @@ fn a_descriptor_to_be_closed_is_closed_even_if_the_ring_refuses() {
 #[test]
 fn a_ring_may_be_dropped_by_one_of_its_operations() {
     struct Holds(std::rc::Rc<Ring>, [u8; 4]);
+    // SAFETY: the ring and its owners stay on the thread of the test.
+    unsafe impl Send for Holds {}
     // SAFETY: bytes inside the operation, which does not move.
     unsafe impl upshift_ring::IoBuf for Holds {
         fn io_ptr(&self) -> *const u8 {

@@ -270,6 +270,9 @@ fn a_close_that_is_not_started_closes() {
 /// A buffer that owns the ring it is used on.
 struct OwnsRing(#[expect(dead_code, reason = "owned for its drop")] Rc<Ring>);
 
+// SAFETY: the ring and its owners stay on the thread of the test.
+unsafe impl Send for OwnsRing {}
+
 // SAFETY: static bytes.
 unsafe impl IoBuf for OwnsRing {
     fn io_ptr(&self) -> *const u8 {

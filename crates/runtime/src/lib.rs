@@ -65,6 +65,7 @@ mod builder;
 mod clock;
 mod context;
 mod coop;
+mod foreign;
 pub mod fs;
 mod futex;
 mod handle;

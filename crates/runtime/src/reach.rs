@@ -28,13 +28,13 @@ use std::os::fd::BorrowedFd;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
 
 use upshift_core::MAX_VCPUS;
 use upshift_elevate::dispatch::{Permit, heavy_barrier, register_barrier};
-use upshift_ring::{Fd, Mode, Ring, Submission, Watch, op};
+use upshift_ring::{Fd, Foreign, Mode, Ring, Submission, Watch, op};
 
 use crate::clock;
+use crate::foreign;
 use crate::interrupt;
 use crate::permit;
 use crate::time::Timers;
@@ -132,7 +132,7 @@ impl Arrivals {
     }
 
     /// Works on the ring in place of its owner. Only with its place held.
-    fn turn(&self) -> Vec<Waker> {
+    fn turn(&self) -> Vec<Foreign> {
         // Twice: the owner may have left between the attempt and the question.
         for _ in 0..2 {
             if self.permit.revoke(heavy_barrier).is_ok() {
@@ -254,8 +254,10 @@ impl Worker {
         let Some(timers) = reaches.timers(index) else {
             return false;
         };
-        let mut found = timers.expire(clock::now()) != 0;
+        let mut late = Vec::new();
+        let mut found = timers.expire(clock::now(), |foreign| late.push(foreign)) != 0;
         timers.next_deadline().map(&mut sooner);
+        foreign::run(self.executor.domain(), late);
         let Some(arrivals) = reaches.arrivals(index) else {
             return found;
         };
@@ -275,7 +277,7 @@ impl Worker {
                 _ => Vec::new(),
             };
             found |= !wakers.is_empty();
-            wakers.into_iter().for_each(Waker::wake);
+            foreign::run(self.executor.domain(), wakers);
         } else if arrivals.watch.has_arrivals() {
             arrivals.interrupt();
         }

@@ -102,6 +102,7 @@ impl Shared {
             affinity::pin(cpu)?;
         }
         let ring = Ring::new(self.ring.clone())?;
+        ring.set_own(Domain::<Linux>::waker_table());
         self.domain.host().set_remote(index, Some(ring.remote()));
         let timers = Arc::new(Timers::new(clock::now()));
         self.reaches.set(index, Some(&timers));

@@ -32,6 +32,7 @@ use crate::board::Post;
 use crate::clock;
 use crate::context;
 use crate::coop;
+use crate::foreign;
 use crate::host::Linux;
 use crate::metrics::Meter;
 use crate::permit;
@@ -281,9 +282,7 @@ impl Worker {
         self.executor.refresh_clock();
         self.reap();
         self.meter.show(&self.ring);
-        if self.timers.next_deadline().is_some() {
-            self.timers.expire(clock::now());
-        }
+        self.expire();
         if self.executor.is_look_due() {
             self.look_around();
         }
@@ -293,6 +292,21 @@ impl Worker {
     fn reap(&self) {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.reap());
+        if self.ring.has_foreign() {
+            foreign::run(self.executor.domain(), self.ring.take_foreign());
+        }
+    }
+
+    /// Wakes what the timers of this vCPU are due for.
+    fn expire(&self) {
+        if self.timers.next_deadline().is_some() {
+            let mut late = Vec::new();
+            self.timers
+                .expire(clock::now(), |foreign| late.push(foreign));
+            if !late.is_empty() {
+                foreign::run(self.executor.domain(), late);
+            }
+        }
     }
 
     fn recorder(&self) -> &Recorder {
@@ -351,9 +365,7 @@ impl Worker {
         let woken = self.executor.has_arrivals();
         self.reap();
         self.meter.show(&self.ring);
-        if self.timers.next_deadline().is_some() {
-            self.timers.expire(clock::now());
-        }
+        self.expire();
         if !found && !self.executor.has_arrivals() {
             self.executor.waited_for_nothing();
         }

@@ -39,6 +39,8 @@ impl OpenAt {
 
 // SAFETY: the path is owned heap memory.
 unsafe impl Operation for OpenAt {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<OwnedFd>;
 
     fn entry(&mut self) -> Entry {
@@ -90,6 +92,8 @@ impl Statx {
 
 // SAFETY: path and answer are owned heap memory.
 unsafe impl Operation for Statx {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<Box<libc::statx>>;
 
     fn entry(&mut self) -> Entry {
@@ -144,6 +148,8 @@ impl Fsync {
 
 // SAFETY: the entry points to nothing.
 unsafe impl Operation for Fsync {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {
@@ -173,6 +179,8 @@ impl Ftruncate {
 
 // SAFETY: the entry points to nothing.
 unsafe impl Operation for Ftruncate {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {
@@ -197,6 +205,8 @@ impl Close {
 
 // SAFETY: the entry points to nothing; the descriptor is owned until the kernel has it.
 unsafe impl Operation for Close {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {

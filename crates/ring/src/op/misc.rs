@@ -19,6 +19,8 @@ impl Nop {
 
 // SAFETY: the entry points to nothing.
 unsafe impl Operation for Nop {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {
@@ -46,6 +48,8 @@ impl PollAdd {
 
 // SAFETY: the entry points to nothing.
 unsafe impl Operation for PollAdd {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<u32>;
 
     fn entry(&mut self) -> Entry {

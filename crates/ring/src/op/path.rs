@@ -88,6 +88,8 @@ impl OpenAt2 {
 
 // SAFETY: the path is owned heap memory, and what lies in the operation does not move.
 unsafe impl Operation for OpenAt2 {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<OwnedFd>;
 
     fn entry(&mut self) -> Entry {
@@ -125,6 +127,8 @@ impl MkDirAt {
 
 // SAFETY: the path is owned heap memory.
 unsafe impl Operation for MkDirAt {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {
@@ -173,6 +177,8 @@ impl UnlinkAt {
 
 // SAFETY: the path is owned heap memory.
 unsafe impl Operation for UnlinkAt {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {
@@ -216,6 +222,8 @@ macro_rules! two_paths {
 
         // SAFETY: the paths are owned heap memory.
         unsafe impl Operation for $name {
+    const FOREIGN: bool = false;
+
             type Output = io::Result<()>;
 
             fn entry(&mut self) -> Entry {
@@ -272,6 +280,8 @@ impl SymlinkAt {
 
 // SAFETY: the paths are owned heap memory.
 unsafe impl Operation for SymlinkAt {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {

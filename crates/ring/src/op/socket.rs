@@ -28,6 +28,8 @@ impl Connect {
 
 // SAFETY: the address lies in the operation.
 unsafe impl Operation for Connect {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {
@@ -58,6 +60,8 @@ impl Accept {
 
 // SAFETY: the address lies in the operation.
 unsafe impl Operation for Accept {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<(OwnedFd, Address)>;
 
     fn entry(&mut self) -> Entry {
@@ -90,6 +94,8 @@ impl Shutdown {
 
 // SAFETY: the entry points to nothing.
 unsafe impl Operation for Shutdown {
+    const FOREIGN: bool = false;
+
     type Output = io::Result<()>;
 
     fn entry(&mut self) -> Entry {

@@ -47,6 +47,8 @@ impl<B: IoBufMut> ReadAt<B> {
 
 // SAFETY: the buffer vouches for its memory and lies in the operation.
 unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
+    const FOREIGN: bool = B::FOREIGN;
+
     type Output = (io::Result<usize>, B);
 
     fn entry(&mut self) -> Entry {
@@ -92,6 +94,8 @@ impl<B: IoBuf> WriteAt<B> {
 
 // SAFETY: the buffer vouches for its memory and lies in the operation.
 unsafe impl<B: IoBuf> Operation for WriteAt<B> {
+    const FOREIGN: bool = B::FOREIGN;
+
     type Output = (io::Result<usize>, B);
 
     fn entry(&mut self) -> Entry {
@@ -135,6 +139,8 @@ impl<B: IoBufMut> Recv<B> {
 
 // SAFETY: the buffer vouches for its memory and lies in the operation.
 unsafe impl<B: IoBufMut> Operation for Recv<B> {
+    const FOREIGN: bool = B::FOREIGN;
+
     type Output = (io::Result<usize>, B);
 
     fn entry(&mut self) -> Entry {
@@ -184,6 +190,8 @@ impl<B: IoBuf> Send<B> {
 
 // SAFETY: the buffer vouches for its memory and lies in the operation.
 unsafe impl<B: IoBuf> Operation for Send<B> {
+    const FOREIGN: bool = B::FOREIGN;
+
     type Output = (io::Result<usize>, B);
 
     #[inline]
@@ -214,6 +222,8 @@ impl<B: IoBuf> SendZc<B> {
 
 // SAFETY: as for `Send`; the terminal completion is the notification, after which the buffer is no longer read.
 unsafe impl<B: IoBuf> Operation for SendZc<B> {
+    const FOREIGN: bool = B::FOREIGN;
+
     type Output = (io::Result<usize>, B);
 
     fn entry(&mut self) -> Entry {

@@ -77,6 +77,8 @@ impl<B: IoBufMut> ReadVectored<B> {
 
 // SAFETY: the buffers vouch for their memory; they and the vectors lie in the operation's own heap memory.
 unsafe impl<B: IoBufMut> Operation for ReadVectored<B> {
+    const FOREIGN: bool = B::FOREIGN;
+
     type Output = (io::Result<usize>, Vec<B>);
 
     fn entry(&mut self) -> Entry {
@@ -134,6 +136,8 @@ impl<B: IoBuf> WriteVectored<B> {
 
 // SAFETY: as for `ReadVectored`.
 unsafe impl<B: IoBuf> Operation for WriteVectored<B> {
+    const FOREIGN: bool = B::FOREIGN;
+
     type Output = (io::Result<usize>, Vec<B>);
 
     fn entry(&mut self) -> Entry {
@@ -188,6 +192,8 @@ impl<B: IoBuf> SendVectored<B> {
 
 // SAFETY: as for `ReadVectored`; the header lies in the operation, which does not move.
 unsafe impl<B: IoBuf> Operation for SendVectored<B> {
+    const FOREIGN: bool = B::FOREIGN;
+
     type Output = (io::Result<usize>, Vec<B>);
 
     fn entry(&mut self) -> Entry {

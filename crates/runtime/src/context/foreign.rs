@@ -191,3 +191,56 @@ fn wakers_of_others_are_called_and_dropped_outside_of_uses() {
         // What lies unread goes with the channels.
     });
 }
+
+/// A waker of users that says when it is called.
+struct Notes(std::sync::Mutex<Vec<&'static str>>);
+
+struct Note(Arc<Notes>, &'static str);
+
+impl Wake for Note {
+    fn wake(self: Arc<Self>) {
+        self.0.0.lock().unwrap().push(self.1);
+    }
+}
+
+/// What is due at once is run by level, whether a coroutine is woken or other code of users runs.
+#[test]
+fn wakers_of_others_are_called_at_the_level_of_what_left_them() {
+    let notes = Arc::new(Notes(std::sync::Mutex::default()));
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        let due = std::time::Instant::now() + Duration::from_millis(5);
+        let mut parts = Vec::new();
+        for (level, name) in [(40, "later"), (10, "soon")] {
+            let notes = notes.clone();
+            let sleeper = async move {
+                // The earlier one is the less urgent.
+                let due = due - Duration::from_micros(level as u64 * 20);
+                let mut sleep = Box::pin(crate::time::sleep_until(due));
+                let waker = Waker::from(Arc::new(Note(notes, name)));
+                let polled = sleep.as_mut().poll(&mut Context::from_waker(&waker));
+                assert!(polled.is_pending());
+                Some(sleep)
+            };
+            let level = Level::new(level).unwrap();
+            parts.push(crate::spawn(sleeper, Priority::At(level)).await.unwrap());
+        }
+        let ours = notes.clone();
+        let between = crate::spawn(
+            async move {
+                crate::time::sleep_until(due).await;
+                ours.0.lock().unwrap().push("ours");
+            },
+            Level::at::<20>(),
+        );
+        crate::yield_now().await;
+        crate::yield_now().await;
+        // All of them are overdue when the timers are looked at.
+        while std::time::Instant::now() < due + Duration::from_millis(1) {
+            std::hint::spin_loop();
+        }
+        between.await.unwrap();
+        crate::spawn(async {}, Level::at::<50>()).await.unwrap();
+    });
+    assert_eq!(*notes.0.lock().unwrap(), ["soon", "ours", "later"]);
+}

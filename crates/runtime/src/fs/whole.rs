@@ -16,6 +16,8 @@ struct Tail(Vec<u8>);
 // SAFETY: the heap memory of a vector stays where it is, also behind its length and
 // up to its capacity.
 unsafe impl IoBufMut for Tail {
+    const FOREIGN: bool = false;
+
     fn io_mut_ptr(&mut self) -> *mut u8 {
         self.0.spare_capacity_mut().as_mut_ptr().cast()
     }

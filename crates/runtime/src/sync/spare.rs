@@ -23,6 +23,12 @@ impl<'a> Spare<'a> {
         Spare { waker, foreign }
     }
 
+    /// Is it not a coroutine's?
+    #[inline]
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.foreign.is_some()
+    }
+
     /// The clone. The first call runs no code of users; there is one per lock.
     #[inline]
     pub(crate) fn take(&mut self) -> Waker {

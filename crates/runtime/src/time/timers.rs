@@ -10,23 +10,39 @@
 //! other threads makes deadlines later or takes them away, and at worst the loop
 //! looks once for nothing.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
+use upshift_ring::Foreign;
+
 pub(super) use super::wheel::Key;
 use super::wheel::Wheel;
+use crate::context;
 use crate::sync::{Lock, Spare};
 
 /// No timer is armed.
 const NEVER: u64 = u64::MAX;
 
-/// Wakes; a waker of users that panics does not keep the others from being woken: the hook has reported it.
-#[inline]
-fn wake(waker: Waker) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        // The payload's own destructor is code of users too.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+/// What a timer wakes.
+struct Alarm {
+    waker: Waker,
+    /// The level of what has armed it, if the waker is not a coroutine's.
+    level: u8,
+}
+
+impl Alarm {
+    #[inline]
+    fn of(waker: &mut Spare<'_>) -> Alarm {
+        let level = match waker.is_foreign() {
+            true => context::current_level().unwrap_or_default().get(),
+            false => 0,
+        };
+        let waker = waker.take();
+        Alarm { waker, level }
+    }
+
+    fn foreign(self) -> Foreign {
+        Foreign::waker(self.level, self.waker)
     }
 }
 
@@ -38,11 +54,11 @@ pub(crate) struct Timers {
 }
 
 struct State {
-    wheel: Wheel<Waker>,
+    wheel: Wheel<Alarm>,
     /// Nobody expires these timers any more.
     closed: bool,
     /// Kept between calls of `expire`.
-    due: Vec<(u64, Waker)>,
+    due: Vec<(u64, Alarm)>,
 }
 
 /// What [`Timers::arm`] did.
@@ -86,9 +102,9 @@ impl Timers {
         }
     }
 
-    /// Wakes all whose deadline is at or before `now` (ns), in the order of their
-    /// deadlines; returns how many.
-    pub(crate) fn expire(&self, now: u64) -> usize {
+    /// Wakes all coroutines whose deadline is at or before `now` (ns), in the order of their
+    /// deadlines, and gives `foreign` the wakers of others; returns how many there were.
+    pub(crate) fn expire(&self, now: u64, mut foreign: impl FnMut(Foreign)) -> usize {
         if self.next.load(Ordering::Relaxed) > now {
             return 0;
         }
@@ -96,15 +112,19 @@ impl Timers {
         let mut due = std::mem::take(&mut state.due);
         state
             .wheel
-            .expire(now, |deadline, waker| due.push((deadline, waker)));
+            .expire(now, |deadline, alarm| due.push((deadline, alarm)));
         self.refresh(&state);
         drop(state);
         let count = due.len();
         if count > 1 {
             due.sort_unstable_by_key(|timer| timer.0);
         }
-        for (_, waker) in due.drain(..) {
-            wake(waker);
+        for (_, alarm) in due.drain(..) {
+            if context::is_own_waker(&alarm.waker) {
+                alarm.waker.wake();
+            } else {
+                foreign(alarm.foreign());
+            }
         }
         let mut state = self.state.lock();
         // A burst does not keep its memory.
@@ -120,10 +140,12 @@ impl Timers {
         let mut woken = Vec::new();
         let mut state = self.state.lock();
         state.closed = true;
-        state.wheel.drain(|waker| woken.push(waker));
+        state.wheel.drain(|alarm| woken.push(alarm));
         self.next.store(NEVER, Ordering::Relaxed);
         drop(state);
-        woken.into_iter().for_each(wake);
+        for alarm in woken {
+            alarm.foreign().run();
+        }
     }
 
     /// Arms a timer, on the thread that serves the vCPU.
@@ -137,7 +159,7 @@ impl Timers {
         if state.closed {
             return Armed::Closed;
         }
-        let key = state.wheel.insert(deadline, waker.take());
+        let key = state.wheel.insert(deadline, Alarm::of(&mut waker));
         self.advance(&state, deadline);
         Armed::At(key)
     }
@@ -154,8 +176,8 @@ impl Timers {
                 Fired::Yes
             };
         };
-        if !place.will_wake(&waker) {
-            let before = std::mem::replace(place, waker.take());
+        if !place.waker.will_wake(&waker) {
+            let before = std::mem::replace(place, Alarm::of(&mut waker));
             drop(state);
             drop(before);
         }
@@ -166,11 +188,11 @@ impl Timers {
     #[inline]
     pub(super) fn cancel(&self, key: Key) -> Option<Waker> {
         let mut state = self.state.lock();
-        let waker = state.wheel.remove(key);
+        let alarm = state.wheel.remove(key);
         if state.wheel.is_empty() {
             self.next.store(NEVER, Ordering::Relaxed);
         }
-        waker
+        alarm.map(|alarm| alarm.waker)
     }
 
     /// Another deadline for a timer that has not fired. Only on the thread that

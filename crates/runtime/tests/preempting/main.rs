@@ -5,6 +5,7 @@
 
 mod control;
 mod faults;
+mod foreign;
 mod io;
 mod locks;
 mod order;

@@ -1,0 +1,182 @@
+//! Code of users: wakers of other executors, and destructors of what operations own.
+//!
+//! It may take long, or take a lock that a suspended poll holds. A runtime that has said how its own wakers are known
+//! ([`Ring::set_own`](crate::Ring::set_own)) calls those of others, and drops what operations leave behind, when and where it likes: they
+//! are kept for [`Ring::take_foreign`](crate::Ring::take_foreign). Its own wakers are called at once; they cost one comparison of
+//! addresses. A thread that stands in for the owner ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all. A ring that was told
+//! nothing runs everything at once.
+
+use crate::driver::Driver;
+use crate::slot::Slot;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::task::{RawWakerVTable, Waker};
+
+/// Runs foreign code whose panic must not end the work of others: the hook has reported it.
+#[inline]
+pub(crate) fn quietly(f: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
+        // The payload's own destructor is foreign code too.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+    }
+}
+
+/// A waker to call, or something to drop. Either happens when this is dropped, and a panic of it ends there.
+#[must_use = "dropped at once it runs at once"]
+pub struct Foreign {
+    level: u8,
+    waker: Option<Waker>,
+    remains: Option<Box<dyn Send>>,
+}
+
+impl Foreign {
+    /// A waker to call at a level.
+    pub fn waker(level: u8, waker: Waker) -> Self {
+        Self {
+            level,
+            waker: Some(waker),
+            remains: None,
+        }
+    }
+
+    /// The level of what it belongs to.
+    pub fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// Is it a waker, of this kind?
+    pub fn is_waker_of(&self, kind: &'static RawWakerVTable) -> bool {
+        (self.waker.as_ref()).is_some_and(|waker| ptr::eq(waker.vtable(), kind))
+    }
+
+    /// Calls the waker, or drops what there is to drop: what the drop does, by name.
+    pub fn run(self) {}
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            quietly(|| waker.wake());
+        }
+        if let Some(remains) = self.remains.take() {
+            quietly(|| drop(remains));
+        }
+    }
+}
+
+impl fmt::Debug for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Foreign")
+            .field("level", &self.level)
+            .field("is_waker", &self.waker.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What waits to be taken.
+pub(crate) struct Kept {
+    /// The kind of wakers that are called at once; null: none.
+    direct: Cell<*const RawWakerVTable>,
+    /// Others are kept.
+    keeps: Cell<bool>,
+    kept: RefCell<Vec<Foreign>>,
+    has_some: Cell<bool>,
+}
+
+/// What the thread that stands in puts back.
+pub(crate) struct Before(*const RawWakerVTable, bool);
+
+impl Kept {
+    pub(crate) fn new() -> Self {
+        Self {
+            direct: Cell::new(ptr::null()),
+            keeps: Cell::new(false),
+            kept: RefCell::new(Vec::new()),
+            has_some: Cell::new(false),
+        }
+    }
+
+    /// Wakers of this kind are called at once; those of others are kept.
+    pub(crate) fn set_own(&self, own: &'static RawWakerVTable) {
+        self.direct.set(own);
+        self.keeps.set(true);
+    }
+
+    /// Until [`put_back`](Self::put_back) every waker is kept.
+    pub(crate) fn keep_all(&self) -> Before {
+        let keeps = self.keeps.replace(true);
+        Before(self.direct.replace(ptr::null()), keeps)
+    }
+
+    pub(crate) fn put_back(&self, before: Before) {
+        self.direct.set(before.0);
+        self.keeps.set(before.1);
+    }
+
+    #[inline]
+    pub(crate) fn has_some(&self) -> bool {
+        self.has_some.get()
+    }
+
+    /// Takes what was kept.
+    pub(crate) fn take(&self) -> Vec<Foreign> {
+        self.has_some.set(false);
+        self.kept.take()
+    }
+
+    /// From now on nothing is kept; what was is run.
+    pub(crate) fn let_go(&self) {
+        self.keeps.set(false);
+        while self.has_some() {
+            self.take().into_iter().for_each(Foreign::run);
+        }
+    }
+
+    fn keep(&self, foreign: Foreign) {
+        self.kept.borrow_mut().push(foreign);
+        self.has_some.set(true);
+    }
+}
+
+impl Driver {
+    /// Calls the waker of a handle of that level, or keeps it.
+    #[inline]
+    pub(crate) fn wake(&self, level: u8, waker: Waker) {
+        if ptr::eq(waker.vtable(), self.foreign.direct.get()) {
+            waker.wake();
+        } else {
+            self.wake_foreign(level, waker);
+        }
+    }
+
+    #[cold]
+    fn wake_foreign(&self, level: u8, waker: Waker) {
+        let foreign = Foreign::waker(level, waker);
+        if self.foreign.keeps.get() {
+            self.foreign.keep(foreign);
+        } else {
+            foreign.run();
+        }
+    }
+
+    /// Completes the operation of a slot into nothing, and frees the slot. What may run code of users is kept.
+    pub(crate) fn dispose(&self, slot: &Slot) {
+        let table = slot.table.get();
+        let (result, flags) = (slot.result.get(), slot.flags.get());
+        if table.foreign && self.foreign.keeps.get() {
+            // SAFETY: the operation is complete, has not been taken, and is not touched again.
+            let remains = unsafe { (table.take)(slot.payload(), result, flags) };
+            self.foreign.keep(Foreign {
+                level: slot.level.get(),
+                waker: None,
+                remains: Some(remains),
+            });
+        } else {
+            // SAFETY: as above.
+            quietly(|| unsafe { (table.dispose)(slot.payload(), result, flags) });
+        }
+        self.slab.give_back(slot);
+    }
+}
