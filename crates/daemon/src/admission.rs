@@ -49,7 +49,12 @@ pub(crate) struct Admission {
     users: HashMap<u32, User>,
     connections: usize,
     registrations: usize,
+    /// Of all registrations.
+    threads: usize,
 }
+
+/// Threads of all registrations: half of what can be recorded; the other half is for assigned programs.
+pub(crate) const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
 #[derive(Debug)]
 struct User {
@@ -68,6 +73,7 @@ impl Admission {
             users: HashMap::new(),
             connections: 0,
             registrations: 0,
+            threads: 0,
         }
     }
 
@@ -151,6 +157,7 @@ impl Admission {
             ));
         }
         found.check_threads(user, threads, limits)?;
+        check_all_threads(self.threads, threads, user, standing)?;
         if found.registrations >= limits.per_user {
             return Err(format!(
                 "user {user} has {} registrations, as many as limits.per_user allows",
@@ -180,25 +187,36 @@ impl Admission {
         }
         found.registrations += 1;
         found.threads += threads;
+        self.threads += threads;
         self.registrations += 1;
         Ok(())
     }
 
-    /// A registered user changes how many threads it has.
+    /// A registered user has more threads.
     ///
     /// # Errors
     /// Why not, for people.
-    pub(crate) fn change_threads(
+    pub(crate) fn add_threads(
         &mut self,
         user: u32,
+        standing: Standing,
         added: usize,
-        removed: usize,
     ) -> Result<(), String> {
         if let Some(found) = self.users.get_mut(&user) {
             found.check_threads(user, added, &self.limits)?;
-            found.threads = (found.threads + added).saturating_sub(removed);
+            check_all_threads(self.threads, added, user, standing)?;
+            found.threads += added;
+            self.threads += added;
         }
         Ok(())
+    }
+
+    /// A registered user has fewer threads.
+    pub(crate) fn remove_threads(&mut self, user: u32, removed: usize) {
+        if let Some(found) = self.users.get_mut(&user) {
+            found.threads = found.threads.saturating_sub(removed);
+            self.threads = self.threads.saturating_sub(removed);
+        }
     }
 
     /// What [`Admission::register`] let in is over.
@@ -209,7 +227,22 @@ impl Admission {
             user.leaves(load.cpus);
         }
         self.registrations = self.registrations.saturating_sub(1);
+        self.threads = self.threads.saturating_sub(load.threads);
     }
+}
+
+fn check_all_threads(
+    threads: usize,
+    more: usize,
+    user: u32,
+    standing: Standing,
+) -> Result<(), String> {
+    if threads + more <= standing.of(THREADS) {
+        return Ok(());
+    }
+    Err(format!(
+        "{threads} threads are registered, and no more than {THREADS} can be, of which some are kept for others than user {user}"
+    ))
 }
 
 impl User {
@@ -312,6 +345,42 @@ mod tests {
                 .is_err()
         );
         assert!(admission.register(0, Standing::Root, SOME, now).is_ok());
+    }
+
+    #[test]
+    fn users_together_do_not_take_all_threads() {
+        let now = Instant::now();
+        let limits = Limits {
+            registrations: 4096,
+            per_user: 1024,
+            threads: 128,
+            threads_per_user: 1024,
+            ..Limits::default()
+        };
+        let mut admission = Admission::new(limits);
+        let many = Load {
+            threads: 128,
+            cpus: &[0],
+        };
+        let mut taken = 0;
+        for user in 0..10 {
+            assert!(admission.connect(user + 1, Standing::Anybody, now).is_ok());
+            while admission
+                .register(user + 1, Standing::Anybody, many, now)
+                .is_ok()
+            {
+                taken += 128;
+            }
+        }
+        assert_eq!(taken, THREADS / 4 * 3);
+        assert!(admission.add_threads(1, Standing::Anybody, 1).is_err());
+        assert!(admission.connect(0, Standing::Root, now).is_ok());
+        assert!(admission.register(0, Standing::Root, many, now).is_ok());
+        admission.unregister(1, many);
+        admission.unregister(1, many);
+        assert!(admission.add_threads(1, Standing::Anybody, 128).is_ok());
+        admission.remove_threads(1, 128);
+        assert_eq!(admission.threads, taken - 128);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::machine::{Machine, Real};
 use crate::shared::{HEARTBEAT, Shared};
 
 /// Threads that can be recorded at once.
-const CAPACITY: usize = 8192;
+const CAPACITY: usize = upshift_elevate::MAX_CAPACITY;
 
 /// A running daemon. Dropping it stops it.
 #[derive(Debug)]

@@ -42,6 +42,9 @@ pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 /// How often all processes are looked through, though nothing was heard; without events, or after a loss, tenfold.
 const SWEEP: Duration = Duration::from_secs(10);
 
+/// Threads of all assigned programs: half of what can be recorded; the other half is for those that register.
+const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
+
 /// What the control thread has to say.
 #[derive(Debug)]
 enum Message {
@@ -230,7 +233,10 @@ impl Work {
                 Event::Born {
                     process, thread, ..
                 } => {
-                    if let Some(process) = self.processes.get_mut(&process) {
+                    let room = self.room(process);
+                    if let Some(process) = self.processes.get_mut(&process)
+                        && room > 0
+                    {
                         process.adopt(thread, &self.shared);
                     }
                 }
@@ -245,6 +251,26 @@ impl Work {
                 Event::Lost => self.sweep = self.sweep.min(now + SWEEP / 10),
             }
         }
+    }
+
+    /// For how many threads more of this process there is room: of its user's, and of all.
+    fn room(&self, pid: i32) -> usize {
+        let user = self.processes.get(&pid).map(Process::user);
+        user.map_or(0, |user| self.room_of(user))
+    }
+
+    fn room_of(&self, user: u32) -> usize {
+        let (mut all, mut own) = (0, 0);
+        for process in self.processes.values() {
+            all += process.threads();
+            own += if process.user() == user {
+                process.threads()
+            } else {
+                0
+            };
+        }
+        let limit = self.shared.config.limits.threads_per_user;
+        limit.saturating_sub(own).min(THREADS.saturating_sub(all))
     }
 
     /// Holds a process against the rules; the first that fits counts.
@@ -262,7 +288,8 @@ impl Work {
         }
         self.processes.remove(&pid);
         // It may have ended just now.
-        if let Ok(process) = Process::attach(pid, traits, rule, &self.shared, now) {
+        let room = self.room_of(traits.user);
+        if let Ok(process) = Process::attach(pid, traits, rule, &self.shared, room, now) {
             self.processes.insert(pid, process);
         }
     }
@@ -288,8 +315,9 @@ impl Work {
             && let Some(pid) = self.left.pop()
         {
             self.consider(pid, now);
+            let room = self.room(pid);
             if let Some(process) = self.processes.get_mut(&pid) {
-                process.count_threads(&self.shared);
+                process.count_threads(&self.shared, room);
             }
         }
     }

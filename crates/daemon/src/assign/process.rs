@@ -58,6 +58,7 @@ impl Process {
         traits: &Traits,
         rule: &Assign,
         shared: &Arc<Shared>,
+        room: usize,
         now: Instant,
     ) -> io::Result<Process> {
         let mut process = Process {
@@ -72,7 +73,7 @@ impl Process {
             due: now,
             rests_until: now,
         };
-        process.count_threads(shared);
+        process.count_threads(shared, room);
         process.before = process.used(shared);
         Ok(process)
     }
@@ -86,27 +87,34 @@ impl Process {
         self.due
     }
 
-    /// Takes in the threads it has and does not know, and forgets those that have ended.
-    pub(super) fn count_threads(&mut self, shared: &Arc<Shared>) {
+    pub(super) fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// How many threads of it are held.
+    pub(super) fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Takes in the threads it has and does not know, of which there is `room` for so many, and forgets those that have ended.
+    pub(super) fn count_threads(&mut self, shared: &Arc<Shared>, room: usize) {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid));
         let tids = tasks.into_iter().flatten().flatten();
         let tids: Vec<Tid> = tids
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
             .collect();
         self.threads.retain(|tid, _| tids.contains(tid));
+        let most = self.threads.len() + room;
         for tid in tids {
-            self.adopt(tid, shared);
+            if self.threads.len() < most {
+                self.adopt(tid, shared);
+            }
         }
     }
 
     /// A thread of it was born. One that cannot be had (it has ended, or has chosen a policy of its own) is left as it is.
     pub(super) fn adopt(&mut self, tid: Tid, shared: &Arc<Shared>) {
-        let limit = shared.config.limits.threads_per_user;
-        let Some(elevator) = shared
-            .elevator
-            .as_ref()
-            .filter(|_| self.threads.len() < limit)
-        else {
+        let Some(elevator) = shared.elevator.as_ref() else {
             return;
         };
         if self.threads.contains_key(&tid) {

@@ -9,17 +9,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags};
-use upshift_board::wire::{Reason, Thread, Threads};
+use upshift_board::wire::Reason;
 use upshift_elevate::sys::CpuSet;
 
 use crate::control::Control;
+use crate::control::names::Named;
 use crate::control::requests::{Outcome, refuse};
 use crate::cpu::{Charge, Command, Latch};
 use crate::roster::Owner;
 
 impl Control {
     /// Of threads that are to be registered, forgets those of other registrations that had the same numbers and have ended.
-    pub(super) fn forget_ended(&mut self, threads: Threads<'_>) {
+    pub(super) fn forget_ended(&mut self, threads: &[Named]) {
         for tid in threads.iter().map(|thread| thread.tid) {
             let Some(&key) = self.claimed.get(&tid) else {
                 continue;
@@ -39,8 +40,7 @@ impl Control {
                     continue;
                 }
                 self.claimed.remove(&tid);
-                // Fewer threads are never too many.
-                let _ = self.admission.change_threads(user, 0, 1);
+                self.admission.remove_threads(user, 1);
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
                     scheduler.tell(Command::Gone(vcpu.slot, tid, Latch::default()));
                 }
@@ -53,50 +53,48 @@ impl Control {
         &self,
         key: u64,
         (pid, user): (i32, u32),
-        threads: Threads<'_>,
+        threads: &[Named],
         cpus: &[usize],
-    ) -> Outcome<Vec<(Thread, Charge)>> {
-        let mut charges: Vec<(Thread, Charge)> = Vec::with_capacity(threads.len());
-        for thread in threads.iter() {
-            let tid = thread.tid;
+    ) -> Outcome<Vec<(Named, Charge)>> {
+        let mut charges: Vec<(Named, Charge)> = Vec::with_capacity(threads.len());
+        for &thread in threads {
+            let (tid, name) = (thread.tid, thread.name);
             if self.claimed.contains_key(&tid) || charges.iter().any(|(other, _)| other.tid == tid)
             {
-                let text = format!("thread {tid} is registered already");
+                let text = format!("thread {name} is registered already");
                 return refuse(Reason::Thread, text);
             }
             let clock = match self.shared.machine.thread_clock(pid, tid) {
                 Ok(clock) => clock,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    let text = format!(
-                        "thread {tid} does not belong to process {pid} (thread ids are those of the daemon's pid namespace)"
-                    );
+                    let text = format!("thread {name} does not belong to process {pid}");
                     return refuse(Reason::Thread, text);
                 }
                 Err(error) => {
                     return refuse(
                         Reason::Failed,
-                        format!("thread {tid} cannot be looked at: {error}"),
+                        format!("thread {name} cannot be looked at: {error}"),
                     );
                 }
             };
             let Some(&cpu) = cpus.get(usize::from(thread.vcpu)) else {
                 return refuse(
                     Reason::Malformed,
-                    format!("thread {tid} is of a vCPU that is not registered"),
+                    format!("thread {name} is of a vCPU that is not registered"),
                 );
             };
             match self.shared.sys.sched_getaffinity(tid) {
                 Ok(set) if Some(set) == CpuSet::only(cpu) => {}
                 Ok(_) => {
                     let text = format!(
-                        "thread {tid} is not pinned to CPU {cpu}: pin it there (sched_setaffinity) before registering"
+                        "thread {name} is not pinned to CPU {cpu}: pin it there (sched_setaffinity) before registering"
                     );
                     return refuse(Reason::Thread, text);
                 }
                 Err(error) => {
                     return refuse(
                         Reason::Thread,
-                        format!("thread {tid} cannot be looked at: {error}"),
+                        format!("thread {name} cannot be looked at: {error}"),
                     );
                 }
             }

@@ -19,11 +19,13 @@
 //! | `checks.rs` | which threads and processes are accepted |
 //! | `census.rs` | the answers that take memory |
 //! | `closer.rs` | closing what came from clients, which may take long |
+//! | `names.rs` | numbers of threads in other pid namespaces |
 //! | `slots.rs` | words of the global page |
 
 mod census;
 mod checks;
 mod closer;
+mod names;
 mod requests;
 mod session;
 mod slots;

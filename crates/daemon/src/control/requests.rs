@@ -11,6 +11,7 @@ use upshift_board::wire::{self, Cpus, Reason, Reply, Request, Threads, Tids, Wir
 
 use crate::admission::{Load, Standing};
 use crate::bucket::Bucket;
+use crate::control::names::{self, Named};
 use crate::control::session::{Session, SessionThread, SessionVcpu};
 use crate::control::{Control, PATIENCE};
 use crate::cpu::{Charge, Command, Entry, Latch, Tally};
@@ -25,6 +26,16 @@ struct Who {
     user: u32,
     ceiling: u8,
     standing: Standing,
+}
+
+impl From<Named> for SessionThread {
+    fn from(thread: Named) -> SessionThread {
+        SessionThread {
+            tid: thread.tid,
+            name: thread.name,
+            role: thread.role,
+        }
+    }
 }
 
 /// Why a request is not done.
@@ -202,8 +213,9 @@ impl Control {
             );
             return refuse(Reason::Cpu, text);
         }
-        self.forget_ended(threads);
-        let charges = self.check_threads(key, (pid, user), threads, cpus)?;
+        let threads = names::translate(pid, threads)?;
+        self.forget_ended(&threads);
+        let charges = self.check_threads(key, (pid, user), &threads, cpus)?;
         let failed =
             |what: &'static str| move |error| Refusal(Reason::Failed, format!("{what}: {error}"));
         let bells = cpus.iter().map(|_| machine.doorbell());
@@ -239,23 +251,22 @@ impl Control {
             joined: Instant::now(),
         };
         self.next_session = self.next_session.wrapping_add(1);
-        let mut by_vcpu: Vec<Vec<Charge>> = cpus.iter().map(|_| Vec::new()).collect();
+        let mut by_vcpu: Vec<(Vec<SessionThread>, Vec<Charge>)> =
+            cpus.iter().map(|_| Default::default()).collect();
         for (thread, charge) in charges {
             self.claimed.insert(thread.tid, key);
-            by_vcpu[usize::from(thread.vcpu)].push(charge);
+            let (threads, charges) = &mut by_vcpu[usize::from(thread.vcpu)];
+            threads.push(SessionThread::from(thread));
+            charges.push(charge);
         }
-        for (index, ((cpu, charges), doorbell)) in
+        for (index, ((cpu, (threads, charges)), doorbell)) in
             cpus.iter().copied().zip(by_vcpu).zip(copies).enumerate()
         {
             let tally = Arc::new(Tally::default());
-            let threads = charges.iter().map(|charge| SessionThread {
-                tid: charge.tid,
-                role: charge.role,
-            });
             session.vcpus.push(SessionVcpu {
                 cpu,
                 slot: slot + index,
-                threads: threads.collect(),
+                threads,
                 tally: Arc::clone(&tally),
             });
             let rate = self.shared.config.limits.rings_per_second;
@@ -298,9 +309,14 @@ impl Control {
             return refuse(Reason::Limit, text);
         }
         let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
-        self.forget_ended(added);
-        let charges = self.check_threads(key, (pid, user), added, &cpus)?;
-        if let Err(text) = self.admission.change_threads(user, added.len(), 0) {
+        let standing = self
+            .shared
+            .config
+            .standing_of(user, &connection.peer.groups);
+        let added = names::translate(pid, added)?;
+        self.forget_ended(&added);
+        let charges = self.check_threads(key, (pid, user), &added, &cpus)?;
+        if let Err(text) = self.admission.add_threads(user, standing, added.len()) {
             return refuse(Reason::Limit, text);
         }
         let mut gone = 0;
@@ -312,13 +328,12 @@ impl Control {
         else {
             return Ok(());
         };
-        for tid in removed.iter() {
+        for name in removed.iter() {
             for vcpu in &mut session.vcpus {
-                let before = vcpu.threads.len();
-                vcpu.threads.retain(|thread| thread.tid != tid);
-                if vcpu.threads.len() == before {
+                let Some(at) = vcpu.threads.iter().position(|it| it.name == name) else {
                     continue;
-                }
+                };
+                let tid = vcpu.threads.remove(at).tid;
                 self.claimed.remove(&tid);
                 gone += 1;
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
@@ -331,16 +346,12 @@ impl Control {
         for (thread, charge) in charges {
             let vcpu = &mut session.vcpus[usize::from(thread.vcpu)];
             self.claimed.insert(thread.tid, key);
-            vcpu.threads.push(SessionThread {
-                tid: thread.tid,
-                role: thread.role,
-            });
+            vcpu.threads.push(SessionThread::from(thread));
             if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
                 scheduler.tell(Command::Born(vcpu.slot, charge));
             }
         }
-        // Fewer threads are never too many.
-        let _ = self.admission.change_threads(user, 0, gone);
+        self.admission.remove_threads(user, gone);
         for latch in latches {
             latch.wait(PATIENCE);
         }

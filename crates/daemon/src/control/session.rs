@@ -36,6 +36,8 @@ pub(crate) struct SessionVcpu {
 #[derive(Debug)]
 pub(crate) struct SessionThread {
     pub(crate) tid: i32,
+    /// Its number for the client, which may live in another pid namespace.
+    pub(crate) name: i32,
     pub(crate) role: Role,
 }
 

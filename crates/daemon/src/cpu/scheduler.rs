@@ -105,6 +105,7 @@ impl Scheduler {
             let room = rustix::buffer::spare_capacity(&mut events);
             // Interrupted or not: what there is to do is found out below.
             let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
+            self.stay_here();
             let now = Instant::now();
             for event in &events {
                 match event.data.u64() {
@@ -137,6 +138,16 @@ impl Scheduler {
         if self.worked >= BUDGET && self.shared.enforcing() {
             let rest = (self.window + WINDOW).saturating_duration_since(now);
             std::thread::sleep(self.timeout(now).map_or(rest, |due| due.min(rest)));
+        }
+    }
+
+    /// Comes back to its CPU, which was unplugged and is there again, or which somebody has taken from it.
+    fn stay_here(&self) {
+        if rustix::thread::sched_getcpu() != self.cpu
+            && let Some(only) = upshift_elevate::sys::CpuSet::only(self.cpu)
+        {
+            // Not while the CPU is away.
+            let _ = self.shared.sys.sched_setaffinity(0, &only);
         }
     }
 
@@ -173,6 +184,10 @@ impl Scheduler {
                 }
                 Command::Gone(slot, tid, latch) => {
                     if let Some(entry) = self.entries.iter_mut().find(|it| it.slot == slot) {
+                        let machine = self.shared.machine.as_ref();
+                        for charge in entry.charges.iter_mut().filter(|it| it.tid == tid) {
+                            self.watch.parts(entry.user, charge, machine);
+                        }
                         entry.charges.retain(|charge| charge.tid != tid);
                     }
                     latch.open();
@@ -205,7 +220,11 @@ impl Scheduler {
         let Some(at) = self.entries.iter().position(|it| it.slot == slot) else {
             return;
         };
-        let entry = self.entries.remove(at);
+        let mut entry = self.entries.remove(at);
+        for charge in &mut entry.charges {
+            let machine = self.shared.machine.as_ref();
+            self.watch.parts(entry.user, charge, machine);
+        }
         let _ = epoll::delete(&self.epoll, &entry.doorbell);
         if let Some(word) = self.shared.global.page().slot(slot) {
             word.store(0, Release);
@@ -365,6 +384,10 @@ impl Scheduler {
                 }
             }
             if gone {
+                for charge in entry.charges.iter_mut().filter(|it| !it.exists()) {
+                    let machine = shared.machine.as_ref();
+                    self.watch.parts(entry.user, charge, machine);
+                }
                 entry.charges.retain(Charge::exists);
             }
         }

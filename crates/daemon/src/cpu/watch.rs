@@ -17,6 +17,10 @@
 //!
 //! * A thread that has ended without a word is forgotten before its number can come to mean another one.
 //!
+//! **Who parts between two looks** is counted, too, or coming and going would be free. What it used is read where it still lives; where
+//! it does not, it counts as having used all the time since the last look: for breaths at once; for dispatchers as a *debt* of the user,
+//! which the budget pays off, and for which the user is barred when it is more than [`DEBT`], because honest processes end as well.
+//!
 //! What a process *says* plays no part in this. A cooperative daemon has nobody to look at; it takes a turn each quantum instead
 //! (each 36 ms while all sleep), because who falls asleep keeps its rank and does not ring, and those who give way to it go on only
 //! when they see that.
@@ -33,6 +37,7 @@ use crate::config::Config;
 use crate::cpu::entrant::Entry;
 use crate::cpu::placing::{self, Charge, Place};
 use crate::cpu::scheduler::Scheduler;
+use crate::machine::Machine;
 use crate::shared::Shared;
 
 /// Time between two looks.
@@ -40,6 +45,9 @@ const LOOK: Duration = Duration::from_millis(36);
 
 /// Pieces a breath can have: enough for a bystander beside three groups of registered programs.
 const PIECES: u32 = 4;
+
+/// How much of the CPU time of dispatchers that have ended may be unknown.
+const DEBT: Duration = Duration::from_millis(4 * LOOK.as_millis() as u64);
 
 /// How often the quotas of a process are looked up.
 const QUOTAS: Duration = Duration::from_secs(1);
@@ -64,7 +72,23 @@ pub(super) struct Watch {
     /// Pieces of the breath under way so far, and what others have had of them.
     pieces: u32,
     theirs: Duration,
+    /// Pieces beside these, which who was to leave the CPU has taken.
+    intrusions: u32,
     dispatcher_percent: u64,
+    /// Those who have parted since the last look, by user.
+    parted: HashMap<u32, Parted>,
+    /// ns of dispatchers that have ended, by user.
+    debts: HashMap<u32, u64>,
+}
+
+/// What threads used that are not there any more when it is looked at, ns.
+#[derive(Debug, Default)]
+struct Parted {
+    working: u64,
+    dispatching: u64,
+    /// Whether any has ended, so that what it used is not known.
+    worker_ended: bool,
+    dispatcher_ended: bool,
 }
 
 impl Watch {
@@ -81,7 +105,24 @@ impl Watch {
             breath_until: None,
             pieces: 0,
             theirs: Duration::ZERO,
+            intrusions: 0,
             dispatcher_percent: u64::from(config.limits.dispatcher_percent),
+            parted: HashMap::new(),
+            debts: HashMap::new(),
+        }
+    }
+
+    /// A thread of `user` will not be there at the next look.
+    pub(super) fn parts(&mut self, user: u32, charge: &mut Charge, machine: &dyn Machine) {
+        if !charge.was_elevated() {
+            return;
+        }
+        let parted = self.parted.entry(user).or_default();
+        match (charge.role, charge.spent(machine)) {
+            (Role::Worker, Ok(spent)) => parted.working += spent,
+            (Role::Worker, Err(_)) => parted.worker_ended = true,
+            (Role::Dispatcher, Ok(spent)) => parted.dispatching += spent,
+            (Role::Dispatcher, Err(_)) => parted.dispatcher_ended = true,
         }
     }
 
@@ -148,21 +189,30 @@ impl Scheduler {
         let length = self.watch.breath + (now - until);
         let machine = self.shared.machine.as_ref();
         let charges = self.entries.iter_mut().flat_map(|entry| &mut entry.charges);
-        let (mut used, mut intruded) = (0, false);
+        let (mut used, mut elevated) = (0, 0);
+        let mut intruders: Vec<&mut Charge> = Vec::new();
         for charge in charges.filter(|charge| charge.role == Role::Worker) {
             if charge.place() != Place::Idle && !charge.is_elevated() {
                 continue;
             }
             let spent = charge.spent(machine).unwrap_or(0);
             used += spent;
-            // It had used little, and now takes what others were to have: it steps back, too.
-            if charge.is_elevated() && Duration::from_nanos(spent) * 4 > length {
-                charge.burns = true;
-                intruded = true;
+            if charge.is_elevated() && spent > 0 {
+                elevated += spent;
+                intruders.push(charge);
             }
         }
+        // They had used little, and now, together, take what others were to have: they step back, too.
+        let intruded = Duration::from_nanos(elevated) * 4 > length;
+        if intruded {
+            intruders.into_iter().for_each(|charge| charge.burns = true);
+        }
         let theirs = length.saturating_sub(Duration::from_nanos(used));
-        self.watch.pieces += 1;
+        if intruded && self.watch.intrusions < PIECES {
+            self.watch.intrusions += 1;
+        } else {
+            self.watch.pieces += 1;
+        }
         self.watch.theirs += theirs;
         // A piece is shorter than a slice of the kernel, so that one says nothing of who wants it.
         let wanted = self.watch.pieces < 2 || self.watch.theirs * 4 > self.watch.breath;
@@ -184,6 +234,40 @@ impl Scheduler {
         if self.watch.breath_until.is_none() {
             self.look(elapsed, now);
         }
+    }
+
+    /// Adds what those used who have parted; ns of workers.
+    fn count_the_parted(
+        &mut self,
+        dispatching: &mut HashMap<u32, u64>,
+        (elapsed, budget): (u64, u64),
+        now: Instant,
+    ) -> u64 {
+        self.watch.debts.retain(|_, debt| {
+            *debt = debt.saturating_sub(budget);
+            *debt > 0
+        });
+        let mut working = 0;
+        for (user, parted) in std::mem::take(&mut self.watch.parted) {
+            working += parted.working + if parted.worker_ended { elapsed } else { 0 };
+            if parted.dispatching > 0 {
+                *dispatching.entry(user).or_default() += parted.dispatching;
+            }
+            if !parted.dispatcher_ended {
+                continue;
+            }
+            let debt = self.watch.debts.entry(user).or_default();
+            *debt += elapsed;
+            if Duration::from_nanos(*debt) > DEBT {
+                *debt = 0;
+                let bar = self.shared.overdrafts.punish(user, now);
+                self.shared.complain("debt", || {
+                    let secs = bar.as_secs();
+                    format!("dispatchers of user {user} are not elevated for {secs} s: one after the other ends before it can be seen what it used")
+                });
+            }
+        }
+        working
     }
 
     /// If the dispatchers of all users have used more than their budget, those of the users who had more than an equal part of it are
@@ -237,6 +321,11 @@ impl Scheduler {
                 let spent = match charge.spent(machine) {
                     Ok(spent) => spent,
                     Err(error) if placing::is_over(&error) => {
+                        let parted = self.watch.parted.entry(entry.user).or_default();
+                        match charge.role {
+                            Role::Worker => parted.worker_ended = true,
+                            Role::Dispatcher => parted.dispatcher_ended = true,
+                        }
                         charge.end();
                         continue;
                     }
@@ -258,6 +347,7 @@ impl Scheduler {
             entry.charges.retain(Charge::exists);
         }
         let budget = elapsed * self.watch.dispatcher_percent / 100;
+        used += self.count_the_parted(&mut dispatching, (elapsed, budget), now);
         self.bar_dispatchers(&dispatching, budget, now);
         let taken = used + dispatching.values().sum::<u64>();
         if !self.watch.owes(time, Duration::from_nanos(taken)) {
@@ -265,6 +355,7 @@ impl Scheduler {
         }
         self.watch.owed = Duration::ZERO;
         (self.watch.pieces, self.watch.theirs) = (0, Duration::ZERO);
+        self.watch.intrusions = 0;
         self.watch.breath_until = Some(now + self.watch.breath);
         for entry in &mut self.entries {
             let mut burns = false;

@@ -11,7 +11,7 @@ use crate::hostile::census;
 use crate::process::{Process, elevated_threads, until};
 use crate::{permitted, socket, turn};
 
-fn rule(user: u32, level: u8) -> Assign {
+pub(crate) fn rule(user: u32, level: u8) -> Assign {
     Assign {
         cgroup: None,
         unit: None,
@@ -42,7 +42,7 @@ fn race(mut a: Process, mut b: Process) -> (u64, u64) {
     (a.number("used "), b.number("used "))
 }
 
-fn assigned(census: &Value, pid: i32) -> Option<&Value> {
+pub(crate) fn assigned(census: &Value, pid: i32) -> Option<&Value> {
     let all = census["assigned"].as_array().unwrap();
     all.iter().find(|it| it["pid"] == pid)
 }

@@ -48,7 +48,7 @@ pub(crate) fn from_now(time: Duration) -> u64 {
 }
 
 /// The first and the last CPU; the same if there is one only.
-fn two_cpus() -> (usize, usize) {
+pub(crate) fn two_cpus() -> (usize, usize) {
     let count = std::thread::available_parallelism().unwrap().get();
     (0, usize::from(count > 1))
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::hostile::{processes, puppet};
-use crate::process::{PROMISE, Process, Random, elevated_threads, until};
+use crate::process::{PROMISE, Process, Random, elevated_threads, monotonic, until};
 use crate::{daemon, permitted, socket, turn};
 
 fn survivor(socket: &std::path::Path, level: u8) -> Process {
@@ -13,6 +13,7 @@ fn survivor(socket: &std::path::Path, level: u8) -> Process {
     process
 }
 
+/// Daemon and clients, of which one or the other is killed in each round, beside an ordinary program that takes what it can get.
 #[test]
 fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
     let _turn = turn();
@@ -27,6 +28,10 @@ fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
     let mut clients = [survivor(&path, 2), survivor(&path, 40)];
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (began, mut took, mut elevated) = (Instant::now(), Vec::new(), 0);
+    let mut load = Process::start("bystander", &path, &[("CPU", "0".to_string())]);
+    load.line("ready").unwrap();
+    load.go_until(monotonic() + 250_000_000_000);
+    let mut killed_clients = 0;
     for round in 0..rounds {
         let mut daemon = Process::start("daemon", &path, &[]);
         if round % 4 == 0 {
@@ -41,6 +46,14 @@ fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
                 .iter()
                 .any(|it| !elevated_threads(it.pid()).is_empty()),
         );
+        // Once in five times a client dies before, while it is what it may be.
+        if round % 5 == 3 {
+            let which = random.below(2) as usize;
+            let level = if which == 0 { 2 } else { 40 };
+            clients[which].kill();
+            clients[which] = survivor(&path, level);
+            killed_clients += 1;
+        }
         daemon.kill();
         let dead = Instant::now();
         until("nobody is elevated", || {
@@ -58,7 +71,7 @@ fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
     took.sort_unstable();
     let (most, longest) = (took[took.len() * 98 / 100], took[took.len() - 1]);
     println!(
-        "in {elevated} of {rounds} rounds somebody was elevated; longest until nobody was {longest:?}, 98 % {most:?}"
+        "in {elevated} of {rounds} rounds somebody was elevated, {killed_clients} clients were killed, too; longest until nobody was {longest:?}, 98 % {most:?}"
     );
     // On every one, within the patience of `until`; within the promise but where the machine itself stood still.
     assert!(most < PROMISE, "{most:?} until nobody was elevated");

@@ -18,6 +18,8 @@ mod protocol;
 mod puppet;
 mod quiet;
 mod reuse;
+mod rogue;
+mod schemes;
 mod sharing;
 mod villain;
 

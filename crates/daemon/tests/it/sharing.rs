@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use upshift_elevate::sys::{CpuSet, Linux, Sys};
+
+use crate::hostile::puppet;
 use crate::process::{Process, elevated_threads, monotonic, until};
-use crate::{daemon, permitted, socket, turn};
+use crate::{daemon, permitted, skipped, socket, turn};
 
 const MS: u64 = 600;
 
@@ -88,4 +91,35 @@ fn a_bystander_keeps_its_share() {
     // What the registered leave goes to this bystander and to whatever else runs on the machine.
     assert!((used[0] + used[1]) * 100 <= 96 * MS * 1000, "{used:?}");
     assert!(used[2] > 0 && used[0] > 2 * used[2], "{used:?}");
+}
+
+/// As after the CPU was unplugged and is there again.
+#[test]
+fn a_scheduler_that_was_taken_from_its_cpu_comes_back() {
+    let _turn = turn();
+    if std::thread::available_parallelism().unwrap().get() == 1 {
+        return skipped("needs two CPUs");
+    }
+    let path = socket("comes-back");
+    let _daemon = daemon("comes-back");
+    let mut somebody = puppet(&path);
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let tids = tasks.map(|it| it.unwrap().file_name().into_string().unwrap());
+    let tid: i32 = tids
+        .filter(|tid| {
+            let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
+            name.is_ok_and(|name| name.trim() == "upshift-cpu0")
+        })
+        .last()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let cpus = || Linux.sched_getaffinity(tid).unwrap();
+    Linux
+        .sched_setaffinity(tid, &CpuSet::only(1).unwrap())
+        .unwrap();
+    until("it is back", || {
+        somebody.obey("ring 1");
+        cpus() == CpuSet::only(0).unwrap()
+    });
 }

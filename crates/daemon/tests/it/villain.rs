@@ -21,7 +21,7 @@ use crate::protocol::{connect, register};
 
 /// A registration made by hand.
 pub(crate) struct Foothold {
-    _socket: OwnedFd,
+    pub(crate) socket: OwnedFd,
     pub(crate) page: Mapping<LocalPage>,
     pub(crate) bells: Vec<OwnedFd>,
 }
@@ -39,7 +39,7 @@ impl Foothold {
         let mut bells = register(&socket, &[cpu], &threads, &file).unwrap();
         bells.remove(0);
         let it = Foothold {
-            _socket: socket,
+            socket,
             page,
             bells,
         };
@@ -281,8 +281,8 @@ pub(crate) fn changeling() {
         let it = Foothold::new(&[(own, Role::Worker)]);
         std::mem::forget(it.page);
         // The connection outlives this program.
-        rustix::io::fcntl_setfd(&it._socket, rustix::io::FdFlags::empty()).unwrap();
-        std::mem::forget(it._socket);
+        rustix::io::fcntl_setfd(&it.socket, rustix::io::FdFlags::empty()).unwrap();
+        std::mem::forget(it.socket);
         while elevated_threads(own).is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

@@ -5,6 +5,7 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::{CpuSet, Linux, Sys};
 use upshift_elevate::{Class, ElevateError, Elevated, Elevator, Policy, Priority};
@@ -17,6 +18,9 @@ use crate::watch::{self, Watch, Watched};
 
 /// How often a call that was interrupted is made again.
 const RETRIES: usize = 16;
+
+/// How long a process is ordinary that has left its CPU: ten times what it had of another one at most.
+const STRAY: Duration = Duration::from_secs(1);
 
 /// Passes over the threads of a process that is forking off new ones all the time.
 const PASSES: usize = 8;
@@ -34,6 +38,8 @@ pub(super) struct Process {
     pub(super) refused: u64,
     /// There was no room for a thread: none is tried, which takes long, until they are read again.
     full: bool,
+    /// It has taken a thread to a CPU that is not its own: until when it is ordinary for that, and for how long that was.
+    stray: Option<(Instant, Duration)>,
     /// CPU time seen last, ns.
     pub(super) cpu_time: Nanos,
     _watched: Watched,
@@ -82,6 +88,7 @@ impl Process {
             guards: Vec::new(),
             refused: 0,
             full: false,
+            stray: None,
             cpu_time: 0,
             // Before its threads are read, so that none is missed.
             _watched: watch.listen(pid),
@@ -226,7 +233,7 @@ impl Process {
         if !listed.exists() || !cpu.map_or(Ok(true), |cpu| self.pin_one(&guard, cpu))? {
             return Ok(Taken::Yes);
         }
-        match put(&guard, standing, threads) {
+        match put(&guard, self.allowed(standing), threads) {
             Ok(()) => self.guards.push(guard),
             Err(error) if is_gone(&error) => {}
             Err(error) => return Err(self.failed(error)),
@@ -234,8 +241,30 @@ impl Process {
         Ok(Taken::Yes)
     }
 
+    /// What `standing` means for a process that may be ordinary at the most.
+    fn allowed(&self, standing: Standing) -> Standing {
+        match standing {
+            Standing::At(_) if self.stray.is_some_and(|(until, _)| Instant::now() < until) => {
+                Standing::Fair
+            }
+            standing => standing,
+        }
+    }
+
+    /// On another CPU a thread would be before everybody there, until somebody looks: after it was found there its process is ordinary,
+    /// for twice as long each time.
+    fn has_strayed(&mut self) {
+        let now = Instant::now();
+        let length = match self.stray {
+            Some((until, last)) if now < until + last * 10 => (last * 2).min(STRAY * 64),
+            _ => STRAY,
+        };
+        self.stray = Some((now + length, length));
+    }
+
     /// Puts all threads at `standing`; the task has so many `threads`. Returns the number of system calls.
     pub(super) fn set(&mut self, standing: Standing, threads: usize) -> Result<u32, SchedError> {
+        let standing = self.allowed(standing);
         let calls = self.guards.len() as u32;
         let mut at = 0;
         while let Some(guard) = self.guards.get(at) {
@@ -279,6 +308,14 @@ impl Process {
     ) -> Result<u64, SchedError> {
         let only = CpuSet::only(cpu);
         let mut corrected = 0;
+        let strays = |guard: &Elevated| {
+            let cpus = Linux.sched_getaffinity(guard.tid());
+            cpus.is_ok_and(|cpus| Some(cpus) != only)
+        };
+        if self.guards.iter().any(strays) {
+            self.has_strayed();
+        }
+        let standing = self.allowed(standing);
         for guard in &self.guards {
             let moved = Linux.sched_getaffinity(guard.tid()).ok() != only;
             let changed = match Policy::of(&Linux, guard.tid()) {

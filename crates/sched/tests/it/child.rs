@@ -51,6 +51,9 @@ fn plays_a_role() {
         "crowd" => crowd(),
         "lock" => lock(false),
         "lock and leave" => lock(true),
+        "stray" => stray(),
+        "lend" => lend(),
+        "gap" => gap(),
         "swap a thread" => swap(),
         "serve by threads" => serve_by_threads(),
         "schedule" => schedule(),
@@ -146,6 +149,79 @@ fn crowd() {
     std::thread::sleep(LIFE);
 }
 
+/// The other end of the machine, where nobody schedules.
+fn elsewhere() -> CpuSet {
+    CpuSet::only(0).unwrap()
+}
+
+/// Threads, one after the other, that burn on a CPU that is not theirs as soon as they are elevated; an ordinary user.
+fn stray() {
+    become_nobody();
+    let end = Instant::now() + LIFE;
+    while Instant::now() < end {
+        let burn = || {
+            wait_until_scheduled();
+            let _ = Linux.sched_setaffinity(0, &elsewhere());
+            spin(Duration::from_millis(300));
+        };
+        std::thread::spawn(burn).join().unwrap();
+    }
+}
+
+/// Waits for a lock that a process of its own holds, which nobody schedules and which burns elsewhere; an ordinary user.
+fn lend() {
+    become_nobody();
+    // SAFETY: a fresh anonymous mapping, which the child shares.
+    let lock: &std::sync::atomic::AtomicU32 = unsafe {
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+        );
+        &*libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0).cast()
+    };
+    use std::sync::atomic::Ordering::SeqCst;
+    // SAFETY: the child only locks and burns.
+    if unsafe { libc::fork() } == 0 {
+        // SAFETY: plain calls.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::alarm(30);
+        }
+        Linux.sched_setaffinity(0, &elsewhere()).unwrap();
+        lock.store(upshift_elevate::current_tid() as u32, SeqCst);
+        spin(LIFE);
+    }
+    while lock.load(SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    wait_until_scheduled();
+    let none = std::ptr::null::<libc::timespec>();
+    // SAFETY: a live word, and no time limit.
+    unsafe { libc::syscall(libc::SYS_futex, lock.as_ptr(), libc::FUTEX_LOCK_PI, 0, none) };
+}
+
+/// Burns elsewhere for two seconds: says how much of them it had, ms.
+fn gap() {
+    Linux.sched_setaffinity(0, &elsewhere()).unwrap();
+    // SAFETY: as programs of other sessions are.
+    unsafe { libc::setsid() };
+    let own = || upshift_sched::Clock::own_cpu_time(&upshift_sched::Monotonic);
+    let before = own();
+    spin(Duration::from_secs(2));
+    println!("had {}", (own() - before) / 1_000_000);
+    say("");
+    std::thread::sleep(LIFE);
+}
+
+/// For good.
+fn become_nobody() {
+    // SAFETY: plain calls; the library makes them for every thread.
+    let failed = unsafe {
+        libc::setresgid(64_001, 64_001, 64_001) | libc::setresuid(64_001, 64_001, 64_001)
+    };
+    assert_eq!(failed, 0);
+}
+
 /// A thread that has long been scheduled ends and starts another one in its place, within a look; says its number.
 fn swap() {
     wait_until_scheduled();
@@ -174,11 +250,7 @@ fn serve_by_threads() {
 /// Becomes an ordinary user, and locks what a scheduler of the process `PIDS` would lock. `leaves`: the lock is a child's then, and the
 /// process that took it is no more.
 fn lock(leaves: bool) {
-    // SAFETY: plain calls; the library makes them for every thread.
-    let failed = unsafe {
-        libc::setresgid(64_001, 64_001, 64_001) | libc::setresuid(64_001, 64_001, 64_001)
-    };
-    assert_eq!(failed, 0);
+    become_nobody();
     let pid = std::env::var("PIDS").unwrap();
     let tasks = std::fs::File::open(format!("/proc/{pid}/task")).unwrap();
     tasks.try_lock().unwrap();

@@ -345,6 +345,40 @@ fn who_gets_the_number_of_a_thread_that_was_replaced_is_left_alone() {
     }
 }
 
+/// What an ordinary program has of 2 s on a CPU that nobody schedules, beside a scheduled process of an ordinary user; ms.
+fn beside(role: &str) -> Option<i32> {
+    // SAFETY: cannot fail.
+    if unsafe { libc::geteuid() } != 0 || cpu() == 0 {
+        skipped("needs root and two CPUs");
+        return None;
+    }
+    let (attacker, spinner) = (Process::start(role), Process::start("spin"));
+    let scheduler = start(&[attacker.pid(), spinner.pid()], false).unwrap();
+    let mut victim = Process::start("gap");
+    let had = victim.number("had ");
+    println!("{role}: an ordinary program elsewhere had {had} of 2000 ms");
+    scheduler.stop().unwrap();
+    Some(had)
+}
+
+#[test]
+fn who_strays_takes_little_of_a_cpu_that_is_not_its_own() {
+    let Some(_turn) = turn() else { return };
+    if let Some(had) = beside("stray") {
+        // 0.1 s of each 1.1 s, and then of less; half of the rest, and others work here, too. It had next to nothing.
+        assert!(had > 150, "{had}");
+    }
+}
+
+#[test]
+fn who_lends_its_priority_elsewhere_leaves_ordinary_programs_their_pieces() {
+    let Some(_turn) = turn() else { return };
+    if let Some(had) = beside("lend") {
+        // While the CPU is open nothing is lent: half of 12 %.
+        assert!(had > 20, "{had}");
+    }
+}
+
 #[test]
 fn a_thread_for_each_request_is_as_urgent_as_its_process() {
     let Some(_turn) = turn() else { return };

@@ -1,0 +1,246 @@
+//! Ordinary users who evade what watches them, alone or together, and what a bystander or a victim has left. `docs/threat-model.md` names
+//! these tests; the children are in `rogue.rs`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use upshift_daemon::{Config, Daemon};
+
+use crate::assign::{assigned, rule};
+use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, open_config, two_cpus, villain};
+use crate::hostile::census;
+use crate::process::{Process, ROLE, elevated_threads, until};
+use crate::{permitted, skipped, socket, turn};
+
+const TIME: Duration = Duration::from_millis(1500);
+
+/// A program that is not registered, on `cpu`.
+fn bystander(path: &Path, cpu: usize) -> Process {
+    let mut it = Process::start("gap", path, &[("CPU", cpu.to_string())]);
+    it.line("ready").unwrap();
+    it
+}
+
+/// Lets `attacker` and a bystander go on CPU 0, beside a less urgent process of another user: µs of the bystander, and its longest wait.
+fn beside(name: &str, role: &str, more: &[(&str, String)]) -> (u64, u64) {
+    let path = socket(name);
+    let _daemon = Daemon::start(open_config(name)).unwrap();
+    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut bystander = bystander(&path, 0);
+    let mut attacker = villain(role, &path, MALLORY, (0, 40), more);
+    let end = from_now(TIME);
+    bystander.go_until(end);
+    attacker.go_until(end);
+    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+    let burnt = attacker.number("used ");
+    let seen = census(&path);
+    println!(
+        "{name}: attacker {burnt}, bystander {used} us of {}, longest gap {longest} us, {} alarms, barred {}",
+        TIME.as_micros(),
+        seen["alarms"],
+        seen["barred"]
+    );
+    (used, longest)
+}
+
+/// What the rules leave to programs that are not registered, with a margin for a machine that does other work, too.
+fn keeps_its_share((used, longest): (u64, u64)) {
+    assert!(used * 100 > 2 * TIME.as_micros() as u64, "{used} us");
+    // 80 ms by the rules, and as long as the machine has others to run.
+    assert!(longest < 400_000, "{longest} us");
+}
+
+#[test]
+fn who_leaves_and_registers_again_leaves_bystanders_their_share() {
+    let _turn = turn();
+    if permitted() {
+        keeps_its_share(beside("returner", "returner", &[]));
+    }
+}
+
+#[test]
+fn threads_that_end_before_anybody_looks_leave_bystanders_their_share() {
+    let _turn = turn();
+    if permitted() {
+        for each in ["1500", "25000"] {
+            keeps_its_share(beside("relay", "relay", &[("EACH", each.to_string())]));
+        }
+    }
+}
+
+#[test]
+fn dispatchers_that_end_before_anybody_looks_leave_a_victim_its_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("relay-dispatchers");
+    let _daemon = Daemon::start(open_config("relay-dispatchers")).unwrap();
+    let mut victim = villain("burner", &path, ALICE, (0, 0), &[]);
+    let more = [
+        ("EACH", "25000".to_string()),
+        ("ROLE", "dispatcher".to_string()),
+    ];
+    let mut attacker = villain("relay", &path, MALLORY, (0, 63), &more);
+    let end = from_now(TIME);
+    victim.go_until(end);
+    attacker.go_until(end);
+    let used = (victim.number("used "), attacker.number("used "));
+    println!("victim {}, attacker {} us", used.0, used.1);
+    assert!(used.0 > 2 * used.1, "{used:?}");
+}
+
+#[test]
+fn understudies_leave_bystanders_their_share() {
+    let _turn = turn();
+    if permitted() {
+        keeps_its_share(beside("understudies", "understudies", &[]));
+    }
+}
+
+#[test]
+fn a_priority_lent_to_a_process_of_nobody_is_taken_back_by_the_canary() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let (here, there) = two_cpus();
+    let path = socket("patron");
+    let _daemon = Daemon::start(open_config("patron")).unwrap();
+    let _rival = villain("ghost", &path, TRUDY, (here, 63), &[]);
+    let mut bystander = bystander(&path, there);
+    let victim = [("VICTIM", there.to_string())];
+    let mut attacker = villain("patron", &path, MALLORY, (here, 40), &victim);
+    let end = from_now(TIME);
+    bystander.go_until(end);
+    attacker.go_until(end);
+    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+    attacker.line("done").unwrap();
+    let seen = census(&path);
+    println!(
+        "bystander {used} us, longest gap {longest} us, {} alarms",
+        seen["alarms"]
+    );
+    // An equal part of what is left by 0.1 s in each second.
+    assert!(used * 100 > 20 * TIME.as_micros() as u64, "{used}");
+}
+
+#[test]
+fn who_sinks_to_the_priority_of_the_canary_leaves_bystanders_their_share() {
+    let _turn = turn();
+    if permitted() {
+        keeps_its_share(beside("sinker", "sinker", &[]));
+    }
+}
+
+#[test]
+fn threads_that_the_kernel_makes_for_an_elevated_one_are_ordinary() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("summoner");
+    let _daemon = Daemon::start(open_config("summoner")).unwrap();
+    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut summoner = villain("summoner", &path, MALLORY, (0, 40), &[]);
+    summoner.go_until(from_now(Duration::from_secs(5)));
+    if summoner.number("ring ") == 0 {
+        return skipped("ordinary users may not use io_uring here");
+    }
+    let threads = std::fs::read_dir(format!("/proc/{}/task", summoner.pid())).unwrap();
+    assert!(threads.count() > 2, "there is a thread of the kernel's");
+    // The main thread of the role, if anything.
+    assert!(elevated_threads(summoner.pid()).len() <= 1);
+}
+
+#[test]
+fn a_process_in_a_pid_namespace_registers_its_own_threads_and_no_others() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("hermit");
+    let _daemon = Daemon::start(open_config("hermit")).unwrap();
+    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+        .envs([("CPU", "0"), ("LEVEL", "3")])
+        .env("USER", MALLORY.to_string())
+        .env("SOCKET", &path)
+        .env(ROLE, "hermit");
+    let Ok(output) = unshare.output() else {
+        return skipped("unshare is not installed");
+    };
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if error.contains("unshare") {
+        return skipped(error.trim());
+    }
+    assert!(out.contains("verdict in"), "{out}{error}");
+    assert!(out.contains("elevated true"), "{out}");
+    assert!(out.contains("foreign 0"), "{out}");
+}
+
+#[test]
+fn two_who_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("flapper");
+    let _daemon = Daemon::start(open_config("flapper")).unwrap();
+    let (_, there) = two_cpus();
+    let mut victim = villain("burner", &path, ALICE, (0, 0), &[]);
+    let mut pair = [MALLORY, TRUDY].map(|user| villain("flapper", &path, user, (0, 30), &[]));
+    // They need the CPU to flap; one more rings from the other one.
+    let mut other = villain("flapper", &path, MALLORY, (there, 30), &[]);
+    let end = from_now(TIME);
+    victim.go_until(end);
+    for it in pair.iter_mut().chain([&mut other]) {
+        it.go_until(end);
+    }
+    let used = victim.number("used ");
+    println!("victim {used} us of {}", TIME.as_micros());
+    // All but a fifth for the daemon, a breath for bystanders, and what others on this machine take.
+    assert!(used * 100 > 55 * TIME.as_micros() as u64, "{used}");
+}
+
+#[test]
+fn threads_of_an_assigned_program_leave_others_their_places() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("sleepers");
+    let config = Config {
+        assign: vec![rule(MALLORY, 8)],
+        ..open_config("sleepers")
+    };
+    let limit = config.limits.threads_per_user;
+    let _daemon = Daemon::start(config).unwrap();
+    let threads = [("THREADS", (limit / 2).to_string())];
+    let crowd = [0, 1, 2].map(|_| villain("sleepers", &path, MALLORY, (0, 0), &threads));
+    let count = || {
+        let seen = census(&path);
+        let of = |it: &Process| {
+            assigned(&seen, it.pid()).map_or(0, |it| it["threads"].as_u64().unwrap())
+        };
+        crowd.iter().map(of).sum::<u64>()
+    };
+    until("as many as may be are assigned", || {
+        count() >= limit as u64 * 9 / 10
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(count() <= limit as u64, "{}", count());
+    // Others are still elevated, and in time.
+    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut victim = villain("burner", &path, ALICE, (0, 2), &[]);
+    victim.go_until(from_now(TIME));
+    until("the victim is elevated", || {
+        !elevated_threads(victim.pid()).is_empty()
+    });
+}
