@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use upshift_daemon::{Config, Daemon, default_socket};
 
@@ -16,13 +16,27 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     }
     let config = config(args)?;
     let socket = config.socket.clone();
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
     let daemon = Daemon::start(config)?;
     // Whoever waits for the lines may have closed the pipe, or the disk is full.
     let _ = writeln!(std::io::stderr(), "upshift daemon: {}", daemon.mode());
     let _ = writeln!(std::io::stdout(), "listening at {}", socket.display());
     let _ = std::io::stdout().flush();
-    signals.forever().next();
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        // A file that cannot be read now changes nothing.
+        match self::config(args) {
+            Ok(config) => daemon.reload(config),
+            Err(error) => {
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "upshift daemon: the configuration stays as it was: {error:#}"
+                );
+            }
+        }
+    }
     daemon.stop();
     Ok(())
 }

@@ -77,6 +77,11 @@ impl Admission {
         }
     }
 
+    /// Others from now on; who is in stays in.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
     /// A user connects.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ pub struct Config {
     pub bystander_level: Option<u8>,
     /// Whether to build only the global page and elevate nobody, even with rights.
     pub cooperative: bool,
+    /// Where Prometheus may ask: a path for a Unix socket, or an address and port; `None`: nowhere.
+    pub metrics: Option<String>,
     /// Bounds.
     pub limits: Limits,
     /// The most urgent level of users without a rule.
@@ -109,6 +111,7 @@ impl Default for Config {
             bystander_percent: 5,
             bystander_level: None,
             cooperative: false,
+            metrics: None,
             limits: Limits::default(),
             ceiling: 0,
             rules: Vec::new(),
@@ -221,6 +224,7 @@ struct File {
     bystander_percent: Option<u32>,
     bystander_level: Option<u8>,
     cooperative: bool,
+    metrics: Option<String>,
     ceiling: Option<u8>,
     limits: Limits,
     rule: Vec<FileRule>,
@@ -292,6 +296,15 @@ impl File {
             .map(level("bystander_level"))
             .transpose()?;
         config.cooperative = self.cooperative;
+        if let Some(place) = &self.metrics
+            && !place.starts_with('/')
+            && place.parse::<std::net::SocketAddr>().is_err()
+        {
+            return Err(format!(
+                "metrics = \"{place}\": give the path of a Unix socket, or an address and port, e.g. \"127.0.0.1:9469\""
+            ));
+        }
+        config.metrics = self.metrics;
         if let Some(ceiling) = self.ceiling {
             config.ceiling = level("ceiling")(ceiling)?;
         }

@@ -13,7 +13,7 @@ use upshift_elevate::sys::{Linux, Sys};
 use upshift_elevate::{Elevator, MissingRights, Priority, Rights};
 
 use crate::config::Config;
-use crate::control::Control;
+use crate::control::{Control, Orders};
 use crate::cpu::AbortOnPanic;
 use crate::global::Global;
 use crate::listen::{ListenError, Listener};
@@ -28,6 +28,7 @@ const CAPACITY: usize = upshift_elevate::MAX_CAPACITY;
 pub struct Daemon {
     shared: Arc<Shared>,
     stop: Arc<OwnedFd>,
+    orders: Arc<Orders>,
     thread: Option<JoinHandle<()>>,
     mode: Mode,
 }
@@ -144,7 +145,9 @@ impl Builder {
         let shared = Arc::new(shared);
         let stop = upshift_board::os::doorbell().map_err(failed("make an eventfd"))?;
         let stop = Arc::new(stop);
-        let control = Control::new(Arc::clone(&shared), listener, Arc::clone(&stop))
+        let orders = Arc::new(Orders::new().map_err(failed("make an eventfd"))?);
+        let told = Arc::clone(&orders);
+        let control = Control::new(Arc::clone(&shared), listener, Arc::clone(&stop), told)
             .map_err(failed("make an epoll"))?;
         let thread = std::thread::Builder::new()
             .name("upshift-daemon".into())
@@ -157,6 +160,7 @@ impl Builder {
         Ok(Daemon {
             shared,
             stop,
+            orders,
             thread: Some(thread),
             mode,
         })
@@ -189,6 +193,12 @@ impl Daemon {
     /// The guardian's process id, if there is one.
     pub fn guardian_pid(&self) -> Option<i32> {
         self.shared.elevator.as_ref()?.guardian_pid()
+    }
+
+    /// Applies another configuration, soon: nobody loses its connection, unless a rule denies it now. What cannot be changed while it runs
+    /// (socket, cooperative, metrics) stays, and a line on standard error says so.
+    pub fn reload(&self, config: Config) {
+        self.orders.put(config);
     }
 
     /// Stops: every thread is given back, the socket goes.

@@ -43,6 +43,7 @@
 //! | `canary` | whether ordinary threads get to run on every CPU |
 //! | `global` | the page everybody reads |
 //! | `status` | the census |
+//! | `log`, `metrics` | what it says, and its figures for Prometheus |
 //! | `notify` | the service manager |
 //! | `machine` | system calls, behind a trait |
 
@@ -60,7 +61,9 @@ mod cpu;
 mod daemon;
 mod global;
 mod listen;
+mod log;
 pub mod machine;
+mod metrics;
 mod notify;
 mod peer;
 mod quota;

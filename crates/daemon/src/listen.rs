@@ -156,14 +156,28 @@ impl Listener {
             _lock: lock,
         };
         // Nobody can connect before `listen`.
+        listener.permit(config)?;
+        rustix::net::listen(&listener.socket, BACKLOG)
+            .map_err(|error| failed("listen at")(error.into()))?;
+        Ok(listener)
+    }
+
+    /// Group and mode of the socket's file.
+    pub(crate) fn permit(&self, config: &Config) -> Result<(), ListenError> {
+        let path = &self.path;
+        let failed = |what| {
+            let path = path.clone();
+            move |error: io::Error| ListenError::Failed { what, path, error }
+        };
         if let Some(group) = config.group {
             chown(path, None, Some(group)).map_err(failed("give the group to"))?;
         }
         let mode = Permissions::from_mode(config.mode);
-        std::fs::set_permissions(path, mode).map_err(failed("set the mode of"))?;
-        rustix::net::listen(&listener.socket, BACKLOG)
-            .map_err(|error| failed("listen at")(error.into()))?;
-        Ok(listener)
+        std::fs::set_permissions(path, mode).map_err(failed("set the mode of"))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 }
 

@@ -48,6 +48,17 @@ impl Notify {
         self.say(&format!("READY=1\nSTATUS={mode}"));
     }
 
+    /// For `Type=notify-reload`.
+    pub(crate) fn reloading(&self) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let us = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
+        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
+    }
+
+    pub(crate) fn reloaded(&self) {
+        self.say("READY=1");
+    }
+
     pub(crate) fn beat(&self) {
         if self.watched {
             self.say("WATCHDOG=1");

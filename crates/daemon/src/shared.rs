@@ -1,10 +1,9 @@
 //! What the threads of the daemon share: all of it constant, atomic, or behind a short lock.
 
-use std::collections::HashMap;
-use std::io::Write;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use upshift_elevate::sys::Sys;
 use upshift_elevate::{Elevator, Priority};
@@ -12,6 +11,7 @@ use upshift_elevate::{Elevator, Priority};
 use crate::bars::Bars;
 use crate::config::Config;
 use crate::global::Global;
+use crate::log::Log;
 use crate::machine::Machine;
 use crate::quota::Quotas;
 use crate::roster::Roster;
@@ -35,13 +35,11 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 pub(crate) const BUDGET: Duration = Duration::from_millis(4);
 pub(crate) const WINDOW: Duration = Duration::from_millis(20);
 
-/// How often the same complaint may be printed.
-const COMPLAINT: Duration = Duration::from_secs(10);
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) config: Config,
+    config: Mutex<Arc<Config>>,
+    pub(crate) log: Log,
     /// `None`: cooperative.
     pub(crate) elevator: Option<Elevator>,
     pub(crate) sys: Arc<dyn Sys>,
@@ -57,7 +55,6 @@ pub(crate) struct Shared {
     /// Users whose dispatchers are not, because they used too much.
     pub(crate) overdrafts: Bars,
     pub(crate) quotas: Quotas,
-    complaints: Mutex<HashMap<&'static str, Instant>>,
 }
 
 /// Counters of the whole daemon.
@@ -83,7 +80,8 @@ impl Shared {
         cpus: usize,
     ) -> Shared {
         Shared {
-            config,
+            config: Mutex::new(Arc::new(config)),
+            log: Log::start(),
             elevator,
             sys,
             machine,
@@ -94,7 +92,6 @@ impl Shared {
             bars: Bars::default(),
             overdrafts: Bars::default(),
             quotas: Quotas::default(),
-            complaints: Mutex::default(),
         }
     }
 
@@ -116,22 +113,23 @@ impl Shared {
 
     /// Prints a line on standard error, at most one of a kind each ten seconds.
     pub(crate) fn complain(&self, kind: &'static str, text: impl FnOnce() -> String) {
-        let now = Instant::now();
-        {
-            let mut complaints = self
-                .complaints
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            if complaints
-                .get(kind)
-                .is_some_and(|&last| now - last < COMPLAINT)
-            {
-                return;
-            }
-            complaints.insert(kind, now);
-        }
-        // `eprintln!` would panic where nobody reads it any more, or the disk is full.
-        let _ = writeln!(std::io::stderr(), "upshift daemon: {}", text());
+        self.log.complain(kind, text);
+    }
+
+    /// Counts, and says in a line of its own, that something is not elevated any more for what it did.
+    pub(crate) fn eject(&self, text: String) {
+        self.counts.ejected.fetch_add(1, Relaxed);
+        self.log.say(text);
+    }
+
+    /// The configuration as it is now.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&config)
+    }
+
+    pub(crate) fn set_config(&self, config: Arc<Config>) {
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
     }
 }
 

@@ -52,6 +52,8 @@ enum Message {
     Registered(i32, Latch),
     /// It has not any more.
     Left(i32),
+    /// The rules have changed.
+    Reconsider,
     Stop,
 }
 
@@ -82,7 +84,7 @@ impl Assigner {
     /// # Errors
     /// No threads or descriptors are left.
     pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<Option<Assigner>> {
-        if shared.config.assign.is_empty() || !shared.enforcing() {
+        if shared.config().assign.is_empty() || !shared.enforcing() {
             return Ok(None);
         }
         let post = Arc::new(Post {
@@ -125,6 +127,11 @@ impl Assigner {
         let latch = Latch::default();
         self.post.put(Message::Registered(pid, latch.clone()));
         latch.wait(patience);
+    }
+
+    /// Holds everything against the rules as they are now.
+    pub(crate) fn reconsider(&self) {
+        self.post.put(Message::Reconsider);
     }
 
     pub(crate) fn left(&self, pid: i32) {
@@ -215,6 +222,7 @@ impl Work {
                     self.registered.remove(&pid);
                     self.consider(pid, Instant::now());
                 }
+                Message::Reconsider => self.sweep = Instant::now(),
                 Message::Stop => return false,
             }
         }
@@ -269,7 +277,7 @@ impl Work {
                 0
             };
         }
-        let limit = self.shared.config.limits.threads_per_user;
+        let limit = self.shared.config().limits.threads_per_user;
         limit.saturating_sub(own).min(THREADS.saturating_sub(all))
     }
 
@@ -277,7 +285,8 @@ impl Work {
     fn consider(&mut self, pid: i32, now: Instant) {
         let traits = Traits::of(pid).filter(|_| !self.registered.contains(&pid));
         let fits = |rule: &&Assign| traits.as_ref().is_some_and(|traits| rule.fits(traits));
-        let rule = self.shared.config.assign.iter().find(fits);
+        let config = self.shared.config();
+        let rule = config.assign.iter().find(fits);
         let (Some(rule), Some(traits)) = (rule, traits.as_ref()) else {
             self.processes.remove(&pid);
             return;

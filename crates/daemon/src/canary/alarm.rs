@@ -202,16 +202,15 @@ impl Alarm {
         now: Instant,
     ) {
         let until = |bar: Duration| format!("not elevated for {} s", bar.as_secs());
-        let mut verdicts = Vec::new();
         for (&user, what) in culprits {
             let bar = shared.bars.punish(user, now);
-            verdicts.push(format!("user {user} is {}: {what}", until(bar)));
+            shared.eject(format!("user {user} is {}: {what}", until(bar)));
         }
         if culprits.is_empty() {
             let users: HashSet<u32> = self.suspects.iter().map(|hold| hold.owner.user).collect();
             for user in users {
                 shared.bars.suspect(user, now);
-                verdicts.push(format!(
+                shared.eject(format!(
                     "user {user} is {}: as a suspect",
                     until(bars::FIRST)
                 ));
@@ -219,10 +218,7 @@ impl Alarm {
         }
         shared.complain("canary", || {
             let (silent, ms) = (&self.silent, silence.as_millis());
-            let verdicts = verdicts.join("; ");
-            format!(
-                "ordinary programs did not run on the CPUs {silent:?} for up to {ms} ms. {verdicts}"
-            )
+            format!("ordinary programs did not run on the CPUs {silent:?} for up to {ms} ms")
         });
     }
 

@@ -20,12 +20,14 @@
 //! | `census.rs` | the answers that take memory |
 //! | `closer.rs` | closing what came from clients, which may take long |
 //! | `names.rs` | numbers of threads in other pid namespaces |
+//! | `reload.rs` | another configuration |
 //! | `slots.rs` | words of the global page |
 
 mod census;
 mod checks;
 mod closer;
 mod names;
+mod reload;
 mod requests;
 mod session;
 mod slots;
@@ -54,6 +56,7 @@ use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
 use census::Censuses;
 use closer::Closer;
+pub(crate) use reload::Orders;
 pub(crate) use session::Session;
 use slots::Slots;
 
@@ -68,6 +71,8 @@ const ACCEPTS: usize = 16;
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
+/// The key of the bell for new configurations.
+const RELOAD: u64 = u64::MAX;
 /// Keys of a connection: twice its number, plus one for the pidfd.
 const FIRST: u64 = 2;
 
@@ -76,6 +81,7 @@ pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
     listener: Listener,
     stop: Arc<OwnedFd>,
+    orders: Arc<Orders>,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
     next: u64,
@@ -108,6 +114,7 @@ impl Control {
         shared: Arc<Shared>,
         listener: Listener,
         stop: Arc<OwnedFd>,
+        orders: Arc<Orders>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let level = EventFlags::IN;
@@ -118,12 +125,14 @@ impl Control {
             level,
         )?;
         epoll::add(&epoll, &stop, EventData::new_u64(STOP), level)?;
+        epoll::add(&epoll, &orders.bell, EventData::new_u64(RELOAD), level)?;
         let closer = Closer::new(Arc::clone(&shared));
         Ok(Control {
-            admission: Admission::new(shared.config.limits),
+            admission: Admission::new(shared.config().limits),
             shared,
             listener,
             stop,
+            orders,
             epoll,
             connections: HashMap::new(),
             next: FIRST,
@@ -151,6 +160,13 @@ impl Control {
         });
         self.closer.start();
         self.start_assigning();
+        if let Some(place) = &self.shared.config().metrics
+            && let Err(error) = crate::metrics::serve(place, self.listener.path().to_path_buf())
+        {
+            self.shared.complain("metrics", || {
+                format!("nobody can ask for metrics at {place}: {error}")
+            });
+        }
         self.notify.ready(match self.shared.enforcing() {
             true => "enforcing",
             false => "cooperative",
@@ -172,6 +188,7 @@ impl Control {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     STOP => return self.end(),
+                    RELOAD => self.reload(),
                     key if key % 2 == 1 => self.drop_connection(key - 1),
                     key => self.read(key, flags),
                 }
@@ -181,7 +198,7 @@ impl Control {
     }
 
     fn start_assigning(&mut self) {
-        if self.shared.config.assign.is_empty() {
+        if self.shared.config().assign.is_empty() {
             return;
         }
         let watched = self.watch();
@@ -246,7 +263,7 @@ impl Control {
             Ok(peer) => peer,
             Err(error) => return Err((socket, error)),
         };
-        let standing = self.shared.config.standing_of(peer.user, &peer.groups);
+        let standing = self.shared.config().standing_of(peer.user, &peer.groups);
         if let Err(text) = self.admission.connect(peer.user, standing, Instant::now()) {
             return Err((socket, io::Error::other(text)));
         }

@@ -143,14 +143,18 @@ impl Control {
             return refuse(Reason::State, "registered already: leave first");
         }
         let (pid, user) = (connection.peer.pid, connection.peer.user);
-        let Some(ceiling) = self.shared.config.ceiling_of(user, &connection.peer.groups) else {
+        let Some(ceiling) = self
+            .shared
+            .config()
+            .ceiling_of(user, &connection.peer.groups)
+        else {
             return refuse(
                 Reason::Forbidden,
                 format!("user {user} may not register: a rule of the configuration denies it"),
             );
         };
         let groups = &connection.peer.groups;
-        let standing = self.shared.config.standing_of(user, groups);
+        let standing = self.shared.config().standing_of(user, groups);
         let who = Who {
             key,
             pid,
@@ -235,7 +239,7 @@ impl Control {
             return refuse(Reason::Limit, "no room for so many vCPUs on the board");
         };
         // The configuration's word counts more than its own.
-        let assigned = self.shared.config.assigned_level(pid).unwrap_or(0);
+        let assigned = self.shared.config().assigned_level(pid).unwrap_or(0);
         let ceiling = ceiling.max(assigned);
         if let Some(assigner) = &self.assigner {
             assigner.registered(pid, PATIENCE);
@@ -269,7 +273,7 @@ impl Control {
                 threads,
                 tally: Arc::clone(&tally),
             });
-            let rate = self.shared.config.limits.rings_per_second;
+            let rate = self.shared.config().limits.rings_per_second;
             let entry = Entry {
                 pid,
                 user,
@@ -303,7 +307,7 @@ impl Control {
             return refuse(Reason::State, "not registered: register first");
         };
         let (pid, user) = (connection.peer.pid, connection.peer.user);
-        let limit = self.shared.config.limits.threads;
+        let limit = self.shared.config().limits.threads;
         if session.threads() + added.len() > limit {
             let text = format!("more threads than the {limit} of limits.threads");
             return refuse(Reason::Limit, text);
@@ -311,7 +315,7 @@ impl Control {
         let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
         let standing = self
             .shared
-            .config
+            .config()
             .standing_of(user, &connection.peer.groups);
         let added = names::translate(pid, added)?;
         self.forget_ended(&added);

@@ -36,6 +36,7 @@ use std::time::Duration;
 pub(crate) use entrant::{Entry, Tally};
 pub(crate) use placing::Charge;
 
+use crate::config::Config;
 use crate::shared::Shared;
 use scheduler::Scheduler;
 
@@ -50,6 +51,10 @@ pub(crate) enum Command {
     Born(usize, Charge),
     /// A thread of the vCPU in this slot is to be forgotten.
     Gone(usize, i32, Latch),
+    /// Another ceiling of the vCPU in this slot, and whether its user is trusted.
+    Ceiling(usize, u8, bool),
+    /// Another configuration.
+    Configure(Arc<Config>),
     /// Give everything back and end.
     Stop,
 }

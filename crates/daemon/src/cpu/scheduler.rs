@@ -19,6 +19,7 @@ use upshift_board::{Claim, NOTHING, Standing};
 use upshift_elevate::{Elevated, Priority};
 
 use crate::bucket::Bucket;
+use crate::config::Config;
 use crate::cpu::entrant::Entry;
 use crate::cpu::placing::{Charge, Place, Placed};
 use crate::cpu::watch::Watch;
@@ -45,6 +46,7 @@ const EVENTS: usize = 64;
 pub(super) struct Scheduler {
     pub(super) cpu: usize,
     pub(super) shared: Arc<Shared>,
+    config: Arc<Config>,
     mailbox: Arc<Mailbox>,
     epoll: OwnedFd,
     pub(super) entries: Vec<Entry>,
@@ -75,8 +77,9 @@ impl Scheduler {
         machine.watch(epoll.as_fd(), mailbox.bell.as_fd(), MAILBOX)?;
         let now = Instant::now();
         Ok(Scheduler {
-            watch: Watch::new(&shared.config, shared.enforcing(), now),
+            watch: Watch::new(&shared.config(), shared.enforcing(), now),
             cpu,
+            config: shared.config(),
             shared,
             mailbox,
             epoll,
@@ -192,6 +195,15 @@ impl Scheduler {
                     }
                     latch.open();
                 }
+                Command::Ceiling(slot, ceiling, trusted) => {
+                    if let Some(entry) = self.entries.iter_mut().find(|it| it.slot == slot) {
+                        (entry.ceiling, entry.trusted) = (ceiling, trusted);
+                    }
+                }
+                Command::Configure(config) => {
+                    self.watch.configure(&config, self.shared.enforcing());
+                    self.config = config;
+                }
                 Command::Stop => return false,
             }
         }
@@ -269,7 +281,7 @@ impl Scheduler {
     fn take_turn(&mut self, now: Instant) {
         for _ in 0..SETTLE {
             self.read();
-            let bystanders = self.shared.config.bystander_level;
+            let bystanders = self.config.bystander_level;
             rank::rank(&self.entrants, bystanders, &mut self.standings);
             if !self.publish_standings() {
                 break;
@@ -309,7 +321,7 @@ impl Scheduler {
 
     /// Gives the turn on if the quantum is over and equals share an elevated band.
     fn advance(&mut self, now: Instant) {
-        if now - self.turned < self.shared.config.quantum {
+        if now - self.turned < self.config.quantum {
             return;
         }
         self.turned = now;
@@ -445,7 +457,7 @@ impl Scheduler {
             let idle = self.entrants.iter().all(|it| it.runnable >= NOTHING);
             by(self.watch.next_look(idle));
             if rank::winner(&self.entrants, self.turn).is_some_and(|it| self.sharers(it) > 1) {
-                by(self.turned + self.shared.config.quantum);
+                by(self.turned + self.config.quantum);
             }
         } else if let Some(since) = self.calm_since
             && self

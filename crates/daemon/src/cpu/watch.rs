@@ -93,23 +93,31 @@ struct Parted {
 
 impl Watch {
     pub(super) fn new(config: &Config, enforcing: bool, now: Instant) -> Watch {
-        // A little more than asked for, because waking up takes time.
-        let share = f64::from(config.bystander_percent + 1) / 100.0;
-        Watch {
+        let mut watch = Watch {
             looked: now,
-            every: if enforcing { LOOK } else { config.quantum },
-            share,
-            breath: LOOK.mul_f64(share / (1.0 - share)),
+            every: LOOK,
+            share: 0.0,
+            breath: Duration::ZERO,
             owed: Duration::ZERO,
             own: Duration::ZERO,
             breath_until: None,
             pieces: 0,
             theirs: Duration::ZERO,
             intrusions: 0,
-            dispatcher_percent: u64::from(config.limits.dispatcher_percent),
+            dispatcher_percent: 0,
             parted: HashMap::new(),
             debts: HashMap::new(),
-        }
+        };
+        watch.configure(config, enforcing);
+        watch
+    }
+
+    pub(super) fn configure(&mut self, config: &Config, enforcing: bool) {
+        // A little more than asked for, because waking up takes time.
+        self.share = f64::from(config.bystander_percent + 1) / 100.0;
+        self.breath = LOOK.mul_f64(self.share / (1.0 - self.share));
+        self.every = if enforcing { LOOK } else { config.quantum };
+        self.dispatcher_percent = u64::from(config.limits.dispatcher_percent);
     }
 
     /// A thread of `user` will not be there at the next look.
@@ -260,11 +268,10 @@ impl Scheduler {
             *debt += elapsed;
             if Duration::from_nanos(*debt) > DEBT {
                 *debt = 0;
-                let bar = self.shared.overdrafts.punish(user, now);
-                self.shared.complain("debt", || {
-                    let secs = bar.as_secs();
-                    format!("dispatchers of user {user} are not elevated for {secs} s: one after the other ends before it can be seen what it used")
-                });
+                let secs = self.shared.overdrafts.punish(user, now).as_secs();
+                self.shared.eject(format!(
+                    "dispatchers of user {user} are not elevated for {secs} s: one after the other ends before it can be seen what it used"
+                ));
             }
         }
         working
@@ -278,7 +285,12 @@ impl Scheduler {
         }
         let busy = used.values().filter(|&&it| it > 0).count() as u64;
         for (&user, _) in used.iter().filter(|&(_, &it)| it * busy > budget) {
-            self.shared.overdrafts.punish(user, now);
+            let secs = self.shared.overdrafts.punish(user, now).as_secs();
+            let percent = self.watch.dispatcher_percent;
+            self.shared.eject(format!(
+                "dispatchers of user {user} are not elevated for {secs} s: with others they use more than {percent} % of CPU {}",
+                self.cpu
+            ));
             for entry in self.entries.iter().filter(|entry| entry.user == user) {
                 let is_dispatcher = |charge: &Charge| charge.role == Role::Dispatcher;
                 let has = entry.charges.iter().any(is_dispatcher);
@@ -302,10 +314,9 @@ impl Scheduler {
                 && user != entry.user
             {
                 let (pid, before) = (entry.pid, entry.user);
-                self.shared.complain("user", || {
-                    format!("process {pid} is put out: it was of user {before}, and is of {user}")
-                });
-                self.shared.counts.ejected.fetch_add(1, Relaxed);
+                self.shared.eject(format!(
+                    "process {pid} is put out: it was of user {before}, and is of {user}"
+                ));
                 for charge in &mut entry.charges {
                     charge.bar(now + EJECTED);
                 }
@@ -335,7 +346,10 @@ impl Scheduler {
                 charge.used = spent;
                 let affinity = self.shared.sys.sched_getaffinity(charge.tid);
                 if affinity.is_ok_and(|cpus| Some(cpus) != here) {
-                    self.shared.counts.ejected.fetch_add(1, Relaxed);
+                    let (tid, pid, cpu) = (charge.tid, entry.pid, self.cpu);
+                    self.shared.eject(format!(
+                        "thread {tid} of process {pid} is put out: it has left CPU {cpu}, to which it was registered"
+                    ));
                     charge.bar(now + EJECTED);
                 } else if charge.role == Role::Worker {
                     used += spent;

@@ -122,6 +122,9 @@ pub(crate) fn join() -> (Board, Vcpu) {
 
 /// A daemon of its own process, to be killed.
 fn daemon(machine: std::sync::Arc<dyn Machine>) {
+    if let Ok(errors) = std::fs::File::create(setting("ERRORS")) {
+        rustix::stdio::dup2_stderr(errors).unwrap();
+    }
     let config = upshift_daemon::Config {
         socket: PathBuf::from(setting("SOCKET")),
         ..upshift_daemon::Config::parse(&setting("CONFIG")).unwrap()

@@ -12,6 +12,7 @@ mod false_daemon;
 mod faults;
 mod fuzz;
 mod hostile;
+mod operating;
 mod place;
 mod process;
 mod protocol;

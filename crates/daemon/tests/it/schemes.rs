@@ -22,7 +22,7 @@ fn bystander(path: &Path, cpu: usize) -> Process {
     it
 }
 
-/// Lets `attacker` and a bystander go on CPU 0, beside a less urgent process of another user: µs of the bystander, and its longest wait.
+/// Lets the attacker and a bystander go on CPU 0, beside a less urgent process of another user: µs of the bystander, and of the attacker.
 fn beside(name: &str, role: &str, more: &[(&str, String)]) -> (u64, u64) {
     let path = socket(name);
     let _daemon = Daemon::start(open_config(name)).unwrap();
@@ -41,14 +41,12 @@ fn beside(name: &str, role: &str, more: &[(&str, String)]) -> (u64, u64) {
         seen["alarms"],
         seen["barred"]
     );
-    (used, longest)
+    (used, burnt)
 }
 
-/// What the rules leave to programs that are not registered, with a margin for a machine that does other work, too.
-fn keeps_its_share((used, longest): (u64, u64)) {
-    assert!(used * 100 > 2 * TIME.as_micros() as u64, "{used} us");
-    // 80 ms by the rules, and as long as the machine has others to run.
-    assert!(longest < 400_000, "{longest} us");
+/// What the rules leave to programs that are not registered, 5 %, with a margin for a machine that does other work, too.
+fn keeps_its_share((used, burnt): (u64, u64)) {
+    assert!(used * 49 > burnt, "{used} us, and the attacker {burnt}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use upshift_board::client;
 use upshift_board::{JoinError, Role, ThreadSpec, VcpuSpec};
@@ -22,6 +22,12 @@ use crate::time::Timers;
 
 /// So often the keeper looks for a daemon while there is none.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// So often while one was there a short while ago: it may be about to be back, with another configuration or of another version.
+const SOON: Duration = Duration::from_millis(50);
+
+/// How long that is expected.
+const HOPE: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(crate) struct Membership {
@@ -176,13 +182,16 @@ impl Membership {
     }
 
     fn stay_joined(&self) {
+        let mut lost: Option<Instant> = None;
         while !self.ended.load(Acquire) {
             let closed = self.board.closed();
-            self.sleep(closed.as_ref());
+            let hopes = lost.is_some_and(|lost| lost.elapsed() < HOPE);
+            self.sleep(closed.as_ref(), if hopes { SOON } else { AGAIN });
             if self.ended.load(Acquire) || self.board.is_joined() {
                 continue;
             }
             if closed.is_some() {
+                lost = Some(Instant::now());
                 self.note(None);
                 // One that was replaced by another is back at once.
             }
@@ -192,7 +201,7 @@ impl Membership {
     }
 
     /// Until the daemon has gone; without one, for a while.
-    fn sleep(&self, closed: Option<&OwnedFd>) {
+    fn sleep(&self, closed: Option<&OwnedFd>, again: Duration) {
         let mut fds = [Some(&self.bell), closed].map(|fd| libc::pollfd {
             fd: fd.map_or(-1, AsRawFd::as_raw_fd),
             events: libc::POLLIN,
@@ -200,7 +209,7 @@ impl Membership {
         });
         let timeout = match closed {
             Some(_) => -1,
-            None => AGAIN.as_millis() as libc::c_int,
+            None => again.as_millis() as libc::c_int,
         };
         // SAFETY: a pointer to a local array of the length given. An error means: look.
         unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout) };

@@ -1,0 +1,121 @@
+//! What an operator does: another configuration, figures, a restart.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use upshift_daemon::{Config, Daemon, Rule, Who};
+
+use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, open_config, villain};
+use crate::hostile::{census, processes, puppet};
+use crate::process::{Process, elevated_threads, until};
+use crate::{directory, permitted, socket, turn};
+
+#[test]
+fn another_configuration_applies_to_who_is_there_and_loses_nobody() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("reload");
+    let daemon = Daemon::start(open_config("reload")).unwrap();
+    let mut rival = puppet(&path);
+    let ghost = villain("ghost", &path, ALICE, (0, 3), &[]);
+    let denied = villain("ghost", &path, MALLORY, (0, 63), &[]);
+    let level = |pid: i32, field: &str| {
+        let seen = census(&path);
+        let all = seen["processes"].as_array().unwrap();
+        let found = all.iter().find(|it| it["pid"] == pid);
+        found.map(|it| it[field].clone())
+    };
+    assert_eq!(level(ghost.pid(), "ceiling"), Some(0.into()));
+    let rule = |user, ceiling| Rule {
+        who: Who::User(user),
+        ceiling,
+    };
+    daemon.reload(Config {
+        rules: vec![rule(ALICE, Some(20)), rule(MALLORY, None)],
+        // Stays as it was: it needs another daemon.
+        cooperative: true,
+        ..open_config("reload")
+    });
+    until("the ceiling is another one", || {
+        level(ghost.pid(), "ceiling") == Some(20.into())
+    });
+    assert_eq!(level(denied.pid(), "pid"), None);
+    assert_eq!(processes(&path), 2);
+    assert_eq!(census(&path)["enforcing"], true);
+    // What it claims counts as that.
+    rival.obey("level 10");
+    assert_eq!(rival.obey("outranked 10"), "false");
+    // Programs, too, and again without.
+    let program = Process::start(
+        "gap",
+        &path,
+        &[("USER", TRUDY.to_string()), ("CPU", "0".into())],
+    );
+    let mut config = open_config("reload");
+    config.assign = vec![crate::assign::rule(TRUDY, 8)];
+    daemon.reload(config);
+    until("the program is assigned", || {
+        !elevated_threads(program.pid()).is_empty()
+    });
+    daemon.reload(open_config("reload"));
+    until("it is not any more", || {
+        elevated_threads(program.pid()).is_empty()
+    });
+    assert_eq!(processes(&path), 2);
+}
+
+#[test]
+fn figures_are_there_for_prometheus_and_slow_readers_hold_up_nobody() {
+    let _turn = turn();
+    let path = socket("metrics");
+    let place = directory().join("metrics");
+    let config = Config {
+        metrics: Some(place.display().to_string()),
+        ..open_config("metrics")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    let _somebody = puppet(&path);
+    until("it listens", || place.exists());
+    let _slow = UnixStream::connect(&place).unwrap();
+    let mut stream = UnixStream::connect(&place).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(answer.contains("\nupshift_processes 1\n"), "{answer}");
+}
+
+#[test]
+fn each_ejection_is_a_line_with_its_reason() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("lines");
+    let errors = directory().join("errors");
+    let open = [
+        ("CONFIG", "mode = \"0666\"".to_string()),
+        ("ERRORS", errors.display().to_string()),
+    ];
+    let mut daemon = Process::start("daemon", &path, &open);
+    daemon.line("ready").unwrap();
+    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut wanderers = [0, 1].map(|_| villain("burner", &path, MALLORY, (0, 40), &[]));
+    for it in &mut wanderers {
+        it.go_until(from_now(std::time::Duration::from_secs(5)));
+    }
+    for it in &wanderers {
+        until("it is elevated", || !elevated_threads(it.pid()).is_empty());
+        for tid in elevated_threads(it.pid()) {
+            use upshift_elevate::sys::{CpuSet, Linux, Sys};
+            Linux.sched_setaffinity(tid, &CpuSet::all()).unwrap();
+        }
+    }
+    until("both are told of", || {
+        let text = std::fs::read_to_string(&errors).unwrap_or_default();
+        let of = |it: &Process| format!("of process {} is put out: it has left CPU 0", it.pid());
+        wanderers.iter().all(|it| text.contains(&of(it)))
+    });
+}
