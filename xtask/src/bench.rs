@@ -53,7 +53,7 @@ pub(crate) fn os(root: &Path, args: &[String]) -> ExitCode {
     foreground(&mut runner).map_or_else(|code| code, |()| ExitCode::SUCCESS)
 }
 
-fn foreground(command: &mut Command) -> Result<(), ExitCode> {
+pub(crate) fn foreground(command: &mut Command) -> Result<(), ExitCode> {
     eprintln!("$ {}", run::shown(command));
     match command.status() {
         Ok(status) if status.success() => Ok(()),

@@ -2,7 +2,7 @@
 //!
 //! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
 //! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed, `host` asks the
-//! kernel what it can do, `steps` is the list of what is tested, `suite` runs that list and counts, `bench` calls the
+//! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `bench` calls the
 //! benchmark driver.
 
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@
 mod bench;
 mod host;
 mod os;
+mod package;
 mod run;
 mod setup;
 mod steps;
@@ -67,6 +68,12 @@ enum Task {
         args: Vec<String>,
     },
 
+    /// Build a Debian package of the command: target/xtask/upshift_VERSION_ARCH.deb
+    ///
+    /// It installs the command, the daemon's unit and default configuration, man pages and completions. What is in it is looked at
+    /// afterwards, and the command is run from where it was unpacked.
+    Package,
+
     /// Build everything with --release and run the benchmarks against other runtimes
     ///
     /// Calls the driver of bench/, which builds the peers, checks that all answer with the same bytes and measures
@@ -85,6 +92,7 @@ fn main() -> ExitCode {
         Task::Test(options) => suite::command(&root, &options),
         Task::Soak { verbose, minutes } => suite::soak(&root, verbose, minutes),
         Task::Os { args } => bench::os(&root, &args),
+        Task::Package => package::command(&root),
         Task::Bench { args } => bench::command(&root, &args),
     }
 }

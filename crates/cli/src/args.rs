@@ -12,6 +12,7 @@ use crate::burn_cmd::BurnArgs;
 use crate::calibrate::CalibrateArgs;
 use crate::daemon_args::DaemonArgs;
 use crate::doctor::DoctorArgs;
+use crate::documents::DocumentsArgs;
 use crate::sched_cmd::SchedArgs;
 use crate::serve_args::{EXAMPLES, ServeArgs};
 use crate::spin_args::SpinLoadArgs;
@@ -69,6 +70,9 @@ pub(crate) enum Command {
     Burn(BurnArgs),
     /// Drive a server with connections and report throughput and latency
     Load(LoadArgs),
+    /// Write man pages and completions
+    #[command(hide = true)]
+    Documents(DocumentsArgs),
     /// Spawn many coroutines (or threads) and print the memory and the time they took
     #[command(hide = true)]
     SpawnTest(SpawnTestArgs),

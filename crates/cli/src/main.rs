@@ -6,6 +6,7 @@
 //! | `burn_cmd` | a batch job that takes what it gets |
 //! | `calibrate` | costs and rights of this machine |
 //! | `daemon_cmd`, `daemon_args` | the machine-wide scheduler |
+//! | `documents` | man pages and completions |
 //! | `demo` | the tour: children, six experiments, progress |
 //! | `serve`, `serve_args` | the web server |
 //! | `sched_cmd` | policies over processes |
@@ -26,6 +27,7 @@ mod daemon_args;
 mod daemon_cmd;
 mod demo;
 mod doctor;
+mod documents;
 mod load_cmd;
 mod load_report;
 mod machine;
@@ -71,6 +73,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Daemon(args) => daemon_cmd::daemon(&args)?,
         Command::Calibrate(args) => return calibrate::calibrate(&args),
         Command::Doctor(args) => return doctor::doctor(&args),
+        Command::Documents(args) => documents::documents(&args)?,
         Command::Sched(args) => return sched_cmd::sched(&args),
         Command::Top(args) => top::top(&args)?,
         Command::SpawnTest(args) => spawn_test::spawn_test(&args)?,

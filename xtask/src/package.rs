@@ -1,0 +1,218 @@
+//! `cargo xtask package`: a Debian package, made by `dpkg-deb` from a tree that is laid out here.
+//!
+//! The tree is target/xtask/package. The package is looked at and unpacked afterwards: every file that is promised has to be in it, and
+//! the command has to run from there.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use crate::bench::foreground;
+use crate::setup;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What has to be in it, beside the other man pages.
+const PROMISED: [&str; 8] = [
+    "./usr/bin/upshift",
+    "./usr/lib/systemd/system/upshift-daemon.service",
+    "./etc/upshift/daemon.toml",
+    "./usr/share/man/man1/upshift.1.gz",
+    "./usr/share/man/man1/upshift-daemon.1.gz",
+    "./usr/share/bash-completion/completions/upshift",
+    "./usr/share/zsh/vendor-completions/_upshift",
+    "./usr/share/fish/vendor_completions.d/upshift.fish",
+];
+
+/// After it was unpacked: the group of the socket, which the configuration may name.
+const POSTINST: &str = "#!/bin/sh
+set -e
+if [ \"$1\" = configure ]; then
+    getent group upshift >/dev/null || groupadd --system upshift
+    [ ! -d /run/systemd/system ] || systemctl daemon-reload
+fi
+";
+
+/// Before it goes: the daemon gives everything back.
+const PRERM: &str = "#!/bin/sh
+set -e
+if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl stop upshift-daemon.service || true
+fi
+";
+
+/// Builds it; the exit status is that of the first command that fails.
+pub(crate) fn command(root: &Path) -> ExitCode {
+    let mut build = setup::cargo(root);
+    build.args(["build", "--release", "-p", "upshift-cli"]);
+    if let Err(code) = foreground(&mut build) {
+        return code;
+    }
+    match package(root) {
+        Ok(path) => {
+            println!("{}", path.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The tree that becomes the package.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn put(&self, text: &[u8], place: &str, mode: u32) -> io::Result<()> {
+        let path = self.0.join(place);
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+    }
+
+    fn copy(&self, from: &Path, place: &str) -> io::Result<()> {
+        self.put(&fs::read(from)?, place, 0o644)
+    }
+}
+
+fn package(root: &Path) -> io::Result<PathBuf> {
+    let work = root.join("target/xtask");
+    let (tree, papers) = (Tree(work.join("package")), work.join("documents"));
+    for directory in [&tree.0, &papers] {
+        let _ = fs::remove_dir_all(directory);
+        fs::create_dir_all(directory)?;
+    }
+    let binary = root.join("target/release/upshift");
+    output(Command::new(&binary).arg("documents").arg(&papers))?;
+    tree.put(&fs::read(&binary)?, "usr/bin/upshift", 0o755)?;
+    let dist = root.join("crates/daemon/dist");
+    tree.copy(&dist.join("daemon.toml"), "etc/upshift/daemon.toml")?;
+    // The unit is written for what is built and installed by hand.
+    let unit = fs::read_to_string(dist.join("upshift-daemon.service"))?;
+    let unit = unit.replace("/usr/local/bin/", "/usr/bin/");
+    let place = "usr/lib/systemd/system/upshift-daemon.service";
+    tree.put(unit.as_bytes(), place, 0o644)?;
+    for (name, place) in [
+        ("upshift", "bash-completion/completions/upshift"),
+        ("_upshift", "zsh/vendor-completions/_upshift"),
+        ("upshift.fish", "fish/vendor_completions.d/upshift.fish"),
+    ] {
+        let from = papers.join("completions").join(name);
+        tree.copy(&from, &format!("usr/share/{place}"))?;
+    }
+    for page in fs::read_dir(papers.join("man1"))? {
+        let page = page?.path();
+        let name = page.file_name().unwrap_or_default().to_string_lossy();
+        let place = format!("usr/share/man/man1/{name}.gz");
+        tree.put(&zipped(&page)?, &place, 0o644)?;
+    }
+    let doc = "usr/share/doc/upshift";
+    let changes = zipped(&root.join("CHANGELOG.md"))?;
+    tree.put(&changes, &format!("{doc}/changelog.gz"), 0o644)?;
+    tree.copy(&root.join("LICENSE-MIT"), &format!("{doc}/copyright"))?;
+    for page in ["daemon.md", "threat-model.md", "sched.md"] {
+        tree.copy(&root.join("docs").join(page), &format!("{doc}/{page}"))?;
+    }
+    let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
+    let architecture = architecture.trim();
+    let control = control(&fs::read(&binary)?, architecture);
+    tree.put(control.as_bytes(), "DEBIAN/control", 0o644)?;
+    tree.put(b"/etc/upshift/daemon.toml\n", "DEBIAN/conffiles", 0o644)?;
+    tree.put(POSTINST.as_bytes(), "DEBIAN/postinst", 0o755)?;
+    tree.put(PRERM.as_bytes(), "DEBIAN/prerm", 0o755)?;
+    let path = work.join(format!("upshift_{VERSION}_{architecture}.deb"));
+    let mut build = Command::new("dpkg-deb");
+    build.args(["--build", "--root-owner-group"]);
+    output(build.arg(&tree.0).arg(&path))?;
+    look_at(&path, &work.join("unpacked"))?;
+    Ok(path)
+}
+
+/// What dpkg has to know.
+fn control(binary: &[u8], architecture: &str) -> String {
+    [
+        "Package: upshift",
+        &format!("Version: {VERSION}"),
+        &format!("Architecture: {architecture}"),
+        "Maintainer: Upshift <upshift@localhost>",
+        "Section: admin",
+        "Priority: optional",
+        &format!("Installed-Size: {}", binary.len() / 1024),
+        &format!(
+            "Depends: libc6 (>= 2.{}), libgcc-s1, passwd",
+            needed_libc(binary)
+        ),
+        "Description: priority scheduler for coroutines and processes",
+        " The upshift command: the machine-wide daemon, policies over processes,",
+        " a web server with levels, and what measures them.",
+        "",
+    ]
+    .join("\n")
+}
+
+/// Whether what is promised is in the package, and runs.
+fn look_at(package: &Path, unpacked: &Path) -> io::Result<()> {
+    let list = output(Command::new("dpkg-deb").arg("--contents").arg(package))?;
+    for promised in PROMISED {
+        if !list.lines().any(|line| line.ends_with(promised)) {
+            let text = format!("{promised} is not in the package");
+            return Err(io::Error::other(text));
+        }
+    }
+    let _ = fs::remove_dir_all(unpacked);
+    let mut extract = Command::new("dpkg-deb");
+    output(extract.arg("--extract").arg(package).arg(unpacked))?;
+    let version = output(Command::new(unpacked.join("usr/bin/upshift")).arg("--version"))?;
+    if !version.contains(VERSION) {
+        return Err(io::Error::other(format!("it says it is {version}")));
+    }
+    Ok(())
+}
+
+/// Compressed as the policy of Debian asks for.
+fn zipped(path: &Path) -> io::Result<Vec<u8>> {
+    let done = Command::new("gzip").arg("-9nc").arg(path).output()?;
+    match done.status.success() {
+        true => Ok(done.stdout),
+        false => Err(io::Error::other(format!("gzip of {}", path.display()))),
+    }
+}
+
+/// The newest version 2.x of the C library whose symbols the program asks for.
+fn needed_libc(binary: &[u8]) -> u32 {
+    let mark = b"GLIBC_2.";
+    let found = binary.windows(mark.len() + 3).filter_map(|at| {
+        let digits = at.strip_prefix(mark)?;
+        let end = digits.iter().position(|it| !it.is_ascii_digit());
+        let digits = &digits[..end.unwrap_or(digits.len())];
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    });
+    found.max().unwrap_or(17)
+}
+
+fn output(command: &mut Command) -> io::Result<String> {
+    let done = command.output()?;
+    if !done.status.success() {
+        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+        return Err(io::Error::other(format!("{command:?}: {text}")));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_symbol_says_which_library_is_needed() {
+        assert_eq!(needed_libc(b"..GLIBC_2.9\0GLIBC_2.34\0GLIBC_2.17\0..."), 34);
+        let control = control(b"GLIBC_2.36\0....", "amd64");
+        assert!(control.contains("Depends: libc6 (>= 2.36)"));
+        assert!(control.ends_with(".\n"));
+    }
+}
