@@ -11,19 +11,19 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use crate::urgency::{Claim, LEVELS, NOTHING, Standing};
 
 /// Version of layout and protocol; both sides must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
-/// vCPUs one process can register.
-pub const VCPUS: usize = 63;
+/// vCPUs one process can register: their doorbells, and the global page, travel in one packet, which carries 253 descriptors.
+pub const VCPUS: usize = 252;
 
 /// CPUs a machine can have for the board.
 pub const CPUS: usize = 1024;
 
 /// vCPUs of all processes together.
-pub const SLOTS: usize = 4096;
+pub const SLOTS: usize = 65_536;
 
-/// Bytes of the local page.
-pub const LOCAL_BYTES: usize = 4096;
+/// Bytes of the local page, as it is called, though it is four of the kernel's.
+pub const LOCAL_BYTES: usize = size_of::<LocalPage>();
 
 /// Bytes of the global page, a multiple of 4096.
 pub const GLOBAL_BYTES: usize = size_of::<GlobalPage>().next_multiple_of(4096);
@@ -34,6 +34,7 @@ pub const GLOBAL_BYTES: usize = size_of::<GlobalPage>().next_multiple_of(4096);
 pub struct LocalPage {
     process: ProcessLine,
     vcpus: [VcpuLine; VCPUS],
+    _rest: [[u64; 8]; 3],
 }
 
 /// Line 0 of the local page.
@@ -76,8 +77,6 @@ pub struct GlobalHeader {
     pub generation: AtomicU64,
     /// CLOCK_MONOTONIC in ns at the daemon's last sign of life.
     pub heartbeat: AtomicU64,
-    /// Counts publications of any CPU.
-    pub sequence: AtomicU64,
     /// 1: the daemon enforces by elevation. 0: processes give way by themselves.
     pub enforcing: AtomicU32,
     /// [`VERSION`].
@@ -104,7 +103,7 @@ pub struct CpuLine {
 }
 
 const _: () = {
-    assert!(size_of::<LocalPage>() == LOCAL_BYTES);
+    assert!(LOCAL_BYTES == 4 * 4096);
     assert!(size_of::<VcpuLine>() == 64 && size_of::<CpuLine>() == 64);
     assert!(size_of::<GlobalPage>() == 64 + CPUS * 64 + SLOTS * 4);
 };
@@ -133,6 +132,7 @@ impl LocalPage {
                 vcpus: AtomicU32::new(0),
             },
             vcpus: [const { VcpuLine::new() }; VCPUS],
+            _rest: [[0; 8]; 3],
         }
     }
 

@@ -66,7 +66,7 @@ proptest! {
             message[at] = byte;
         }
         if let Ok(Request::Register { cpus, threads }) = Request::decode(&message[..length]) {
-            prop_assert!(cpus.len() <= 63);
+            prop_assert!(cpus.len() <= upshift_board::layout::VCPUS);
             prop_assert!(threads.iter().all(|thread| thread.tid > 0 && usize::from(thread.vcpu) < cpus.len()));
         }
         if cut != length {
@@ -137,7 +137,7 @@ fn too_many_threads_or_vcpus_are_not_encoded() {
         vcpu: 0,
         role: Role::Worker,
     };
-    assert!(encode_register(&mut message, &[0; 64], &[]).is_none());
+    assert!(encode_register(&mut message, &[0; upshift_board::layout::VCPUS + 1], &[]).is_none());
     assert!(encode_register(&mut message, &[0], &[thread; 513]).is_none());
     assert!(encode_update(&mut message, &[thread; 500], &[1; 13]).is_none());
 }

@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 
 use rustix::fs::{Mode, OFlags, SealFlags};
 use upshift_board::layout::{CPUS, GLOBAL_BYTES, GlobalPage, VERSION};
@@ -58,18 +59,19 @@ impl Global {
         self.page.header().heartbeat.store(now, Relaxed);
     }
 
-    /// Recomputes the machine's bitmap, for which CPU lines are scanned up to `cpus`. If another CPU published meanwhile, it is
-    /// done again, so that the last one to finish has seen every line.
+    /// Recomputes the machine's bitmap, for which CPU lines are scanned up to `cpus`, after the caller has published its own. The header is
+    /// written only when the result is another one. Whoever writes it looks again: the last one to write has seen every line that was
+    /// published before, and a line that is published later is followed by a writer of its own.
     pub(crate) fn publish_machine(&self, cpus: usize) {
         let header = self.page.header();
         for _ in 0..4 {
-            let before = header.sequence.fetch_add(1, SeqCst) + 1;
+            fence(SeqCst);
             let lines = (0..cpus.min(CPUS)).filter_map(|cpu| self.page.cpu(cpu));
             let bitmap = lines.fold(0, |all, line| all | line.bitmap.load(Acquire));
-            header.bitmap.store(bitmap, SeqCst);
-            if header.sequence.load(SeqCst) == before {
+            if header.bitmap.load(SeqCst) == bitmap {
                 return;
             }
+            header.bitmap.store(bitmap, SeqCst);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use upshift_board::layout::LOCAL_BYTES;
 use upshift_board::wire::{self, Cpus, Reason, Reply, Request, Threads, Tids, WireError};
 
 use crate::admission::{Load, Standing};
@@ -200,7 +201,9 @@ impl Control {
         let page = match machine.local_page(file.as_fd()) {
             Ok(page) => Arc::new(page),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                let text = "the page is not a memory file of 4096 bytes sealed against shrinking, growing, future writing and sealing";
+                let text = format!(
+                    "the page is not a memory file of {LOCAL_BYTES} bytes sealed against shrinking, growing, future writing and sealing"
+                );
                 return refuse(Reason::Page, text);
             }
             Err(error) => {

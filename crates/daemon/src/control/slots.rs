@@ -8,19 +8,21 @@ use crate::admission::Standing;
 #[derive(Debug)]
 pub(crate) struct Slots {
     taken: Vec<bool>,
+    /// How many are.
+    count: usize,
 }
 
 impl Slots {
     pub(crate) fn new() -> Slots {
         Slots {
             taken: vec![false; SLOTS],
+            count: 0,
         }
     }
 
     /// The first of `count` free ones in a row, if as many may be taken by one of this standing.
     pub(crate) fn take(&mut self, count: usize, standing: Standing) -> Option<usize> {
-        let taken = self.taken.iter().filter(|&&taken| taken).count();
-        if taken + count > standing.of(SLOTS) {
+        if self.count + count > standing.of(SLOTS) {
             return None;
         }
         let mut free = 0;
@@ -30,12 +32,14 @@ impl Slots {
         })?;
         let first = end + 1 - count;
         self.taken[first..=end].fill(true);
+        self.count += count;
         Some(first)
     }
 
     pub(crate) fn free(&mut self, first: usize, count: usize) {
         if let Some(range) = self.taken.get_mut(first..first + count) {
             range.fill(false);
+            self.count -= count;
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
-use upshift_board::layout::GLOBAL_BYTES;
+use upshift_board::layout::{GLOBAL_BYTES, SLOTS, VCPUS};
 use upshift_board::os;
 use upshift_board::wire::{self, Reason, Reply, Role, Thread};
 use upshift_board::{Board, JoinError, ThreadSpec, VcpuSpec};
@@ -300,4 +300,28 @@ fn threads_come_and_go_while_registered() {
                 .contains(&current_tid().to_string())
         );
     });
+}
+
+#[test]
+fn a_process_of_a_large_machine_registers_a_vcpu_for_each_cpu() {
+    let _turn = turn();
+    let limits = Limits {
+        per_user: 1000,
+        ..Limits::default()
+    };
+    let _daemon = Daemon::start(Config {
+        limits,
+        ..cooperative("many-vcpus")
+    })
+    .unwrap();
+    let connection = connect(&socket("many-vcpus"));
+    let (file, page) = os::local_page().unwrap();
+    page.vcpu(VCPUS - 1).unwrap().set_running(7);
+    let bells = register(&connection, &[0; VCPUS], &[], &file).unwrap();
+    assert_eq!(bells.len(), 1 + VCPUS);
+    let seen = crate::hostile::census(&socket("many-vcpus"));
+    let vcpus = seen["processes"][0]["vcpus"].as_array().unwrap();
+    assert_eq!(vcpus[VCPUS - 1]["running"], 7);
+    // Enough for 250 such processes.
+    assert!(SLOTS / VCPUS > 250);
 }
