@@ -102,7 +102,7 @@ macro_rules! system_calls {
             40 now socket();
             /// Gives a socket a port.
             41 now bind(file, port);
-            /// Lets so many connections come in that wait to be accepted, 1 to 16.
+            /// Lets so many connections come in that wait to be accepted, 1 to 128.
             42 now listen(file, backlog);
             /// Ends writing: the other side reads the end.
             43 now shutdown(file);
@@ -111,6 +111,15 @@ macro_rules! system_calls {
             /// Connects a socket to a port of an address, of which the first byte is the
             /// highest.
             45 later connect(file, address, port);
+            /// Makes a socket for UDP; returns its descriptor. `bind` gives it a port, 0: any.
+            46 now datagram_socket();
+            /// Sends a range as a datagram, at most [`MOST`](crate::datagram::MOST) bytes, to a
+            /// port of an address; returns how many bytes. A socket without a port gets one.
+            47 later send_to(file, start, len, address, port);
+            /// Waits for a datagram. The range gets where it comes from
+            /// ([`datagram`](crate::datagram)), then as much of it as there is room for; returns
+            /// how many bytes these are.
+            48 later receive_from(file, start, len);
         }
     };
 }

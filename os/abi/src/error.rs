@@ -65,6 +65,8 @@ errors! {
     NoCall = -16, "no such call is in flight";
     /// Nobody listens there, or the connection was reset before it was one.
     Refused = -17, "the connection is refused";
+    /// Another socket has the port.
+    InUse = -18, "another socket has the port";
 }
 
 impl Error {

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+pub mod datagram;
 mod error;
 pub mod layout;
 pub mod shared;
@@ -22,4 +23,4 @@ pub use structs::{ProcessInfo, SpawnRequest, UserRange};
 
 /// Changes whenever something in this crate does. The kernel writes it into the
 /// page that a program looks at first.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;

@@ -126,7 +126,7 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     let executor = executor::take();
     devices::init(&machine);
     console::enable_input(&machine);
-    net::init(&machine);
+    net::init(&machine, argument(&machine, "address"));
     begin(&machine);
     executor::run(&executor)
 }

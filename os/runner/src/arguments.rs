@@ -23,7 +23,7 @@ impl Arguments {
     }
 
     /// Takes an option with its value.
-    fn value(&mut self, name: &str) -> Result<Option<String>, String> {
+    pub(crate) fn value(&mut self, name: &str) -> Result<Option<String>, String> {
         let Some(at) = self.0.iter().position(|argument| argument == name) else {
             return Ok(None);
         };

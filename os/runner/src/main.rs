@@ -30,9 +30,10 @@ const USAGE: &str = "usage: os-runner TASK [OPTIONS]
 
 tasks:
   run [--smp N] [KERNEL ARGUMENTS...]   boot, console on the terminal
-  test [--smp N,N,...] [--seeds N] [--seed N]
+  test [--smp N,N,...] [--seeds N] [--seed N] [--only TEXT]
                                         the test matrix, with so many seeds of chaos (20);
-                                        with --seed only this one
+                                        with --seed only this one, with --only the machines
+                                        whose name has this text
   soak [--smp N] [--runs N]             the programs' tests, again and again (4 harts, 20)
   bench                                 what things cost, in instructions
   rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
@@ -72,8 +73,9 @@ fn test(mut arguments: Arguments) -> Result<ExitCode, String> {
     let one = arguments.number("--seed")?;
     let count = arguments.number("--seeds")?.unwrap_or(suite::SEEDS);
     let seeds = one.map_or(suite::Seeds::First(count), suite::Seeds::Only);
+    let only = arguments.value("--only")?;
     arguments.end()?;
-    suite::run(&smp, seeds)
+    suite::run(&smp, seeds, only.as_deref())
 }
 
 /// The programs' tests again and again; says of each run that fails where the machine was.

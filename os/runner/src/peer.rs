@@ -1,8 +1,8 @@
 //! A peer of the machine: it speaks to the echo server there, through a forwarded port of
-//! 127.0.0.1.
+//! 127.0.0.1, of TCP and of UDP. Some of it is not polite.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// How long the machine may take to answer.
@@ -12,6 +12,11 @@ const SOON: Duration = Duration::from_millis(300);
 /// Connections at a time, and bytes of each.
 const CONNECTIONS: usize = 4;
 const BYTES: usize = 20_000;
+/// Connections that end in the middle.
+const RUDE: usize = 6;
+/// Datagrams that come back, and how often one is sent before it is given up.
+const DATAGRAMS: u8 = 20;
+const TRIES: usize = 40;
 
 /// A port that nothing listens at, for now.
 pub(crate) fn free_port() -> Result<u16, String> {
@@ -32,6 +37,13 @@ pub(crate) fn speak(port: u16) -> Result<(), String> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    // One that reads nothing, until all others are done, and some that vanish.
+    let slow = unread(port)?;
+    for _ in 0..RUDE {
+        // Closed with bytes that nobody has read: it is reset.
+        drop(unread(port)?);
+    }
+    datagrams(port)?;
     let all: Vec<_> = (0..CONNECTIONS)
         .map(|n| {
             let bytes: Vec<u8> = (0..BYTES).map(|at| (at * (n + 1) % 251) as u8).collect();
@@ -41,14 +53,71 @@ pub(crate) fn speak(port: u16) -> Result<(), String> {
     for one in all {
         one.join().map_err(|_| "it panicked".to_owned())??;
     }
+    read_at_last(slow)?;
     // It ends before it closes.
     let _ = say(port, b"quit", PATIENCE);
     Ok(())
 }
 
+fn text(error: std::io::Error) -> String {
+    error.to_string()
+}
+
+/// A connection over which as much is sent as is taken, and nothing read.
+fn unread(port: u16) -> Result<(TcpStream, usize), String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(text)?;
+    stream.set_write_timeout(Some(SOON)).map_err(text)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+    let mut sent = 0;
+    while sent < BYTES {
+        match stream.write(&[7; 1000]) {
+            Ok(count) => sent += count,
+            Err(_) => break,
+        }
+    }
+    // Its echo is under way, or waits for room.
+    let mut first = [0];
+    stream.read_exact(&mut first).map_err(text)?;
+    Ok((stream, sent - 1))
+}
+
+/// All that was sent comes back, however late it is read.
+fn read_at_last((mut stream, sent): (TcpStream, usize)) -> Result<(), String> {
+    stream.shutdown(Shutdown::Write).map_err(text)?;
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).map_err(text)?;
+    match back == vec![7; sent] {
+        true => Ok(()),
+        false => Err(format!("{} of {sent} slow bytes came back", back.len())),
+    }
+}
+
+/// Datagrams come back, though some may be lost on the way.
+fn datagrams(port: u16) -> Result<(), String> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(text)?;
+    socket.connect((Ipv4Addr::LOCALHOST, port)).map_err(text)?;
+    socket.set_read_timeout(Some(SOON)).map_err(text)?;
+    for n in 0..DATAGRAMS {
+        let sent = vec![n; 1 + usize::from(n) * 70];
+        let comes_back = (0..TRIES).any(|_| {
+            let mut back = [0; 2000];
+            let _ = socket.send(&sent);
+            // An answer to an earlier try may come first.
+            (0..4).any(|_| {
+                socket
+                    .recv(&mut back)
+                    .is_ok_and(|count| back[..count] == sent)
+            })
+        });
+        if !comes_back {
+            return Err(format!("datagram {n} does not come back"));
+        }
+    }
+    Ok(())
+}
+
 /// Sends these bytes, ends writing, and checks that they come back.
 fn say(port: u16, bytes: &[u8], patience: Duration) -> Result<(), String> {
-    let text = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(text)?;
     stream.set_read_timeout(Some(patience)).map_err(text)?;
     let mut writer = stream.try_clone().map_err(text)?;

@@ -37,7 +37,8 @@ pub(crate) enum Network {
     Modern,
     /// In a legacy slot.
     Legacy,
-    /// In a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine.
+    /// In a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine, for TCP and
+    /// UDP.
     Forwarded(u16),
 }
 
@@ -85,10 +86,14 @@ pub(crate) fn command(image: &Image, machine: &Machine) -> Command {
     command.args(["-global", &format!("virtio-mmio.force-legacy={legacy}")]);
     if machine.network != Network::No {
         let forward = match machine.network {
-            Network::Forwarded(port) => format!(",hostfwd=tcp:127.0.0.1:{port}-:7"),
-            _ => String::new(),
+            // Restricted, it would drop datagrams on their way back; what serves here speaks to
+            // nobody by itself.
+            Network::Forwarded(port) => {
+                format!("hostfwd=tcp:127.0.0.1:{port}-:7,hostfwd=udp:127.0.0.1:{port}-:7")
+            }
+            _ => "restrict=on".to_owned(),
         };
-        command.args(["-netdev", &format!("user,id=net,restrict=on{forward}")]);
+        command.args(["-netdev", &format!("user,id=net,{forward}")]);
         command.args(["-device", "virtio-net-device,netdev=net"]);
     }
     if !machine.cpu.is_empty() {

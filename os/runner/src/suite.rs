@@ -73,13 +73,17 @@ fn run_of(name: String, smp: u32, arguments: &str) -> Run {
     }
 }
 
-/// Runs all of it, or only one seed of chaos, and prints one line per test.
-pub(crate) fn run(smp: &[u32], seeds: Seeds) -> Result<ExitCode, String> {
+/// Runs all of it, or only one seed of chaos, or what has `only` in its name, and prints one
+/// line per test.
+pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitCode, String> {
     let image = build::image()?;
-    let runs = match seeds {
+    let mut runs = match seeds {
         Seeds::Only(seed) => vec![chaos(seed)],
         Seeds::First(count) => matrix(smp, count)?,
     };
+    if let Some(part) = only {
+        runs.retain(|run| run.name.contains(part));
+    }
     let (mut passed, mut failed) = (0, 0);
     for run in runs {
         let image = run.image.as_ref().unwrap_or(&image);
@@ -193,6 +197,7 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
         runs.push(echo(harts)?);
     }
     runs.push(rings_of_pipes());
+    runs.extend(["coroutines", "threads"].map(matrix_server));
     runs.push(Run {
         machine: Machine {
             cpu: "",
@@ -242,10 +247,22 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     Ok(runs)
 }
 
-/// An echo server in the machine, and a peer outside.
+/// An echo server in the machine, and a peer outside. On one hart the network tells the machine
+/// its address.
 fn echo(smp: u32) -> Result<Run, String> {
     let port = peer::free_port()?;
-    let mut run = run_of(format!("echo, smp {smp}"), smp, "init=sockets with=serve");
+    let address = match smp {
+        1 => "dhcp",
+        _ => "10.0.2.15/24,10.0.2.2",
+    };
+    let arguments = format!("init=sockets with=serve address={address}");
+    let mut run = run_of(format!("echo, smp {smp}"), smp, &arguments);
+    if smp == 1 {
+        run.check = |outcome| match outcome.output.contains("10.0.2.15/24 by DHCP") {
+            true => Ok(()),
+            false => Err("it has no address".to_owned()),
+        };
+    }
     run.machine.network = Network::Forwarded(port);
     run.last = "upshift: sockets ended with 0";
     run.peer = Some(peer::speak);
@@ -258,15 +275,13 @@ fn network(smp: u32, icount: bool, network: Network) -> Run {
         Network::Legacy => ("legacy", ""),
         _ => ("modern", if icount { ", icount" } else { "" }),
     };
-    let arguments = if icount {
-        "selftest icount"
-    } else {
-        "selftest"
-    };
+    let icounted_too = if icount { " icount" } else { "" };
+    // No timer for the address: the tests know all that there are.
+    let arguments = format!("selftest{icounted_too} address=10.0.2.15/24,10.0.2.2");
     let mut run = run_of(
         format!("{slot} network card, smp {smp}{icounted}"),
         smp,
-        arguments,
+        &arguments,
     );
     run.machine.network = network;
     run.check = |outcome| match outcome.output.contains("upshift: network card ") {
@@ -286,6 +301,15 @@ fn harts(smp: u32) -> Run {
     );
     run.machine.icount = true;
     run.last = "upshift: harts ended with 0";
+    run
+}
+
+/// The server of the evaluation; its clients look at every reply.
+fn matrix_server(model: &str) -> Run {
+    let arguments = format!("init=matrix with={model},16,8,4,0,50,1");
+    let mut run = run_of(format!("matrix server, {model}, icount"), 1, &arguments);
+    run.machine.icount = true;
+    run.last = "upshift: matrix ended with 0";
     run
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn relax(spins: u32) {
 }
 
 /// See the module.
-pub(crate) struct SpinLock<T> {
+pub struct SpinLock<T> {
     held: AtomicBool,
     data: UnsafeCell<T>,
 }
@@ -61,7 +61,8 @@ pub(crate) struct SpinLock<T> {
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    pub(crate) const fn new(data: T) -> SpinLock<T> {
+    /// A lock that is free.
+    pub const fn new(data: T) -> SpinLock<T> {
         SpinLock {
             held: AtomicBool::new(false),
             data: UnsafeCell::new(data),
@@ -69,7 +70,7 @@ impl<T> SpinLock<T> {
     }
 
     /// Takes the lock. One exchange if it is free.
-    pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+    pub fn lock(&self) -> SpinGuard<'_, T> {
         enter();
         let mut spins = 0;
         while self.held.swap(true, Acquire) {
@@ -83,7 +84,7 @@ impl<T> SpinLock<T> {
 }
 
 /// The lock is held until this is dropped.
-pub(crate) struct SpinGuard<'a, T> {
+pub struct SpinGuard<'a, T> {
     lock: &'a SpinLock<T>,
 }
 

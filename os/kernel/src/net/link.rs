@@ -3,12 +3,15 @@
 //! A frame for the machine itself, or that asks who has one of its addresses, comes back
 //! through a queue of at most [`QUEUE`] frames: that is the loopback, which needs no card and
 //! no time. While the queue or the card has no room nothing is sent, and the sockets wait.
+//!
+//! `smoltcp` takes frames from, and gives them to, a [`Port`]: of one frame at a time.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
+use upshift_core::Level;
 
 use crate::devices::{Card, Received};
 
@@ -21,25 +24,38 @@ const FRAME: usize = 1514;
 pub(super) struct Link {
     pub(super) card: Option<Card>,
     address: [u8; 6],
-    back: VecDeque<Vec<u8>>,
-    /// A frame that has been looked at, and goes back to the card.
-    seen: Option<Received>,
-    /// The other addresses of the machine.
-    own: [u8; 4],
+    /// Frames on their way back, with the levels of what has sent them.
+    back: VecDeque<(Vec<u8>, Level)>,
+    /// The address of the machine besides 127.0.0.0/8.
+    own: Option<[u8; 4]>,
+}
+
+/// A frame that has come in.
+pub(super) enum Frame {
+    Card(Received),
+    Back(Vec<u8>),
+}
+
+impl Frame {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Frame::Card(frame) => frame.bytes(),
+            Frame::Back(frame) => frame,
+        }
+    }
 }
 
 impl Link {
-    pub(super) fn new(card: Option<Card>, own: [u8; 4]) -> Link {
+    pub(super) fn new(card: Option<Card>) -> Link {
         // Without a card: locally administered.
         let address = card.as_ref().map_or([2, 0, 0, 0, 0, 1], Card::address);
         let mut back = VecDeque::new();
-        back.reserve(QUEUE);
+        back.reserve(QUEUE + 1);
         Link {
             card,
             address,
             back,
-            seen: None,
-            own,
+            own: None,
         }
     }
 
@@ -47,66 +63,109 @@ impl Link {
         self.address
     }
 
-    /// Is there no room to send? Then the card interrupts when there is.
-    pub(super) fn is_full(&mut self) -> bool {
-        self.card.as_mut().is_some_and(|card| !card.can_send())
+    pub(super) fn set_own(&mut self, own: Option<[u8; 4]>) {
+        self.own = own;
     }
 
-    fn tidy(&mut self) {
-        if let (Some(card), Some(frame)) = (&mut self.card, self.seen.take()) {
+    /// Is there no room to send? The card interrupts when there is; a frame that is taken
+    /// makes room among those that come back.
+    pub(super) fn is_full(&mut self) -> bool {
+        self.back.len() >= QUEUE || !self.card_has_room()
+    }
+
+    fn card_has_room(&mut self) -> bool {
+        self.card.as_mut().is_none_or(Card::can_send)
+    }
+
+    /// The most urgent level of what is on its way back.
+    pub(super) fn level(&self) -> Option<Level> {
+        self.back.iter().map(|(_, level)| *level).min()
+    }
+
+    /// The next frame that has come in. `None`: there is none, or no room for an answer.
+    pub(super) fn take(&mut self) -> Option<Frame> {
+        if !self.card_has_room() {
+            return None;
+        }
+        match self.back.pop_front() {
+            Some((frame, _)) => Some(Frame::Back(frame)),
+            None => Some(Frame::Card(self.card.as_mut()?.receive()?)),
+        }
+    }
+
+    /// The frame is not needed any more.
+    pub(super) fn give_back(&mut self, frame: Frame) {
+        if let (Some(card), Frame::Card(frame)) = (&mut self.card, frame) {
             card.give_back(frame);
         }
+    }
+
+    /// What `smoltcp` is given: this frame, if any, and the way out, for what is of a level.
+    pub(super) fn port<'a>(&'a mut self, frame: Option<&'a [u8]>, level: Level) -> Port<'a> {
+        Port {
+            frame,
+            link: self,
+            level,
+        }
+    }
+
+    /// Puts a frame in as if it had come in.
+    #[cfg(feature = "selftest")]
+    pub(super) fn inject(&mut self, frame: &[u8]) -> bool {
+        if self.back.len() >= QUEUE {
+            return false;
+        }
+        let level = crate::executor::LEAST_URGENT_WORK;
+        self.back.push_back((frame.into(), level));
+        true
     }
 }
 
 /// Is the frame for the machine itself?
-fn is_own(frame: &[u8], address: [u8; 6], own: [u8; 4]) -> bool {
+fn is_own(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
     const ARP: [u8; 2] = [8, 6];
-    let is_own = |target: &[u8]| target.first() == Some(&127) || target == own;
+    let is_own =
+        |target: &[u8]| target.first() == Some(&127) || own.is_some_and(|own| target == own);
     match frame.get(12..14) {
         Some(kind) if kind == ARP => frame.get(38..42).is_some_and(is_own),
         _ => frame.get(..6).is_some_and(|to| to == address),
     }
 }
 
-pub(super) enum Frame<'a> {
-    Card(Received, &'a mut Option<Received>),
-    Back(Vec<u8>),
+/// See [`Link::port`].
+pub(super) struct Port<'a> {
+    frame: Option<&'a [u8]>,
+    link: &'a mut Link,
+    level: Level,
 }
 
-impl RxToken for Frame<'_> {
+pub(super) struct In<'a>(&'a [u8]);
+
+impl RxToken for In<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        match self {
-            Frame::Card(frame, seen) => {
-                let result = f(frame.bytes());
-                *seen = Some(frame);
-                result
-            }
-            Frame::Back(frame) => f(&frame),
-        }
+        f(self.0)
     }
 }
 
-pub(super) struct Room<'a> {
-    card: Option<&'a mut Card>,
-    back: &'a mut VecDeque<Vec<u8>>,
-    address: [u8; 6],
-    own: [u8; 4],
+pub(super) struct Out<'a> {
+    link: &'a mut Link,
+    level: Level,
 }
 
-impl TxToken for Room<'_> {
+impl TxToken for Out<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let mut bytes = [0; FRAME];
         let frame = &mut bytes[..len.min(FRAME)];
         let result = f(frame);
-        if is_own(frame, self.address, self.own) {
+        let link = self.link;
+        if is_own(frame, link.address, link.own) {
             let mut copy = Vec::new();
             // Without memory it is lost, as any frame may be.
             if copy.try_reserve_exact(frame.len()).is_ok() {
                 copy.extend_from_slice(frame);
-                self.back.push_back(copy);
+                link.back.push_back((copy, self.level));
             }
-        } else if let Some(card) = self.card {
+        } else if let Some(card) = &mut link.card {
             // There is room.
             let _ = card.send(frame.len(), |to| to.copy_from_slice(frame));
         }
@@ -114,9 +173,15 @@ impl TxToken for Room<'_> {
     }
 }
 
-impl Device for Link {
-    type RxToken<'a> = Frame<'a>;
-    type TxToken<'a> = Room<'a>;
+impl Device for Port<'_> {
+    type RxToken<'a>
+        = In<'a>
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = Out<'a>
+    where
+        Self: 'a;
 
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
@@ -125,36 +190,23 @@ impl Device for Link {
         capabilities
     }
 
-    fn receive(&mut self, _: Instant) -> Option<(Frame<'_>, Room<'_>)> {
-        self.tidy();
-        let has_room = self.card.as_mut().is_none_or(Card::can_send) && self.back.len() <= QUEUE;
-        if !has_room {
-            return None;
-        }
-        let frame = match self.back.pop_front() {
-            Some(frame) => Frame::Back(frame),
-            None => Frame::Card(self.card.as_mut()?.receive()?, &mut self.seen),
+    /// Whoever took the frame has seen to there being room for an answer.
+    fn receive(&mut self, _: Instant) -> Option<(In<'_>, Out<'_>)> {
+        let frame = self.frame.take()?;
+        let out = Out {
+            link: self.link,
+            level: self.level,
         };
-        let room = Room {
-            card: self.card.as_mut(),
-            back: &mut self.back,
-            address: self.address,
-            own: self.own,
-        };
-        Some((frame, room))
+        Some((In(frame), out))
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<Room<'_>> {
-        self.tidy();
-        let has_room = self.card.as_mut().is_none_or(Card::can_send) && self.back.len() < QUEUE;
-        if !has_room {
+    fn transmit(&mut self, _: Instant) -> Option<Out<'_>> {
+        if self.link.is_full() {
             return None;
         }
-        Some(Room {
-            card: self.card.as_mut(),
-            back: &mut self.back,
-            address: self.address,
-            own: self.own,
+        Some(Out {
+            link: self.link,
+            level: self.level,
         })
     }
 }

@@ -1,22 +1,31 @@
-//! The network: TCP by `smoltcp`, in one coroutine of the kernel.
+//! The network: TCP and UDP by `smoltcp`, in two coroutines of the kernel.
 //!
 //! ```text
-//!  program ── call ─► Socket (socket.rs) ──┐ put, take, wait   lock of the stack
+//!  program ── call ─► Socket (socket.rs) ──┐ put, take, wait      lock of the stack
 //!                        ▲ bell            ▼
-//!                        └──────────── Stack ◄── coroutine: at most BUDGET frames a poll
-//!                                        │
-//!                                      Link (link.rs): the card, or back to ourselves
+//!        ┌───────────────┴────── Stack: table of sockets ───────┐ most urgent first
+//!  Receiver: at most BUDGET frames a poll; the clock     Sender: at most BUDGET frames a poll
+//!        ▲                                                      ▼
+//!        └──────────────── Link (link.rs): the card, or back to ourselves
 //! ```
 //!
-//! The coroutine is woken by the card's interrupt, by calls that have changed something, and by
-//! the clock. It handles one frame at a time under the lock, at most [`BUDGET`] a poll, and
-//! goes to the tail of its level then; so a flood holds no hart. Its level is that of the most
-//! urgent call that waits for the network, or that has given it something to do.
+//! Whose frame it is, is not known before it is looked at. So the receiver is as urgent as the
+//! most urgent call that waits for the network, or that has sent what is on its way back; it is
+//! woken by the card's interrupt and by the clock. The sender is as urgent as the most urgent
+//! socket that has something to send. Each handles one frame at a time under the lock, and goes
+//! to the tail of its level after [`BUDGET`] frames; so a flood holds no hart.
 //!
-//! A packet costs O(sockets), of which there are at most [`SOCKETS`].
+//! A frame costs O(log sockets), for the deadline of its socket; the other sockets are not
+//! looked at. There are at most [`SOCKETS`].
 
+mod address;
+mod deadlines;
 mod link;
+mod lists;
+#[cfg(feature = "selftest")]
+pub(crate) mod selftest;
 mod socket;
+mod table;
 
 use alloc::vec::Vec;
 use core::future::Future;
@@ -25,12 +34,10 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::task::{Context, Poll};
 
-use smoltcp::iface::{
-    Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet, SocketStorage,
-};
+use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::socket::tcp;
 use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr, Ipv4Address};
+use smoltcp::wire::{EthernetAddress, HardwareAddress};
 use upshift_core::{CoroutineId, Level, Priority};
 
 use crate::arch::lock::{IrqLock, Once};
@@ -39,51 +46,54 @@ use crate::machine::Machine;
 use crate::sleep::{Sleep, sleep_until};
 use crate::{clock, executor, println};
 use link::Link;
+use lists::Index;
 pub(crate) use socket::Socket;
+use table::{Key, Kind, Owner, Table, key_of};
 
 /// Sockets of all programs, those that wait for a connection included.
-const SOCKETS: usize = 128;
+const SOCKETS: usize = 1024;
 /// Frames a poll.
 const BUDGET: usize = 16;
-/// What QEMU's network gives its first guest, and its gateway.
-const OURS: [u8; 4] = [10, 0, 2, 15];
-const GATEWAY: [u8; 4] = [10, 0, 2, 2];
 /// A connection that nobody has any more is reset when its peer says nothing for so long: a
-/// few times the first time-out for a frame that is lost, which is a second.
+/// few times the first time-out for a frame that is lost, which is a second. So is one that
+/// the peer has begun and does not confirm.
 const LINGER: Duration = Duration::from_secs(5);
+/// A peer that says nothing is asked whether it is there, and is gone if it still says nothing.
+const ASK: Duration = Duration::from_secs(60);
+const GONE: Duration = Duration::from_secs(180);
+/// What could not be sent, though there is room, is tried again.
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// The stack, behind its lock.
 struct Stack {
     interface: Interface,
     link: Link,
-    sockets: SocketSet<'static>,
-    /// How many there are.
-    count: usize,
-    /// Those that nobody has any more, until their connections are over.
-    closing: Vec<SocketHandle>,
-    /// Those that nothing more will be written to, once what was written has been
-    /// acknowledged: see [`Stack::end`].
-    ending: Vec<SocketHandle>,
+    table: Table,
+    /// What takes the frames that are for no socket.
+    nobody: SocketSet<'static>,
+    /// Sockets that could not send at their last turn.
+    silent: Vec<Index>,
     /// How many calls of each level wait, and which levels these are.
     waiting: [u16; upshift_core::LEVELS],
     levels: u64,
-    /// The levels of those that have given it something to do since it last had nothing.
-    kicked: u64,
-    coroutine: CoroutineId,
+    /// When the clock wakes the receiver.
+    alarm: Option<Instant>,
+    receiver: CoroutineId,
+    sender: CoroutineId,
 }
 
 static NET: Once<IrqLock<Stack>> = Once::new();
 static LINE: Once<Line> = Once::new();
-/// The coroutine, for the handler, which takes no lock of the network.
-static COROUTINE: AtomicU64 = AtomicU64::new(0);
+/// The coroutines, for the handler, which takes no lock of the network.
+static COROUTINES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 fn now() -> Instant {
     let micros = u128::from(clock::now()) * 1_000_000 / u128::from(clock::ticks_per_second());
     Instant::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 
-/// Finds the card and starts the coroutine, while booting.
-pub(crate) fn init(machine: &Machine) {
+/// Finds the card and starts the coroutines, while booting. `address`: see [`address`].
+pub(crate) fn init(machine: &Machine, address: Option<&str>) {
     let network = Network::find(machine);
     if let Some(network) = &network {
         let [a, b, c, d, e, f] = network.card.address();
@@ -91,44 +101,33 @@ pub(crate) fn init(machine: &Machine) {
         LINE.set(network.line);
         network.attach(|_| interrupt());
     }
-    let mut link = Link::new(network.map(|network| network.card), OURS);
-    let address = HardwareAddress::Ethernet(EthernetAddress(link.address()));
-    let mut config = Config::new(address);
+    let mut link = Link::new(network.map(|network| network.card));
+    let hardware = HardwareAddress::Ethernet(EthernetAddress(link.address()));
+    let mut config = Config::new(hardware);
     config.random_seed = clock::now();
-    let mut interface = Interface::new(config, &mut link, now());
-    interface.update_ip_addrs(|addresses| {
-        let ours = IpCidr::new(IpAddress::Ipv4(Ipv4Address::from(OURS)), 24);
-        let own = IpCidr::new(IpAddress::v4(127, 0, 0, 1), 8);
-        // There is room for two.
-        let _ = addresses.push(ours);
-        let _ = addresses.push(own);
-    });
-    let gateway = Ipv4Address::from(GATEWAY);
-    // There is room for one.
-    let _ = interface.routes_mut().add_default_ipv4_route(gateway);
-    let mut storage = Vec::new();
-    storage.resize_with(SOCKETS, || SocketStorage::EMPTY);
-    let closing = Vec::with_capacity(SOCKETS);
-    let started = executor::spawn(
-        Run { sleep: None },
-        Priority::At(executor::LEAST_URGENT_WORK),
-    );
-    let coroutine = started.expect("memory to boot");
-    let stack = Stack {
+    let least = executor::LEAST_URGENT_WORK;
+    let interface = Interface::new(config, &mut link.port(None, least), now());
+    let options = Priority::At(least);
+    let receiver = executor::spawn(Receiver { sleep: None }, options).expect("memory to boot");
+    let sender = executor::spawn(Sender, options).expect("memory to boot");
+    let mut stack = Stack {
         interface,
         link,
-        sockets: SocketSet::new(storage.leak() as &mut [_]),
-        count: 0,
-        closing,
-        ending: Vec::with_capacity(SOCKETS),
+        table: Table::new(clock::now()),
+        nobody: SocketSet::new(Vec::new()),
+        silent: Vec::with_capacity(SOCKETS),
         waiting: [0; upshift_core::LEVELS],
         levels: 0,
-        kicked: 0,
-        coroutine: coroutine.id(),
+        alarm: None,
+        receiver: receiver.id(),
+        sender: sender.id(),
     };
-    COROUTINE.store(coroutine.id().to_u64(), Relaxed);
+    stack.begin_with_address(address);
+    for (place, coroutine) in COROUTINES.iter().zip([receiver, sender]) {
+        place.store(coroutine.id().to_u64(), Relaxed);
+        coroutine.detach();
+    }
     NET.set(IrqLock::new(stack));
-    coroutine.detach();
     wake();
 }
 
@@ -154,9 +153,23 @@ fn interrupt() {
     wake();
 }
 
+/// There may be frames, and room for frames.
 fn wake() {
-    // It never ends.
-    let _ = executor::domain().wake(CoroutineId::from_u64(COROUTINE.load(Relaxed)));
+    for coroutine in &COROUTINES {
+        // They never end.
+        let _ = executor::domain().wake(CoroutineId::from_u64(coroutine.load(Relaxed)));
+    }
+}
+
+/// Gives a coroutine the most urgent of these levels.
+fn set_level(coroutine: CoroutineId, levels: u64) {
+    let least = executor::LEAST_URGENT_WORK;
+    let most = levels.trailing_zeros() as u8;
+    let level = Level::new(most).unwrap_or(least).min(least);
+    let domain = executor::domain();
+    if domain.level(coroutine) != Ok(level) {
+        let _ = domain.reprio(coroutine, level);
+    }
 }
 
 impl Stack {
@@ -171,115 +184,254 @@ impl Stack {
             0 => self.levels &= !level.bit(),
             _ => self.levels |= level.bit(),
         }
-        self.settle();
+        self.settle_receiver();
     }
 
-    /// A call of this level has given the coroutine something to do.
-    fn kick(&mut self, level: Level) {
-        self.kicked |= level.bit();
-        self.settle();
-        let _ = executor::domain().wake(self.coroutine);
+    /// A call of this level has given a socket something to do.
+    fn kick(&mut self, index: Index, level: Level) {
+        self.table.call(index, level);
+        self.changed(index);
+        self.go_on();
     }
 
-    /// The coroutine is as urgent as the most urgent of these.
-    fn settle(&mut self) {
-        let least = executor::LEAST_URGENT_WORK;
-        let most = (self.levels | self.kicked).trailing_zeros() as u8;
-        let level = Level::new(most).unwrap_or(least).min(least);
-        let domain = executor::domain();
-        if domain.level(self.coroutine) != Ok(level) {
-            let _ = domain.reprio(self.coroutine, level);
+    /// Lets the coroutines see to what there is now.
+    fn go_on(&mut self) {
+        self.go_on_sending();
+        self.go_on_receiving();
+    }
+
+    /// Wakes the sender if there is something to be sent.
+    fn go_on_sending(&self) {
+        if self.table.levels() != 0 {
+            set_level(self.sender, self.table.levels());
+            let _ = executor::domain().wake(self.sender);
         }
+    }
+
+    /// Wakes the receiver if frames are on their way back, or its alarm is too late.
+    fn go_on_receiving(&self) {
+        let next = self.table.deadlines.first().map(|(deadline, _)| deadline);
+        let is_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));
+        if is_late || self.link.level().is_some() {
+            self.settle_receiver();
+            let _ = executor::domain().wake(self.receiver);
+        }
+    }
+
+    fn settle_receiver(&self) {
+        let back = self.link.level().map_or(0, Level::bit);
+        set_level(self.receiver, self.levels | back);
     }
 
     /// Handles a frame that has come in. False: there is none, or no room for an answer.
     fn take_frame(&mut self) -> bool {
-        let taken = self
-            .interface
-            .poll_ingress_single(now(), &mut self.link, &mut self.sockets);
-        !matches!(taken, PollIngressSingleResult::None)
+        let Some(frame) = self.link.take() else {
+            return false;
+        };
+        let bytes = frame.bytes();
+        let recipient = self.recipient(bytes);
+        let (set, level) = match recipient {
+            Some(index) => {
+                let slot = self.table.slot(index);
+                let level = slot.level();
+                (&mut slot.set, level)
+            }
+            None => (&mut self.nobody, executor::LEAST_URGENT_WORK),
+        };
+        let mut port = self.link.port(Some(bytes), level);
+        self.interface.poll_ingress_single(now(), &mut port, set);
+        let is_arp = bytes.get(12..14) == Some(&[8, 6]);
+        self.link.give_back(frame);
+        if let Some(index) = recipient {
+            self.changed(index);
+        }
+        if is_arp {
+            // It may be what they wait for.
+            while let Some(index) = self.silent.pop() {
+                self.table.slot(index).is_silent = false;
+                self.schedule(index);
+            }
+        }
+        true
     }
 
-    /// Sends what there is to be sent. True: there was something.
-    fn send_frames(&mut self) -> bool {
-        let sent = self
-            .interface
-            .poll_egress(now(), &mut self.link, &mut self.sockets);
-        matches!(sent, PollResult::SocketStateChanged)
+    /// The socket that a frame is for.
+    ///
+    /// A listener that has no place for one more connection drops, for it, the one that waits
+    /// longest to be confirmed: a flood of those that never are keeps nobody out who confirms
+    /// sooner than so many others come.
+    fn recipient(&mut self, frame: &[u8]) -> Option<Index> {
+        let key = Key::of(frame)?;
+        let known = self.table.find(key);
+        if let Some(index) = known.or_else(|| self.table.find(key.any())) {
+            return Some(index);
+        }
+        if !key.begins(frame) {
+            return None;
+        }
+        let oldest = self.table.oldest_half_open(key.port)?;
+        self.tcp(oldest).abort();
+        self.changed(oldest);
+        Some(oldest)
     }
 
-    fn tcp(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
-        self.sockets.get_mut(handle)
+    /// Lets the most urgent socket that has something to send, send a frame. False: there is
+    /// none, or no room.
+    fn send_frame(&mut self) -> bool {
+        let Some(index) = self.table.next_to_send() else {
+            return false;
+        };
+        if self.link.is_full() {
+            return false;
+        }
+        let slot = self.table.slot(index);
+        let mut port = self.link.port(None, slot.level());
+        let sent = self.interface.poll_egress(now(), &mut port, &mut slot.set);
+        self.table.had_its_turn(index);
+        if !self.changed(index) || !matches!(sent, PollResult::None) {
+            return true;
+        }
+        let slot = self.table.slot(index);
+        if slot.owner == Owner::Nobody && self.tcp(index).state() == tcp::State::Closed {
+            // There is no way to its peer, who would be told that it is reset.
+            self.remove(index);
+            return true;
+        }
+        if self.table.has_to_send(index) {
+            // It says that it has, and does not.
+            self.table.sends(index, false);
+            self.table.deadlines.set(index, Some(now() + AGAIN));
+        }
+        let slot = self.table.slot(index);
+        if !core::mem::replace(&mut slot.is_silent, true) {
+            self.silent.push(index);
+        }
+        true
+    }
+
+    /// Something has happened to a socket. False: it is gone.
+    fn changed(&mut self, index: Index) -> bool {
+        match self.table.slot(index).kind {
+            Kind::Stream => {
+                if !self.stream_changed(index) {
+                    return false;
+                }
+            }
+            Kind::Datagrams => {}
+            Kind::Dhcp => self.address_changed(index),
+        }
+        self.schedule(index);
+        true
+    }
+
+    fn stream_changed(&mut self, index: Index) -> bool {
+        let owner = self.table.slot(index).owner;
+        let is_ending = self.table.slot(index).is_ending;
+        let socket = self.tcp(index);
+        match owner {
+            Owner::Listener(port) => {
+                let is_half_open = socket.state() == tcp::State::SynReceived;
+                if socket.state() == tcp::State::Closed {
+                    // Reset, or dropped for another. The port is not 0.
+                    let _ = socket.listen(port);
+                }
+                socket.set_timeout(is_half_open.then_some(LINGER));
+                self.table.set_half_open(index, port, is_half_open);
+            }
+            // See `end`.
+            _ if is_ending
+                && (socket.state() != tcp::State::CloseWait || socket.send_queue() == 0) =>
+            {
+                socket.close();
+                self.table.slot(index).is_ending = false;
+            }
+            _ => {}
+        }
+        if owner == Owner::Nobody {
+            if self.is_over(index) {
+                self.remove(index);
+                return false;
+            }
+            let socket = self.tcp(index);
+            if socket.recv_queue() > 0 {
+                // Nobody will read it.
+                socket.abort();
+            }
+        }
+        let socket = self.tcp(index);
+        let key = key_of(socket);
+        self.table.set_key(index, key);
+        true
+    }
+
+    /// When it is its turn to send: now, or when the clock says so.
+    fn schedule(&mut self, index: Index) {
+        let now = now();
+        let at = self.interface.poll_at(now, &self.table.slot(index).set);
+        let is_due = at.is_some_and(|at| at <= now);
+        self.table.sends(index, is_due);
+        self.table.deadlines.set(index, at.filter(|_| !is_due));
+    }
+
+    /// Lets sockets that are due send. False: some still are.
+    fn look_at_clock(&mut self) -> bool {
+        let now = now();
+        for _ in 0..BUDGET {
+            match self.table.deadlines.first() {
+                Some((deadline, index)) if deadline <= now => self.schedule(index),
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    fn tcp(&mut self, index: Index) -> &mut tcp::Socket<'static> {
+        self.table.socket(index)
     }
 
     /// Nothing more will be written to a socket.
     ///
     /// If its peer has ended, too, not before all is acknowledged: in LAST-ACK `smoltcp` does
     /// not look at a window that the peer opens again.
-    fn end(&mut self, handle: SocketHandle) {
-        let socket = self.tcp(handle);
+    fn end(&mut self, index: Index) {
+        let socket = self.tcp(index);
         if socket.state() != tcp::State::CloseWait || socket.send_queue() == 0 {
             socket.close();
-        } else if !self.ending.contains(&handle) {
-            self.ending.push(handle);
+        } else {
+            self.table.slot(index).is_ending = true;
         }
     }
 
-    /// Ends what was to be ended, and drops the sockets of connections that are over. True:
-    /// there is something to be sent for that.
-    fn clear(&mut self) -> bool {
-        let mut more = false;
-        for index in (0..self.ending.len()).rev() {
-            let socket = self.sockets.get_mut::<tcp::Socket<'_>>(self.ending[index]);
-            if socket.state() != tcp::State::CloseWait || socket.send_queue() == 0 {
-                socket.close();
-                self.ending.swap_remove(index);
-                more = true;
+    /// Is the connection over? What TIME-WAIT is for is left to the peer, once the end that it
+    /// has sent is acknowledged; a reset has been sent when nothing is known of the peer any
+    /// more.
+    fn is_over(&mut self, index: Index) -> bool {
+        let socket = self.tcp(index);
+        match socket.state() {
+            tcp::State::Closed => socket.remote_endpoint().is_none(),
+            tcp::State::TimeWait => {
+                let now = now();
+                let at = self.interface.poll_at(now, &self.table.slot(index).set);
+                at.is_none_or(|at| at > now)
             }
+            _ => false,
         }
-        for index in (0..self.closing.len()).rev() {
-            let handle = self.closing[index];
-            let socket = self.tcp(handle);
-            if is_over(socket) {
-                self.closing.swap_remove(index);
-                self.remove(handle);
-            } else if socket.recv_queue() > 0 {
-                // Nobody will read it.
-                socket.abort();
-                more = true;
-            }
-        }
-        more
     }
 
-    fn remove(&mut self, handle: SocketHandle) {
-        self.sockets.remove(handle);
-        self.count -= 1;
-    }
-
-    /// When there is something to do for the clock, in its ticks.
-    fn deadline(&mut self) -> Option<u64> {
-        let now = now();
-        let delay = self.interface.poll_delay(now, &self.sockets)?;
-        Some(clock::now() + clock::from_micros(delay.total_micros()))
+    fn remove(&mut self, index: Index) {
+        if self.table.slot(index).is_silent {
+            self.silent.retain(|silent| *silent != index);
+        }
+        self.table.remove(index);
     }
 }
 
-/// Is the connection over? What TIME-WAIT is for is left to the peer; a reset has been sent
-/// when nothing is known of the peer any more.
-fn is_over(socket: &tcp::Socket<'_>) -> bool {
-    match socket.state() {
-        tcp::State::Closed => socket.remote_endpoint().is_none(),
-        state => state == tcp::State::TimeWait,
-    }
-}
-
-/// The coroutine.
-struct Run {
+/// The coroutine that takes frames, and looks at the clock.
+struct Receiver {
     sleep: Option<Sleep>,
 }
 
-impl Future for Run {
+impl Future for Receiver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -291,24 +443,54 @@ impl Future for Run {
             left -= 1;
         }
         let mut stack = net.lock();
-        let sent = stack.send_frames();
-        let more = stack.clear();
-        if left == 0 || sent || more {
+        let in_time = stack.look_at_clock();
+        stack.go_on_sending();
+        if left == 0 || !in_time {
             // More, after others of its level.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        stack.kicked = 0;
-        stack.settle();
-        let deadline = match stack.link.is_full() {
-            true => None,
-            false => stack.deadline(),
-        };
+        stack.settle_receiver();
+        // An alarm that is early is left as it is.
+        let next = stack.table.deadlines.first().map(|(deadline, _)| deadline);
+        let is_early = |alarm| alarm > now() && next.is_none_or(|next| alarm <= next);
+        if stack.alarm.is_some_and(is_early) {
+            return Poll::Pending;
+        }
+        stack.alarm = next;
         drop(stack);
-        self.sleep = deadline.map(sleep_until);
+        self.sleep = next.map(|next| {
+            let left = next.total_micros() - now().total_micros();
+            sleep_until(clock::now() + clock::from_micros(u64::try_from(left).unwrap_or(0)))
+        });
         if let Some(sleep) = &mut self.sleep
             && Pin::new(sleep).poll(cx).is_ready()
         {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+/// The coroutine that sends.
+struct Sender;
+
+impl Future for Sender {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(net) = NET.try_get() else {
+            return Poll::Pending;
+        };
+        let mut left = BUDGET;
+        while left > 0 && net.lock().send_frame() {
+            left -= 1;
+        }
+        let stack = net.lock();
+        set_level(stack.sender, stack.table.levels());
+        stack.go_on_receiving();
+        if left == 0 {
+            // More, after others of its level.
             cx.waker().wake_by_ref();
         }
         Poll::Pending

@@ -15,13 +15,15 @@ use alloc::string::String;
 use core::future::Future;
 use core::pin::Pin;
 
+pub(crate) use time::is_icount;
 use upshift_core::{Level, Priority};
 
 use crate::arch::finisher;
+use crate::net::selftest as network;
 use crate::{executor as kernel, println};
 
 /// What a test came to.
-type Outcome = Result<(), String>;
+pub(crate) type Outcome = Result<(), String>;
 type Test = fn() -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// The level of the tests themselves.
@@ -65,6 +67,11 @@ tests! {
     devices::interrupts_come_to_the_hart_they_are_routed_to,
     devices::memory_of_devices_comes_back,
     devices::card_sends_and_receives,
+    network::what_is_more_urgent_is_sent_first,
+    network::idle_sockets_cost_nothing,
+    network::garbage_harms_nothing,
+    network::flood_of_beginnings_keeps_nobody_out,
+    network::resets_leave_nothing_behind,
 }
 
 /// Starts the tests; the last one ends the machine. With `icount` the machine

@@ -22,6 +22,11 @@ pub(super) fn set_icount(icount: bool) {
     ICOUNT.store(icount, Relaxed);
 }
 
+/// Does it?
+pub(crate) fn is_icount() -> bool {
+    ICOUNT.load(Relaxed)
+}
+
 pub(super) async fn sleepers_wake_in_order_of_deadline() -> Outcome {
     let order = Arc::new(IrqLock::new(Vec::new()));
     let start = clock::now() + clock::from_micros(2_000);

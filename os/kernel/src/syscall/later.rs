@@ -10,12 +10,14 @@ use core::ops::Range;
 
 use os_abi::Error;
 
-use super::Answer;
+use super::{Answer, sockets};
 use crate::memory::PAGE;
 use crate::memory::pagetable::{Access, Mapping};
 use crate::memory::user::UserSlice;
 use crate::process::{self, File, Process};
 use crate::{chaos, clock, executor, futex, sleep};
+
+pub(super) use super::sockets::{accept, connect, receive_from, send_to};
 
 /// Bytes that a call moves at a time. They are on the stack of the hart, never in the
 /// control block of the call: so it is small, and cheap to move to its place.
@@ -72,6 +74,9 @@ pub(super) fn read(
 
 /// Reads what there is, at most [`CHUNK`], and gives it to the program. `None`: nothing.
 fn read_now(process: &Process, file: &File, slice: UserSlice) -> Option<Answer> {
+    if let File::Socket(socket) = file {
+        return sockets::read(process, socket, slice);
+    }
     let mut chunk = [0; CHUNK];
     let want = slice.len().min(CHUNK);
     let count = match file.try_read(&mut chunk[..want])? {
@@ -95,7 +100,7 @@ pub(super) fn write(
         Err(error) => return Begin::Done(Err(error)),
     };
     if at_once
-        && slice.len() <= CHUNK
+        && slice.len() <= most_at_once(&file)
         && let Some(answer) = write_now(&process, &file, slice).transpose()
     {
         return Begin::Done(answer);
@@ -103,8 +108,20 @@ pub(super) fn write(
     Begin::Waits(write_file(process, file, slice))
 }
 
-/// Writes all of it, at most [`CHUNK`], if there is room.
+/// Bytes that are moved at a time: sockets are written to in place.
+fn most_at_once(file: &File) -> usize {
+    match file {
+        File::Socket(_) => PAGE,
+        _ => CHUNK,
+    }
+}
+
+/// Writes all of it, at most [`most_at_once`], if there is room.
 fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<Option<isize>, Error> {
+    if let File::Socket(socket) = file {
+        let written = sockets::write(process, socket, slice, true).transpose()?;
+        return Ok(written.map(|count| count as isize));
+    }
     let mut chunk = [0; CHUNK];
     let chunk = &mut chunk[..slice.len()];
     process.space()?.read(slice, chunk)?;
@@ -115,7 +132,7 @@ fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<Option<
 async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answer {
     let mut done = 0;
     while done < slice.len() {
-        match write_part(&process, &file, slice.part(done, CHUNK)) {
+        match write_part(&process, &file, slice.part(done, most_at_once(&file))) {
             Some(Ok(count)) => {
                 done += count;
                 if done < slice.len() {
@@ -132,8 +149,11 @@ async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answ
     Ok(done as isize)
 }
 
-/// Writes what there is room for of a part of at most [`CHUNK`]. `None`: there is none.
+/// Writes what there is room for of a part of at most [`most_at_once`]. `None`: there is none.
 fn write_part(process: &Process, file: &File, part: UserSlice) -> Option<Result<usize, Error>> {
+    if let File::Socket(socket) = file {
+        return sockets::write(process, socket, part, false);
+    }
     let mut chunk = [0; CHUNK];
     let chunk = &mut chunk[..part.len()];
     let read = process.space().and_then(|space| space.read(part, chunk));
@@ -235,31 +255,4 @@ pub(super) fn futex_wait(
     _: bool,
 ) -> Begin<impl Future<Output = Answer>> {
     Begin::Waits(futex::wait(process, address, value as u32, deadline as u64))
-}
-
-pub(super) fn accept(
-    process: Arc<Process>,
-    [file, ..]: Arguments,
-    _: bool,
-) -> Begin<impl Future<Output = Answer>> {
-    let socket = process.file(file).and_then(File::socket);
-    Begin::Waits(async move {
-        let accepted = File::Socket(Arc::new(socket?.accept().await?));
-        let [descriptor] = process.add_files([accepted])?;
-        Ok(descriptor as isize)
-    })
-}
-
-pub(super) fn connect(
-    process: Arc<Process>,
-    [file, address, port, ..]: Arguments,
-    _: bool,
-) -> Begin<impl Future<Output = Answer>> {
-    let socket = process.file(file).and_then(File::socket);
-    let address = u32::try_from(address).map_err(|_| Error::BadArgument);
-    let port = u16::try_from(port).map_err(|_| Error::BadArgument);
-    Begin::Waits(async move {
-        socket?.connect(address?, port?).await?;
-        Ok(0)
-    })
 }

@@ -11,6 +11,7 @@
 mod in_flight;
 mod later;
 mod now;
+mod sockets;
 mod thread;
 
 use alloc::boxed::Box;

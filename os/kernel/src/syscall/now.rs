@@ -1,7 +1,6 @@
 //! The calls that are answered at once.
 
 use alloc::string::String;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use os_abi::{Error, ProcessInfo, SpawnRequest, UserRange};
@@ -14,12 +13,13 @@ use crate::executor::LEAST_URGENT_WORK;
 use crate::memory::heap;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
-use crate::net::Socket;
 use crate::process::{self, File, MAX_PASSED, Spawn, Thread};
 use crate::{clock, futex, pipe, users};
 
 /// The longest name of a program.
 const MAX_NAME: usize = 64;
+
+pub(super) use super::sockets::{bind, datagram_socket, listen, shutdown, socket};
 
 type Arguments = [usize; 6];
 
@@ -63,34 +63,6 @@ pub(super) fn reprio_call(thread: &mut Thread, [call, token, level, ..]: Argumen
 
 pub(super) fn follow(thread: &mut Thread, [line, ..]: Arguments) -> Answer {
     thread.process.follow(line)?;
-    Ok(0)
-}
-
-fn port_of(word: usize) -> Result<u16, Error> {
-    u16::try_from(word).map_err(|_| Error::BadArgument)
-}
-
-pub(super) fn socket(thread: &mut Thread, _: Arguments) -> Answer {
-    let socket = File::Socket(Arc::new(Socket::new()));
-    let [descriptor] = thread.process.add_files([socket])?;
-    Ok(descriptor as isize)
-}
-
-pub(super) fn bind(thread: &mut Thread, [file, port, ..]: Arguments) -> Answer {
-    let socket = thread.process.file(file)?.socket()?;
-    socket.bind(port_of(port)?)?;
-    Ok(0)
-}
-
-pub(super) fn listen(thread: &mut Thread, [file, backlog, ..]: Arguments) -> Answer {
-    let socket = thread.process.file(file)?.socket()?;
-    socket.listen(backlog)?;
-    Ok(0)
-}
-
-pub(super) fn shutdown(thread: &mut Thread, [file, ..]: Arguments) -> Answer {
-    let socket = thread.process.file(file)?.socket()?;
-    socket.shutdown(thread.level)?;
     Ok(0)
 }
 

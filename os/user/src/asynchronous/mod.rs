@@ -61,7 +61,7 @@ struct Known {
 
 fn call(
     number: usize,
-    arguments: impl FnOnce(&mut Option<Vec<u8>>) -> [usize; 3],
+    arguments: impl FnOnce(&mut Option<Vec<u8>>) -> [usize; 5],
     mut buffer: Option<Vec<u8>>,
     cid: Cid,
 ) -> Call {
@@ -69,10 +69,10 @@ fn call(
         return Call(State::Over(Err(Error::TooMany), buffer));
     };
     // Moving the vector does not move its bytes.
-    let [a, b, c] = arguments(&mut buffer);
+    let [a, b, c, d, e] = arguments(&mut buffer);
     let operation = taken.begin(buffer, cid);
     let number = number | number::ASYNCHRONOUS;
-    let arguments = [a, b, c, 0, 0, operation.token()];
+    let arguments = [a, b, c, d, e, operation.token()];
     let number = match sys::raw_pair(number, arguments, cid as usize) {
         (Err(error), _) => return Call(State::Over(Err(error), operation.undo())),
         (Ok(number::AT_ONCE), result) => {
@@ -184,7 +184,7 @@ pub fn write(file: usize, buffer: Vec<u8>, cid: Cid) -> Read {
 fn transfer(number: usize, file: usize, buffer: Vec<u8>, cid: Cid) -> Call {
     let arguments = |buffer: &mut Option<Vec<u8>>| {
         let bytes = buffer.as_deref_mut().unwrap_or_default();
-        [file, bytes.as_mut_ptr() as usize, bytes.len()]
+        [file, bytes.as_mut_ptr() as usize, bytes.len(), 0, 0]
     };
     call(number, arguments, Some(buffer), cid)
 }
@@ -193,7 +193,7 @@ fn transfer(number: usize, file: usize, buffer: Vec<u8>, cid: Cid) -> Call {
 pub fn sleep_until(deadline: u64, cid: Cid) -> Call {
     call(
         number::sleep_until,
-        |_| [deadline as usize, 0, 0],
+        |_| [deadline as usize, 0, 0, 0, 0],
         None,
         cid,
     )
@@ -206,7 +206,7 @@ pub fn futex_wait(word: &'static AtomicU32, value: u32, deadline: u64, cid: Cid)
     let address = core::ptr::from_ref(word) as usize;
     call(
         number::futex_wait,
-        |_| [address, value as usize, deadline as usize],
+        |_| [address, value as usize, deadline as usize, 0, 0],
         None,
         cid,
     )
@@ -214,20 +214,44 @@ pub fn futex_wait(word: &'static AtomicU32, value: u32, deadline: u64, cid: Cid)
 
 /// Waits for a thread. The coroutine `cid` is woken.
 pub fn thread_join(thread: usize, cid: Cid) -> Call {
-    call(number::thread_join, |_| [thread, 0, 0], None, cid)
+    call(number::thread_join, |_| [thread, 0, 0, 0, 0], None, cid)
 }
 
 /// Waits for a child. The coroutine `cid` is woken.
 pub fn wait(process: usize, cid: Cid) -> Call {
-    call(number::wait, |_| [process, 0, 0], None, cid)
+    call(number::wait, |_| [process, 0, 0, 0, 0], None, cid)
 }
 
 pub(crate) fn accept(socket: usize, cid: Cid) -> Call {
-    call(number::accept, |_| [socket, 0, 0], None, cid)
+    call(number::accept, |_| [socket, 0, 0, 0, 0], None, cid)
 }
 
 pub(crate) fn connect(socket: usize, address: [u8; 4], port: u16, cid: Cid) -> Call {
     let address = u32::from_be_bytes(address) as usize;
     let port = usize::from(port);
-    call(number::connect, |_| [socket, address, port], None, cid)
+    call(
+        number::connect,
+        |_| [socket, address, port, 0, 0],
+        None,
+        cid,
+    )
+}
+
+pub(crate) fn send_to(socket: usize, bytes: Vec<u8>, to: ([u8; 4], u16), cid: Cid) -> Read {
+    let (address, port) = (u32::from_be_bytes(to.0) as usize, usize::from(to.1));
+    let arguments = |buffer: &mut Option<Vec<u8>>| {
+        let bytes = buffer.as_deref_mut().unwrap_or_default();
+        [
+            socket,
+            bytes.as_mut_ptr() as usize,
+            bytes.len(),
+            address,
+            port,
+        ]
+    };
+    Read(call(number::send_to, arguments, Some(bytes), cid))
+}
+
+pub(crate) fn receive_from(socket: usize, buffer: Vec<u8>, cid: Cid) -> Read {
+    Read(transfer(number::receive_from, socket, buffer, cid))
 }

@@ -1,0 +1,22 @@
+//! What is before the bytes of a datagram that has been received: where it comes from.
+
+/// Bytes of it: the address, whose first byte is the highest, and the port, likewise.
+pub const HEADER: usize = 6;
+
+/// The most bytes of a datagram: it is sent in one frame.
+pub const MOST: usize = 1472;
+
+/// The header of a datagram from there.
+#[must_use]
+pub const fn header(address: u32, port: u16) -> [u8; HEADER] {
+    let ([a, b, c, d], [e, f]) = (address.to_be_bytes(), port.to_be_bytes());
+    [a, b, c, d, e, f]
+}
+
+/// Where a datagram comes from, and its bytes. `None`: there is no header.
+#[must_use]
+pub fn parse(range: &[u8]) -> Option<([u8; 4], u16, &[u8])> {
+    let (header, bytes) = range.split_first_chunk::<HEADER>()?;
+    let [a, b, c, d, e, f] = *header;
+    Some(([a, b, c, d], u16::from_be_bytes([e, f]), bytes))
+}

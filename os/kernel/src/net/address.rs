@@ -1,0 +1,90 @@
+//! The addresses of the machine: always 127.0.0.0/8; with a card one that the network gives it,
+//! by DHCP, or the one that the kernel's command line says: `address=10.0.2.15/24,10.0.2.2`,
+//! the second being that of the gateway.
+
+use smoltcp::socket::dhcpv4;
+use smoltcp::wire::{IpAddress, IpCidr, Ipv4Address, Ipv4Cidr};
+
+use super::lists::Index;
+use super::table::{Key, Kind, Owner, UDP};
+use super::{SOCKETS, Stack};
+use crate::println;
+
+/// The port at which a machine is told its address.
+const CLIENT: u16 = 68;
+
+impl Stack {
+    /// While booting. `address`: what the command line says.
+    ///
+    /// # Panics
+    /// Without memory: it is boot time.
+    pub(super) fn begin_with_address(&mut self, address: Option<&str>) {
+        self.set_address(None, None);
+        if self.link.card.is_none() {
+            return;
+        }
+        if let Some((address, gateway)) = address.and_then(parse) {
+            self.set_address(Some(address), gateway);
+            return;
+        }
+        if let Some(word) = address.filter(|word| *word != "dhcp") {
+            println!("upshift: address={word} is none: say dhcp, or ADDRESS/BITS,GATEWAY");
+        }
+        let client = self
+            .table
+            .add(dhcpv4::Socket::new(), Kind::Dhcp, Owner::Program)
+            .expect("memory to boot");
+        debug_assert!(usize::from(client) < SOCKETS);
+        let key = Key {
+            protocol: UDP,
+            port: CLIENT,
+            peer: (0, 0),
+        };
+        self.table.set_key(client, Some(key));
+        self.schedule(client);
+    }
+
+    /// Does what the network says, if it has said something.
+    pub(super) fn address_changed(&mut self, client: Index) {
+        let socket = self.table.socket::<dhcpv4::Socket<'_>>(client);
+        let (address, gateway) = match socket.poll() {
+            None => return,
+            Some(dhcpv4::Event::Deconfigured) => (None, None),
+            Some(dhcpv4::Event::Configured(config)) => (Some(config.address), config.router),
+        };
+        if let Some(address) = address {
+            println!("upshift: address {address} by DHCP");
+        }
+        self.set_address(address, gateway);
+    }
+
+    fn set_address(&mut self, address: Option<Ipv4Cidr>, gateway: Option<Ipv4Address>) {
+        self.interface.update_ip_addrs(|addresses| {
+            addresses.clear();
+            // There is room for two.
+            let _ = addresses.push(IpCidr::new(IpAddress::v4(127, 0, 0, 1), 8));
+            if let Some(address) = address {
+                let _ = addresses.push(IpCidr::Ipv4(address));
+            }
+        });
+        self.link
+            .set_own(address.map(|address| address.address().octets()));
+        let routes = self.interface.routes_mut();
+        routes.remove_default_ipv4_route();
+        if let Some(gateway) = gateway {
+            // There is room for one.
+            let _ = routes.add_default_ipv4_route(gateway);
+        }
+    }
+}
+
+/// `ADDRESS/BITS`, or with `,GATEWAY`.
+fn parse(text: &str) -> Option<(Ipv4Cidr, Option<Ipv4Address>)> {
+    let (address, gateway) = match text.split_once(',') {
+        Some((address, gateway)) => (address, Some(gateway.parse().ok()?)),
+        None => (text, None),
+    };
+    let (address, bits) = address.split_once('/')?;
+    let bits = bits.parse().ok().filter(|bits| *bits <= 32)?;
+    Some((Ipv4Cidr::new(address.parse().ok()?, bits), gateway))
+}

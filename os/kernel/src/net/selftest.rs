@@ -1,0 +1,447 @@
+//! The tests of the network inside the kernel: what no program can see, and frames that no
+//! machine of good will sends. Frames come in by the loopback.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv4Repr, IpAddress,
+    IpProtocol, Ipv4Address, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+    TcpTimestampRepr, UdpPacket, UdpRepr,
+};
+use upshift_core::Level;
+
+use super::table::{Key, Kind};
+use super::{LINGER, NET, Socket, socket};
+use crate::memory::heap;
+use crate::selftest::{Outcome, is_icount};
+use crate::sleep::sleep_until;
+use crate::{clock, ensure, executor};
+
+const SELF: u32 = 0x7f00_0001;
+/// Ports that only these tests use.
+const PORT: u16 = 700;
+
+/// A generator that is the same in each run (xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+}
+
+/// A frame to ourselves with this in IPv4.
+fn packet(from: u32, protocol: IpProtocol, len: usize, emit: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let ip = Ipv4Repr {
+        src_addr: Ipv4Address::from(from),
+        dst_addr: Ipv4Address::from(SELF),
+        next_header: protocol,
+        payload_len: len,
+        hop_limit: 64,
+    };
+    let mut bytes = alloc::vec![0; 14 + 20 + len];
+    let mut ethernet = EthernetFrame::new_unchecked(&mut bytes[..]);
+    let ours = EthernetAddress(NET.get().lock().link.address());
+    ethernet.set_src_addr(EthernetAddress([2, 0, 0, 0, 0, 9]));
+    ethernet.set_dst_addr(ours);
+    ethernet.set_ethertype(EthernetProtocol::Ipv4);
+    let mut packet = Ipv4Packet::new_unchecked(&mut bytes[14..]);
+    ip.emit(&mut packet, &ChecksumCapabilities::default());
+    emit(&mut bytes[34..]);
+    bytes
+}
+
+fn segment(from: (u32, u16), to: u16, control: TcpControl, ack: bool, data: &[u8]) -> Vec<u8> {
+    let repr = TcpRepr {
+        src_port: from.1,
+        dst_port: to,
+        control,
+        seq_number: TcpSeqNumber(1000),
+        ack_number: ack.then_some(TcpSeqNumber(2000)),
+        window_len: 4096,
+        window_scale: None,
+        max_seg_size: (control == TcpControl::Syn).then_some(1460),
+        sack_permitted: false,
+        sack_ranges: [None, None, None],
+        timestamp: None::<TcpTimestampRepr>,
+        payload: data,
+    };
+    let (source, target) = (address(from.0), address(SELF));
+    packet(from.0, IpProtocol::Tcp, repr.buffer_len(), |bytes| {
+        let mut packet = TcpPacket::new_unchecked(bytes);
+        repr.emit(
+            &mut packet,
+            &source,
+            &target,
+            &ChecksumCapabilities::default(),
+        );
+    })
+}
+
+fn address(word: u32) -> IpAddress {
+    IpAddress::Ipv4(Ipv4Address::from(word))
+}
+
+fn datagram(from: (u32, u16), to: u16, data: &[u8]) -> Vec<u8> {
+    let repr = UdpRepr {
+        src_port: from.1,
+        dst_port: to,
+    };
+    let len = repr.header_len() + data.len();
+    packet(from.0, IpProtocol::Udp, len, |bytes| {
+        repr.emit(
+            &mut UdpPacket::new_unchecked(bytes),
+            &address(from.0),
+            &address(SELF),
+            data.len(),
+            |to| to.copy_from_slice(data),
+            &ChecksumCapabilities::default(),
+        );
+    })
+}
+
+fn echo_request(from: u32) -> Vec<u8> {
+    let repr = Icmpv4Repr::EchoRequest {
+        ident: 1,
+        seq_no: 2,
+        data: b"are you there",
+    };
+    packet(from, IpProtocol::Icmp, repr.buffer_len(), |bytes| {
+        let mut packet = Icmpv4Packet::new_unchecked(bytes);
+        repr.emit(&mut packet, &ChecksumCapabilities::default());
+    })
+}
+
+/// A question, or an answer, about an address.
+fn arp(from: u32, answer: bool) -> Vec<u8> {
+    let mut bytes = alloc::vec![0; 42];
+    bytes[..6].fill(0xff);
+    bytes[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+    bytes[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1 + u8::from(answer)]);
+    bytes[22..28].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+    bytes[28..32].copy_from_slice(&from.to_be_bytes());
+    bytes[38..].copy_from_slice(&SELF.to_be_bytes());
+    bytes
+}
+
+/// Lets a frame come in, and everything happen that it leads to.
+async fn inject(frame: &[u8]) {
+    loop {
+        {
+            let mut stack = NET.get().lock();
+            let taken = stack.link.inject(frame);
+            stack.go_on();
+            if taken {
+                return;
+            }
+        }
+        rest().await;
+    }
+}
+
+/// Lets the network's coroutines go on, which are less urgent than the tests.
+async fn rest() {
+    sleep_until(clock::now() + clock::from_micros(100)).await;
+}
+
+async fn wait(micros: u64) {
+    sleep_until(clock::now() + clock::from_micros(micros)).await;
+}
+
+/// What is in use, when nothing is on its way any more.
+async fn in_use() -> (usize, usize) {
+    wait(20_000).await;
+    (heap::free_pages(), heap::in_use())
+}
+
+/// Is no more in use than before, once all connections are over?
+async fn comes_back(before: (usize, usize)) -> Outcome {
+    let is_back = |after: (usize, usize)| after.0 >= before.0 && after.1 <= before.1;
+    let mut after = in_use().await;
+    let limit = clock::now() + 2 * clock::from_micros(LINGER.total_micros());
+    while !is_back(after) && clock::now() < limit {
+        after = in_use().await;
+    }
+    ensure!(is_back(after), "{before:?} before, {after:?} after");
+    Ok(())
+}
+
+/// A listener, and both ends of a connection to it.
+async fn connected(port: u16) -> Result<(Socket, Socket, Socket), alloc::string::String> {
+    let text = |error: os_abi::Error| format!("{error}");
+    let listener = Socket::stream();
+    listener.bind(port).map_err(text)?;
+    listener.listen(4).map_err(text)?;
+    let client = Socket::stream();
+    client.connect(SELF, port).await.map_err(text)?;
+    let server = listener.accept().await.map_err(text)?;
+    Ok((listener, client, server))
+}
+
+/// Does a connection carry bytes?
+async fn speaks(port: u16) -> Outcome {
+    let (_listener, client, server) = connected(port).await?;
+    let put = |_, to: &mut [u8]| {
+        to.fill(7);
+        Ok(())
+    };
+    ensure!(
+        client.write(5, true, put) == Some(Ok(5)),
+        "it does not write"
+    );
+    server.readable().await;
+    let mut seen = 0;
+    let count = server.read(100, |_, bytes| {
+        seen += bytes.iter().filter(|byte| **byte == 7).count();
+        Ok(())
+    });
+    ensure!(
+        count == Some(Ok(5)) && seen == 5,
+        "{count:?} read, {seen} right"
+    );
+    Ok(())
+}
+
+/// Sockets of several levels have something to send, and it goes out in the order of these.
+pub(crate) async fn what_is_more_urgent_is_sent_first() -> Outcome {
+    // So that it is known who has the address.
+    speaks(PORT).await?;
+    wait(20_000).await;
+    let levels = [40, 10, 50, 20].map(|level| Level::new(level).expect("a level"));
+    let mut seen = Vec::new();
+    let sockets = {
+        let mut stack = NET.get().lock();
+        let mut sockets = Vec::new();
+        for level in levels {
+            let index = stack.add_datagrams(0).map_err(|error| format!("{error}"))?;
+            for _ in 0..2 {
+                let to = smoltcp::wire::IpEndpoint::new(address(SELF), PORT + 1);
+                stack
+                    .udp(index)
+                    .send(4, to)
+                    .expect("room")
+                    .fill(level.get());
+            }
+            stack.kick(index, level);
+            sockets.push(index);
+        }
+        while stack.send_frame() {}
+        while let Some(frame) = stack.link.take() {
+            // Not what the card has brought.
+            if Key::of(frame.bytes()).is_some_and(|key| key.port == PORT + 1) {
+                seen.extend(frame.bytes().last().copied());
+            }
+            stack.link.give_back(frame);
+        }
+        sockets
+    };
+    let mut stack = NET.get().lock();
+    for index in sockets {
+        stack.give_up(index, executor::LEAST_URGENT_WORK);
+    }
+    ensure!(seen == [10, 10, 20, 20, 40, 40, 50, 50], "{seen:?}");
+    Ok(())
+}
+
+/// A frame takes as many instructions beside 900 sockets as beside none.
+pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
+    const FRAMES: usize = 64;
+    if !is_icount() {
+        return Ok(());
+    }
+    let own = Socket::datagrams();
+    own.bind(PORT).map_err(|error| format!("{error}"))?;
+    let frame = datagram((SELF + 1, 9), PORT, b"x");
+    let ticks = || {
+        let mut ticks = 0;
+        for _ in 0..FRAMES {
+            let mut stack = NET.get().lock();
+            stack.link.inject(&frame);
+            let start = clock::now();
+            let taken = stack.take_frame();
+            ticks += clock::now() - start;
+            assert!(taken);
+            drop(stack);
+            own.receive_from(|_, _, bytes| Ok(bytes.len()));
+        }
+        ticks
+    };
+    ticks();
+    let alone = ticks();
+    let mut idle = Vec::new();
+    for _ in 0..900 {
+        let socket = Socket::datagrams();
+        socket.bind(0).map_err(|error| format!("{error}"))?;
+        idle.push(socket);
+    }
+    let beside = ticks();
+    crate::println!(
+        "figure: frame to a socket, alone and beside 900: {} {}",
+        alone * 100 / FRAMES as u64,
+        beside * 100 / FRAMES as u64
+    );
+    // Those of its bucket are looked at: one or two.
+    ensure!(
+        beside * 10 <= alone * 11,
+        "{beside} instead of {alone} ticks"
+    );
+    Ok(())
+}
+
+/// Frames of every kind, with bytes changed, cut off or added, or nothing right at all.
+pub(crate) async fn garbage_harms_nothing() -> Outcome {
+    const ROUNDS: usize = 6_000;
+    let before = in_use().await;
+    let (listener, client, server) = connected(PORT).await?;
+    let datagrams = Socket::datagrams();
+    datagrams.bind(PORT).map_err(|error| format!("{error}"))?;
+    let mut numbers = Numbers(0x5eed);
+    let from = (SELF + 5, 1234);
+    let mut corpus = Vec::from([
+        arp(SELF + 5, false),
+        arp(SELF + 6, true),
+        echo_request(SELF + 5),
+        datagram(from, PORT, b"hello"),
+        datagram(from, 68, &[2; 300]),
+        datagram(from, PORT + 1, &[0; 1400]),
+    ]);
+    let controls = [
+        TcpControl::Syn,
+        TcpControl::Fin,
+        TcpControl::Rst,
+        TcpControl::Psh,
+        TcpControl::None,
+    ];
+    for control in controls {
+        for ack in [false, true] {
+            corpus.push(segment(from, PORT, control, ack, b"data"));
+        }
+    }
+    for _ in 0..ROUNDS {
+        let at = numbers.below(corpus.len());
+        let mut frame = corpus[at].clone();
+        match numbers.below(5) {
+            0 => frame.truncate(numbers.below(frame.len() + 1)),
+            1 => frame.resize(1 + numbers.below(1514), 0xa5),
+            2 => frame[14..]
+                .iter_mut()
+                .for_each(|byte| *byte = numbers.next() as u8),
+            _ => {}
+        }
+        for _ in 0..numbers.below(6) {
+            let at = numbers.below(frame.len());
+            if let Some(byte) = frame.get_mut(at) {
+                *byte ^= 1 << numbers.below(8);
+            }
+        }
+        inject(&frame).await;
+        // Nobody reads them all.
+        let _ = datagrams.receive_from(|_, _, bytes| Ok(bytes.len()));
+    }
+    wait(20_000).await;
+    ensure!(
+        client.write(1, true, |_, _| Ok(())) == Some(Ok(1)),
+        "the connection is broken"
+    );
+    server.readable().await;
+    drop((listener, client, server, datagrams, corpus));
+    speaks(PORT + 2).await?;
+    comes_back(before).await
+}
+
+/// A thousand connections are begun and never confirmed, and one is.
+pub(crate) async fn flood_of_beginnings_keeps_nobody_out() -> Outcome {
+    let before = in_use().await;
+    let listener = Socket::stream();
+    listener.bind(PORT).map_err(|error| format!("{error}"))?;
+    listener.listen(4).map_err(|error| format!("{error}"))?;
+    for n in 0..1_000u16 {
+        let from = (SELF + 100 + u32::from(n), 5000 + n);
+        inject(&segment(from, PORT, TcpControl::Syn, false, b"")).await;
+        if n % 250 == 249 {
+            let client = Socket::stream();
+            let connected = client.connect(SELF, PORT).await;
+            ensure!(connected == Ok(()), "after {n}: {connected:?}");
+            let accepted = listener.accept().await;
+            ensure!(accepted.is_ok(), "after {n}: it is not accepted");
+        }
+    }
+    rest().await;
+    let half_open = |stack: &super::Stack| stack.table.oldest_half_open(PORT).is_some();
+    ensure!(half_open(&NET.get().lock()), "nothing is half-open");
+    if is_icount() {
+        wait(2 * LINGER.total_micros()).await;
+        ensure!(!half_open(&NET.get().lock()), "what is half-open stays so");
+    }
+    drop(listener);
+    comes_back(before).await
+}
+
+/// One end resets in each state that the other may be in.
+pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
+    let before = in_use().await;
+    for state in 0..6 {
+        let (listener, client, server) = connected(PORT).await?;
+        let fill = |_: usize, to: &mut [u8]| {
+            to.fill(1);
+            Ok(())
+        };
+        match state {
+            // Established, with and without something to send.
+            0 => {}
+            1 => ensure!(client.write(4096, true, fill).is_some(), "no room"),
+            // FIN-WAIT, CLOSE-WAIT, and both.
+            2 => client
+                .shutdown(socket::level())
+                .map_err(|error| format!("{error}"))?,
+            3 => server
+                .shutdown(socket::level())
+                .map_err(|error| format!("{error}"))?,
+            4 => {
+                ensure!(client.write(4096, true, fill).is_some(), "no room");
+                client
+                    .shutdown(socket::level())
+                    .map_err(|error| format!("{error}"))?;
+                server
+                    .shutdown(socket::level())
+                    .map_err(|error| format!("{error}"))?;
+            }
+            // Not accepted yet.
+            _ => {
+                let late = Socket::stream();
+                ensure!(late.connect(SELF, PORT).await.is_ok(), "no connection");
+                drop(late);
+            }
+        }
+        if state % 2 == 0 {
+            wait(1_000).await;
+        }
+        // What is closed with bytes that nobody has read is reset.
+        ensure!(
+            state == 2 || state == 4 || client.write(1, false, fill).is_some() || state == 1,
+            "state {state}: no room"
+        );
+        wait(1_000).await;
+        drop(server);
+        client.readable().await;
+        drop((client, listener));
+    }
+    comes_back(before).await?;
+    let left = {
+        let stack = NET.get().lock();
+        (0..super::SOCKETS as u16)
+            .filter(|index| stack.table.kind_of(*index) == Some(Kind::Stream))
+            .count()
+    };
+    ensure!(left == 0, "{left} sockets are left");
+    Ok(())
+}

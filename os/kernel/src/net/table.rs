@@ -1,0 +1,365 @@
+//! The table of sockets: which frame is for which, which has what to send, which waits for
+//! the clock.
+//!
+//! ```text
+//!  frame ─► key: protocol, port, peer ─► bucket ─► slot          O(1)
+//!  call, frame, clock ─► slot has something to send ─► list of its level
+//! ```
+//!
+//! `smoltcp` looks at the sockets of a set one after the other. So each slot is a set of one,
+//! and a frame costs the same however many others are idle.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use os_abi::Error;
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::{AnySocket, tcp};
+use upshift_core::{LEVELS, Level};
+
+use super::SOCKETS;
+use super::deadlines::Deadlines;
+use super::lists::{Index, Lists};
+use crate::executor;
+
+/// Lists by key.
+const BUCKETS: usize = 1024;
+/// Lists of half-open connections, by port.
+const PORTS: usize = 64;
+
+/// What a frame is for: the port here, and the peer, which is 0 for what takes frames of any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) protocol: u8,
+    pub(super) port: u16,
+    pub(super) peer: (u32, u16),
+}
+
+impl Key {
+    /// Of a frame: TCP and UDP in IPv4, without options that `smoltcp` would not take.
+    pub(super) fn of(frame: &[u8]) -> Option<Key> {
+        let header = frame.get(14)?;
+        if frame.get(12..14) != Some(&[8, 0]) || header >> 4 != 4 {
+            return None;
+        }
+        let protocol = *frame.get(23)?;
+        if protocol != TCP && protocol != UDP {
+            return None;
+        }
+        let ports = 14 + usize::from(header & 15) * 4;
+        let ports = frame.get(ports..ports + 4)?;
+        let word = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+        let address = frame.get(26..30)?.try_into().map_or(0, u32::from_be_bytes);
+        Some(Key {
+            protocol,
+            port: word(2),
+            peer: (address, word(0)),
+        })
+    }
+
+    /// What takes frames of any peer.
+    pub(super) fn any(self) -> Key {
+        Key {
+            peer: (0, 0),
+            ..self
+        }
+    }
+
+    /// Does the frame, of this key, begin a connection?
+    pub(super) fn begins(self, frame: &[u8]) -> bool {
+        const SYN: u8 = 2;
+        const ACK: u8 = 16;
+        let header = frame
+            .get(14)
+            .map_or(0, |header| usize::from(header & 15) * 4);
+        let flags = frame.get(14 + header + 13).copied().unwrap_or(0);
+        self.protocol == TCP && flags & (SYN | ACK) == SYN
+    }
+
+    fn bucket(self, seed: u64) -> usize {
+        let word = u64::from(self.peer.0) << 32
+            | u64::from(self.peer.1) << 16
+            | u64::from(self.port ^ u16::from(self.protocol) << 8);
+        let mixed = (word ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 32).wrapping_mul(0xff51_afd7_ed55_8ccd) as usize >> 32 & (BUCKETS - 1)
+    }
+}
+
+/// Protocols, as IPv4 numbers them.
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+
+/// What becomes of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A program has it.
+    Program,
+    /// A listener has it, at this port, until it is a connection that is accepted.
+    Listener(u16),
+    /// Nobody: it goes when its connection is over.
+    Nobody,
+}
+
+/// What speaks through a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Stream,
+    Datagrams,
+    /// The kernel's own, for its address.
+    Dhcp,
+}
+
+/// A socket.
+pub(super) struct Slot {
+    pub(super) set: SocketSet<'static>,
+    pub(super) kind: Kind,
+    key: Option<Key>,
+    pub(super) owner: Owner,
+    /// To be ended, once what was written has been acknowledged.
+    pub(super) is_ending: bool,
+    /// It could not send at its last turn: it may wait for the address of its next hop.
+    pub(super) is_silent: bool,
+    /// The levels of the calls that have concerned it since it last had nothing to send.
+    calls: u64,
+    /// The most urgent of those before.
+    level: Level,
+}
+
+impl Slot {
+    /// The level of what it sends.
+    pub(super) fn level(&self) -> Level {
+        let most = self.calls.trailing_zeros() as u8;
+        Level::new(most).unwrap_or(self.level)
+    }
+}
+
+/// See the module.
+pub(super) struct Table {
+    slots: Vec<Option<Box<Slot>>>,
+    free: Vec<Index>,
+    seed: u64,
+    by_key: Lists,
+    /// What has something to send, a list for each level, and which levels these are.
+    to_send: Lists,
+    levels: u64,
+    /// Connections that the peer has begun and not confirmed, oldest first.
+    half_open: Lists,
+    /// Ports that something listens at.
+    ports: Vec<u16>,
+    pub(super) deadlines: Deadlines,
+}
+
+impl Table {
+    /// Empty, while booting.
+    pub(super) fn new(seed: u64) -> Table {
+        let mut slots = Vec::new();
+        slots.resize_with(SOCKETS, || None);
+        Table {
+            slots,
+            free: (0..SOCKETS as Index).rev().collect(),
+            seed,
+            by_key: Lists::new(BUCKETS, SOCKETS),
+            to_send: Lists::new(LEVELS, SOCKETS),
+            levels: 0,
+            half_open: Lists::new(PORTS, SOCKETS),
+            ports: Vec::with_capacity(SOCKETS),
+            deadlines: Deadlines::new(SOCKETS),
+        }
+    }
+
+    /// Puts a socket in.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`], [`Error::OutOfMemory`].
+    pub(super) fn add<T: AnySocket<'static>>(
+        &mut self,
+        socket: T,
+        kind: Kind,
+        owner: Owner,
+    ) -> Result<Index, Error> {
+        if self.free.is_empty() {
+            return Err(Error::TooMany);
+        }
+        let mut storage = Vec::new();
+        let reserved = storage.try_reserve_exact(1);
+        reserved.map_err(|_| Error::OutOfMemory)?;
+        let mut set = SocketSet::new(storage);
+        set.add(socket);
+        let index = self.free.pop().ok_or(Error::TooMany)?;
+        self.slots[usize::from(index)] = Some(Box::new(Slot {
+            set,
+            kind,
+            key: None,
+            owner,
+            is_ending: false,
+            is_silent: false,
+            calls: 0,
+            level: executor::LEAST_URGENT_WORK,
+        }));
+        Ok(index)
+    }
+
+    /// What speaks through a slot, if there is one.
+    #[cfg(feature = "selftest")]
+    pub(super) fn kind_of(&self, index: Index) -> Option<Kind> {
+        self.slots[usize::from(index)]
+            .as_ref()
+            .map(|slot| slot.kind)
+    }
+
+    /// A slot that is there.
+    pub(super) fn slot(&mut self, index: Index) -> &mut Slot {
+        let slot = self.slots[usize::from(index)].as_mut();
+        slot.expect("a socket has its slot as long as anything has its number")
+    }
+
+    /// A socket of a kind.
+    pub(super) fn socket<T: AnySocket<'static>>(&mut self, index: Index) -> &mut T {
+        self.slot(index).set.get_mut(SocketHandle::default())
+    }
+
+    /// Takes a socket out.
+    pub(super) fn remove(&mut self, index: Index) {
+        self.set_key(index, None);
+        self.sends(index, false);
+        self.half_open.remove(index);
+        self.deadlines.set(index, None);
+        self.slots[usize::from(index)] = None;
+        self.free.push(index);
+    }
+
+    /// Whose frames it is given.
+    pub(super) fn set_key(&mut self, index: Index, key: Option<Key>) {
+        let seed = self.seed;
+        let slot = self.slot(index);
+        if slot.key == key {
+            return;
+        }
+        slot.key = key;
+        self.by_key.remove(index);
+        if let Some(key) = key {
+            self.by_key.push(key.bucket(seed), index);
+        }
+    }
+
+    /// What has exactly this key.
+    pub(super) fn find(&self, key: Key) -> Option<Index> {
+        let has_key = |index: &Index| {
+            let slot = self.slots[usize::from(*index)].as_ref();
+            slot.is_some_and(|slot| slot.key == Some(key))
+        };
+        self.by_key.iter(key.bucket(self.seed)).find(has_key)
+    }
+
+    /// A connection that waits to be confirmed, or does not any more.
+    pub(super) fn set_half_open(&mut self, index: Index, port: u16, is: bool) {
+        match (self.half_open.list_of(index), is) {
+            (None, true) => self.half_open.push(usize::from(port) % PORTS, index),
+            (Some(_), false) => self.half_open.remove(index),
+            _ => {}
+        }
+    }
+
+    /// The connection of a port that has waited longest to be confirmed.
+    pub(super) fn oldest_half_open(&self, port: u16) -> Option<Index> {
+        let of_port = |index: &Index| {
+            let slot = self.slots[usize::from(*index)].as_ref();
+            slot.is_some_and(|slot| slot.owner == Owner::Listener(port))
+        };
+        self.half_open.iter(usize::from(port) % PORTS).find(of_port)
+    }
+
+    /// Something listens at a port from now on. False: something else does. O(listeners).
+    pub(super) fn take_port(&mut self, port: u16) -> bool {
+        let is_free = !self.ports.contains(&port);
+        // A listener has a socket at least: there is room.
+        if is_free && self.ports.len() < SOCKETS {
+            self.ports.push(port);
+        }
+        is_free
+    }
+
+    /// Nothing listens at the port any more.
+    pub(super) fn give_port(&mut self, port: u16) {
+        self.ports.retain(|taken| *taken != port);
+    }
+
+    /// A call of this level concerns the socket.
+    pub(super) fn call(&mut self, index: Index, level: Level) {
+        self.slot(index).calls |= level.bit();
+        if self.to_send.list_of(index).is_some() {
+            // At its new level, perhaps.
+            self.sends(index, true);
+        }
+    }
+
+    /// It has something to send now, or nothing any more.
+    pub(super) fn sends(&mut self, index: Index, has: bool) {
+        let level = self.slot(index).level();
+        let list = usize::from(level.get());
+        let was = self.to_send.list_of(index);
+        if has && was == Some(list) {
+            return;
+        }
+        self.unlist(index);
+        if has {
+            self.to_send.push(list, index);
+            self.levels |= level.bit();
+        } else {
+            let slot = self.slot(index);
+            slot.calls = 0;
+            slot.level = level;
+        }
+    }
+
+    fn unlist(&mut self, index: Index) {
+        if let Some(list) = self.to_send.list_of(index) {
+            self.to_send.remove(index);
+            if self.to_send.first(list).is_none() {
+                self.levels &= !(1 << list);
+            }
+        }
+    }
+
+    /// The most urgent of those that have something to send.
+    pub(super) fn next_to_send(&self) -> Option<Index> {
+        match self.levels {
+            0 => None,
+            levels => self.to_send.first(levels.trailing_zeros() as usize),
+        }
+    }
+
+    /// Does it wait for its turn?
+    pub(super) fn has_to_send(&self, index: Index) -> bool {
+        self.to_send.list_of(index).is_some()
+    }
+
+    /// Its next turn is after others of its level.
+    pub(super) fn had_its_turn(&mut self, index: Index) {
+        self.unlist(index);
+    }
+
+    /// The levels of what has something to send.
+    pub(super) fn levels(&self) -> u64 {
+        self.levels
+    }
+}
+
+/// The key of a TCP socket in its present state.
+pub(super) fn key_of(socket: &tcp::Socket<'_>) -> Option<Key> {
+    let key = |port, peer| {
+        Some(Key {
+            protocol: TCP,
+            port,
+            peer,
+        })
+    };
+    match (socket.local_endpoint(), socket.remote_endpoint()) {
+        (Some(local), Some(remote)) => {
+            let smoltcp::wire::IpAddress::Ipv4(address) = remote.addr;
+            key(local.port, (address.to_bits(), remote.port))
+        }
+        _ if socket.is_listening() => key(socket.listen_endpoint().port, (0, 0)),
+        _ => None,
+    }
+}

@@ -1,0 +1,139 @@
+//! The clients: a coroutine for each connection, which checks every reply.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use os_user::coroutine::{current, spawn};
+use os_user::{Error, now, println, read, sys, ticks_per_second, write};
+
+use crate::{HEADER, PORT, connect as connect_to, level_of, square};
+
+/// What is asked for: see the program.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) connections: usize,
+    pub(crate) n: usize,
+    pub(crate) levels: usize,
+    pub(crate) period: u64,
+    pub(crate) millis: u64,
+}
+
+/// The latencies of the requests of a connection that were answered in time, in ticks.
+type Latencies = Vec<u64>;
+
+/// Connects all, and says the level of each.
+pub(crate) async fn connect(load: &Load, of_server: usize) -> Result<Vec<usize>, Error> {
+    let mut connections = Vec::new();
+    for at in 0..load.connections {
+        let connection = connect_to(PORT + (at / of_server) as u16)?;
+        os_user::write(connection, &[level_of(at % load.levels)])?;
+        connections.push(connection);
+    }
+    // Its coroutines or threads begin.
+    os_user::sleep(20_000).await;
+    Ok(connections)
+}
+
+fn millis(millis: u64) -> u64 {
+    millis * ticks_per_second() / 1_000
+}
+
+/// Asks on all connections until the time is over.
+pub(crate) async fn run(load: &Load, connections: Vec<usize>) -> Result<Vec<Latencies>, Error> {
+    let (start, load) = (now(), *load);
+    let mut all = Vec::new();
+    for (at, connection) in connections.into_iter().enumerate() {
+        let one = ask(load, connection, at, start);
+        all.push(spawn(one, Some(level_of(at % load.levels)))?);
+    }
+    let mut results = Vec::new();
+    for one in all {
+        results.push(one.await.unwrap_or(Err(Error::Cancelled))?);
+    }
+    Ok(results)
+}
+
+async fn ask(load: Load, connection: usize, at: usize, start: u64) -> Result<Latencies, Error> {
+    let len = 8 * load.n * load.n;
+    let mut request = Vec::from((len as u32).to_le_bytes());
+    for place in 0..load.n * load.n {
+        request.extend_from_slice(&((place * 31 + at) as u64).to_le_bytes());
+    }
+    let right = square(&request);
+    let end = start + millis(load.millis);
+    let mut latencies = Vec::new();
+    let mut buffer = vec![0; HEADER + len];
+    for turn in 0.. {
+        // Not all at once.
+        let offset = millis(load.period) * at as u64 / load.connections as u64;
+        let intended = match load.period {
+            0 => now(),
+            period => start + offset + turn * millis(period),
+        };
+        if intended >= end {
+            break;
+        }
+        let _ = os_user::asynchronous::sleep_until(intended, current()).await;
+        let (sent, bytes) = write!(connection, request, current()).await;
+        sent?;
+        request = bytes;
+        let mut received = Vec::new();
+        while received.len() < right.len() {
+            let (count, bytes) = read!(connection, buffer, current()).await;
+            buffer = bytes;
+            match count? {
+                0 => return Err(Error::BrokenPipe),
+                count => received.extend_from_slice(&buffer[..count]),
+            }
+        }
+        if received != right {
+            return Err(Error::BadArgument);
+        }
+        let over = now();
+        if over <= end {
+            latencies.push(over - intended);
+        }
+    }
+    sys::close(connection)?;
+    Ok(latencies)
+}
+
+/// Mean, median, 99th percentile and standard deviation, in microseconds.
+fn summary(latencies: &mut [u64]) -> (u64, u64, u64, u64) {
+    latencies.sort_unstable();
+    let count = latencies.len() as u64;
+    let micros = |ticks: u64| ticks * 1_000_000 / ticks_per_second();
+    let Some(last) = latencies.len().checked_sub(1) else {
+        return (0, 0, 0, 0);
+    };
+    let mean = latencies.iter().sum::<u64>() / count;
+    let squares = latencies.iter().map(|one| one.abs_diff(mean).pow(2));
+    let deviation = (squares.sum::<u64>() / count).isqrt();
+    let at = |share: usize| latencies[last * share / 100];
+    (
+        micros(mean),
+        micros(at(50)),
+        micros(at(99)),
+        micros(deviation),
+    )
+}
+
+/// Prints what came of it.
+pub(crate) fn report(model: &str, load: &Load, results: &[Latencies], took: u64, pages: isize) {
+    let line = |who: &str, mut all: Latencies| {
+        let (mean, median, p99, deviation) = summary(&mut all);
+        let count = all.len();
+        println!(
+            "matrix: {model} {} {} {} {} {who} {count} {took} {mean} {median} {p99} {deviation} {pages}",
+            load.connections, load.n, load.levels, load.period
+        );
+    };
+    line("all", results.concat());
+    for class in 0..load.levels {
+        let of_class = results.iter().skip(class).step_by(load.levels);
+        line(
+            &alloc::format!("{}", level_of(class)),
+            of_class.flatten().copied().collect(),
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! The server with three coroutines for each connection.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::task::Poll;
+
+use os_user::coroutine::{Cid, current, reprio, spawn, wake};
+use os_user::cpu::{Cpu, alloc_cpu};
+use os_user::lock::SpinLock;
+use os_user::net::{accept_async, listen};
+use os_user::{Error, read, sys, write};
+
+use crate::{WAITING, square, take_frame};
+
+/// Frames between two coroutines.
+struct Queue(SpinLock<Frames>);
+
+struct Frames {
+    frames: VecDeque<Vec<u8>>,
+    /// No more will come.
+    is_closed: bool,
+    /// Whoever waits for frames, or for room.
+    waiting: Option<Cid>,
+}
+
+impl Queue {
+    fn new() -> Arc<Queue> {
+        Arc::new(Queue(SpinLock::new(Frames {
+            frames: VecDeque::new(),
+            is_closed: false,
+            waiting: None,
+        })))
+    }
+
+    async fn push(&self, frame: Vec<u8>) {
+        let mut frame = Some(frame);
+        poll_fn(|_| {
+            let mut queue = self.0.lock();
+            if queue.frames.len() >= WAITING {
+                queue.waiting = Some(current());
+                return Poll::Pending;
+            }
+            queue.frames.extend(frame.take());
+            let waiting = queue.waiting.take();
+            drop(queue);
+            waiting.map(wake);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    async fn pop(&self) -> Option<Vec<u8>> {
+        poll_fn(|_| {
+            let mut queue = self.0.lock();
+            let frame = queue.frames.pop_front();
+            if frame.is_none() && !queue.is_closed {
+                queue.waiting = Some(current());
+                return Poll::Pending;
+            }
+            let waiting = queue.waiting.take();
+            drop(queue);
+            waiting.map(wake);
+            Poll::Ready(frame)
+        })
+        .await
+    }
+
+    fn close(&self) {
+        let mut queue = self.0.lock();
+        queue.is_closed = true;
+        let waiting = queue.waiting.take();
+        drop(queue);
+        waiting.map(wake);
+    }
+}
+
+/// Serves so many connections, on so many vCPUs, until all have ended.
+pub(crate) async fn serve(port: u16, count: usize, cpus: usize) -> Result<(), Error> {
+    let listener = listen(port, 4)?;
+    let others: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let (connection, _) = accept_async(listener, current()).await;
+        let connection = connection? as usize;
+        let (level, bytes) = read!(connection, vec![0; 1], current()).await;
+        level?;
+        let level = Some(bytes[0]);
+        let (requests, replies) = (Queue::new(), Queue::new());
+        all.push(spawn(receive(connection, requests.clone()), level)?);
+        all.push(spawn(compute(requests, replies.clone()), level)?);
+        all.push(spawn(send(connection, replies), level)?);
+    }
+    sys::close(listener)?;
+    // Less urgent than what it waits for, if that has not asked for more.
+    reprio(current(), 62);
+    for one in all {
+        one.await.unwrap_or(Ok(()))?;
+    }
+    for cpu in others {
+        cpu.release()?;
+    }
+    Ok(())
+}
+
+async fn receive(connection: usize, requests: Arc<Queue>) -> Result<(), Error> {
+    let (mut received, mut buffer) = (Vec::new(), vec![0; 4096]);
+    loop {
+        let (count, bytes) = read!(connection, buffer, current()).await;
+        buffer = bytes;
+        match count {
+            Ok(count) if count > 0 => received.extend_from_slice(&buffer[..count]),
+            _ => break,
+        }
+        while let Some(frame) = take_frame(&mut received) {
+            requests.push(frame).await;
+        }
+    }
+    requests.close();
+    Ok(())
+}
+
+async fn compute(requests: Arc<Queue>, replies: Arc<Queue>) -> Result<(), Error> {
+    while let Some(frame) = requests.pop().await {
+        replies.push(square(&frame)).await;
+    }
+    replies.close();
+    Ok(())
+}
+
+async fn send(connection: usize, replies: Arc<Queue>) -> Result<(), Error> {
+    while let Some(reply) = replies.pop().await {
+        // The client may be gone.
+        let _ = write!(connection, reply, current()).await;
+    }
+    sys::close(connection)?;
+    Ok(())
+}

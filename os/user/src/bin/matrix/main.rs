@@ -1,0 +1,160 @@
+//! The matrix server of the SharedScheduler papers, and its clients, in one machine over the
+//! loopback: what a connection asks is received, computed and sent back by three coroutines,
+//! or three threads, with two queues in between.
+//!
+//! ```text
+//!  client ──► receive ──► queue ──► square the matrix ──► queue ──► send ──► client
+//! ```
+//!
+//! The argument is a list of words, `model,connections,n,levels,period,millis`: `coroutines` or
+//! `threads`; how many connections; the order of the matrices; over how many levels the
+//! connections are spread; the time between two requests of a connection in milliseconds, 0:
+//! one as soon as the last is answered; how long it is measured. With `serve,…` it is a server.
+//! It prints a line for all connections and one for each level:
+//! throughput, and latency from when a request was to be sent.
+//!
+//! Threads: a process has at most 64, so there is a server for every 16 connections; the
+//! clients are coroutines of one process, the same for both models.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod client;
+mod coroutines;
+mod threads;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use os_user::{Error, now, println, sleep_micros, sys, wait};
+
+os_user::coroutine_entry!(main);
+
+/// The port of the first server.
+const PORT: u16 = 7000;
+/// Connections of a server with threads.
+const OF_THREADS: usize = 16;
+/// Bytes before a matrix: how many follow.
+const HEADER: usize = 4;
+/// Matrices that wait in a queue.
+const WAITING: usize = 16;
+
+/// The level of a connection of the most urgent class, and what lies between two.
+const FIRST_LEVEL: u8 = 10;
+const STEP: u8 = 4;
+
+fn level_of(class: usize) -> u8 {
+    FIRST_LEVEL + class as u8 * STEP
+}
+
+async fn main() -> isize {
+    let argument = String::from_utf8_lossy(os_user::argument()).into_owned();
+    let words: Vec<&str> = argument.split(',').collect();
+    let number = |at: usize| words.get(at).and_then(|word| word.parse::<usize>().ok());
+    let outcome = match (&words[..], number(1), number(2)) {
+        (["serve", _, _, model, cpus], Some(port), Some(count)) => {
+            let cpus = cpus.parse().unwrap_or(1);
+            match *model {
+                "threads" => threads::serve(port as u16, count),
+                _ => coroutines::serve(port as u16, count, cpus).await,
+            }
+        }
+        ([model @ ("coroutines" | "threads"), ..], Some(connections), Some(n)) => {
+            let load = client::Load {
+                connections,
+                n,
+                levels: number(3).unwrap_or(1).clamp(1, 8),
+                period: number(4).unwrap_or(0) as u64,
+                millis: number(5).unwrap_or(100) as u64,
+            };
+            measure(model, load, number(6).unwrap_or(1)).await
+        }
+        _ => {
+            println!("matrix: say model,connections,n,levels,period,millis,harts");
+            return 2;
+        }
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(error) => {
+            println!("matrix: {argument}: {error}");
+            1
+        }
+    }
+}
+
+/// Starts servers, measures, and waits for the ends of the servers.
+async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Error> {
+    let before = sys::free_pages()?;
+    let of_server = match model {
+        "threads" => OF_THREADS,
+        _ => load.connections,
+    };
+    let mut servers = Vec::new();
+    for first in (0..load.connections).step_by(of_server) {
+        let count = of_server.min(load.connections - first);
+        let port = PORT + (first / of_server) as u16;
+        let argument = format!("serve,{port},{count},{model},{cpus}");
+        servers.push(os_user::spawn(
+            "matrix",
+            argument.as_bytes(),
+            &[0, 1, 2],
+            FIRST_LEVEL,
+        )?);
+    }
+    let connections = client::connect(&load, of_server).await?;
+    let used = before - sys::free_pages()?;
+    let start = now();
+    let results = client::run(&load, connections).await?;
+    let took = now() - start;
+    client::report(model, &load, &results, took, used);
+    for server in servers {
+        wait(server)?;
+    }
+    Ok(())
+}
+
+/// The square of a matrix of numbers modulo 2⁶⁴, in place of it; `frame` is header and matrix.
+fn square(frame: &[u8]) -> Vec<u8> {
+    let words: Vec<u64> = frame[HEADER..]
+        .chunks_exact(8)
+        .map(|bytes| bytes.try_into().map_or(0u64, u64::from_le_bytes))
+        .collect();
+    let n = words.len().isqrt();
+    let mut reply = Vec::with_capacity(frame.len());
+    reply.extend_from_slice(&frame[..HEADER]);
+    for row in 0..n {
+        for column in 0..n {
+            let product = |sum: u64, k: usize| {
+                let product = words[row * n + k].wrapping_mul(words[k * n + column]);
+                sum.wrapping_add(product)
+            };
+            reply.extend_from_slice(&(0..n).fold(0u64, product).to_le_bytes());
+        }
+    }
+    reply
+}
+
+/// Takes the first whole frame out of what has been received.
+fn take_frame(received: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let header: [u8; HEADER] = received.get(..HEADER)?.try_into().ok()?;
+    let end = HEADER + u32::from_le_bytes(header) as usize;
+    if received.len() < end {
+        return None;
+    }
+    let rest = received.split_off(end);
+    Some(core::mem::replace(received, rest))
+}
+
+/// Tries again until somebody listens.
+fn connect(port: u16) -> Result<usize, Error> {
+    loop {
+        match os_user::net::connect(os_user::net::SELF, port) {
+            Err(Error::Refused) => sleep_micros(1_000),
+            answer => return answer,
+        }
+    }
+}

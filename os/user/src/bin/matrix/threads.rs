@@ -1,0 +1,116 @@
+//! The server with three threads for each connection, and synchronous calls.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use os_user::net::{accept, listen};
+use os_user::sync::{Condvar, Mutex};
+use os_user::{Error, read, sys, thread, write};
+
+use crate::{WAITING, square, take_frame};
+
+/// Frames between two threads.
+struct Queue {
+    frames: Mutex<(VecDeque<Vec<u8>>, bool)>,
+    changed: Condvar,
+}
+
+impl Queue {
+    fn new() -> Arc<Queue> {
+        Arc::new(Queue {
+            frames: Mutex::new((VecDeque::new(), false)),
+            changed: Condvar::new(),
+        })
+    }
+
+    fn push(&self, frame: Vec<u8>) {
+        let mut queue = self.frames.lock();
+        while queue.0.len() >= WAITING {
+            queue = self.changed.wait(queue);
+        }
+        queue.0.push_back(frame);
+        drop(queue);
+        self.changed.notify_one();
+    }
+
+    fn pop(&self) -> Option<Vec<u8>> {
+        let mut queue = self.frames.lock();
+        loop {
+            let was_full = queue.0.len() >= WAITING;
+            if let Some(frame) = queue.0.pop_front() {
+                drop(queue);
+                if was_full {
+                    self.changed.notify_one();
+                }
+                return Some(frame);
+            }
+            if queue.1 {
+                return None;
+            }
+            queue = self.changed.wait(queue);
+        }
+    }
+
+    fn close(&self) {
+        self.frames.lock().1 = true;
+        self.changed.notify_one();
+    }
+}
+
+/// Serves so many connections until all have ended.
+pub(crate) fn serve(port: u16, count: usize) -> Result<(), Error> {
+    let listener = listen(port, 4)?;
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let connection = accept(listener)?;
+        let mut level = [0];
+        read(connection, &mut level)?;
+        let level = usize::from(level[0]);
+        let (requests, replies) = (Queue::new(), Queue::new());
+        let (to, from) = (requests.clone(), replies.clone());
+        all.push(thread::spawn(move || {
+            receive(connection, &requests, level)
+        })?);
+        all.push(thread::spawn(move || compute(&to, &replies, level))?);
+        all.push(thread::spawn(move || send(connection, &from, level))?);
+    }
+    sys::close(listener)?;
+    for one in all {
+        one.join()??;
+    }
+    Ok(())
+}
+
+fn receive(connection: usize, requests: &Queue, level: usize) -> Result<(), Error> {
+    sys::set_level(level)?;
+    let (mut received, mut buffer) = (Vec::new(), vec![0; 4096]);
+    while let Ok(count @ 1..) = read(connection, &mut buffer) {
+        received.extend_from_slice(&buffer[..count]);
+        while let Some(frame) = take_frame(&mut received) {
+            requests.push(frame);
+        }
+    }
+    requests.close();
+    Ok(())
+}
+
+fn compute(requests: &Queue, replies: &Queue, level: usize) -> Result<(), Error> {
+    sys::set_level(level)?;
+    while let Some(frame) = requests.pop() {
+        replies.push(square(&frame));
+    }
+    replies.close();
+    Ok(())
+}
+
+fn send(connection: usize, replies: &Queue, level: usize) -> Result<(), Error> {
+    sys::set_level(level)?;
+    while let Some(reply) = replies.pop() {
+        // The client may be gone.
+        let _ = write(connection, &reply);
+    }
+    sys::close(connection)?;
+    Ok(())
+}
