@@ -2,7 +2,7 @@
 //!
 //! The permit of the thread is in use throughout, but for the time of polls.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 use std::time::Duration;
 
@@ -211,6 +211,8 @@ impl Preemptible {
     /// Gives what is pinned, and the vCPU, to the thread that polls it (true); or keeps it until that thread is to be had, and sees to
     /// that.
     fn hand_home<'a>(&self, worker: &Worker, running: Running<'a, Linux>) -> bool {
+        // Before the role is read: what comes home rings, and the watcher sees what waits.
+        self.aside_levels.fetch_or(running.level().bit(), Release);
         // SAFETY: the vCPU outlives what is kept aside; the list is the current thread's.
         unsafe {
             let running =
@@ -240,6 +242,10 @@ impl Preemptible {
         unsafe { worker.ring.adopt() };
         // SAFETY: the list is the current thread's.
         while let Some(running) = unsafe { (*self.aside.0.get()).pop_front() } {
+            // SAFETY: as above.
+            let left = unsafe { &*self.aside.0.get() }.iter();
+            let levels = left.fold(0, |levels, one| levels | one.level().bit());
+            self.aside_levels.store(levels, Release);
             coop::refill();
             self.poll_begins(worker, thread);
             let polled = running.poll();

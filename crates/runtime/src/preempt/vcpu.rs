@@ -84,6 +84,8 @@ pub(crate) struct Preemptible {
     pub(super) blocked: AtomicUsize,
     /// Pinned coroutines that have been picked, for the thread that polls them.
     pub(super) aside: Shareable<UnsafeCell<VecDeque<Running<'static, Linux>>>>,
+    /// Their levels.
+    pub(super) aside_levels: AtomicU64,
     pub(super) service: Service,
     watch: Watch,
     timer: OwnedFd,
@@ -177,6 +179,7 @@ impl Preemptible {
             suspended: AtomicUsize::new(0),
             blocked: AtomicUsize::new(0),
             aside: Shareable(UnsafeCell::new(VecDeque::new())),
+            aside_levels: AtomicU64::new(0),
             service: Service::new(),
             watch: worker.ring.watch()?,
             timer: timerfd()?,
@@ -290,8 +293,10 @@ impl Preemptible {
         let _slice = slice::shorten();
         let thread = &self.threads[HOME];
         self.roles().set_home(true);
-        // What was pinned and waited is picked again.
+        // What was pinned and waited is polled: when the vCPU waits, or by an end to the poll under way, for which it does not show as
+        // ready.
         upshift_core::Host::pend(worker.shared.domain.host(), self.index);
+        self.watch.ring_bell();
         loop {
             if thread.told().is_some() {
                 self.serve_home();
@@ -300,6 +305,16 @@ impl Preemptible {
             } else {
                 thread.wait_a_while(patient);
             }
+        }
+    }
+
+    /// The levels of what is pinned, has been picked, and waits for nothing but the vCPU.
+    pub(super) fn home_waits(&self) -> u64 {
+        let levels = self.aside_levels.load(Acquire);
+        if levels != 0 && self.roles().role(HOME) == Role::Home {
+            levels
+        } else {
+            0
         }
     }
 

@@ -274,9 +274,10 @@ impl<'a> Watcher<'a> {
         self.stop(id, place, true, now)
     }
 
-    /// Levels of what has arrived and cannot be seen yet.
+    /// Levels of what has arrived, or waits for the thread that it is pinned to, and is in no queue.
     fn hidden(&self, now: u64) -> u64 {
         let watch = self.vcpu.watch();
+        let pinned = self.vcpu.home_waits();
         let timers = &self.vcpu.worker().timers;
         if timers
             .next_deadline()
@@ -286,9 +287,9 @@ impl<'a> Watcher<'a> {
             return u64::MAX;
         }
         if watch.has_arrivals() {
-            watch.levels_in_flight()
+            pinned | watch.levels_in_flight()
         } else {
-            0
+            pinned
         }
     }
 

@@ -353,3 +353,21 @@ fn what_is_pinned_may_wait_for_a_thread_that_comes_and_goes() {
         assert!(began.elapsed() < Duration::from_millis(900));
     }
 }
+
+/// What `block_on` polls is picked as soon as it is ready, which may be before its thread is there to poll it.
+#[test]
+fn block_on_begins_beside_a_poll_that_does_not_end() {
+    let Some(runtime) = runtime() else { return };
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = stop.clone();
+    let endless = async move { spin_until(&seen) };
+    let endless = runtime.handle().spawn(endless, Level::at::<40>()).unwrap();
+    for round in 0..200 {
+        assert_eq!(runtime.block_on(async move { round }), round);
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(
+        runtime.block_on(endless).unwrap(),
+        "block_on had to wait for it"
+    );
+}
