@@ -48,6 +48,7 @@ pub struct Builder {
     reap_interval: Duration,
     quantum: Option<Duration>,
     preemption: Preemption,
+    blocking_tolerant: bool,
     board: Board,
     suspended: usize,
     blocking_threads: usize,
@@ -71,6 +72,7 @@ impl Builder {
             reap_interval: Duration::from_micros(20),
             quantum: None,
             preemption: Preemption::Off,
+            blocking_tolerant: false,
             board: Board::Off,
             suspended: 32,
             blocking_threads: 64,
@@ -184,6 +186,34 @@ impl Builder {
         self
     }
 
+    /// Whether a poll whose thread sleeps, in a lock or a system call, leaves the vCPU to others until it comes back (default: no).
+    ///
+    /// [Preemption](Builder::preemption) does that, too. This is for programs that want no more of it: a poll that runs is not interrupted,
+    /// whatever waits. (But for the safety of locks: one that slept in the middle of its poll and
+    /// waits to go on for 2 ms may take the place of one that runs.) It needs what preemption needs, and no rights; where the kernel cannot, the runtime says so on
+    /// standard error, and a poll that blocks stops its vCPU. So many may block at a time as [`max_suspended`](Builder::max_suspended) says.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = upshift::Runtime::builder().vcpus(1).blocking_tolerant(true).build()?;
+    /// runtime.block_on(async {
+    ///     let blocks = upshift::spawn(
+    ///         async { std::thread::sleep(Duration::from_millis(20)) },
+    ///         upshift::Level::DEFAULT,
+    ///     );
+    ///     // Meanwhile others are polled.
+    ///     upshift::time::sleep(Duration::from_millis(1)).await;
+    ///     blocks.await
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn blocking_tolerant(mut self, tolerant: bool) -> Builder {
+        self.blocking_tolerant = tolerant;
+        self
+    }
+
     /// Whether the runtime joins the machine's daemon (default: [`Board::Off`]), so that of all the processes that
     /// have, the CPU goes to the one with the most urgent coroutine. `upshift daemon --help` and
     /// `docs/daemon.md` say how to run one.
@@ -291,25 +321,26 @@ impl Builder {
                 "a runtime needs at least one vCPU",
             ));
         }
-        if self.board != Board::Off && self.preemption != Preemption::Off {
+        if self.board != Board::Off && self.needs_watchers() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "`Builder::board` and `Builder::preemption` exclude each other: both decide over the priorities of the vCPUs' threads",
+                "`Builder::board` excludes `Builder::preemption` and `Builder::blocking_tolerant`: both decide over the priorities of the vCPUs' threads",
             ));
         }
         let settings = match self.preemption {
-            Preemption::Off => None,
+            Preemption::Off if !self.blocking_tolerant => None,
             Preemption::Required => Some(self.preempt_settings()?),
-            Preemption::Preferred => self.preempt_settings().map_err(say_cooperative).ok(),
+            _ => self.preempt_settings().map_err(say_cooperative).ok(),
         };
         match self.clone().build_with(settings.clone()) {
             Err(error)
                 if settings.is_some()
-                    && self.preemption == Preemption::Preferred
+                    && self.preemption != Preemption::Required
                     && error.kind() == io::ErrorKind::PermissionDenied =>
             {
                 say_cooperative(error);
                 self.preemption = Preemption::Off;
+                self.blocking_tolerant = false;
                 self.build_with(None)
             }
             built => built,
@@ -326,8 +357,8 @@ impl Builder {
             Duration::ZERO
         };
         let quantum = match &settings {
-            Some(settings) => settings.quantum(),
-            None => self.quantum.unwrap_or(QUANTUM_INLINE),
+            Some(settings) if self.preemption != Preemption::Off => settings.quantum(),
+            _ => self.quantum.unwrap_or(QUANTUM_INLINE),
         };
         let config = Config {
             aging: self.aging,
@@ -409,14 +440,22 @@ impl Builder {
         Ok(runtime)
     }
 
+    fn needs_watchers(&self) -> bool {
+        self.preemption != Preemption::Off || self.blocking_tolerant
+    }
+
     /// When polls are interrupted here.
     fn preempt_settings(&self) -> io::Result<preempt::Settings> {
         let cpu = affinity::current()?.cpus().first().copied().unwrap_or(0);
         let costs = preempt::costs(cpu);
         let asked = self.quantum.map_or(0, clock::nanos);
-        let rule = preempt::Rule::new(costs.suspension, asked);
+        let rule = preempt::Rule {
+            interrupts: self.preemption != Preemption::Off,
+            ..preempt::Rule::new(costs.suspension, asked)
+        };
         let settings = preempt::Settings::new(rule, costs.look, self.suspended.max(1) + 1);
-        if self.quantum.is_some() && settings.quantum() > Duration::from_nanos(asked) {
+        let unlike = rule.interrupts && self.quantum.is_some();
+        if unlike && settings.quantum() > Duration::from_nanos(asked) {
             notice(format_args!(
                 "the quantum is {:?} instead of {:?}: suspending a poll costs half of it on this machine",
                 settings.quantum(),
@@ -481,5 +520,7 @@ const MOVING: Duration = Duration::from_micros(50);
 const QUANTUM_INLINE: Duration = Duration::from_micros(500);
 
 fn say_cooperative(error: io::Error) {
-    notice(format_args!("{error}; long polls are not interrupted"));
+    notice(format_args!(
+        "{error}; long polls are not interrupted, and one that blocks stops its vCPU"
+    ));
 }

@@ -52,6 +52,8 @@ pub(crate) struct Rule {
     pub(crate) cost: u64,
     /// How long a poll may keep an equal waiting.
     pub(crate) quantum: u64,
+    /// Does a poll that runs make room at all? If not, only those that block are set aside.
+    pub(crate) interrupts: bool,
 }
 
 impl Rule {
@@ -60,6 +62,15 @@ impl Rule {
         Rule {
             cost,
             quantum: quantum.max(2 * cost),
+            interrupts: true,
+        }
+    }
+
+    /// The same, with what a suspension costs now.
+    pub(crate) fn at_cost(self, cost: u64) -> Rule {
+        Rule {
+            interrupts: self.interrupts,
+            ..Rule::new(cost, self.quantum)
         }
     }
 
@@ -67,6 +78,7 @@ impl Rule {
     pub(crate) fn left(&self, waits: Waits, ran: Ran) -> Option<u64> {
         let stretch = self.cost.saturating_sub(ran.stretch);
         match waits {
+            _ if !self.interrupts => None,
             Waits::Nothing => None,
             Waits::Urgent => Some(stretch),
             Waits::Equal => Some(stretch.max(self.quantum.saturating_sub(ran.in_all))),
@@ -127,6 +139,7 @@ mod tests {
     const RULE: Rule = Rule {
         cost: 20,
         quantum: 100,
+        interrupts: true,
     };
 
     #[test]
@@ -154,6 +167,19 @@ mod tests {
         assert_eq!(RULE.left(Waits::Equal, ran(5, 5)), Some(95));
         assert_eq!(RULE.left(Waits::Equal, ran(500, 5)), Some(15));
         assert_eq!(RULE.left(Waits::Equal, ran(500, 50)), Some(0));
+    }
+
+    #[test]
+    fn where_only_what_blocks_is_set_aside_a_poll_runs_as_long_as_it_likes() {
+        let tolerant = Rule {
+            interrupts: false,
+            ..RULE
+        };
+        let ran = Ran {
+            in_all: 1_000,
+            stretch: 1_000,
+        };
+        assert_eq!(tolerant.at_cost(30).left(Waits::Urgent, ran), None);
     }
 
     #[test]

@@ -329,10 +329,7 @@ impl Preemptible {
     /// The rule, with what suspending has cost lately; at least what it cost at the start.
     pub(super) fn rule(&self) -> Rule {
         let rule = self.settings.rule;
-        Rule::new(
-            rule.cost.max(self.stopping.get() + self.resuming.get()),
-            rule.quantum,
-        )
+        rule.at_cost(rule.cost.max(self.stopping.get() + self.resuming.get()))
     }
 
     /// The vCPU with its ring. Only for the current thread, and for what is `Sync` of it.

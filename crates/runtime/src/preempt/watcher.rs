@@ -244,11 +244,11 @@ impl<'a> Watcher<'a> {
         let waits = Waits::of(level.get(), waiting);
         let rule = vcpu.rule();
         let Some(left) = rule.left(waits, ran) else {
-            // What is less urgent waits for its end, or for its sleep.
+            // What waits, waits for its end, or for its sleep, which is seen when it has run for at most twice as long.
             return if waiting == 0 {
                 Next::Rest
             } else {
-                Next::At(now + KEPT)
+                Next::At(now + ran.stretch.clamp(rule.cost, KEPT))
             };
         };
         let turn = thread.turn.load(Relaxed).saturating_sub(ran.stretch);
