@@ -41,7 +41,7 @@ pub(crate) fn clippy(context: &Context<'_>) -> Result<(), String> {
     let packages: [&[&str]; 4] = [
         &["--all-targets"],
         &["-p", "os-kernel"],
-        &["-p", "os-kernel", "--features", "selftest"],
+        &["-p", "os-kernel", "--features", "selftest,kernel-threads"],
         // They have no tests of cargo's kind, which need a library that the target lacks.
         &["-p", "os-user", "-p", "os-vdso", "--lib", "--bins"],
     ];

@@ -32,6 +32,15 @@ pub(crate) fn image() -> Result<Image, String> {
     variant("programs", |_, file| file)
 }
 
+/// The image whose kernel has threads for calls that wait.
+pub(crate) fn with_kernel_threads() -> Result<Image, String> {
+    cargo("os-kernel", &["--features", "selftest,kernel-threads"])?;
+    let built = output().join("os-kernel");
+    let kernel = output().join("os-kernel-threads");
+    std::fs::copy(&built, &kernel).map_err(|error| format!("{}: {error}", built.display()))?;
+    Ok(Image { kernel, ..image()? })
+}
+
 /// The image that was built last, with its files changed: `change` gets the name and
 /// the bytes of each. `name` tells variants apart.
 pub(crate) fn variant(

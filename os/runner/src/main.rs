@@ -4,7 +4,8 @@
 //! `arguments` reads the command line, `build` calls cargo, `archive` writes the archive
 //! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
 //! test matrix, `doctor` makes the images for it that are wrong on purpose, `trace` and
-//! `timeline` show who did what when, `state` where a machine is that does not end, `bench` counts instructions.
+//! `timeline` show who did what when, `state` where a machine is that does not end, `bench` counts instructions,
+//! `evaluate` those of a server.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ mod arguments;
 mod bench;
 mod build;
 mod doctor;
+mod evaluate;
 mod peer;
 mod qemu;
 mod sequence;
@@ -36,6 +38,7 @@ tasks:
                                         whose name has this text
   soak [--smp N] [--runs N]             the programs' tests, again and again (4 harts, 20)
   bench                                 what things cost, in instructions
+  evaluate [--quick]                    the matrix server of the papers, in four models
   rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
   trace [--smp N] [--icount] [--records N] [--json] [PROGRAM [ARGUMENT]]
                                         boot a program and print who was in which state when";
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
     let outcome = match task.as_str() {
         "run" => run(arguments),
         "bench" => arguments.end().and_then(|()| bench::run()),
+        "evaluate" => evaluate(arguments),
         "rings" => rings(arguments),
         "soak" => soak(arguments),
         "test" => test(arguments),
@@ -76,6 +80,12 @@ fn test(mut arguments: Arguments) -> Result<ExitCode, String> {
     let only = arguments.value("--only")?;
     arguments.end()?;
     suite::run(&smp, seeds, only.as_deref())
+}
+
+fn evaluate(mut arguments: Arguments) -> Result<ExitCode, String> {
+    let quick = arguments.flag("--quick");
+    arguments.end()?;
+    evaluate::run(quick)
 }
 
 /// The programs' tests again and again; says of each run that fails where the machine was.

@@ -8,6 +8,8 @@ pub(crate) mod boot;
 pub(crate) mod csr;
 pub(crate) mod finisher;
 pub(crate) mod host;
+#[cfg(feature = "kernel-threads")]
+pub(crate) mod kernel_thread;
 pub(crate) mod lock;
 pub(crate) mod plic;
 pub(crate) mod sbi;

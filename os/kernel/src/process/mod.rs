@@ -96,6 +96,9 @@ pub(crate) struct Process {
     pub(crate) pending_level: PendingLevel,
     /// The end of the memory it has asked for.
     heap_end: AtomicUsize,
+    /// Of the kernel threads of its calls.
+    #[cfg(feature = "kernel-threads")]
+    pub(crate) stacks: Arc<crate::arch::kernel_thread::Stacks>,
 }
 
 impl Process {
@@ -120,6 +123,8 @@ impl Process {
             interrupt: AtomicBool::new(false),
             pending_level: PendingLevel::new(),
             heap_end: AtomicUsize::new(heap_end),
+            #[cfg(feature = "kernel-threads")]
+            stacks: crate::arch::kernel_thread::Stacks::new(),
         })
     }
 

@@ -124,6 +124,8 @@ where
             return Some((thread, Ok(number::AT_ONCE)));
         }
     };
+    #[cfg(feature = "kernel-threads")]
+    let call = crate::arch::kernel_thread::OnThread::new(call, process.stacks.clone());
     let token = match form {
         Form::Synchronous => None,
         Form::Asynchronous { token, .. } => Some(token),

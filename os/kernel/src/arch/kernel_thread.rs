@@ -1,0 +1,203 @@
+//! Kernel threads, with the feature `kernel-threads`: the baseline that coroutines are compared
+//! with. Each call that waits has a kernel stack of its own, and the hart switches to it and
+//! back, saving the registers that a function must keep.
+//!
+//! ```text
+//!  poll of the call's coroutine ── exchange ─► thread: polls the call on its stack
+//!         ▲                                       │ it waits, or is over
+//!         └────────────────── exchange ───────────┘
+//! ```
+//!
+//! What runs next is still picked by the scheduler, of which each hart has its own queues, so
+//! the baseline has no lock that coroutines have not. A process keeps the stacks that its
+//! calls have needed, as a kernel that gives each thread a stack for good.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::arch::global_asm;
+use core::future::Future;
+use core::marker::PhantomPinned;
+use core::pin::Pin;
+use core::ptr::null_mut;
+use core::task::{Context, Poll};
+
+use super::lock::IrqLock;
+use crate::memory::dma::Dma;
+
+/// Bytes of a stack, as the papers have them.
+const STACK: usize = 4 * 4096;
+/// What is saved: ra, s0 to s11.
+const SAVED: usize = 14 * 8;
+/// The lowest word of a stack, as long as that has not been full.
+const CANARY: [u8; 8] = *b"upshift!";
+
+global_asm!(
+    r"
+    .global __exchange_stacks
+__exchange_stacks:
+    addi    sp, sp, -{saved}
+    sd      ra, 0(sp)
+    sd      s0, 8(sp)
+    sd      s1, 16(sp)
+    sd      s2, 24(sp)
+    sd      s3, 32(sp)
+    sd      s4, 40(sp)
+    sd      s5, 48(sp)
+    sd      s6, 56(sp)
+    sd      s7, 64(sp)
+    sd      s8, 72(sp)
+    sd      s9, 80(sp)
+    sd      s10, 88(sp)
+    sd      s11, 96(sp)
+    mv      t0, sp
+    ld      sp, 0(a0)
+    sd      t0, 0(a0)
+    ld      ra, 0(sp)
+    ld      s0, 8(sp)
+    ld      s1, 16(sp)
+    ld      s2, 24(sp)
+    ld      s3, 32(sp)
+    ld      s4, 40(sp)
+    ld      s5, 48(sp)
+    ld      s6, 56(sp)
+    ld      s7, 64(sp)
+    ld      s8, 72(sp)
+    ld      s9, 80(sp)
+    ld      s10, 88(sp)
+    ld      s11, 96(sp)
+    addi    sp, sp, {saved}
+    ret
+
+    .global __begin_thread
+__begin_thread:
+    mv      a0, s0
+    jr      s1
+    ",
+    saved = const SAVED,
+);
+
+unsafe extern "C" {
+    /// Goes on at the stack pointer in `*other`, which gets the present one.
+    fn __exchange_stacks(other: *mut usize);
+    /// Where a thread begins: calls s1 with s0.
+    fn __begin_thread();
+}
+
+/// Stacks that no call of a process uses.
+pub(crate) struct Stacks(IrqLock<Vec<Dma>>);
+
+impl Stacks {
+    pub(crate) fn new() -> Arc<Stacks> {
+        Arc::new(Stacks(IrqLock::new(Vec::new())))
+    }
+
+    fn take(&self) -> Option<Dma> {
+        let free = self.0.lock().pop();
+        free.or_else(|| Dma::new(STACK).ok())
+    }
+
+    fn give_back(&self, stack: Dma) {
+        let mut stacks = self.0.lock();
+        if stacks.try_reserve(1).is_ok() {
+            stacks.push(stack);
+        }
+    }
+}
+
+/// A future that is polled on a stack of its own. Without memory for one, on that of the hart.
+pub(crate) struct OnThread<F: Future> {
+    call: F,
+    result: Option<F::Output>,
+    stack: Option<Dma>,
+    home: Arc<Stacks>,
+    /// The stack pointer of the thread while it waits, that of the hart while it runs; 0
+    /// before it has begun.
+    other: usize,
+    /// What it is polled with.
+    context: *mut Context<'static>,
+    _pinned: PhantomPinned,
+}
+
+// SAFETY: the pointer is used during a poll only, by the hart that polls.
+unsafe impl<F: Future + Send> Send for OnThread<F> where F::Output: Send {}
+
+impl<F: Future> OnThread<F> {
+    pub(crate) fn new(call: F, home: Arc<Stacks>) -> OnThread<F> {
+        OnThread {
+            call,
+            result: None,
+            stack: home.take(),
+            home,
+            other: 0,
+            context: null_mut(),
+            _pinned: PhantomPinned,
+        }
+    }
+
+    /// The thread: polls whenever it goes on.
+    extern "C" fn run(this: *mut OnThread<F>) -> ! {
+        loop {
+            // SAFETY: `poll` waits for the exchange below, and uses nothing of it meanwhile; the
+            // call is pinned, as `this` is; the context is that of this poll.
+            unsafe {
+                let call = Pin::new_unchecked(&mut (*this).call);
+                if let Poll::Ready(result) = call.poll(&mut *(*this).context) {
+                    (*this).result = Some(result);
+                }
+                __exchange_stacks(&raw mut (*this).other);
+            }
+        }
+    }
+}
+
+impl<F: Future> Future for OnThread<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        // SAFETY: nothing is moved out of it.
+        let this = unsafe { self.get_unchecked_mut() };
+        let Some(stack) = &mut this.stack else {
+            // SAFETY: it is pinned, as `this` is.
+            return unsafe { Pin::new_unchecked(&mut this.call) }.poll(cx);
+        };
+        if this.other == 0 {
+            let frame = stack.len() - SAVED;
+            stack[..CANARY.len()].copy_from_slice(&CANARY);
+            this.other = stack.as_ptr().addr() + frame;
+            let run: extern "C" fn(*mut OnThread<F>) -> ! = OnThread::<F>::run;
+            let words = [
+                __begin_thread as *const () as usize,
+                &raw mut *this as usize,
+                run as usize,
+            ];
+            let Some(stack) = &mut this.stack else {
+                return Poll::Pending;
+            };
+            for (place, word) in stack[frame..].chunks_exact_mut(8).zip(words) {
+                place.copy_from_slice(&word.to_ne_bytes());
+            }
+        }
+        this.context = (&raw mut *cx).cast();
+        let this: *mut OnThread<F> = this;
+        // SAFETY: `other` is a stack pointer that an exchange, or the beginning above, has left
+        // there; the thread comes back by an exchange of its own, having kept the registers.
+        unsafe { __exchange_stacks(&raw mut (*this).other) };
+        // SAFETY: the thread waits for the next exchange.
+        let this = unsafe { &mut *this };
+        let is_whole = |stack: &Dma| stack[..CANARY.len()] == CANARY;
+        assert!(
+            this.stack.as_ref().is_some_and(is_whole),
+            "the stack of a kernel thread is full"
+        );
+        this.result.take().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl<F: Future> Drop for OnThread<F> {
+    fn drop(&mut self) {
+        // What is on it is the loop of `run`, which has nothing to drop.
+        if let Some(stack) = self.stack.take() {
+            self.home.give_back(stack);
+        }
+    }
+}
