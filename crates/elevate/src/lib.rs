@@ -76,6 +76,7 @@ mod elevator;
 mod error;
 pub mod events;
 mod exit;
+pub mod futex;
 mod guardian;
 mod policy;
 mod priority;

@@ -2,6 +2,12 @@
 //!
 //! Only the thread that made a ring may enter it. Others that work on it, while that thread is suspended (`preempt`) or in a
 //! long poll (`reach`), have it make the calls.
+//!
+//! A real-time signal takes a place in a queue, of which the processes of a user have so many together (RLIMIT_SIGPENDING): `tgkill` may
+//! find none left, and who has sent a signal relies on it. So each thread that may be interrupted has a timer (`spare.rs`), which was given
+//! its place when it was made. It is slower, and used only where `tgkill` fails.
+
+mod spare;
 
 use std::io;
 use std::ptr::null_mut;
@@ -22,22 +28,27 @@ extern "C" fn handler(_: libc::c_int) {
 /// The calling thread may be interrupted from now on.
 ///
 /// # Errors
-/// All real-time signals have handlers.
+/// All real-time signals have handlers, or the user may queue no more of them.
 pub(crate) fn claim() -> io::Result<()> {
-    unblock(install()?)
+    let signal = install()?;
+    spare::provide(signal)?;
+    unblock(signal)
 }
 
-/// Interrupts a thread of this process; one that has ended is left alone.
+/// Interrupts a thread of this process that has [claimed](claim); one that has ended is left alone. Async-signal-safe.
 pub(crate) fn send(thread: u32) {
     let Ok(signal) = install() else { return };
     // SAFETY: no pointers; a thread that is gone answers ESRCH.
-    unsafe {
+    let sent = unsafe {
         libc::syscall(
             libc::SYS_tgkill,
             libc::getpid(),
             thread as libc::pid_t,
             signal,
-        );
+        )
+    };
+    if sent != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN) {
+        spare::send(thread);
     }
 }
 

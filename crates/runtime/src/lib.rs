@@ -67,7 +67,6 @@ mod context;
 mod coop;
 mod foreign;
 pub mod fs;
-mod futex;
 mod handle;
 mod host;
 #[cfg(feature = "hyper")]
@@ -94,6 +93,8 @@ pub mod time;
 pub mod tls;
 pub mod trace;
 mod worker;
+
+pub(crate) use upshift_elevate::futex;
 
 pub use board::{Board, BoardStats};
 pub use builder::Builder;

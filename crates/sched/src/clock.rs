@@ -1,6 +1,6 @@
 //! [`Clock`]: time for the engine. The real one, and in tests a simulated CPU.
 
-use std::ptr;
+use upshift_elevate::futex::{futex_wait, futex_wait_until};
 
 use crate::control::Control;
 use crate::policy::Nanos;
@@ -47,24 +47,11 @@ impl Clock for Monotonic {
     }
 
     fn wait(&mut self, until: Option<Nanos>, control: &Control) {
-        let time = until.map(|at| libc::timespec {
-            tv_sec: (at / 1_000_000_000) as libc::time_t,
-            tv_nsec: (at % 1_000_000_000) as libc::c_long,
-        });
-        let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: word and time live until the call returns. It returns at the time (absolute, CLOCK_MONOTONIC), when
-        // the word is not 0, and on signals; all are allowed.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                control.word(),
-                libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG,
-                0,
-                time,
-                ptr::null::<u32>(),
-                libc::FUTEX_BITSET_MATCH_ANY,
-            )
-        };
+        // It returns at the time, when the word is not 0, and on signals; all are allowed.
+        match until {
+            Some(at) => futex_wait_until(control.word(), 0, at),
+            None => futex_wait(control.word(), 0),
+        }
     }
 
     fn own_cpu_time(&self) -> Nanos {

@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use upshift_elevate::futex::futex_wake;
+
 use crate::report::Report;
 
 /// A handle to a running engine. Clones are handles to the same one.
@@ -103,15 +105,7 @@ impl Control {
 
     fn ring(&self) {
         self.shared.bell.store(1, Release);
-        // SAFETY: the word is live; nothing else is passed.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.word(),
-                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                1,
-            )
-        };
+        futex_wake(&self.shared.bell);
     }
 
     /// Whether it rang since the last question.
@@ -120,7 +114,7 @@ impl Control {
     }
 
     /// The word to wait on: 0 until it rings.
-    pub(crate) fn word(&self) -> *const u32 {
-        self.shared.bell.as_ptr()
+    pub(crate) fn word(&self) -> &AtomicU32 {
+        &self.shared.bell
     }
 }

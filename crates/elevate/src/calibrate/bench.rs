@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use super::worker::{HOPS, SPIN, STOP, SWITCH, Shared, tell, wait, wake, work};
+use super::worker::{HOPS, SPIN, STOP, SWITCH, Shared, tell, wait, work};
 use super::{CalibrateError, Calibration, DELAYS_US, Quantiles, TimerFloor, nanos};
 use crate::elevated::Elevated;
 use crate::elevator::Elevator;
+use crate::futex::futex_wake;
 use crate::priority::Bands;
 
 /// How many samples to take of each kind.
@@ -155,7 +156,7 @@ fn measure(
     for _ in 0..effort.hops {
         let began = Instant::now();
         shared.ball.store(1, Release);
-        wake(&shared.ball);
+        futex_wake(&shared.ball);
         while shared.ball.load(Acquire) == 1 {
             wait(&shared.ball, 1);
             if shared.is_over() {

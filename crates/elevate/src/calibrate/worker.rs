@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::time::Instant;
 
 use crate::elevated::Elevated;
+use crate::futex::{futex_wait_for, futex_wake};
 use crate::priority::Priority;
 use crate::sys::current_tid;
 
@@ -21,7 +22,7 @@ pub(super) const HOPS: u32 = 2;
 pub(super) const STOP: u32 = 3;
 
 /// The longest sleep in a futex, so that no wait outlives the calibration, ns.
-const NAP_NS: i64 = 50_000_000;
+const NAP_NS: u64 = 50_000_000;
 
 /// What the two threads share.
 #[derive(Debug)]
@@ -73,7 +74,7 @@ pub(super) fn work(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated
             HOPS => {
                 if shared.ball.load(Acquire) == 1 {
                     shared.ball.store(0, Release);
-                    wake(&shared.ball);
+                    futex_wake(&shared.ball);
                 } else {
                     wait(&shared.ball, 0);
                 }
@@ -85,38 +86,12 @@ pub(super) fn work(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated
 
 /// Sleeps while `word` is `value`, 50 ms at most.
 pub(super) fn wait(word: &AtomicU32, value: u32) {
-    let nap = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: NAP_NS,
-    };
-    // SAFETY: the word and the time are live for the length of the call; spurious returns are expected by the callers.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            value,
-            &raw const nap,
-        );
-    }
-}
-
-/// Wakes who sleeps on `word`.
-pub(super) fn wake(word: &AtomicU32) {
-    // SAFETY: the word is live; the kernel uses only its address.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-            1,
-        );
-    }
+    futex_wait_for(word, value, NAP_NS);
 }
 
 /// Changes what the worker does, and wakes it if it sleeps.
 pub(super) fn tell(shared: &Shared, mode: u32) {
     shared.mode.store(mode, Release);
     shared.ball.store(0, Relaxed);
-    wake(&shared.ball);
+    futex_wake(&shared.ball);
 }

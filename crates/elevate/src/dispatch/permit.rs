@@ -21,6 +21,9 @@ use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+#[cfg(not(loom))]
+use crate::futex::{futex_wait, futex_wake};
+
 /// The thread is in the middle of a use: nothing was revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
@@ -112,7 +115,7 @@ impl Permit {
         self.waiting.store(1, SeqCst);
         while self.revoked.load(SeqCst) != 0 && !give_up() {
             #[cfg(not(loom))]
-            futex(&self.revoked, libc::FUTEX_WAIT, 1);
+            futex_wait(&self.revoked, 1);
             #[cfg(loom)]
             loom::thread::yield_now();
         }
@@ -124,7 +127,7 @@ impl Permit {
     pub fn nudge(&self) {
         if self.waiting.load(SeqCst) != 0 {
             #[cfg(not(loom))]
-            futex(&self.revoked, libc::FUTEX_WAKE, 1);
+            futex_wake(&self.revoked);
         }
     }
 
@@ -162,20 +165,6 @@ impl Permit {
         self.asked.store(1, SeqCst);
         barrier();
         self.in_use()
-    }
-}
-
-#[cfg(not(loom))]
-fn futex(word: &AtomicU32, operation: libc::c_int, value: u32) {
-    // SAFETY: the word lives for the time of the call; without a time-out nothing else is read. All errors mean: look again.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            operation | libc::FUTEX_PRIVATE_FLAG,
-            value,
-            std::ptr::null::<libc::timespec>(),
-        );
     }
 }
 

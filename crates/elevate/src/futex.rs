@@ -1,0 +1,44 @@
+//! Sleeping until a word changes: futexes of one process. Async-signal-safe.
+
+use std::ptr::null;
+use std::sync::atomic::AtomicU32;
+
+/// Waits while the word is `value`; may return early.
+pub fn futex_wait(word: &AtomicU32, value: u32) {
+    futex(word, libc::FUTEX_WAIT, value, None);
+}
+
+/// The same, for at most so many ns.
+pub fn futex_wait_for(word: &AtomicU32, value: u32, nanos: u64) {
+    futex(word, libc::FUTEX_WAIT, value, Some(nanos));
+}
+
+/// The same, until that many ns of CLOCK_MONOTONIC.
+pub fn futex_wait_until(word: &AtomicU32, value: u32, nanos: u64) {
+    // Unlike the other kind, this one takes a point in time.
+    futex(word, libc::FUTEX_WAIT_BITSET, value, Some(nanos));
+}
+
+/// Wakes a thread that waits for the word.
+pub fn futex_wake(word: &AtomicU32) {
+    futex(word, libc::FUTEX_WAKE, 1, None);
+}
+
+fn futex(word: &AtomicU32, operation: libc::c_int, value: u32, nanos: Option<u64>) {
+    let time = nanos.map(|nanos| libc::timespec {
+        tv_sec: (nanos / 1_000_000_000) as libc::time_t,
+        tv_nsec: (nanos % 1_000_000_000) as libc::c_long,
+    });
+    // SAFETY: word and time live for the length of the call. All errors mean: look again.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            operation | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            time.as_ref().map_or(null(), std::ptr::from_ref),
+            null::<u32>(),
+            libc::FUTEX_BITSET_MATCH_ANY,
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! A signal for a thread that needs no place in the queue of signals when it is sent: a POSIX timer of its own.
+//!
+//! Places are written by the thread that has the timer, and read by any, also in signal handlers. A place is given up when its thread ends,
+//! once nobody is setting its timer: the number of a timer is used again.
+
+use std::cell::OnceCell;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
+
+/// Threads that may be interrupted at a time: more are refused.
+const PLACES: usize = 4096;
+
+/// The timer of a thread.
+struct Place {
+    /// 0: free, or about to be.
+    thread: AtomicU32,
+    taken: AtomicU32,
+    timer: AtomicI32,
+    /// Those that are setting the timer.
+    users: AtomicU32,
+}
+
+static TABLE: [Place; PLACES] = [const {
+    Place {
+        thread: AtomicU32::new(0),
+        taken: AtomicU32::new(0),
+        timer: AtomicI32::new(0),
+        users: AtomicU32::new(0),
+    }
+}; PLACES];
+
+/// Places that were ever taken.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static OWN: OnceCell<Own> = const { OnceCell::new() };
+}
+
+/// The place of this thread.
+struct Own(&'static Place);
+
+/// The calling thread has a timer from now on, until it ends.
+pub(super) fn provide(signal: libc::c_int) -> io::Result<()> {
+    OWN.with(|own| {
+        if own.get().is_none() {
+            let _ = own.set(Own::new(signal)?);
+        }
+        Ok(())
+    })
+}
+
+/// Sends a thread its signal by its timer. Async-signal-safe.
+pub(super) fn send(thread: u32) {
+    let used = USED.load(Acquire).min(PLACES);
+    let Some(place) = (TABLE[..used].iter()).find(|place| place.thread.load(Relaxed) == thread)
+    else {
+        return;
+    };
+    // Before it is looked at again: whoever gives the place up sees one of the two.
+    place.users.fetch_add(1, SeqCst);
+    if place.thread.load(SeqCst) == thread {
+        // As soon as possible; no time at all would stop it.
+        let soon = libc::itimerspec {
+            it_interval: libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            it_value: libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 1,
+            },
+        };
+        let before: *mut libc::itimerspec = null_mut();
+        // SAFETY: the timer is there while the place is in use; a pointer to a local.
+        unsafe {
+            libc::syscall(
+                libc::SYS_timer_settime,
+                place.timer.load(Relaxed),
+                0,
+                &raw const soon,
+                before,
+            );
+        }
+    }
+    place.users.fetch_sub(1, Release);
+}
+
+impl Own {
+    fn new(signal: libc::c_int) -> io::Result<Own> {
+        let free = |place: &&Place| place.taken.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
+        let Some(place) = TABLE.iter().find(free) else {
+            return Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{PLACES} threads that may be interrupted are there already"),
+            ));
+        };
+        // SAFETY: cannot fail.
+        let thread = unsafe { libc::gettid() };
+        // SAFETY: all-zero is a valid value of this plain struct.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = signal;
+        event.sigev_notify_thread_id = thread;
+        let mut timer: libc::c_int = 0;
+        // The kernel's number of it, which the function of the C library does not give.
+        // SAFETY: pointers to locals.
+        let made = unsafe {
+            libc::syscall(
+                libc::SYS_timer_create,
+                libc::CLOCK_MONOTONIC,
+                &raw mut event,
+                &raw mut timer,
+            )
+        };
+        if made != 0 {
+            let error = io::Error::last_os_error();
+            place.taken.store(0, Release);
+            return Err(io::Error::new(
+                error.kind(),
+                format!(
+                    "no timer to interrupt a thread with: {error}; the limit of pending signals (ulimit -i) counts"
+                ),
+            ));
+        }
+        place.timer.store(timer, Relaxed);
+        let number = TABLE.iter().position(|other| std::ptr::eq(other, place));
+        USED.fetch_max(number.map_or(PLACES, |number| number + 1), Relaxed);
+        place.thread.store(thread as u32, SeqCst);
+        Ok(Own(place))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let place = self.0;
+        place.thread.store(0, SeqCst);
+        while place.users.load(SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+        // SAFETY: a timer of this thread, which nobody sets any more.
+        unsafe { libc::syscall(libc::SYS_timer_delete, place.timer.load(Relaxed)) };
+        place.taken.store(0, Release);
+    }
+}
