@@ -182,7 +182,8 @@ impl Preemptible {
         }
         // A full barrier: what came before is seen here.
         self.watch().unmask();
-        if worker.executor.bitmap() != 0 || worker.ring.has_completions() {
+        let waits = worker.executor.bitmap() | self.aside_levels.load(Relaxed);
+        if waits != 0 || worker.ring.has_completions() {
             self.come_before_long(worker.executor.clock());
         }
     }
