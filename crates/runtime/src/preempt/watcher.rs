@@ -156,7 +156,8 @@ impl<'a> Watcher<'a> {
         if vcpu.next_up.load(SeqCst) != NONE {
             at = at.min(now + TURN);
         }
-        if vcpu.has_stopped_polls() {
+        // What is pinned and picked shows in no queue: a poll may have begun without seeing it.
+        if vcpu.has_stopped_polls() || vcpu.aside_levels.load(Acquire) != 0 {
             at = at.min(now + KEPT);
         }
         if at < vcpu.armed.load(Relaxed) {
