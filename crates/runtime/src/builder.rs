@@ -324,7 +324,7 @@ impl Builder {
         if self.board != Board::Off && self.needs_watchers() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "`Builder::board` excludes `Builder::preemption` and `Builder::blocking_tolerant`: both decide over the priorities of the vCPUs' threads",
+                "`Builder::board` and `Builder::preemption` (or `Builder::blocking_tolerant`) exclude each other: both decide over the priorities of the vCPUs' threads",
             ));
         }
         let settings = match self.preemption {
