@@ -132,9 +132,21 @@ impl Watch {
         self.ring_bell();
     }
 
+    /// Has the kernel make the completions that it holds back, if there are any. On the thread that made the ring, and async-signal-safe: at
+    /// most one system call.
+    pub fn fetch(&self) {
+        if !self.0.sq.taskrun() {
+            return;
+        }
+        let fetch = EnterFlags::GETEVENTS.bits();
+        let submitter = self.0.ring.submitter();
+        // SAFETY: no argument block.
+        let _ = unsafe { submitter.enter::<libc::sigset_t>(0, 0, fetch, None) };
+    }
+
     /// Hands over what has been published, and waits until there are completions to read, or a signal arrives that `mask` (the
     /// kernel's set: bit *n* - 1 for signal *n*) does not block. While completions wait to be read, until there are more, or for
-    /// a millisecond. On the thread that made the ring, and async-signal-safe: two system calls.
+    /// a millisecond. On the thread that made the ring, and async-signal-safe: one system call, and one for what has been published.
     ///
     /// # Errors
     /// Those of `io_uring_enter`; EINTR for a signal.
@@ -142,9 +154,9 @@ impl Watch {
         // What another thread reads meanwhile moves the goal: hence the time.
         static UNREAD: Timespec = Timespec::new().nsec(1_000_000);
         let submitter = self.0.ring.submitter();
-        // SAFETY: no argument block.
-        unsafe {
-            let _ = submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None);
+        if self.has_published() {
+            // SAFETY: no argument block.
+            let _ = unsafe { submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None) };
         }
         let unread = self.unread();
         let argument = Argument {
@@ -159,6 +171,13 @@ impl Watch {
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
         // SAFETY: the argument is what EXT_ARG announces, and it and what it points to live for the length of the call.
         unsafe { submitter.enter(0, unread + 1, flags.bits(), Some(&argument)) }.map(drop)
+    }
+
+    /// Are there entries that the kernel has not taken?
+    fn has_published(&self) -> bool {
+        // SAFETY: as in `unread`.
+        let view = ManuallyDrop::new(unsafe { self.0.ring.submission_shared() });
+        !view.is_empty()
     }
 
     /// How many completions wait to be read, about.

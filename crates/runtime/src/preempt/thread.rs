@@ -77,6 +77,8 @@ pub(crate) struct Thread {
     attending: AtomicBool,
     /// It is to enter its ring.
     owes_enter: AtomicBool,
+    /// The signal is on its way, and its handler has not begun.
+    signalled: AtomicBool,
     /// What the kernel says of it.
     status: OnceLock<File>,
     /// What the ring knows it by.
@@ -100,6 +102,7 @@ impl Thread {
             blocked: AtomicBool::new(false),
             attending: AtomicBool::new(false),
             owes_enter: AtomicBool::new(false),
+            signalled: AtomicBool::new(false),
             status: OnceLock::new(),
             owner: OnceLock::new(),
         }
@@ -168,9 +171,11 @@ impl Thread {
         }
     }
 
-    /// Sends it the signal.
+    /// Sends it the signal, unless one is on its way that will find what has been asked for: the kernel would queue each.
     pub(super) fn interrupt(&self) {
-        interrupt::send(self.id.load(Relaxed));
+        if !self.signalled.swap(true, SeqCst) {
+            interrupt::send(self.id.load(Relaxed));
+        }
     }
 
     /// Has it enter its ring, in the middle of its poll or of its sleep.
@@ -208,9 +213,9 @@ impl Thread {
         self.turn.store(0, Relaxed);
     }
 
-    /// Its poll goes on, and it has not run since.
-    pub(super) fn is_to_wake(&self) -> bool {
-        self.woken.load(Relaxed) != 0
+    /// Its poll was to go on at this time, ns, and the thread has not said that it does.
+    pub(super) fn is_to_wake(&self) -> Option<u64> {
+        Some(self.woken.load(Relaxed)).filter(|woken| *woken != 0)
     }
 
     /// The calling thread goes on with its poll.
@@ -255,6 +260,7 @@ impl<'a> Seated<'a> {
         // SAFETY: cannot fail.
         let id = unsafe { libc::gettid() } as u32;
         thread.id.store(id, Relaxed);
+        thread.signalled.store(false, SeqCst);
         if thread.status.get().is_none()
             && let Ok(file) = File::open(format!("/proc/self/task/{id}/stat"))
         {
@@ -285,6 +291,8 @@ impl Drop for Seated<'_> {
     fn drop(&mut self) {
         permit::leave();
         THREAD.set(self.before.0);
+        // A signal for the place of before has found this one.
+        with_current(|vcpu, number| vcpu.threads[number].signalled.store(false, SeqCst));
         // SAFETY: it was held before.
         unsafe { permit::put_back(self.before.1) };
         permit::leave();
@@ -330,6 +338,7 @@ fn wait_here(permit: &Permit) {
 pub(crate) fn answer_here() {
     with_current(|vcpu, number| {
         let thread = &vcpu.threads[number];
+        thread.signalled.store(false, SeqCst);
         if number == FIRST {
             vcpu.service.answer();
             if thread.owes_enter.swap(false, SeqCst) {
@@ -348,6 +357,11 @@ pub(crate) fn answer_here() {
                 thread.goes_on(vcpu);
             }
             return;
+        }
+        if number == FIRST {
+            // The next thread finds what has arrived, and need not ask for it; nor need the watcher hear of it.
+            vcpu.watch().mask();
+            vcpu.watch().fetch();
         }
         vcpu.start_next();
         let over = || !thread.permit.is_revoked() || vcpu.loose.load(SeqCst);

@@ -229,8 +229,11 @@ impl<'a> Watcher<'a> {
         if id.1 == 0 {
             return self.between_polls(now);
         }
-        if thread.is_to_wake() {
-            // It goes on as soon as it gets the CPU.
+        if let Some(woken) = thread.is_to_wake() {
+            // It goes on as soon as it gets the CPU. One that was loose when it was to go on has not waited, and says so when it is asked.
+            if now.saturating_sub(woken) >= TURN {
+                thread.interrupt();
+            }
             return Next::At(now + TURN);
         }
         let ran = thread.has_run(clock::ticks());
