@@ -144,6 +144,16 @@ impl Watch {
         let _ = unsafe { submitter.enter::<libc::sigset_t>(0, 0, fetch, None) };
     }
 
+    /// Hands over what has been published, if anything has. On the thread that made the ring, and async-signal-safe: at most one system call.
+    pub fn hand_over(&self) {
+        if self.has_published() {
+            let submitter = self.0.ring.submitter();
+            // What fails is for the owner to meet.
+            // SAFETY: no argument block.
+            let _ = unsafe { submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None) };
+        }
+    }
+
     /// Hands over what has been published, and waits until there are completions to read, or a signal arrives that `mask` (the
     /// kernel's set: bit *n* - 1 for signal *n*) does not block. While completions wait to be read, until there are more, or for
     /// a millisecond. On the thread that made the ring, and async-signal-safe: one system call, and one for what has been published.
@@ -153,11 +163,8 @@ impl Watch {
     pub fn wait(&self, mask: u64) -> io::Result<()> {
         // What another thread reads meanwhile moves the goal: hence the time.
         static UNREAD: Timespec = Timespec::new().nsec(1_000_000);
+        self.hand_over();
         let submitter = self.0.ring.submitter();
-        if self.has_published() {
-            // SAFETY: no argument block.
-            let _ = unsafe { submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None) };
-        }
         let unread = self.unread();
         let argument = Argument {
             mask: &raw const mask as u64,

@@ -356,6 +356,10 @@ pub(crate) fn answer_here() {
             if !thread.permit.is_revoked() {
                 thread.goes_on(vcpu);
             }
+            if number == FIRST && !thread.permit.in_use() {
+                // Others may have served meanwhile, and have asked for this in vain.
+                vcpu.watch().hand_over();
+            }
             return;
         }
         if number == FIRST {
@@ -391,8 +395,9 @@ impl Preemptible {
             self.wake_idle();
         }
         thread.attending.store(false, Release);
-        // What was asked while it left.
+        // What was asked while it left, or withdrawn because it came too late: its poll may be long.
         self.service.answer();
+        self.watch().hand_over();
     }
 
     /// The same, where the signal is not blocked.
