@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use upshift::net::{TcpListener, TcpStream};
-use upshift::{Level, time};
+use upshift::{Level, Runtime, time};
 
 use crate::{runtime, spin_until};
 
@@ -86,6 +86,40 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
 #[test]
 fn files_are_read_and_written_beside_a_poll_that_does_not_return() {
     let Some(runtime) = runtime() else { return };
+    read_and_write_files_beside_an_endless_poll(&runtime);
+}
+
+/// The thread that made the ring waits for the CPU when others ask for its calls, and it goes on with its poll as soon as it has it.
+#[test]
+fn files_are_read_and_written_beside_programs_that_want_the_cpu() {
+    let Some(runtime) = runtime() else { return };
+    let over = AtomicBool::new(false);
+    let cpu = runtime.block_on(async {
+        // SAFETY: no pointers.
+        let here = async { unsafe { libc::sched_getcpu() } };
+        upshift::spawn(here, Level::at::<1>()).await
+    });
+    let cpu = cpu.unwrap() as usize;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // SAFETY: all-zero is a valid set; a pointer to a local of the size given.
+                unsafe {
+                    let mut set: libc::cpu_set_t = std::mem::zeroed();
+                    libc::CPU_SET(cpu, &mut set);
+                    libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+                }
+                spin_until(&over);
+            });
+        }
+        for _ in 0..3 {
+            read_and_write_files_beside_an_endless_poll(&runtime);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+fn read_and_write_files_beside_an_endless_poll(runtime: &Runtime) {
     let flag = Arc::new(AtomicBool::new(false));
     let path = std::env::temp_dir().join(format!("upshift-preempt-{}", std::process::id()));
     let in_time = runtime.block_on(async {
