@@ -122,6 +122,8 @@ pub struct Vcpu<H: Host> {
     clock: AtomicU64,
     /// The tick up to which the budget of looks is spent.
     overdrawn: AtomicU64,
+    /// It waits until that is paid off, and for nothing else.
+    saving: AtomicBool,
     /// The tick of the last look.
     looked_at: AtomicU64,
     /// The slot of the coroutine that is being polled: slots never go away, so a
@@ -165,6 +167,7 @@ impl<H: Host> Vcpu<H> {
             lock: Lock::new(),
             clock: AtomicU64::new(0),
             overdrawn: AtomicU64::new(0),
+            saving: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             current: AtomicPtr::new(null_mut()),
             watched: AtomicPtr::new(null_mut()),

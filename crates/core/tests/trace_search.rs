@@ -139,6 +139,25 @@ fn looks_for_nothing_come_once_a_period_in_the_end() {
 }
 
 #[test]
+fn an_idle_vcpu_that_has_looked_too_often_comes_to_rest() {
+    let (domain, a, b) = two();
+    assert!(b.prepare_park());
+    polling(&domain, &a, || {
+        for _ in 0..200 {
+            b.waited_for_nothing();
+        }
+    });
+    assert!(a.prepare_park());
+    let mut waits = 0;
+    while let Some(limit) = b.sleep_limit() {
+        waits += 1;
+        assert!(waits < 10, "it wakes every {limit} ticks");
+        pass(&domain, limit);
+        b.waited_for_nothing();
+    }
+}
+
+#[test]
 fn a_vcpu_that_nobody_serves_does_not_keep_others_awake() {
     let (domain, a, b) = two();
     polling(&domain, &a, || ());

@@ -137,9 +137,13 @@ impl<H: Host> Vcpu<H> {
         let now = domain.host.now();
         let budget =
             (self.overdrawn.load(Relaxed)).saturating_sub(now.saturating_add(SHARE * period));
+        self.saving.store(false, Relaxed);
         match self.sight(now) {
             Sight::Polls { before: 0 } => return Some(after.max(budget)),
-            Sight::Nothing if budget != 0 => return Some(budget),
+            Sight::Nothing if budget != 0 => {
+                self.saving.store(true, Relaxed);
+                return Some(budget);
+            }
             Sight::Polls { .. } | Sight::Nothing => {}
         }
         self.asleep.store(true, Relaxed);
@@ -209,8 +213,12 @@ impl<H: Host> Vcpu<H> {
             && domain.active.load(Relaxed) > 1
     }
 
-    /// A wait has ended and brought nothing: it is charged to the budget of looks.
+    /// A wait has ended and brought nothing: it is charged to the budget of looks, unless it was there to pay it off: then an idle vCPU would never come
+    /// to rest.
     pub fn waited_for_nothing(&self) {
+        if self.saving.load(Relaxed) {
+            return;
+        }
         let domain = self.inner();
         let period = SHARE * domain.config.look_after;
         let now = domain.host.now();
