@@ -18,7 +18,7 @@
 //! | `micro` | the microbenchmarks, which are programs of their own |
 //! | `conserve`, `multi` | their sections of two workers |
 //! | `results` | the data, kept section by section |
-//! | `targets`, `preemption_targets`, `processes_targets`, `serve_targets` | what was to be reached, and whether it was |
+//! | `targets`, `preemption::targets`, `processes_targets`, `serve_targets` | what was to be reached, and whether it was |
 //! | `render` | the page |
 //! | `machine` | kernel, processor, versions, load of a CPU |
 
@@ -31,7 +31,6 @@ mod multi;
 mod options;
 mod peers;
 mod preemption;
-mod preemption_targets;
 mod processes;
 mod processes_targets;
 mod render;

@@ -1,8 +1,7 @@
 //! One run: a fresh server on CPU 0, the client on CPU 1, and what both used.
 
-use std::time::Duration;
-
 use std::io;
+use std::time::Duration;
 
 use upshift_load::cpu::Reading;
 use upshift_load::{Awake, Group, GroupOutcome, Outcome, Plan, Work, run};
@@ -18,8 +17,8 @@ pub(crate) const DISTURBED: f64 = 0.10;
 
 /// What is done to a server in a run, and what rows come of it.
 pub(crate) trait Drive {
-    /// Starts the server, drives it, ends it.
-    fn measure(&self, program: &Program) -> Result<Measured, String>;
+    /// Starts the server, drives it, ends it; `round` counts from 0.
+    fn measure(&self, program: &Program, round: usize) -> Result<Measured, String>;
 
     /// Keep the run even if others used the CPUs: to try the benchmarks.
     fn keep_disturbed(&self) -> bool;
@@ -79,7 +78,7 @@ pub(crate) struct Measured {
 }
 
 impl Drive for Load {
-    fn measure(&self, program: &Program) -> Result<Measured, String> {
+    fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
         let server = Server::start(program, &self.listen, self.pinned.then_some(0))?;
         let groups = server.addresses.iter().take(self.loaded);
         let groups = groups.map(|&a| Group::new(a, self.connections, a.to_string()));

@@ -17,7 +17,7 @@ usage: upshift-bench run [options]      measure, then write RESULTS.md and resul
                  (default: all)
   --peers A,B    only these servers, such as upshift,tokio-ct,c-uring (default: all that can be built)
   --rounds N     runs of each cell (default 3; 5 in preemption and multi)
-  --seconds S    length of a run (default 2)
+  --seconds S    length of a run (default 2; 3 in preemption)
   --quick        1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try the benchmarks,
                  not for figures
   --out DIR      where RESULTS.md and results.json are (default: bench/)
@@ -48,6 +48,8 @@ pub(crate) struct Options {
     default_rounds: bool,
     /// Length of a run.
     pub(crate) time: Duration,
+    /// Nobody asked for another length.
+    default_time: bool,
     /// Fewer cells, and disturbed runs are kept.
     pub(crate) quick: bool,
     /// Where the results are.
@@ -68,6 +70,29 @@ impl Options {
             _ => self.rounds,
         }
     }
+
+    /// Length of a run of a section.
+    pub(crate) fn time_of(&self, section: Section) -> Duration {
+        match section {
+            Section::Preemption if self.default_time => Duration::from_secs(3),
+            _ => self.time,
+        }
+    }
+
+    /// Everything else as by default.
+    #[cfg(test)]
+    pub(crate) fn for_tests(time: Duration, rounds: usize) -> Options {
+        Options {
+            only: Vec::new(),
+            peers: Vec::new(),
+            rounds,
+            default_rounds: false,
+            time,
+            default_time: false,
+            quick: false,
+            out: PathBuf::new(),
+        }
+    }
 }
 
 /// Reads the command line.
@@ -81,6 +106,7 @@ pub(crate) fn parse() -> Result<Command, String> {
         rounds: 3,
         default_rounds: true,
         time: Duration::from_secs(2),
+        default_time: true,
         quick: false,
         out: bench_dir(),
     };
@@ -112,6 +138,7 @@ pub(crate) fn parse() -> Result<Command, String> {
         options.rounds = 1;
         options.default_rounds = false;
         options.time = Duration::from_millis(500);
+        options.default_time = false;
         options.out = bench_dir().join("target/quick");
     }
     if let Some(rounds) = rounds {
@@ -123,6 +150,7 @@ pub(crate) fn parse() -> Result<Command, String> {
             .ok()
             .filter(|time| (0.1..=600.0).contains(&time.as_secs_f64()))
             .ok_or("--seconds must be 0.1 to 600")?;
+        options.default_time = false;
     }
     options.out = out.unwrap_or(options.out);
     match command.as_deref() {

@@ -165,18 +165,33 @@ pub(crate) const MICRO: &[Micro] = &[
 
 /// Spin servers that Upshift's is compared with: name, source, arguments.
 const SPIN: &[(&str, Source, &[&str])] = &[
+    ("trick", Source::Bench("peer-trick"), &["spin"]),
     ("go", Source::Go("peers/go", "peer-go"), &["spin"]),
-    (
-        "tokio-mt",
-        Source::Bench("peer-tokio"),
-        &["spin", "--variant", "mt"],
-    ),
+    ("tokio-ct", Source::Bench("peer-tokio"), &["spin"]),
     (
         "tokio-mt2",
         Source::Bench("peer-tokio"),
         &["spin", "--variant", "mt2"],
     ),
-    ("threads", Source::Bench("peer-threads"), &["spin"]),
+];
+
+/// One axum application: name, source, arguments.
+const AXUM: &[(&str, Source, &[&str])] = &[
+    (
+        "axum off",
+        Source::Bench("peer-axum"),
+        &["app", "--variant", "upshift"],
+    ),
+    (
+        "axum on",
+        Source::Bench("peer-axum"),
+        &["app", "--variant", "upshift-preempt"],
+    ),
+    (
+        "axum on tokio",
+        Source::Bench("peer-axum"),
+        &["app", "--variant", "tokio-ct"],
+    ),
 ];
 
 /// What is measured on two workers: name, source, arguments after the section.
@@ -228,6 +243,8 @@ pub(crate) struct Program {
     pub(crate) args: Vec<String>,
     /// Variables of its environment.
     pub(crate) env: Vec<(String, String)>,
+    /// The user and group that it runs as, without rights; those of the driver if `None`.
+    pub(crate) user: Option<u32>,
 }
 
 /// What could be built, and why the rest could not.
@@ -290,6 +307,13 @@ impl Built {
             .collect()
     }
 
+    /// The axum application with and without preemption, and on tokio, as far as it exists.
+    pub(crate) fn axum(&self) -> Vec<(String, Program)> {
+        AXUM.iter()
+            .filter_map(|&(id, source, args)| Some((id.to_owned(), self.program(source, args)?)))
+            .collect()
+    }
+
     /// The web servers of others, and axum on our runtime, that exist.
     pub(crate) fn web(&self) -> Vec<(String, Program)> {
         SERVE
@@ -312,6 +336,7 @@ impl Built {
             file: self.files.get(&source)?.clone(),
             args: args.iter().map(|&a| a.to_owned()).collect(),
             env: Vec::new(),
+            user: None,
         })
     }
 }
@@ -335,6 +360,7 @@ pub(crate) fn build(options: &Options) -> Built {
     if options.only.contains(&Section::Preemption) {
         let wanted = SPIN.iter().filter(|(id, ..)| built.is_wanted(id));
         sources.extend(wanted.map(|&(id, source, _)| (id, source)));
+        sources.extend(AXUM.iter().map(|&(id, source, _)| (id, source)));
     }
     if options.only.contains(&Section::Sched) {
         sources.push(("sched", SCHED));

@@ -109,7 +109,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
 }
 
 impl Drive for Load {
-    fn measure(&self, program: &Program) -> Result<Measured, String> {
+    fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
         let daemon = self
             .beside
             .daemon

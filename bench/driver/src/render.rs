@@ -82,9 +82,12 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
     let _ = write!(page, "\n## {title}\n\n");
     let _ = writeln!(page, "{}; {}\n", found.when, found.machine.join("; "));
     let _ = writeln!(page, "Versions: {}\n", found.versions.join("; "));
+    if section == Section::Preemption {
+        page.push_str(&preemption::summary::table(found));
+    }
     for case in found.cases() {
         let by_class = section == Section::Processes
-            || (section == Section::Preemption && case != preemption::COST_CASE);
+            || (section == Section::Preemption && case != preemption::cases::COST);
         if by_class {
             classes(found, case, page);
             continue;

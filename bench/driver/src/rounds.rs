@@ -32,7 +32,7 @@ pub(crate) fn run<D: Drive>(
     for round in 0..rounds {
         for i in 0..entries.len() {
             let entry = &entries[(i + round) % entries.len()];
-            match undisturbed(section, case, entry) {
+            match undisturbed(section, case, entry, round) {
                 Ok(measured) => {
                     for (row, run) in entry.load.rows(&entry.name, measured) {
                         record(section, case, &row, run);
@@ -52,9 +52,10 @@ fn undisturbed<D: Drive>(
     section: &mut SectionResults,
     case: &str,
     entry: &Entry<'_, D>,
+    round: usize,
 ) -> Result<Measured, String> {
     for _ in 0..=REPEATS {
-        let measured = entry.load.measure(entry.program)?;
+        let measured = entry.load.measure(entry.program, round)?;
         let all = &measured.all;
         eprintln!(
             "{case:>24} {:<16} {:>9.0}/s  p50 {:>7.0} p99 {:>8.0} µs  {:>6.2} µs/req  others {:>3.0} %",

@@ -158,7 +158,7 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         "cargo xtask bench --only {} --rounds {} --seconds {}",
         section.name(),
         options.rounds_of(section),
-        options.time.as_secs_f64()
+        options.time_of(section).as_secs_f64()
     ));
     match section {
         Section::Plaintext => {
@@ -193,6 +193,7 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         Section::Preemption => {
             let mut options = options.clone();
             options.rounds = options.rounds_of(section);
+            options.time = options.time_of(section);
             preemption::run(&mut results, &options, built);
         }
         Section::Processes => processes::run(&mut results, options, built),

@@ -94,7 +94,7 @@ impl Mixed {
 }
 
 impl Drive for Mixed {
-    fn measure(&self, program: &Program) -> Result<Measured, String> {
+    fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
         let server = Server::start(program, &["127.0.0.1:0".into()], Some(0))?;
         let urgent = self.plan(&server, true, self.urgent);
         if self.rest == 0.0 {

@@ -36,6 +36,10 @@ impl Server {
         for address in listen {
             command.args(["--listen", address]);
         }
+        if let Some(user) = program.user {
+            command.uid(user).gid(user);
+            without_rights(&mut command);
+        }
         if let Some(cpu) = cpu {
             pin(&mut command, cpu);
         }
@@ -93,6 +97,23 @@ impl Drop for Server {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// The program of `command` may not use SCHED_FIFO, whatever the limits of the driver are.
+fn without_rights(command: &mut Command) {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the closure runs between fork and exec; it makes one async-signal-safe system call with a pointer to its own memory.
+    unsafe {
+        command.pre_exec(
+            move || match libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const none) {
+                0 => Ok(()),
+                _ => Err(Error::last_os_error()),
+            },
+        );
     }
 }
 

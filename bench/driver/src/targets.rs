@@ -6,7 +6,7 @@ use crate::sections::{
     ALONE_CASE, LEVELS, MATRIX, ONE_LEVEL_CASE, ORDERS, OVERLOAD_CASE, PLAINTEXT, VCPUS_CASE,
     level_row, matrix_case, plaintext_case, single_case, vcpus_row,
 };
-use crate::{conserve, multi, preemption_targets, processes_targets, sched, serve_targets};
+use crate::{conserve, multi, preemption, processes_targets, sched, serve_targets};
 
 /// Differences below this share mean nothing on a virtual machine.
 pub(crate) const NOISE: f64 = 0.05;
@@ -82,7 +82,7 @@ pub(crate) fn rows(results: &Results) -> Vec<Row> {
     single(section("single"), &mut rows);
     vcpus(section("vcpus"), &mut rows);
     levels(section("levels"), &mut rows);
-    preemption_targets::rows(section("preemption"), &mut rows);
+    preemption::targets::rows(section("preemption"), &mut rows);
     processes_targets::rows(section("processes"), &mut rows);
     sched::rows(section("sched"), &mut rows);
     serve_targets::rows(section("serve"), &mut rows);

@@ -296,6 +296,29 @@ fn spin_replies_come_in_the_order_of_completion() {
 }
 
 #[test]
+fn a_reply_leaves_before_the_requests_behind_it_are_served() {
+    const REQUESTS: u64 = 20;
+    let server = spin_server(&[]);
+    let mut stream = connect(&server);
+    // They are received at level 0, so all of them wait before the first one is served.
+    let requests: Vec<_> = (0..REQUESTS).map(|tag| spin(5_000_000, 40, tag)).collect();
+    let begin = Instant::now();
+    stream.write_all(requests.as_flattened()).unwrap();
+    let times: Vec<Duration> = requests
+        .iter()
+        .map(|_| {
+            stream.read_exact(&mut [0; FRAME]).unwrap();
+            begin.elapsed()
+        })
+        .collect();
+    let (half, all) = (times[times.len() / 2], times[times.len() - 1]);
+    assert!(
+        half < all.mul_f64(0.85),
+        "half came after {half:?} of {all:?}"
+    );
+}
+
+#[test]
 fn many_pipelined_spin_requests_are_all_answered() {
     let server = spin_server(&[]);
     let mut stream = connect(&server);

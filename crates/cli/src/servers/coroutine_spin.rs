@@ -3,7 +3,8 @@
 //! A connection always has one coroutine that receives, at the level of the connection. When it has a request it starts
 //! its successor, which receives from then on, and serves the request itself: so a request costs one `spawn` and, if it
 //! comes alone, no more turns than it needs, and however long it burns, those behind it on the connection do not wait for
-//! it. Replies leave in the order of completion, each whole, under a lock that lends priority.
+//! it. Replies leave in the order of completion, each whole, by a `send` that does not wait: a coroutine whose reply went through the
+//! ring would hold the lock of the connection until it is picked again, and at overload that is behind everything that waits.
 //!
 //! The level of a connection should be that of its most urgent requests: a request is received at the level of the
 //! connection before its own is known. One of another level changes to that before it burns; a less urgent one waits its
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anyhow::Result;
+use futures_lite::AsyncWriteExt;
 use upshift::net::{OwnedReadHalf, OwnedWriteHalf};
 use upshift::sync::{Mutex, Notify};
 use upshift::{Level, RecvBuf};
@@ -156,7 +158,7 @@ impl Connection {
         {
             let mut output = self.output.lock().await;
             // A client that is gone is noticed by whoever receives.
-            let _ = output.write_all(request.bytes()).await;
+            let _ = AsyncWriteExt::write_all(&mut *output, &request.bytes()).await;
         }
         if self.outstanding.fetch_sub(1, Ordering::Relaxed) == OUTSTANDING {
             self.room.notify_one();

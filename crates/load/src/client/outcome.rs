@@ -50,6 +50,21 @@ impl Outcome {
         all
     }
 
+    /// The same with one group for each label, in the order of the first of each: such as requests of one length and several
+    /// levels.
+    #[must_use]
+    pub fn by_label(mut self) -> Outcome {
+        let mut groups: Vec<GroupOutcome> = Vec::with_capacity(self.groups.len());
+        for group in self.groups {
+            match groups.iter_mut().find(|known| known.label == group.label) {
+                Some(known) => known.add(group),
+                None => groups.push(group),
+            }
+        }
+        self.groups = groups;
+        self
+    }
+
     /// CPU time of the server per reply, if known and there were any.
     pub fn server_cpu_per_request(&self) -> Option<CpuUse> {
         per_request(self.server_cpu?, self.requests())
@@ -120,6 +135,19 @@ impl GroupOutcome {
         Duration::from_nanos(self.latency.value_at_quantile(quantile))
     }
 
+    /// Counts what another group of the same run has measured as its own.
+    fn add(&mut self, other: GroupOutcome) {
+        self.requests += other.requests;
+        self.errors += other.errors;
+        self.first_error = self.first_error.take().or(other.first_error);
+        self.bytes += other.bytes;
+        self.latency.add(&other.latency).expect("the same bounds");
+        self.send_lag.add(&other.send_lag).expect("the same bounds");
+        self.delayed += other.delayed;
+        self.unanswered += other.unanswered;
+        self.oldest_unanswered = self.oldest_unanswered.max(other.oldest_unanswered);
+    }
+
     /// Forgets what was counted so far, but for errors: measuring begins.
     pub(crate) fn restart(&mut self) {
         self.requests = 0;
@@ -153,4 +181,40 @@ fn per_request(used: CpuUse, requests: u64) -> Option<CpuUse> {
         user: used.user.div_f64(requests as f64),
         sys: used.sys.div_f64(requests as f64),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_one_label_are_counted_together() {
+        let group = |label: &str, requests, latency| {
+            let mut group = GroupOutcome::new(label.into());
+            group.requests = requests;
+            group.unanswered = 1;
+            group.latency.record_n(latency, requests).unwrap();
+            group
+        };
+        let outcome = Outcome {
+            groups: vec![
+                group("short", 9, 10),
+                group("long", 1, 500),
+                group("short", 91, 1000),
+            ],
+            connections: 1,
+            elapsed: Duration::from_secs(1),
+            server_cpu: None,
+            client_cpu: CpuUse::default(),
+            stopped: false,
+        };
+        let merged = outcome.by_label();
+        let labels: Vec<_> = merged.groups.iter().map(|g| g.label.as_str()).collect();
+        assert_eq!(labels, ["short", "long"]);
+        let short = &merged.groups[0];
+        assert_eq!((short.requests, short.unanswered), (100, 2));
+        assert_eq!(short.quantile(0.05).as_nanos(), 10);
+        assert_eq!(short.quantile(0.5).as_nanos(), 1000);
+        assert_eq!(merged.requests(), 101);
+    }
 }

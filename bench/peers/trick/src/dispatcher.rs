@@ -1,0 +1,137 @@
+//! The dispatcher: sockets, and turns of workers.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::Ordering::SeqCst;
+
+use bench_kit::server::READ;
+use rustix::event::{Timespec, epoll};
+use upshift_load::spin::Frames;
+
+use crate::{QUANTUM, Shared, WORKERS, lock, worker};
+
+/// The listener's name among the connections' numbers.
+const LISTENER: u64 = u64::MAX;
+
+struct Connection {
+    stream: TcpStream,
+    frames: Frames,
+    /// Replies that the socket has not taken yet.
+    owed: Vec<u8>,
+}
+
+/// Serves for ever.
+pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let watch = |source: &dyn std::os::fd::AsFd, name: u64| {
+        epoll::add(
+            &events,
+            source.as_fd(),
+            epoll::EventData::new_u64(name),
+            epoll::EventFlags::IN,
+        )
+    };
+    watch(listener, LISTENER)?;
+    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut ready = Vec::with_capacity(256);
+    loop {
+        let idle = !shared.workers.iter().any(worker::Worker::is_busy)
+            && connections.iter().flatten().all(|c| c.owed.is_empty());
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        ready.clear();
+        let room = rustix::buffer::spare_capacity(&mut ready);
+        match epoll::wait(&events, room, if idle { None } else { Some(&now) }) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in &ready {
+            let name = event.data.u64();
+            if name == LISTENER {
+                while let Ok((stream, _)) = listener.accept() {
+                    stream.set_nonblocking(true)?;
+                    stream.set_nodelay(true)?;
+                    watch(&stream, connections.len() as u64)?;
+                    connections.push(Some(Connection {
+                        stream,
+                        frames: Frames::default(),
+                        owed: Vec::new(),
+                    }));
+                }
+            } else if let Some(slot) = connections.get_mut(name as usize)
+                && let Some(connection) = slot
+                && !receive(shared, name as usize, connection)
+            {
+                *slot = None;
+            }
+        }
+        turn(shared);
+        let served = std::mem::take(&mut *lock(&shared.served));
+        for (name, request) in served {
+            if let Some(Some(connection)) = connections.get_mut(name) {
+                connection.owed.extend_from_slice(&request.bytes());
+            }
+        }
+        for connection in connections.iter_mut().flatten() {
+            send(connection);
+        }
+        shared.current.store(WORKERS, SeqCst);
+    }
+}
+
+/// Whether the connection goes on.
+fn receive(shared: &Shared, name: usize, connection: &mut Connection) -> bool {
+    let mut requests = lock(&shared.requests);
+    let room = WORKERS.saturating_sub(requests.len());
+    let mut input = [0; READ];
+    let most = READ.min(room * upshift_load::spin::FRAME);
+    if most == 0 {
+        return true;
+    }
+    match connection.stream.read(&mut input[..most]) {
+        Ok(0) => false,
+        Ok(count) => {
+            let mut chunk = &input[..count];
+            loop {
+                match connection.frames.next(&mut chunk) {
+                    Ok(Some(request)) => requests.push_back((name, request)),
+                    Ok(None) => return true,
+                    Err(_) => return false,
+                }
+            }
+        }
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
+/// Requests go to an idle worker, then whoever was preempted runs for a quantum.
+fn turn(shared: &Shared) {
+    let waiting = !lock(&shared.requests).is_empty();
+    let mut workers = shared.workers.iter().enumerate();
+    if waiting && let Some((number, idle)) = workers.find(|(_, worker)| !worker.is_busy()) {
+        shared.current.store(number, SeqCst);
+        idle.start();
+    }
+    for (number, worker) in shared.workers.iter().enumerate() {
+        if worker.is_busy() {
+            shared.current.store(number, SeqCst);
+            worker::set_timer(&shared.timer, QUANTUM);
+            worker.resume();
+        }
+    }
+}
+
+/// Sends what is owed, as far as the socket takes it.
+fn send(connection: &mut Connection) {
+    while !connection.owed.is_empty() {
+        match connection.stream.write(&connection.owed) {
+            Ok(sent) => drop(connection.owed.drain(..sent)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            // Whoever receives finds out.
+            Err(_) => connection.owed.clear(),
+        }
+    }
+}
