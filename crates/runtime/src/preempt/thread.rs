@@ -311,8 +311,9 @@ pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
 
 /// May what the calling thread is polling go on on another one?
 pub(crate) fn may_move() -> bool {
-    let here = THREAD.get();
-    !here.vcpu.is_null() && here.number != HOME
+    let mut may = false;
+    with_current(|vcpu, number| may = !vcpu.has_home() || number != HOME);
+    may
 }
 
 /// The calling thread asks for its permit, which has been taken away.

@@ -202,7 +202,7 @@ impl Preemptible {
             joins: Mutex::new(Vec::new()),
             settings,
         });
-        if index == 0 {
+        if vcpu.has_home() {
             vcpu.roles().add_home();
         }
         worker.ring.set_proxy(Box::new(ByFirst(Arc::as_ptr(&vcpu))));
@@ -316,6 +316,11 @@ impl Preemptible {
         } else {
             0
         }
+    }
+
+    /// Is there a thread for what is pinned?
+    pub(super) fn has_home(&self) -> bool {
+        self.index == 0
     }
 
     pub(super) fn roles(&self) -> MutexGuard<'_, Roles> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use upshift::{JoinHandle, Level, State, time};
 
-use crate::{Alone, burn, runtime, spin_until};
+use crate::{Alone, build, builder, burn, runtime, spin_until};
 
 /// A coroutine of level 40 that spins until the flag is set, suspended.
 async fn suspended(runtime: &Alone, flag: &Arc<AtomicBool>) -> JoinHandle<bool> {
@@ -324,6 +324,29 @@ fn local_coroutines_come_from_the_home_thread_only() {
         .await
         .unwrap_err();
         assert!(error.is_panic());
+    });
+}
+
+#[test]
+fn no_thread_of_another_vcpu_is_a_home() {
+    let Some(runtime) = build(builder().vcpus(2)) else {
+        return;
+    };
+    runtime.block_on(async {
+        // Few: each says where it panics.
+        let tries: Vec<_> = (0..16)
+            .map(|_| {
+                let attempt = async {
+                    // Long enough to be suspended, so that all threads of both vCPUs poll.
+                    burn(Duration::from_millis(5));
+                    upshift::spawn_local(async {}, Level::at::<20>()).detach();
+                };
+                upshift::spawn(attempt, Level::at::<20>())
+            })
+            .collect();
+        for attempt in tries {
+            assert!(attempt.await.unwrap_err().is_panic());
+        }
     });
 }
 
