@@ -103,17 +103,22 @@ fn a_scheduler_that_was_taken_from_its_cpu_comes_back() {
     let path = socket("comes-back");
     let _daemon = daemon("comes-back");
     let mut somebody = puppet(&path);
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let tids = tasks.map(|it| it.unwrap().file_name().into_string().unwrap());
-    let tid: i32 = tids
-        .filter(|tid| {
+    // It names itself when it begins.
+    let find = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let tids = tasks.filter_map(|it| it.ok()?.file_name().into_string().ok());
+        tids.filter(|tid| {
             let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
             name.is_ok_and(|name| name.trim() == "upshift-cpu0")
         })
         .last()
-        .unwrap()
-        .parse()
-        .unwrap();
+    };
+    let mut tid = None;
+    until("the scheduler runs", || {
+        tid = find();
+        tid.is_some()
+    });
+    let tid: i32 = tid.unwrap().parse().unwrap();
     let cpus = || Linux.sched_getaffinity(tid).unwrap();
     Linux
         .sched_setaffinity(tid, &CpuSet::only(1).unwrap())
