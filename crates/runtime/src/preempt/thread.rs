@@ -16,7 +16,7 @@ use upshift_elevate::dispatch::Permit;
 use upshift_ring::Owner;
 
 use super::rule::Ran;
-use super::vcpu::{FIRST, HOME, Preemptible};
+use super::vcpu::{FIRST, HOME, NONE, Preemptible};
 use crate::clock;
 use crate::futex::{futex_wait, futex_wait_for, futex_wake};
 use crate::host::Linux;
@@ -364,8 +364,11 @@ pub(crate) fn answer_here() {
             return;
         }
         if number == FIRST {
-            // The next thread finds what has arrived, and need not ask for it; nor need the watcher hear of it.
-            vcpu.watch().mask();
+            // The next thread finds what has arrived, and need not ask for it.
+            if vcpu.next_up.load(SeqCst) != NONE {
+                // Nor need the watcher hear of it. One that runs already, because this signal came late, listens for its own poll.
+                vcpu.watch().mask();
+            }
             vcpu.watch().fetch();
         }
         vcpu.start_next();
