@@ -18,7 +18,8 @@ use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::{fmt, io};
 
 /// See [`Ring::watch`](crate::Ring::watch). Any thread; stays valid, and silent, when the ring is gone.
@@ -98,11 +99,17 @@ impl Watch {
         }
     }
 
-    /// From now on the next arrival rings. One atomic step if it did not.
+    /// From now on the next arrival rings. One atomic step; a full barrier.
     #[inline]
     pub fn unmask(&self) {
-        if self.0.cq.eventfd_disabled() {
-            self.0.cq.enable_eventfd();
+        if !self.0.cq.eventfd_disabled() {
+            fence(SeqCst);
+            return;
+        }
+        self.0.cq.enable_eventfd();
+        // There the atomic step is one.
+        if !cfg!(target_arch = "x86_64") {
+            fence(SeqCst);
         }
     }
 

@@ -3,7 +3,7 @@
 //! The permit of the thread is in use throughout, but for the time of polls.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::compiler_fence;
+use std::sync::atomic::{compiler_fence, fence};
 use std::time::Duration;
 
 use upshift_core::{Picked, Polled, Running, Yielded};
@@ -168,20 +168,18 @@ impl Preemptible {
     /// waits already. Some loads, and one atomic step.
     #[inline]
     pub(super) fn watch_over(&self, worker: &Worker) {
-        let armed = self.armed.load(Relaxed);
-        let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
-        if deadline < armed {
-            self.arm(deadline);
-        }
         if self.is_deaf(worker.executor.clock()) {
-            self.arm(self.deaf_until());
+            fence(SeqCst);
+            let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
+            self.arm(deadline.min(self.deaf_until()));
             return;
         }
         if !worker.executor.is_attended() {
             worker.executor.set_attended(true);
         }
-        // A full barrier: what came before is seen here.
+        // A full barrier: what came before is seen here, and the watcher, when its timer has gone off, sees the poll.
         self.watch().unmask();
+        self.arm(worker.timers.next_deadline().unwrap_or(NEVER));
         let waits = worker.executor.bitmap() | self.aside_levels.load(Relaxed);
         if waits != 0 || worker.ring.has_completions() {
             self.come_before_long(worker.executor.clock());
@@ -201,12 +199,6 @@ impl Preemptible {
         self.arm(clock::now() + TURN);
         let by = ticks + clock::to_ticks(Duration::from_nanos(TURN));
         self.comes_by.store(by, Relaxed);
-    }
-
-    pub(super) fn arm(&self, at: u64) {
-        if at < self.armed.load(Relaxed) {
-            self.set_timer(at);
-        }
     }
 
     /// Gives what is pinned, and the vCPU, to the thread that polls it (true); or keeps it until that thread is to be had, and sees to

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -331,10 +331,12 @@ impl Preemptible {
         self.joins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rule, with what suspending has cost lately; at least what it cost at the start.
+    /// The rule, with what suspending has cost lately; at least what it cost at the start. What goes beyond a turn is the time for which
+    /// others had the CPU: it does not make suspending dearer.
     pub(super) fn rule(&self) -> Rule {
         let rule = self.settings.rule;
-        rule.at_cost(rule.cost.max(self.stopping.get() + self.resuming.get()))
+        let lately = self.stopping.get() + self.resuming.get();
+        rule.at_cost(rule.cost.max(lately.min(watcher::TURN)))
     }
 
     /// The vCPU with its ring. Only for the current thread, and for what is `Sync` of it.
@@ -356,9 +358,31 @@ impl Preemptible {
         self.timer.as_raw_fd()
     }
 
-    /// Sets the watcher's timer to a time of `CLOCK_MONOTONIC`, ns.
-    pub(super) fn set_timer(&self, at: u64) {
-        self.armed.store(at, Relaxed);
+    /// Has the watcher's timer go off at a time of `CLOCK_MONOTONIC`, ns, or before. From any thread of the vCPU.
+    pub(super) fn arm(&self, at: u64) {
+        if at >= self.armed.load(Relaxed) || at >= self.armed.fetch_min(at, SeqCst) {
+            return;
+        }
+        // What another thread has set meanwhile is earlier, and may have been overwritten.
+        let mut at = at;
+        loop {
+            self.set_timer(at);
+            let armed = self.armed.load(SeqCst);
+            if armed >= at {
+                return;
+            }
+            at = armed;
+        }
+    }
+
+    /// The timer has gone off. A poll that begins, and takes for granted that it is still to come, is seen by the look that follows.
+    pub(super) fn has_gone_off(&self) {
+        self.comes_by.store(0, Relaxed);
+        self.armed.store(NEVER, Relaxed);
+        fence(SeqCst);
+    }
+
+    fn set_timer(&self, at: u64) {
         // SAFETY: all-zero is a valid value of this plain struct.
         let mut time: libc::itimerspec = unsafe { std::mem::zeroed() };
         time.it_value.tv_sec = (at / 1_000_000_000) as i64;

@@ -71,8 +71,11 @@ fn sleep(vcpu: &Preemptible) {
     if events[1].revents != 0 {
         let mut count = 0u64;
         // SAFETY: a pointer to a local of the size given; the descriptor does not block.
-        unsafe { libc::read(vcpu.timer(), (&raw mut count).cast(), size_of::<u64>()) };
-        vcpu.armed.store(NEVER, Relaxed);
+        let read = unsafe { libc::read(vcpu.timer(), (&raw mut count).cast(), size_of::<u64>()) };
+        // Else it has been set anew meanwhile.
+        if read > 0 {
+            vcpu.has_gone_off();
+        }
     }
 }
 
@@ -131,8 +134,8 @@ impl<'a> Watcher<'a> {
         for _ in 0..LOOKS {
             let id = self.poll_id();
             next = self.decide(id);
-            if next == Next::Rest && !self.rest(id) {
-                next = Next::Now;
+            if next == Next::Rest {
+                next = self.rest(id);
             }
             if next != Next::Now {
                 break;
@@ -150,7 +153,9 @@ impl<'a> Watcher<'a> {
             // Things change as fast as we look: the others must get on.
             Next::Now => now + LOOKING * vcpu.settings.look,
             // A poll that has begun while nothing was heard did not look after itself.
-            Next::Rest if deaf != 0 && self.poll_id().1 != 0 => now + deaf,
+            Next::Rest | Next::Done if deaf != 0 && (self.poll_id().1 != 0 || vcpu.is_idle()) => {
+                now + deaf
+            }
             Next::Rest | Next::Done => NEVER,
         };
         if vcpu.next_up.load(SeqCst) != NONE {
@@ -160,9 +165,7 @@ impl<'a> Watcher<'a> {
         if vcpu.has_stopped_polls() || vcpu.aside_levels.load(Acquire) != 0 {
             at = at.min(now + KEPT);
         }
-        if at < vcpu.armed.load(Relaxed) {
-            vcpu.set_timer(at.max(now + 1));
-        }
+        vcpu.arm(at.max(now + 1));
     }
 
     fn current(&self) -> &'a Thread {
@@ -252,7 +255,8 @@ impl<'a> Watcher<'a> {
             return if waiting == 0 {
                 Next::Rest
             } else {
-                Next::At(now + ran.stretch.clamp(rule.cost, KEPT))
+                self.listen();
+                Next::At(now + ran.stretch.max(rule.cost).min(KEPT))
             };
         };
         let turn = thread.turn.load(Relaxed).saturating_sub(ran.stretch);
@@ -412,25 +416,34 @@ impl<'a> Watcher<'a> {
         true
     }
 
-    /// Nothing waits. Says that it listens, and looks once more whether that is still true; if not, false.
-    fn rest(&self, id: PollId) -> bool {
+    /// Nothing waits. Says that it listens, and looks once more whether that is still true.
+    fn rest(&self, id: PollId) -> Next {
         let vcpu = self.vcpu;
         let worker = vcpu.worker();
-        let now = clock::now();
-        let before = (worker.executor.bitmap(), self.hidden(now));
-        if id.1 == 0 && !vcpu.is_idle() {
+        let is_between = |poll: PollId| poll.1 == 0 && !vcpu.is_idle();
+        if is_between(id) {
             // A poll that begins now looks after itself.
-            return true;
+            return Next::Rest;
         }
         if !self.listen() {
-            // The timer is set to the time when it hears again.
-            return true;
+            // As soon as it hears.
+            return Next::At(0);
         }
-        let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
-        if deadline > now && deadline < vcpu.armed.load(Relaxed) {
-            vcpu.set_timer(deadline);
+        match worker.timers.next_deadline() {
+            Some(deadline) if deadline > clock::now() => vcpu.arm(deadline),
+            _ => {}
         }
-        let is_same = id == self.poll_id() || self.poll_id().1 == 0;
-        is_same && before == (worker.executor.bitmap(), self.hidden(clock::now()))
+        fence(SeqCst);
+        let now = self.poll_id();
+        let waits = match now.1 {
+            // One that is idle sees to its timers.
+            0 => worker.executor.bitmap() != 0 || vcpu.watch().has_arrivals(),
+            _ => worker.executor.bitmap() | self.hidden(clock::now()) != 0,
+        };
+        if is_between(now) || (now == id && !waits) {
+            Next::Rest
+        } else {
+            Next::Now
+        }
     }
 }

@@ -69,7 +69,9 @@ fn attributes() -> ([u64; 6], usize) {
 #[test]
 fn threads_that_are_moved_to_other_cpus_stay_correct() {
     let Some(runtime) = runtime() else { return };
-    // Somebody moves every thread of the process around, at random moments.
+    // Every thread of the runtime, and this one, is moved around at random moments.
+    // SAFETY: no pointers.
+    let here = unsafe { libc::gettid() };
     let stop = Arc::new(AtomicBool::new(false));
     let seen = stop.clone();
     let mover = std::thread::spawn(move || {
@@ -85,7 +87,11 @@ fn threads_that_are_moved_to_other_cpus_stay_correct() {
         };
         let mut round = 0usize;
         while !seen.load(Ordering::Relaxed) {
-            for tid in threads() {
+            let ours = |&tid: &libc::pid_t| {
+                let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
+                tid == here || name.is_ok_and(|name| name.starts_with("upshift"))
+            };
+            for tid in threads().into_iter().filter(ours) {
                 let set = &sets[round % 2];
                 // SAFETY: a pointer to a set of the size given.
                 unsafe { libc::sched_setaffinity(tid, size_of_val(set), set) };
