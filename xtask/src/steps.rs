@@ -352,7 +352,7 @@ fn demo(context: &Context<'_>) -> Verdict {
         return Ok(Done::Skipped(reason.clone()));
     }
     // Built first, so that the limit of the demo is not spent on the compiler.
-    context.run(cargo(context, ["build", "--release"]), minutes(8))?;
+    context.run(cargo(context, ["build", "--profile", "quick"]), minutes(8))?;
     let report = context.target.join("demo-report.html");
     match fs::remove_file(&report) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -362,7 +362,15 @@ fn demo(context: &Context<'_>) -> Verdict {
     }
     let mut command = cargo(
         context,
-        ["run", "--release", "--", "demo", "--quick", "--report"],
+        [
+            "run",
+            "--profile",
+            "quick",
+            "--",
+            "demo",
+            "--quick",
+            "--report",
+        ],
     );
     command.arg(&report);
     context.run(command, DEMO_LIMIT)?;

@@ -29,7 +29,7 @@ use crate::values::{self, Endpoint, Listen};
 )]
 #[command(after_help = "Examples:
   upshift demo                 a tour of a minute and a half; writes upshift-report.html
-  upshift demo --quick         the same in 25 seconds
+  upshift demo --quick         the same in 20 seconds, shorter and less exact
   upshift serve                the current folder on http://127.0.0.1:8080
   upshift sched rr --cpu 0 --run 'make -j4' --run './job'
   upshift daemon               the machine's scheduler; servers join it with --board auto
@@ -82,7 +82,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "Experiments:
   1  coroutines vs threads, over connections and matrix sizes
-  2  8 priority levels at overload, on one vCPU and on all CPUs
+  2  8 priority levels at overload, on one vCPU and (not with --quick) on all CPUs
   3  spawn 1,000,000 coroutines: memory and time
   4  99.5 % short and 0.5 % long requests: preemption off and on, latency by class
   5  level 0 pings against a level 40 coroutine that never yields: preemption off and on
@@ -95,10 +95,11 @@ Examples:
   upshift demo
   upshift demo --quick --only 2,3 --report /tmp/report.html
 
-The servers run as child processes on 127.0.0.1. With two or more CPUs the server is pinned to
-CPU 0 and the client to CPU 1. Ctrl-C stops the children and leaves no report; exit code 130.")]
+The last lines are the result of experiment 2. The servers run as child processes on 127.0.0.1; with
+two or more CPUs the server is pinned to CPU 0 and the client to CPU 1. Ctrl-C stops the children
+and leaves no report; exit code 130.")]
 pub(crate) struct DemoArgs {
-    /// Take 25 seconds instead of 90: fewer and shorter measurements
+    /// Take 20 seconds instead of 90: fewer and shorter measurements, less exact
     #[arg(long)]
     pub(crate) quick: bool,
     /// Where to write the report, one HTML file that needs nothing else

@@ -1,12 +1,24 @@
-//! Tables for the terminal, at most [`MAX_WIDTH`] columns wide; the report prints the same ones.
+//! Tables for the terminal, as wide as it is and at most [`MAX_WIDTH`] columns; the report prints the same ones.
 //!
-//! A column that holds words is aligned left, one that holds figures right. Width counts
-//! characters: cells use only characters that take one column of a terminal.
+//! A column that holds words is aligned left, one that holds figures right. Where the terminal is narrow, optional
+//! columns are left out, the last first. Width counts characters: cells use only characters that take one column of a
+//! terminal.
 
 use std::fmt;
+use std::io;
 
 /// Widest line a table may print.
 pub(crate) const MAX_WIDTH: usize = 100;
+/// Narrowest terminal that lines are fitted to.
+const MIN_WIDTH: usize = 60;
+
+/// Columns of the terminal that standard output is, from [`MIN_WIDTH`] to [`MAX_WIDTH`]; [`MAX_WIDTH`] where it is none.
+pub(crate) fn width() -> usize {
+    match rustix::termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).clamp(MIN_WIDTH, MAX_WIDTH),
+        _ => MAX_WIDTH,
+    }
+}
 
 /// Side to which the cells of a column are aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,22 +32,34 @@ pub(crate) enum Align {
 pub(crate) struct Table {
     pub(crate) title: String,
     pub(crate) columns: Vec<(&'static str, Align)>,
+    /// Indices of the columns that a narrow terminal does without, ascending.
+    optional: Vec<usize>,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// An empty table. A column head that starts with `<` makes its column align left.
+    /// An empty table. A column head that starts with `<` makes its column align left, one that starts with `?` makes it
+    /// optional.
     pub(crate) fn new(title: impl Into<String>, heads: &[&'static str]) -> Table {
+        let mut optional = Vec::new();
         let columns = heads
             .iter()
-            .map(|&head| match head.strip_prefix('<') {
-                Some(head) => (head, Align::Left),
-                None => (head, Align::Right),
-            })
+            .enumerate()
+            .map(
+                |(i, &head)| match (head.strip_prefix('<'), head.strip_prefix('?')) {
+                    (Some(head), _) => (head, Align::Left),
+                    (_, Some(head)) => {
+                        optional.push(i);
+                        (head, Align::Right)
+                    }
+                    _ => (head, Align::Right),
+                },
+            )
             .collect();
         Table {
             title: title.into(),
             columns,
+            optional,
             rows: Vec::new(),
         }
     }
@@ -47,7 +71,8 @@ impl Table {
         self.rows.push(cells);
     }
 
-    fn widths(&self) -> Vec<usize> {
+    /// Width of each column of a table that is at most `limit` wide; none for a column that is left out.
+    fn widths(&self, limit: usize) -> Vec<Option<usize>> {
         let mut widths: Vec<usize> = self
             .columns
             .iter()
@@ -58,9 +83,21 @@ impl Table {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        let gaps = 2 * widths.len().saturating_sub(1);
-        while widths.iter().sum::<usize>() + gaps > MAX_WIDTH {
-            match widths.iter_mut().max() {
+        let mut widths: Vec<Option<usize>> = widths.into_iter().map(Some).collect();
+        let total = |widths: &[Option<usize>]| {
+            let shown = widths.iter().flatten();
+            shown
+                .map(|width| width + 2)
+                .sum::<usize>()
+                .saturating_sub(2)
+        };
+        for &column in self.optional.iter().rev() {
+            if total(&widths) > limit {
+                widths[column] = None;
+            }
+        }
+        while total(&widths) > limit {
+            match widths.iter_mut().flatten().max() {
                 Some(widest) if *widest > 4 => *widest -= 1,
                 _ => break,
             }
@@ -71,10 +108,12 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widths = self.widths();
+        let limit = f.width().unwrap_or_else(width);
+        let widths = self.widths(limit);
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let mut text = String::new();
-            for ((cell, &width), (_, align)) in cells.zip(&widths).zip(&self.columns) {
+            for ((cell, width), (_, align)) in cells.zip(&widths).zip(&self.columns) {
+                let &Some(width) = width else { continue };
                 if !text.is_empty() {
                     text.push_str("  ");
                 }
@@ -97,7 +136,7 @@ impl fmt::Display for Table {
         )?;
         let rule = widths
             .iter()
-            .map(|&width| "─".repeat(width))
+            .map(|width| "─".repeat(width.unwrap_or(0)))
             .collect::<Vec<_>>();
         writeln!(f, "{}", line(&mut rule.iter().map(String::as_str)))?;
         for row in &self.rows {
@@ -184,6 +223,23 @@ mod tests {
         assert_eq!(lines[0], "T");
         assert_eq!(lines[3], "a                1");
         assert_eq!(lines[4], "coroutine  123,456");
+    }
+
+    #[test]
+    fn a_narrow_terminal_leaves_out_what_is_optional() {
+        let mut table = Table::new("", &["<name", "p50", "?p90", "p99", "?p99.9"]);
+        table.row(["a", "1111111111", "2222222222", "3333333333", "4444444444"].map(str::to_owned));
+        let heads = |width: usize| {
+            let text = format!("{table:width$}");
+            let heads = text.lines().next().unwrap_or_default().to_owned();
+            heads
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(heads(100), ["name", "p50", "p90", "p99", "p99.9"]);
+        assert_eq!(heads(50), ["name", "p50", "p90", "p99"]);
+        assert_eq!(heads(30), ["name", "p50", "p99"]);
     }
 
     #[test]

@@ -109,6 +109,52 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
 }
 
 #[test]
+fn without_a_ring_it_is_refused_before_anything_is_measured() {
+    // Standard streams and the libraries at start, one after the other: none is left for a ring.
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -n 4; exec \"$0\" demo --report \"$1\"",
+            PROGRAM,
+        ])
+        .arg(report_path("no-ring.html"))
+        .output()
+        .unwrap();
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert_eq!(output.status.code(), Some(1), "{out}{err}");
+    assert!(
+        err.contains("needs io_uring") && err.contains("ulimit -n"),
+        "{err}"
+    );
+    assert_eq!(out, "");
+}
+
+#[test]
+fn it_ends_with_a_chart_and_a_verdict() {
+    let report = report_path("verdict.html");
+    let output = Command::new(PROGRAM)
+        .args(["demo", "--quick", "--only", "2", "--report"])
+        .arg(&report)
+        .output()
+        .unwrap();
+    let (out, err) = (output.stdout, output.stderr);
+    let (out, err) = (String::from_utf8_lossy(&out), String::from_utf8_lossy(&err));
+    assert!(output.status.success(), "{err}");
+    assert!(err.contains("(2/6) "), "{err}");
+    let page = std::fs::read_to_string(&report).unwrap();
+    // There is none where the machine is so busy that a run had no reply.
+    let (chart, replies) = (
+        "Median latency at 130 % load",
+        page.contains("class=\"headline\""),
+    );
+    assert_eq!(page.contains(chart), replies);
+    assert_eq!(out.contains(chart), replies, "{out}");
+}
+
+#[test]
 fn the_experiments_on_preemption_end_and_report_by_class() {
     let report = report_path("preemption.html");
     let output = Command::new(PROGRAM)

@@ -35,7 +35,6 @@ pub(crate) fn plan(quick: bool) -> Duration {
 
 /// Runs the experiment.
 pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
-    bench.progress.stage("(3/5) a million coroutines");
     let mut reports = Vec::new();
     for &count in counts(bench.quick) {
         reports.push(spawn(bench, Model::Coroutine, count)?);
@@ -69,7 +68,7 @@ fn section(reports: &[SpawnReport], threads: &Result<SpawnReport, String>) -> Se
     }
     let mut findings = Vec::new();
     if let Some(most) = reports.last() {
-        findings.push(Finding::neutral(format!(
+        findings.push(Finding::new(format!(
             "{} coroutines that wait take {} of memory, {} each; all are spawned in {} and woken, run and joined in {}.",
             crate::table::grouped(most.count as f64),
             bytes(most.memory),
@@ -78,17 +77,14 @@ fn section(reports: &[SpawnReport], threads: &Result<SpawnReport, String>) -> Se
             micros(most.run * 1e6),
         )));
         match threads {
-            Ok(threads) => findings.push(Finding::judged(
-                threads.bytes_each() > most.bytes_each(),
-                format!(
-                    "A thread that waits takes {} of resident memory besides what the kernel holds for it ({} a coroutine), and {} to spawn ({} a coroutine).",
-                    bytes(threads.bytes_each()),
-                    factor(threads.bytes_each(), most.bytes_each()),
-                    micros(threads.spawn * 1e6 / threads.count as f64),
-                    factor(threads.spawn / threads.count as f64, most.spawn / most.count as f64),
-                ),
-            )),
-            Err(message) => findings.push(Finding::neutral(format!("Threads for comparison: {message}."))),
+            Ok(threads) => findings.push(Finding::new(format!(
+                "A thread that waits takes {} of resident memory besides what the kernel holds for it ({} a coroutine), and {} to spawn ({} a coroutine).",
+                bytes(threads.bytes_each()),
+                factor(threads.bytes_each(), most.bytes_each()),
+                micros(threads.spawn * 1e6 / threads.count as f64),
+                factor(threads.spawn / threads.count as f64, most.spawn / most.count as f64),
+            ))),
+            Err(message) => findings.push(Finding::failed(format!("Threads for comparison: {message}."))),
         }
     }
     let each = |name: &str, colour: usize, seconds: fn(&SpawnReport) -> f64| Series {
@@ -142,7 +138,6 @@ fn section(reports: &[SpawnReport], threads: &Result<SpawnReport, String>) -> Se
         "upshift spawn-test --model thread --count {THREADS}"
     ));
     Section {
-        timelines: Vec::new(),
         title: "3. A million coroutines".into(),
         intro: "Each count is a process of its own: spawn all, let all wait, read the growth of resident memory, then \
                 wake all, run them to their end and join them. On one vCPU."
@@ -151,6 +146,7 @@ fn section(reports: &[SpawnReport], threads: &Result<SpawnReport, String>) -> Se
         plots,
         tables: vec![table],
         commands,
+        ..Section::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! `upshift demo`: six experiments in a minute and a half, tables on the way, one HTML file at the end.
+//! `upshift demo`: six experiments in a minute and a half, tables on the way, a verdict and one HTML file at the end.
 //!
 //! | module | concern |
 //! |---|---|
@@ -39,6 +39,47 @@ use bench::{Bench, Placement};
 use children::{Children, Interrupted, Stop};
 use progress::Progress;
 
+/// An experiment: its name for the progress bar, how long it is planned to take, how it is run.
+struct Experiment {
+    name: &'static str,
+    plan: fn(&Placement, bool) -> Duration,
+    run: fn(&mut Bench) -> Result<Section>,
+}
+
+/// In the order of their numbers, which begin with 1.
+const EXPERIMENTS: [Experiment; 6] = [
+    Experiment {
+        name: "coroutines vs threads",
+        plan: |_, quick| coroutines_vs_threads::plan(quick),
+        run: coroutines_vs_threads::run,
+    },
+    Experiment {
+        name: "8 levels at overload",
+        plan: |placement, quick| levels::plan(quick, placement.all.len()),
+        run: levels::run,
+    },
+    Experiment {
+        name: "a million coroutines",
+        plan: |_, quick| million::plan(quick),
+        run: million::run,
+    },
+    Experiment {
+        name: "long requests among short ones",
+        plan: |_, quick| long_requests::plan(quick),
+        run: long_requests::run,
+    },
+    Experiment {
+        name: "pings against an endless coroutine",
+        plan: |_, quick| endless::plan(quick),
+        run: endless::run,
+    },
+    Experiment {
+        name: "an urgent server beside a batch process",
+        plan: |_, quick| processes::plan(quick),
+        run: processes::run,
+    },
+];
+
 /// How long the machine is watched before the start.
 const IDLE_CHECK: Duration = Duration::from_millis(250);
 /// Share of the CPUs from which on others disturb the measurements.
@@ -46,6 +87,7 @@ const BUSY: f64 = 0.1;
 
 /// Runs the demo. Ctrl-C is a result, not an error: 128 + the signal.
 pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
+    require_ring()?;
     let stop = Stop::install()?;
     let draft = Draft::create(&args.report)?;
     let began = Instant::now();
@@ -66,7 +108,7 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
                 eprintln!("interrupted: all children are stopped, the report was not written");
                 Ok(ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)))
             }
-            None => Err(error.context("the demo stopped and wrote no report")),
+            None => Err(error.context("no report was written")),
         },
     }
 }
@@ -74,20 +116,13 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
 fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
     let machine = Machine::read();
     let placement = Placement::choose();
-    let wanted = |n: u8| args.only.is_empty() || args.only.contains(&n);
-    let plans = [
-        coroutines_vs_threads::plan(args.quick),
-        levels::plan(args.quick, placement.all.len()),
-        million::plan(args.quick),
-        long_requests::plan(args.quick),
-        endless::plan(args.quick),
-        processes::plan(args.quick),
-    ];
-    let planned: Duration = plans
+    let wanted: Vec<(u8, &Experiment)> = (1..)
+        .zip(&EXPERIMENTS)
+        .filter(|(n, _)| args.only.is_empty() || args.only.contains(n))
+        .collect();
+    let planned: Duration = wanted
         .iter()
-        .zip(1..)
-        .filter(|(_, n)| wanted(*n))
-        .map(|(plan, _)| *plan)
+        .map(|(_, experiment)| (experiment.plan)(&placement, args.quick))
         .sum();
     let mut out = io::stdout();
     writeln!(
@@ -101,10 +136,10 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
     let busy = machine::busy_share(IDLE_CHECK);
     if busy > BUSY {
         let warning = format!(
-            "other programs used {:.0} % of the CPUs before the start: expect noise",
+            "other programs used {:.0} % of the CPUs before the start",
             busy * 100.0
         );
-        writeln!(out, "note: {warning}")?;
+        writeln!(out, "note: {warning}: expect noise")?;
         placement_line = format!("{placement_line}; {warning}");
     }
     let mut bench = Bench {
@@ -115,23 +150,24 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
         progress: Progress::new(planned),
     };
     let mut sections: Vec<Section> = Vec::new();
-    let experiments: [fn(&mut Bench) -> Result<Section>; 6] = [
-        coroutines_vs_threads::run,
-        levels::run,
-        million::run,
-        long_requests::run,
-        endless::run,
-        processes::run,
-    ];
-    for (experiment, n) in experiments.into_iter().zip(1..) {
-        if !wanted(n) {
-            continue;
-        }
-        let result = experiment(&mut bench);
+    for (n, experiment) in wanted {
+        let number = usize::from(n);
+        bench
+            .progress
+            .stage(number, EXPERIMENTS.len(), experiment.name);
+        let result = (experiment.run)(&mut bench);
         bench.progress.clear();
         let section = result?;
         section.print(&mut out)?;
         sections.push(section);
+    }
+    if let Some(headline) = sections.iter_mut().find_map(|s| s.headline.as_mut()) {
+        if busy > BUSY {
+            headline
+                .verdict
+                .push_str(" Other programs kept the CPUs busy: run it again on a quiet machine.");
+        }
+        headline.print(&mut out)?;
     }
     Ok(page(&Page {
         machine: &machine,
@@ -140,6 +176,15 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
         seconds: began.elapsed().as_secs_f64(),
         sections: &sections,
     }))
+}
+
+/// Everything here runs on io_uring: without one, what to do about it is said before anything is measured.
+fn require_ring() -> Result<()> {
+    upshift::Runtime::builder()
+        .vcpus(1)
+        .build()
+        .map(drop)
+        .context("the demo needs io_uring (`upshift doctor` says what else works here)")
 }
 
 fn command_line(args: &DemoArgs) -> String {

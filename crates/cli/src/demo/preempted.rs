@@ -17,7 +17,7 @@ pub(crate) fn report(
 ) -> Result<Result<LoadReport, Finding>> {
     Ok(keep_going(measure())?
         .and_then(without_errors)
-        .map_err(|why| Finding::judged(false, format!("The run with preemption failed: {why}."))))
+        .map_err(|why| Finding::failed(format!("The run with preemption failed: {why}."))))
 }
 
 /// The latencies of a run as a curve, dashed for the one that the others are held against (colour 2).

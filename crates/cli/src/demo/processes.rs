@@ -31,7 +31,7 @@ pub(crate) fn plan(quick: bool) -> Duration {
     (planned(WARMUP, time(quick)) + MARGIN) * 4
 }
 
-/// Who is beside the server.
+/// What runs beside the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nobody,
@@ -65,13 +65,10 @@ impl Run {
 
 /// Runs the experiment.
 pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
-    bench
-        .progress
-        .stage("(6/6) an urgent server beside a batch process");
     let mut runs = Vec::new();
     let mut findings = Vec::new();
     for (name, beside, colour) in [
-        ("nobody else", Beside::Nobody, 2),
+        ("nothing else", Beside::Nobody, 2),
         ("batch", Beside::Batch, 1),
         ("batch, nice 19", Beside::NiceBatch, 3),
         ("batch, daemon", Beside::BatchOnTheBoard, 0),
@@ -83,18 +80,16 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
                 batch,
                 colour,
             }),
-            Err(why) => findings.push(Finding::judged(
-                false,
-                format!("The run \"{name}\" failed: {why}."),
-            )),
+            Err(why) => findings.push(Finding::failed(format!(
+                "The run \"{name}\" failed: {why}."
+            ))),
         }
     }
-    findings.splice(0..0, judge(&runs));
+    findings.splice(0..0, compare(&runs));
     let curves = runs
         .iter()
         .filter_map(|run| Some(preempted::curve(run.name, run.server()?, run.colour)));
     Ok(Section {
-        timelines: Vec::new(),
         title: "6. An urgent server beside a batch process".into(),
         intro: "Two processes. A server on one CPU gets 1,000 requests per second of 100 µs, at level 2. A batch process \
                 computes on every CPU at level 40 and never waits. In the last run both have joined `upshift daemon`, \
@@ -108,6 +103,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
         )],
         tables: vec![table(&runs)],
         commands: commands(bench),
+        ..Section::default()
     })
 }
 
@@ -148,14 +144,14 @@ fn load_flags(quick: bool) -> String {
     format!("{LOAD} --duration {}ms{elevate}", time(quick).as_millis())
 }
 
-fn judge(runs: &[Run]) -> Vec<Finding> {
+fn compare(runs: &[Run]) -> Vec<Finding> {
     let named = |name| {
         let run: Option<&Run> = runs.iter().find(|run| run.name == name);
         run.and_then(|run| Some((run, run.server()?)))
             .filter(|(_, server)| server.requests > 0)
     };
     let mut findings = Vec::new();
-    let (Some((_, alone)), Some((run, with))) = (named("nobody else"), named("batch, daemon"))
+    let (Some((_, alone)), Some((run, with))) = (named("nothing else"), named("batch, daemon"))
     else {
         return findings;
     };
@@ -164,25 +160,19 @@ fn judge(runs: &[Run]) -> Vec<Finding> {
             format!(", {} with \"{name}\"", micros(server.p99))
         })
     };
-    findings.push(Finding::judged(
-        with.p99 <= 2.0 * alone.p99,
-        format!(
-            "With the daemon the server's p99 beside the batch is {}; alone it is {} ({}; at most 2.00× is the aim){}{}.",
-            micros(with.p99),
-            micros(alone.p99),
-            factor(with.p99, alone.p99),
-            without("batch"),
-            without("batch, nice 19"),
-        ),
-    ));
+    findings.push(Finding::new(format!(
+        "With the daemon the server's p99 beside the batch is {}; alone it is {} ({}){}{}.",
+        micros(with.p99),
+        micros(alone.p99),
+        factor(with.p99, alone.p99),
+        without("batch"),
+        without("batch, nice 19"),
+    )));
     if let Some(share) = run.batch_share() {
-        findings.push(Finding::judged(
-            share >= 0.9,
-            format!(
-                "The batch got {:.0} % of the CPU time that server and client left (at least 90 % is the aim).",
-                100.0 * share
-            ),
-        ));
+        findings.push(Finding::new(format!(
+            "With the daemon the batch got {:.0} % of the CPU time that server and client left.",
+            100.0 * share
+        )));
     }
     findings
 }
@@ -194,11 +184,11 @@ fn table(runs: &[Run]) -> Table {
             "<beside the server",
             "served/s",
             "p50",
-            "p90",
+            "?p90",
             "p99",
-            "p99.9",
+            "?p99.9",
             "max",
-            "batch, CPUs' worth of work",
+            "batch, CPUs",
         ],
     );
     for run in runs {
@@ -266,12 +256,11 @@ mod tests {
     }
 
     #[test]
-    fn both_aims_are_judged() {
-        let marks = |runs: &[Run]| -> String { judge(runs).iter().map(Finding::mark).collect() };
-        let alone = run("nobody else", 50.0, 0.0);
-        assert_eq!(marks(&[alone, run("batch, daemon", 90.0, 3.5)]), "++");
-        let alone = run("nobody else", 50.0, 0.0);
-        assert_eq!(marks(&[alone, run("batch, daemon", 900.0, 1.0)]), "--");
-        assert_eq!(marks(&[run("nobody else", 50.0, 0.0)]), "");
+    fn server_and_batch_are_compared_with_what_they_get_alone() {
+        let alone = run("nothing else", 50.0, 0.0);
+        let found = compare(&[alone, run("batch, daemon", 900.0, 1.8)]);
+        assert!(found[0].text.contains("900 µs") && found[0].text.contains("18×"));
+        assert!(found[1].text.contains(" 50 %"), "{}", found[1].text);
+        assert!(compare(&[run("nothing else", 50.0, 0.0)]).is_empty());
     }
 }

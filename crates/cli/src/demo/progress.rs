@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 const BAR: usize = 24;
 const REDRAW: Duration = Duration::from_millis(100);
 
+/// Columns of the terminal that standard error is, where it does not say.
+const WIDTH: usize = 80;
+
 /// The bar. `planned` is the sum of what [`Progress::step`] will be given.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -39,10 +42,10 @@ impl Progress {
     }
 
     /// Names the experiment that the next steps belong to.
-    pub(crate) fn stage(&mut self, name: &str) {
-        self.stage = name.to_owned();
+    pub(crate) fn stage(&mut self, number: usize, of: usize, name: &str) {
+        self.stage = format!("({number}/{of}) {name}");
         if !self.terminal {
-            eprintln!("{name} …");
+            eprintln!("{} …", self.stage);
         }
     }
 
@@ -67,6 +70,7 @@ impl Progress {
             done,
             self.planned,
             &format!("{}: {}", self.stage, self.label),
+            columns(),
         );
         // A bar that cannot be drawn is no reason to stop measuring.
         let _ =
@@ -82,7 +86,15 @@ impl Progress {
     }
 }
 
-fn bar_line(done: Duration, planned: Duration, label: &str) -> String {
+fn columns() -> usize {
+    match rustix::termios::tcgetwinsize(std::io::stderr()) {
+        Ok(size) if size.ws_col > 0 => size.ws_col.into(),
+        _ => WIDTH,
+    }
+}
+
+/// A line that a terminal of so many columns does not wrap.
+fn bar_line(done: Duration, planned: Duration, label: &str, columns: usize) -> String {
     let share = if planned.is_zero() {
         0.0
     } else {
@@ -96,7 +108,7 @@ fn bar_line(done: Duration, planned: Duration, label: &str) -> String {
         "·".repeat(BAR - filled),
         share * 100.0
     );
-    line.chars().take(99).collect()
+    line.chars().take(columns.saturating_sub(1)).collect()
 }
 
 #[cfg(test)]
@@ -107,13 +119,13 @@ mod tests {
     fn the_bar_never_exceeds_its_width() {
         let second = Duration::from_secs(1);
         for (done, planned) in [(0, 0), (0, 10), (5, 10), (10, 10), (99, 10)] {
-            let line = bar_line(second * done, second * planned, &"x".repeat(200));
+            let line = bar_line(second * done, second * planned, &"x".repeat(200), 80);
             assert_eq!(
                 line.chars().take_while(|&c| c != ']').count(),
                 BAR + 1,
                 "{line}"
             );
-            assert!(line.chars().count() <= 99);
+            assert!(line.chars().count() <= 79);
         }
     }
 }

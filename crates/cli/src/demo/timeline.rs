@@ -27,7 +27,7 @@ pub(crate) fn picture(
     load: &str,
 ) -> Result<Result<String, Finding>> {
     Ok(keep_going(take(bench, preempt, quantum, load))?
-        .map_err(|why| Finding::neutral(format!("There is no timeline: {why}."))))
+        .map_err(|why| Finding::failed(format!("There is no timeline: {why}."))))
 }
 
 fn take(bench: &mut Bench, preempt: &str, quantum: &str, load: &str) -> Result<String> {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use upshift_trace::escape;
 
-use super::{Finding, Section, Verdict};
+use super::{Finding, Section};
 use crate::machine::Machine;
 use crate::table::{Align, Table};
 
@@ -32,8 +32,8 @@ const LIMITS: [&str; 4] = [
      interrupt from one. What is compared is the cost of the server's concurrency, not of a network.",
     "The client takes CPU time too. With two or more CPUs it has its own; an experiment that gives the server \
      all CPUs makes both share, and its figures are lower bounds.",
-    "Each measurement is short (the demo lasts little more than a minute) and made once: differences of a few per cent are \
-     noise. The benchmarks of the project repeat in interleaved rounds and print the spread.",
+    "Each measurement is short and made once: differences of a few per cent are noise. The benchmarks of the project \
+     (cargo xtask bench) repeat in interleaved rounds and print the spread.",
     "On a virtual machine an idle CPU halts and its first wake-up costs up to some 35 µs; that shows in the \
      latency at few connections, for coroutines and threads alike. In the experiments on preemption the server's \
      CPU is kept awake by a thread that runs only when nothing else wants it.",
@@ -52,9 +52,10 @@ pub(crate) fn page(page: &Page<'_>) -> String {
     let _ = write!(
         out,
         "<header><h1>Upshift demo report</h1>\n<p>Coroutines with 64 priority levels, measured against threads \
-         with the matrix web server of the SharedScheduler papers: a request carries n × n numbers, the reply is \
-         their square; receive, compute and send are three coroutines (or three threads) per connection. Experiments 4 \
-         and 5 use a server that burns as much CPU time as a request asks for.</p>\n"
+         with the matrix web server of the papers on SharedScheduler, a research scheduler for coroutines across kernel and \
+         processes: a request carries n × n numbers, the reply is their square; receive, compute and send are three \
+         coroutines (or three threads) per connection. Experiments 4 to 6 use a server that burns as much CPU time as a \
+         request asks for.</p>\n"
     );
     let facts = [
         ("Machine", page.machine.line()),
@@ -67,12 +68,16 @@ pub(crate) fn page(page: &Page<'_>) -> String {
     for (name, value) in facts {
         let _ = write!(out, "<dt>{name}</dt><dd>{}</dd>", escape(&value));
     }
-    out.push_str("</dl>\n</header>\n<section>\n<h2>In short</h2>\n");
+    out.push_str("</dl>\n</header>\n");
+    if let Some(headline) = page.sections.iter().find_map(|s| s.headline.as_ref()) {
+        headline.html(&mut out);
+    }
+    out.push_str("<section>\n<h2>In short</h2>\n");
     for section in page.sections {
         let _ = write!(out, "<h3>{}</h3>", escape(&section.title));
         findings(&mut out, &section.findings);
     }
-    out.push_str("<p class=\"key\"><b class=\"w\">+</b> better &#160; <b class=\"b\">−</b> worse &#160; <b>·</b> no comparison</p>\n</section>\n");
+    out.push_str("</section>\n");
     for section in page.sections {
         write_section(&mut out, section);
     }
@@ -92,8 +97,8 @@ fn write_section(out: &mut String, section: &Section) {
         escape(&section.intro)
     );
     if !section.plots.is_empty() {
-        // Rows of three plots, one row per matrix size; few plots are drawn larger.
-        let class = if section.plots.len() > 4 {
+        // Rows of three plots, one row per matrix size; others are drawn larger, two to a row.
+        let class = if section.plots.len().is_multiple_of(3) {
             "plots"
         } else {
             "plots few"
@@ -121,14 +126,11 @@ fn write_section(out: &mut String, section: &Section) {
 fn findings(out: &mut String, findings: &[Finding]) {
     out.push_str("<ul class=\"findings\">\n");
     for finding in findings {
-        let (class, mark) = match finding.verdict {
-            Verdict::Better => ("w", "+"),
-            Verdict::Worse => ("b", "−"),
-            Verdict::Neutral => ("n", "·"),
-        };
+        let class = if finding.failed { "b" } else { "n" };
         let _ = writeln!(
             out,
-            "<li class=\"{class}\"><b>{mark}</b>{}</li>",
+            "<li class=\"{class}\"><b>{}</b>{}</li>",
+            finding.mark(),
             escape(&finding.text)
         );
     }
@@ -210,8 +212,8 @@ pub(crate) mod tests {
             title: "One".into(),
             intro: "What & why".into(),
             findings: vec![
-                Finding::judged(false, "threads win at 1"),
-                Finding::neutral("n"),
+                Finding::new("threads win at 1"),
+                Finding::failed("no reply"),
             ],
             plots: vec![Plot {
                 title: "t".into(),
@@ -230,6 +232,7 @@ pub(crate) mod tests {
             }],
             tables: vec![table],
             commands: vec!["upshift load matrix --connect 127.0.0.1:1 && echo '<ok>'".into()],
+            headline: None,
         }
     }
 

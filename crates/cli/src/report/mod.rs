@@ -1,64 +1,48 @@
 //! The report: what the demo measured, as data, and its two forms (terminal tables, HTML file).
 //!
 //! The experiments fill [`Section`]s; [`html`] writes them as one file, [`plot`] draws the
-//! figures as SVG. No part of the result refers to anything outside the file.
+//! figures as SVG, [`headline`] says the one thing to remember. No part of the result refers to anything outside the file.
 
+pub(crate) mod headline;
 pub(crate) mod html;
 pub(crate) mod plot;
 pub(crate) mod scale;
 
 use std::io::{self, Write};
 
-use crate::table::{MAX_WIDTH, Table};
+use crate::table::{self, Table};
+use headline::Headline;
 use plot::Plot;
 
-/// How a comparison came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Upshift, or the claim that is tested, did better.
-    Better,
-    /// Worse: shown as plainly as the rest.
-    Worse,
-    /// A statement without a winner.
-    Neutral,
-}
-
-/// One sentence of the summary.
+/// One sentence of the summary. It gives both sides of a comparison and judges none: aims belong to the benchmarks, which
+/// repeat their measurements.
 #[derive(Debug, Clone)]
 pub(crate) struct Finding {
-    pub(crate) verdict: Verdict,
+    /// Something could not be measured, or an answer was wrong.
+    pub(crate) failed: bool,
     pub(crate) text: String,
 }
 
 impl Finding {
-    /// A finding that is better when `good` holds and worse otherwise.
-    pub(crate) fn judged(good: bool, text: impl Into<String>) -> Finding {
-        let verdict = if good {
-            Verdict::Better
-        } else {
-            Verdict::Worse
-        };
+    /// What was measured.
+    pub(crate) fn new(text: impl Into<String>) -> Finding {
         Finding {
-            verdict,
+            failed: false,
             text: text.into(),
         }
     }
 
-    /// A finding without a winner.
-    pub(crate) fn neutral(text: impl Into<String>) -> Finding {
+    /// Something that went wrong.
+    pub(crate) fn failed(text: impl Into<String>) -> Finding {
         Finding {
-            verdict: Verdict::Neutral,
+            failed: true,
             text: text.into(),
         }
     }
 
     /// The mark in front of the sentence.
     pub(crate) fn mark(&self) -> char {
-        match self.verdict {
-            Verdict::Better => '+',
-            Verdict::Worse => '-',
-            Verdict::Neutral => '·',
-        }
+        if self.failed { '!' } else { '·' }
     }
 }
 
@@ -69,6 +53,8 @@ pub(crate) struct Section {
     /// What was done, in a few sentences.
     pub(crate) intro: String,
     pub(crate) findings: Vec<Finding>,
+    /// What the whole report is to be remembered for, if this experiment says that.
+    pub(crate) headline: Option<Headline>,
     pub(crate) plots: Vec<Plot>,
     /// `<svg>` elements that take the whole width.
     pub(crate) timelines: Vec<String>,
@@ -87,10 +73,11 @@ impl Section {
             "═".repeat(self.title.chars().count())
         )?;
         for table in &self.tables {
-            writeln!(out, "\n{table}")?;
+            write!(out, "\n{table}")?;
         }
+        writeln!(out)?;
         for finding in &self.findings {
-            for (i, line) in wrap(&finding.text, MAX_WIDTH - 3).iter().enumerate() {
+            for (i, line) in wrap(&finding.text, table::width() - 3).iter().enumerate() {
                 let mark = if i == 0 { finding.mark() } else { ' ' };
                 writeln!(out, " {mark} {line}")?;
             }
@@ -100,7 +87,7 @@ impl Section {
 }
 
 /// Breaks text at spaces into lines of at most `width` characters.
-fn wrap(text: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let Some(line) = lines.last_mut() else { break };
@@ -124,14 +111,15 @@ mod tests {
     fn findings_wrap_within_the_width_of_a_table() {
         let section = Section {
             title: "T".into(),
-            findings: vec![Finding::neutral("word ".repeat(60).trim_end())],
+            findings: vec![Finding::new("word ".repeat(60).trim_end())],
             ..Section::default()
         };
         let mut out = Vec::new();
         section.print(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(
-            text.lines().all(|line| line.chars().count() <= MAX_WIDTH),
+            text.lines()
+                .all(|line| line.chars().count() <= table::MAX_WIDTH),
             "{text}"
         );
         assert_eq!(text.matches("word").count(), 60);

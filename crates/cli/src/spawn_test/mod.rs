@@ -73,9 +73,9 @@ pub(crate) fn table(title: impl Into<String>) -> Table {
         &[
             "<model",
             "count",
-            "memory",
+            "?memory",
             "memory each",
-            "spawn all",
+            "?spawn all",
             "spawn each",
             "run and join each",
         ],
