@@ -26,12 +26,18 @@ pub struct SpawnRequest {
     pub level: u64,
     /// The most urgent level it may ever have; not above the caller's own.
     pub ceiling: u64,
+    /// How often the share of the caller is halved for it; 0: it is in the same share, and
+    /// may outlive the caller.
+    pub halvings: u64,
 }
 
 impl SpawnRequest {
+    /// How many words it has.
+    pub const WORDS: usize = size_of::<SpawnRequest>() / 8;
+
     /// The request as its words.
     #[must_use]
-    pub fn from_words(words: [u64; 8]) -> SpawnRequest {
+    pub fn from_words(words: [u64; SpawnRequest::WORDS]) -> SpawnRequest {
         let range = |at: usize| UserRange {
             start: words[at],
             len: words[at + 1],
@@ -42,11 +48,12 @@ impl SpawnRequest {
             files: range(4),
             level: words[6],
             ceiling: words[7],
+            halvings: words[8],
         }
     }
 }
 
-const _: () = assert!(size_of::<SpawnRequest>() == 64);
+const _: () = assert!(size_of::<SpawnRequest>() == 72);
 
 /// The first thing a program looks at, in a page of its own that it cannot write.
 #[derive(Clone, Copy, Debug)]

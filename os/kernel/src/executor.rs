@@ -95,6 +95,11 @@ pub(crate) fn yield_now() -> impl Future<Output = ()> {
     })
 }
 
+/// The level of the coroutine of the kernel that runs here.
+pub(crate) fn level() -> Level {
+    domain().current_level().unwrap_or(LEAST_URGENT_WORK)
+}
+
 /// The calling hart takes its executor, and what it needs to serve it. Nothing is
 /// allocated for it afterwards.
 ///

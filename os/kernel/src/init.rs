@@ -11,7 +11,7 @@ use upshift_core::{Level, Priority};
 
 use crate::arch::finisher;
 use crate::memory::heap;
-use crate::process::{self, File, Spawn};
+use crate::process::{self, File, Spawn, share};
 use crate::sleep::sleep_until;
 use crate::trace::{self, Purpose};
 use crate::{chaos, clock, executor, println};
@@ -79,6 +79,8 @@ async fn run(program: &str, argument: &str) -> Result<isize, Error> {
         level: LEVEL,
         ceiling: Level::MOST_URGENT,
         parent: 0,
+        share: share::machine(),
+        halvings: 0,
     })?;
     chaos::begin();
     Ok(process::ended(&init).await)

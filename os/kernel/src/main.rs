@@ -18,7 +18,7 @@
 //!
 //! ```text
 //!  table of processes ─► fields of a process (ring ─► threads)
-//!    ─► waited-for things (pipes, lives, console, futex, a socket ─► network ─► its bell)
+//!    ─► waited-for things (pipes, lives, shares, console, futex, a socket ─► network ─► its bell)
 //!    ─► ready threads ─► timers of a hart, loaded spaces, page tables
 //!      ─► the scheduler's own ─► heap ─► frames
 //! ```
@@ -127,6 +127,7 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     devices::init(&machine);
     console::enable_input(&machine);
     net::init(&machine, argument(&machine, "address"));
+    process::init().expect("memory to boot");
     begin(&machine);
     executor::run(&executor)
 }

@@ -9,10 +9,15 @@ use os_abi::Error;
 
 use crate::arch::lock::IrqLock;
 use crate::memory;
+use crate::process::Share;
+use crate::process::share::{Resource, Taken};
 use crate::waiters::{Awaited, Waiters, until};
 
 /// Bytes a pipe holds.
 pub(crate) const CAPACITY: usize = 512;
+
+/// KiB that it takes.
+const KIB: usize = 1;
 
 struct Ring {
     bytes: [u8; CAPACITY],
@@ -22,6 +27,8 @@ struct Ring {
     readers: usize,
     writers: usize,
     waiters: Waiters,
+    /// Of the share of whoever made it.
+    _taken: Taken,
 }
 
 impl Awaited for Ring {
@@ -65,10 +72,11 @@ pub(crate) struct End {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
-pub(crate) fn new() -> Result<(End, End), Error> {
+pub(crate) fn new(share: &Arc<Share>) -> Result<(End, End), Error> {
     if memory::is_short() {
         return Err(Error::OutOfMemory);
     }
+    let taken = share.take(Resource::Memory, KIB)?;
     let ring = Arc::new(IrqLock::new(Ring {
         bytes: [0; CAPACITY],
         put: 0,
@@ -76,6 +84,7 @@ pub(crate) fn new() -> Result<(End, End), Error> {
         readers: 1,
         writers: 1,
         waiters: Waiters::new(),
+        _taken: taken,
     }));
     let reader = End {
         ring: ring.clone(),

@@ -71,6 +71,8 @@ pub(crate) enum Purpose {
     Switching,
     /// It supervises the first program.
     Supervisor,
+    /// It ends what is left of processes whose share is over.
+    Reaper,
     /// It carries out a system call of this number for this process.
     Call { process: usize, number: usize },
 }
@@ -151,6 +153,7 @@ pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
         let (process, detail) = match purpose {
             Purpose::Switching => (0, 0),
             Purpose::Supervisor => (0, 1),
+            Purpose::Reaper => (0, 2),
             Purpose::Call { process, number } => (process, number),
         };
         let whom = (process, detail);

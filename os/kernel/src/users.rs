@@ -14,19 +14,22 @@
 //! lock of the queue, so a raise cannot be overwritten by an older lowering.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU64};
 
+use os_abi::Error;
 use upshift_core::{CoroutineId, LEVELS, Level};
 
 use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
-use crate::process::{Process, Thread};
+use crate::process::share::{Resource, Taken};
+use crate::process::{Process, Share, Thread};
 use crate::trace::{self, Entered};
 use crate::{MAX_HARTS, chaos, executor, global, hart};
 
 /// The most threads, of all processes.
-const MAX_THREADS: usize = 512;
+pub(crate) const MAX_THREADS: usize = 512;
 /// No place.
 const NONE: u16 = u16::MAX;
 /// No thread runs: less urgent than any level.
@@ -109,37 +112,47 @@ pub(crate) fn running_level(index: usize) -> Option<Level> {
 }
 
 /// A thread's place, for as long as there is the thread.
-pub(crate) struct Place(u16);
+pub(crate) struct Place {
+    index: u16,
+    _taken: Taken,
+}
 
 impl Place {
-    /// A place for a new thread; `None`: there are [`MAX_THREADS`].
-    pub(crate) fn reserve() -> Option<Place> {
+    /// A place for a new thread.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`]: there are [`MAX_THREADS`], or as many as the share may have.
+    pub(crate) fn reserve(share: &Arc<Share>) -> Result<Place, Error> {
+        let taken = share.take(Resource::Threads, 1)?;
         let mut users = USERS.lock();
-        let place = match users.free {
+        let index = match users.free {
             NONE if usize::from(users.fresh) < MAX_THREADS => {
                 users.fresh += 1;
                 users.fresh - 1
             }
-            NONE => return None,
+            NONE => return Err(Error::TooMany),
             free => {
                 users.free = users.places[usize::from(free)].next;
                 free
             }
         };
-        Some(Place(place))
+        Ok(Place {
+            index,
+            _taken: taken,
+        })
     }
 
     /// Its index.
     pub(crate) fn index(&self) -> u16 {
-        self.0
+        self.index
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut users = USERS.lock();
-        users.places[usize::from(self.0)].next = users.free;
-        users.free = self.0;
+        users.places[usize::from(self.index)].next = users.free;
+        users.free = self.index;
     }
 }
 

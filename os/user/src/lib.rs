@@ -100,7 +100,8 @@ fn range(bytes: &[u8]) -> UserRange {
 }
 
 /// Starts a program with an argument, descriptors of ours as its 0, 1, …, and a
-/// level that is also its ceiling; returns its process number.
+/// level that is also its ceiling; returns its process number. It gets a share of its own,
+/// half of ours: see [`Bounds`].
 ///
 /// # Errors
 /// No such program, no memory, too many processes, a level above our ceiling.
@@ -120,6 +121,37 @@ pub fn spawn_below(
     level: u8,
     ceiling: u8,
 ) -> Result<usize, Error> {
+    let bounds = Bounds {
+        level,
+        ceiling,
+        halvings: 1,
+    };
+    spawn_within(program, argument, files, bounds)
+}
+
+/// What a process is not to exceed.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The level it starts with.
+    pub level: u8,
+    /// The most urgent level it may have.
+    pub ceiling: u8,
+    /// How often our share of the machine (processes, threads, memory, sockets) is halved for
+    /// it and all that comes of it; what is left of that when it ends is killed. 0: it is in
+    /// our own share, and may outlive us.
+    pub halvings: u8,
+}
+
+/// The same, with all bounds.
+///
+/// # Errors
+/// As [`spawn`].
+pub fn spawn_within(
+    program: &str,
+    argument: &[u8],
+    files: &[usize],
+    bounds: Bounds,
+) -> Result<usize, Error> {
     let mut list = Vec::with_capacity(8 * files.len());
     for file in files {
         list.extend_from_slice(&(*file as u64).to_le_bytes());
@@ -128,8 +160,9 @@ pub fn spawn_below(
         program: range(program.as_bytes()),
         argument: range(argument),
         files: range(&list),
-        level: u64::from(level),
-        ceiling: u64::from(ceiling),
+        level: u64::from(bounds.level),
+        ceiling: u64::from(bounds.ceiling),
+        halvings: u64::from(bounds.halvings),
     };
     let number = sys::spawn(&raw const request as usize)?;
     Ok(number as usize)

@@ -111,7 +111,7 @@ fn memory_end() -> Range<usize> {
 }
 
 /// Frames that are not used for what programs ask of the kernel: 4 MiB.
-const KERNEL_RESERVE: usize = 1024;
+pub(crate) const KERNEL_RESERVE: usize = 1024;
 
 /// Is memory so short that the kernel needs it for itself? Whatever a program asks for
 /// that takes kernel memory is refused then.

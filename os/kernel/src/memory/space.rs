@@ -19,8 +19,15 @@ use super::{KERNEL_TABLE, OutOfMemory, PAGE};
 use crate::MAX_HARTS;
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
+use crate::process::Share;
+use crate::process::share::{PAGE_KIB, Resource, Taken};
 use crate::{chaos, trace};
 
+/// Frames of user memory that a process may have: 16 MiB.
+const MAX_FRAMES: usize = 4096;
+/// Frames that a space needs for itself: shared pages, tables, what the kernel notes of the
+/// process.
+const OVERHEAD: usize = 16;
 /// Frames that user memory leaves to the kernel: 8 MiB.
 const RESERVE: usize = 2048;
 
@@ -38,14 +45,18 @@ pub(crate) struct AddressSpace {
     completions: [Once<SharedPage>; RING_PAGES],
     /// The same for each of its threads.
     threads: SharedPage,
+    /// Of the share of its process; given back last.
+    taken: Taken,
 }
 
 impl AddressSpace {
-    /// A space with the kernel and nothing else, for at most so many frames.
+    /// A space with the kernel and nothing else, for a process of this share.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(crate) fn new(allowance: usize) -> Result<AddressSpace, OutOfMemory> {
+    pub(crate) fn new(share: &Arc<Share>) -> Result<AddressSpace, OutOfMemory> {
+        let taken = share.take(Resource::Memory, OVERHEAD * PAGE_KIB);
+        let taken = taken.map_err(|_| OutOfMemory)?;
         let mut table = PageTable::with_kernel(KERNEL_TABLE.get())?;
         let shared = SharedPage::new()?;
         table.map_shared(layout::SHARED, shared.address(), Mapping::USER_DATA)?;
@@ -66,11 +77,12 @@ impl AddressSpace {
         Ok(AddressSpace {
             satp: table.satp(),
             table: IrqLock::new(table),
-            allowance: AtomicUsize::new(allowance),
+            allowance: AtomicUsize::new(MAX_FRAMES),
             shared,
             threads,
             trace,
             completions: [const { Once::new() }; RING_PAGES],
+            taken,
         })
     }
 
@@ -83,6 +95,7 @@ impl AddressSpace {
         if self.completions[page].try_get().is_some() {
             return Ok(());
         }
+        self.taken.more(PAGE_KIB).map_err(|_| OutOfMemory)?;
         let frame = SharedPage::new()?;
         let address = layout::COMPLETIONS + page * PAGE;
         let mut table = self.table.lock();
@@ -194,6 +207,7 @@ impl AddressSpace {
         self.allowance
             .fetch_update(Relaxed, Relaxed, taken)
             .map_err(|_| OutOfMemory)?;
+        self.taken.more(PAGE_KIB).map_err(|_| OutOfMemory)?;
         Frame::with(bytes)
     }
 
@@ -214,7 +228,7 @@ impl AddressSpace {
     /// Maps a page that has no frame yet to a new one with these first bytes.
     ///
     /// # Errors
-    /// [`OutOfMemory`]: memory is short, or the space has used its allowance.
+    /// [`OutOfMemory`]: memory is short, or the space has used its allowance, or its share.
     pub(crate) fn map_page(
         &self,
         page: usize,

@@ -32,7 +32,7 @@ impl Stack {
         }
         let client = self
             .table
-            .add(dhcpv4::Socket::new(), Kind::Dhcp, Owner::Program)
+            .add(dhcpv4::Socket::new(), Kind::Dhcp, Owner::Program, None)
             .expect("memory to boot");
         debug_assert!(usize::from(client) < SOCKETS);
         let key = Key {

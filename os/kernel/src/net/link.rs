@@ -33,14 +33,23 @@ pub(super) struct Link {
 /// A frame that has come in.
 pub(super) enum Frame {
     Card(Received),
-    Back(Vec<u8>),
+    /// From ourselves, of this level.
+    Back(Vec<u8>, Level),
 }
 
 impl Frame {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Frame::Card(frame) => frame.bytes(),
-            Frame::Back(frame) => frame,
+            Frame::Back(frame, _) => frame,
+        }
+    }
+
+    /// How urgent it is, if it is known.
+    pub(super) fn level(&self) -> Option<Level> {
+        match self {
+            Frame::Card(_) => None,
+            Frame::Back(_, level) => Some(*level),
         }
     }
 }
@@ -88,7 +97,7 @@ impl Link {
             return None;
         }
         match self.back.pop_front() {
-            Some((frame, _)) => Some(Frame::Back(frame)),
+            Some((frame, level)) => Some(Frame::Back(frame, level)),
             None => Some(Frame::Card(self.card.as_mut()?.receive()?)),
         }
     }

@@ -51,7 +51,7 @@ pub(crate) use socket::Socket;
 use table::{Key, Kind, Owner, Table, key_of};
 
 /// Sockets of all programs, those that wait for a connection included.
-const SOCKETS: usize = 1024;
+pub(crate) const SOCKETS: usize = 1024;
 /// Frames a poll.
 const BUDGET: usize = 16;
 /// A connection that nobody has any more is reset when its peer says nothing for so long: a
@@ -230,13 +230,18 @@ impl Stack {
         };
         let bytes = frame.bytes();
         let recipient = self.recipient(bytes);
+        // The answer is as urgent as the frame, if that is known: its sender waits for it.
+        let urgent = frame.level().unwrap_or(executor::LEAST_URGENT_WORK);
         let (set, level) = match recipient {
             Some(index) => {
+                if frame.level().is_some() {
+                    self.table.call(index, urgent);
+                }
                 let slot = self.table.slot(index);
                 let level = slot.level();
                 (&mut slot.set, level)
             }
-            None => (&mut self.nobody, executor::LEAST_URGENT_WORK),
+            None => (&mut self.nobody, urgent),
         };
         let mut port = self.link.port(Some(bytes), level);
         self.interface.poll_ingress_single(now(), &mut port, set);
@@ -423,6 +428,11 @@ impl Stack {
             self.silent.retain(|silent| *silent != index);
         }
         self.table.remove(index);
+        // Without anything that waits for the clock the receiver keeps no timer: a hart gives
+        // the memory of its timers back when it has none.
+        if self.alarm.is_some() && self.table.deadlines.first().is_none() {
+            let _ = executor::domain().wake(self.receiver);
+        }
     }
 }
 
@@ -453,7 +463,7 @@ impl Future for Receiver {
         stack.settle_receiver();
         // An alarm that is early is left as it is.
         let next = stack.table.deadlines.first().map(|(deadline, _)| deadline);
-        let is_early = |alarm| alarm > now() && next.is_none_or(|next| alarm <= next);
+        let is_early = |alarm| alarm > now() && next.is_some_and(|next| alarm <= next);
         if stack.alarm.is_some_and(is_early) {
             return Poll::Pending;
         }

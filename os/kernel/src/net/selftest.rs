@@ -13,8 +13,9 @@ use smoltcp::wire::{
 use upshift_core::Level;
 
 use super::table::{Key, Kind};
-use super::{LINGER, NET, Socket, socket};
+use super::{LINGER, NET, Socket};
 use crate::memory::heap;
+use crate::process::share::machine;
 use crate::selftest::{Outcome, is_icount};
 use crate::sleep::sleep_until;
 use crate::{clock, ensure, executor};
@@ -178,10 +179,10 @@ async fn comes_back(before: (usize, usize)) -> Outcome {
 /// A listener, and both ends of a connection to it.
 async fn connected(port: u16) -> Result<(Socket, Socket, Socket), alloc::string::String> {
     let text = |error: os_abi::Error| format!("{error}");
-    let listener = Socket::stream();
+    let listener = Socket::stream(&machine());
     listener.bind(port).map_err(text)?;
     listener.listen(4).map_err(text)?;
-    let client = Socket::stream();
+    let client = Socket::stream(&machine());
     client.connect(SELF, port).await.map_err(text)?;
     let server = listener.accept().await.map_err(text)?;
     Ok((listener, client, server))
@@ -222,7 +223,9 @@ pub(crate) async fn what_is_more_urgent_is_sent_first() -> Outcome {
         let mut stack = NET.get().lock();
         let mut sockets = Vec::new();
         for level in levels {
-            let index = stack.add_datagrams(0).map_err(|error| format!("{error}"))?;
+            let index = stack
+                .add_datagrams(&machine(), 0)
+                .map_err(|error| format!("{error}"))?;
             for _ in 0..2 {
                 let to = smoltcp::wire::IpEndpoint::new(address(SELF), PORT + 1);
                 stack
@@ -258,7 +261,7 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
     if !is_icount() {
         return Ok(());
     }
-    let own = Socket::datagrams();
+    let own = Socket::datagrams(&machine());
     own.bind(PORT).map_err(|error| format!("{error}"))?;
     let frame = datagram((SELF + 1, 9), PORT, b"x");
     let ticks = || {
@@ -279,7 +282,7 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
     let alone = ticks();
     let mut idle = Vec::new();
     for _ in 0..900 {
-        let socket = Socket::datagrams();
+        let socket = Socket::datagrams(&machine());
         socket.bind(0).map_err(|error| format!("{error}"))?;
         idle.push(socket);
     }
@@ -302,7 +305,7 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
     const ROUNDS: usize = 6_000;
     let before = in_use().await;
     let (listener, client, server) = connected(PORT).await?;
-    let datagrams = Socket::datagrams();
+    let datagrams = Socket::datagrams(&machine());
     datagrams.bind(PORT).map_err(|error| format!("{error}"))?;
     let mut numbers = Numbers(0x5eed);
     let from = (SELF + 5, 1234);
@@ -361,14 +364,14 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
 /// A thousand connections are begun and never confirmed, and one is.
 pub(crate) async fn flood_of_beginnings_keeps_nobody_out() -> Outcome {
     let before = in_use().await;
-    let listener = Socket::stream();
+    let listener = Socket::stream(&machine());
     listener.bind(PORT).map_err(|error| format!("{error}"))?;
     listener.listen(4).map_err(|error| format!("{error}"))?;
     for n in 0..1_000u16 {
         let from = (SELF + 100 + u32::from(n), 5000 + n);
         inject(&segment(from, PORT, TcpControl::Syn, false, b"")).await;
         if n % 250 == 249 {
-            let client = Socket::stream();
+            let client = Socket::stream(&machine());
             let connected = client.connect(SELF, PORT).await;
             ensure!(connected == Ok(()), "after {n}: {connected:?}");
             let accepted = listener.accept().await;
@@ -401,23 +404,23 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
             1 => ensure!(client.write(4096, true, fill).is_some(), "no room"),
             // FIN-WAIT, CLOSE-WAIT, and both.
             2 => client
-                .shutdown(socket::level())
+                .shutdown(executor::level())
                 .map_err(|error| format!("{error}"))?,
             3 => server
-                .shutdown(socket::level())
+                .shutdown(executor::level())
                 .map_err(|error| format!("{error}"))?,
             4 => {
                 ensure!(client.write(4096, true, fill).is_some(), "no room");
                 client
-                    .shutdown(socket::level())
+                    .shutdown(executor::level())
                     .map_err(|error| format!("{error}"))?;
                 server
-                    .shutdown(socket::level())
+                    .shutdown(executor::level())
                     .map_err(|error| format!("{error}"))?;
             }
             // Not accepted yet.
             _ => {
-                let late = Socket::stream();
+                let late = Socket::stream(&machine());
                 ensure!(late.connect(SELF, PORT).await.is_ok(), "no connection");
                 drop(late);
             }

@@ -31,11 +31,16 @@ use super::lists::Index;
 use super::table::{Key, Kind, Owner, UDP};
 use super::{ASK, GONE, LINGER, NET, Stack};
 use crate::arch::lock::{IrqGuard, IrqLock};
+use crate::executor::level;
+use crate::process::Share;
+use crate::process::share::{Resource, Taken};
 use crate::waiters::Waiters;
 use crate::{executor, memory};
 
 /// Bytes each way.
 const BUFFER: usize = 4096;
+/// KiB of a socket: its buffers, its slot in the table.
+const KIB: usize = 12;
 /// Datagrams each way.
 const DATAGRAMS: usize = 16;
 /// The most connections to be of a listener.
@@ -66,20 +71,22 @@ impl Wake for Bell {
 pub(crate) struct Socket {
     state: IrqLock<State>,
     bell: Arc<Bell>,
+    /// What it takes counts there.
+    share: Arc<Share>,
 }
 
 fn stack() -> IrqGuard<'static, Stack> {
     NET.get().lock()
 }
 
-/// The level of the call that is carried out: of the kernel's coroutine that runs.
-pub(super) fn level() -> Level {
-    let level = executor::domain().current_level();
-    level.unwrap_or(executor::LEAST_URGENT_WORK)
-}
-
 fn ephemeral() -> u16 {
     EPHEMERAL + PORT.fetch_add(1, Relaxed) % (u16::MAX - EPHEMERAL)
+}
+
+/// A socket of a share, and the memory for it.
+fn take(share: &Arc<Share>) -> Result<[Taken; 2], Error> {
+    let socket = share.take(Resource::Sockets, 1)?;
+    Ok([socket, share.take(Resource::Memory, KIB)?])
 }
 
 fn buffer() -> Result<Vec<u8>, Error> {
@@ -92,20 +99,21 @@ fn buffer() -> Result<Vec<u8>, Error> {
 
 impl Stack {
     /// A socket with buffers of its own.
-    fn add_stream(&mut self, owner: Owner) -> Result<Index, Error> {
+    fn add_stream(&mut self, share: &Arc<Share>, owner: Owner) -> Result<Index, Error> {
         if memory::is_short() {
             return Err(Error::OutOfMemory);
         }
+        let taken = take(share)?;
         let buffer = || buffer().map(tcp::SocketBuffer::new);
         let mut socket = tcp::Socket::new(buffer()?, buffer()?);
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
-        self.table.add(socket, Kind::Stream, owner)
+        self.table.add(socket, Kind::Stream, owner, taken)
     }
 
     /// One more place of a listener's backlog.
-    fn add_listening(&mut self, port: u16) -> Result<Index, Error> {
-        let index = self.add_stream(Owner::Listener(port))?;
+    fn add_listening(&mut self, share: &Arc<Share>, port: u16) -> Result<Index, Error> {
+        let index = self.add_stream(share, Owner::Listener(port))?;
         // It listens from now on, as whatever of a listener is closed.
         self.changed(index);
         Ok(index)
@@ -120,7 +128,7 @@ impl Stack {
         self.changed(index);
     }
 
-    pub(super) fn add_datagrams(&mut self, port: u16) -> Result<Index, Error> {
+    pub(super) fn add_datagrams(&mut self, share: &Arc<Share>, port: u16) -> Result<Index, Error> {
         if memory::is_short() {
             return Err(Error::OutOfMemory);
         }
@@ -138,12 +146,15 @@ impl Stack {
             port if self.table.find(key(port)).is_some() => return Err(Error::InUse),
             port => port,
         };
+        let taken = take(share)?;
         let places = || vec![udp::PacketMetadata::EMPTY; DATAGRAMS];
         let buffer = || Ok(udp::PacketBuffer::new(places(), buffer()?));
         let mut socket = udp::Socket::new(buffer()?, buffer()?);
         // The port is not 0, and the socket is fresh.
         let _ = socket.bind(port);
-        let index = self.table.add(socket, Kind::Datagrams, Owner::Program)?;
+        let index = self
+            .table
+            .add(socket, Kind::Datagrams, Owner::Program, taken)?;
         self.table.set_key(index, Some(key(port)));
         Ok(index)
     }
@@ -175,21 +186,22 @@ impl Stack {
 
 impl Socket {
     /// A socket for TCP.
-    pub(crate) fn stream() -> Socket {
+    pub(crate) fn stream(share: &Arc<Share>) -> Socket {
         let kind = Kind::Stream;
-        Socket::of(State::Fresh { port: 0, kind })
+        Socket::of(share, State::Fresh { port: 0, kind })
     }
 
     /// A socket for UDP.
-    pub(crate) fn datagrams() -> Socket {
+    pub(crate) fn datagrams(share: &Arc<Share>) -> Socket {
         let kind = Kind::Datagrams;
-        Socket::of(State::Fresh { port: 0, kind })
+        Socket::of(share, State::Fresh { port: 0, kind })
     }
 
-    fn of(state: State) -> Socket {
+    fn of(share: &Arc<Share>, state: State) -> Socket {
         Socket {
             state: IrqLock::new(state),
             bell: Arc::new(Bell(IrqLock::new(Waiters::new()))),
+            share: share.clone(),
         }
     }
 
@@ -205,7 +217,9 @@ impl Socket {
                 port,
                 kind: Kind::Stream,
             } => *port = wanted,
-            State::Fresh { .. } => *state = State::Datagrams(stack().add_datagrams(wanted)?),
+            State::Fresh { .. } => {
+                *state = State::Datagrams(stack().add_datagrams(&self.share, wanted)?)
+            }
             _ => return Err(Error::BadFile),
         }
         Ok(())
@@ -236,7 +250,7 @@ impl Socket {
             return Err(Error::InUse);
         }
         for _ in 0..count {
-            match stack.add_listening(port) {
+            match stack.add_listening(&self.share, port) {
                 Ok(index) => backlog.push(index),
                 Err(error) => {
                     for index in backlog {
@@ -264,13 +278,13 @@ impl Socket {
             let is_there = |index: &Index| !waits(stack.tcp(*index).state());
             let at = backlog.iter().position(is_there)?;
             // Without memory for another, the connection waits until there is.
-            let next = match stack.add_listening(*port) {
+            let next = match stack.add_listening(&self.share, *port) {
                 Ok(next) => next,
                 Err(error) => return Some(Err(error)),
             };
             let index = core::mem::replace(&mut backlog[at], next);
             stack.is_taken(index);
-            Some(Ok(Socket::of(State::Stream(index))))
+            Some(Ok(Socket::of(&self.share, State::Stream(index))))
         };
         let accepted = self.until(look).await;
         // Others that wait are to hear of the new one in the backlog, too.
@@ -299,7 +313,7 @@ impl Socket {
                 port if stack.is_connected(port, address, to) => return Err(Error::InUse),
                 port => port,
             };
-            let index = stack.add_stream(Owner::Program)?;
+            let index = stack.add_stream(&self.share, Owner::Program)?;
             let Stack {
                 interface, table, ..
             } = &mut *stack;
@@ -442,7 +456,7 @@ impl Socket {
             ..
         } = *state
         {
-            match stack.add_datagrams(0) {
+            match stack.add_datagrams(&self.share, 0) {
                 Ok(index) => *state = State::Datagrams(index),
                 Err(error) => return Some(Err(error)),
             }

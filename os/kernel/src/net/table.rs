@@ -21,6 +21,7 @@ use super::SOCKETS;
 use super::deadlines::Deadlines;
 use super::lists::{Index, Lists};
 use crate::executor;
+use crate::process::share::Taken;
 
 /// Lists by key.
 const BUCKETS: usize = 1024;
@@ -123,6 +124,8 @@ pub(super) struct Slot {
     calls: u64,
     /// The most urgent of those before.
     level: Level,
+    /// Of a share; the kernel's own are of none.
+    _taken: Option<[Taken; 2]>,
 }
 
 impl Slot {
@@ -176,6 +179,7 @@ impl Table {
         socket: T,
         kind: Kind,
         owner: Owner,
+        taken: impl Into<Option<[Taken; 2]>>,
     ) -> Result<Index, Error> {
         if self.free.is_empty() {
             return Err(Error::TooMany);
@@ -195,6 +199,7 @@ impl Table {
             is_silent: false,
             calls: 0,
             level: executor::LEAST_URGENT_WORK,
+            _taken: taken.into(),
         }));
         Ok(index)
     }

@@ -42,7 +42,7 @@ impl Process {
         if memory::is_short() {
             return Err(Error::OutOfMemory);
         }
-        self.calls.lock().add(token)
+        self.calls.lock().add(self.share(), token)
     }
 
     /// Notes the coroutine of a call, so that it ends with the process.

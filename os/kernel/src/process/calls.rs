@@ -4,14 +4,21 @@
 //! given back at its end; it comes with the token of an asynchronous call, by which a
 //! number that was given to another call since is told apart. All O(1).
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use os_abi::Error;
 use upshift_core::CoroutineId;
 
+use super::Share;
+use super::share::{Resource, Taken};
+
 /// Calls a process may have in flight: as many as there is room for completions, and
 /// one for each of its threads.
 const MAX_CALLS: usize = os_abi::shared::RING_ENTRIES + os_abi::thread::MAX_THREADS;
+
+/// KiB that a call takes at most: its coroutine, its slot, its timer.
+const KIB: usize = 1;
 
 const NONE: usize = usize::MAX;
 
@@ -29,6 +36,8 @@ struct Slot {
 pub(super) struct Calls {
     slots: Vec<Slot>,
     free: usize,
+    /// What they take of a share: for each slot, once it was needed.
+    taken: Option<Taken>,
 }
 
 impl Calls {
@@ -36,6 +45,7 @@ impl Calls {
         Calls {
             slots: Vec::new(),
             free: NONE,
+            taken: None,
         }
     }
 
@@ -43,7 +53,7 @@ impl Calls {
     ///
     /// # Errors
     /// [`Error::TooMany`], [`Error::OutOfMemory`].
-    pub(super) fn add(&mut self, token: Option<u64>) -> Result<usize, Error> {
+    pub(super) fn add(&mut self, share: &Arc<Share>, token: Option<u64>) -> Result<usize, Error> {
         let slot = Slot {
             coroutine: None,
             token,
@@ -57,6 +67,10 @@ impl Calls {
         }
         if self.slots.len() >= MAX_CALLS {
             return Err(Error::TooMany);
+        }
+        match &self.taken {
+            Some(taken) => taken.more(KIB)?,
+            None => self.taken = Some(share.take(Resource::Memory, KIB)?),
         }
         self.slots.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
         self.slots.push(slot);

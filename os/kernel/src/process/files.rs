@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 
 use os_abi::Error;
 
+use super::Share;
+use super::share::{Resource, Taken};
 use crate::console;
 use crate::net::Socket;
 use crate::pipe::End;
@@ -87,11 +89,20 @@ impl File {
     }
 }
 
+/// KiB that a table of so many places takes at most.
+const fn kib(places: usize) -> usize {
+    (2 * places * size_of::<Option<File>>()).div_ceil(1 << 10)
+}
+
 /// The table of a process: as long as its highest descriptor.
 pub(crate) struct Files {
     places: Vec<Option<File>>,
     /// Below this all are taken.
     lowest: usize,
+    /// What the table takes of a share.
+    taken: Option<Taken>,
+    /// The most places it has had.
+    most: usize,
 }
 
 impl Files {
@@ -100,6 +111,8 @@ impl Files {
         Files {
             places: Vec::new(),
             lowest: 0,
+            taken: None,
+            most: 0,
         }
     }
 
@@ -107,7 +120,8 @@ impl Files {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub(crate) fn copy(&self) -> Result<Files, Error> {
+    pub(crate) fn copy(&self, share: &Arc<Share>) -> Result<Files, Error> {
+        let taken = share.take(Resource::Memory, kib(self.places.len()))?;
         let mut places = Vec::new();
         let reserved = places.try_reserve_exact(self.places.len());
         reserved.map_err(|_| Error::OutOfMemory)?;
@@ -115,6 +129,8 @@ impl Files {
         Ok(Files {
             places,
             lowest: self.lowest,
+            taken: Some(taken),
+            most: self.places.len(),
         })
     }
 
@@ -132,7 +148,11 @@ impl Files {
     ///
     /// # Errors
     /// [`Error::TooMany`], [`Error::OutOfMemory`]; the files are dropped.
-    pub(crate) fn add<const N: usize>(&mut self, files: [File; N]) -> Result<[usize; N], Error> {
+    pub(crate) fn add<const N: usize>(
+        &mut self,
+        share: &Arc<Share>,
+        files: [File; N],
+    ) -> Result<[usize; N], Error> {
         let mut descriptors = [0; N];
         let mut from = self.lowest.min(self.places.len());
         for descriptor in &mut descriptors {
@@ -143,6 +163,7 @@ impl Files {
                 return Err(Error::TooMany);
             }
             if found.is_none() {
+                self.pay(share)?;
                 self.places.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
                 self.places.push(None);
             }
@@ -153,6 +174,18 @@ impl Files {
         }
         self.lowest = from;
         Ok(descriptors)
+    }
+
+    /// Takes what one more place needs. What is given back is only what all of them need.
+    fn pay(&mut self, share: &Arc<Share>) -> Result<(), Error> {
+        let more = kib(self.places.len() + 1) - kib(self.places.len());
+        match &self.taken {
+            _ if self.places.len() < self.most => {}
+            Some(taken) => taken.more(more)?,
+            None => self.taken = Some(share.take(Resource::Memory, more)?),
+        }
+        self.most = self.most.max(self.places.len() + 1);
+        Ok(())
     }
 
     /// Frees a descriptor. The file is to be dropped after the lock is released.

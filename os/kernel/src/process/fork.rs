@@ -23,7 +23,7 @@ use os_abi::{Error, ProcessInfo, layout};
 
 use super::files::Files;
 use super::table::{self, Reserved};
-use super::{Identity, MAX_FRAMES, Process, Thread, load};
+use super::{Identity, Process, Share, Thread, load};
 use crate::arch::trap::{Interrupted, UserContext};
 use crate::memory::pagetable::Mapping;
 use crate::memory::space::AddressSpace;
@@ -139,17 +139,17 @@ pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Erro
     if memory::is_short() {
         return Err(Error::OutOfMemory);
     }
-    let reserved = Reserved::new()?;
+    let reserved = Reserved::new(parent.share())?;
     let number = reserved.number();
     let from = parent.space()?;
     let (space, files, heap_end) = {
         let hold = Hold::new(parent.clone());
         hold.stand_still(&from).await?;
-        let space = Arc::new(copy(&from, number).await?);
-        let files = parent.files.lock().copy()?;
+        let space = Arc::new(copy(&from, number, parent.share()).await?);
+        let files = parent.files.lock().copy(parent.share())?;
         (space, files, parent.heap_end.load(SeqCst))
     };
-    let identity = Identity::new(number, parent.number());
+    let identity = Identity::new(number, parent.number(), parent.share().clone(), false);
     let child = Process::new(identity, parent.ceiling, space.clone(), files, heap_end);
     let (_, mut thread) = child.add_thread(Some(seed.number), seed.context, seed.level)?;
     // The calling thread, which has waited all the time, goes on as who it was.
@@ -160,9 +160,13 @@ pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Erro
     Ok(number as isize)
 }
 
-async fn copy(from: &AddressSpace, number: usize) -> Result<AddressSpace, Error> {
+async fn copy(
+    from: &AddressSpace,
+    number: usize,
+    share: &Arc<Share>,
+) -> Result<AddressSpace, Error> {
     let out = |_| Error::OutOfMemory;
-    let space = AddressSpace::new(MAX_FRAMES).map_err(out)?;
+    let space = AddressSpace::new(share).map_err(out)?;
     let mut info = [0; size_of::<ProcessInfo>()];
     from.read(UserSlice::new(layout::INFO, info.len())?, &mut info)?;
     let own = core::mem::offset_of!(ProcessInfo, process);
@@ -194,7 +198,7 @@ pub(crate) fn exec(thread: &Thread, program: &str, argument: &[u8]) -> Result<Bo
     let old = &thread.process;
     let program = archive::find(program).ok_or(Error::NoProgram)?;
     let name = old.number() as u64;
-    let (space, context) = load::load(program, name, thread.own, argument, MAX_FRAMES)?;
+    let (space, context) = load::load(program, name, thread.own, argument, old.share())?;
     let identity = old.identity.clone();
     let new = Process::new(identity, old.ceiling, space, Files::new(), layout::HEAP);
     let (_, first) = new.add_thread(None, context, thread.own)?;

@@ -5,7 +5,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicUsize;
 
-use super::Process;
+use super::{Process, Share};
 use crate::arch::lock::IrqLock;
 use crate::waiters::{Awaited, Waiters};
 
@@ -16,6 +16,8 @@ pub(crate) struct Life {
     /// Calls whose coroutines exist. It is waited for until they are gone, and
     /// with them the files they use.
     calls: usize,
+    /// It counts among the living of its share.
+    counts: bool,
     pub(super) waiters: Waiters,
 }
 
@@ -45,14 +47,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        let mut life = self.0.identity.life.lock();
-        life.calls -= 1;
-        if life.over().is_none() {
-            return;
-        }
-        let waiters = life.waiters.take();
-        drop(life);
-        waiters.wake();
+        self.0.identity.change(|life| life.calls -= 1);
     }
 }
 
@@ -63,18 +58,57 @@ pub(crate) struct Identity {
     /// Who may wait for it; 0: nobody.
     pub(super) parent: AtomicUsize,
     pub(super) life: IrqLock<Life>,
+    /// What it may take, with whatever else is in that share.
+    pub(super) share: Arc<Share>,
+    /// The share is over when it ends.
+    pub(super) begins_share: bool,
 }
 
 impl Identity {
-    pub(super) fn new(number: usize, parent: usize) -> Arc<Identity> {
+    pub(super) fn new(
+        number: usize,
+        parent: usize,
+        share: Arc<Share>,
+        begins_share: bool,
+    ) -> Arc<Identity> {
         Arc::new(Identity {
             number,
             parent: AtomicUsize::new(parent),
+            share,
+            begins_share,
             life: IrqLock::new(Life {
                 status: None,
                 calls: 0,
+                counts: false,
                 waiters: Waiters::new(),
             }),
         })
+    }
+
+    /// The process has ended with a status; once.
+    pub(super) fn ended(&self, status: isize) {
+        self.change(|life| life.status = Some(status));
+    }
+
+    /// It is there from now on.
+    pub(super) fn counts(&self) {
+        self.life.lock().counts = true;
+        self.share.one_more();
+    }
+
+    /// Changes something that others may wait for.
+    fn change(&self, change: impl FnOnce(&mut Life)) {
+        let mut life = self.life.lock();
+        change(&mut life);
+        if life.status.is_none() {
+            return;
+        }
+        let counted = life.over().is_some() && core::mem::take(&mut life.counts);
+        let waiters = life.waiters.take();
+        drop(life);
+        waiters.wake();
+        if counted {
+            self.share.one_less();
+        }
     }
 }

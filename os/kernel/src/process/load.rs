@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use os_abi::{Error, ProcessInfo, layout};
 use upshift_core::Level;
 
+use super::Share;
 use crate::arch::trap::UserContext;
 use crate::elf::{Elf, Segment};
 use crate::memory::PAGE;
@@ -22,11 +23,11 @@ pub(super) fn load(
     process: u64,
     level: Level,
     argument: &[u8],
-    allowance: usize,
+    share: &Arc<Share>,
 ) -> Result<(Arc<AddressSpace>, UserContext), Error> {
     let out = |_| Error::OutOfMemory;
     let elf = Elf::new(program)?;
-    let space = AddressSpace::new(allowance).map_err(out)?;
+    let space = AddressSpace::new(share).map_err(out)?;
     for segment in elf.segments() {
         map_segment(&space, segment?)?;
     }

@@ -21,7 +21,8 @@
 //! elsewhere is dropped when its hart looks at it next, and it is sent an IPI.
 //!
 //! What others know of a process, its [`Identity`], outlives the program: `exec`
-//! ends the process without a status and gives the identity to another.
+//! ends the process without a status and gives the identity to another. What it and its
+//! descendants may take is its [`Share`].
 
 mod calling;
 mod calls;
@@ -30,7 +31,9 @@ mod fork;
 mod identity;
 mod lending;
 mod load;
+mod reap;
 mod ring;
+pub(crate) mod share;
 mod table;
 mod thread;
 mod threads;
@@ -39,6 +42,7 @@ pub(crate) use files::{File, MAX_PASSED};
 pub(crate) use fork::{Seed, exec, fork};
 pub(crate) use identity::Flight;
 pub(crate) use lending::lock;
+pub(crate) use share::Share;
 pub(crate) use table::{Spawn, ended, kill, living, spawn, wait};
 pub(crate) use thread::Thread;
 
@@ -50,7 +54,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 
 use os_abi::thread::{LINE_WORDS, MAX_THREADS, NUMBER};
 use os_abi::{Error, layout};
-use upshift_core::Level;
+use upshift_core::{Level, SpawnError};
 
 use crate::arch::lock::IrqLock;
 use crate::arch::trap::UserContext;
@@ -66,12 +70,19 @@ use lending::Waits;
 use ring::Ring;
 use threads::Threads;
 
-/// Frames a process may have: 16 MiB.
-const MAX_FRAMES: usize = 4096;
 /// What counts of the status of a process.
 const STATUS: isize = 0xff;
 /// Bytes of a thread's line.
 const LINE_BYTES: usize = 8 * LINE_WORDS;
+
+/// What there is for programs is what is left of memory now.
+///
+/// # Errors
+/// [`SpawnError`].
+pub(crate) fn init() -> Result<(), SpawnError> {
+    share::init();
+    reap::init()
+}
 
 /// One process, from one program to its end.
 pub(crate) struct Process {
@@ -128,6 +139,11 @@ impl Process {
         })
     }
 
+    /// What it takes counts there.
+    pub(crate) fn share(&self) -> &Arc<Share> {
+        &self.identity.share
+    }
+
     /// Its number.
     pub(crate) fn number(&self) -> usize {
         self.identity.number
@@ -144,7 +160,7 @@ impl Process {
         mut context: UserContext,
         level: Level,
     ) -> Result<(usize, Box<Thread>), Error> {
-        let place = Place::reserve().ok_or(Error::TooMany)?;
+        let place = Place::reserve(self.share())?;
         let (line, number) = {
             let mut threads = self.threads.lock();
             let (line, number) = threads.add(number)?;
@@ -205,7 +221,7 @@ impl Process {
     /// [`Error::TooMany`].
     pub(crate) fn add_files<const N: usize>(&self, files: [File; N]) -> Result<[usize; N], Error> {
         let mut table = self.files.lock();
-        let added = table.add(files);
+        let added = table.add(self.share(), files);
         // An end that comes later finds them; one that came before does not.
         drop(table);
         if self.is_ended() {
@@ -300,13 +316,11 @@ impl Process {
         }
         self.clear(level);
         table::release_children(self.number());
-        let waiters = {
-            let mut life = self.identity.life.lock();
-            // Nor is what `wait` answers.
-            life.status = Some(status & STATUS);
-            life.waiters.take()
-        };
-        waiters.wake();
+        if self.identity.begins_share {
+            self.share().end(level);
+        }
+        // Nor is what `wait` answers.
+        self.identity.ended(status & STATUS);
         if self.identity.parent.load(SeqCst) == 0 {
             table::forget(self.number());
         }

@@ -9,14 +9,15 @@ use os_abi::{Error, layout};
 use upshift_core::Level;
 
 use super::files::{File, Files};
-use super::{Identity, MAX_FRAMES, Process, load};
+use super::share::{Resource, Taken};
+use super::{Identity, Process, Share, load};
 use crate::arch::lock::IrqLock;
 use crate::arch::trap::UserContext;
 use crate::waiters::until;
-use crate::{archive, users};
+use crate::{archive, executor, users};
 
 /// The most processes at one time.
-const MAX_PROCESSES: usize = 256;
+pub(super) const MAX_PROCESSES: usize = 256;
 
 enum Tenant {
     None,
@@ -29,6 +30,8 @@ struct Place {
     tenant: Tenant,
     /// The last number of this place.
     number: usize,
+    /// What it is of a share.
+    taken: Option<Taken>,
 }
 
 static TABLE: IrqLock<[Place; MAX_PROCESSES]> = IrqLock::new(
@@ -36,6 +39,7 @@ static TABLE: IrqLock<[Place; MAX_PROCESSES]> = IrqLock::new(
         Place {
             tenant: Tenant::None,
             number: 0,
+            taken: None,
         }
     }; MAX_PROCESSES],
 );
@@ -69,18 +73,22 @@ pub(crate) struct Spawn<'a> {
     pub(crate) ceiling: Level,
     /// Who may wait for it; 0: nobody.
     pub(crate) parent: usize,
+    /// Whose share it gets a part of, and how often that is halved; 0: it is in the same.
+    pub(crate) share: Arc<Share>,
+    pub(crate) halvings: u32,
 }
 
 /// Starts a program; returns the process.
 ///
 /// # Errors
-/// [`Error::NoProgram`], [`Error::BadProgram`], [`Error::TooMany`] processes,
-/// [`Error::OutOfMemory`].
+/// [`Error::NoProgram`], [`Error::BadProgram`], [`Error::TooMany`] processes or threads, in
+/// all or of the share, [`Error::OutOfMemory`].
 pub(crate) fn spawn(spawn: Spawn<'_>) -> Result<Arc<Process>, Error> {
     let program = archive::find(spawn.program).ok_or(Error::NoProgram)?;
-    let reserved = Reserved::new()?;
+    let share = spawn.share.part(spawn.halvings);
+    let reserved = Reserved::new(&share)?;
     let level = spawn.level.max(spawn.ceiling);
-    let (process, context) = make(reserved.number(), program, spawn)?;
+    let (process, context) = make(reserved.number(), program, share, spawn)?;
     let (_, thread) = process.add_thread(None, context, level)?;
     reserved.become_process(process.clone());
     users::push_back(thread);
@@ -96,13 +104,15 @@ impl Reserved {
     ///
     /// # Errors
     /// [`Error::TooMany`].
-    pub(super) fn new() -> Result<Reserved, Error> {
+    pub(super) fn new(share: &Arc<Share>) -> Result<Reserved, Error> {
+        let taken = share.take(Resource::Processes, 1)?;
         let mut table = TABLE.lock();
         let free = |(_, place): &(usize, &mut Place)| matches!(place.tenant, Tenant::None);
         let found = table.iter_mut().enumerate().find(free);
         let (index, place) = found.ok_or(Error::TooMany)?;
         place.number = place.number.max(index) + MAX_PROCESSES;
         place.tenant = Tenant::Reserved;
+        place.taken = Some(taken);
         Ok(Reserved(place.number))
     }
 
@@ -116,10 +126,15 @@ impl Reserved {
         let number = self.0;
         core::mem::forget(self);
         let parent = process.identity.parent.load(SeqCst);
+        process.identity.counts();
         TABLE.lock()[number % MAX_PROCESSES].tenant = Tenant::Process(process.clone());
         // A parent that ends later finds it.
         if parent != 0 && find(parent).is_none_or(|parent| parent.is_ended()) {
             process.identity.parent.store(0, SeqCst);
+        }
+        // Nor does it stay if its share is over: see `reap`.
+        if process.share().is_over() {
+            process.end(KILLED, executor::level());
         }
     }
 }
@@ -153,7 +168,10 @@ pub(super) fn forget(number: usize) {
     if place.number != number {
         return;
     }
-    let gone = core::mem::replace(&mut place.tenant, Tenant::None);
+    let gone = (
+        core::mem::replace(&mut place.tenant, Tenant::None),
+        place.taken.take(),
+    );
     // After the lock: with it memory is freed.
     drop(table);
     drop(gone);
@@ -182,18 +200,34 @@ pub(super) fn release_children(number: usize) {
 /// [`Error::NoProcess`]: not a child of `parent`.
 pub(crate) async fn wait(parent: usize, number: usize) -> Result<isize, Error> {
     let child = child(parent, number)?;
-    let status = over(&child.identity).await;
+    let status = ended(&child).await;
     forget(number);
     Ok(status)
 }
 
-/// Waits until a process has ended and nothing is left of it.
+/// Waits until a process has ended and nothing is left of it, nor of what is in its share.
 pub(crate) async fn ended(process: &Process) -> isize {
-    over(&process.identity).await
+    let identity = &process.identity;
+    let status = over(identity).await;
+    if identity.begins_share {
+        identity.share.nobody().await;
+    }
+    status
 }
 
 async fn over(identity: &Identity) -> isize {
     until(&identity.life, |life| life.over()).await
+}
+
+/// Some process that has not ended, in a share that is over.
+pub(super) fn left_over() -> Option<Arc<Process>> {
+    let table = TABLE.lock();
+    table.iter().find_map(|place| match &place.tenant {
+        Tenant::Process(process) if !process.is_ended() && process.share().is_over() => {
+            Some(process.clone())
+        }
+        _ => None,
+    })
 }
 
 /// Ends a child, for somebody of this level.
@@ -226,15 +260,17 @@ fn child(parent: usize, number: usize) -> Result<Arc<Process>, Error> {
 fn make(
     number: usize,
     program: &[u8],
+    share: Arc<Share>,
     spawn: Spawn<'_>,
 ) -> Result<(Arc<Process>, UserContext), Error> {
     let (name, level) = (number as u64, spawn.level.max(spawn.ceiling));
-    let (space, context) = load::load(program, name, level, spawn.argument, MAX_FRAMES)?;
+    let (space, context) = load::load(program, name, level, spawn.argument, &share)?;
     let mut files = Files::new();
     for file in spawn.files {
-        files.add([file])?;
+        files.add(&share, [file])?;
     }
-    let identity = Identity::new(number, spawn.parent);
+    let begins_share = spawn.halvings != 0 || spawn.parent == 0;
+    let identity = Identity::new(number, spawn.parent, share, begins_share);
     let process = Process::new(identity, spawn.ceiling, space, files, layout::HEAP);
     Ok((process, context))
 }

@@ -216,6 +216,8 @@ pub(super) async fn raise_reaches_a_thread_on_its_way_to_the_queue() -> Outcome 
             level: level(40),
             ceiling: level(20),
             parent: 0,
+            share: process::share::machine(),
+            halvings: 1,
         };
         let process = process::spawn(spawn).map_err(|error| format!("{error}"))?;
         for (raised, becomes) in [(35, 35), (50, 35), (10, 20)] {

@@ -85,9 +85,8 @@ impl<F: Future<Output = Answer>> Future for InFlight<F> {
             Whom::Ring {
                 entry: [token, coroutine],
             } => {
-                let level = executor::domain().current_level();
-                let level = level.unwrap_or(executor::LEAST_URGENT_WORK);
-                process.complete([token, coroutine, word(answer) as u64], level);
+                let entry = [token, coroutine, word(answer) as u64];
+                process.complete(entry, executor::level());
             }
         }
         Poll::Ready(())

@@ -94,7 +94,7 @@ fn level_of(word: u64) -> Result<Level, Error> {
 }
 
 pub(super) fn pipe(thread: &mut Thread, _: Arguments) -> Answer {
-    let (reader, writer) = pipe::new()?;
+    let (reader, writer) = pipe::new(thread.process.share())?;
     let files = [File::Pipe(reader), File::Pipe(writer)];
     let [reader, writer] = thread.process.add_files(files)?;
     Ok((reader | writer << 32) as isize)
@@ -130,7 +130,7 @@ pub(super) fn spawn(thread: &mut Thread, [request, ..]: Arguments) -> Answer {
     let slice = UserSlice::new(request, size_of::<SpawnRequest>())?;
     let mut raw = [0; size_of::<SpawnRequest>()];
     space.read(slice, &mut raw)?;
-    let mut request = [0; 8];
+    let mut request = [0; SpawnRequest::WORDS];
     for (place, word) in request.iter_mut().zip(words(&raw)) {
         *place = word;
     }
@@ -157,6 +157,8 @@ pub(super) fn spawn(thread: &mut Thread, [request, ..]: Arguments) -> Answer {
         level,
         ceiling,
         parent: thread.process.number(),
+        share: thread.process.share().clone(),
+        halvings: u32::try_from(request.halvings).unwrap_or(u32::MAX),
     })?;
     Ok(child.number() as isize)
 }

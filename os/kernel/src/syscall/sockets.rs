@@ -24,11 +24,13 @@ fn open(thread: &mut Thread, socket: Socket) -> Answer {
 }
 
 pub(super) fn socket(thread: &mut Thread, _: Arguments) -> Answer {
-    open(thread, Socket::stream())
+    let socket = Socket::stream(thread.process.share());
+    open(thread, socket)
 }
 
 pub(super) fn datagram_socket(thread: &mut Thread, _: Arguments) -> Answer {
-    open(thread, Socket::datagrams())
+    let socket = Socket::datagrams(thread.process.share());
+    open(thread, socket)
 }
 
 pub(super) fn bind(thread: &mut Thread, [file, port, ..]: Arguments) -> Answer {

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use os_abi::shared::{DRAINING, HANDLER, RING_HEAD, RING_TAIL};
 use os_abi::thread::{CRITICAL, LINE_WORDS, LOCAL_BITMAP, MAX_THREADS, OWED};
+use os_user::net::listen;
 use os_user::{exit, layout, now, number, pipe, process_number, sys};
 
 os_user::entry!(main);
@@ -30,6 +31,7 @@ fn main() -> isize {
             return 1;
         }
     }
+    let _ = (sys::socket(), sys::datagram_socket(), listen(700, 3));
     run(Random(seed))
 }
 
@@ -92,7 +94,7 @@ fn run(mut random: Random) -> isize {
 /// Any call. `Some`: it is over.
 fn call(random: &mut Random) -> Option<isize> {
     let arguments: [usize; 6] = core::array::from_fn(|_| random.word());
-    let call = random.below(36) as usize;
+    let call = random.below(50) as usize;
     // Or soon: a thread that starts nowhere ends its process.
     let is_end = matches!(
         call,
@@ -102,7 +104,15 @@ fn call(random: &mut Random) -> Option<isize> {
         return None;
     }
     // Synchronously, those that may wait seldom do. (`futex_lock` has no other form.)
-    let waits = matches!(call, 16..=21 | number::futex_lock);
+    let waits = matches!(
+        call,
+        16..=21
+            | number::futex_lock
+            | number::accept
+            | number::connect
+            | number::send_to
+            | number::receive_from
+    );
     let form = match waits && random.below(30) != 0 {
         true => number::ASYNCHRONOUS,
         false => 0,

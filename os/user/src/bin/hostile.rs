@@ -1,5 +1,6 @@
 //! Programs that mean harm, or are wrong: what becomes of them, and that nobody else
-//! notices. What needs `unsafe` is done by `child`.
+//! notices. What needs `unsafe` is done by `child`. With the argument `seeds-FIRST-COUNT` only
+//! `fuzz`, with these seeds.
 
 #![no_std]
 #![no_main]
@@ -10,16 +11,17 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use os_user::asynchronous::sleep_until;
 use os_user::coroutine::current;
 use os_user::number::{FAULTED, KILLED};
-use os_user::testing::{Outcome, run_all, text};
+use os_user::testing::{Outcome, passed, run_all, text};
 use os_user::{
-    Error, Fork, exec, exit, fork, layout, lock, now, pipe, read, sleep, sleep_micros, spawn,
-    spawn_below, sys, thread, ticks_per_second, wait, write,
+    Bounds, Error, Fork, exec, exit, fork, layout, lock, now, pipe, read, sleep, sleep_micros,
+    spawn, spawn_within, sys, thread, ticks_per_second, wait, write,
 };
 use os_user::{ensure, tests};
 
@@ -43,7 +45,13 @@ tests! {
 const LATER: u8 = 40;
 
 async fn main() -> isize {
-    run_all(TESTS).await
+    match os_user::argument().starts_with(b"seeds") {
+        true => {
+            let outcome = any_calls_at_all_harm_nobody_else().await;
+            isize::from(!passed("any_calls_at_all_harm_nobody_else", outcome))
+        }
+        false => run_all(TESTS).await,
+    }
 }
 
 /// The archive has copies of a program with something wrong about them (the runner's
@@ -252,27 +260,25 @@ async fn kill_does_not_wait_for_what_is_less_urgent() -> Outcome {
     Ok(())
 }
 
-/// Three at a time, of different levels, until they end or are killed.
+/// Three at a time, of different levels, until they end or are killed. Each has an eighth of
+/// our share, of which nothing is left when it has been waited for.
 async fn any_calls_at_all_harm_nobody_else() -> Outcome {
-    for seed in 1..=6u64 {
+    for seed in seeds() {
         let mut all = Vec::new();
         for level in [20, 33, 45] {
-            let argument = format!("{}", seed * 1_000_003 + now() * level);
-            let (level, ceiling) = (level as u8, 20);
-            // Children of those before may not have ended yet, and take all places.
-            let mut tries = 2000;
-            let one = loop {
-                match spawn_below("fuzz", argument.as_bytes(), &[], level, ceiling) {
-                    Err(Error::TooMany | Error::OutOfMemory | Error::Busy) if tries > 0 => {
-                        tries -= 1;
-                        sleep_micros(1_000);
-                    }
-                    one => break one.map_err(text)?,
-                }
+            let argument = format!("{}", seed * 1_000_003 + u64::from(level));
+            let bounds = Bounds {
+                level,
+                ceiling: 20,
+                halvings: 3,
             };
-            all.push(one);
+            let one = spawn_within("fuzz", argument.as_bytes(), &[], bounds);
+            all.push(one.map_err(|error| format!("seed {seed}: {error}"))?);
         }
-        sleep_micros(10_000);
+        sleep_micros(5_000);
+        let status = run("child", "exit 3", 19)?;
+        ensure!(status == 3, "seed {seed}: a bystander: status {status}");
+        sleep_micros(5_000);
         for one in all {
             let killed = sys::kill(one);
             ensure!(killed.is_ok(), "seed {seed}: kill {one}: {killed:?}");
@@ -281,6 +287,20 @@ async fn any_calls_at_all_harm_nobody_else() -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Those that the argument says, as `seeds-7-200` for the 200 from 7 on, or a few.
+fn seeds() -> Range<u64> {
+    let argument = core::str::from_utf8(os_user::argument()).unwrap_or("");
+    let mut words = argument.split('-');
+    match words.next() {
+        Some("seeds") => {
+            let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(1);
+            let (first, count): (u64, u64) = (number(), number());
+            first..first + count
+        }
+        _ => 1..7,
+    }
 }
 
 /// Runs a program to its end.

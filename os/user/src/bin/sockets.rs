@@ -37,6 +37,7 @@ tests! {
     wrong_datagrams_are_errors,
     port_is_for_one_listener,
     network_is_as_urgent_as_what_waits_for_it,
+    answer_of_a_listener_is_as_urgent_as_the_call,
 }
 
 async fn main() -> isize {
@@ -415,6 +416,36 @@ async fn port_is_for_one_listener() -> Outcome {
 
 /// Bytes go to and fro at level 10, beside threads that compute on all harts at level 25.
 async fn network_is_as_urgent_as_what_waits_for_it() -> Outcome {
+    beside_hogs(async {
+        let server = server(1007, 1)?;
+        send_and_check(1007, 3_000).await?;
+        ended(server.await)
+    })
+    .await
+}
+
+/// Nobody waits at the listener: what it answers is as urgent as what has asked, and does not
+/// come only when that is sent once more, a second later.
+async fn answer_of_a_listener_is_as_urgent_as_the_call() -> Outcome {
+    beside_hogs(async {
+        let listener = listen(1008, 1).map_err(text)?;
+        let socket = sys::socket().map_err(text)? as usize;
+        let begin = now();
+        let (answer, _) = connect_async(socket, SELF, 1008, current()).await;
+        answer.map_err(text)?;
+        let micros = (now() - begin) * 1_000_000 / ticks_per_second();
+        for file in [socket, listener] {
+            sys::close(file).map_err(text)?;
+        }
+        let is_exact = os_user::argument() == b"exact";
+        ensure!(!is_exact || micros < 10_000, "connected after {micros} µs");
+        Ok(())
+    })
+    .await
+}
+
+/// Does something while less urgent threads compute on all harts.
+async fn beside_hogs(what: impl Future<Output = Outcome>) -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let mut hogs = Vec::new();
     for _ in 0..9 {
@@ -434,15 +465,13 @@ async fn network_is_as_urgent_as_what_waits_for_it() -> Outcome {
         });
         hogs.push(hog.map_err(text)?);
     }
-    let server = server(1007, 1)?;
-    let outcome = send_and_check(1007, 3_000).await;
+    let outcome = what.await;
     over.store(true, SeqCst);
     let mut in_time = true;
     for hog in hogs {
         in_time &= hog.join().map_err(text)?;
     }
     outcome?;
-    ended(server.await)?;
     ensure!(in_time, "it waited behind what is less urgent");
     Ok(())
 }

@@ -62,6 +62,7 @@ tests! {
     processes::lending_tests_pass,
     processes::socket_tests_pass,
     processes::fork_tests_pass,
+    processes::share_tests_pass,
     processes::hostile_programs_harm_nobody_else,
     processes::last_thread_ends_the_process,
     processes::stack_of_a_thread_ends,

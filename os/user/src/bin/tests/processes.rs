@@ -158,6 +158,13 @@ pub(crate) fn fork_tests_pass() -> Outcome {
     Ok(())
 }
 
+pub(crate) fn share_tests_pass() -> Outcome {
+    let child = os_user::spawn_below("shares", b"", &[1, 1], 32, 0);
+    let failed = wait(child.map_err(text)?).map_err(text)?;
+    ensure!(failed == 0, "{failed} failed");
+    Ok(())
+}
+
 pub(crate) fn hostile_programs_harm_nobody_else() -> Outcome {
     let child = os_user::spawn_below("hostile", os_user::argument(), &[1, 1], 32, 0);
     let failed = wait(child.map_err(text)?).map_err(text)?;

@@ -1,0 +1,79 @@
+//! Ends what is left in shares that are over, in one coroutine of the kernel: a process a
+//! poll, so that the end of many keeps nobody from a hart for longer than the end of one.
+//!
+//! It is as urgent as the most urgent of those who have ended a share, or wait for that.
+//! No process stays: a share is marked as over before it is looked who is in it, and a
+//! process is in the table before it is looked whether its share is over.
+
+use core::future::poll_fn;
+use core::task::Poll;
+
+use os_abi::number::KILLED;
+use upshift_core::{CoroutineId, Level, Priority, SpawnError};
+
+use super::table;
+use crate::arch::lock::IrqLock;
+use crate::executor;
+use crate::trace::{self, Purpose};
+
+struct Reaper {
+    coroutine: Option<CoroutineId>,
+    level: Level,
+    has_work: bool,
+}
+
+static REAPER: IrqLock<Reaper> = IrqLock::new(Reaper {
+    coroutine: None,
+    level: executor::LEAST_URGENT_WORK,
+    has_work: false,
+});
+
+/// Starts the coroutine.
+///
+/// # Errors
+/// [`SpawnError`].
+pub(super) fn init() -> Result<(), SpawnError> {
+    let reaper = executor::spawn(reap(), Priority::At(executor::LEAST_URGENT_WORK))?;
+    trace::name(reaper.id(), Purpose::Reaper);
+    REAPER.lock().coroutine = Some(reaper.id());
+    reaper.detach();
+    Ok(())
+}
+
+/// A share is over, or somebody of this level waits until nothing is left of one.
+pub(super) fn hurry(level: Level) {
+    let mut reaper = REAPER.lock();
+    reaper.has_work = true;
+    if let Some(coroutine) = reaper.coroutine {
+        if level < reaper.level {
+            reaper.level = level;
+            // It never ends.
+            let _ = executor::domain().reprio(coroutine, level);
+        }
+        let _ = executor::domain().wake(coroutine);
+    }
+}
+
+/// Takes the work, if there is any; else becomes the least urgent.
+fn take_work() -> Poll<()> {
+    let mut reaper = REAPER.lock();
+    if core::mem::take(&mut reaper.has_work) {
+        return Poll::Ready(());
+    }
+    reaper.level = executor::LEAST_URGENT_WORK;
+    if let Some(coroutine) = reaper.coroutine {
+        let _ = executor::domain().reprio(coroutine, reaper.level);
+    }
+    Poll::Pending
+}
+
+async fn reap() {
+    loop {
+        poll_fn(|_| take_work()).await;
+        while let Some(process) = table::left_over() {
+            process.end(KILLED, executor::level());
+            drop(process);
+            executor::yield_now().await;
+        }
+    }
+}
