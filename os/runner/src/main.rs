@@ -33,10 +33,11 @@ const USAGE: &str = "usage: os-runner TASK [OPTIONS]
 tasks:
   run [--smp N] [KERNEL ARGUMENTS...]   boot, console on the terminal
   test [--smp N,N,...] [--seeds N] [--seed N] [--only TEXT]
-                                        the test matrix, with so many seeds of chaos (20);
+                                        the test matrix, with so many seeds of chaos (10);
                                         with --seed only this one, with --only the machines
                                         whose name has this text
-  soak [--smp N] [--runs N]             the programs' tests, again and again (4 harts, 20)
+  soak [--smp N] [--runs N]             more seeds, then the programs' tests, again and
+                                        again (4 harts, 20)
   bench                                 what things cost, in instructions
   evaluate [--quick]                    the matrix server of the papers, in four models
   rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
@@ -88,7 +89,7 @@ fn evaluate(mut arguments: Arguments) -> Result<ExitCode, String> {
     evaluate::run(quick)
 }
 
-/// The programs' tests again and again; says of each run that fails where the machine was.
+/// What the matrix leaves out, then the programs' tests again and again.
 fn soak(mut arguments: Arguments) -> Result<ExitCode, String> {
     let smp = arguments.harts()?.unwrap_or(vec![4]);
     let runs = arguments.number("--runs")?.unwrap_or(20);

@@ -5,7 +5,9 @@
 //! A run passes if the machine exits with the right status, the last line is there, no
 //! line speaks of a panic, and what else is asked of its output holds.
 
+use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::build::{self, Image, VDSO};
@@ -19,8 +21,16 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// What five vCPUs may take of the time of four, on 4 harts, in thousandths.
 const MOST_FOR_A_FIFTH: u32 = 1_200;
 
-/// Seeds of chaos, if nothing else is said.
-pub(crate) const SEEDS: u64 = 20;
+/// Seeds of chaos, if nothing else is said; a soak begins with those behind them.
+pub(crate) const SEEDS: u64 = 10;
+/// Seeds of chaos of a soak.
+const SOAK_SEEDS: u64 = 40;
+/// Seeds of programs that make any calls, of a soak, and how many of them one machine has.
+const FUZZ_SEEDS: u64 = 200;
+const FUZZ_SEEDS_AT_ONCE: u64 = 50;
+
+/// Machines that run at the same time.
+const AT_ONCE: usize = 2;
 
 /// Which seeds of chaos are run.
 #[derive(Clone, Copy)]
@@ -84,86 +94,135 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
     if let Some(part) = only {
         runs.retain(|run| run.name.contains(part));
     }
-    let (mut passed, mut failed) = (0, 0);
-    for run in runs {
-        let image = run.image.as_ref().unwrap_or(&image);
-        let peer = match (run.peer, run.machine.network) {
-            (Some(peer), Network::Forwarded(port)) => Some(std::thread::spawn(move || peer(port))),
-            _ => None,
-        };
-        let outcome = qemu::run(image, &run.machine, LIMIT)?;
-        let peer = peer.map_or(Ok(()), |peer| {
-            peer.join().unwrap_or(Err("it panicked".into()))
-        });
-        let name = &run.name;
-        for line in outcome
-            .output
-            .lines()
-            .filter(|line| line.starts_with("test "))
-        {
-            println!("{name}: {line}");
-            match line.ends_with(" ok") {
-                true => passed += 1,
-                false => failed += 1,
-            }
-        }
-        let took = outcome.took;
-        let verdict = verdict(&run, &outcome);
-        match verdict.and(peer.map_err(|error| format!("the peer: {error}"))) {
-            Ok(()) => {
-                passed += 1;
-                println!("{name}: test ends_as_it_should ... ok ({took:.1?})");
-            }
-            Err(reason) => {
-                failed += 1;
-                println!(
-                    "{name}: FAILED after {took:.1?}: {reason}\n{}",
-                    outcome.output
-                );
-                print_state(name, image, &outcome);
-                if let Some(repeat) = &run.repeat {
-                    println!("{name}: to repeat it: {repeat}");
-                }
-            }
-        }
+    let code = run_all(&image, runs.into_iter())?;
+    if let (Seeds::First(count), None) = (seeds, only) {
+        println!(
+            "chaos: {count} seeds; `cargo xtask os -- soak` runs those up to {SOAK_SEEDS}, and \
+             {FUZZ_SEEDS} of programs that make any calls"
+        );
     }
+    Ok(code)
+}
+
+/// What the matrix leaves out: more seeds; then the programs' tests, so many times.
+pub(crate) fn soak(smp: u32, runs: u64) -> Result<ExitCode, String> {
+    let image = build::image()?;
+    let seeds = (SEEDS + 1..=SOAK_SEEDS).map(chaos);
+    let fuzz = (1..=FUZZ_SEEDS)
+        .step_by(FUZZ_SEEDS_AT_ONCE as usize)
+        .flat_map(|first| [(1, true), (2, false), (4, false)].map(|with| fuzz(first, with)));
+    let again =
+        (1..=runs).map(|number| run_of(format!("soak {number}, smp {smp}"), smp, "init=tests"));
+    // A series is of one machine at a time: what it waits for is its own.
+    let first = run_all(&image, fuzz.chain(seeds))?;
+    let then = run_some(&image, again, 1)?;
+    Ok(if first == ExitCode::SUCCESS {
+        then
+    } else {
+        first
+    })
+}
+
+fn run_all(image: &Image, runs: impl Iterator<Item = Run> + Send) -> Result<ExitCode, String> {
+    run_some(image, runs, AT_ONCE)
+}
+
+/// Runs them, so many at the same time, and prints what their tests say when they have ended.
+fn run_some(
+    image: &Image,
+    runs: impl Iterator<Item = Run> + Send,
+    at_once: usize,
+) -> Result<ExitCode, String> {
+    let runs = Mutex::new(runs);
+    let counts = Mutex::new((0, 0));
+    let next = || runs.lock().map_or(None, |mut runs| runs.next());
+    let work = || -> Result<(), String> {
+        while let Some(run) = next() {
+            let (passed, failed) = run_one(image, &run)?;
+            if let Ok(mut counts) = counts.lock() {
+                counts.0 += passed;
+                counts.1 += failed;
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        let mut ended = workers.into_iter().map(|worker| worker.join());
+        ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
+    })?;
+    let (passed, failed) = counts.into_inner().unwrap_or((0, 1));
     println!("{passed} passed, {failed} failed");
     Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
-/// The programs' tests, so many times: a line for each run, and everything of one that fails.
-pub(crate) fn soak(smp: u32, runs: u64) -> Result<ExitCode, String> {
-    let image = build::image()?;
-    let mut failed = 0;
-    for number in 1..=runs {
-        let run = run_of(format!("soak {number}, smp {smp}"), smp, "init=tests");
-        let outcome = qemu::run(&image, &run.machine, LIMIT)?;
-        let (name, took) = (&run.name, outcome.took);
-        match verdict(&run, &outcome) {
-            Ok(()) => println!("{name}: ok ({took:.1?})"),
-            Err(reason) => {
-                failed += 1;
-                println!(
-                    "{name}: FAILED after {took:.1?}: {reason}\n{}",
-                    outcome.output
-                );
-                print_state(name, &image, &outcome);
+/// One machine: how many tests passed and failed, its end included.
+fn run_one(image: &Image, run: &Run) -> Result<(u32, u32), String> {
+    let image = run.image.as_ref().unwrap_or(image);
+    let peer = match (run.peer, run.machine.network) {
+        (Some(peer), Network::Forwarded(port)) => Some(std::thread::spawn(move || peer(port))),
+        _ => None,
+    };
+    let outcome = qemu::run(image, &run.machine, LIMIT)?;
+    let peer = peer.map_or(Ok(()), |peer| {
+        peer.join().unwrap_or(Err("it panicked".into()))
+    });
+    let name = &run.name;
+    let (mut passed, mut failed) = (0, 0);
+    // Nothing of another machine in between.
+    let mut report = std::io::stdout().lock();
+    let tests = outcome.output.lines();
+    for line in tests.filter(|line| line.starts_with("test ")) {
+        let _ = writeln!(report, "{name}: {line}");
+        match line.ends_with(" ok") {
+            true => passed += 1,
+            false => failed += 1,
+        }
+    }
+    let took = outcome.took;
+    let verdict = verdict(run, &outcome);
+    match verdict.and(peer.map_err(|error| format!("the peer: {error}"))) {
+        Ok(()) => {
+            passed += 1;
+            let _ = writeln!(report, "{name}: test ends_as_it_should ... ok ({took:.1?})");
+        }
+        Err(reason) => {
+            failed += 1;
+            let output = &outcome.output;
+            let _ = writeln!(
+                report,
+                "{name}: FAILED after {took:.1?}: {reason}\n{output}"
+            );
+            let _ = write!(report, "{}", state_of(name, image, &outcome));
+            if let Some(repeat) = &run.repeat {
+                let _ = writeln!(report, "{name}: to repeat it: {repeat}");
             }
         }
     }
-    println!("{} passed, {failed} failed", runs - failed);
-    Ok(ExitCode::from(u8::from(failed != 0)))
+    Ok((passed, failed))
+}
+
+/// Only programs that make any calls, with these seeds.
+fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
+    let last = first + FUZZ_SEEDS_AT_ONCE - 1;
+    let icounted = if icount { " icount" } else { "" };
+    let mut run = run_of(
+        format!("any calls, seeds {first} to {last}, smp {smp}{icounted}"),
+        smp,
+        &format!("init=hostile with=seeds-{first}-{FUZZ_SEEDS_AT_ONCE}"),
+    );
+    run.machine.icount = icount;
+    run.last = "upshift: hostile ended with 0";
+    run
 }
 
 /// Keeps what is known of a run that has failed, and says where each hart was.
-fn print_state(name: &str, image: &Image, outcome: &Outcome) {
+fn state_of(name: &str, image: &Image, outcome: &Outcome) -> String {
     let state = outcome.state.as_deref().unwrap_or("it ended by itself\n");
     let said = format!("{}\n{}", outcome.end, outcome.output);
     let (path, harts) = state::keep(name, image, state, &said);
-    println!(
-        "{harts}{name}: its last state is kept in {}",
-        path.display()
-    );
+    let path = path.display();
+    format!("{harts}{name}: its last state is kept in {path}\n")
 }
 
 fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
