@@ -9,6 +9,9 @@ use std::process::{Command, ExitCode};
 
 use crate::{run, setup};
 
+/// What the driver does besides `run`, which needs nothing built.
+const COMMANDS: [&str; 2] = ["drop", "render"];
+
 /// Runs the benchmarks; the exit status is that of the first command that fails.
 pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     if !root.join("bench/Cargo.toml").exists() {
@@ -18,6 +21,9 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     for package in setup::missing_packages() {
         eprintln!("note: {}", package.absence());
     }
+    let is_run = !args
+        .first()
+        .is_some_and(|word| COMMANDS.contains(&word.as_str()));
     let mut build = setup::cargo(root);
     build.args(["build", "--release"]);
     let mut driver = setup::cargo(root);
@@ -30,10 +36,10 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
             "-p",
             "upshift-bench",
             "--",
-            "run",
         ])
+        .args(is_run.then_some("run"))
         .args(args);
-    for mut step in [build, driver] {
+    for mut step in is_run.then_some(build).into_iter().chain([driver]) {
         if let Err(code) = foreground(&mut step) {
             return code;
         }

@@ -77,9 +77,10 @@ enum Task {
     /// Build everything with --release and run the benchmarks against other runtimes
     ///
     /// Calls the driver of bench/, which builds the peers, checks that all answer with the same bytes and measures
-    /// them in turn. `cargo xtask bench -- --help` shows its own options.
+    /// them in turn. `cargo xtask bench -- --help` shows its own options; `cargo xtask bench drop --only A,B` forgets
+    /// what is known of sections, `cargo xtask bench render` writes the page again.
     Bench {
-        /// Arguments for the driver's `run`
+        /// `drop` or `render`, or arguments for the driver's `run`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },

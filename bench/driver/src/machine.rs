@@ -115,11 +115,7 @@ pub(crate) fn versions() -> Vec<String> {
             found.push(format!("{name} {version}"));
         }
     }
-    let root = bench_dir();
-    let root = root.to_string_lossy();
-    let commit = tool("git", &["-C", &root, "describe", "--always", "--dirty"]);
     let liburing = tool("pkg-config", &["--modversion", "liburing"]);
-    found.insert(0, format!("upshift {commit}"));
     found.push(tool("go", &["version"]));
     found.push(tool("cc", &["--version"]));
     if !liburing.is_empty() {
@@ -127,6 +123,28 @@ pub(crate) fn versions() -> Vec<String> {
     }
     found.retain(|v| !v.is_empty());
     found
+}
+
+/// Behind the commit when something beside it is measured, too.
+pub(crate) const DIRTY: &str = "-dirty";
+
+/// The commit of the checkout; with [`DIRTY`] behind it where files that are built differ from it. Results are none of them.
+pub(crate) fn commit() -> String {
+    let root = bench_dir().join("..");
+    let root = root.to_string_lossy();
+    let commit = tool("git", &["-C", &root, "rev-parse", "--short=7", "HEAD"]);
+    let built = ["Cargo.toml", "Cargo.lock", "crates", "xtask", "bench"];
+    let results = [":!bench/results", ":!bench/RESULTS.md", ":!bench/README.md"];
+    let status: Vec<&str> = ["-C", &root, "status", "--porcelain", "--"]
+        .into_iter()
+        .chain(built)
+        .chain(results)
+        .collect();
+    match (commit.as_str(), tool("git", &status).as_str()) {
+        ("", _) => format!("unknown{DIRTY}"),
+        (_, "") => commit,
+        _ => commit + DIRTY,
+    }
 }
 
 /// The time now, UTC.

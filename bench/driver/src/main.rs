@@ -1,4 +1,4 @@
-//! `upshift-bench`: measures Upshift against other runtimes, and writes `bench/RESULTS.md` and `bench/results.json`.
+//! `upshift-bench`: measures Upshift against other runtimes, and writes `bench/results/` and `bench/RESULTS.md`.
 //!
 //! One process and, while it measures, one client thread. The parts, from the command line to the page:
 //!
@@ -17,7 +17,7 @@
 //! | `serve` | the section of web servers |
 //! | `micro` | the microbenchmarks, which are programs of their own |
 //! | `conserve`, `multi` | their sections of two workers |
-//! | `results` | the data, kept section by section |
+//! | `results` | the data, a file for each section |
 //! | `targets`, `preemption::targets`, `processes_targets`, `serve_targets` | what was to be reached, and whether it was |
 //! | `render` | the page |
 //! | `machine` | kernel, processor, versions, load of a CPU |
@@ -51,6 +51,7 @@ use results::Results;
 fn main() -> ExitCode {
     let outcome = match options::parse() {
         Ok(Command::Run(options)) => run(&options),
+        Ok(Command::Drop(options)) => forget(&options),
         Ok(Command::Render(options)) => render_again(&options),
         Ok(Command::Help) => {
             print!("{}", options::HELP);
@@ -72,13 +73,16 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<(), String> {
     machine::need_two_cpus()?;
+    need_commit(options, &machine::commit())?;
     let mut results = Results::load(&options.out)?;
     let built = peers::build(options);
     for &section in &options.only {
         if let Some(measured) = sections::run(section, options, &built) {
-            results.sections.insert(section.name().to_owned(), measured);
+            need_commit(options, &measured.commit)?;
             // After each section, so that an interrupted run loses only the one it was in.
-            write(options, &results)?;
+            measured.save(&options.out, section.name())?;
+            results.sections.insert(section.name().to_owned(), measured);
+            write_page(options, &results)?;
         }
     }
     for (id, why) in &built.skipped {
@@ -87,12 +91,29 @@ fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-fn render_again(options: &Options) -> Result<(), String> {
-    write(options, &Results::load(&options.out)?)
+/// What is kept in `bench/` is of a commit that others can check out.
+fn need_commit(options: &Options, commit: &str) -> Result<(), String> {
+    if options.out == options::bench_dir() && commit.ends_with(machine::DIRTY) {
+        return Err(format!(
+            "the tree differs from its commit ({commit}): commit first, or name another folder with --out DIR"
+        ));
+    }
+    Ok(())
 }
 
-fn write(options: &Options, results: &Results) -> Result<(), String> {
-    results.save(&options.out)?;
+fn forget(options: &Options) -> Result<(), String> {
+    let mut results = Results::load(&options.out)?;
+    for section in &options.only {
+        results.drop_section(&options.out, section.name())?;
+    }
+    write_page(options, &results)
+}
+
+fn render_again(options: &Options) -> Result<(), String> {
+    write_page(options, &Results::load(&options.out)?)
+}
+
+fn write_page(options: &Options, results: &Results) -> Result<(), String> {
     let page = options.out.join("RESULTS.md");
     std::fs::write(&page, render::page(results))
         .map_err(|e| format!("cannot write {}: {e}", page.display()))?;

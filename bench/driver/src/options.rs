@@ -9,8 +9,9 @@ use crate::sections::Section;
 
 /// Printed by `--help` and after a wrong command line.
 pub(crate) const HELP: &str = "\
-usage: upshift-bench run [options]      measure, then write RESULTS.md and results.json
-       upshift-bench render [--out DIR] write RESULTS.md again from results.json
+usage: upshift-bench run [options]         measure, then write results/SECTION.json and RESULTS.md
+       upshift-bench drop --only A,B       delete what is known of these sections, and write RESULTS.md again
+       upshift-bench render [--out DIR]    write RESULTS.md again from results/
 
   --only A,B     sections: plaintext, pipelined, matrix, single, vcpus, levels, preemption, processes,
                  sched, serve, micro, conserve, multi
@@ -20,15 +21,18 @@ usage: upshift-bench run [options]      measure, then write RESULTS.md and resul
   --seconds S    length of a run (default 2; 3 in preemption)
   --quick        1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try the benchmarks,
                  not for figures
-  --out DIR      where RESULTS.md and results.json are (default: bench/)
+  --out DIR      where RESULTS.md and results/ are (default: bench/)
 
-A partial run replaces its own sections and leaves the others as they are. Needs two CPUs that are otherwise idle.
+A partial run replaces its own sections and leaves the others as they are. Needs two CPUs that are otherwise idle, and a
+committed tree: what cannot be repeated is not written to bench/ (with --quick or --out it is measured, and marked).
 ";
 
 /// What to do.
 pub(crate) enum Command {
     /// Measure.
     Run(Options),
+    /// Forget sections.
+    Drop(Options),
     /// Only write the page.
     Render(Options),
     /// Print [`HELP`].
@@ -110,11 +114,13 @@ pub(crate) fn parse() -> Result<Command, String> {
         quick: false,
         out: bench_dir(),
     };
+    let mut is_named = false;
     while let Some(word) = words.next().map_err(|e| e.to_string())? {
         match word {
             Arg::Value(value) if command.is_none() => command = Some(text(value)?),
             Arg::Long("only") => {
                 let list = list(&mut words)?;
+                is_named = true;
                 options.only = Section::ALL.to_vec();
                 for name in &list {
                     if !Section::ALL.iter().any(|s| s.name() == name) {
@@ -155,9 +161,11 @@ pub(crate) fn parse() -> Result<Command, String> {
     options.out = out.unwrap_or(options.out);
     match command.as_deref() {
         Some("run") => Ok(Command::Run(options)),
+        Some("drop") if !is_named => Err("drop: name the sections by --only".into()),
+        Some("drop") => Ok(Command::Drop(options)),
         Some("render") => Ok(Command::Render(options)),
         Some(other) => Err(format!("no command `{other}`")),
-        None => Err("name a command: run or render".into()),
+        None => Err("name a command: run, drop or render".into()),
     }
 }
 

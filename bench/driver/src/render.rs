@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::conserve;
+use crate::machine;
 use crate::peers::{RAW_C, UPSHIFT};
 use crate::preemption;
 use crate::results::{Cell, Results, Run, SectionResults, Spread};
@@ -25,10 +26,11 @@ enum Rank {
 pub(crate) fn page(results: &Results) -> String {
     let mut page = String::from(
         "# Results of the benchmarks\n\n\
-         Written by `cargo xtask bench`; the raw data are in `results.json`, the method is in `README.md`. Values are \
+         Written by `cargo xtask bench`; every run is in `results/`, the method is in `README.md`. Values are \
          medians over the rounds with (smallest–largest). Differences below 5 % mean nothing on a virtual machine.\n",
     );
     summary(results, &mut page);
+    missing(results, &mut page);
     for section in Section::ALL {
         if let Some(found) = results.sections.get(section.name()) {
             write_section(section, found, &mut page);
@@ -60,6 +62,24 @@ fn summary(results: &Results, page: &mut String) {
     }
 }
 
+/// The sections without figures, and how to get them.
+fn missing(results: &Results, page: &mut String) {
+    let is_missing = |section: &Section| !results.sections.contains_key(section.name());
+    let names: Vec<&str> = Section::ALL
+        .into_iter()
+        .filter(is_missing)
+        .map(Section::name)
+        .collect();
+    if !names.is_empty() {
+        let _ = writeln!(
+            page,
+            "\nNo figures of a commit that can be checked out: {}. `cargo xtask bench --only {}` measures them.",
+            names.join(", "),
+            names.join(",")
+        );
+    }
+}
+
 fn write_section(section: Section, found: &SectionResults, page: &mut String) {
     let (title, rank) = match section {
         Section::Plaintext => ("Plaintext, HTTP/1.1 keep-alive", Rank::Cpu),
@@ -80,7 +100,18 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         Section::Multi => ("Microbenchmarks on two workers", Rank::AsMeasured),
     };
     let _ = write!(page, "\n## {title}\n\n");
-    let _ = writeln!(page, "{}; {}\n", found.when, found.machine.join("; "));
+    let mark = if found.commit.ends_with(machine::DIRTY) {
+        " **(a tree that differs from its commit: these figures cannot be repeated)**"
+    } else {
+        ""
+    };
+    let _ = writeln!(
+        page,
+        "Commit {}{mark}; {}; {}\n",
+        found.commit,
+        found.when,
+        found.machine.join("; ")
+    );
     let _ = writeln!(page, "Versions: {}\n", found.versions.join("; "));
     if section == Section::Preemption {
         page.push_str(&preemption::summary::table(found));

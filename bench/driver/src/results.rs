@@ -1,12 +1,18 @@
-//! What was measured, kept section by section in one file, so that a partial run replaces its own sections only.
+//! What was measured: a file for each section, `results/NAME.json`, so that a run replaces its own sections only.
+//!
+//! A file has a line for each cell, with every run of it: three runs are shorter than their median, smallest and largest.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fmt::Write as _;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::sections::Section;
 
 /// Everything that is known.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Results {
     /// By the name of the section.
     pub(crate) sections: BTreeMap<String, SectionResults>,
@@ -15,6 +21,8 @@ pub(crate) struct Results {
 /// One section, with what is needed to repeat it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SectionResults {
+    /// The commit that was measured; with `-dirty` behind it, changes beside it were, too.
+    pub(crate) commit: String,
     /// Date and time of the end, UTC.
     pub(crate) when: String,
     /// Kernel, processor, compilers.
@@ -46,16 +54,22 @@ pub(crate) struct Cell {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// Replies per second.
+    #[serde(serialize_with = "short")]
     pub(crate) per_second: f64,
     /// Latency, median.
+    #[serde(serialize_with = "short")]
     pub(crate) p50: f64,
     /// Latency, 99 %.
+    #[serde(serialize_with = "short")]
     pub(crate) p99: f64,
     /// Latency, 99.9 %.
+    #[serde(serialize_with = "short")]
     pub(crate) p999: f64,
     /// CPU time of the server in user mode per reply.
+    #[serde(serialize_with = "short")]
     pub(crate) user: f64,
     /// CPU time of the server in the kernel per reply.
+    #[serde(serialize_with = "short")]
     pub(crate) sys: f64,
     /// Failed connections and wrong replies.
     pub(crate) errors: u64,
@@ -64,13 +78,23 @@ pub(crate) struct Run {
     /// Requests without a reply at the end, and the age of the oldest in µs.
     pub(crate) unanswered: (u64, f64),
     /// Open loop: how late requests left whose connection was free, 99 %; large if the client was at its limit.
+    #[serde(serialize_with = "short")]
     pub(crate) send_lag: f64,
     /// How busy the server was, in CPUs.
+    #[serde(serialize_with = "short")]
     pub(crate) server_busy: f64,
     /// How busy the client was, in CPUs.
+    #[serde(serialize_with = "short")]
     pub(crate) client_busy: f64,
     /// CPU time of others on the two CPUs, in CPUs, the larger of the two.
+    #[serde(serialize_with = "short")]
     pub(crate) foreign: f64,
+}
+
+/// Five digits: more than any figure is good for.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn short<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(format!("{value:.4e}").parse().unwrap_or(*value))
 }
 
 impl Run {
@@ -187,25 +211,77 @@ impl SectionResults {
     }
 }
 
-impl Results {
-    /// Reads `results.json` of `folder`; nothing is known if there is none.
-    pub(crate) fn load(folder: &Path) -> Result<Results, String> {
-        let file = folder.join("results.json");
-        match std::fs::read_to_string(&file) {
-            Ok(text) => serde_json::from_str(&text)
-                .map_err(|e| format!("{}: {e}; move it away to start anew", file.display())),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Results::default()),
-            Err(e) => Err(format!("cannot read {}: {e}", file.display())),
-        }
+/// The file of a section.
+fn file(folder: &Path, section: &str) -> PathBuf {
+    folder.join("results").join(format!("{section}.json"))
+}
+
+impl SectionResults {
+    /// As JSON, with a line for each element of a list.
+    fn json(&self) -> Result<String, serde_json::Error> {
+        let value = |out: &mut String, name: &str, text: String| {
+            let comma = if out.len() > 1 { "," } else { "" };
+            let _ = write!(out, "{comma}\n  \"{name}\": {text}");
+        };
+        let mut out = String::from("{");
+        value(&mut out, "commit", serde_json::to_string(&self.commit)?);
+        value(&mut out, "when", serde_json::to_string(&self.when)?);
+        value(&mut out, "machine", lines(&self.machine)?);
+        value(&mut out, "versions", lines(&self.versions)?);
+        value(&mut out, "commands", lines(&self.commands)?);
+        value(&mut out, "cells", lines(&self.cells)?);
+        value(&mut out, "figures", lines(&self.figures)?);
+        value(&mut out, "notes", lines(&self.notes)?);
+        out.push_str("\n}\n");
+        Ok(out)
     }
 
-    /// Writes `results.json` of `folder`.
-    pub(crate) fn save(&self, folder: &Path) -> Result<(), String> {
-        let file = folder.join("results.json");
-        let text = serde_json::to_string_pretty(self).map_err(|e| e.to_string())?;
-        std::fs::create_dir_all(folder)
-            .and_then(|()| std::fs::write(&file, text + "\n"))
+    /// Writes the file of the section into `folder`.
+    pub(crate) fn save(&self, folder: &Path, section: &str) -> Result<(), String> {
+        let file = file(folder, section);
+        let text = self.json().map_err(|e| e.to_string())?;
+        std::fs::create_dir_all(folder.join("results"))
+            .and_then(|()| std::fs::write(&file, text))
             .map_err(|e| format!("cannot write {}: {e}", file.display()))
+    }
+}
+
+fn lines<T: Serialize>(items: &[T]) -> Result<String, serde_json::Error> {
+    let items = items.iter().map(serde_json::to_string);
+    let items = items.collect::<Result<Vec<_>, _>>()?;
+    Ok(match items.is_empty() {
+        true => "[]".to_owned(),
+        false => format!("[\n    {}\n  ]", items.join(",\n    ")),
+    })
+}
+
+impl Results {
+    /// Reads what there is in `folder`; a section without a file is not known.
+    pub(crate) fn load(folder: &Path) -> Result<Results, String> {
+        let mut results = Results::default();
+        for section in Section::ALL {
+            let file = file(folder, section.name());
+            let text = match std::fs::read_to_string(&file) {
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                text => text.map_err(|e| format!("cannot read {}: {e}", file.display()))?,
+            };
+            let found = serde_json::from_str(&text)
+                .map_err(|e| format!("{}: {e}; delete it and measure again", file.display()))?;
+            results.sections.insert(section.name().to_owned(), found);
+        }
+        Ok(results)
+    }
+
+    /// Deletes the file of a section; without one there is nothing to do.
+    pub(crate) fn drop_section(&mut self, folder: &Path, section: &str) -> Result<(), String> {
+        self.sections.remove(section);
+        let file = file(folder, section);
+        match std::fs::remove_file(&file) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(format!("cannot delete {}: {e}", file.display()))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -235,6 +311,30 @@ mod tests {
         };
         assert_eq!(spread, Some(expected));
         assert_eq!(cell(&[]).median(Run::cpu), None);
+    }
+
+    #[test]
+    fn what_is_saved_is_read_again_in_five_digits() {
+        let folder =
+            std::env::temp_dir().join(format!("upshift-bench-test-{}", std::process::id()));
+        let section = SectionResults {
+            commit: "abc".into(),
+            notes: vec!["a \"quoted\" note".into(), "another".into()],
+            cells: vec![cell(&[123_456.789, 0.0])],
+            ..SectionResults::default()
+        };
+        section.save(&folder, "levels").unwrap();
+        let mut results = Results::load(&folder).unwrap();
+        let found = &results.sections["levels"];
+        assert_eq!(
+            (&found.commit, &found.notes),
+            (&section.commit, &section.notes)
+        );
+        assert_eq!(found.cells[0].runs[0].per_second, 123_460.0);
+        results.drop_section(&folder, "levels").unwrap();
+        results.drop_section(&folder, "levels").unwrap();
+        assert!(Results::load(&folder).unwrap().sections.is_empty());
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

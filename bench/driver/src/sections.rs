@@ -103,7 +103,7 @@ impl Section {
         Section::Multi,
     ];
 
-    /// Its name on the command line and in `results.json`.
+    /// Its name on the command line, and that of its file in `results/`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Section::Plaintext => "plaintext",
@@ -147,6 +147,7 @@ impl Section {
 pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<SectionResults> {
     eprintln!("\n== {} ==", section.name());
     let mut results = SectionResults {
+        commit: machine::commit(),
         machine: machine::describe(),
         versions: machine::versions(),
         ..SectionResults::default()

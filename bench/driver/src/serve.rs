@@ -10,7 +10,7 @@ use upshift_load::{Group, Pace, Plan, Work, run as drive};
 
 use crate::measure::{Drive, Load, Measured, observe};
 use crate::options::Options;
-use crate::peers::{Built, Program, UPSHIFT};
+use crate::peers::{Built, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::server::Server;
@@ -57,16 +57,13 @@ fn get(path: &str, headers: &[&str]) -> Work {
     }
 }
 
-/// nginx computes by checking a password (bench:bench).
-const PASSWORD: &str = "Authorization: Basic YmVuY2g6YmVuY2g=";
-
 fn computing(urgent: bool) -> Work {
     let priority = if urgent {
         "Priority: u=0"
     } else {
         "Priority: u=3"
     };
-    get("/matrix?n=64", &[priority, PASSWORD])
+    get("/matrix?n=64", &[priority])
 }
 
 /// Urgent requests at a rate, and others at another.
@@ -167,19 +164,14 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         .collect();
     json(results, options, &axum);
     let is_file_server = |name: &str| name == "nginx";
-    let mut all: Servers = ours.iter().cloned().collect();
-    // Without a priority, the same application on our runtime says nothing new.
-    all.extend(
-        web.iter()
-            .filter(|(name, _)| name != "axum on upshift")
-            .cloned(),
-    );
-    mixed(results, options, &all);
-    let files: Servers = all
+    // Without a priority, the same application on our runtime says nothing new; nginx does not compute.
+    let computing = web
         .iter()
-        .filter(|(name, _)| name.starts_with(UPSHIFT) || is_file_server(name))
-        .cloned()
-        .collect();
+        .filter(|(name, _)| name != "axum on upshift" && !is_file_server(name));
+    let computing: Servers = ours.iter().chain(computing).cloned().collect();
+    mixed(results, options, &computing);
+    let files = web.iter().filter(|(name, _)| is_file_server(name));
+    let files: Servers = ours.iter().chain(files).cloned().collect();
     for (case, size) in FILES {
         let connections = if size > 1 << 20 { 2 } else { 16 };
         closed(

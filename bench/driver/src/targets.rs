@@ -3,8 +3,8 @@
 use crate::peers::{NO_RUNTIME, RAW_C, UPSHIFT};
 use crate::results::{Cell, Results, Run, SectionResults};
 use crate::sections::{
-    ALONE_CASE, LEVELS, MATRIX, ONE_LEVEL_CASE, ORDERS, OVERLOAD_CASE, PLAINTEXT, VCPUS_CASE,
-    level_row, matrix_case, plaintext_case, single_case, vcpus_row,
+    ALONE_CASE, LEVELS, MATRIX, ONE_LEVEL_CASE, ORDERS, OVERLOAD_CASE, PLAINTEXT, Section,
+    VCPUS_CASE, level_row, matrix_case, plaintext_case, single_case, vcpus_row,
 };
 use crate::{conserve, multi, preemption, processes_targets, sched, serve_targets};
 
@@ -71,25 +71,33 @@ pub(crate) fn best_peer<'a>(
         .min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// All rows, in the order of the sections.
+/// All rows of the sections that were measured, in their order.
 pub(crate) fn rows(results: &Results) -> Vec<Row> {
-    let empty = SectionResults::default();
-    let section = |name: &str| results.sections.get(name).unwrap_or(&empty);
     let mut rows = Vec::new();
-    plaintext(section("plaintext"), &mut rows);
-    pipelined(section("pipelined"), &mut rows);
-    matrix(section("matrix"), &mut rows);
-    single(section("single"), &mut rows);
-    vcpus(section("vcpus"), &mut rows);
-    levels(section("levels"), &mut rows);
-    preemption::targets::rows(section("preemption"), &mut rows);
-    processes_targets::rows(section("processes"), &mut rows);
-    sched::rows(section("sched"), &mut rows);
-    serve_targets::rows(section("serve"), &mut rows);
-    micro(section("micro"), &mut rows);
-    conserve::rows(section("conserve"), &mut rows);
-    multi::rows(section("multi"), &mut rows);
+    for section in Section::ALL {
+        if let Some(found) = results.sections.get(section.name()) {
+            rows_of(section)(found, &mut rows);
+        }
+    }
     rows
+}
+
+fn rows_of(section: Section) -> fn(&SectionResults, &mut Vec<Row>) {
+    match section {
+        Section::Plaintext => plaintext,
+        Section::Pipelined => pipelined,
+        Section::Matrix => matrix,
+        Section::Single => single,
+        Section::Vcpus => vcpus,
+        Section::Levels => levels,
+        Section::Preemption => preemption::targets::rows,
+        Section::Processes => processes_targets::rows,
+        Section::Sched => sched::rows,
+        Section::Serve => serve_targets::rows,
+        Section::Micro => micro,
+        Section::Conserve => conserve::rows,
+        Section::Multi => multi::rows,
+    }
 }
 
 fn plaintext(section: &SectionResults, rows: &mut Vec<Row>) {
@@ -315,7 +323,11 @@ mod tests {
 
     #[test]
     fn without_figures_nothing_is_claimed() {
-        let rows = rows(&Results::default());
-        assert!(rows.iter().all(|r| r.verdict == Verdict::Unmeasured));
+        assert!(rows(&Results::default()).is_empty());
+        for section in Section::ALL {
+            let mut rows = Vec::new();
+            rows_of(section)(&SectionResults::default(), &mut rows);
+            assert!(rows.iter().all(|r| r.verdict == Verdict::Unmeasured));
+        }
     }
 }
