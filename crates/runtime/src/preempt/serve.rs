@@ -170,9 +170,12 @@ impl Preemptible {
     pub(super) fn watch_over(&self, worker: &Worker) {
         if self.is_deaf(worker.executor.clock()) {
             fence(SeqCst);
-            let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
-            self.arm(deadline.min(self.deaf_until()));
-            return;
+            // None: it has begun to hear meanwhile.
+            if let Some(until) = self.deaf_until() {
+                let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
+                self.arm(deadline.min(until));
+                return;
+            }
         }
         if !worker.executor.is_attended() {
             worker.executor.set_attended(true);
@@ -196,9 +199,10 @@ impl Preemptible {
 
     #[cold]
     fn set_backstop(&self, ticks: u64) {
-        self.arm(clock::now() + TURN);
         let by = ticks + clock::to_ticks(Duration::from_nanos(TURN));
-        self.comes_by.store(by, Relaxed);
+        // Before the timer, as its end takes this back: what it says never outlives a timer that is set.
+        self.comes_by.store(by, SeqCst);
+        self.arm(clock::now() + TURN);
     }
 
     /// Gives what is pinned, and the vCPU, to the thread that polls it (true); or keeps it until that thread is to be had, and sees to

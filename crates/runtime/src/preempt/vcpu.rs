@@ -360,6 +360,8 @@ impl Preemptible {
 
     /// Has the watcher's timer go off at a time of `CLOCK_MONOTONIC`, ns, or before. From any thread of the vCPU.
     pub(super) fn arm(&self, at: u64) {
+        // To set it to 0 would stop it for ever.
+        let at = at.max(1);
         if at >= self.armed.load(Relaxed) || at >= self.armed.fetch_min(at, SeqCst) {
             return;
         }
@@ -377,8 +379,8 @@ impl Preemptible {
 
     /// The timer has gone off. A poll that begins, and takes for granted that it is still to come, is seen by the look that follows.
     pub(super) fn has_gone_off(&self) {
-        self.comes_by.store(0, Relaxed);
-        self.armed.store(NEVER, Relaxed);
+        self.armed.store(NEVER, SeqCst);
+        self.comes_by.store(0, SeqCst);
         fence(SeqCst);
     }
 
@@ -419,9 +421,9 @@ impl Preemptible {
         self.deaf_until.load(Relaxed) > ticks
     }
 
-    /// When it does again, ns.
-    pub(super) fn deaf_until(&self) -> u64 {
-        self.deaf_until_ns.load(Relaxed)
+    /// When it does again, ns; `None`: it does.
+    pub(super) fn deaf_until(&self) -> Option<u64> {
+        Some(self.deaf_until_ns.load(Relaxed)).filter(|until| *until != 0)
     }
 
     /// The current thread waits, and cannot wait in the ring. It is woken by [`wake_idle`](Preemptible::wake_idle).
