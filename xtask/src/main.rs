@@ -2,12 +2,13 @@
 //!
 //! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
 //! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed, `host` asks the
-//! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `bench` calls the
-//! benchmark driver.
+//! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `book` makes a
+//! book of the pages, `bench` calls the benchmark driver.
 
 #![forbid(unsafe_code)]
 
 mod bench;
+mod book;
 mod host;
 mod os;
 mod package;
@@ -74,6 +75,15 @@ enum Task {
     /// afterwards, and the command is run from where it was unpacked.
     Package,
 
+    /// Make a book of README, ARCHITECTURE.md and docs/: target/xtask/book/html
+    ///
+    /// Checks the links first. Needs mdbook.
+    Book {
+        /// Install mdbook by cargo if it is missing: some minutes
+        #[arg(long)]
+        install: bool,
+    },
+
     /// Build everything with --release and run the benchmarks against other runtimes
     ///
     /// Calls the driver of bench/, which builds the peers, checks that all answer with the same bytes and measures
@@ -94,6 +104,7 @@ fn main() -> ExitCode {
         Task::Soak { verbose, minutes } => suite::soak(&root, verbose, minutes),
         Task::Os { args } => bench::os(&root, &args),
         Task::Package => package::command(&root),
+        Task::Book { install } => book::command(&root, install),
         Task::Bench { args } => bench::command(&root, &args),
     }
 }

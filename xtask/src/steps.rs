@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::book;
 use crate::os;
 use crate::setup::{self, BARE_TARGET, Tool};
 use crate::suite::{Context, Done, Verdict};
@@ -52,7 +53,11 @@ pub(crate) static STEPS: [Step; 13] = [
     slow("miri", "core under Miri, strict provenance", miri),
     slow("asan", "ring and runtime under AddressSanitizer", asan),
     step("examples", "every example runs to its end", examples),
-    step("docs", "documentation builds without warnings", docs),
+    step(
+        "docs",
+        "documentation builds without warnings, links lead somewhere",
+        docs,
+    ),
     step("os", "the kernel in QEMU, at 1, 2 and 4 harts", os),
     slow("demo", "upshift demo --quick writes its report", demo),
     slow("bench", "the benchmark driver compiles", bench),
@@ -344,7 +349,8 @@ fn docs(context: &Context<'_>) -> Verdict {
     let mut command = cargo(context, ["doc", "--workspace", "--no-deps"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     context.run(command, minutes(5))?;
-    passed()
+    let links = book::check_links(context.root)?;
+    Ok(Done::Passed(format!("{links} links")))
 }
 
 fn demo(context: &Context<'_>) -> Verdict {

@@ -113,3 +113,8 @@ pub use upshift_core::{
 };
 pub use upshift_macros::{main, test};
 pub use upshift_ring::{Mode, RecvBuf};
+
+/// The program of the README is compiled with the examples of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
