@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use upshift_board::Role;
 use upshift_core::{Config, Domain, Level};
 use upshift_ring::{Bracket, Mode};
 
@@ -222,7 +223,8 @@ impl Builder {
     /// turn. Each gets a second thread, which sleeps behind its ring. Threads and processes that a coroutine starts
     /// inherit the one CPU: start them before the runtime, or use [`spawn_blocking`](crate::spawn_blocking).
     ///
-    /// It cannot be combined with [`preemption`](Builder::preemption), whose threads have priorities of their own.
+    /// With [`preemption`](Builder::preemption) the daemon elevates all threads of a vCPU together, also the one that builds the runtime, and
+    /// its watcher above them: what is suspended stays suspended.
     #[must_use]
     pub fn board(mut self, board: Board) -> Builder {
         self.board = board;
@@ -321,12 +323,6 @@ impl Builder {
                 "a runtime needs at least one vCPU",
             ));
         }
-        if self.board != Board::Off && self.needs_watchers() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "`Builder::board` and `Builder::preemption` (or `Builder::blocking_tolerant`) exclude each other: both decide over the priorities of the vCPUs' threads",
-            ));
-        }
         let settings = match self.preemption {
             Preemption::Off if !self.blocking_tolerant => None,
             Preemption::Required => Some(self.preempt_settings()?),
@@ -404,6 +400,12 @@ impl Builder {
         let mut affinity = None;
         let engine = if shared.preemption.is_some() {
             let first = shared.start_other(executor)?;
+            if let (Some(membership), Some(cpu)) = (&shared.membership, pin) {
+                // It polls what is pinned.
+                affinity = Some(affinity::current()?);
+                affinity::pin(cpu)?;
+                membership.enlist(0, Role::Worker);
+            }
             let vcpu = first.preemptible.clone();
             shared.others().push(first);
             match vcpu {
@@ -438,10 +440,6 @@ impl Builder {
         }
         observation.start(&mut runtime)?;
         Ok(runtime)
-    }
-
-    fn needs_watchers(&self) -> bool {
-        self.preemption != Preemption::Off || self.blocking_tolerant
     }
 
     /// When polls are interrupted here.

@@ -107,7 +107,10 @@ impl Shared {
         let timers = Arc::new(Timers::new(clock::now()));
         self.reaches.set(index, Some(&timers));
         let post = match (&self.membership, pin) {
-            (Some(membership), Some(cpu)) => membership.post(self, index, cpu, &ring, &timers)?,
+            (Some(membership), Some(cpu)) => {
+                let has_watcher = self.preemption.is_some();
+                membership.post(self, index, cpu, &ring, &timers, has_watcher)?
+            }
             _ => None,
         };
         let meter = self.meter(index);

@@ -134,10 +134,7 @@ impl Worker {
                 reaped_at = self.executor.clock();
                 polls = 0;
             }
-            if let Some(post) = &self.post
-                && post.is_outranked(self.next_level(back.as_ref()))
-                && self.give_way(post, back.as_ref())
-            {
+            if self.yields_to_others(back.as_ref()) {
                 if done() {
                     return;
                 }
@@ -148,10 +145,7 @@ impl Worker {
             match self.executor.pick(back.take()) {
                 Some(Picked::Poll(running)) => {
                     coop::refill();
-                    if let Some(post) = &self.post {
-                        let level = running.level().get();
-                        post.polls(self.executor.bitmap(), level, self.executor.clock());
-                    }
+                    self.publish(running.level().get());
                     // In the middle of a poll others may stand in.
                     if reachable.is_some() {
                         permit::leave();
@@ -415,6 +409,22 @@ impl Worker {
             .is_some_and(|post| post.is_outranked(level))
     }
 
+    /// The board is told that the next poll is of `level`.
+    #[inline]
+    pub(crate) fn publish(&self, level: u8) {
+        if let Some(post) = &self.post {
+            post.polls(self.executor.bitmap(), level, self.executor.clock());
+        }
+    }
+
+    /// Has another process just gone first on this CPU, because what it has to do is more urgent than the next poll?
+    #[inline]
+    pub(crate) fn yields_to_others(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
+        self.post.as_ref().is_some_and(|post| {
+            post.is_outranked(self.next_level(back)) && self.give_way(post, back)
+        })
+    }
+
     /// Lets a more urgent process have the CPU for a moment, unless it has had its due. Takes in what comes meanwhile.
     #[cold]
     fn give_way(&self, post: &Post, back: Option<&Yielded<'_, Linux>>) -> bool {
@@ -467,6 +477,10 @@ impl Worker {
     /// the ring is cancelled, drained and closed. False: a poll is stopped in the middle that does not end; then the vCPU stays as it
     /// is, for ever.
     pub(crate) fn retire(self: Box<Worker>) -> bool {
+        // Before its threads end: nothing is left elevated, and the daemon sees no dispatcher vanish.
+        if let Some(membership) = &self.shared.membership {
+            membership.forget(self.executor.index());
+        }
         if let Some(preemptible) = self.preemptible.get()
             && !preemptible.end()
         {
@@ -474,9 +488,6 @@ impl Worker {
             return false;
         }
         let _entered = context::enter(&self);
-        if let Some(membership) = &self.shared.membership {
-            membership.forget(self.executor.index());
-        }
         self.executor.retire();
         self.timers.close();
         self.ring.shutdown();

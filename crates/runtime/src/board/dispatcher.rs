@@ -24,7 +24,7 @@ use crate::runtime::Shared;
 use crate::time::Timers;
 
 /// So often it looks whether others have come to compete since the vCPU decided not to listen.
-const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// Ends the thread when dropped.
 pub(super) struct Dispatcher {
@@ -33,8 +33,8 @@ pub(super) struct Dispatcher {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What its thread looks at.
-pub(super) struct Eyes {
+/// What it looks at. A preemptible vCPU has a watcher, which looks as well, and no dispatcher.
+pub(crate) struct Eyes {
     pub(super) shared: Arc<Shared>,
     pub(super) membership: Arc<Membership>,
     pub(super) index: usize,
@@ -47,7 +47,7 @@ pub(super) struct Eyes {
 
 impl Dispatcher {
     /// Starts the thread; with it, its id.
-    pub(super) fn start(eyes: Eyes) -> io::Result<(Dispatcher, i32)> {
+    pub(super) fn start(eyes: Arc<Eyes>) -> io::Result<(Dispatcher, i32)> {
         let ended = Arc::new(AtomicBool::new(false));
         let watch = eyes.watch.clone();
         let (ready, is_ready) = mpsc::sync_channel(1);
@@ -94,14 +94,19 @@ impl Eyes {
     fn look_until(&self, ended: &AtomicBool) {
         while !ended.load(Acquire) {
             self.sleep();
-            // A sleeper keeps the rank of what may come.
-            let may_come = self.expected.most_urgent(&self.watch);
-            let outranks = may_come < self.vcpu.line().claim().potential();
-            if outranks && self.vcpu.standing() != Standing::ALONE {
-                self.watch.unmask();
-                fence(SeqCst);
-                self.announce();
-            }
+            self.look();
+        }
+    }
+
+    /// Announces what has come, and listens on, if others compete and something may come that outranks what the vCPU has said of itself.
+    pub(crate) fn look(&self) {
+        // A sleeper keeps the rank of what may come.
+        let may_come = self.expected.most_urgent(&self.watch);
+        let outranks = may_come < self.vcpu.line().claim().potential();
+        if outranks && self.vcpu.standing() != Standing::ALONE {
+            self.watch.unmask();
+            fence(SeqCst);
+            self.announce();
         }
     }
 

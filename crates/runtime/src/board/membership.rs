@@ -35,6 +35,10 @@ pub(crate) struct Membership {
     socket: PathBuf,
     /// The threads of each vCPU, by its index.
     vcpus: Mutex<Vec<VcpuSpec>>,
+    /// Threads of preemptible vCPUs that the keeper has still to tell the daemon of.
+    fresh: Mutex<Vec<(usize, ThreadSpec)>>,
+    /// Held while the daemon is told of threads.
+    telling: Mutex<()>,
     joined: AtomicBool,
     /// Joined, and the daemon does not elevate.
     cooperative: AtomicBool,
@@ -78,6 +82,8 @@ impl Membership {
             board: upshift_board::Board::new()?,
             socket,
             vcpus: Mutex::default(),
+            fresh: Mutex::default(),
+            telling: Mutex::default(),
             joined: AtomicBool::new(false),
             cooperative: AtomicBool::new(false),
             rings: AtomicU64::new(0),
@@ -90,8 +96,8 @@ impl Membership {
         })))
     }
 
-    /// The post of vCPU `index`, which the calling thread serves on `cpu`, with its dispatcher. `None` if the board has no
-    /// line for it.
+    /// The post of vCPU `index`, which the calling thread serves on `cpu`, with a dispatcher, unless it has a watcher. `None` if the
+    /// board has no line for it.
     pub(crate) fn post(
         self: &Arc<Membership>,
         shared: &Arc<Shared>,
@@ -99,13 +105,14 @@ impl Membership {
         cpu: usize,
         ring: &Ring,
         timers: &Arc<Timers>,
+        has_watcher: bool,
     ) -> io::Result<Option<Post>> {
         let Some(vcpu) = self.board.vcpu(index) else {
             return Ok(None);
         };
         let watch = ring.watch()?;
         let expected = Arc::new(Expected::default());
-        let (dispatcher, dispatcher_tid) = Dispatcher::start(Eyes {
+        let eyes = Arc::new(Eyes {
             shared: shared.clone(),
             membership: self.clone(),
             index,
@@ -114,22 +121,19 @@ impl Membership {
             watch: watch.clone(),
             timers: timers.clone(),
             expected: expected.clone(),
-        })?;
-        // SAFETY: cannot fail.
-        let tid = unsafe { libc::gettid() };
-        let spec = VcpuSpec {
-            cpu,
-            threads: vec![
-                ThreadSpec {
-                    tid,
-                    role: Role::Worker,
-                },
-                ThreadSpec {
-                    tid: dispatcher_tid,
-                    role: Role::Dispatcher,
-                },
-            ],
-        };
+        });
+        let mut threads = vec![ThreadSpec {
+            tid: own_tid(),
+            role: Role::Worker,
+        }];
+        let mut dispatcher = None;
+        if !has_watcher {
+            let (started, tid) = Dispatcher::start(eyes.clone())?;
+            dispatcher = Some(started);
+            let role = Role::Dispatcher;
+            threads.push(ThreadSpec { tid, role });
+        }
+        let spec = VcpuSpec { cpu, threads };
         let mut vcpus = self.vcpus();
         while vcpus.len() < index {
             let threads = Vec::new();
@@ -143,16 +147,48 @@ impl Membership {
         drop(vcpus);
         let membership = self.clone();
         Ok(Some(Post::new(
-            vcpu, watch, membership, dispatcher, expected,
+            vcpu, watch, membership, eyes, dispatcher, expected,
         )))
     }
 
     fn vcpus(&self) -> MutexGuard<'_, Vec<VcpuSpec>> {
-        self.vcpus.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.vcpus)
+    }
+
+    /// The calling thread, which is pinned to the CPU of vCPU `index`, is one of its threads. The keeper tells the daemon; until it has, the
+    /// thread is an ordinary one.
+    pub(crate) fn enlist(&self, index: usize, role: Role) {
+        let tid = own_tid();
+        lock(&self.fresh).push((index, ThreadSpec { tid, role }));
+        self.ring_keeper();
+    }
+
+    /// Takes the threads that were enlisted since the last call into account.
+    fn take_fresh(&self) -> Vec<(usize, ThreadSpec)> {
+        let fresh = std::mem::take(&mut *lock(&self.fresh));
+        let mut vcpus = self.vcpus();
+        for &(index, thread) in &fresh {
+            if let Some(spec) = vcpus.get_mut(index) {
+                spec.threads.push(thread);
+            }
+        }
+        fresh
+    }
+
+    /// Tells the daemon of what was enlisted.
+    fn tell_fresh(&self) {
+        let _telling = lock(&self.telling);
+        let fresh = self.take_fresh();
+        if !fresh.is_empty() && self.board.is_joined() {
+            // Refused: it is ordinary, until the process joins again.
+            let _ = self.board.update(&fresh, &[]);
+        }
     }
 
     /// Registers all vCPUs that there are now.
     pub(crate) fn join(&self) -> Result<(), JoinError> {
+        let _telling = lock(&self.telling);
+        self.take_fresh();
         let vcpus = self.vcpus().clone();
         let joined = self.board.join(&self.socket, &vcpus);
         self.note(joined.as_ref().ok().map(|joined| joined.enforcing));
@@ -177,7 +213,7 @@ impl Membership {
             .name(format!("{name}-board"))
             .stack_size(128 << 10)
             .spawn(move || membership.stay_joined())?;
-        *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *lock(&self.keeper) = Some(thread);
         Ok(())
     }
 
@@ -187,7 +223,11 @@ impl Membership {
             let closed = self.board.closed();
             let hopes = lost.is_some_and(|lost| lost.elapsed() < HOPE);
             self.sleep(closed.as_ref(), if hopes { SOON } else { AGAIN });
-            if self.ended.load(Acquire) || self.board.is_joined() {
+            if self.ended.load(Acquire) {
+                continue;
+            }
+            self.tell_fresh();
+            if self.board.is_joined() {
                 continue;
             }
             if closed.is_some() {
@@ -211,21 +251,26 @@ impl Membership {
             Some(_) => -1,
             None => again.as_millis() as libc::c_int,
         };
-        // SAFETY: a pointer to a local array of the length given. An error means: look.
-        unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout) };
+        let mut count = 0u64;
+        // SAFETY: a pointer to a local array of the length given, then one to a local of that size; the bell does not block. An error
+        // means: look.
+        unsafe {
+            libc::poll(fds.as_mut_ptr(), 2, timeout);
+            libc::read(self.bell.as_raw_fd(), (&raw mut count).cast(), 8);
+        }
+    }
+
+    fn ring_keeper(&self) {
+        let one = 1u64;
+        // SAFETY: eight readable bytes; a full counter is readable, too.
+        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
     /// Leaves the daemon; everything is given back when this returns.
     pub(crate) fn end(&self) {
         self.ended.store(true, Release);
-        let one = 1u64;
-        // SAFETY: eight readable bytes; a full counter is readable, too.
-        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
-        let keeper = self
-            .keeper
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        self.ring_keeper();
+        let keeper = lock(&self.keeper).take();
         if let Some(keeper) = keeper {
             // One that panicked has said so already.
             let _ = keeper.join();
@@ -266,6 +311,15 @@ impl Membership {
             gave_way: self.gave_way.load(Relaxed),
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn own_tid() -> i32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::gettid() }
 }
 
 impl fmt::Debug for Membership {

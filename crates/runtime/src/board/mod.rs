@@ -12,6 +12,8 @@
 //!   keeper           joins, notices that the daemon has gone, joins again                   membership.rs
 //! ```
 //!
+//! A preemptible vCPU has several threads, which the daemon elevates as a set; its watcher is its dispatcher.
+//!
 //! **What it costs.** A poll: a few loads and compares, and a store when what is published changes. A change of the most
 //! urgent level: a full barrier. A system call only if another vCPU on the same CPU is concerned. Alone on its CPU, a vCPU
 //! makes none; its dispatcher looks ten times a second whether it still is.
@@ -28,6 +30,7 @@ mod dispatcher;
 mod membership;
 mod post;
 
+pub(crate) use dispatcher::{Eyes, LOOK};
 pub(crate) use membership::Membership;
 pub(crate) use post::Post;
 

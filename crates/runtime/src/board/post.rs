@@ -10,7 +10,7 @@ use upshift_board::{NOTHING, Standing, Vcpu};
 use upshift_ring::Watch;
 
 use super::courtesy::Courtesy;
-use super::dispatcher::Dispatcher;
+use super::dispatcher::{Dispatcher, Eyes};
 use super::membership::Membership;
 use crate::clock;
 
@@ -34,8 +34,9 @@ pub(crate) struct Post {
     vcpu: Vcpu,
     watch: Watch,
     membership: Arc<Membership>,
-    /// Ends before the vCPU does.
-    _dispatcher: Dispatcher,
+    eyes: Arc<Eyes>,
+    /// Ends before the vCPU does. A preemptible one has none.
+    _dispatcher: Option<Dispatcher>,
     /// What is published.
     bitmap: Cell<u64>,
     running: Cell<u8>,
@@ -52,13 +53,15 @@ impl Post {
         vcpu: Vcpu,
         watch: Watch,
         membership: Arc<Membership>,
-        dispatcher: Dispatcher,
+        eyes: Arc<Eyes>,
+        dispatcher: Option<Dispatcher>,
         expected: Arc<Expected>,
     ) -> Post {
         Post {
             vcpu,
             watch,
             membership,
+            eyes,
             _dispatcher: dispatcher,
             bitmap: Cell::new(0),
             running: Cell::new(NOTHING),
@@ -68,6 +71,15 @@ impl Post {
             expected,
             courtesy: RefCell::default(),
         }
+    }
+
+    /// What a watcher looks at in place of a dispatcher.
+    pub(crate) fn eyes(&self) -> &Arc<Eyes> {
+        &self.eyes
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     /// The next poll is of `level`, and `bitmap` is what waits behind it. `now` in ticks.

@@ -64,6 +64,12 @@ impl Preemptible {
                 reaped_at = worker.executor.clock();
                 polls = 0;
             }
+            if worker.yields_to_others(back.as_ref()) {
+                reaped_at = worker.executor.clock();
+                polls = 0;
+                turned = false;
+                continue;
+            }
             let picked = if self.turn.load(Relaxed) != NONE
                 && let Some(id) = self.take_turn()
             {
@@ -84,6 +90,7 @@ impl Preemptible {
                 }
                 Some(Picked::Poll(running)) => {
                     coop::refill();
+                    worker.publish(running.level().get());
                     self.poll_begins(worker, thread);
                     let polled = running.poll();
                     self.poll_ends(thread);
@@ -244,6 +251,7 @@ impl Preemptible {
             let levels = left.fold(0, |levels, one| levels | one.level().bit());
             self.aside_levels.store(levels, Release);
             coop::refill();
+            worker.publish(running.level().get());
             self.poll_begins(worker, thread);
             let polled = running.poll();
             self.poll_ends(thread);

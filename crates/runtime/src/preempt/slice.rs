@@ -45,15 +45,16 @@ fn is_ordinary(attributes: &Attributes) -> bool {
 }
 
 /// For the watcher. With the right to, the least real-time priority: then it runs when it wakes, whatever it has used of the CPU before.
-/// It polls nothing, and what it does is bounded. Without, and if the kernel knows of slices, a short one.
-pub(super) fn of_watcher() {
+/// It polls nothing, and what it does is bounded. Without, and if the kernel knows of slices, a short one; so also with a `daemon`, which
+/// elevates it above all that computes, when others compete, and leaves alone what has a real-time priority of its own.
+pub(super) fn of_watcher(daemon: bool) {
     let mut real_time = Attributes {
         policy: libc::SCHED_FIFO as u32,
         flags: RESET_ON_FORK,
         priority: 1,
         ..Attributes::default()
     };
-    if !set(&mut real_time) {
+    if daemon || !set(&mut real_time) {
         set_own(WATCHER);
     }
 }

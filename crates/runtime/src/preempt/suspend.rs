@@ -142,6 +142,7 @@ impl Preemptible {
         roles.give_to(to);
         self.suspended.fetch_sub(1, SeqCst);
         self.current.store(to, Release);
+        worker.publish(worker.executor.running_level().unwrap_or_default().get());
         self.watch_over(worker);
         if worker.executor.bitmap() != 0 || worker.ring.has_completions() {
             // It is known to be long, and what has come already does not ring.

@@ -352,6 +352,10 @@ pub(crate) fn answer_here() {
         }
         // What is in the middle of a use is not suspended: the watcher takes a revocation back that meets one.
         let is_stopped = !thread.permit.in_use() && thread.permit.is_revoked();
+        if vcpu.loose.load(Relaxed) && !thread.permit.is_revoked() {
+            // It may depend on those that run loose. All may be in a real-time policy, in which none makes room by itself.
+            std::thread::yield_now();
+        }
         if !is_stopped || thread.blocked.load(SeqCst) {
             // It may have been stopped, and gone on, before the signal came.
             if !thread.permit.is_revoked() {

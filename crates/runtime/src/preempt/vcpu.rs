@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use upshift_board as board;
 use upshift_core::Running;
 use upshift_elevate::dispatch::register_barrier;
 use upshift_ring::{Mode, Proxy, Watch};
@@ -24,6 +25,7 @@ use super::service::Service;
 use super::thread::{self as place, Go, Seated, Thread};
 use super::{PreemptionStats, refusal, slice, watcher};
 use crate::affinity;
+use crate::board::Eyes;
 use crate::clock;
 use crate::context;
 use crate::futex::{futex_wait_for, futex_wake};
@@ -87,6 +89,8 @@ pub(crate) struct Preemptible {
     /// Their levels.
     pub(super) aside_levels: AtomicU64,
     pub(super) service: Service,
+    /// What it looks at for the board.
+    pub(super) eyes: Option<Arc<Eyes>>,
     watch: Watch,
     timer: OwnedFd,
     /// When the timer goes off, ns; NEVER.
@@ -181,7 +185,12 @@ impl Preemptible {
             aside: Shareable(UnsafeCell::new(VecDeque::new())),
             aside_levels: AtomicU64::new(0),
             service: Service::new(),
-            watch: worker.ring.watch()?,
+            eyes: worker.post.as_ref().map(|post| post.eyes().clone()),
+            // One for each ring.
+            watch: match &worker.post {
+                Some(post) => post.watch().clone(),
+                None => worker.ring.watch()?,
+            },
             timer: timerfd()?,
             armed: AtomicU64::new(NEVER),
             spare_time: clock::to_ticks(Duration::from_nanos(watcher::TURN)),
@@ -222,7 +231,8 @@ impl Preemptible {
     fn start_watcher(self: &Arc<Preemptible>) -> io::Result<()> {
         let vcpu = self.clone();
         self.start_thread("watcher", move || {
-            slice::of_watcher();
+            slice::of_watcher(vcpu.eyes.is_some());
+            vcpu.enlist(board::Role::Dispatcher);
             watcher::run(&vcpu);
         })
     }
@@ -253,8 +263,18 @@ impl Preemptible {
         Ok(())
     }
 
+    /// The daemon, if there is one, is told that the calling thread is one of this vCPU.
+    fn enlist(&self, role: board::Role) {
+        if let Some(membership) = &self.worker().shared.membership
+            && self.eyes.is_some()
+        {
+            membership.enlist(self.index, role);
+        }
+    }
+
     fn be_spare(&self, number: usize) {
         slice::of_worker();
+        self.enlist(board::Role::Worker);
         let thread = &self.threads[number];
         let Ok(_seated) = Seated::begin(self, number) else {
             return;

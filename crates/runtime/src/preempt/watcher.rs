@@ -26,6 +26,7 @@ use super::rule::{Account, Waits};
 use super::suspend::{NotStopped, Stopped};
 use super::thread::Thread;
 use super::vcpu::{FIRST, NEVER, NONE, Preemptible};
+use crate::board::LOOK;
 use crate::clock;
 
 /// How long a suspended poll may be kept from the CPU while another one may depend on it, ns.
@@ -124,6 +125,9 @@ impl<'a> Watcher<'a> {
     fn look(&mut self) {
         let vcpu = self.vcpu;
         vcpu.looks.fetch_add(1, Relaxed);
+        if let Some(eyes) = &vcpu.eyes {
+            eyes.look();
+        }
         // The signal has not reached the stopped thread.
         vcpu.start_next();
         self.tend_blocked();
@@ -164,6 +168,9 @@ impl<'a> Watcher<'a> {
         // What is pinned and picked shows in no queue: a poll may have begun without seeing it.
         if vcpu.has_stopped_polls() || vcpu.aside_levels.load(Acquire) != 0 {
             at = at.min(now + KEPT);
+        }
+        if vcpu.eyes.is_some() {
+            at = at.min(now + clock::nanos(LOOK));
         }
         vcpu.arm(at.max(now + 1));
     }
@@ -392,6 +399,10 @@ impl<'a> Watcher<'a> {
         let vcpu = self.vcpu;
         if vcpu.loose.swap(loose, SeqCst) == loose && !loose {
             return;
+        }
+        if loose {
+            // It makes room, if the kernel does not share the CPU between them.
+            self.current().interrupt();
         }
         let roles = vcpu.roles();
         for number in roles.of(Role::Suspended) {
