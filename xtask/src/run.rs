@@ -132,7 +132,8 @@ fn kill(leader: Pid, signal: Signal) {
 pub(crate) fn shown(command: &Command) -> String {
     let mut words = Vec::new();
     for (name, value) in command.get_envs() {
-        if let Some(value) = value {
+        // That one more folder is looked in is no part of what one would type.
+        if let Some(value) = value.filter(|_| name != "PATH") {
             words.push(format!(
                 "{}={}",
                 name.display(),

@@ -135,6 +135,21 @@ impl Tools {
             .is_some_and(|root| root.join("lib/rustlib").join(target).join("lib").exists())
     }
 
+    /// What is not there.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = Tool> {
+        Tool::ALL.into_iter().filter(|tool| !self.has(*tool))
+    }
+
+    /// Installs what the test suite may install without being asked: nightly is a large download, so only on a CI machine;
+    /// its components also where it is there.
+    pub(crate) fn install_for_tests(&mut self, stop: &Stop) {
+        let has_nightly = self.has(Tool::Nightly);
+        self.install(
+            |tool| host::is_ci() || has_nightly || !tool.is_nightly(),
+            stop,
+        );
+    }
+
     /// Installs each tool of `wanted` that is missing and says so; what cannot be had stays missing.
     pub(crate) fn install(&mut self, wanted: impl Fn(Tool) -> bool, stop: &Stop) {
         for tool in Tool::ALL {
@@ -155,9 +170,27 @@ impl Tools {
     }
 }
 
-/// Which tools the test suite may install without being asked: nightly is a large download, so only on a CI machine.
-pub(crate) fn wanted_by_tests(tool: Tool) -> bool {
-    host::is_ci() || !tool.is_nightly()
+/// A checker of HTTP/2 servers, frame by frame, which the web server's tests ask where it is there.
+const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@latest";
+
+/// Programs that only the tests need; their folder is on the PATH of what xtask starts.
+fn programs(root: &Path) -> PathBuf {
+    root.join("target/xtask/bin")
+}
+
+fn has_h2spec(root: &Path) -> bool {
+    host::has_program("h2spec") || programs(root).join("h2spec").exists()
+}
+
+/// Builds h2spec where Go is there and h2spec is not; what cannot be had stays missing, and its test says so.
+pub(crate) fn install_h2spec(root: &Path, stop: &Stop) {
+    if !has_h2spec(root) && host::has_program("go") && !stop.is_set() {
+        let mut command = Command::new("go");
+        command
+            .args(["install", H2SPEC])
+            .env("GOBIN", programs(root));
+        install(&mut command, stop);
+    }
 }
 
 fn sysroot(mut rustc: Command) -> Option<PathBuf> {
@@ -276,14 +309,17 @@ pub(crate) fn command(root: &Path) -> ExitCode {
     install_packages(|package| package.install, &stop);
     let mut tools = Tools::find();
     tools.install(|_| true, &stop);
+    install_h2spec(root, &stop);
+    if !has_h2spec(root) {
+        println!(
+            "missing: h2spec (optional, checks the web server's HTTP/2): `go install {H2SPEC}`"
+        );
+    }
 
     for package in missing_packages() {
         println!("missing: {}", package.absence());
     }
-    let missing: Vec<_> = Tool::ALL
-        .into_iter()
-        .filter(|tool| !tools.has(*tool))
-        .collect();
+    let missing: Vec<_> = tools.missing().collect();
     for tool in &missing {
         println!("missing: {}", tool.absence());
     }
@@ -356,6 +392,12 @@ fn install(command: &mut Command, stop: &Stop) -> bool {
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([programs(root)]);
+    // A PATH that cannot be joined is left as it is: one program less is found.
+    if let Ok(path) = std::env::join_paths(folders) {
+        command.env("PATH", path);
+    }
     without_cargo_run(&mut command);
     command
 }

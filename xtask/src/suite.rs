@@ -14,7 +14,7 @@ use clap::Args;
 
 use crate::host;
 use crate::run::{Ending, Stop, run, shown};
-use crate::setup::{Tools, install_test_packages, wanted_by_tests};
+use crate::setup::{Tools, install_h2spec, install_test_packages};
 use crate::steps::{SOAKS, STEPS, Step};
 
 /// Lines that are printed of a failed step's log: of what its tests said, and of the end.
@@ -24,7 +24,11 @@ const SHOWN_END: usize = 50;
 #[derive(Args)]
 pub(crate) struct Options {
     /// Run only these steps (names or numbers of --list)
-    #[arg(long, value_name = "STEP", value_delimiter = ',', value_parser = find_step)]
+    #[arg(value_name = "STEP", value_parser = find_step)]
+    steps: Vec<&'static Step>,
+
+    /// The same, as a list
+    #[arg(long, value_name = "STEP,STEP", value_delimiter = ',', value_parser = find_step)]
     only: Vec<&'static Step>,
 
     /// List the steps and end
@@ -42,6 +46,13 @@ pub(crate) struct Options {
     /// End after this long; what has not run by then has failed
     #[arg(long, value_name = "N", default_value_t = 40)]
     minutes: u64,
+}
+
+impl Options {
+    fn chooses(&self, step: &Step) -> bool {
+        let mut chosen = self.steps.iter().chain(&self.only).peekable();
+        chosen.peek().is_none() || chosen.any(|chosen| chosen.name == step.name)
+    }
 }
 
 fn find_step(word: &str) -> Result<&'static Step, String> {
@@ -140,11 +151,6 @@ impl Context<'_> {
 /// Adds up the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`; none when no test passed.
 fn count_tests(log: &str) -> Option<String> {
     let (mut passed, mut ignored) = (0_u64, 0_u64);
-    // What a test says that finds a right or a program missing.
-    let skipped = log
-        .lines()
-        .filter(|line| line.starts_with("skipped: "))
-        .count();
     for line in log
         .lines()
         .filter_map(|line| line.strip_prefix("test result: "))
@@ -166,12 +172,43 @@ fn count_tests(log: &str) -> Option<String> {
         return None;
     }
     let mut count = format!("{passed} tests");
-    for (number, what) in [(ignored, "ignored"), (skipped as u64, "skipped themselves")] {
+    let skipped = skipped_tests(log).len() as u64;
+    for (number, what) in [(ignored, "ignored"), (skipped, "of them skipped")] {
         if number != 0 {
             count += &format!(", {number} {what}");
         }
     }
     Some(count)
+}
+
+/// What tests said that found a right, a program or a file missing: `skipped: ` and why, with the name of the test where the
+/// harness or the test gives it.
+fn skipped_tests(log: &str) -> Vec<String> {
+    let mut test = None;
+    let mut found = Vec::new();
+    for line in log.lines() {
+        let header = line.strip_prefix("---- ");
+        if let Some(name) = header.and_then(|line| line.strip_suffix(" stdout ----")) {
+            test = Some(name);
+        } else if line == "successes:" || line == "failures:" || line.starts_with("test result:") {
+            test = None;
+        }
+        // What goes past the harness may stand behind the name that it has begun to print.
+        let said = line.strip_prefix("skipped: ").or_else(|| {
+            let (_, said) = line.strip_prefix("test ")?.split_once(" ... skipped: ")?;
+            Some(said)
+        });
+        if let Some(why) = said {
+            let line = match test {
+                Some(name) => format!("{name}: {why}"),
+                None => why.to_owned(),
+            };
+            if !found.contains(&line) {
+                found.push(line);
+            }
+        }
+    }
+    found
 }
 
 /// The verdicts so far, in the order of the steps.
@@ -180,6 +217,8 @@ struct Tally {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<String>,
+    /// Tests of steps that passed.
+    skipped_tests: Vec<String>,
 }
 
 impl Tally {
@@ -197,9 +236,10 @@ impl Tally {
         for (title, lines) in [
             ("failed", &self.failed),
             ("skipped (not run in full, so no pass)", &self.skipped),
+            ("tests that skipped themselves", &self.skipped_tests),
         ] {
             if !lines.is_empty() {
-                text += &format!("{title}:\n  {}\n", lines.join("\n  "));
+                text += &format!("{title}, {}:\n  {}\n", lines.len(), lines.join("\n  "));
             }
         }
         text + &format!(
@@ -219,6 +259,7 @@ pub(crate) fn command(root: &Path, options: &Options) -> ExitCode {
 /// `cargo xtask soak`.
 pub(crate) fn soak(root: &Path, verbose: bool, minutes: u64) -> ExitCode {
     let options = Options {
+        steps: Vec::new(),
         only: Vec::new(),
         list: false,
         quick: false,
@@ -257,13 +298,17 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
     fs::create_dir_all(&logs)?;
 
     let mut tools = Tools::find();
-    tools.install(wanted_by_tests, &stop);
+    tools.install_for_tests(&stop);
     install_test_packages(&stop);
+    install_h2spec(root, &stop);
+    for tool in tools.missing() {
+        println!("note: {}: what needs it is skipped", tool.absence());
+    }
     let io_uring = host::io_uring();
 
     let mut tally = Tally::default();
     for (index, step) in steps.iter().enumerate() {
-        if !options.only.is_empty() && !options.only.iter().any(|chosen| chosen.name == step.name) {
+        if !options.chooses(step) {
             continue;
         }
         print!(
@@ -299,6 +344,11 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
         };
         report(&verdict, begun.elapsed(), &log, options.verbose);
         tally.add(step.name, &verdict);
+        if let Ok(text) = fs::read(&log) {
+            let skipped = skipped_tests(&String::from_utf8_lossy(&text));
+            let named = skipped.iter().map(|line| format!("{}: {line}", step.name));
+            tally.skipped_tests.extend(named);
+        }
     }
     println!(
         "{:.0} s in all, logs in {}",
@@ -393,13 +443,31 @@ mod tests {
         tally.add("miri", &Ok(Done::Skipped("no nightly".to_owned())));
         let summary = tally.summary();
         assert!(
-            summary.contains("failed:\n  loom: exit status 101\n"),
+            summary.contains("failed, 1:\n  loom: exit status 101\n"),
             "{summary}"
         );
         assert!(summary.contains("\n  miri: no nightly\n"), "{summary}");
         assert_eq!(
             summary.lines().last(),
             Some("2 passed, 1 failed, 1 skipped")
+        );
+    }
+
+    #[test]
+    fn tests_that_skip_themselves_are_named() {
+        let log = "test a ... ok\ntest b ... skipped: b: no root\nok\nskipped: c: no rights\n\nsuccesses:\n\n\
+                   ---- tools::d stdout ----\nskipped: h2spec is not installed\n\nsuccesses:\n    tools::d\n\n\
+                   test result: ok. 4 passed; 0 failed\nskipped: e: no file\n";
+        let expected = [
+            "b: no root",
+            "c: no rights",
+            "tools::d: h2spec is not installed",
+            "e: no file",
+        ];
+        assert_eq!(skipped_tests(log), expected);
+        assert_eq!(
+            count_tests(log).as_deref(),
+            Some("4 tests, 4 of them skipped")
         );
     }
 
