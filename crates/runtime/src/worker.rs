@@ -207,12 +207,13 @@ impl Worker {
         self.pending_level.get() < u8::MAX && self.next_level(back) > self.pending_level.get()
     }
 
-    /// Is it time to look at the ring and the timers, at which the last look was
-    /// at tick `reaped_at`?
+    /// Is it time to look at the ring and the timers, at which the last look was at tick `reaped_at`, or at the other vCPUs? After a poll: the
+    /// executor's clock stands at its beginning, so what came during it would wait for another poll.
     #[inline]
     pub(crate) fn reap_is_due(&self, reaped_at: u64) -> bool {
-        self.executor.clock().wrapping_sub(reaped_at) >= self.reap_ticks
-            && (self.ring_is_due() || self.timers.next_deadline().is_some())
+        let waits = self.ring_is_due() || self.timers.next_deadline().is_some();
+        (waits && clock::ticks().wrapping_sub(reaped_at) >= self.reap_ticks)
+            || self.executor.is_look_due()
     }
 
     /// The most urgent level that has something to poll; 64 if none has.
