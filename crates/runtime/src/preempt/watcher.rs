@@ -255,10 +255,14 @@ impl<'a> Watcher<'a> {
         if waiting != 0 && thread.is_asleep() {
             return self.stop(id, Place::Head, false, now);
         }
-        let waits = Waits::of(level.get(), waiting);
+        let waits_here = Waits::of(level.get(), waiting);
+        let waits = match waits_here {
+            Waits::Nothing if self.waits_beside_an_idle_vcpu() => Waits::Equal,
+            waits => waits,
+        };
         let rule = vcpu.rule();
         let Some(left) = rule.left(waits, ran) else {
-            // What waits, waits for its end, or for its sleep, which is seen when it has run for at most twice as long.
+            // What waits, waits for its end, or for its sleep, which is seen when it has run for at most twice as long; or for a vCPU to idle.
             return if waiting == 0 {
                 Next::Rest
             } else {
@@ -281,10 +285,10 @@ impl<'a> Watcher<'a> {
             return Next::At(now + wait);
         }
         let had_its_turn = ran.in_all >= rule.quantum;
-        let place = if waits == Waits::Urgent && !had_its_turn {
-            Place::Head
-        } else {
-            Place::Tail
+        let place = match waits_here {
+            Waits::Nothing => Place::Head,
+            Waits::Urgent if !had_its_turn => Place::Head,
+            Waits::Urgent | Waits::Equal => Place::Tail,
         };
         self.stop(id, place, true, now)
     }
@@ -306,6 +310,12 @@ impl<'a> Watcher<'a> {
         } else {
             pinned
         }
+    }
+
+    /// Has something arrived here that another vCPU, which idles, could run if it were reaped? However little urgent it is.
+    fn waits_beside_an_idle_vcpu(&self) -> bool {
+        let domain = self.vcpu.worker().executor.domain();
+        domain.active_vcpus() > 1 && self.vcpu.watch().has_arrivals() && domain.idle_vcpus() != 0
     }
 
     /// The current thread waits and cannot wait in the ring, whose thread is blocked.
