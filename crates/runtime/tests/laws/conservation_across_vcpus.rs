@@ -1,5 +1,5 @@
-//! Conservation on real threads: while one of two vCPUs idles, nothing that may run there waits for the end of a
-//! long poll on the other one. Inline vCPUs, no rights.
+//! Conservation across vCPUs: while one of two idles, nothing that may run there waits for the end of a long poll on the other one. No
+//! rights. One test per way to become ready; each without preemption and with it.
 //!
 //! In a round a *neighbour* of level 40 sees to it that the *other* coroutine waits on its own vCPU, lets everything
 //! park, makes the other one ready in one of the ways below, and computes in the same poll until that one has got on,
@@ -9,13 +9,15 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use upshift::net::UnixStream;
 use upshift::sync::{Mutex, MutexGuard, mpsc};
 use upshift::{JoinHandle, Level, Runtime, time, yield_now};
+
+use crate::alone;
 
 /// How long the neighbour computes if the other one does not get on.
 const LONG: Duration = Duration::from_millis(300);
@@ -27,9 +29,6 @@ const WON: usize = 9;
 const NEIGHBOUR: Level = Level::at::<40>();
 /// Equal, less, more urgent than the neighbour.
 const LEVELS: [Level; 3] = [Level::at::<40>(), Level::at::<50>(), Level::at::<10>()];
-
-/// One runtime at a time: each wants two CPUs.
-static MACHINE: StdMutex<()> = StdMutex::new(());
 
 /// What the other coroutine of a round tells.
 #[derive(Default)]
@@ -128,31 +127,29 @@ fn hold_rounds<F>(round: impl Fn(Level) -> F)
 where
     F: Future<Output = (bool, JoinHandle<()>)> + Send + 'static,
 {
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    // The main coroutine waits for the neighbour and lends it nothing.
-    let runtime = Runtime::builder()
-        .vcpus(2)
-        .main_level(Level::LEAST_URGENT)
-        .build()
-        .unwrap();
-    let won: Vec<usize> = runtime.block_on(async {
-        let mut won = Vec::new();
-        for level in LEVELS {
-            let mut count = 0;
-            for _ in 0..ROUNDS {
-                let neighbour = upshift::spawn(round(level), NEIGHBOUR);
-                let (in_time, other) = neighbour.await.unwrap();
-                other.await.unwrap();
-                count += usize::from(in_time);
+    for preemption in [false, true] {
+        let Some(runtime) = crate::runtime(2, preemption) else {
+            return;
+        };
+        let won: Vec<usize> = runtime.block_on(async {
+            let mut won = Vec::new();
+            for level in LEVELS {
+                let mut count = 0;
+                for _ in 0..ROUNDS {
+                    let neighbour = upshift::spawn(round(level), NEIGHBOUR);
+                    let (in_time, other) = neighbour.await.unwrap();
+                    other.await.unwrap();
+                    count += usize::from(in_time);
+                }
+                won.push(count);
             }
-            won.push(count);
-        }
-        won
-    });
-    assert!(
-        won.iter().all(|&count| count >= WON),
-        "at levels {LEVELS:?} beside a poll of {NEIGHBOUR:?}: {won:?} of {ROUNDS} got on during the poll"
-    );
+            won
+        });
+        assert!(
+            won.iter().all(|&count| count >= WON),
+            "preemption {preemption}, at levels {LEVELS:?} beside a poll of {NEIGHBOUR:?}: {won:?} of {ROUNDS} got on during the poll"
+        );
+    }
 }
 
 #[test]
@@ -331,12 +328,12 @@ fn data_is_received_beside_a_long_poll() {
 
 #[test]
 fn a_runtime_ends_when_what_it_waits_for_exits_on_another_vcpu() {
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let (ended, has_ended) = std::sync::mpsc::channel();
     thread::spawn(move || {
         for _ in 0..4 * ROUNDS {
             let runtime = Runtime::builder().vcpus(2).build().unwrap();
-            // Nobody serves vCPU 0 now, so they are with the other one.
+            // No thread serves vCPU 0 now, so they are with the other one.
             for _ in 0..2_000 {
                 let waits = std::future::pending::<()>();
                 runtime.handle().spawn(waits, NEIGHBOUR).unwrap().detach();
@@ -350,7 +347,7 @@ fn a_runtime_ends_when_what_it_waits_for_exits_on_another_vcpu() {
 
 #[test]
 fn a_vcpu_that_looks_around_hears_that_it_is_to_stop() {
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let (ended, has_ended) = std::sync::mpsc::channel();
     thread::spawn(move || {
         for round in 0..500 {
