@@ -19,7 +19,7 @@ use crate::spin_args::SpinLoadArgs;
 use crate::top::TopArgs;
 use crate::values::{self, Endpoint, Listen};
 
-/// One priority scheduler for coroutines: in a process, across processes, for programs that know nothing of it.
+/// One priority scheduler for coroutines: in a process, across processes, and for unmodified programs.
 #[derive(Debug, Parser)]
 #[command(
     name = "upshift",
@@ -44,12 +44,12 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure coroutines against threads and show what priorities buy, in a minute and a half
+    /// Show what priorities buy: six experiments in a minute and a half, a verdict, a report
     Demo(DemoArgs),
     /// Serve files and endpoints over HTTP/1.1 and HTTP/2; every request has a priority
     #[command(after_help = EXAMPLES)]
     Serve(Box<ServeArgs>),
-    /// Schedule processes that know nothing of it: round-robin, timetable, shares, deadlines, levels
+    /// Schedule unmodified processes: round-robin, timetable, shares, deadlines, levels
     Sched(Box<SchedArgs>),
     /// Run the most urgent process of each CPU: the machine-wide scheduler, in the foreground
     Daemon(DaemonArgs),

@@ -53,13 +53,13 @@ pub(crate) struct DaemonArgs {
     /// Permission bits of the socket, octal
     #[arg(long, value_name = "BITS", value_parser = octal)]
     pub(crate) mode: Option<u32>,
-    /// Group of the socket, by name or number: who is in it may connect
+    /// Group of the socket, by name or number: its members may connect
     #[arg(long, value_name = "GROUP", value_parser = upshift_daemon::group)]
     pub(crate) group: Option<u32>,
     /// Most urgent level of users without a rule: 0 to 63
     #[arg(long, value_name = "LEVEL", value_parser = values::level)]
     pub(crate) ceiling: Option<u8>,
-    /// Elevate nobody, even with the right to: processes give way by themselves
+    /// Elevate no thread, even with the right to: processes give way by themselves
     #[arg(long)]
     pub(crate) cooperative: bool,
     /// Print the state of the daemon that runs, as JSON, and end

@@ -187,7 +187,7 @@ impl StateWord {
     }
 
     /// 2: a wake or, with `cancel`, a cancellation by a caller that has only an
-    /// id. `Wake::Exited` also for a slot that has another tenant or none.
+    /// id. `Wake::Exited` also for a slot that is free or reused.
     pub(crate) fn wake_by_id(&self, generation: u32, cancel: bool) -> Wake {
         let mut wake = Wake::Exited;
         let cancel = if cancel { CANCELLED } else { 0 };

@@ -46,7 +46,7 @@ use crate::trace::Recorder;
 pub(crate) const POLLS_PER_REAP: u32 = 64;
 /// How often a runtime that is being dropped looks whether all coroutines have exited.
 const ENDING_WAIT: Duration = Duration::from_millis(1);
-/// Who gives way to another process looks again after this time.
+/// How long a vCPU sleeps after it has given way to another process.
 const GIVEN: Duration = Duration::from_micros(500);
 /// A wait that a wake from another vCPU ended sooner than this makes the next
 /// wait begin with spinning.

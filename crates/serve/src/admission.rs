@@ -172,7 +172,7 @@ mod tests {
         drop((first, second));
         assert!(
             gates.admit(LOW, 102 * MS, BOUND, 1000).is_ok(),
-            "nobody waits"
+            "none waits"
         );
     }
 

@@ -141,7 +141,9 @@ impl Config {
             ("in-flight", self.admission.in_flight == 0),
         ] {
             if is_none {
-                return Err(format!("{name} = 0: nobody would be served; use 1 or more"));
+                return Err(format!(
+                    "{name} = 0: no connection would be served; use 1 or more"
+                ));
             }
         }
         if let Some(value) = &self.files.cache_control

@@ -29,9 +29,9 @@ pub(crate) enum PolicyName {
 #[command(after_help = "Policies, and what ARG means for each:
   rr          each in turn for one interval
   table FILE  a repeating timetable: lines `WHO TIME`, e.g. `4711 5ms`; WHO is a pid, a label
-              or several with commas (one for each CPU), `-` is nobody; # begins a comment.
+              or several with commas (one for each CPU), `-` is no process; # begins a comment.
               ARG: a label
-  weighted    stride scheduling; who sleeps saves nothing up. ARG: shares [1]
+  weighted    stride scheduling; sleepers save nothing up. ARG: shares [1]
   edf         earliest deadline first, a budget in each period. ARG: PERIOD/BUDGET, e.g. 20ms/5ms
   priority    strict levels, 0 the most urgent; equals take turns. ARG: level
   solo        one until it blocks
@@ -44,13 +44,14 @@ Examples:
   upshift sched edf --cpu 0 --pid 4711=20ms/5ms --for 10s
   upshift sched priority --cpu 0,1 --unit redis.service=0 --comm 'cc*=1'
 
---cgroup, --unit, --user and --comm name all processes that fit when it starts, each a task of its own; not this one, nor those
-that have started it.
+--cgroup, --unit, --user and --comm name all processes that fit when it starts, each a task of its
+own, but not this one and its ancestors.
 
 All threads of a process are scheduled, also those born later. It ends when all processes have
 ended, with --for, or by Ctrl-C; policy, priority and CPUs of all of them are then what they were,
-also after a SIGKILL. Commands it has started are ended with it. It needs CAP_SYS_NICE (root) or RLIMIT_RTPRIO;
-`upshift calibrate` says what is missing. Exit code: 0, 130 after Ctrl-C, 143 after SIGTERM.")]
+also after a SIGKILL. Commands it has started are ended with it. It needs CAP_SYS_NICE (root) or
+RLIMIT_RTPRIO; `upshift calibrate` says what is missing. Exit code: 0, 130 after Ctrl-C, 143 after
+SIGTERM.")]
 pub(crate) struct SchedArgs {
     /// rr, table, weighted, edf, priority or solo
     #[arg(value_enum, hide_possible_values = true)]
@@ -107,7 +108,7 @@ pub(crate) struct SchedArgs {
     /// Write every switch, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Draw who ran when
+    /// Draw which process ran when
     #[arg(long, value_name = "FILE.svg")]
     pub(super) timeline: Option<PathBuf>,
     /// A command to start

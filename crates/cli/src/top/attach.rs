@@ -128,7 +128,7 @@ fn explain(pid: u32, error: &io::Error) -> anyhow::Error {
             anyhow!("process {pid} does not answer: is it stopped?")
         }
         ErrorKind::PermissionDenied => {
-            anyhow!("process {pid} belongs to somebody else: run this as its user")
+            anyhow!("process {pid} belongs to another user: run this as that user")
         }
         _ => anyhow!("cannot look at process {pid}: {error}"),
     }

@@ -205,7 +205,7 @@ fn draw_levels(to: &mut Canvas<'_>, area: Rect, frame: &Frame, sort: Sort) {
 fn draw_polls(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
     let [_, area] = Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
     if frame.stall_limit_ns == 0 {
-        let text = "longest polls: nobody looks (`Builder::stall_limit`)";
+        let text = "longest polls: not recorded (`Builder::stall_limit`)";
         to.render_widget(Paragraph::new(text).style(dim()), area);
         return;
     }

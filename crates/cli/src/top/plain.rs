@@ -86,7 +86,7 @@ fn levels(frame: &Frame) -> Table {
 
 fn polls(frame: &Frame) -> String {
     if frame.stall_limit_ns == 0 {
-        return "Longest polls: nobody looks (`Builder::stall_limit`)\n".into();
+        return "Longest polls: not recorded (`Builder::stall_limit`)\n".into();
     }
     let title = format!(
         "Longest polls by place of spawn; {} of more than {}",

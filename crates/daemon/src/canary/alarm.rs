@@ -76,7 +76,7 @@ impl Alarm {
                 shared.complain("foreign", || {
                     let silent = &self.silent;
                     format!(
-                        "ordinary programs do not run on the CPUs {silent:?}, with nobody elevated: something else is real-time there, or the machine stands still"
+                        "ordinary programs do not run on the CPUs {silent:?}, with no thread elevated: something else is real-time there, or the machine stands still"
                     )
                 });
                 self.finish(shared);

@@ -164,7 +164,7 @@ impl Control {
             && let Err(error) = crate::metrics::serve(place, self.listener.path().to_path_buf())
         {
             self.shared.complain("metrics", || {
-                format!("nobody can ask for metrics at {place}: {error}")
+                format!("metrics cannot be served at {place}: {error}")
             });
         }
         self.notify.ready(match self.shared.enforcing() {
@@ -228,7 +228,7 @@ impl Control {
         for _ in 0..ACCEPTS {
             if self.closer.is_full() {
                 self.shared.complain("closing", || {
-                    "new clients wait until the descriptors of former ones are closed: somebody sends some that linger"
+                    "new clients wait until the descriptors of former ones are closed: a client sends some that linger"
                         .to_string()
                 });
                 std::thread::sleep(WINDOW);
