@@ -60,7 +60,7 @@ pub(crate) static STEPS: [Step; 13] = [
 ];
 
 /// What `cargo xtask soak` runs: the same things for long.
-pub(crate) static SOAKS: [Step; 3] = [
+pub(crate) static SOAKS: [Step; 4] = [
     step("sim", "a million generated cases against the laws", sim),
     step(
         "daemon",
@@ -71,6 +71,11 @@ pub(crate) static SOAKS: [Step; 3] = [
         "torture",
         "everyday crates and a spinning allocator with preemption, a minute each",
         torture,
+    ),
+    step(
+        "crowded",
+        "preemption beside programs that want the CPU, 20 times",
+        crowded,
     ),
 ];
 
@@ -441,6 +446,54 @@ fn torture(context: &Context<'_>) -> Verdict {
     );
     default_env(&mut command, "UPSHIFT_TORTURE_SECONDS", "60");
     context.run(command, minutes(50))?;
+    passed()
+}
+
+/// Programs that use all of the CPU that they get, until they are dropped.
+struct Burners(Vec<std::process::Child>);
+
+impl Burners {
+    /// One for each of these CPUs, which also ends by itself.
+    fn start(cpus: &[&str]) -> Result<Burners, String> {
+        let mut all = Burners(Vec::new());
+        for cpu in cpus {
+            let mut command = Command::new("timeout");
+            command.args([
+                "3600",
+                "taskset",
+                "-c",
+                cpu,
+                "sh",
+                "-c",
+                "while :; do :; done",
+            ]);
+            let child = command.spawn();
+            all.0
+                .push(child.map_err(|error| format!("timeout: {error}"))?);
+        }
+        Ok(all)
+    }
+}
+
+impl Drop for Burners {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // `timeout` passes SIGTERM on, but not SIGKILL.
+            let pid = child.id().to_string();
+            let _ = Command::new("kill").arg(&pid).status();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a quiet machine hides: threads that lose the CPU between any two steps.
+fn crowded(context: &Context<'_>) -> Verdict {
+    let _burners = Burners::start(&["0", "0", "1"])?;
+    for _ in 0..20 {
+        let mut command = cargo(context, ["test", "-p", "upshift", "--test", "preempting"]);
+        command.args(SHOW_SKIPS);
+        context.run(command, minutes(5))?;
+    }
     passed()
 }
 
