@@ -36,8 +36,8 @@ tasks:
                                         the test matrix, with so many seeds of chaos (10);
                                         with --seed only this one, with --only the machines
                                         whose name has this text
-  soak [--smp N] [--runs N]             more seeds, then the programs' tests, again and
-                                        again (4 harts, 20)
+  soak [--smp N] [--runs N]             the programs' tests, again and again (4 harts,
+                                        20 times), then more seeds
   bench                                 what things cost, in instructions
   evaluate [--quick]                    the matrix server of the papers, in four models
   rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
@@ -89,7 +89,7 @@ fn evaluate(mut arguments: Arguments) -> Result<ExitCode, String> {
     evaluate::run(quick)
 }
 
-/// What the matrix leaves out, then the programs' tests again and again.
+/// The programs' tests again and again, then the seeds that the matrix leaves out.
 fn soak(mut arguments: Arguments) -> Result<ExitCode, String> {
     let smp = arguments.harts()?.unwrap_or(vec![4]);
     let runs = arguments.number("--runs")?.unwrap_or(20);

@@ -104,7 +104,7 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
     Ok(code)
 }
 
-/// What the matrix leaves out: more seeds; then the programs' tests, so many times.
+/// The programs' tests, so many times; then the seeds that the matrix leaves out.
 pub(crate) fn soak(smp: u32, runs: u64) -> Result<ExitCode, String> {
     let image = build::image()?;
     let seeds = (SEEDS + 1..=SOAK_SEEDS).map(chaos);
@@ -114,8 +114,8 @@ pub(crate) fn soak(smp: u32, runs: u64) -> Result<ExitCode, String> {
     let again =
         (1..=runs).map(|number| run_of(format!("soak {number}, smp {smp}"), smp, "init=tests"));
     // A series is of one machine at a time: what it waits for is its own.
-    let first = run_all(&image, fuzz.chain(seeds))?;
-    let then = run_some(&image, again, 1)?;
+    let first = run_some(&image, again, 1)?;
+    let then = run_all(&image, fuzz.chain(seeds))?;
     Ok(if first == ExitCode::SUCCESS {
         then
     } else {
