@@ -12,6 +12,15 @@ use crate::{executor, users};
 
 /// Rebuilds it.
 pub(crate) fn publish() {
-    let bits = users::ready() | executor::domain().bitmap();
-    shared::global().store(0, bits);
+    let levels = || users::ready() | executor::domain().bitmap();
+    let mut bits = levels();
+    loop {
+        shared::global().store(0, bits);
+        // Another look afterwards: another hart may have made something ready, and have
+        // written that, after the bits were read.
+        match levels() {
+            same if same == bits => return,
+            others => bits = others,
+        }
+    }
 }

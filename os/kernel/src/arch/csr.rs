@@ -83,12 +83,6 @@ pub(crate) fn interrupts_restore(before: bool) {
     }
 }
 
-/// Are interrupts enabled?
-#[inline]
-pub(crate) fn interrupts_enabled() -> bool {
-    read!("sstatus") & SIE != 0
-}
-
 /// Waits until an interrupt is pending, masked or not.
 #[inline]
 pub(crate) fn wait_for_interrupt() {

@@ -147,11 +147,13 @@ impl UserContext {
         self.status = interrupted.status;
     }
 
-    /// Runs the program on this hart until it traps. Interrupts are masked when
-    /// it returns, as they must be before. The user's page table is installed.
+    /// Runs the program on this hart until it traps, with the page table that is
+    /// installed. Interrupts are masked from the call on, and when it returns; whoever
+    /// looks before whether to run it masks them before that.
     pub(crate) fn run(&mut self) -> Trap {
-        debug_assert!(!csr::interrupts_enabled());
-        // SAFETY: the context is ours until the call returns. User mode cannot
+        csr::interrupts_off();
+        // SAFETY: interrupts are masked, so no handler meets a hart that is between
+        // kernel and program. The context is ours until the call returns. User mode cannot
         // touch kernel memory, and returns only through `user_trap`, which
         // restores stack, `tp` and the callee-saved registers.
         unsafe { enter_user(self) };

@@ -1,0 +1,95 @@
+//! Bytes of a connection: between a socket's buffer and whoever reads or writes, in place.
+
+use os_abi::Error;
+
+use super::slots::BUFFER;
+use super::{Socket, State, stack};
+use crate::executor::level;
+
+impl Socket {
+    /// Gives what has come to `take`, at most so many bytes, in one or two pieces with their
+    /// places; 0 bytes at the end. `None`: nothing yet.
+    pub(crate) fn read(
+        &self,
+        most: usize,
+        mut take: impl FnMut(usize, &[u8]) -> Result<(), Error>,
+    ) -> Option<Result<usize, Error>> {
+        let state = self.state.lock();
+        let State::Stream(index) = *state else {
+            return Some(Err(Error::BadFile));
+        };
+        let mut stack = stack();
+        let socket = stack.tcp(index);
+        let waiting = socket.recv_queue();
+        if waiting == 0 && socket.may_recv() && most > 0 {
+            return None;
+        }
+        let (mut done, mut failed) = (0, None);
+        // Bytes lie in at most two pieces.
+        while done < most.min(waiting) && failed.is_none() {
+            let taken = socket.recv(|bytes| {
+                let bytes = &bytes[..bytes.len().min(most - done)];
+                match take(done, bytes) {
+                    Ok(()) => (bytes.len(), Ok(bytes.len())),
+                    Err(error) => (0, Err(error)),
+                }
+            });
+            match taken.unwrap_or(Err(Error::BrokenPipe)) {
+                Ok(count) => done += count,
+                Err(error) => failed = Some(error),
+            }
+        }
+        // The peer may wait for room. It is told of more once that has doubled, so at last
+        // when all is taken.
+        if waiting >= BUFFER / 2 || done == waiting {
+            stack.kick(index, level());
+        }
+        match failed {
+            Some(error) if done == 0 => Some(Err(error)),
+            _ => Some(Ok(done)),
+        }
+    }
+
+    /// Lets `put` write so many bytes, `all` of them or those that there is room for, in one or
+    /// two pieces with their places. `None`: there is no room.
+    pub(crate) fn write(
+        &self,
+        len: usize,
+        all: bool,
+        mut put: impl FnMut(usize, &mut [u8]) -> Result<(), Error>,
+    ) -> Option<Result<usize, Error>> {
+        let state = self.state.lock();
+        let State::Stream(index) = *state else {
+            return Some(Err(Error::BadFile));
+        };
+        let mut stack = stack();
+        let is_ending = stack.table.slot(index).is_ending;
+        let socket = stack.tcp(index);
+        if is_ending || !socket.may_send() {
+            return Some(Err(Error::BrokenPipe));
+        }
+        let room = socket.send_capacity() - socket.send_queue();
+        if room < if all { len } else { len.min(1) } {
+            return None;
+        }
+        let (mut done, mut failed) = (0, None);
+        while done < len.min(room) && failed.is_none() {
+            let written = socket.send(|bytes| {
+                let fits = bytes.len().min(len - done);
+                match put(done, &mut bytes[..fits]) {
+                    Ok(()) => (fits, Ok(fits)),
+                    Err(error) => (0, Err(error)),
+                }
+            });
+            match written.unwrap_or(Err(Error::BrokenPipe)) {
+                Ok(count) => done += count,
+                Err(error) => failed = Some(error),
+            }
+        }
+        stack.kick(index, level());
+        match failed {
+            Some(error) if done == 0 => Some(Err(error)),
+            _ => Some(Ok(done)),
+        }
+    }
+}

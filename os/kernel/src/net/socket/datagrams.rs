@@ -1,0 +1,116 @@
+//! Sockets of datagrams.
+
+use alloc::sync::Arc;
+use alloc::vec;
+
+use os_abi::{Error, datagram};
+use smoltcp::socket::udp;
+use smoltcp::wire::{IpAddress, IpEndpoint, Ipv4Address};
+
+use super::connecting::{EPHEMERALS, ephemeral};
+use super::slots::{buffer, take};
+use super::{Socket, State, stack};
+use crate::executor::level;
+use crate::memory;
+use crate::net::Stack;
+use crate::net::lists::Index;
+use crate::net::table::{Key, Kind, Owner, UDP};
+use crate::process::Share;
+
+/// Datagrams each way.
+const DATAGRAMS: usize = 16;
+
+impl Stack {
+    pub(in crate::net) fn add_datagrams(
+        &mut self,
+        share: &Arc<Share>,
+        port: u16,
+    ) -> Result<Index, Error> {
+        if memory::is_short() {
+            return Err(Error::OutOfMemory);
+        }
+        let key = |port| Key {
+            protocol: UDP,
+            port,
+            peer: (0, 0),
+        };
+        let port = match port {
+            0 => {
+                let mut candidates = (0..EPHEMERALS).map(|_| ephemeral());
+                let is_free = |port: &u16| self.table.find(key(*port)).is_none();
+                candidates.find(is_free).ok_or(Error::TooMany)?
+            }
+            port if self.table.find(key(port)).is_some() => return Err(Error::InUse),
+            port => port,
+        };
+        let taken = take(share)?;
+        let places = || vec![udp::PacketMetadata::EMPTY; DATAGRAMS];
+        let buffer = || Ok(udp::PacketBuffer::new(places(), buffer()?));
+        let mut socket = udp::Socket::new(buffer()?, buffer()?);
+        // The port is not 0, and the socket is fresh.
+        let _ = socket.bind(port);
+        let index = self
+            .table
+            .add(socket, Kind::Datagrams, Owner::Program, taken)?;
+        self.table.set_key(index, Some(key(port)));
+        Ok(index)
+    }
+
+    pub(in crate::net) fn udp(&mut self, index: Index) -> &mut udp::Socket<'static> {
+        self.table.socket(index)
+    }
+}
+
+impl Socket {
+    /// Sends a datagram of `len` bytes that `put` writes. `None`: there is no room.
+    pub(crate) fn send_to(
+        &self,
+        len: usize,
+        address: u32,
+        port: u16,
+        put: impl FnOnce(&mut [u8]) -> Result<(), Error>,
+    ) -> Option<Result<usize, Error>> {
+        let mut state = self.state.lock();
+        let mut stack = stack();
+        if let State::Fresh {
+            kind: Kind::Datagrams,
+            ..
+        } = *state
+        {
+            match stack.add_datagrams(&self.share, 0) {
+                Ok(index) => *state = State::Datagrams(index),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        let State::Datagrams(index) = *state else {
+            return Some(Err(Error::BadFile));
+        };
+        let to = IpEndpoint::new(IpAddress::Ipv4(Ipv4Address::from(address)), port);
+        if len > datagram::MOST || port == 0 || to.addr.is_unspecified() {
+            return Some(Err(Error::BadArgument));
+        }
+        let outcome = match stack.udp(index).send(len, to) {
+            Err(udp::SendError::BufferFull) => return None,
+            Err(udp::SendError::Unaddressable) => Err(Error::BadArgument),
+            Ok(room) => put(room).map(|()| len),
+        };
+        stack.kick(index, level());
+        Some(outcome)
+    }
+
+    /// Gives the datagram that came first to `take`, with where it comes from. `None`: there is
+    /// none.
+    pub(crate) fn receive_from(
+        &self,
+        take: impl FnOnce(u32, u16, &[u8]) -> Result<usize, Error>,
+    ) -> Option<Result<usize, Error>> {
+        let state = self.state.lock();
+        let State::Datagrams(index) = *state else {
+            return Some(Err(Error::BadFile));
+        };
+        let mut stack = stack();
+        let (bytes, from) = stack.udp(index).recv().ok()?;
+        let IpAddress::Ipv4(address) = from.endpoint.addr;
+        Some(take(address.to_bits(), from.endpoint.port, bytes))
+    }
+}

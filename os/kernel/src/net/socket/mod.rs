@@ -1,0 +1,142 @@
+//! Sockets: TCP connections and UDP ports, and what waits for them.
+//!
+//! ```text
+//!  Fresh ── bind ─► Fresh ── listen ─► Listener ── accept ─► (another) Stream
+//!    ├───────────── connect ─────────────────────────────────► Stream
+//!    └─ (of datagrams) bind, or the first sent ──────────────► Datagrams
+//! ```
+//!
+//! A socket has room for [`BUFFER`](slots::BUFFER) bytes each way: a full one makes the peer wait, by the
+//! window, or the writer; datagrams that find no room are lost, as they may be. A listener has
+//! as many sockets as its backlog, each of which is one connection to be; further ones are
+//! refused. Whatever waits is in the list of the socket's *bell*, which the stack rings when
+//! the socket changes. Bytes are copied once, between the socket's buffer and the program.
+
+mod bytes;
+mod connecting;
+mod datagrams;
+mod slots;
+mod waiting;
+
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+
+use os_abi::Error;
+use upshift_core::Level;
+
+use super::lists::Index;
+use super::table::Kind;
+use super::{NET, Stack};
+use crate::arch::lock::{IrqGuard, IrqLock};
+use crate::executor::level;
+use crate::process::Share;
+use crate::waiters::Waiters;
+
+enum State {
+    Fresh { port: u16, kind: Kind },
+    Stream(Index),
+    Datagrams(Index),
+    Listener { port: u16, backlog: Vec<Index> },
+}
+
+/// Whatever waits for a socket.
+struct Bell(IrqLock<Waiters>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Bell>) {
+        let waiters = self.0.lock().take();
+        waiters.wake();
+    }
+}
+
+/// A socket. Dropped, its connection ends in good order.
+pub(crate) struct Socket {
+    state: IrqLock<State>,
+    bell: Arc<Bell>,
+    /// What it takes counts there.
+    share: Arc<Share>,
+}
+
+fn stack() -> IrqGuard<'static, Stack> {
+    NET.get().lock()
+}
+
+impl Socket {
+    /// A socket for TCP.
+    pub(crate) fn stream(share: &Arc<Share>) -> Socket {
+        let kind = Kind::Stream;
+        Socket::of(share, State::Fresh { port: 0, kind })
+    }
+
+    /// A socket for UDP.
+    pub(crate) fn datagrams(share: &Arc<Share>) -> Socket {
+        let kind = Kind::Datagrams;
+        Socket::of(share, State::Fresh { port: 0, kind })
+    }
+
+    fn of(share: &Arc<Share>, state: State) -> Socket {
+        Socket {
+            state: IrqLock::new(state),
+            bell: Arc::new(Bell(IrqLock::new(Waiters::new()))),
+            share: share.clone(),
+        }
+    }
+
+    /// Gives it a port.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`]: it is connected, or listens. [`Error::InUse`];
+    /// [`Error::TooMany`], [`Error::OutOfMemory`].
+    pub(crate) fn bind(&self, wanted: u16) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        match &mut *state {
+            State::Fresh {
+                port,
+                kind: Kind::Stream,
+            } => *port = wanted,
+            State::Fresh { .. } => {
+                *state = State::Datagrams(stack().add_datagrams(&self.share, wanted)?)
+            }
+            _ => return Err(Error::BadFile),
+        }
+        Ok(())
+    }
+
+    /// Nothing more will be written.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`]: it is not connected.
+    pub(crate) fn shutdown(&self, level: Level) -> Result<(), Error> {
+        let state = self.state.lock();
+        let State::Stream(handle) = *state else {
+            return Err(Error::BadFile);
+        };
+        let mut stack = stack();
+        stack.end(handle);
+        stack.kick(handle, level);
+        Ok(())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let mut state = self.state.lock();
+        let nothing = State::Fresh {
+            port: 0,
+            kind: Kind::Stream,
+        };
+        let old = core::mem::replace(&mut *state, nothing);
+        let mut stack = stack();
+        match old {
+            State::Fresh { .. } => {}
+            State::Stream(index) | State::Datagrams(index) => stack.give_up(index, level()),
+            State::Listener { port, backlog } => {
+                for index in backlog {
+                    stack.give_up(index, level());
+                }
+                stack.table.give_port(port);
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Waiting for a socket to change.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
+use upshift_core::Level;
+
+use super::{Socket, State, stack};
+use crate::executor;
+use crate::net::Stack;
+use crate::net::table::Kind;
+
+impl Socket {
+    /// Waits until there is something to take, or will never be.
+    pub(crate) async fn readable(&self) {
+        let look = |state: &mut State, stack: &mut Stack| match *state {
+            State::Stream(handle) => {
+                let socket = stack.tcp(handle);
+                (socket.can_recv() || !socket.may_recv()).then_some(())
+            }
+            State::Datagrams(index) => stack.udp(index).can_recv().then_some(()),
+            _ => Some(()),
+        };
+        self.until(look).await;
+    }
+
+    /// Waits until there is room, or nobody who would take anything.
+    pub(crate) async fn writable(&self) {
+        let look = |state: &mut State, stack: &mut Stack| match *state {
+            State::Stream(handle) => {
+                let socket = stack.tcp(handle);
+                (socket.can_send() || !socket.may_send()).then_some(())
+            }
+            State::Datagrams(index) => stack.udp(index).can_send().then_some(()),
+            _ => Some(()),
+        };
+        self.until(look).await;
+    }
+
+    pub(super) fn until<R, F>(&self, look: F) -> Until<'_, F>
+    where
+        F: FnMut(&mut State, &mut Stack) -> Option<R> + Unpin,
+    {
+        Until {
+            socket: self,
+            look,
+            listed: None,
+            level: None,
+        }
+    }
+}
+
+/// Waits until `look`, called under the locks, finds what it wants.
+pub(super) struct Until<'a, F> {
+    socket: &'a Socket,
+    look: F,
+    /// The waker that is in the list, unless it has been taken from there.
+    listed: Option<Waker>,
+    /// The level at which it is known to wait.
+    level: Option<Level>,
+}
+
+impl<F> Until<'_, F> {
+    fn waits_at(&mut self, stack: &mut Stack, level: Option<Level>) {
+        let before = core::mem::replace(&mut self.level, level);
+        if before != level {
+            if let Some(level) = level {
+                stack.wait(level, true);
+            }
+            if let Some(before) = before {
+                stack.wait(before, false);
+            }
+        }
+    }
+}
+
+impl<R, F> Future for Until<'_, F>
+where
+    F: FnMut(&mut State, &mut Stack) -> Option<R> + Unpin,
+{
+    type Output = R;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
+        let this = self.get_mut();
+        let socket = this.socket;
+        let mut state = socket.state.lock();
+        let mut stack = stack();
+        if let Some(found) = (this.look)(&mut state, &mut stack) {
+            this.waits_at(&mut stack, None);
+            return Poll::Ready(found);
+        }
+        let bell = Waker::from(socket.bell.clone());
+        let indices = match &*state {
+            State::Fresh { .. } => &[],
+            State::Stream(index) | State::Datagrams(index) => core::slice::from_ref(index),
+            State::Listener { backlog, .. } => &backlog[..],
+        };
+        for index in indices {
+            if stack.table.slot(*index).kind == Kind::Datagrams {
+                let socket = stack.udp(*index);
+                socket.register_recv_waker(&bell);
+                socket.register_send_waker(&bell);
+            } else {
+                let socket = stack.tcp(*index);
+                socket.register_recv_waker(&bell);
+                socket.register_send_waker(&bell);
+            }
+        }
+        socket.bell.0.lock().add(cx.waker());
+        this.listed = Some(cx.waker().clone());
+        // It is polled again when its level changes. What is sent for it, acknowledgements say,
+        // is as urgent.
+        let level = executor::domain().waits();
+        if let Some(level) = level.filter(|level| this.level != Some(*level)) {
+            for index in indices {
+                stack.table.call(*index, level);
+            }
+        }
+        this.waits_at(&mut stack, level);
+        Poll::Pending
+    }
+}
+
+impl<F> Drop for Until<'_, F> {
+    fn drop(&mut self) {
+        if let Some(waker) = self.listed.take() {
+            self.socket.bell.0.lock().remove(&waker);
+        }
+        if self.level.is_some() {
+            self.waits_at(&mut stack(), None);
+        }
+    }
+}
