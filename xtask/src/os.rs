@@ -8,7 +8,14 @@ use std::time::Duration;
 use crate::setup::{self, BARE_TARGET, QEMU};
 use crate::suite::{Context, Done, Verdict};
 
-const PACKAGES: [&str; 5] = ["os-abi", "os-kernel", "os-runner", "os-user", "os-vdso"];
+const PACKAGES: [&str; 6] = [
+    "os-abi",
+    "os-kernel",
+    "os-pages",
+    "os-runner",
+    "os-user",
+    "os-vdso",
+];
 
 fn cargo(context: &Context<'_>, args: &[&str]) -> Command {
     let mut command = setup::cargo(&context.root.join("os"));
@@ -43,7 +50,9 @@ pub(crate) fn clippy(context: &Context<'_>) -> Result<(), String> {
         &["-p", "os-kernel"],
         &["-p", "os-kernel", "--features", "selftest,kernel-threads"],
         // They have no tests of cargo's kind, which need a library that the target lacks.
-        &["-p", "os-user", "-p", "os-vdso", "--lib", "--bins"],
+        &[
+            "-p", "os-pages", "-p", "os-user", "-p", "os-vdso", "--lib", "--bins",
+        ],
     ];
     for (number, package) in packages.into_iter().enumerate() {
         let mut command = cargo(context, &["clippy"]);

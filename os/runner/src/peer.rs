@@ -1,5 +1,5 @@
 //! A peer of the machine: it speaks to the echo server there, through a forwarded port of
-//! 127.0.0.1, of TCP and of UDP. Some of it is not polite.
+//! 127.0.0.1, of TCP or of UDP. Some of it is not polite.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -28,22 +28,13 @@ pub(crate) fn free_port() -> Result<u16, String> {
 /// Speaks to it until it serves, then on several connections at once; at last tells it to
 /// end.
 pub(crate) fn speak(port: u16) -> Result<(), String> {
-    let limit = Instant::now() + PATIENCE;
-    // QEMU takes connections before anything listens behind it, and tries again there after
-    // seconds only.
-    while say(port, b"hello", SOON).is_err() {
-        if Instant::now() > limit {
-            return Err("nothing answers".to_owned());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait(port)?;
     // One that reads nothing, until all others are done, and some that vanish.
     let slow = unread(port)?;
     for _ in 0..RUDE {
         // Closed with bytes that nobody has read: it is reset.
         drop(unread(port)?);
     }
-    datagrams(port)?;
     let all: Vec<_> = (0..CONNECTIONS)
         .map(|n| {
             let bytes: Vec<u8> = (0..BYTES).map(|at| (at * (n + 1) % 251) as u8).collect();
@@ -54,7 +45,32 @@ pub(crate) fn speak(port: u16) -> Result<(), String> {
         one.join().map_err(|_| "it panicked".to_owned())??;
     }
     read_at_last(slow)?;
-    // It ends before it closes.
+    end(port)
+}
+
+/// The same with datagrams.
+pub(crate) fn speak_datagrams(port: u16) -> Result<(), String> {
+    wait(port)?;
+    datagrams(port)?;
+    end(port)
+}
+
+/// Speaks to it until it serves.
+fn wait(port: u16) -> Result<(), String> {
+    let limit = Instant::now() + PATIENCE;
+    // QEMU takes connections before anything listens behind it, and tries again there after
+    // seconds only.
+    while say(port, b"hello", SOON).is_err() {
+        if Instant::now() > limit {
+            return Err("nothing answers".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Tells it to end, which it does before it closes.
+fn end(port: u16) -> Result<(), String> {
     let _ = say(port, b"quit", PATIENCE);
     Ok(())
 }

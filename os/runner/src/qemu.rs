@@ -28,7 +28,8 @@ pub(crate) struct Machine {
     pub(crate) arguments: String,
 }
 
-/// A network card, on a network of its own that QEMU makes up; nothing gets out of it.
+/// A network card, on a network of its own that QEMU makes up; nothing gets out of it but where
+/// it says so.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {
     /// None.
@@ -37,9 +38,11 @@ pub(crate) enum Network {
     Modern,
     /// In a legacy slot.
     Legacy,
-    /// In a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine, for TCP and
-    /// UDP.
+    /// In a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine.
     Forwarded(u16),
+    /// The same, for UDP as well. This one lets frames out: QEMU drops datagrams on their way back
+    /// through a network that does not.
+    ForwardedDatagrams(u16),
 }
 
 /// What came of a run.
@@ -86,9 +89,11 @@ pub(crate) fn command(image: &Image, machine: &Machine) -> Command {
     command.args(["-global", &format!("virtio-mmio.force-legacy={legacy}")]);
     if machine.network != Network::No {
         let forward = match machine.network {
-            // Restricted, it would drop datagrams on their way back; what serves here speaks to
-            // nobody by itself.
             Network::Forwarded(port) => {
+                format!("restrict=on,hostfwd=tcp:127.0.0.1:{port}-:7")
+            }
+            // What serves here speaks to nobody by itself.
+            Network::ForwardedDatagrams(port) => {
                 format!("hostfwd=tcp:127.0.0.1:{port}-:7,hostfwd=udp:127.0.0.1:{port}-:7")
             }
             _ => "restrict=on".to_owned(),

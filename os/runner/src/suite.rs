@@ -160,7 +160,9 @@ fn run_some(
 fn run_one(image: &Image, run: &Run) -> Result<(u32, u32), String> {
     let image = run.image.as_ref().unwrap_or(image);
     let peer = match (run.peer, run.machine.network) {
-        (Some(peer), Network::Forwarded(port)) => Some(std::thread::spawn(move || peer(port))),
+        (Some(peer), Network::Forwarded(port) | Network::ForwardedDatagrams(port)) => {
+            Some(std::thread::spawn(move || peer(port)))
+        }
         _ => None,
     };
     let outcome = qemu::run(image, &run.machine, LIMIT)?;
@@ -249,12 +251,14 @@ fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
         ..run_of("icount".to_owned(), 1, "")
     });
     runs.extend([4, 8].map(harts));
+    runs.extend([1, 4].map(laws));
     runs.push(network(1, true, Network::Modern));
     runs.push(network(2, false, Network::Legacy));
     runs.push(network(4, false, Network::Modern));
     for harts in [1, 2] {
         runs.push(echo(harts)?);
     }
+    runs.push(echo_of_datagrams()?);
     runs.push(rings_of_pipes());
     runs.extend(["coroutines", "threads"].map(matrix_server));
     runs.push(Run {
@@ -328,6 +332,17 @@ fn echo(smp: u32) -> Result<Run, String> {
     Ok(run)
 }
 
+/// The same server, and a peer that sends datagrams.
+fn echo_of_datagrams() -> Result<Run, String> {
+    let mut run = echo(2)?;
+    run.name = "echo of datagrams, smp 2".to_owned();
+    if let Network::Forwarded(port) = run.machine.network {
+        run.machine.network = Network::ForwardedDatagrams(port);
+    }
+    run.peer = Some(peer::speak_datagrams);
+    Ok(run)
+}
+
 /// The kernel's own tests on a machine with a network card.
 fn network(smp: u32, icount: bool, network: Network) -> Run {
     let (slot, icounted) = match network {
@@ -360,6 +375,15 @@ fn harts(smp: u32) -> Run {
     );
     run.machine.icount = true;
     run.last = "upshift: harts ended with 0";
+    run
+}
+
+/// What threads of all levels note of when they ran, held against the laws of the scheduler.
+fn laws(smp: u32) -> Run {
+    let name = format!("icount smp {smp} laws");
+    let mut run = run_of(name, smp, &format!("init=laws with={smp}"));
+    run.machine.icount = true;
+    run.last = "upshift: laws ended with 0";
     run
 }
 

@@ -16,6 +16,19 @@ use os_abi::thread::MAX_THREADS;
 use crate::thread::{self, JoinHandle};
 use crate::{asynchronous, sys, vdso};
 
+/// The clock, as [`now`](crate::now) says it, without a call.
+#[must_use]
+pub fn time() -> u64 {
+    os_pages::time()
+}
+
+/// The levels of what waits for a hart, in the kernel or in any process: bit L is level L. A
+/// load.
+#[must_use]
+pub fn ready_levels() -> u64 {
+    os_pages::global().load(Relaxed)
+}
+
 /// A further vCPU.
 pub struct Cpu {
     released: Arc<AtomicBool>,

@@ -19,8 +19,6 @@ mod io;
 pub mod lock;
 pub mod net;
 #[allow(unsafe_code)]
-mod pages;
-#[allow(unsafe_code)]
 mod start;
 #[allow(unsafe_code)]
 pub mod sync;
@@ -164,8 +162,9 @@ pub fn spawn_within(
         ceiling: u64::from(bounds.ceiling),
         halvings: u64::from(bounds.halvings),
     };
-    let number = sys::spawn(&raw const request as usize)?;
-    Ok(number as usize)
+    let number = sys::spawn(&raw const request as usize)? as usize;
+    testing::note_child(number);
+    Ok(number)
 }
 
 /// What `fork` has made of the caller.
@@ -188,9 +187,13 @@ pub fn fork() -> Result<Fork, Error> {
     match sys::fork()? {
         0 => {
             asynchronous::end_calls_of_parent();
+            testing::forget_children();
             Ok(Fork::Child)
         }
-        child => Ok(Fork::Parent(child as usize)),
+        child => {
+            testing::note_child(child as usize);
+            Ok(Fork::Parent(child as usize))
+        }
     }
 }
 

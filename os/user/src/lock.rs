@@ -10,32 +10,19 @@
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use os_abi::thread::{CRITICAL, OWED};
+use os_pages::critical;
+pub use os_pages::critical::enter;
 
-use crate::pages::line;
 use crate::sys;
 
-/// The thread begins something that others may have to wait for. Nests.
-#[inline]
-pub fn enter() {
-    let critical = line(CRITICAL);
-    // Only the thread itself writes it, and its handler leaves it as it was.
-    critical.store(critical.load(Relaxed).wrapping_add(1), Relaxed);
-}
-
-/// The end of that. The kernel has the hart if it is owed to it.
+/// The end of a critical section.
 #[inline]
 pub fn leave() {
-    let critical = line(CRITICAL);
-    let left = critical.load(Relaxed).saturating_sub(1);
-    critical.store(left, Relaxed);
-    if left == 0 && line(OWED).load(Relaxed) != 0 {
-        line(OWED).store(0, SeqCst);
-        // Any call: on the way back the kernel looks who is to run.
+    critical::leave(|| {
         let _ = sys::clock();
-    }
+    });
 }
 
 /// Spins once more; gives the hart away after a while, to threads of the same level,

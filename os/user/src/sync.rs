@@ -19,8 +19,8 @@ use os_abi::Error;
 use os_abi::number::TIMED_OUT;
 use os_abi::thread::{CONTENDED, HOLDER, NUMBER};
 
-use crate::pages::line;
 use crate::{lock, sys};
+use os_pages::line;
 
 /// The word of a mutex that nobody has; else see `os_abi::thread`.
 const FREE: u32 = 0;

@@ -12,8 +12,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use os_abi::shared::CHAOS;
 use os_abi::{Error, number, system_calls};
 
-use crate::pages;
-
 fn call(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
     raw_with(number, arguments, 0)
 }
@@ -49,7 +47,7 @@ pub(crate) fn raw_pair(
 /// Does the kernel of this machine make trouble on purpose?
 #[must_use]
 pub fn is_disturbed() -> bool {
-    pages::shared(CHAOS).load(Relaxed) != 0
+    os_pages::shared(CHAOS).load(Relaxed) != 0
 }
 
 fn once(number: usize, arguments: [usize; 6], coroutine: usize) -> (Result<isize, Error>, isize) {

@@ -4,10 +4,15 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::Pin;
 
-use crate::{Error, println};
+use crate::lock::SpinLock;
+use crate::{Error, println, sys};
+
+/// Descriptors of a process.
+const MAX_FILES: usize = 8192;
 
 /// What a test found wrong.
 pub type Outcome = Result<(), String>;
@@ -34,15 +39,75 @@ macro_rules! tests {
     };
 }
 
-/// Says how a test ended.
+/// What the test that runs has begun, for [`passed`].
+struct Begun {
+    /// Its descriptors are those from here on.
+    first_file: usize,
+    children: Vec<usize>,
+}
+
+static BEGUN: SpinLock<Option<Begun>> = SpinLock::new(None);
+
+/// Tests begin: what is open now stays so.
+pub fn begin() {
+    let Ok(pipe) = crate::pipe() else { return };
+    for file in [pipe.reader, pipe.writer] {
+        let _ = sys::close(file);
+    }
+    *BEGUN.lock() = Some(Begun {
+        first_file: pipe.reader.min(pipe.writer),
+        children: Vec::with_capacity(CHILDREN),
+    });
+}
+
+/// The most children of a test that has failed which are killed.
+const CHILDREN: usize = 256;
+
+/// A test has started this child.
+pub(crate) fn note_child(child: usize) {
+    if let Some(begun) = &mut *BEGUN.lock()
+        && begun.children.len() < CHILDREN
+    {
+        begun.children.push(child);
+    }
+}
+
+/// What the parent's test has started is not the child's.
+pub(crate) fn forget_children() {
+    if let Some(begun) = &mut *BEGUN.lock() {
+        begun.children.clear();
+    }
+}
+
+/// Kills the children of a test that has failed, and closes its files: they are not for the
+/// next one.
+fn clean() {
+    let Some(mut begun) = BEGUN.lock().take() else {
+        return;
+    };
+    for child in begun.children.drain(..) {
+        // Most have been waited for.
+        if sys::kill(child).is_ok() {
+            let _ = crate::wait(child);
+        }
+    }
+    for file in begun.first_file..MAX_FILES {
+        let _ = sys::close(file);
+    }
+    *BEGUN.lock() = Some(begun);
+}
+
+/// Says how a test ended, and makes room for the next one.
 #[must_use]
 pub fn passed(name: &str, outcome: Outcome) -> bool {
     match outcome {
         Ok(()) => {
+            forget_children();
             println!("test {name} ... ok");
             true
         }
         Err(reason) => {
+            clean();
             println!("test {name} ... FAILED: {reason}");
             false
         }
@@ -51,6 +116,7 @@ pub fn passed(name: &str, outcome: Outcome) -> bool {
 
 /// Runs the tests one after the other; how many failed is the program's status.
 pub async fn run_all(tests: &[(&str, Test)]) -> isize {
+    begin();
     let mut failed = 0;
     for (name, test) in tests {
         failed += isize::from(!passed(name, test().await));

@@ -15,8 +15,8 @@ use os_abi::Error;
 use os_abi::layout::PAGE;
 
 use crate::lock::SpinLock;
-use crate::pages::line_index;
 use crate::sys;
+use os_pages::line_index;
 
 /// Pages of a stack.
 const STACK_PAGES: usize = 16;

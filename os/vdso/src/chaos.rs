@@ -10,13 +10,11 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use os_abi::shared;
 
-use crate::pages;
-
 static STATE: AtomicU64 = AtomicU64::new(0);
 
 /// The seed that the kernel has given this process; `None`: no chaos.
 pub(crate) fn seed() -> Option<u64> {
-    match pages::shared(shared::CHAOS).load(Relaxed) {
+    match os_pages::shared(shared::CHAOS).load(Relaxed) {
         0 => None,
         seed => Some(seed),
     }

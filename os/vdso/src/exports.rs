@@ -9,13 +9,14 @@ use core::task::{Context, Poll};
 
 use os_abi::shared::{INHERIT, NO_LEVEL, Turn};
 use os_abi::thread::IN_INTERRUPT;
+use os_pages::critical;
 use upshift_core::{
     Config, CoroutineId, Domain, JoinHandle, Level, Picked, Polled, Priority, SpawnError,
     SpawnOptions,
 };
 
 use crate::host::{self, Server, VdsoHost, domain, server};
-use crate::{chaos, memory, pages};
+use crate::{chaos, memory};
 
 /// Ticks. While polls are shorter, the scheduler reads the clock at every fourth only:
 /// programs see nothing of its accounts, and the kernel watches over quanta.
@@ -218,7 +219,7 @@ extern "C" fn upshift_turn() -> u64 {
     let Some(server) = server() else {
         return Turn::Idle as u64;
     };
-    host::enter();
+    critical::enter();
     let picked = server.executor.pick(server.back.take());
     let Some(Picked::Poll(coroutine)) = picked else {
         host::publish(server, || None);
@@ -310,6 +311,6 @@ fn end_loan(domain: &Domain<VdsoHost>, id: CoroutineId) {
 /// A user interrupt of the calling thread begins (1) or ends (0).
 #[unsafe(no_mangle)]
 extern "C" fn upshift_interrupt(begins: u64) -> u64 {
-    pages::line(IN_INTERRUPT).store(begins, Relaxed);
+    os_pages::line(IN_INTERRUPT).store(begins, Relaxed);
     0
 }

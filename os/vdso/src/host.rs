@@ -6,14 +6,14 @@
 use core::arch::asm;
 use core::cell::Cell;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
 use os_abi::number;
-use os_abi::thread::{CRITICAL, IN_INTERRUPT, LOCAL_BITMAP, MAX_THREADS, OWED, SERVER};
+use os_abi::thread::{IN_INTERRUPT, LOCAL_BITMAP, MAX_THREADS, SERVER};
+use os_pages::{critical, line, line_index};
 use upshift_core::{Change, Domain, Executor, Host, Level, Vcpu, Yielded};
 
-use crate::pages::{self, line, line_index};
 use crate::trace;
 
 /// A process.
@@ -83,7 +83,7 @@ unsafe impl Host for VdsoHost {
 
     #[inline]
     fn enter() {
-        enter();
+        critical::enter();
     }
 
     #[inline]
@@ -148,30 +148,12 @@ pub(crate) fn server() -> Option<&'static Server> {
     unsafe { (line(SERVER).load(Relaxed) as *const Server).as_ref() }
 }
 
-/// The thread begins something that others may have to wait for.
-#[inline]
-pub(crate) fn enter() {
-    let critical = line(CRITICAL);
-    // Only the thread itself writes it, and its handler leaves it as it was.
-    critical.store(critical.load(Relaxed).wrapping_add(1), Relaxed);
-}
-
-/// The end of that. The kernel has its hart if it is owed to it.
+/// The end of a critical section.
 #[inline]
 pub(crate) fn leave() {
-    let critical = line(CRITICAL);
-    let left = critical.load(Relaxed).wrapping_sub(1);
-    critical.store(left, Relaxed);
-    if left == 0 && line(OWED).load(Relaxed) != 0 {
-        give_back();
-    }
-}
-
-#[cold]
-fn give_back() {
-    line(OWED).store(0, SeqCst);
-    // Any call: on the way back the kernel looks who is to run.
-    call(number::clock, 0, 0);
+    critical::leave(|| {
+        call(number::clock, 0, 0);
+    });
 }
 
 /// Tells the kernel which levels are ready or running on the vCPU of this thread.
@@ -231,7 +213,7 @@ fn publish_other(index: usize, vcpu: &Vcpu<VdsoHost>) {
     let Some(line) = LINES.get(index).map(|line| line.load(Acquire)) else {
         return;
     };
-    let word = pages::line_of(line as usize, LOCAL_BITMAP);
+    let word = os_pages::line_of(line as usize, LOCAL_BITMAP);
     let known = word.load(Relaxed);
     let bits = || vcpu.bitmap() | vcpu.running_level().map_or(0, Level::bit);
     // One without work waits in the kernel, or is about to: a wake unparks it.
@@ -250,7 +232,7 @@ pub(crate) fn is_overtaken() -> bool {
     let here = line(LOCAL_BITMAP).load(Relaxed);
     // Those below the lowest bit; all, if nothing is here.
     let more_urgent = here.wrapping_sub(1) & !here;
-    pages::global().load(Relaxed) & more_urgent != 0
+    os_pages::global().load(Relaxed) & more_urgent != 0
 }
 
 /// A system call of at most two arguments; its answer.

@@ -28,8 +28,6 @@ mod exports;
 mod host;
 #[allow(unsafe_code)]
 mod memory;
-#[allow(unsafe_code)]
-mod pages;
 mod trace;
 
 /// There is no unwinding: the process ends.

@@ -8,19 +8,19 @@ use os_abi::trace::{Change, ENTRIES, ENTRY_WORDS, FIRST, HARTS, LOST, NEXT, pack
 use upshift_core::{CoroutineId, Host, Level, State};
 
 use crate::host::{self, VdsoHost};
-use crate::pages::{self, trace as word};
+use os_pages::trace as word;
 
 /// Does the kernel want traces?
 #[inline]
 pub(crate) fn is_on() -> bool {
-    pages::shared(TRACING).load(Relaxed) != 0
+    os_pages::shared(TRACING).load(Relaxed) != 0
 }
 
 /// A coroutine has entered a state.
 #[cold]
 pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
     let time = VdsoHost.now();
-    let thread = pages::line_index();
+    let thread = os_pages::line_index();
     let hart = word(HARTS + thread).load(Relaxed);
     let Some(entry) = take().or_else(|| {
         // The kernel empties the page whenever it is entered.

@@ -12,13 +12,13 @@ use os_abi::Error;
 use os_abi::shared::{DRAINING, HANDLER, RING_HEAD, RING_TAIL, completion};
 
 use super::operations;
-use crate::pages::{self, shared as word};
 use crate::{lock, sys, vdso};
+use os_pages::shared as word;
 
 /// The words of the n-th completion of all, which is there.
 fn completion_words(n: u64) -> [u64; 3] {
     let (page, first) = completion(n);
-    [0, 1, 2].map(|n| pages::completion(page, first + n).load(Relaxed))
+    [0, 1, 2].map(|n| os_pages::completion(page, first + n).load(Relaxed))
 }
 
 /// As [`drain`], where one that comes at this moment may wait until the next look: then

@@ -16,7 +16,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use os_user::testing::{Outcome, passed, text};
+use os_user::testing::{Outcome, begin, passed, text};
 use os_user::{ensure, println, sleep_micros, spawn, sys, wait};
 
 os_user::entry!(main);
@@ -62,6 +62,7 @@ tests! {
     processes::lending_tests_pass,
     processes::socket_tests_pass,
     processes::fork_tests_pass,
+    processes::failed_test_leaves_nothing_to_the_next,
     processes::share_tests_pass,
     processes::hostile_programs_harm_nobody_else,
     processes::last_thread_ends_the_process,
@@ -72,6 +73,10 @@ tests! {
 fn main() -> isize {
     // So that the heap's tables are there.
     core::hint::black_box(Vec::<u8>::with_capacity(4096));
+    if os_user::argument() == b"failing" {
+        return processes::failing_tests();
+    }
+    begin();
     let mut failed = 0;
     for (name, test) in TESTS {
         let before = free_pages();

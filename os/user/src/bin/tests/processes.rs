@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use os_user::number::{FAULTED, KILLED};
+use os_user::testing::{begin, passed};
 use os_user::{Error, pipe, sleep_micros, spawn, sys, wait, write};
 
 use crate::{LATER, Outcome, close, ensure, run, text};
@@ -156,6 +157,32 @@ pub(crate) fn fork_tests_pass() -> Outcome {
     let failed = wait(child.map_err(text)?).map_err(text)?;
     ensure!(failed == 0, "{failed} failed");
     Ok(())
+}
+
+pub(crate) fn failed_test_leaves_nothing_to_the_next() -> Outcome {
+    // What it says is not for the console.
+    let said = pipe().map_err(text)?;
+    let child = spawn("tests", b"failing", &[1, said.writer], LATER).map_err(text)?;
+    let status = wait(child).map_err(text)?;
+    close(said.writer)?;
+    close(said.reader)?;
+    ensure!(status == 0, "status {status}");
+    Ok(())
+}
+
+/// A test that fails, and one that finds nothing of it. 0: so it is.
+pub(crate) fn failing_tests() -> isize {
+    begin();
+    let first = pipe();
+    let child = spawn("child", b"endless", &[], 60);
+    if passed("of_failure", Err("it fails on purpose".into())) {
+        return 1;
+    }
+    let (Ok(first), Ok(child), Ok(second)) = (first, child, pipe()) else {
+        return 2;
+    };
+    let is_gone = sys::kill(child) == Err(Error::NoProcess);
+    isize::from(!is_gone || first.reader != second.reader) * 3
 }
 
 pub(crate) fn share_tests_pass() -> Outcome {
