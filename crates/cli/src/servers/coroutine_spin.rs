@@ -80,7 +80,10 @@ fn start(client: Client, burner: Burner) {
 /// Starts the coroutine that receives the next request.
 fn receive(receiver: Receiver) {
     let level = receiver.connection.level;
-    upshift::spawn(serve_next(receiver), level).detach();
+    // Refused: the server ends, or is out of memory; the connection is closed.
+    if let Ok(handle) = upshift::try_spawn(serve_next(receiver), level) {
+        handle.detach();
+    }
 }
 
 async fn serve_next(mut receiver: Receiver) {
