@@ -151,10 +151,8 @@ impl Context<'_> {
 /// Adds up the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`; none when no test passed.
 fn count_tests(log: &str) -> Option<String> {
     let (mut passed, mut ignored) = (0_u64, 0_u64);
-    for line in log
-        .lines()
-        .filter_map(|line| line.strip_prefix("test result: "))
-    {
+    let harness = by_test(log).filter(|(test, _)| test.is_none());
+    for line in harness.filter_map(|(_, line)| line.strip_prefix("test result: ")) {
         for part in line.split([';', '.']) {
             let mut words = part.split_whitespace();
             let number = words
@@ -184,15 +182,8 @@ fn count_tests(log: &str) -> Option<String> {
 /// What tests said that found a right, a program or a file missing: `skipped: ` and why, with the name of the test where the
 /// harness or the test gives it.
 fn skipped_tests(log: &str) -> Vec<String> {
-    let mut test = None;
     let mut found = Vec::new();
-    for line in log.lines() {
-        let header = line.strip_prefix("---- ");
-        if let Some(name) = header.and_then(|line| line.strip_suffix(" stdout ----")) {
-            test = Some(name);
-        } else if line == "successes:" || line == "failures:" || line.starts_with("test result:") {
-            test = None;
-        }
+    for (test, line) in by_test(log) {
         // What goes past the harness may stand behind the name that it has begun to print.
         let said = line.strip_prefix("skipped: ").or_else(|| {
             let (_, said) = line.strip_prefix("test ")?.split_once(" ... skipped: ")?;
@@ -209,6 +200,20 @@ fn skipped_tests(log: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// The lines of a log, each with the test that has printed it, if the harness shows it as output of one.
+fn by_test(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
+    let mut test = None;
+    log.lines().map(move |line| {
+        let header = line.strip_prefix("---- ");
+        if let Some(name) = header.and_then(|line| line.strip_suffix(" stdout ----")) {
+            test = Some(name);
+        } else if line == "successes:" || line == "failures:" {
+            test = None;
+        }
+        (test, line)
+    })
 }
 
 /// The verdicts so far, in the order of the steps.
@@ -473,7 +478,7 @@ mod tests {
 
     #[test]
     fn tests_of_all_harnesses_are_added_up() {
-        let log = "running 2 tests\n\
+        let log = "running 2 tests\n---- a stdout ----\ntest result: ok. 1 passed; a child of a test\n\nsuccesses:\n    a\n\n\
             test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
             test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s\n";
         assert_eq!(count_tests(log).as_deref(), Some("5 tests, 1 ignored"));

@@ -132,7 +132,7 @@ pub(crate) struct ServeArgs {
     /// How long a coroutine may run when something as urgent waits, e.g. `50us`
     #[arg(long, value_name = "TIME", help_heading = "CPUs", value_parser = values::duration)]
     pub(crate) quantum: Option<Duration>,
-    /// Join the machine's daemon: off, auto (if there is one), or required; not with --preempt on
+    /// Join the machine's daemon: off, auto (if there is one), or required
     #[arg(
         long,
         value_enum,
