@@ -20,7 +20,7 @@ use upshift::{JoinHandle, Level, Runtime, time, yield_now};
 use crate::alone;
 
 /// How long the neighbour computes if the other one does not get on.
-const LONG: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(2);
 /// Until everything has parked, and what comes from outside or from a timer comes in the middle of the poll.
 const SETTLE: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 10;
