@@ -85,6 +85,7 @@ mod join;
 mod level;
 mod loans;
 mod lock;
+pub mod preempt;
 mod queue;
 mod running;
 mod state;

@@ -35,7 +35,6 @@
 
 mod calibrate;
 mod roles;
-mod rule;
 mod serve;
 mod service;
 mod slice;
@@ -48,9 +47,9 @@ use std::fmt;
 use std::io;
 
 pub(crate) use calibrate::costs;
-pub(crate) use rule::Rule;
 pub(crate) use serve::waits_here;
 pub(crate) use thread::{answer_here, may_move};
+pub(crate) use upshift_core::preempt::Rule;
 pub(crate) use vcpu::{Preemptible, Settings};
 pub(crate) use watcher::PATIENCE;
 

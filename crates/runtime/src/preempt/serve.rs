@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{compiler_fence, fence};
 use std::time::Duration;
 
+use upshift_core::preempt::TURN;
 use upshift_core::{Picked, Polled, Running, Yielded};
 
 use super::roles::Role;
 use super::thread::{Thread, with_current};
 use super::vcpu::{FIRST, HOME, NEVER, NONE, Preemptible};
-use super::watcher::TURN;
 use crate::clock;
 use crate::coop;
 use crate::host::Linux;

@@ -13,6 +13,8 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use upshift_core::preempt::KEPT;
+
 use super::thread::Thread;
 use crate::futex::{futex_wait_for, futex_wake};
 
@@ -20,9 +22,6 @@ const IDLE: u32 = 0;
 const REQUESTED: u32 = 1;
 const TAKEN: u32 = 2;
 const DONE: u32 = 3;
-
-/// How long a requester waits for an owner that does not answer, ns: as long as others may keep it from its CPU in passing.
-const PATIENCE: u64 = 2_000_000;
 
 /// The calls of one ring.
 pub(super) struct Service {
@@ -57,7 +56,8 @@ impl Service {
         owner.interrupt();
         for state in [REQUESTED, TAKEN] {
             if self.state.load(Acquire) == state {
-                futex_wait_for(&self.state, state, PATIENCE);
+                // For as long as others may keep a suspended thread from its CPU.
+                futex_wait_for(&self.state, state, KEPT);
             }
         }
         if self
@@ -69,7 +69,7 @@ impl Service {
         }
         // Taken: the call is under way and does not block.
         while self.state.load(Acquire) == TAKEN {
-            futex_wait_for(&self.state, TAKEN, PATIENCE);
+            futex_wait_for(&self.state, TAKEN, KEPT);
         }
         self.state.store(IDLE, Relaxed);
         self.served.store(self.served.load(Relaxed) + 1, Relaxed);

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use upshift_core::Aside;
+use upshift_core::preempt::Ran;
 use upshift_elevate::dispatch::Permit;
 use upshift_ring::Owner;
 
-use super::rule::Ran;
 use super::vcpu::{FIRST, HOME, NONE, Preemptible};
 use crate::clock;
 use crate::futex::{futex_wait, futex_wait_for, futex_wake};

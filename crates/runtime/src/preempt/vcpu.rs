@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use upshift_board as board;
 use upshift_core::Running;
+use upshift_core::preempt::{Rule, TURN};
 use upshift_elevate::dispatch::register_barrier;
 use upshift_ring::{Mode, Proxy, Watch};
 
 use super::roles::{Role, Roles};
-use super::rule::Rule;
 use super::service::Service;
 use super::thread::{self as place, Go, Seated, Thread};
 use super::{PreemptionStats, refusal, slice, watcher};
@@ -193,7 +193,7 @@ impl Preemptible {
             },
             timer: timerfd()?,
             armed: AtomicU64::new(NEVER),
-            spare_time: clock::to_ticks(Duration::from_nanos(watcher::TURN)),
+            spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
             comes_by: AtomicU64::new(0),
             deaf_until: AtomicU64::new(0),
             deaf_until_ns: AtomicU64::new(0),
@@ -356,7 +356,7 @@ impl Preemptible {
     pub(super) fn rule(&self) -> Rule {
         let rule = self.settings.rule;
         let lately = self.stopping.get() + self.resuming.get();
-        rule.at_cost(rule.cost.max(lately.min(watcher::TURN)))
+        rule.at_cost(rule.cost.max(lately.min(TURN)))
     }
 
     /// The vCPU with its ring. Only for the current thread, and for what is `Sync` of it.

@@ -1,7 +1,7 @@
 //! The watcher of a vCPU: the thread that stops polls.
 //!
 //! It sleeps until its bell rings (an arrival in the ring, something that became ready, the end of a use of a permit that it asked to
-//! hear of) or its timer goes off, looks at the current thread, and does what the [`Rule`](super::rule) says. It allocates nothing and
+//! hear of) or its timer goes off, looks at the current thread, and does what the [policy](upshift_core::preempt) says. It allocates nothing and
 //! takes no lock that a poll may hold: a poll that is suspended in the allocator does not stop it.
 //!
 //! Nothing is forgotten: when it goes to sleep it first says that it listens, then looks once more; whoever makes something ready
@@ -11,38 +11,26 @@
 //!
 //! A suspended poll may hold a lock. While a poll is blocked, or one has run for [`KEPT`] and may be spinning, each suspended one gets a
 //! turn of [`TURN`] within [`KEPT`] times their number, whatever else is ready. What waits for it may not show: a thread that is not the
-//! vCPU's, or a coroutine that tries again and again in short polls; so there are turns also while nothing shows, [`SELDOM`] times as far
-//! apart. And if the current thread gets on with nothing outside of a poll (it allocates, and the allocator's lock is held; it is starting,
+//! vCPU's, or a coroutine that tries again and again in short polls; so there are turns also while nothing shows, as far apart as
+//! [`SELDOM`](upshift_core::preempt::SELDOM) says. And if the current thread gets on with nothing outside of a poll (it allocates, and the allocator's lock is held; it is starting,
 //! and has no permit yet), suspended threads run without theirs.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 
 use upshift_core::Place;
+use upshift_core::preempt::{Decision, KEPT, Policy, SHARE, Sight, TURN, Waits};
 use upshift_elevate::dispatch::heavy_barrier;
 
 use super::roles::Role;
-use super::rule::{Account, Waits};
 use super::suspend::{NotStopped, Stopped};
 use super::thread::Thread;
 use super::vcpu::{FIRST, NEVER, NONE, Preemptible};
 use crate::board::LOOK;
 use crate::clock;
 
-/// How long a suspended poll may be kept from the CPU while another one may depend on it, ns.
-pub(super) const KEPT: u64 = 2_000_000;
-/// How long it then runs: a tenth.
-pub(super) const TURN: u64 = KEPT / 10;
-/// Turns are so many times as far apart while nothing shows that a suspended poll is waited for: a hundredth of the time.
-const SELDOM: u64 = 10;
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
 pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_nanos(KEPT);
-/// Suspending may take one part in so many of the time.
-const SUSPENDING: u64 = 10;
-/// Looks that bring nothing may take half of that.
-const LOOKING: u64 = 2 * SUSPENDING;
-/// The time over which the shares are kept: what has been saved in it may be spent at once.
-const WINDOW: u64 = 10_000_000;
 /// The most looks in a row.
 const LOOKS: usize = 8;
 
@@ -98,10 +86,7 @@ enum Next {
 
 struct Watcher<'a> {
     vcpu: &'a Preemptible,
-    suspending: Account,
-    looking: Account,
-    /// When the last turn of a suspended poll was given, ns.
-    turned_at: u64,
+    policy: Policy,
     /// The thread that had the last one.
     last_turn: usize,
     /// A poll, or none, and the vCPU's clock when a use of a permit was found under way, and when that was.
@@ -113,9 +98,7 @@ impl<'a> Watcher<'a> {
         let now = clock::now();
         Watcher {
             vcpu,
-            suspending: Account::new(SUSPENDING, WINDOW, now),
-            looking: Account::new(LOOKING, WINDOW, now),
-            turned_at: now,
+            policy: Policy::new(now),
             last_turn: FIRST,
             stuck: None,
         }
@@ -148,14 +131,14 @@ impl<'a> Watcher<'a> {
         let now = clock::now();
         if next != Next::Done {
             vcpu.useless.fetch_add(1, Relaxed);
-            self.looking.spend(vcpu.settings.look, now);
+            self.policy.looked_in_vain(vcpu.settings.look, now);
         }
-        let deaf = self.looking.wait(vcpu.settings.look, now);
+        let deaf = self.policy.is_deaf_for(vcpu.settings.look, now);
         vcpu.hears_from(now, deaf);
         let mut at = match next {
             Next::At(at) => at.max(now + deaf),
             // Things change as fast as we look: the others must get on.
-            Next::Now => now + LOOKING * vcpu.settings.look,
+            Next::Now => now + 2 * SHARE * vcpu.settings.look,
             // A poll that has begun while nothing was heard did not look after itself.
             Next::Rest | Next::Done if deaf != 0 && (self.poll_id().1 != 0 || vcpu.is_idle()) => {
                 now + deaf
@@ -247,50 +230,33 @@ impl<'a> Watcher<'a> {
             return Next::At(now + TURN);
         }
         let ran = thread.has_run(clock::ticks());
-        let depended_on = vcpu.blocked.load(Acquire) != 0 || ran.stretch >= KEPT;
+        let depended_on = Policy::is_depended_on(vcpu.blocked.load(Acquire) != 0, ran);
         if self.gives_turn(depended_on, now) && depended_on {
             return self.stop(id, Place::Head, false, now);
         }
-        let waiting = worker.executor.bitmap() | self.hidden(now);
-        if waiting != 0 && thread.is_asleep() {
-            return self.stop(id, Place::Head, false, now);
-        }
-        let waits_here = Waits::of(level.get(), waiting);
-        let waits = match waits_here {
-            Waits::Nothing if self.waits_beside_an_idle_vcpu() => Waits::Equal,
-            waits => waits,
+        let sight = Sight {
+            level: level.get(),
+            ran,
+            turn: thread.turn.load(Relaxed),
+            waiting: worker.executor.bitmap() | self.hidden(now),
+            beside_idle: self.waits_beside_an_idle_vcpu(),
         };
-        let rule = vcpu.rule();
-        let Some(left) = rule.left(waits, ran) else {
-            // What waits, waits for its end, or for its sleep, which is seen when it has run for at most twice as long; or for a vCPU to idle.
-            return if waiting == 0 {
-                Next::Rest
-            } else {
-                self.listen();
-                Next::At(now + ran.stretch.max(rule.cost).min(KEPT))
-            };
-        };
-        let turn = thread.turn.load(Relaxed).saturating_sub(ran.stretch);
-        let cost = rule.cost;
-        let left = left.max(turn);
-        let wait = left.max(self.suspending.wait(cost, now));
-        if wait != 0 {
-            if self.listen() && waits != Waits::Urgent {
-                // Something more urgent may have come.
-                let again = Waits::of(level.get(), worker.executor.bitmap() | self.hidden(now));
-                if again > waits {
-                    return Next::Now;
+        let is_asleep = || thread.is_asleep();
+        match self.policy.decide(&vcpu.rule(), &sight, is_asleep, now) {
+            Decision::Rest => Next::Rest,
+            Decision::Later(wait, waits) => {
+                if self.listen() && waits != Waits::Urgent {
+                    // Something more urgent may have come.
+                    let waiting = worker.executor.bitmap() | self.hidden(now);
+                    if Waits::of(sight.level, waiting) > waits {
+                        return Next::Now;
+                    }
                 }
+                Next::At(now + wait)
             }
-            return Next::At(now + wait);
+            Decision::Suspend(place) => self.stop(id, place, true, now),
+            Decision::SetAside => self.stop(id, Place::Head, false, now),
         }
-        let had_its_turn = ran.in_all >= rule.quantum;
-        let place = match waits_here {
-            Waits::Nothing => Place::Head,
-            Waits::Urgent if !had_its_turn => Place::Head,
-            Waits::Urgent | Waits::Equal => Place::Tail,
-        };
-        self.stop(id, place, true, now)
     }
 
     /// Levels of what has arrived, or waits for the thread that it is pinned to, and is in no queue.
@@ -348,15 +314,16 @@ impl<'a> Watcher<'a> {
     /// Gives a suspended poll the next turn, if that is due.
     fn gives_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let vcpu = self.vcpu;
-        let apart = if depended_on { KEPT } else { SELDOM * KEPT };
-        if now.saturating_sub(self.turned_at) < apart || vcpu.suspended.load(Acquire) == 0 {
+        if vcpu.suspended.load(Acquire) == 0 {
             return false;
         }
+        let Some(kept) = self.policy.turn_is_due(depended_on, now) else {
+            return false;
+        };
         let roles = vcpu.roles();
         let last = self.last_turn;
-        let is_due = |&number: &usize| {
-            now.saturating_sub(vcpu.threads[number].since.load(Relaxed)) >= apart / 2
-        };
+        let is_due =
+            |&number: &usize| now.saturating_sub(vcpu.threads[number].since.load(Relaxed)) >= kept;
         let Some(next) = roles
             .of(Role::Suspended)
             .filter(is_due)
@@ -364,7 +331,7 @@ impl<'a> Watcher<'a> {
         else {
             return false;
         };
-        self.turned_at = now;
+        self.policy.gives_turn(now);
         self.last_turn = next;
         vcpu.turn.store(next, SeqCst);
         true
@@ -376,7 +343,7 @@ impl<'a> Watcher<'a> {
         match vcpu.stop_current(place) {
             Ok(stopped) => {
                 if paid && stopped == Stopped::Suspended {
-                    self.suspending.spend(vcpu.rule().cost, now);
+                    self.policy.has_suspended(&vcpu.rule(), now);
                 }
                 self.stuck = None;
                 self.loosen(false);

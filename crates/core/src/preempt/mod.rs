@@ -1,0 +1,37 @@
+//! When a poll is suspended: the decision alone, without threads, clocks or system calls. All times are nanoseconds.
+//!
+//! Suspending a poll and going on with it later costs *C* of CPU time ([`Rule::cost`]). How long the poll will go on is not known. That is
+//! the ski-rental problem: to rent (leave the poll alone) until the rent has reached the price, and then to buy (suspend it), costs at most
+//! twice what knowing the future would have.
+//!
+//! * For something **more urgent** a poll is suspended when it has run for *C* since it last began or went on.
+//! * For an **equal** also not before it has run for its quantum in all, which is at least 2 *C*: its own *C* and that of the other's.
+//! * Each suspension is paid from an [`Account`] into which one part in [`SHARE`] of the time goes. So interrupting takes at most that share
+//!   of the time, whatever is asked, and a burst; what finds the account empty waits until it holds *C*, for at most [`SHARE`] · *C*.
+//!
+//! A suspended poll may hold what others wait for. While a poll is blocked, or one has run for [`KEPT`] and may be spinning, suspended polls
+//! get a turn of [`TURN`] every [`KEPT`], whatever else is ready; and [`SHARE`] times as far apart while nothing shows.
+//!
+//! All of it rests on two numbers: the share of the time that interrupting may cost, and for how long a suspended poll may be kept from the
+//! CPU. `docs/preemption.md` states the bounds as theorems; the simulator holds this code against them, and the runtime's watcher
+//! runs it.
+
+mod account;
+mod policy;
+mod rule;
+
+pub use account::Account;
+pub use policy::{Decision, Policy, Sight};
+pub use rule::{Ran, Rule, Waits};
+
+/// Suspending may take one part in so many of the time, and so may the turns of suspended polls while another may depend on them.
+pub const SHARE: u64 = 10;
+/// For how long a suspended poll may be kept from the CPU while another one may depend on it, times the number of suspended polls.
+pub const KEPT: u64 = 2_000_000;
+/// How long it then runs.
+pub const TURN: u64 = KEPT / SHARE;
+/// How far apart turns are while nothing shows that a suspended poll is waited for: one part in `SHARE`² of the time.
+pub const SELDOM: u64 = SHARE * KEPT;
+/// The time over which the shares are kept: what has been saved in it may be spent at once. A burst of suspensions takes no longer than
+/// a suspended poll may be kept.
+pub const WINDOW: u64 = SHARE * KEPT;

@@ -1,0 +1,225 @@
+//! What the watcher of a vCPU decides at a look.
+
+use super::{Account, KEPT, Ran, Rule, SELDOM, SHARE, WINDOW, Waits};
+use crate::vcpu::Place;
+
+/// What a look shows of a poll that is under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight {
+    /// Its level.
+    pub level: u8,
+    /// How long it has run.
+    pub ran: Ran,
+    /// How long it is to run in this stretch: a turn, or 0.
+    pub turn: u64,
+    /// Levels of what is ready on its vCPU, or has arrived there.
+    pub waiting: u64,
+    /// Has something arrived there that a vCPU which idles could run? However little urgent it is.
+    pub beside_idle: bool,
+}
+
+/// What comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Nothing waits: look when something comes.
+    Rest,
+    /// Look again after so long, if nothing comes that is more urgent than what waits now.
+    Later(u64, Waits),
+    /// The poll is suspended, and queues there. Tell [`Policy::has_suspended`].
+    Suspend(Place),
+    /// It sleeps while something waits: it is set aside. At no charge: it does not run anyway.
+    SetAside,
+}
+
+/// The rule's memory, one per vCPU: its accounts, and when a suspended poll had its turn.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    suspending: Account,
+    looking: Account,
+    turned_at: u64,
+}
+
+impl Policy {
+    /// With full accounts.
+    #[must_use]
+    pub fn new(now: u64) -> Policy {
+        Policy {
+            suspending: Account::new(SHARE, WINDOW, now),
+            // Looks that bring nothing may take half of what suspending may.
+            looking: Account::new(2 * SHARE, WINDOW, now),
+            turned_at: now,
+        }
+    }
+
+    /// Looks at a poll. `is_asleep` tells whether its thread sleeps in the middle of it; it is asked only if that matters.
+    pub fn decide(
+        &mut self,
+        rule: &Rule,
+        sight: &Sight,
+        is_asleep: impl FnOnce() -> bool,
+        now: u64,
+    ) -> Decision {
+        let Sight { ran, waiting, .. } = *sight;
+        if waiting != 0 && is_asleep() {
+            return Decision::SetAside;
+        }
+        let here = Waits::of(sight.level, waiting);
+        let waits = match here {
+            Waits::Nothing if sight.beside_idle => Waits::Equal,
+            _ => here,
+        };
+        let Some(left) = rule.left(waits, ran) else {
+            // What waits, waits for its end, or for its sleep, which is seen when it has run for at most twice as long; or for another vCPU to idle.
+            return match waiting {
+                0 => Decision::Rest,
+                _ => Decision::Later(ran.stretch.max(rule.cost).min(KEPT), waits),
+            };
+        };
+        let left = left.max(sight.turn.saturating_sub(ran.stretch));
+        let wait = left.max(self.suspending.wait(rule.cost, now));
+        if wait != 0 {
+            return Decision::Later(wait, waits);
+        }
+        Decision::Suspend(match here {
+            // It makes room for an instant, in which what has arrived is fetched.
+            Waits::Nothing => Place::Head,
+            Waits::Urgent if ran.in_all < rule.quantum => Place::Head,
+            Waits::Urgent | Waits::Equal => Place::Tail,
+        })
+    }
+
+    /// A poll has been suspended, as decided.
+    pub fn has_suspended(&mut self, rule: &Rule, now: u64) {
+        self.suspending.spend(rule.cost, now);
+    }
+
+    /// May something on the vCPU depend on a poll that is suspended, with this one under way?
+    #[must_use]
+    pub fn is_depended_on(blocked: bool, ran: Ran) -> bool {
+        blocked || ran.stretch >= KEPT
+    }
+
+    /// Is a suspended poll to get a turn? Then it is one that was suspended so long ago, at least.
+    #[must_use]
+    pub fn turn_is_due(&self, depended_on: bool, now: u64) -> Option<u64> {
+        let apart = if depended_on { KEPT } else { SELDOM };
+        (now.saturating_sub(self.turned_at) >= apart).then_some(apart / 2)
+    }
+
+    /// One gets it.
+    pub fn gives_turn(&mut self, now: u64) {
+        self.turned_at = now;
+    }
+
+    /// A look has brought nothing, and has cost so much.
+    pub fn looked_in_vain(&mut self, look: u64, now: u64) {
+        self.looking.spend(look, now);
+    }
+
+    /// For how long the watcher is not to look unasked, at that cost of a look.
+    pub fn is_deaf_for(&mut self, look: u64, now: u64) -> u64 {
+        self.looking.wait(look, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: Rule = Rule {
+        cost: 20_000,
+        quantum: 100_000,
+        interrupts: true,
+    };
+
+    fn sight(stretch: u64, waiting: u64) -> Sight {
+        Sight {
+            level: 20,
+            ran: Ran {
+                in_all: stretch,
+                stretch,
+            },
+            turn: 0,
+            waiting,
+            beside_idle: false,
+        }
+    }
+
+    fn decide(policy: &mut Policy, sight: &Sight) -> Decision {
+        policy.decide(&RULE, sight, || false, 0)
+    }
+
+    #[test]
+    fn a_poll_makes_room_for_the_more_urgent_and_goes_first_until_it_has_had_its_quantum() {
+        let mut policy = Policy::new(0);
+        let urgent = 1 << 10;
+        let early = decide(&mut policy, &sight(5_000, urgent));
+        assert_eq!(early, Decision::Later(15_000, Waits::Urgent));
+        let first = decide(&mut policy, &sight(20_000, urgent));
+        assert_eq!(first, Decision::Suspend(Place::Head));
+        let last = decide(&mut policy, &sight(100_000, urgent));
+        assert_eq!(last, Decision::Suspend(Place::Tail));
+    }
+
+    #[test]
+    fn an_equal_waits_for_the_quantum_and_goes_first_then() {
+        let mut policy = Policy::new(0);
+        let equal = 1 << 20;
+        let early = decide(&mut policy, &sight(20_000, equal));
+        assert_eq!(early, Decision::Later(80_000, Waits::Equal));
+        let then = decide(&mut policy, &sight(100_000, equal));
+        assert_eq!(then, Decision::Suspend(Place::Tail));
+    }
+
+    #[test]
+    fn what_is_less_urgent_interrupts_only_where_another_vcpu_idles() {
+        let mut policy = Policy::new(0);
+        let mut less = sight(200_000, 1 << 30);
+        let waits = decide(&mut policy, &less);
+        assert_eq!(waits, Decision::Later(200_000, Waits::Nothing));
+        less.beside_idle = true;
+        let fetched = decide(&mut policy, &less);
+        assert_eq!(fetched, Decision::Suspend(Place::Head));
+        assert_eq!(decide(&mut policy, &sight(200_000, 0)), Decision::Rest);
+    }
+
+    #[test]
+    fn a_poll_that_sleeps_is_set_aside_for_anything() {
+        let mut policy = Policy::new(0);
+        let mut asleep = |waiting| policy.decide(&RULE, &sight(1, waiting), || true, 0);
+        assert_eq!(asleep(1 << 63), Decision::SetAside);
+        assert_eq!(asleep(0), Decision::Rest);
+    }
+
+    #[test]
+    fn a_turn_is_not_cut_short() {
+        let mut policy = Policy::new(0);
+        let mut turn = sight(50_000, 1);
+        turn.turn = super::super::TURN;
+        let rest = Decision::Later(150_000, Waits::Urgent);
+        assert_eq!(decide(&mut policy, &turn), rest);
+    }
+
+    #[test]
+    fn turns_are_given_more_often_while_something_may_depend_on_them() {
+        let mut policy = Policy::new(0);
+        assert_eq!(policy.turn_is_due(true, KEPT - 1), None);
+        assert_eq!(policy.turn_is_due(true, KEPT), Some(KEPT / 2));
+        assert_eq!(policy.turn_is_due(false, KEPT), None);
+        assert_eq!(policy.turn_is_due(false, SELDOM), Some(SELDOM / 2));
+        policy.gives_turn(SELDOM);
+        assert_eq!(policy.turn_is_due(true, SELDOM + KEPT - 1), None);
+    }
+
+    #[test]
+    fn an_empty_account_delays_a_suspension_by_at_most_its_price_times_the_share() {
+        let mut policy = Policy::new(0);
+        let urgent = sight(100_000, 1);
+        for _ in 0..WINDOW / SHARE / RULE.cost {
+            assert!(matches!(decide(&mut policy, &urgent), Decision::Suspend(_)));
+            policy.has_suspended(&RULE, 0);
+        }
+        let wait = Decision::Later(SHARE * RULE.cost, Waits::Urgent);
+        assert_eq!(decide(&mut policy, &urgent), wait);
+    }
+}

@@ -1,0 +1,131 @@
+//! How long a poll is left alone.
+
+/// What waits for a poll that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waits {
+    /// Nothing that may interrupt it.
+    Nothing,
+    /// Something of its level.
+    Equal,
+    /// Something more urgent.
+    Urgent,
+}
+
+impl Waits {
+    /// For a poll of `level`, with the levels of this bitmap waiting.
+    #[must_use]
+    pub fn of(level: u8, waiting: u64) -> Waits {
+        let bit = 1u64 << (level & 63);
+        if waiting & (bit - 1) != 0 {
+            Waits::Urgent
+        } else if waiting & bit != 0 {
+            Waits::Equal
+        } else {
+            Waits::Nothing
+        }
+    }
+}
+
+/// A poll that is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Since it began, without the time in which it was suspended.
+    pub in_all: u64,
+    /// Since it began or last went on.
+    pub stretch: u64,
+}
+
+/// What the decision rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it costs to suspend a poll and to go on with it: *C*.
+    pub cost: u64,
+    /// How long a poll may keep an equal waiting.
+    pub quantum: u64,
+    /// Does a poll that runs make room at all? If not, only those that block are set aside.
+    pub interrupts: bool,
+}
+
+impl Rule {
+    /// The quantum is at least 2 *C*.
+    #[must_use]
+    pub fn new(cost: u64, quantum: u64) -> Rule {
+        Rule {
+            cost,
+            quantum: quantum.max(2 * cost),
+            interrupts: true,
+        }
+    }
+
+    /// The same, with what a suspension costs now.
+    #[must_use]
+    pub fn at_cost(self, cost: u64) -> Rule {
+        Rule {
+            interrupts: self.interrupts,
+            ..Rule::new(cost, self.quantum)
+        }
+    }
+
+    /// How much longer the poll may run, the account aside. `None`: as long as it likes.
+    #[must_use]
+    pub fn left(&self, waits: Waits, ran: Ran) -> Option<u64> {
+        let stretch = self.cost.saturating_sub(ran.stretch);
+        match waits {
+            _ if !self.interrupts => None,
+            Waits::Nothing => None,
+            Waits::Urgent => Some(stretch),
+            Waits::Equal => Some(stretch.max(self.quantum.saturating_sub(ran.in_all))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: Rule = Rule {
+        cost: 20,
+        quantum: 100,
+        interrupts: true,
+    };
+
+    #[test]
+    fn the_levels_that_wait_decide() {
+        assert_eq!(Waits::of(5, 0), Waits::Nothing);
+        assert_eq!(Waits::of(5, 1 << 6), Waits::Nothing);
+        assert_eq!(Waits::of(5, 1 << 5 | 1 << 9), Waits::Equal);
+        assert_eq!(Waits::of(5, 1 << 5 | 1 << 4), Waits::Urgent);
+        assert_eq!(Waits::of(0, 1), Waits::Equal);
+        assert_eq!(Waits::of(63, 1), Waits::Urgent);
+    }
+
+    #[test]
+    fn a_quantum_is_worth_two_suspensions() {
+        assert_eq!(Rule::new(20, 5).quantum, 40);
+        assert_eq!(Rule::new(20, 50).quantum, 50);
+    }
+
+    #[test]
+    fn a_poll_runs_for_what_suspending_it_costs() {
+        let ran = |in_all, stretch| Ran { in_all, stretch };
+        assert_eq!(RULE.left(Waits::Nothing, ran(1_000, 1_000)), None);
+        assert_eq!(RULE.left(Waits::Urgent, ran(5, 5)), Some(15));
+        assert_eq!(RULE.left(Waits::Urgent, ran(500, 5)), Some(15));
+        assert_eq!(RULE.left(Waits::Equal, ran(5, 5)), Some(95));
+        assert_eq!(RULE.left(Waits::Equal, ran(500, 5)), Some(15));
+        assert_eq!(RULE.left(Waits::Equal, ran(500, 50)), Some(0));
+    }
+
+    #[test]
+    fn where_only_what_blocks_is_set_aside_a_poll_runs_as_long_as_it_likes() {
+        let tolerant = Rule {
+            interrupts: false,
+            ..RULE
+        };
+        let ran = Ran {
+            in_all: 1_000,
+            stretch: 1_000,
+        };
+        assert_eq!(tolerant.at_cost(30).left(Waits::Urgent, ran), None);
+    }
+}
