@@ -396,27 +396,28 @@ fn two_burn(test: &str, daemon_args: &[&str]) -> [f64; 2] {
     })
 }
 
-/// The more urgent one gets much more done, the other one something. One of several attempts is enough: on a machine
-/// that is busy with other things the two may begin far apart.
+/// In one of four runs the more urgent one gets twice as much done as the other; in every run both get something done. On a
+/// machine that is busy with other things the two may begin far apart.
 fn the_more_urgent_gets_more(test: &str, daemon_args: &[&str]) {
     let mut seen = Vec::new();
     for _ in 0..4 {
         let [urgent, other] = two_burn(test, daemon_args);
-        if urgent > 2.0 * other && other > 0.0 {
+        seen.push((urgent, other));
+        assert!(urgent > 0.0 && other > 0.0, "seconds of work: {seen:?}");
+        if urgent > 2.0 * other {
             return;
         }
-        seen.push((urgent, other));
     }
     panic!("seconds of work: {seen:?}");
 }
 
 #[test]
-fn the_less_urgent_gives_way_by_itself_but_does_not_starve() {
+fn the_less_urgent_never_starves_and_in_one_of_four_runs_gives_way_by_itself() {
     the_more_urgent_gets_more("cooperative", &["--cooperative"]);
 }
 
 #[test]
-fn the_more_urgent_process_is_elevated() {
+fn the_less_urgent_never_starves_and_in_one_of_four_runs_the_other_is_elevated() {
     let socket = socket("enforces");
     {
         let _daemon = daemon(&socket, &[]);
