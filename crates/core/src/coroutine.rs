@@ -31,7 +31,7 @@ use core::task::{Context, Poll};
 
 use crate::host::{Host, Panic};
 use crate::inbox::Linked;
-use crate::join::JoinError;
+use crate::join::{JoinError, Payload};
 use crate::level::Level;
 use crate::loans::Loans;
 use crate::sync::Ordering::{Relaxed, Release, SeqCst};
@@ -284,7 +284,7 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
         let output = match polled {
             Ok(Poll::Pending) => return None,
             Ok(Poll::Ready(output)) => Ok(output),
-            Err(panic) => Err(JoinError::Panicked(panic)),
+            Err(panic) => Err(JoinError::Panicked(Payload::new(panic))),
         };
         // SAFETY: as above; after this the future is not used any more.
         Some(unsafe { Self::finish(body, output) })
@@ -307,7 +307,7 @@ impl<F: Future + 'static, H: Host> Cell<F, H> {
             Ok(()) => output,
             Err(panic) => {
                 quietly::<H>(|| drop(output));
-                Err(JoinError::Panicked(panic))
+                Err(JoinError::Panicked(Payload::new(panic)))
             }
         };
         let end = match output {

@@ -32,7 +32,31 @@ pub enum JoinError {
     /// It was cancelled, or its domain has shut down.
     Cancelled,
     /// It panicked, with this payload.
-    Panicked(Panic),
+    Panicked(Payload),
+}
+
+/// What a panic threw; see [`JoinError::into_panic`].
+pub struct Payload(Panic);
+
+// SAFETY: by a shared reference it is looked at only for text, which is `Sync`.
+unsafe impl Sync for Payload {}
+
+impl Payload {
+    pub(crate) fn new(panic: Panic) -> Payload {
+        Payload(panic)
+    }
+
+    fn text(&self) -> Option<&str> {
+        let string = || self.0.downcast_ref::<alloc::string::String>();
+        let text = self.0.downcast_ref::<&'static str>().copied();
+        text.or_else(|| string().map(|string| &**string))
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.text())
+    }
 }
 
 impl JoinError {
@@ -53,17 +77,14 @@ impl JoinError {
     pub fn into_panic(self) -> Option<Panic> {
         match self {
             JoinError::Cancelled => None,
-            JoinError::Panicked(panic) => Some(panic),
+            JoinError::Panicked(Payload(panic)) => Some(panic),
         }
     }
 
     fn message(&self) -> Option<&str> {
         match self {
             JoinError::Cancelled => None,
-            JoinError::Panicked(panic) => panic
-                .downcast_ref::<&'static str>()
-                .copied()
-                .or_else(|| panic.downcast_ref::<alloc::string::String>().map(|s| &**s)),
+            JoinError::Panicked(payload) => payload.text(),
         }
     }
 }

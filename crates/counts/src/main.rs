@@ -1,0 +1,99 @@
+//! Instructions that an operation takes: figures that do not depend on the hour.
+//!
+//! ```text
+//! upshift-counts check           count all, compare with the table; fails above the tolerance
+//! upshift-counts accept          count all, write the table
+//! upshift-counts list            the operations
+//! upshift-counts run NAME N      do one of them N times; what callgrind counts
+//! ```
+//!
+//! Each operation is run twice under callgrind, so many times and three times as many: the difference has neither start nor end in it.
+//! User-space instructions of the process, all of its threads; what the kernel does is not in it.
+//!
+//! `table.txt` has the figures and what they were counted with. Another compiler, C library or valgrind counts otherwise: then nothing
+//! is compared, and that is said.
+
+mod callgrind;
+mod operations;
+mod table;
+
+use std::process::ExitCode;
+
+use operations::OPERATIONS;
+use table::Table;
+
+/// What may be more than in the table, as a share: what other code in the same binary does to inlining.
+const TOLERANCE: f64 = 0.03;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        ["check"] => check(),
+        ["accept"] => count_all().and_then(|table| table.write()),
+        ["list"] => {
+            for operation in &OPERATIONS {
+                println!("{:14} {}", operation.name, operation.what);
+            }
+            Ok(())
+        }
+        ["run", name, times] => run(name, times),
+        _ => Err("usage: upshift-counts check | accept | list | run NAME N".into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(name: &str, times: &str) -> Result<(), String> {
+    let times: u32 = times.parse().map_err(|_| format!("{times}: how often?"))?;
+    let operation = OPERATIONS.iter().find(|operation| operation.name == name);
+    let operation = operation.ok_or_else(|| format!("{name}: there is no such operation"))?;
+    (operation.run)(times).map_err(|error| format!("{name}: {error}"))
+}
+
+fn count_all() -> Result<Table, String> {
+    let mut table = Table::empty();
+    for operation in &OPERATIONS {
+        let count = callgrind::count(operation.name, operation.times)?;
+        table.counts.push((operation.name.into(), count));
+    }
+    Ok(table)
+}
+
+fn check() -> Result<(), String> {
+    let before = Table::read()?;
+    let table = Table::empty();
+    if before.made_with != table.made_with {
+        println!(
+            "skipped: the table was made with {}, and this is {}: `accept` makes another one",
+            before.made_with, table.made_with
+        );
+        return Ok(());
+    }
+    let table = count_all()?;
+    let mut worse = Vec::new();
+    println!("{:14} {:>12} {:>12}", "operation", "table", "now");
+    for (name, count) in &table.counts {
+        let Some(limit) = before.of(name) else {
+            worse.push(format!("{name} is not in the table"));
+            continue;
+        };
+        let change = 100.0 * (count / limit - 1.0);
+        println!("{name:14} {limit:12.1} {count:12.1} {change:+6.1} %");
+        if *count > limit * (1.0 + TOLERANCE) {
+            worse.push(format!("{name}: {limit:.1} to {count:.1}"));
+        }
+    }
+    if worse.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "more instructions than in the table: {}. If that is worth it, say so in the commit, and `cargo run --release -p upshift-counts -- accept`",
+        worse.join("; ")
+    ))
+}

@@ -1,0 +1,244 @@
+//! The operations, each on one vCPU of a runtime as programs get it, but for the time that it spins before it parks.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::hint::black_box;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use upshift::io::{AsyncReadExt, AsyncWriteExt};
+use upshift::net::{TcpListener, TcpStream};
+use upshift::sync::{mpsc, oneshot};
+use upshift::{Level, Priority, Runtime, time};
+
+pub(crate) struct Operation {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    /// How often it is done in the shorter of the two runs.
+    pub(crate) times: u32,
+    pub(crate) run: fn(u32) -> io::Result<()>,
+}
+
+macro_rules! operations {
+    ($($name:literal, $what:literal, $times:literal, $run:path;)*) => {
+        [$(Operation { name: $name, what: $what, times: $times, run: $run }),*]
+    };
+}
+
+pub(crate) const OPERATIONS: [Operation; 11] = operations! {
+    "yield-alone", "a coroutine yields, and nothing else is ready", 20_000, yield_alone;
+    "yield", "one of eight coroutines of a level yields", 20_000, yield_among_equals;
+    "spawn-join", "a coroutine is spawned, runs and is awaited", 5_000, spawn_join;
+    "spawn-local", "the same, pinned", 5_000, spawn_local_join;
+    "spawn-batch", "one of 64 that are spawned, then awaited", 5_000, spawn_batch;
+    "wake", "a coroutine wakes another one, which is polled", 10_000, wake;
+    "hop", "a value goes through a channel to another coroutine", 10_000, hop;
+    "oneshot", "a channel for one value is made and used", 5_000, one_value;
+    "level", "a coroutine that is ready gets another level", 10_000, level;
+    "timer", "a timer is armed and dropped", 10_000, timer;
+    "echo", "a request and its reply over TCP, both ends", 500, echo;
+};
+
+fn on_one_vcpu<F: Future<Output = io::Result<()>>>(main: F) -> io::Result<()> {
+    // How long it spins depends on the clock.
+    let runtime = Runtime::builder().vcpus(1).spin(Duration::ZERO).build()?;
+    runtime.block_on(main)
+}
+
+fn yield_alone(times: u32) -> io::Result<()> {
+    on_one_vcpu(async {
+        for _ in 0..times {
+            upshift::yield_now().await;
+        }
+        Ok(())
+    })
+}
+
+fn yield_among_equals(times: u32) -> io::Result<()> {
+    on_one_vcpu(async move {
+        let all: Vec<_> = (0..8)
+            .map(|_| {
+                let yields = async move {
+                    for _ in 0..times / 8 {
+                        upshift::yield_now().await;
+                    }
+                };
+                upshift::spawn(yields, Level::at::<20>())
+            })
+            .collect();
+        for one in all {
+            joined(one.await)?;
+        }
+        Ok(())
+    })
+}
+
+fn spawn_join(times: u32) -> io::Result<()> {
+    on_one_vcpu(async {
+        for n in 0..times {
+            let one = upshift::spawn(async move { black_box(n) }, Priority::Inherit);
+            joined(one.await)?;
+        }
+        Ok(())
+    })
+}
+
+fn spawn_local_join(times: u32) -> io::Result<()> {
+    on_one_vcpu(async {
+        let count = Rc::new(RefCell::new(0));
+        for _ in 0..times {
+            let count = count.clone();
+            let one =
+                upshift::spawn_local(async move { *count.borrow_mut() += 1 }, Priority::Inherit);
+            joined(one.await)?;
+        }
+        Ok(())
+    })
+}
+
+fn spawn_batch(times: u32) -> io::Result<()> {
+    on_one_vcpu(async {
+        let mut all = Vec::with_capacity(64);
+        for n in 0..times {
+            all.push(upshift::spawn(
+                async move { black_box(n) },
+                Priority::Inherit,
+            ));
+            if all.len() == 64 {
+                for one in all.drain(..) {
+                    joined(one.await)?;
+                }
+            }
+        }
+        for one in all {
+            joined(one.await)?;
+        }
+        Ok(())
+    })
+}
+
+/// Pending until it is woken, so many times.
+struct Sleeper {
+    wakes: u32,
+    waker: Rc<RefCell<Option<Waker>>>,
+}
+
+impl Future for Sleeper {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.wakes == 0 {
+            return Poll::Ready(());
+        }
+        self.wakes -= 1;
+        let mut waker = self.waker.borrow_mut();
+        match &mut *waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => *waker = Some(cx.waker().clone()),
+        }
+        drop(waker);
+        Poll::Pending
+    }
+}
+
+fn wake(times: u32) -> io::Result<()> {
+    on_one_vcpu(async move {
+        let waker = Rc::new(RefCell::new(None::<Waker>));
+        let sleeper = Sleeper {
+            wakes: times,
+            waker: waker.clone(),
+        };
+        let sleeper = upshift::spawn_local(sleeper, Level::at::<10>());
+        while !sleeper.is_finished() {
+            if let Some(waker) = &*waker.borrow() {
+                waker.wake_by_ref();
+            }
+            upshift::yield_now().await;
+        }
+        joined(sleeper.await)
+    })
+}
+
+fn hop(times: u32) -> io::Result<()> {
+    on_one_vcpu(async move {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let sends = async move {
+            for n in 0..times {
+                if sender.send(n).await.is_err() {
+                    break;
+                }
+            }
+        };
+        let sends = upshift::spawn(sends, Priority::Inherit);
+        while let Some(value) = receiver.recv().await {
+            black_box(value);
+        }
+        joined(sends.await)
+    })
+}
+
+fn one_value(times: u32) -> io::Result<()> {
+    on_one_vcpu(async move {
+        for n in 0..times {
+            let (sender, receiver) = oneshot::channel();
+            let _ = sender.send(n);
+            black_box(receiver.await.ok());
+        }
+        Ok(())
+    })
+}
+
+fn level(times: u32) -> io::Result<()> {
+    on_one_vcpu(async move {
+        let ready = upshift::spawn(async {}, Level::at::<40>());
+        let levels = [Level::at::<41>(), Level::at::<42>()];
+        for n in 0..times {
+            upshift::reprio(ready.id(), levels[n as usize % 2]).map_err(io::Error::other)?;
+        }
+        joined(ready.await)
+    })
+}
+
+fn timer(times: u32) -> io::Result<()> {
+    on_one_vcpu(async move {
+        for _ in 0..times {
+            let mut sleep = pin!(time::sleep(Duration::from_secs(60)));
+            let mut cx = Context::from_waker(Waker::noop());
+            let _ = black_box(sleep.as_mut().poll(&mut cx));
+        }
+        Ok(())
+    })
+}
+
+fn echo(times: u32) -> io::Result<()> {
+    on_one_vcpu(async move {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let server = upshift::spawn(
+            async move {
+                let (mut stream, _) = listener.accept().await?;
+                let mut request = [0; 64];
+                while stream.read_exact(&mut request).await.is_ok() {
+                    AsyncWriteExt::write_all(&mut stream, &request).await?;
+                }
+                io::Result::Ok(())
+            },
+            Priority::Inherit,
+        );
+        let mut stream = TcpStream::connect(address).await?;
+        let mut reply = [7; 64];
+        for _ in 0..times {
+            AsyncWriteExt::write_all(&mut stream, &reply).await?;
+            stream.read_exact(&mut reply).await?;
+        }
+        drop(stream);
+        server.await.map_err(io::Error::other)?
+    })
+}
+
+fn joined<T, E: std::error::Error + Send + Sync + 'static>(result: Result<T, E>) -> io::Result<()> {
+    result.map(drop).map_err(io::Error::other)
+}
