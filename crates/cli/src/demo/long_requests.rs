@@ -138,7 +138,7 @@ fn findings(runs: &Runs) -> Vec<Finding> {
                 (runs.on.as_ref().ok().and_then(long), long(&runs.off))
             {
                 findings.push(Finding::new(format!(
-                    "The long requests pay for it: their median is {} with and {} without preemption.",
+                    "The median of the long requests is {} with and {} without preemption.",
                     micros(with),
                     micros(without),
                 )));
