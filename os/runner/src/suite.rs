@@ -17,6 +17,8 @@ use crate::{doctor, peer, sequence, state};
 
 /// Generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(120);
+/// For all tests of the programs on several harts that take turns.
+const LIMIT_OF_TURNS: Duration = Duration::from_secs(600);
 
 /// What five vCPUs may take of the time of four, on 4 harts, in thousandths.
 const MOST_FOR_A_FIFTH: u32 = 1_200;
@@ -51,6 +53,8 @@ struct Run {
     status: i32,
     /// The last line begins so.
     last: &'static str,
+    /// How long it may take.
+    limit: Duration,
     /// What else must hold.
     check: fn(&Outcome) -> Result<(), String>,
     /// What speaks to the machine meanwhile, at a port of 127.0.0.1.
@@ -77,6 +81,7 @@ fn run_of(name: String, smp: u32, arguments: &str) -> Run {
         },
         status: 0,
         last,
+        limit: LIMIT,
         check: |_| Ok(()),
         peer: None,
         repeat: None,
@@ -114,8 +119,9 @@ pub(crate) fn soak(smp: u32, runs: u64) -> Result<ExitCode, String> {
     let again =
         (1..=runs).map(|number| run_of(format!("soak {number}, smp {smp}"), smp, "init=tests"));
     // A series is of one machine at a time: what it waits for is its own.
+    let turns = [2, 4, 8].map(tests_in_turns);
     let first = run_some(&image, again, 1)?;
-    let then = run_all(&image, fuzz.chain(seeds))?;
+    let then = run_all(&image, turns.into_iter().chain(fuzz).chain(seeds))?;
     Ok(if first == ExitCode::SUCCESS {
         then
     } else {
@@ -165,7 +171,7 @@ fn run_one(image: &Image, run: &Run) -> Result<(u32, u32), String> {
         }
         _ => None,
     };
-    let outcome = qemu::run(image, &run.machine, LIMIT)?;
+    let outcome = qemu::run(image, &run.machine, run.limit)?;
     let peer = peer.map_or(Ok(()), |peer| {
         peer.join().unwrap_or(Err("it panicked".into()))
     });
@@ -375,6 +381,14 @@ fn harts(smp: u32) -> Run {
     );
     run.machine.icount = true;
     run.last = "upshift: harts ended with 0";
+    run
+}
+
+/// The programs' tests on several harts in deterministic time.
+fn tests_in_turns(smp: u32) -> Run {
+    let mut run = run_of(format!("icount smp {smp} tests"), smp, "init=tests");
+    run.machine.icount = true;
+    run.limit = LIMIT_OF_TURNS;
     run
 }
 
