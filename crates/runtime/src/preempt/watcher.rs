@@ -89,8 +89,8 @@ struct Watcher<'a> {
     policy: Policy,
     /// The thread that had the last one.
     last_turn: usize,
-    /// A poll, or none, and the vCPU's clock when a use of a permit was found under way, and when that was.
-    stuck: Option<((PollId, u64), u64)>,
+    /// A poll, or none, and the vCPU's clock when a use of a permit was found under way; when that was, and the CPU time of its thread then.
+    stuck: Option<((PollId, u64), u64, u64)>,
 }
 
 impl<'a> Watcher<'a> {
@@ -150,7 +150,7 @@ impl<'a> Watcher<'a> {
         }
         // What is pinned and picked shows in no queue: a poll may have begun without seeing it.
         if vcpu.has_stopped_polls() || vcpu.aside_levels.load(Acquire) != 0 {
-            at = at.min(now + KEPT);
+            at = at.min(now + self.policy.next_turn_in(now));
         }
         if vcpu.eyes.is_some() {
             at = at.min(now + clock::nanos(LOOK));
@@ -171,17 +171,20 @@ impl<'a> Watcher<'a> {
             && !vcpu.worker().executor.is_parked()
     }
 
-    /// Has the current thread slept for a turn, or been busy for as long as a suspended poll may be kept, in the middle of one use of
-    /// its permit, as far as can be seen? It may depend on what is suspended.
+    /// Has the current thread slept for a turn, or used the CPU for as long as a suspended poll may be kept, in the middle of one use of
+    /// its permit, as far as can be seen? It may depend on what is suspended. One that waits for the CPU does not, and would wait for longer.
     fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
         let seen = (id, self.vcpu.worker().executor.clock());
+        let used = self.current().cpu_time().unwrap_or(now);
         match self.stuck {
-            Some((before, since)) if before == seen => {
-                let asleep = self.current().is_asleep();
-                now - since >= if asleep { TURN } else { KEPT }
+            Some((before, since, _)) if before == seen && self.current().is_asleep() => {
+                now - since >= TURN
+            }
+            Some((before, _, used_before)) if before == seen => {
+                used.saturating_sub(used_before) >= KEPT
             }
             _ => {
-                self.stuck = Some((seen, now));
+                self.stuck = Some((seen, now, used));
                 false
             }
         }
