@@ -61,7 +61,11 @@ pub(crate) static STEPS: [Step; 13] = [
 
 /// What `cargo xtask soak` runs: the same things for long.
 pub(crate) static SOAKS: [Step; 4] = [
-    step("sim", "a million generated cases against the laws", sim),
+    step(
+        "sim",
+        "a million generated cases against the laws, and loads against the rule",
+        sim,
+    ),
     step(
         "daemon",
         "a million messages, random pages, killed daemons",
@@ -417,16 +421,18 @@ fn bench(context: &Context<'_>) -> Verdict {
 }
 
 fn sim(context: &Context<'_>) -> Verdict {
-    let soak = [
-        "run",
-        "--release",
-        "-p",
-        "upshift-sim",
-        "--",
-        "soak",
-        "1000000",
-    ];
-    context.run(cargo(context, soak), minutes(30))?;
+    all(["soak", "rule"].map(|what| {
+        let args = [
+            "run",
+            "--release",
+            "-p",
+            "upshift-sim",
+            "--",
+            what,
+            "1000000",
+        ];
+        context.run(cargo(context, args), minutes(30))
+    }))?;
     passed()
 }
 

@@ -19,6 +19,8 @@
 //! | Progress | the time that something waits while a vCPU polls less urgent things, or idles, exceeds the longest poll and *B*; with preemption, on one vCPU, three suspensions and *B*; with aging, on one vCPU, something waits for more turns than [`Config::aging`](upshift_core::Config::aging) says |
 //! | Truth | between two steps a ready coroutine is missing in the bitmap, a vCPU shows a more urgent level than that of its poll, is not asked to give way to what is more urgent and ready there, or parked vCPUs are miscounted; what holds a mutex or is awaited is less urgent than what is blocked on it, or stays raised when nothing is |
 //!
+//! The preemption rule has a model of its own, [`suspending`]: the decision of `upshift_core::preempt` as it is, over random loads.
+//!
 //! ```
 //! use upshift_sim::{Machine, Op, Program, Workload, simulate};
 //!
@@ -40,6 +42,7 @@ mod record;
 mod scale;
 mod serve;
 mod strand;
+pub mod suspending;
 mod timeline;
 mod workload;
 mod world;

@@ -1,11 +1,13 @@
 //! `soak N [SEED]`: generates N cases of all families and runs them; what breaks a law is shrunk, and drawn into
 //! `violation-FAMILY-SEED.svg`.
 //! `find FAMILY SEED`: the chunk of such a run that found something, again.
+//! `rule N [SEED]`: generates N loads and holds the theorems of preemption against each.
 //! `scale [FOLDER]`: prints the table of `docs/scale.md`, and draws its plots into the folder.
 
 use std::path::Path;
 use std::process::ExitCode;
 
+use upshift_sim::suspending::search_loads;
 use upshift_sim::{Family, draw, points, search, table};
 
 const FAMILIES: [(&str, Family); 4] = [
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
     let number = |n: usize| args.get(n).and_then(|arg| arg.parse::<u64>().ok());
     match args.first().map(String::as_str) {
         Some("soak") => soak(number(1).unwrap_or(1_000_000), number(2).unwrap_or(1)),
+        Some("rule") => rule(number(1).unwrap_or(1_000_000), number(2).unwrap_or(1)),
         Some("find") => match (
             FAMILIES
                 .iter()
@@ -38,7 +41,9 @@ fn main() -> ExitCode {
 
 fn usage() -> ExitCode {
     let families = FAMILIES.map(|it| it.0).join("|");
-    eprintln!("usage: upshift-sim soak [CASES [SEED]] | find {families} SEED | scale [FOLDER]");
+    eprintln!(
+        "usage: upshift-sim soak [CASES [SEED]] | find {families} SEED | rule [CASES [SEED]] | scale [FOLDER]"
+    );
     ExitCode::FAILURE
 }
 
@@ -57,6 +62,18 @@ fn soak(cases: u64, seed: u64) -> ExitCode {
             println!("{ran} cases");
         }
     }
+    ExitCode::SUCCESS
+}
+
+fn rule(cases: u64, seed: u64) -> ExitCode {
+    for chunk in 0..cases.div_ceil(u64::from(10 * CHUNK)) {
+        if let Err(what) = search_loads(10 * CHUNK, seed + chunk) {
+            println!("seed {}: {what}", seed + chunk);
+            return ExitCode::FAILURE;
+        }
+        println!("{} loads", (chunk + 1) * u64::from(10 * CHUNK));
+    }
+    println!("no theorem broken");
     ExitCode::SUCCESS
 }
 

@@ -35,3 +35,6 @@ pub const SELDOM: u64 = SHARE * KEPT;
 /// The time over which the shares are kept: what has been saved in it may be spent at once. A burst of suspensions takes no longer than
 /// a suspended poll may be kept.
 pub const WINDOW: u64 = SHARE * KEPT;
+/// What suspensions for equals leave in the account for the more urgent: half of what it can hold. So that equals which take turns for long do
+/// not make something urgent wait for the account.
+pub const RESERVE: u64 = WINDOW / SHARE / 2;

@@ -1,6 +1,6 @@
 //! What the watcher of a vCPU decides at a look.
 
-use super::{Account, KEPT, Ran, Rule, SELDOM, SHARE, WINDOW, Waits};
+use super::{Account, KEPT, RESERVE, Ran, Rule, SELDOM, SHARE, WINDOW, Waits};
 use crate::vcpu::Place;
 
 /// What a look shows of a poll that is under way.
@@ -68,17 +68,27 @@ impl Policy {
             Waits::Nothing if sight.beside_idle => Waits::Equal,
             _ => here,
         };
+        // A look comes when the poll has run for so long that a suspended one is to have its turn.
+        let later = |time: u64| {
+            let until_long = KEPT.checked_sub(ran.stretch).filter(|time| *time != 0);
+            Decision::Later(time.min(until_long.unwrap_or(KEPT)), waits)
+        };
         let Some(left) = rule.left(waits, ran) else {
             // What waits, waits for its end, or for its sleep, which is seen when it has run for at most twice as long; or for another vCPU to idle.
             return match waiting {
                 0 => Decision::Rest,
-                _ => Decision::Later(ran.stretch.max(rule.cost).min(KEPT), waits),
+                _ => later(ran.stretch.max(rule.cost)),
             };
         };
         let left = left.max(sight.turn.saturating_sub(ran.stretch));
-        let wait = left.max(self.suspending.wait(rule.cost, now));
+        // Equals leave half of what the account can hold to the more urgent.
+        let price = match waits {
+            Waits::Urgent => rule.cost,
+            Waits::Equal | Waits::Nothing => rule.cost + RESERVE,
+        };
+        let wait = left.max(self.suspending.wait(price, now));
         if wait != 0 {
-            return Decision::Later(wait, waits);
+            return later(wait);
         }
         Decision::Suspend(match here {
             // It makes room for an instant, in which what has arrived is fetched.
@@ -104,6 +114,13 @@ impl Policy {
     pub fn turn_is_due(&self, depended_on: bool, now: u64) -> Option<u64> {
         let apart = if depended_on { KEPT } else { SELDOM };
         (now.saturating_sub(self.turned_at) >= apart).then_some(apart / 2)
+    }
+
+    /// In how long the next turn is due, if something depends on it: look by then while a poll is suspended.
+    #[must_use]
+    pub fn next_turn_in(&self, now: u64) -> u64 {
+        let due = (self.turned_at + KEPT).saturating_sub(now);
+        if due == 0 { KEPT } else { due }
     }
 
     /// One gets it.
@@ -209,6 +226,33 @@ mod tests {
         assert_eq!(policy.turn_is_due(false, SELDOM), Some(SELDOM / 2));
         policy.gives_turn(SELDOM);
         assert_eq!(policy.turn_is_due(true, SELDOM + KEPT - 1), None);
+    }
+
+    #[test]
+    fn a_look_comes_when_a_turn_may_be_due() {
+        let mut policy = Policy::new(0);
+        let less = sight(KEPT * 4 / 5, 1 << 30);
+        let then = Decision::Later(KEPT / 5, Waits::Nothing);
+        assert_eq!(decide(&mut policy, &less), then);
+        let long = sight(KEPT * 6 / 5, 1 << 30);
+        let then = Decision::Later(KEPT, Waits::Nothing);
+        assert_eq!(decide(&mut policy, &long), then);
+        assert_eq!(policy.next_turn_in(KEPT / 4), KEPT * 3 / 4);
+        assert_eq!(policy.next_turn_in(3 * KEPT), KEPT);
+    }
+
+    #[test]
+    fn equals_do_not_empty_the_account() {
+        let mut policy = Policy::new(0);
+        let equal = sight(100_000, 1 << 20);
+        let mut suspended = 0;
+        while let Decision::Suspend(_) = decide(&mut policy, &equal) {
+            policy.has_suspended(&RULE, 0);
+            suspended += 1;
+        }
+        assert_eq!(suspended, RESERVE / RULE.cost);
+        let urgent = decide(&mut policy, &sight(100_000, 1));
+        assert!(matches!(urgent, Decision::Suspend(_)));
     }
 
     #[test]

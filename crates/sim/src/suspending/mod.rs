@@ -1,0 +1,543 @@
+//! The preemption policy of `upshift_core::preempt`, unmodified, over random loads: polls, arrivals and a watcher that wakes late, against an
+//! ideal that knows how long each poll takes.
+//!
+//! It is a model of its own, beside the simulated core: only the decision counts here, and millions of polls pass in seconds. A
+//! vCPU polls the most urgent that it has, in order within a level. Suspending takes *C*, all of it before the next poll; going on is free: so the wait that
+//! interrupting costs is never less than on a real machine. An idle vCPU takes what has not begun elsewhere. The watcher looks when something arrives, and when the
+//! policy says, so much too late; and within a turn of the beginning of a poll, if something waits by then.
+
+mod theorems;
+
+pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
+
+use std::collections::VecDeque;
+
+use upshift_core::Place;
+use upshift_core::preempt::{Decision, Policy, Ran, Rule, Sight, TURN};
+
+/// One poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When it becomes ready, ns.
+    pub at: u64,
+    /// 0 to 63.
+    pub level: u8,
+    /// The CPU time that it needs, ns.
+    pub service: u64,
+    /// It sleeps once in its middle, for so long, ns.
+    pub sleeps: Option<u64>,
+}
+
+/// What is to be done, and by what.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// *C*, ns.
+    pub cost: u64,
+    /// As asked for, ns.
+    pub quantum: u64,
+    /// How much too late the watcher wakes, at most, ns.
+    pub late: u64,
+    /// At least 1. Arrival n comes to vCPU n modulo this.
+    pub vcpus: usize,
+    /// In order of time.
+    pub arrivals: Vec<Arrival>,
+}
+
+/// What was more urgent than the poll under way when it became ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// For how long the poll had run by then since it began or last went on.
+    pub ran: u64,
+    /// How much longer it needed.
+    pub needed: u64,
+    /// For how long it, or its suspension, was waited for.
+    pub waited: u64,
+    /// The account was empty, or the poll had its turn.
+    pub excused: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Of what was more urgent than a poll under way.
+    pub waits: Vec<Wait>,
+    /// When polls were suspended by the rule, per vCPU.
+    pub suspended: Vec<Vec<u64>>,
+    /// How many polls made room for the turn of another one.
+    pub turns: u64,
+    /// How many polls that slept were set aside.
+    pub set_aside: u64,
+    /// For how long a sleeping poll kept its vCPU while something waited there, at most.
+    pub slept_in_the_way: u64,
+    /// For how long a suspended poll was off the CPU, at most, until it had a turn, divided by the number of suspended polls.
+    pub kept_off: u64,
+    /// When all was done.
+    pub end: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Poll {
+    /// The number of its arrival.
+    n: usize,
+    level: u8,
+    left: u64,
+    in_all: u64,
+    /// It sleeps for so long when no more than this is left.
+    sleeps: Option<(u64, u64)>,
+    suspended: bool,
+    /// When it was last on the CPU.
+    off_since: u64,
+    /// How many were suspended there then, itself included.
+    among: usize,
+}
+
+enum Doing {
+    Idles,
+    /// Since when, and for a turn of so long.
+    Polls {
+        poll: Poll,
+        since: u64,
+        turn: u64,
+    },
+    Sleeps {
+        poll: Poll,
+        since: u64,
+        until: u64,
+        waited_since: Option<u64>,
+    },
+    Switches {
+        until: u64,
+    },
+}
+
+struct Vcpu {
+    queues: Vec<VecDeque<Poll>>,
+    waiting: u64,
+    doing: Doing,
+    policy: Policy,
+    look_at: u64,
+    /// The next pick is for the turn of a suspended poll.
+    turn: bool,
+    /// Set aside until then.
+    aside: Vec<(u64, Poll)>,
+    /// Waits that have not ended: of which arrival, and since when.
+    open: Vec<(usize, u64, Wait)>,
+}
+
+const NEVER: u64 = u64::MAX;
+
+/// Runs a load to its end.
+#[must_use]
+pub fn contend(load: &Load) -> Outcome {
+    let mut machine = Machine {
+        rule: Rule::new(load.cost, load.quantum),
+        load,
+        vcpus: (0..load.vcpus).map(|_| Vcpu::new()).collect(),
+        random: load.arrivals.len() as u64,
+        now: 0,
+        outcome: Outcome {
+            suspended: vec![Vec::new(); load.vcpus],
+            ..Outcome::default()
+        },
+    };
+    let mut next = 0;
+    loop {
+        let arrives = load.arrivals.get(next).map_or(NEVER, |it| it.at);
+        let (index, event) = (0..load.vcpus)
+            .map(|index| (index, machine.vcpus[index].next_event()))
+            .min_by_key(|(_, at)| *at)
+            .expect("at least one vCPU");
+        if arrives.min(event) == NEVER {
+            machine.outcome.end = machine.now;
+            return machine.outcome;
+        }
+        if arrives <= event {
+            machine.now = arrives;
+            machine.arrives(next);
+            next += 1;
+        } else {
+            machine.now = event;
+            machine.happens(index);
+        }
+    }
+}
+
+impl Vcpu {
+    fn new() -> Vcpu {
+        Vcpu {
+            queues: vec![VecDeque::new(); 64],
+            waiting: 0,
+            doing: Doing::Idles,
+            policy: Policy::new(0),
+            look_at: NEVER,
+            turn: false,
+            aside: Vec::new(),
+            open: Vec::new(),
+        }
+    }
+
+    fn next_event(&self) -> u64 {
+        let own = match &self.doing {
+            Doing::Idles => NEVER,
+            Doing::Polls { poll, since, .. } => since + poll.until_it_stops(),
+            Doing::Sleeps { until, .. } | Doing::Switches { until } => *until,
+        };
+        let woken = self.aside.iter().map(|it| it.0).min().unwrap_or(NEVER);
+        own.min(woken).min(self.look_at)
+    }
+
+    fn push(&mut self, poll: Poll, place: Place) {
+        let queue = &mut self.queues[usize::from(poll.level)];
+        self.waiting |= 1 << poll.level;
+        match place {
+            Place::Head => queue.push_front(poll),
+            Place::Tail => queue.push_back(poll),
+        }
+    }
+
+    fn forget_empty(&mut self, level: usize) {
+        if self.queues[level].is_empty() {
+            self.waiting &= !(1 << level);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Poll> {
+        let level = self.waiting.trailing_zeros() as usize;
+        let poll = self.queues.get_mut(level)?.pop_front();
+        self.forget_empty(level);
+        poll
+    }
+
+    /// The suspended poll that has been off the CPU for longest, if that is so long.
+    fn take_kept(&mut self, before: u64) -> Option<Poll> {
+        let all = self.queues.iter().enumerate().flat_map(|(level, queue)| {
+            let places = queue.iter().enumerate();
+            places.map(move |(place, poll)| (poll, level, place))
+        });
+        let suspended = all.filter(|(poll, ..)| poll.suspended && poll.off_since <= before);
+        let (_, level, place) = suspended.min_by_key(|(poll, ..)| poll.off_since)?;
+        let poll = self.queues[level].remove(place);
+        self.forget_empty(level);
+        poll
+    }
+
+    fn suspended(&self) -> usize {
+        let all = self.queues.iter().flatten();
+        all.filter(|poll| poll.suspended).count()
+    }
+
+    /// The poll under way is out of the way of what waits.
+    fn close_waits(&mut self, at: u64, outcome: &mut Outcome) {
+        for (_, since, mut wait) in self.open.drain(..) {
+            wait.waited = at - since;
+            outcome.waits.push(wait);
+        }
+    }
+}
+
+impl Poll {
+    fn until_it_stops(&self) -> u64 {
+        match self.sleeps {
+            Some((at, _)) => self.left.saturating_sub(at),
+            None => self.left,
+        }
+    }
+
+    fn runs_for(&mut self, time: u64) {
+        self.left -= time;
+        self.in_all += time;
+    }
+}
+
+struct Machine<'a> {
+    load: &'a Load,
+    rule: Rule,
+    vcpus: Vec<Vcpu>,
+    random: u64,
+    now: u64,
+    outcome: Outcome,
+}
+
+impl Machine<'_> {
+    /// How much too late the watcher wakes this time.
+    fn late(&mut self) -> u64 {
+        self.random = random(self.random);
+        self.random % (self.load.late + 1)
+    }
+
+    fn look_in(&mut self, index: usize, time: u64) {
+        let at = self.now + time + self.late();
+        let vcpu = &mut self.vcpus[index];
+        vcpu.look_at = vcpu.look_at.min(at);
+    }
+
+    fn arrives(&mut self, n: usize) {
+        let it = self.load.arrivals[n];
+        let index = n % self.vcpus.len();
+        let (now, vcpu) = (self.now, &mut self.vcpus[index]);
+        let poll = Poll {
+            n,
+            level: it.level,
+            left: it.service,
+            in_all: 0,
+            sleeps: it.sleeps.map(|time| (it.service / 2, time)),
+            suspended: false,
+            off_since: now,
+            among: 0,
+        };
+        if let Doing::Polls { poll, since, .. } = &vcpu.doing
+            && poll.level > it.level
+            && poll.sleeps.is_none()
+        {
+            let ran = now - since;
+            let needed = poll.left - ran;
+            let wait = Wait {
+                ran,
+                needed,
+                waited: 0,
+                excused: false,
+            };
+            vcpu.open.push((n, now, wait));
+        }
+        vcpu.push(poll, Place::Tail);
+        match &mut vcpu.doing {
+            Doing::Idles => self.picks(index),
+            Doing::Switches { .. } => {}
+            Doing::Polls { .. } => self.look_in(index, 0),
+            Doing::Sleeps { waited_since, .. } => {
+                waited_since.get_or_insert(now);
+                self.look_in(index, 0);
+            }
+        }
+        let idle = |vcpu: &Vcpu| matches!(vcpu.doing, Doing::Idles);
+        if let Some(idle) = self.vcpus.iter().position(idle) {
+            self.picks(idle);
+        }
+    }
+
+    /// The next event of a vCPU, which is due.
+    fn happens(&mut self, index: usize) {
+        let now = self.now;
+        let vcpu = &mut self.vcpus[index];
+        if let Some(place) = vcpu.aside.iter().position(|it| it.0 <= now) {
+            let mut poll = vcpu.aside.swap_remove(place).1;
+            (poll.suspended, poll.off_since) = (true, now);
+            vcpu.push(poll, Place::Head);
+            return match vcpu.doing {
+                Doing::Idles => self.picks(index),
+                Doing::Switches { .. } => {}
+                _ => self.look_in(index, 0),
+            };
+        }
+        match std::mem::replace(&mut vcpu.doing, Doing::Idles) {
+            Doing::Idles => vcpu.look_at = NEVER,
+            Doing::Switches { until } if until <= now => self.picks(index),
+            Doing::Sleeps {
+                poll,
+                until,
+                waited_since,
+                ..
+            } if until <= now => {
+                self.was_in_the_way(waited_since);
+                self.goes_on(index, poll, 0);
+            }
+            Doing::Polls {
+                mut poll, since, ..
+            } if since + poll.until_it_stops() <= now => {
+                poll.runs_for(now - since);
+                vcpu.close_waits(now, &mut self.outcome);
+                match poll.sleeps.take() {
+                    None => self.picks(index),
+                    Some((_, time)) => {
+                        let waits = vcpu.waiting != 0;
+                        vcpu.doing = Doing::Sleeps {
+                            poll,
+                            since,
+                            until: now + time,
+                            waited_since: waits.then_some(now),
+                        };
+                    }
+                }
+            }
+            doing => {
+                vcpu.doing = doing;
+                self.looks(index);
+            }
+        }
+    }
+
+    fn was_in_the_way(&mut self, since: Option<u64>) {
+        let time = since.map_or(0, |since| self.now - since);
+        let longest = &mut self.outcome.slept_in_the_way;
+        *longest = time.max(*longest);
+    }
+
+    fn picks(&mut self, index: usize) {
+        let now = self.now;
+        let vcpu = &mut self.vcpus[index];
+        vcpu.doing = Doing::Idles;
+        vcpu.look_at = NEVER;
+        if std::mem::take(&mut vcpu.turn)
+            && let Some(poll) = vcpu.take_kept(now)
+        {
+            return self.goes_on(index, poll, TURN);
+        }
+        if let Some(poll) = vcpu.pop() {
+            return self.goes_on(index, poll, 0);
+        }
+        // The most urgent that has not begun elsewhere.
+        let others = self.vcpus.iter().enumerate();
+        let fresh = others.flat_map(|(other, vcpu)| {
+            let all = vcpu
+                .queues
+                .iter()
+                .flat_map(|queue| queue.iter().enumerate());
+            let fresh = all.filter(|(_, poll)| !poll.suspended);
+            fresh.map(move |(place, poll)| (poll.level, other, place))
+        });
+        if let Some((level, other, place)) = fresh.min() {
+            let level = usize::from(level);
+            let poll = self.vcpus[other].queues[level].remove(place);
+            let theirs = &mut self.vcpus[other];
+            theirs.forget_empty(level);
+            let n = poll.as_ref().map(|poll| poll.n);
+            // What goes elsewhere waits no more.
+            let outcome = &mut self.outcome;
+            theirs.open.retain_mut(|(waiting, since, wait)| {
+                wait.waited = now - *since;
+                let stays = Some(*waiting) != n;
+                if !stays {
+                    outcome.waits.push(*wait);
+                }
+                stays
+            });
+            if let Doing::Sleeps { waited_since, .. } = &mut theirs.doing
+                && theirs.waiting == 0
+            {
+                *waited_since = None;
+            }
+            self.goes_on(index, poll.expect("found there"), 0);
+        }
+    }
+
+    fn goes_on(&mut self, index: usize, mut poll: Poll, turn: u64) {
+        let now = self.now;
+        if poll.suspended && turn != 0 {
+            // With the one that goes on.
+            let among = poll.among.max(1 + self.vcpus[index].suspended());
+            let off = (now - poll.off_since) / among as u64;
+            self.outcome.kept_off = self.outcome.kept_off.max(off);
+        }
+        poll.suspended = false;
+        let vcpu = &mut self.vcpus[index];
+        vcpu.doing = Doing::Polls {
+            poll,
+            since: now,
+            turn,
+        };
+        vcpu.look_at = NEVER;
+        if vcpu.waiting != 0 {
+            self.look_in(index, TURN);
+        }
+    }
+
+    fn looks(&mut self, index: usize) {
+        let (now, rule) = (self.now, self.rule);
+        let blocked = !self.vcpus[index].aside.is_empty();
+        let vcpu = &mut self.vcpus[index];
+        vcpu.look_at = NEVER;
+        let (poll, since, turn, asleep) = match &vcpu.doing {
+            Doing::Polls { poll, since, turn } => (poll, *since, *turn, false),
+            Doing::Sleeps { poll, since, .. } => (poll, *since, 0, true),
+            Doing::Idles | Doing::Switches { .. } => return,
+        };
+        let stretch = now - since;
+        let ran = Ran {
+            in_all: poll.in_all + stretch,
+            stretch,
+        };
+        let depended_on = Policy::is_depended_on(blocked, ran);
+        if let Some(kept) = vcpu.policy.turn_is_due(depended_on, now) {
+            let before = now.saturating_sub(kept);
+            let mut suspended = vcpu.queues.iter().flatten();
+            if suspended.any(|poll| poll.suspended && poll.off_since <= before) {
+                vcpu.policy.gives_turn(now);
+                vcpu.turn = true;
+                if depended_on && !asleep {
+                    self.outcome.turns += 1;
+                    return self.suspends(index, Place::Head);
+                }
+            }
+        }
+        let sight = Sight {
+            level: poll.level,
+            ran,
+            turn,
+            waiting: vcpu.waiting,
+            beside_idle: false,
+        };
+        match vcpu.policy.decide(&rule, &sight, || asleep, now) {
+            Decision::Rest => {}
+            Decision::Later(time, waits) => {
+                if rule.left(waits, ran).is_some_and(|left| left < time) {
+                    vcpu.open.iter_mut().for_each(|it| it.2.excused = true);
+                }
+                self.look_in(index, time);
+            }
+            Decision::Suspend(place) => {
+                vcpu.policy.has_suspended(&rule, now);
+                self.outcome.suspended[index].push(now);
+                self.suspends(index, place);
+            }
+            Decision::SetAside => {
+                let doing = std::mem::replace(&mut vcpu.doing, Doing::Idles);
+                let Doing::Sleeps {
+                    poll,
+                    until,
+                    waited_since,
+                    ..
+                } = doing
+                else {
+                    unreachable!("only what sleeps is set aside")
+                };
+                vcpu.aside.push((until, poll));
+                vcpu.doing = Doing::Switches {
+                    until: now + rule.cost,
+                };
+                self.outcome.set_aside += 1;
+                self.was_in_the_way(waited_since);
+            }
+        }
+        // As the runtime's watcher does while anything is stopped.
+        if self.vcpus[index].suspended() != 0 {
+            let time = self.vcpus[index].policy.next_turn_in(now);
+            self.look_in(index, time);
+        }
+    }
+
+    fn suspends(&mut self, index: usize, place: Place) {
+        let (now, until) = (self.now, self.now + self.rule.cost);
+        let vcpu = &mut self.vcpus[index];
+        let doing = std::mem::replace(&mut vcpu.doing, Doing::Switches { until });
+        let Doing::Polls {
+            mut poll, since, ..
+        } = doing
+        else {
+            unreachable!("only what runs is suspended")
+        };
+        poll.runs_for(now - since);
+        (poll.suspended, poll.off_since) = (true, now);
+        poll.among = 1 + vcpu.suspended();
+        vcpu.look_at = NEVER;
+        vcpu.close_waits(until, &mut self.outcome);
+        vcpu.push(poll, place);
+    }
+}
+
+/// SplitMix64.
+pub(crate) fn random(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

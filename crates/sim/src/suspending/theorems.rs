@@ -1,0 +1,217 @@
+//! The theorems of `docs/preemption.md`, held against what comes of a load.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
+use upshift_core::preempt::{KEPT, SHARE, TURN, WINDOW};
+
+use super::{Arrival, Load, Outcome, contend, random};
+
+/// How long polls run.
+#[derive(Clone, Copy, Debug)]
+pub enum Service {
+    /// Always so long, ns.
+    Fixed(u64),
+    /// With this mean, ns.
+    Exponential(u64),
+    /// One in 16 runs for the second time, ns.
+    Bimodal(u64, u64),
+}
+
+/// At which levels polls come.
+#[derive(Clone, Copy, Debug)]
+pub enum Levels {
+    /// All at one.
+    Same,
+    /// The n-th in so many is more urgent than the others.
+    UrgentOneIn(u64),
+    /// Eight, in equal parts.
+    Eight,
+}
+
+/// What loads are generated from.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// See [`Load`].
+    pub cost: u64,
+    /// See [`Load`].
+    pub quantum: u64,
+    /// See [`Load`].
+    pub late: u64,
+    /// See [`Load`].
+    pub vcpus: usize,
+    /// How many polls.
+    pub polls: u64,
+    /// How long they run.
+    pub service: Service,
+    /// Their levels.
+    pub levels: Levels,
+    /// Of the vCPUs' time, in percent, without what suspending takes.
+    pub percent: u64,
+    /// One poll in so many sleeps in its middle; 0: none.
+    pub sleeps_one_in: u64,
+    /// Of the random numbers.
+    pub seed: u64,
+}
+
+impl Shape {
+    /// Arrivals are a Poisson process.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let mut state = self.seed;
+        let mut next = || {
+            state = random(state);
+            state
+        };
+        let mean = match self.service {
+            Service::Fixed(time) | Service::Exponential(time) => time,
+            Service::Bimodal(short, long) => (15 * short + long) / 16,
+        };
+        let gap = mean * 100 / self.percent / self.vcpus as u64;
+        let mut at = 0;
+        let arrivals = (0..self.polls).map(|n| {
+            at += exponential(gap, next());
+            let service = match self.service {
+                Service::Fixed(time) => time,
+                Service::Exponential(mean) => exponential(mean, next()),
+                Service::Bimodal(short, long) => match next() % 16 {
+                    0 => long,
+                    _ => short,
+                },
+            };
+            let level = match self.levels {
+                Levels::Same => 20,
+                Levels::UrgentOneIn(n) => 20 - 10 * u8::from(next().is_multiple_of(n)),
+                Levels::Eight => (next() % 8) as u8,
+            };
+            let sleeps = self.sleeps_one_in != 0 && n % self.sleeps_one_in == 1;
+            Arrival {
+                at,
+                level,
+                service: service.max(2),
+                sleeps: sleeps.then(|| exponential(1_000_000, next())),
+            }
+        });
+        Load {
+            cost: self.cost,
+            quantum: self.quantum,
+            late: self.late,
+            vcpus: self.vcpus,
+            arrivals: arrivals.collect(),
+        }
+    }
+}
+
+fn exponential(mean: u64, random: u64) -> u64 {
+    let uniform = ((random >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+    (-uniform.ln() * mean as f64) as u64
+}
+
+/// Random shapes, of up to so many polls.
+pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
+    let time = || prop_oneof![500..5_000_u64, 5_000..100_000_u64, 100_000..5_000_000_u64];
+    let service = prop_oneof![
+        time().prop_map(Service::Fixed),
+        time().prop_map(Service::Exponential),
+        (500..50_000_u64, 100_000..20_000_000_u64).prop_map(|(a, b)| Service::Bimodal(a, b)),
+    ];
+    let levels = prop_oneof![
+        Just(Levels::Same),
+        (2..20_u64).prop_map(Levels::UrgentOneIn),
+        Just(Levels::Eight),
+    ];
+    let machine = (
+        5_000..60_000_u64,
+        0..1_000_000_u64,
+        0..100_000_u64,
+        1..4_usize,
+    );
+    let rest = (
+        1..polls,
+        service,
+        levels,
+        20..200_u64,
+        0..20_u64,
+        any::<u64>(),
+    );
+    (machine, rest).prop_map(|((cost, quantum, late, vcpus), rest)| {
+        let (polls, service, levels, percent, sleeps_one_in, seed) = rest;
+        Shape {
+            cost,
+            quantum,
+            late,
+            vcpus,
+            polls,
+            service,
+            levels,
+            percent,
+            sleeps_one_in,
+            seed,
+        }
+    })
+}
+
+/// Holds the theorems against a load.
+///
+/// # Errors
+/// What breaks one of them.
+pub fn check(load: &Load) -> Result<Outcome, String> {
+    let outcome = contend(load);
+    let (cost, late) = (load.cost, load.late);
+    for wait in &outcome.waits {
+        // The watcher is late when something comes, and when its timer goes off.
+        let late = 2 * late;
+        let excuse = match wait.excused {
+            true => TURN.max(SHARE * cost) + late,
+            false => 0,
+        };
+        let least = wait.needed.min(cost);
+        let stretch = (wait.ran + wait.needed).min(cost);
+        if wait.waited > least + cost + late + excuse {
+            return Err(format!("theorem 1: {wait:?}, the least is {least}"));
+        }
+        if wait.waited > 2 * stretch + late + excuse {
+            return Err(format!("theorem 1, for the whole stretch: {wait:?}"));
+        }
+    }
+    for suspended in &outcome.suspended {
+        // The most that suspending has run ahead of its share of the time.
+        let mut lowest = i128::MAX;
+        for (n, at) in suspended.iter().enumerate() {
+            let spent = (n as u64 * cost * SHARE) as i128 - i128::from(*at);
+            lowest = lowest.min(spent);
+            let ahead = spent + i128::from(cost * SHARE) - lowest;
+            if ahead > i128::from(WINDOW + SHARE * cost) {
+                return Err(format!("theorem 2: {ahead} ns of time ahead at {at}"));
+            }
+        }
+    }
+    if outcome.turns > load.vcpus as u64 * (outcome.end / KEPT + 1) {
+        return Err(format!("{} turns in {} ns", outcome.turns, outcome.end));
+    }
+    // It may have been on its way when something came, or look a turn after the poll began.
+    if outcome.slept_in_the_way > KEPT + late + cost {
+        let time = outcome.slept_in_the_way;
+        return Err(format!("a sleeping poll was in the way for {time} ns"));
+    }
+    Ok(outcome)
+}
+
+/// Generates so many loads from a seed and holds the theorems against each.
+///
+/// # Errors
+/// The smallest load found that breaks one, and how.
+pub fn search_loads(count: u32, seed: u64) -> Result<(), String> {
+    let config = Config {
+        cases: count,
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(seed),
+        ..Config::default()
+    };
+    let holds = |shape: Shape| match check(&shape.load()) {
+        Ok(_) => Ok(()),
+        Err(what) => Err(TestCaseError::fail(what)),
+    };
+    TestRunner::new(config)
+        .run(&shapes(80), holds)
+        .map_err(|error| error.to_string())
+}

@@ -1,0 +1,161 @@
+//! The theorems of `docs/preemption.md` over random loads; `cargo xtask soak` runs a million of them.
+
+use upshift_core::preempt::{KEPT, SELDOM, SHARE, TURN};
+use upshift_sim::suspending::{
+    Arrival, Levels, Load, Outcome, Service, Shape, check, contend, search_loads,
+};
+
+const CASES: u32 = 10_000;
+const C: u64 = 20_000;
+
+#[test]
+fn waiting_and_suspending_stay_within_their_bounds() {
+    search_loads(CASES, 12).unwrap_or_else(|what| panic!("{what}"));
+}
+
+fn shape(service: Service, levels: Levels, percent: u64) -> Shape {
+    Shape {
+        cost: C,
+        quantum: 0,
+        late: 0,
+        vcpus: 1,
+        polls: 40_000,
+        service,
+        levels,
+        percent,
+        sleeps_one_in: 0,
+        seed: 7,
+    }
+}
+
+/// The mean wait for polls that are less urgent, as a multiple of the ideal's.
+fn mean_ratio(service: Service) -> f64 {
+    let outcome = check(&shape(service, Levels::UrgentOneIn(50), 60).load()).unwrap();
+    // Some poll may have had its turn.
+    let waits: Vec<_> = outcome.waits.iter().filter(|wait| !wait.excused).collect();
+    assert!(waits.len() > 100 && waits.len() >= outcome.waits.len() * 9 / 10);
+    let waited: u64 = waits.iter().map(|wait| wait.waited).sum();
+    let ideal: u64 = waits.iter().map(|wait| wait.needed.min(C)).sum();
+    waited as f64 / ideal as f64
+}
+
+/// Theorem 1, for the mean over arrivals that do not know of the polls: below 3 whatever the service times are; the worst are those that end just after they have
+/// run for C.
+#[test]
+fn the_mean_wait_is_below_three_times_the_ideals() {
+    let worst = mean_ratio(Service::Fixed(C + C / 50));
+    println!("just above C: {worst:.3}");
+    assert!((2.5..3.0).contains(&worst), "just above C: {worst}");
+    for (service, most) in [
+        (Service::Fixed(C / 2), 1.001),
+        (Service::Fixed(2 * C), 1.8),
+        (Service::Fixed(10 * C), 1.15),
+        (Service::Exponential(C / 2), 1.8),
+        (Service::Exponential(C), 1.8),
+        (Service::Exponential(10 * C), 1.3),
+        (Service::Bimodal(C / 40, 25 * C), 1.3),
+    ] {
+        let ratio = mean_ratio(service);
+        println!("{service:?}: {ratio:.3}");
+        assert!(ratio <= most, "{service:?}: {ratio}");
+    }
+}
+
+fn overhead(outcome: &Outcome) -> f64 {
+    let suspensions: usize = outcome.suspended.iter().map(Vec::len).sum();
+    (suspensions as u64 * C) as f64 / outcome.end as f64
+}
+
+/// Theorem 2: equals share the CPU at a price of at most the share, whatever the quantum that is asked for.
+#[test]
+fn quanta_for_equals_cost_at_most_their_share() {
+    for service in [
+        Service::Fixed(50 * C),
+        Service::Exponential(10 * C),
+        Service::Bimodal(C, 100 * C),
+    ] {
+        for quantum in [0, 5 * C, 30 * C] {
+            let shape = Shape {
+                quantum,
+                polls: 4_000,
+                ..shape(service, Levels::Same, 120)
+            };
+            let share = overhead(&check(&shape.load()).unwrap());
+            println!("{service:?}, quantum {quantum}: {share:.3}");
+            assert!(
+                share > 0.0 && share <= 1.05 / SHARE as f64,
+                "{service:?}: {share}"
+            );
+        }
+    }
+}
+
+fn poll(at: u64, level: u8, service: u64) -> Arrival {
+    Arrival {
+        at,
+        level,
+        service,
+        sleeps: None,
+    }
+}
+
+fn one(arrivals: Vec<Arrival>, late: u64) -> Load {
+    Load {
+        cost: C,
+        quantum: 0,
+        late,
+        vcpus: 1,
+        arrivals,
+    }
+}
+
+/// Theorem 3: suspended polls come on the CPU in turn behind a poll that does not end: each within its bound times their number.
+#[test]
+fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
+    for (suspended, late) in [(1, 0), (2, 50_000), (5, 100_000), (20, 0)] {
+        // Each is suspended by the next; then comes one that does not end.
+        let mut arrivals: Vec<_> = (0..suspended)
+            .map(|n| poll(n * 3 * C, 60 - n as u8, 20 * TURN))
+            .collect();
+        arrivals.push(poll(suspended * 3 * C, 1, 400 * KEPT * suspended));
+        let outcome = contend(&one(arrivals, late));
+        // The watcher is late for the turn, for its end, and for what is suspended then.
+        let most = KEPT + TURN + 2 * C + 3 * late;
+        println!(
+            "{suspended}: {} turns, kept off {}",
+            outcome.turns, outcome.kept_off
+        );
+        assert!(
+            outcome.turns >= 9 * suspended,
+            "{suspended}: {} turns",
+            outcome.turns
+        );
+        assert!(
+            outcome.kept_off <= most,
+            "{suspended}: {} > {most}",
+            outcome.kept_off
+        );
+    }
+}
+
+/// And, more seldom, where nothing shows: a suspended poll beside short and more urgent ones that take the whole CPU.
+#[test]
+fn a_suspended_poll_gets_turns_beside_short_ones() {
+    let mut arrivals = vec![poll(0, 60, 10 * TURN)];
+    arrivals.extend((0..400_000).map(|n| poll(2 * C + n * C / 8, 1, C / 8)));
+    let busy = 400_000 * C / 8;
+    let outcome = contend(&one(arrivals, 0));
+    assert!(outcome.end < busy + busy / 10);
+    let most = 3 * SELDOM / 2;
+    assert!(outcome.kept_off <= most, "{} > {most}", outcome.kept_off);
+}
+
+#[test]
+fn a_poll_that_sleeps_is_set_aside() {
+    let sleeps = Arrival {
+        sleeps: Some(100 * KEPT),
+        ..poll(0, 1, 2 * C)
+    };
+    let outcome = check(&one(vec![sleeps, poll(10, 30, C)], 1_000)).unwrap();
+    assert_eq!(outcome.set_aside, 1);
+}
