@@ -434,6 +434,11 @@ pub(crate) struct Probe;
 
 // SAFETY: no thread serves a vCPU of this host.
 unsafe impl Host for Probe {
+    #[inline]
+    fn waker_table() -> &'static core::task::RawWakerVTable {
+        crate::waker_table!(Probe)
+    }
+
     fn now(&self) -> u64 {
         0
     }

@@ -57,7 +57,7 @@ impl<H: Host> Domain<H> {
     /// The table that the wakers of all coroutines of such domains have: see [`is_own_waker`](Self::is_own_waker).
     #[must_use]
     pub fn waker_table() -> &'static RawWakerVTable {
-        waker::table::<H>()
+        H::waker_table()
     }
 
     /// The host it was made with.

@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 use core::any::Any;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use core::task::RawWakerVTable;
 
 use crate::trace::Change;
 use crate::vcpu::Poll;
@@ -22,8 +23,11 @@ pub type Panic = Box<dyn Any + Send + 'static>;
 ///
 /// # Safety
 /// [`Host::current`] names a vCPU only to a thread that has its
-/// [`Executor`](crate::Executor), and no other.
+/// [`Executor`](crate::Executor), and no other. [`Host::waker_table`] is by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
+    /// The table of the wakers of this host's coroutines, by [`waker_table!`](crate::waker_table).
+    fn waker_table() -> &'static RawWakerVTable;
+
     /// Does the host want [`Host::changed`] now? A constant false costs nothing.
     #[inline]
     fn is_tracing(&self) -> bool {

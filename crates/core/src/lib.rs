@@ -52,6 +52,9 @@
 //! struct Bare;
 //! // SAFETY: no thread claims to serve a vCPU.
 //! unsafe impl Host for Bare {
+//!     fn waker_table() -> &'static core::task::RawWakerVTable {
+//!         upshift_core::waker_table!(Bare)
+//!     }
 //!     fn now(&self) -> u64 { 0 }
 //!     fn current(&self) -> Option<NonNull<Vcpu<Bare>>> { None }
 //!     fn pend(&self, _vcpu: usize) {}
@@ -107,3 +110,5 @@ pub use running::{Picked, Polled, Running, Yielded};
 pub use stats::{BUCKETS, LevelStats, WaitHistogram};
 pub use trace::{Change, Step};
 pub use vcpu::{Aside, Place, Poll, Vcpu};
+#[doc(hidden)]
+pub use waker::new_table;

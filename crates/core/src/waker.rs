@@ -15,17 +15,22 @@ use crate::state::{Release, Wake};
 use crate::table::{Slot, Table};
 use crate::vcpu::Vcpu;
 
-struct Vtable<H: Host>(core::marker::PhantomData<H>);
-
-impl<H: Host> Vtable<H> {
-    const TABLE: RawWakerVTable =
-        RawWakerVTable::new(clone::<H>, wake::<H>, wake_by_ref::<H>, drop_waker::<H>);
+/// The table of the wakers of a host's coroutines, for [`waker_table!`](crate::waker_table).
+#[doc(hidden)]
+#[must_use]
+pub const fn new_table<H: Host>() -> RawWakerVTable {
+    RawWakerVTable::new(clone::<H>, wake::<H>, wake_by_ref::<H>, drop_waker::<H>)
 }
 
-/// The table of all wakers of coroutines.
-#[inline]
-pub(crate) fn table<H: Host>() -> &'static RawWakerVTable {
-    const { &Vtable::<H>::TABLE }
+/// The body of [`Host::waker_table`]: the table of the wakers of this host's coroutines, a static.
+///
+/// Wakers are known by its address. A constant of a generic function would have one in each crate that uses the function.
+#[macro_export]
+macro_rules! waker_table {
+    ($host:ty) => {{
+        static TABLE: core::task::RawWakerVTable = $crate::new_table::<$host>();
+        &TABLE
+    }};
 }
 
 /// The waker of a coroutine, without a reference of its own.
@@ -33,14 +38,14 @@ pub(crate) fn table<H: Host>() -> &'static RawWakerVTable {
 /// # Safety
 /// The caller holds a reference for as long as the result is used.
 pub(crate) unsafe fn borrowed<H: Host>(slot: NonNull<Slot<H>>) -> ManuallyDrop<Waker> {
-    let raw = RawWaker::new(slot.as_ptr().cast(), table::<H>());
+    let raw = RawWaker::new(slot.as_ptr().cast(), H::waker_table());
     // SAFETY: the vtable below keeps the contract; the reference is the caller's.
     ManuallyDrop::new(unsafe { Waker::from_raw(raw) })
 }
 
 /// The slot behind a waker that [`borrowed`] made.
 pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
-    core::ptr::eq(waker.vtable(), table::<H>())
+    core::ptr::eq(waker.vtable(), H::waker_table())
         .then(|| NonNull::new(waker.data().cast_mut().cast()))
         .flatten()
 }
@@ -93,7 +98,7 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
 unsafe fn clone<H: Host>(data: *const ()) -> RawWaker {
     // SAFETY: the waker that is being cloned holds a reference.
     unsafe { &*data.cast::<Slot<H>>() }.word.retain();
-    RawWaker::new(data, table::<H>())
+    RawWaker::new(data, H::waker_table())
 }
 
 unsafe fn wake<H: Host>(data: *const ()) {

@@ -24,6 +24,11 @@ struct Tracing(Changes);
 
 // SAFETY: `SERVED` is set by the tests, each of which has the executor.
 unsafe impl Host for Tracing {
+    #[inline]
+    fn waker_table() -> &'static core::task::RawWakerVTable {
+        upshift_core::waker_table!(Tracing)
+    }
+
     fn is_tracing(&self) -> bool {
         true
     }

@@ -107,6 +107,11 @@ impl fmt::Debug for Linux {
 // SAFETY: `served` is what `serve` was told, whose contract is this one.
 unsafe impl Host for Linux {
     #[inline]
+    fn waker_table() -> &'static core::task::RawWakerVTable {
+        upshift_core::waker_table!(Linux)
+    }
+
+    #[inline]
     fn is_tracing(&self) -> bool {
         self.recorder.is_on()
     }

@@ -54,6 +54,11 @@ fn step() {
 
 // SAFETY: only strands that serve a vCPU run with it as the current one, one of them at a time: `strand.rs`.
 unsafe impl Host for SimHost {
+    #[inline]
+    fn waker_table() -> &'static core::task::RawWakerVTable {
+        upshift_core::waker_table!(SimHost)
+    }
+
     fn is_tracing(&self) -> bool {
         true
     }

@@ -31,6 +31,11 @@ const SLEEP: u64 = 1_000;
 // thread anywhere, it serves no vCPU.
 unsafe impl Host for VdsoHost {
     #[inline]
+    fn waker_table() -> &'static core::task::RawWakerVTable {
+        upshift_core::waker_table!(VdsoHost)
+    }
+
+    #[inline]
     fn is_tracing(&self) -> bool {
         trace::is_on()
     }

@@ -48,6 +48,11 @@ pub struct ModelHost {
 
 // SAFETY: `SERVED` is set by `serving` only, which has the executor.
 unsafe impl Host for ModelHost {
+    #[inline]
+    fn waker_table() -> &'static core::task::RawWakerVTable {
+        upshift_core::waker_table!(ModelHost)
+    }
+
     fn now(&self) -> u64 {
         self.time.load(Relaxed)
     }

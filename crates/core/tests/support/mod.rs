@@ -42,6 +42,11 @@ pub struct TestHost {
 
 // SAFETY: `SERVED` is set by `serve` only, which has the executor.
 unsafe impl Host for TestHost {
+    #[inline]
+    fn waker_table() -> &'static core::task::RawWakerVTable {
+        upshift_core::waker_table!(TestHost)
+    }
+
     fn now(&self) -> u64 {
         self.time.load(Ordering::Relaxed)
     }

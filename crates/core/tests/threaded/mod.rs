@@ -30,6 +30,11 @@ pub struct ThreadHost {
 
 // SAFETY: `SERVED` is set by `serve` only, which has the executor.
 unsafe impl Host for ThreadHost {
+    #[inline]
+    fn waker_table() -> &'static core::task::RawWakerVTable {
+        upshift_core::waker_table!(ThreadHost)
+    }
+
     fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }

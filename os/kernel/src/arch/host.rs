@@ -24,6 +24,11 @@ pub(crate) struct KernelHost;
 // to a handler, which may stand in the middle of the loop, it names none.
 unsafe impl Host for KernelHost {
     #[inline]
+    fn waker_table() -> &'static core::task::RawWakerVTable {
+        upshift_core::waker_table!(KernelHost)
+    }
+
+    #[inline]
     fn is_tracing(&self) -> bool {
         trace::is_on()
     }
