@@ -1,5 +1,6 @@
-//! The runtime's sync primitives under the model checker: `tests/loom_sync.rs` takes their
-//! source, `crates/runtime/src/sync`, as it is.
+//! The runtime under the model checker. `tests/loom_sync.rs`: its sync primitives, whose source,
+//! `crates/runtime/src/sync`, it takes as it is. `tests/loom_suspend.rs`: how a poll is suspended, with the core's vCPU and
+//! the permit of its thread as they are.
 //!
 //! A crate of its own because `--cfg loom` is for everything that is built: the runtime's
 //! dependencies (hyper's among them) do not know it. Nothing else is here.
