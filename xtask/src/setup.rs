@@ -229,16 +229,26 @@ impl Package {
     }
 }
 
+/// What counts instructions.
+pub(crate) const VALGRIND: &Package = &PACKAGES[1];
+
 /// The emulator of the kernel's tests.
 pub(crate) const QEMU: &Package = &PACKAGES[0];
 
-const PACKAGES: [Package; 8] = [
+const PACKAGES: [Package; 9] = [
     Package {
         name: "qemu-system-misc",
         purpose: "the kernel's tests, `qemu-system-riscv64`",
         install: true,
         tests: true,
         is_there: || host::has_program("qemu-system-riscv64"),
+    },
+    Package {
+        name: "valgrind",
+        purpose: "callgrind, which counts the instructions of operations",
+        install: true,
+        tests: true,
+        is_there: || host::has_program("valgrind"),
     },
     Package {
         name: "liburing-dev",

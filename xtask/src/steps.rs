@@ -43,7 +43,7 @@ const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
     }
 }
 
-pub(crate) static STEPS: [Step; 13] = [
+pub(crate) static STEPS: [Step; 14] = [
     step("fmt", "formatting, bench/ and os/ too", fmt),
     step("clippy", "lints, os/ too, warnings are errors", clippy),
     step("unit", "unit and integration tests", unit),
@@ -56,6 +56,11 @@ pub(crate) static STEPS: [Step; 13] = [
     step("docs", "documentation and its links, no warnings", docs),
     step("os", "the kernel in QEMU, at 1, 2 and 4 harts", os),
     slow("demo", "upshift demo --quick writes its report", demo),
+    slow(
+        "counts",
+        "instructions of operations, against the table",
+        counts,
+    ),
     slow("bench", "the benchmark driver compiles", bench),
 ];
 
@@ -363,6 +368,19 @@ fn docs(context: &Context<'_>) -> Verdict {
     context.run(command, minutes(5))?;
     let links = book::check_links(context.root)?;
     Ok(Done::Passed(format!("{links} links")))
+}
+
+/// `crates/counts` against its table.
+fn counts(context: &Context<'_>) -> Verdict {
+    if let Err(reason) = context.io_uring {
+        return Ok(Done::Skipped(reason.clone()));
+    }
+    if !setup::VALGRIND.is_there() {
+        return Ok(Done::Skipped(setup::VALGRIND.absence()));
+    }
+    let args = ["run", "--release", "-p", "upshift-counts", "--", "check"];
+    context.run(cargo(context, args), minutes(10))?;
+    passed()
 }
 
 fn demo(context: &Context<'_>) -> Verdict {

@@ -414,8 +414,13 @@ impl Worker {
     #[inline]
     pub(crate) fn publish(&self, level: u8) {
         if let Some(post) = &self.post {
-            post.polls(self.executor.bitmap(), level, self.executor.clock());
+            self.publish_on(post, level);
         }
+    }
+
+    #[inline(never)]
+    fn publish_on(&self, post: &Post, level: u8) {
+        post.polls(self.executor.bitmap(), level, self.executor.clock());
     }
 
     /// Has another process just gone first on this CPU, because what it has to do is more urgent than the next poll?

@@ -207,10 +207,10 @@ impl<H: Host> Vcpu<H> {
     #[must_use]
     pub fn is_look_due(&self) -> bool {
         let domain = self.inner();
-        let period = SHARE * domain.config.look_after;
-        period != 0
-            && self.clock().saturating_sub(self.looked_at.load(Relaxed)) >= period
-            && domain.active.load(Relaxed) > 1
+        let period = || SHARE * domain.config.look_after;
+        domain.active.load(Relaxed) > 1
+            && self.clock().saturating_sub(self.looked_at.load(Relaxed)) >= period()
+            && period() != 0
     }
 
     /// A wait has ended and brought nothing: it is charged to the budget of looks, unless it was there to pay it off: then an idle vCPU would never come
