@@ -112,7 +112,7 @@ fn invariant_4_reprio_of_a_queued_coroutine_costs_the_same_with_many() {
 
 #[test]
 fn invariant_4_reprio_costs_the_same_with_many_arrivals() {
-    // What has arrived is moved by the owner's next pick, and by nobody else: so the
+    // What has arrived is moved by the owner's next pick, and by no other thread: so the
     // first of these is as cheap as the last.
     let reprio = |arrived: usize| {
         let domain = domain(Config::default());

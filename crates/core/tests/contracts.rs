@@ -70,7 +70,7 @@ fn a_coroutine_that_is_picked_and_forgotten_is_never_polled_again() {
     let vcpu = domain.add_vcpu().unwrap();
     let handle = domain.spawn(yield_now(), at(7)).unwrap();
     std::mem::forget(vcpu.pick(None));
-    // Whoever asks is answered, and what else there is goes on.
+    // The caller is answered, and everything else goes on.
     assert_eq!(vcpu.current_id(), Some(handle.id()));
     assert_eq!(vcpu.current_poll().map(|poll| poll.id), Some(handle.id()));
     domain.wake(handle.id()).unwrap();

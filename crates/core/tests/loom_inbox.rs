@@ -48,7 +48,7 @@ fn push(inbox: &Inbox<Element>, value: u32) {
         link: AtomicPtr::new(null_mut()),
         value: UnsafeCell::new(0),
     }));
-    // SAFETY: nobody else has it.
+    // SAFETY: no other thread has it.
     element.value.with_mut(|it| unsafe { *it = value });
     // SAFETY: leaked until it is taken.
     unsafe { inbox.push(NonNull::from(element)) };

@@ -283,7 +283,7 @@ fn what_a_hart_has_when_it_turns_to_a_program_is_taken_by_one_that_turns_to_its_
                 } else {
                     work.wake(&domain, id);
                 }
-                // As `share` does: a fence, a look at who sleeps, what waits.
+                // As `share` does: a fence, a look at which vCPU sleeps, what waits.
                 busy.announce();
                 let idle = parker.join().unwrap();
                 hart_goes_on(&idle);

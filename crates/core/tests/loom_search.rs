@@ -1,4 +1,4 @@
-//! Looking around under the model checker: who watches, and what a look finds, while polls begin, end and make work
+//! Looking around under the model checker: which vCPU watches, and what a look finds, while polls begin, end and make work
 //! (`vcpu/search.rs`). See `loom_state.rs` for how to run it.
 
 #![cfg(loom)]

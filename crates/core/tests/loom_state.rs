@@ -82,7 +82,7 @@ impl Coroutine {
         }
     }
 
-    /// What a waker does: whoever must enqueue it polls it here.
+    /// What a waker does: the thread that must enqueue it polls it here.
     fn wake(&self, by_id: bool) {
         let wake = if by_id {
             self.word.wake_by_id(ID, false)
@@ -393,7 +393,7 @@ fn an_old_id_never_wakes_the_next_tenant() {
         assert!(coroutine.word.retire());
         assert_eq!(coroutine.word.init(false, false), ID + 1);
         assert_ne!(other.join().unwrap(), Wake::Enqueue);
-        // Nobody has touched the new one.
+        // The new one is untouched.
         assert_eq!(coroutine.word.wake(), Wake::Enqueue);
         assert_eq!(coroutine.word.begin_poll(), Begin::Poll);
         assert_eq!(coroutine.word.end_poll(), End::Blocked);

@@ -1,4 +1,4 @@
-//! Trace tests of join handles: results, who drops the output, and the level
+//! Trace tests of join handles: results, where the output is dropped, and the level
 //! that awaiting lends.
 
 #![cfg(not(loom))]

@@ -1,4 +1,4 @@
-//! Who looks around, when, and what a look finds (`vcpu/search.rs`). Time is counted by hand.
+//! Which vCPU looks around, when, and what a look finds (`vcpu/search.rs`). Time is counted by hand.
 
 #![cfg(not(loom))]
 

@@ -318,7 +318,7 @@ fn a_vcpu_has_one_executor_at_a_time() {
     first.retire();
     first.retire();
     assert_eq!(domain.active_vcpus(), 0);
-    // Retired, but somebody may still serve it.
+    // Retired, but a thread may still serve it.
     let second = domain.add_vcpu().unwrap();
     assert_ne!(first.index(), second.index());
     let handle = domain.spawn(block_once(), at(7)).unwrap();

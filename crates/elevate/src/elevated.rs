@@ -1,6 +1,6 @@
 //! [`Elevated`]: the guard of one elevated thread.
 //!
-//! It owns one use of a slot of its set's table, named by index and generation; once that is past, it acts on nobody.
+//! It owns one use of a slot of its set's table, named by index and generation; once that is past, it acts on no thread.
 //! Everything but [`Elevated::set`] takes the set's lock.
 
 use std::io;
@@ -71,7 +71,7 @@ impl Elevated {
     }
 
     /// Pins the thread to one CPU. Its former CPUs are saved the first time and come back with its policy, unless
-    /// somebody else has moved the thread meanwhile.
+    /// another program has moved the thread meanwhile.
     ///
     /// # Errors
     /// `EINVAL` if there is no such CPU or the thread may not run there, `ESRCH` if the thread has ended.
@@ -151,7 +151,7 @@ impl Elevated {
         self.set_ordinary(libc::SCHED_OTHER, nice)
     }
 
-    /// Moves the thread to `SCHED_IDLE` for the time being: it runs when nobody else wants the CPU. The rest is as with
+    /// Moves the thread to `SCHED_IDLE` for the time being: it runs when no other thread wants the CPU. The rest is as with
     /// [`set_fair`](Elevated::set_fair).
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 //!   `exec` keeps its policy and becomes the main thread of its process, where it is found and given back.
 //! * A thread of another process is elevated only under a living guardian and at most at
 //!   [`Priority::FOREIGN_MAX`].
-//! * A thread of another process that someone else elevates is refused: recorded as what it had, that would stay.
+//! * A thread of another process that another elevator elevates is refused: recorded as what it had, that would stay.
 //! * Only the process that made an elevator acts on it; a fork of it is inert.
 //!
 //! Elevating and giving back take the set's lock and some 15 µs (a file of `/proc` is read; three for threads of others). [`Elevated::set`] is one
@@ -42,7 +42,7 @@ pub struct Elevator {
 }
 
 /// What handles and guards share. With the last of them everything is given back, before that handle's drop returns:
-/// who only looks whether a set holds a thread ([`exit`]) shares the [`Inner`] and cannot put that off.
+/// a caller that only looks whether a set holds a thread ([`exit`]) shares the [`Inner`] and cannot put that off.
 #[derive(Debug)]
 pub(crate) struct Set(pub(crate) Arc<Inner>);
 
@@ -178,14 +178,14 @@ impl Elevator {
         self.inner.table.header().beats.fetch_add(1, Release);
     }
 
-    /// How often the guardian has demoted everybody because there was no sign of life: whoever sees this change has to place its
+    /// How often the guardian has demoted all threads because there was no sign of life: a caller that sees this change has to place its
     /// threads again. One load.
     pub fn demotions(&self) -> u64 {
         self.inner.table.header().demotions.load(Acquire)
     }
 
     /// Starts the guardian again if it has died. Elevating a thread of another process does this by itself; a daemon
-    /// that elevates seldom calls it from time to time, because until then nobody would give the threads back.
+    /// that elevates seldom calls it from time to time, because until then the threads would not be given back.
     ///
     /// # Errors
     /// [`ElevateError::GuardianLost`] if it cannot be started, [`ElevateError::Forked`] in a fork.

@@ -14,7 +14,7 @@ use crate::sys::Tid;
 pub enum ElevateError {
     /// There is no such thread (any more).
     NoSuchThread(Tid),
-    /// The thread is of `SCHED_DEADLINE` or above priority 49: somebody meant it to be, and it is left alone.
+    /// The thread is of `SCHED_DEADLINE` or above priority 49: that was meant, and it is left alone.
     AboveBands {
         /// The thread.
         tid: Tid,

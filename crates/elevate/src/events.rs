@@ -1,7 +1,7 @@
 //! [`Events`]: processes and threads that are born, end, or become another program or user, as the kernel tells them (proc connector).
 //!
 //! It takes CAP_NET_ADMIN and the machine's own network namespace. Events that come faster than they are read are lost, which is told;
-//! then, or without any, whoever wants to know has to look around. Layout of the messages: linux/netlink.h, connector.h, cn_proc.h.
+//! then, or without any, a listener has to look around. Layout of the messages: linux/netlink.h, connector.h, cn_proc.h.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -59,7 +59,7 @@ const EXIT: u32 = 0x8000_0000;
 pub enum Interest {
     /// All of [`Event`].
     All,
-    /// Births and ends: the kernel leaves out the others, and nobody is woken for them.
+    /// Births and ends: the kernel leaves out the others, and no thread is woken for them.
     Threads,
 }
 
@@ -75,7 +75,7 @@ impl Events {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was just made and belongs to nobody else.
+        // SAFETY: it was just made and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: a structure of integers, for which zeroes are valid.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
@@ -112,7 +112,7 @@ impl Events {
             return Err(io::Error::last_os_error());
         }
         let events = Events { socket };
-        // It has answered before the call returned; to who asks from within a namespace it says nothing, now or ever.
+        // It has answered before the call returned; to a process within a namespace it says nothing, now or ever.
         if !std::iter::from_fn(|| events.receive()).any(|got| got.is_ok_and(|it| it.is_none())) {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }

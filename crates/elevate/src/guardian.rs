@@ -74,7 +74,7 @@ impl Guardian {
         if made != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: both were opened above and are owned by nobody else.
+        // SAFETY: both were opened above and have no other owner.
         let [socket, theirs] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let signals = SignalsBlocked::new();
         // SAFETY: the child calls `child::run` only, which keeps to what is safe after a fork and never returns.

@@ -1,6 +1,6 @@
 //! SCHED_FIFO bands for threads that are always given back.
 //!
-//! Linux lets a program decide which of its threads, or of somebody else's, runs on a CPU: put all candidates into
+//! Linux lets a program decide which of its threads, or of another program's, runs on a CPU: put all candidates into
 //! SCHED_FIFO on that CPU and raise the one that shall run. The kernel switches at once, the cost is one system call and
 //! the switch, and every thread keeps its own stack, so code is interrupted wherever it is. This is the *priority elevation
 //! trick* (Yasukata and Ishiguro, "Developing Process Scheduling Policies in User Space with Common OS Features", APSys
@@ -33,15 +33,15 @@
 //!
 //! # What is promised
 //!
-//! 1. **Nobody stays elevated.** Whatever dies, within 1 s no thread is left above the policy it had before.
+//! 1. **No thread stays elevated.** Whatever dies, within 1 s no thread is left above the policy it had before.
 //! 2. **Nothing is elevated that is not recorded**, so that 1 holds at any instruction.
-//! 3. **Nobody inherits.** Elevated threads have `SCHED_RESET_ON_FORK`: what they spawn, fork and exec is `SCHED_OTHER`.
+//! 3. **No child inherits.** Elevated threads have `SCHED_RESET_ON_FORK`: what they spawn, fork and exec is `SCHED_OTHER`.
 //! 4. **Never above 49.** Interrupt threads of the kernel run at 50; threads at 50 and above, and deadline threads, are left
 //!    alone.
 //! 5. **Givers of rights may take them back.** Giving a thread back needs none, if the thread has the same user and no more
 //!    capabilities; where it does, the guardian, which keeps the rights of its start, does it in the end.
 //!
-//! | what ends | who gives back |
+//! | what ends | what gives back |
 //! |---|---|
 //! | the guard ([`Elevated`]) is dropped, also while a panic unwinds | the guard |
 //! | the thread, if it elevated itself | a destructor of the thread |
@@ -52,7 +52,7 @@
 //!
 //! # What it does not do
 //!
-//! * A SCHED_FIFO thread that never sleeps keeps every ordinary thread off its CPU. Who elevates code he does not know sets
+//! * A SCHED_FIFO thread that never sleeps keeps every ordinary thread off its CPU. A program that elevates unknown code sets
 //!   `RLIMIT_RTTIME` or keeps a dispatcher above it. The kernel's throttling (950 ms of each second) is not a scheduler.
 //! * Lock holders are not boosted: an elevated thread that *spins* for a lock of a demoted one on its CPU waits for ever.
 //!   Locks that sleep are safe as long as the holder gets the CPU in the end.

@@ -88,7 +88,7 @@ impl fmt::Display for PriorityError {
 
 impl Error for PriorityError {}
 
-/// The three priorities of one scheduler: what is demoted, what runs, and who decides.
+/// The three priorities of one scheduler: what is demoted, what runs, and what decides.
 ///
 /// Strictly ascending, so that raising or lowering one thread is enough to switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

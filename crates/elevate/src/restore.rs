@@ -66,8 +66,8 @@ pub(crate) fn restore(sys: &dyn Sys, table: &Table, record: &Record) -> io::Resu
     }
 }
 
-/// Whoever calls `exec` takes the place of the main thread of its process, with the policy it has: a main thread that looks
-/// elevated, though nobody has recorded it, is what the gone thread has become.
+/// A thread that calls `exec` takes the place of the main thread of its process, with the policy it has: a main thread that looks
+/// elevated, though no table has a record of it, is what the gone thread has become.
 fn heir(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Record> {
     let (leader, start) = record.leader?;
     let elevated = Policy::of(sys, leader).is_ok_and(|policy| policy.looks_elevated());
@@ -149,7 +149,7 @@ fn fallbacks(former: &SchedAttr) -> impl Iterator<Item = (i32, i32)> {
     lower.into_iter().chain([(fair, 0)])
 }
 
-/// Puts the former CPUs back, unless somebody else has moved the thread since (`taskset`): that choice stands. CPUs
+/// Puts the former CPUs back, unless another program has moved the thread since (`taskset`): that choice stands. CPUs
 /// that have gone meanwhile leave nothing to go back to, and are no reason to fail.
 fn restore_cpus(sys: &dyn Sys, tid: Tid, pin: &Pin) {
     let Ok(now) = retrying(|| sys.sched_getaffinity(tid)) else {

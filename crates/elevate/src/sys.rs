@@ -315,7 +315,7 @@ fn read_into(path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
     }))? as c_int;
     // SAFETY: the buffer is live and as long as stated.
     let read = check(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as c_long);
-    // SAFETY: `fd` was opened above and is used by nobody else.
+    // SAFETY: `fd` was opened above and has no other user.
     unsafe { libc::close(fd) };
     Ok(read? as usize)
 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Invariants:
-//! * The fields of a slot change only while nobody may read them: before the store that publishes them (1, 2), under
+//! * The fields of a slot change only while no reader may read them: before the store that publishes them (1, 2), under
 //!   the owner's lock. So the owner may die at any instruction, and the guardian sees either nothing or all of a record.
 //! * A thread is touched only after its record is published, and a record is freed only after the thread was given
 //!   back. Restoring is idempotent, so dying in between does no harm.
@@ -95,7 +95,7 @@ pub(crate) struct Header {
     pub(crate) beats: AtomicU64,
     /// Slots from this one on have never been used.
     high: AtomicU32,
-    /// How often the guardian has demoted everybody because there was none.
+    /// How often the guardian has demoted all threads because there was none.
     pub(crate) demotions: AtomicU64,
     /// The owner's main thread before anything was elevated: what an `exec` goes back to.
     leader: UnsafeCell<SchedAttr>,
@@ -134,7 +134,7 @@ impl Table {
         let header: NonNull<Header> =
             NonNull::new(address.cast()).ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
         let table = Table { header, capacity };
-        // SAFETY: nobody else knows the mapping yet. Zeroes are a valid header and valid free slots.
+        // SAFETY: no other process knows the mapping yet. Zeroes are a valid header and valid free slots.
         unsafe { *header.as_ref().leader.get() = leader };
         Ok(table)
     }
@@ -181,7 +181,7 @@ impl Table {
                 if high as usize >= self.capacity {
                     return None;
                 }
-                // Before the record is published, so that whoever sees that has seen this.
+                // Before the record is published, so that a reader that sees that has seen this.
                 self.header().high.store(high + 1, Release);
                 high as usize
             }
@@ -194,7 +194,7 @@ impl Table {
         let (leader, start) = record.leader.unwrap_or_default();
         slot.leader.store(leader, Relaxed);
         slot.leader_start.store(start, Relaxed);
-        // SAFETY: the slot is free, so nobody reads the cell; the caller's lock keeps other writers out.
+        // SAFETY: the slot is free, so no reader reads the cell; the caller's lock keeps other writers out.
         unsafe { *slot.former.get() = record.former };
         let generation = slot.state.load(Relaxed) & !FLAGS;
         let own = if record.own { OWN } else { 0 };
@@ -214,7 +214,7 @@ impl Table {
         let state = slot.state.load(Relaxed);
         if state & CPUS == 0 {
             let former = former()?;
-            // SAFETY: without CPUS nobody reads the cell; the caller's lock keeps other writers out.
+            // SAFETY: without CPUS no reader reads the cell; the caller's lock keeps other writers out.
             unsafe { *slot.cpus.get() = former };
         }
         slot.pinned_before.store(slot.pinned.load(Relaxed), Release);
@@ -302,7 +302,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length in `new`; nobody borrows from it any more.
+        // SAFETY: mapped with this length in `new`; nothing borrows from it any more.
         unsafe { libc::munmap(self.header.as_ptr().cast(), Table::bytes(self.capacity)) };
     }
 }

@@ -1,4 +1,4 @@
-//! For tests: the real system calls, of which chosen ones fail; who is elevated; numbers that can be repeated.
+//! For tests: the real system calls, of which chosen ones fail; which threads are elevated; numbers that can be repeated.
 //!
 //! [`Faulty`] is not a mock. It makes every call, except that the n-th one to the chosen function (or to any) returns an
 //! error instead of being made, so that a test sees what a caller does then, with a real thread in a real state.

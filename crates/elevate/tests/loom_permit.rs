@@ -10,7 +10,7 @@ use loom::sync::atomic::Ordering::SeqCst;
 use loom::sync::atomic::fence;
 use upshift_elevate::dispatch::Permit;
 
-/// The thread and the supervisor never use what is shared at the same time, and nobody waits for ever.
+/// The thread and the supervisor never use what is shared at the same time, and neither waits for ever.
 #[test]
 fn a_revoked_permit_keeps_its_thread_out() {
     loom::model(|| {
@@ -20,7 +20,7 @@ fn a_revoked_permit_keeps_its_thread_out() {
             for _ in 0..2 {
                 other.0.enter();
                 other.1.with_mut(|value| {
-                    // SAFETY: loom checks that nobody else has access.
+                    // SAFETY: loom checks that no other thread has access.
                     unsafe { *value += 1 }
                 });
                 let _ = other.0.leave();
@@ -37,7 +37,7 @@ fn a_revoked_permit_keeps_its_thread_out() {
     });
 }
 
-/// Who asks while a use is under way is told, or sees that none is under way any more.
+/// A supervisor that asks while a use is under way is told, or sees that none is under way any more.
 #[test]
 fn a_request_is_answered_or_seen_to_be_late() {
     loom::model(|| {

@@ -50,7 +50,7 @@ impl Watch {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor without another owner.
         let bell = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: the views stay within a struct that owns the instance, and nothing is pushed or popped through them.
         let (sq, cq): (SubmissionQueue<'static>, CompletionQueue<'static>) = unsafe {

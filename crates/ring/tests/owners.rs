@@ -131,7 +131,7 @@ type Job = (*mut (dyn FnMut() + 'static), mpsc::Sender<()>);
 /// Sends jobs to the maker's thread.
 struct ToMaker(mpsc::SyncSender<Sent>);
 struct Sent(Job);
-// SAFETY: whoever sent the job waits for its end.
+// SAFETY: the sender of the job waits for its end.
 unsafe impl Send for Sent {}
 
 impl Proxy for ToMaker {

@@ -273,7 +273,7 @@ fn timer() -> std::io::Result<OwnedFd> {
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: just opened, owned by nobody else.
+    // SAFETY: just opened, without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The thread brackets each use with [`enter`](Permit::enter) and [`leave`](Permit::leave), which nest. A supervisor may
 //! [`revoke`](Permit::revoke) the permit between uses; then the next `enter` waits until it is
-//! [granted](Permit::grant) again. Correctness does not depend on who has which priority or runs on which CPU.
+//! [granted](Permit::grant) again. Correctness does not depend on which thread has which priority or runs on which CPU.
 //!
 //! ```text
 //!   thread:      depth = 1;  (compiler barrier)   revoked? ──► yes: wait until granted
@@ -36,7 +36,7 @@ pub struct Permit {
     revoked: AtomicU32,
     /// The thread waits for `revoked` to change.
     waiting: AtomicU32,
-    /// Whoever found the thread busy wants to know when it is not.
+    /// A supervisor that found the thread busy wants to know when it is not.
     asked: AtomicU32,
 }
 
@@ -86,7 +86,7 @@ impl Permit {
         depth != 0 || self.revoked.load(Acquire) == 0
     }
 
-    /// The thread ends a use. True: it is the outermost, and somebody [asked](Permit::ask) to be told.
+    /// The thread ends a use. True: it is the outermost, and a supervisor [asked](Permit::ask) to be told.
     #[inline]
     #[must_use]
     pub fn leave(&self) -> bool {
@@ -193,12 +193,12 @@ mod tests {
     }
 
     struct Plain(UnsafeCell<u64>);
-    // SAFETY: the permit decides who touches it.
+    // SAFETY: the permit decides which thread touches it.
     unsafe impl Sync for Plain {}
 
     impl Plain {
         /// # Safety
-        /// Nobody else calls it meanwhile.
+        /// No other thread calls it meanwhile.
         unsafe fn increment(&self) {
             // SAFETY: the caller's promise.
             unsafe { *self.0.get() += 1 };

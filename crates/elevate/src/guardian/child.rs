@@ -94,7 +94,7 @@ impl<'a> Heart<'a> {
         }
         let header = self.table.header();
         let beats = header.beats.load(Acquire);
-        // Who has woken the guardian early lives.
+        // The process that has woken the guardian early lives.
         let missed = through && self.watching && beats == self.last;
         (self.last, self.missed) = (beats, if missed { self.missed + 1 } else { 0 });
         if missed && self.missed.is_multiple_of(LOOKS) && demote_all(self.table) {

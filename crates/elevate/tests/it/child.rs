@@ -309,7 +309,7 @@ fn exec() {
         return replace();
     }
     // Tests do not run on the main thread; the only thread of a fork is one. glibc keeps its allocator usable there.
-    // SAFETY: the child replaces itself, or ends by a panic that nobody waits for.
+    // SAFETY: the child replaces itself, or ends by a panic that no thread waits for.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         replace();

@@ -1,4 +1,4 @@
-//! Whatever dies, nobody stays elevated (the property test), and the guardian goes too.
+//! Whatever dies, no thread stays elevated (the property test), and the guardian goes too.
 
 use std::time::{Duration, Instant};
 

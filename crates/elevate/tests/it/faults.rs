@@ -1,4 +1,4 @@
-//! Every system call fails once, or for ever, with every error: nobody stays elevated.
+//! Every system call fails once, or for ever, with every error: no thread stays elevated.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Guards: what is refused, what is given back, and by whom it is not.
+//! Guards: what is refused, what is given back, and by which guard it is not.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -95,7 +95,7 @@ fn nothing_unrecorded_is_elevated_when_the_table_is_full() {
         "{error}"
     );
     assert_eq!(second.policy().real_time(), 0);
-    // A thread that has ended makes room, even while its guard lives; the guard then acts on nobody.
+    // A thread that has ended makes room, even while its guard lives; the guard then acts on no thread.
     first.end();
     let other = elevator.elevate(second.tid, FIVE).unwrap();
     assert!(!guard.is_alive() && other.is_alive());
@@ -144,7 +144,7 @@ fn a_thread_that_another_process_elevates_is_refused() {
     // As `upshift sched` leaves it while the CPUs are open.
     theirs(libc::SCHED_IDLE, 0);
     assert!(elevator.is_empty());
-    // Who is not elevated may be, whoever chose its policy.
+    // A thread that is not elevated may be, whatever chose its policy.
     Linux.sched_setscheduler(tid, libc::SCHED_FIFO, 3).unwrap();
     drop(elevator.elevate(tid, FIVE).unwrap());
     let own = Policy::of(&Linux, tid).unwrap();
@@ -272,7 +272,7 @@ fn a_set_is_given_back_at_its_end_whoever_looks_at_it_meanwhile() {
     }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Whoever elevates looks into every set of the process.
+        // An elevator looks into every set of the process.
         scope.spawn(|| {
             let (elevator, sleeper) = (Elevator::new().unwrap(), Sleeper::start());
             while !stop.load(Relaxed) {

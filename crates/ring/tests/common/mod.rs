@@ -1,4 +1,4 @@
-//! A tiny executor for tests: polls only who was woken, so a lost wake is a time-out.
+//! A tiny executor for tests: polls only what was woken, so a lost wake is a time-out.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::future::Future;
