@@ -10,17 +10,13 @@
 use crate::memory::shared;
 use crate::{executor, users};
 
-/// Rebuilds it.
+/// Rebuilds it. After each write another look: another hart may have made something ready, and
+/// have written that, after the bits were read.
 pub(crate) fn publish() {
     let levels = || users::ready() | executor::domain().bitmap();
     let mut bits = levels();
-    loop {
+    while shared::global().load(0) != bits {
         shared::global().store(0, bits);
-        // Another look afterwards: another hart may have made something ready, and have
-        // written that, after the bits were read.
-        match levels() {
-            same if same == bits => return,
-            others => bits = others,
-        }
+        bits = levels();
     }
 }

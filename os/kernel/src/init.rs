@@ -86,10 +86,11 @@ async fn run(program: &str, argument: &str) -> Result<isize, Error> {
     Ok(process::ended(&init).await)
 }
 
-/// Waits, at most a second, until the harts have let go of everything.
+/// Waits until the harts have let go of everything, at most ten seconds: the host of a machine may
+/// not let one run for as long.
 async fn is_back(before: &InUse) -> bool {
     let mut now = InUse::now();
-    for _ in 0..100 {
+    for _ in 0..1000 {
         if now == *before {
             return true;
         }

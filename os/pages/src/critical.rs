@@ -1,8 +1,9 @@
 //! The critical sections of a thread: what others may have to spin for.
 //!
 //! Between [`enter`] and [`leave`] the kernel lets the thread finish before it takes its hart
-//! away, if that does not take long (`os_abi::thread`). They nest; one `leave` too many
-//! changes nothing.
+//! away, if that does not take long (`os_abi::thread`). They nest. A `leave` too
+//! many is a lie about them, as any program may tell: the kernel lets such a thread finish for 100 µs
+//! of its own quantum, and no longer.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -23,7 +24,7 @@ pub fn enter() {
 #[inline]
 pub fn leave(call: impl FnOnce()) {
     let critical = line(CRITICAL);
-    let left = critical.load(Relaxed).saturating_sub(1);
+    let left = critical.load(Relaxed).wrapping_sub(1);
     critical.store(left, Relaxed);
     if left == 0 && line(OWED).load(Relaxed) != 0 {
         give_back(call);

@@ -100,8 +100,8 @@ async fn beside_smaller(bomb: &[u8], halvings: u8) -> Outcome {
     close(note)?;
     ensure!(status == 0, "the bystander: status {status}");
     ensure!(end == KILLED, "the bomb: status {end}");
-    // Other harts may have its memory loaded for a moment.
-    for _ in 0..100 {
+    // Other harts may have its memory loaded for a moment, and a host that is busy may stop one.
+    for _ in 0..1000 {
         if sys::free_pages() == Ok(before) {
             return Ok(());
         }

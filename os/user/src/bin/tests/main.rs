@@ -107,9 +107,10 @@ fn free_pages() -> isize {
     sys::free_pages().unwrap_or(0) + os_user::heap_pages() as isize
 }
 
-/// The kernel may need a moment to drop what has ended.
+/// The kernel may need a moment to drop what has ended: until the hart that ran it has come back,
+/// whose thread the host may not let run for seconds.
 fn comes_back(before: isize) -> Outcome {
-    for _ in 0..100 {
+    for _ in 0..1000 {
         if free_pages() == before {
             return Ok(());
         }
