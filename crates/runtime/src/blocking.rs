@@ -74,7 +74,7 @@ impl Pool {
         let (sender, receiver) = oneshot::channel();
         let job: Job = Box::new(move || {
             let result = catch_unwind(AssertUnwindSafe(function));
-            // Nobody waits any more: the result is dropped.
+            // Nothing waits any more: the result is dropped.
             let _ = sender.send(result);
         });
         let refused = self.queue(level, job);
@@ -141,7 +141,7 @@ impl Pool {
 
 /// Runs a function that blocks, at the level of the calling coroutine; its panic
 /// goes on in the caller. Dropped before it has begun, the function may run all
-/// the same; nobody learns of its result.
+/// the same; its result is lost.
 ///
 /// # Errors
 /// The function's own; outside a runtime, and if no thread can be had.

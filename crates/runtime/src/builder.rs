@@ -263,7 +263,7 @@ impl Builder {
     }
 
     /// Finds polls that take longer than this, also while they are still going on
-    /// (default: nobody looks). A millisecond at least; see
+    /// (default: there is no watchdog). A millisecond at least; see
     /// [`observe`](crate::observe).
     ///
     /// The longest are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with
@@ -345,7 +345,7 @@ impl Builder {
 
     fn build_with(self, settings: Option<preempt::Settings>) -> io::Result<Runtime> {
         let observation = Observation::of(&self)?;
-        // Of the machine, not of this thread: whoever wakes may run elsewhere.
+        // Of the machine, not of this thread: a waker may run elsewhere.
         let cpus = affinity::online_cpus();
         let default_spin = if cpus > 1 && self.vcpus <= cpus && settings.is_none() {
             Duration::from_micros(50)

@@ -2,7 +2,7 @@
 //! futures.
 //!
 //! An inline vCPU is cooperative: nothing interrupts a poll. So the test for
-//! *somebody more urgent waits* must be cheap enough to stand in every loop. It
+//! *something more urgent waits* must be cheap enough to stand in every loop. It
 //! has two parts:
 //!
 //! * [`need_preempt`]: two loads of words that a wake of something more urgent
@@ -49,7 +49,7 @@ pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
         return Poll::Ready(());
     }
     if context::current_id().is_none() {
-        // Not in a coroutine: there is nobody to give way to.
+        // Not in a coroutine: there is nothing to give way to.
         return Poll::Ready(());
     }
     LEFT.set(BUDGET);

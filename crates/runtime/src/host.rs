@@ -42,7 +42,7 @@ pub struct Linux {
     bells: Box<[Mutex<Option<Watch>>]>,
     /// The vCPUs that are preemptible.
     preemptible: Box<[Mutex<Option<Arc<Preemptible>>>]>,
-    /// Who is told of long polls.
+    /// What is told of long polls.
     longest: OnceLock<Arc<Longest>>,
     recorder: Recorder,
 }

@@ -4,7 +4,7 @@
 //! long poll (`reach`), have it make the calls.
 //!
 //! A real-time signal takes a place in a queue, of which the processes of a user have so many together (RLIMIT_SIGPENDING): `tgkill` may
-//! find none left, and who has sent a signal relies on it. So each thread that may be interrupted has a timer (`spare.rs`), which was given
+//! find none left, and the sender of a signal relies on it. So each thread that may be interrupted has a timer (`spare.rs`), which was given
 //! its place when it was made. It is slower, and used only where `tgkill` fails.
 
 mod spare;

@@ -1,6 +1,6 @@
 //! Words for the operator, on standard error.
 //!
-//! `eprintln!` panics when nobody reads the pipe any more or the disk is full; what the program
+//! `eprintln!` panics when no process reads the pipe any more or the disk is full; what the program
 //! does must not depend on that.
 
 use std::fmt;

@@ -16,7 +16,7 @@ thread_local! {
     static CALLS: Cell<Calls> = const { Cell::new(Calls { tell: || (), wait: just_wait }) };
 }
 
-/// What the holder of a permit does for those who take it away.
+/// What the holder of a permit does for the threads that take it away.
 #[derive(Clone, Copy)]
 pub(crate) struct Calls {
     /// A use of it has ended that was waited for.

@@ -6,9 +6,9 @@
 //! * **Timers** are behind a lock of their own; any thread may expire them.
 //! * **The ring** is worked on by one thread at a time, and entered by the one that made it. The idle vCPU
 //!   takes the owner's permit (`permit`), which says that its thread is in the middle of a poll and outside of the
-//!   runtime; works on the queues; gives the permit back, and only then wakes those who waited: wakers are foreign code, which may
+//!   runtime; works on the queues; gives the permit back, and only then wakes what waited: wakers are foreign code, which may
 //!   wait for a lock that the owner's poll holds. What is left to the kernel the owner does in a signal handler
-//!   (`interrupt`), and nobody waits for it: it rings the bell.
+//!   (`interrupt`), and no thread waits for it: it rings the bell.
 //!
 //! ```text
 //!   data arrives ─► the kernel rings the bell of the ring ─► idle vCPU: signal to the owner
@@ -47,7 +47,7 @@ struct Reach {
     arrivals: Option<Arc<Arrivals>>,
 }
 
-/// The vCPUs that are served, by index. Whoever works on the ring of one holds its place.
+/// The vCPUs that are served, by index. A thread that works on the ring of one holds its place.
 pub(crate) struct Reaches(Box<[Mutex<Option<Reach>>]>);
 
 impl Default for Reaches {
@@ -120,7 +120,7 @@ impl Arrivals {
         }))
     }
 
-    /// The owner is back at its ring: nobody need listen.
+    /// The owner is back at its ring: no other vCPU need listen.
     #[inline]
     pub(crate) fn owner_is_back(&self) {
         if self.listened.load(Ordering::Relaxed) {
@@ -226,7 +226,7 @@ impl<'a> Reachable<'a> {
 
 impl Drop for Reachable<'_> {
     fn drop(&mut self) {
-        // Waits for one who stands in.
+        // Waits for one that stands in.
         let reaches = &self.worker.shared.reaches;
         reaches.set_arrivals(self.worker.executor.index(), None);
         self.arrivals.owner_is_back();

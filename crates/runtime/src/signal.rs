@@ -73,7 +73,7 @@ impl Signals {
         if event < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just opened, owned by nobody else.
+        // SAFETY: just opened, without another owner.
         let event = Fd::new(unsafe { OwnedFd::from_raw_fd(event) });
         let mut signals = Signals {
             shared: Arc::new(Shared {

@@ -150,7 +150,7 @@ pub struct AsyncCall<T: Operation<Output = (io::Result<usize>, B)>, B> {
 
 enum Call<T: Operation<Output = (io::Result<usize>, B)>, B> {
     UnderWay(Submission<T>),
-    /// Done before anybody asked, or never started.
+    /// Done before it was asked for, or never started.
     Done(Option<(io::Result<usize>, B)>),
 }
 
@@ -218,7 +218,7 @@ where
                     return Pin::new(submission).poll(cx);
                 };
                 if context::current_id() != Some(notify.cid) {
-                    // Somebody else awaits it: both are to be woken.
+                    // Another coroutine awaits it: both are to be woken.
                     *notify
                         .other
                         .lock()
@@ -232,7 +232,7 @@ where
     }
 }
 
-/// Wakes a coroutine by its id, and whoever awaits the call besides.
+/// Wakes a coroutine by its id, and one that awaits the call besides.
 struct Notify {
     handle: Handle,
     cid: CoroutineId,

@@ -442,7 +442,7 @@ impl Worker {
             GIVEN.min(Duration::from_nanos(next.saturating_sub(now)))
         });
         self.pending_level.set(u8::MAX);
-        // A due timer makes it a moment of no length: somebody else may be ready on this CPU all the same.
+        // A due timer makes it a moment of no length: another process may be ready on this CPU all the same.
         if moment.is_zero() {
             std::thread::yield_now();
         }

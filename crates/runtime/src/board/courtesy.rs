@@ -8,7 +8,7 @@ const PATIENCE: u64 = 48_000_000;
 /// Then works for so long, ns.
 const SHARE: u64 = 2_000_000;
 
-/// Who has not been asked for so long, ns, was not outranked meanwhile.
+/// A process that has not been asked for so long, ns, was not outranked meanwhile.
 const PAUSE: u64 = 2_000_000;
 
 /// See the module.
@@ -23,7 +23,7 @@ pub(super) struct Courtesy {
 }
 
 impl Courtesy {
-    /// Whether one who is outranked gives way now, for much less than [`PAUSE`].
+    /// Whether a process that is outranked gives way now, for much less than [`PAUSE`].
     pub(super) fn gives_way(&mut self, now: u64) -> bool {
         if now < self.works_until {
             self.asked = now;

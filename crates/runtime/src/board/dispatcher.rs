@@ -139,7 +139,7 @@ impl Eyes {
         }
         let timer = self.timers.next_deadline();
         if self.watch.has_arrivals() || timer.is_some_and(|deadline| deadline <= clock::now()) {
-            // Whom it is for is known only when it has been reaped.
+            // Which coroutine it is for is known only when it has been reaped.
             level = level.min(self.expected.most_urgent(&self.watch));
         }
         if level < line.claim().runnable() {

@@ -19,7 +19,7 @@
 //! makes none; its dispatcher looks ten times a second whether it still is.
 //!
 //! **What a sleeper says.** A vCPU that waits keeps the rank of the most urgent level that it has run in the last second or
-//! two. So it wakes with its priority, and nobody needs to decide anything when a request comes; if what comes is
+//! two. So it wakes with its priority, and nothing is decided when a request comes; if what comes is
 //! less urgent, it says so before it polls it.
 //!
 //! **Nothing depends on it.** Without a daemon, or when it goes, a vCPU is alone: it runs as ever. The keeper joins again

@@ -189,7 +189,7 @@ impl Post {
         gives_way
     }
 
-    /// Does nobody else compete for the CPU? One load.
+    /// Does no other process compete for the CPU? One load.
     pub(crate) fn is_alone(&self) -> bool {
         self.vcpu.standing() == Standing::ALONE
     }
@@ -203,7 +203,7 @@ impl Drop for Post {
         line.arrived().store(0, Relaxed);
         line.set_running(NOTHING);
         line.set_awaited(NOTHING);
-        // If nobody is told, the tick of the daemon finds it.
+        // If the daemon is not told, its tick finds it.
         let _ = self.vcpu.settle();
     }
 }

@@ -97,7 +97,7 @@ fn take(mut entries: std::fs::ReadDir) -> (Batch, Option<std::fs::ReadDir>) {
 pub struct ReadDir {
     batch: Batch,
     rest: Option<std::fs::ReadDir>,
-    /// The next batch, on its way; whoever asks next waits for it.
+    /// The next batch, on its way; the next caller waits for it.
     reading: Option<Reading>,
 }
 

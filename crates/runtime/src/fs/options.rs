@@ -88,7 +88,7 @@ impl OpenOptions {
 
     /// Opens a file beneath a directory: `path` is relative to it, and nothing in
     /// it (`..`, an absolute path, a symbolic link, a magic link of procfs) leads out
-    /// of it, whatever anybody does to the directory meanwhile.
+    /// of it, whatever is done to the directory meanwhile.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -113,7 +113,7 @@ impl OpenOptions {
                 libc::RESOLVE_BENEATH | libc::RESOLVE_NO_MAGICLINKS,
             )?;
             match start(open)?.await {
-                // Somebody renamed something on the way: the kernel cannot be sure.
+                // Something was renamed on the way: the kernel cannot be sure.
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
                 result => return Ok(File::new(Fd::new(result?))),
             }

@@ -14,7 +14,7 @@ pub struct Spawner {
 }
 
 impl Spawner {
-    /// Spawns at this priority; [`Priority::Inherit`] is that of whoever polls the
+    /// Spawns at this priority; [`Priority::Inherit`] is that of the coroutine that polls the
     /// connection.
     pub fn new(priority: impl Into<Priority>) -> Spawner {
         Spawner {

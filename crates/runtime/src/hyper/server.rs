@@ -3,7 +3,7 @@
 //! One coroutine accepts; each connection is a coroutine, at the level at which the server
 //! receives. The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A
 //! connection knows its number in a table; the end of the server sets a flag and wakes
-//! every coroutine of the table, and whoever sees the flag finishes what is under way.
+//! every coroutine of the table, and one that sees the flag finishes what is under way.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -79,7 +79,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server on this listener, for ever, all at the level of who runs it, without
+    /// A server on this listener, for ever, all at the level of its caller, without
     /// time-outs.
     pub fn new(listener: TcpListener) -> Server {
         Server {

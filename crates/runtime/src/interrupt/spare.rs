@@ -1,7 +1,7 @@
 //! A signal for a thread that needs no place in the queue of signals when it is sent: a POSIX timer of its own.
 //!
 //! Places are written by the thread that has the timer, and read by any, also in signal handlers. A place is given up when its thread ends,
-//! once nobody is setting its timer: the number of a timer is used again.
+//! once no thread is setting its timer: the number of a timer is used again.
 
 use std::cell::OnceCell;
 use std::io;
@@ -58,7 +58,7 @@ pub(super) fn send(thread: u32) {
     else {
         return;
     };
-    // Before it is looked at again: whoever gives the place up sees one of the two.
+    // Before it is looked at again: the thread that gives the place up sees one of the two.
     place.users.fetch_add(1, SeqCst);
     if place.thread.load(SeqCst) == thread {
         // As soon as possible; no time at all would stop it.
@@ -139,7 +139,7 @@ impl Drop for Own {
         while place.users.load(SeqCst) != 0 {
             std::thread::yield_now();
         }
-        // SAFETY: a timer of this thread, which nobody sets any more.
+        // SAFETY: a timer of this thread, which no thread sets any more.
         unsafe { libc::syscall(libc::SYS_timer_delete, place.timer.load(Relaxed)) };
         place.taken.store(0, Release);
     }

@@ -75,7 +75,7 @@ pub struct PipeReader {
 
 impl PipeReader {
     /// Takes over the end of a pipe, a FIFO, or anything that can be polled; makes it
-    /// non-blocking, for all who share the open file.
+    /// non-blocking, for all that share the open file.
     ///
     /// # Errors
     /// What `fcntl` answers.
@@ -110,7 +110,7 @@ pub struct PipeWriter {
 
 impl PipeWriter {
     /// Takes over the end of a pipe, a FIFO, or anything that can be polled; makes it
-    /// non-blocking, for all who share the open file.
+    /// non-blocking, for all that share the open file.
     ///
     /// # Errors
     /// What `fcntl` answers.

@@ -1,4 +1,4 @@
-//! What a runtime has done so far: a snapshot that costs those who run nothing.
+//! What a runtime has done so far: a snapshot that costs the vCPUs nothing.
 //!
 //! ```text
 //!   vCPU (one writer each)                              any thread
@@ -24,7 +24,7 @@
 //! Taking it reads words that the vCPUs write anyway, without a lock of theirs:
 //! some microseconds on the thread that asks, and an allocation per level in use. A vCPU
 //! pays for it with a store per queue operation, and a dozen stores per turn of
-//! its ring, whether anybody asks or not. So the words of one snapshot are not of
+//! its ring, whether it is asked for or not. So the words of one snapshot are not of
 //! one instant: sums may be off by what happened meanwhile, and by up to four
 //! polls that the clock has not been read for. Nothing ever runs backwards.
 
@@ -221,7 +221,7 @@ pub struct RingMetrics {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
 pub struct StallMetrics {
-    /// The limit; zero: nobody looks.
+    /// The limit; zero: there is no watchdog.
     #[cfg_attr(feature = "serde", serde(rename = "limit_ns", with = "nanos"))]
     pub limit: Duration,
     /// Polls that took longer than the limit, and have ended.

@@ -147,7 +147,7 @@ async fn look_up(name: String, port: u16) -> io::Result<Vec<SocketAddr>> {
 /// ```
 ///
 /// # Errors
-/// For a name that nobody knows, text that is no address, and outside a runtime.
+/// For a name that is not known, text that is no address, and outside a runtime.
 pub async fn lookup_host(
     host: impl ToSocketAddrs,
 ) -> io::Result<impl Iterator<Item = SocketAddr> + Send> {

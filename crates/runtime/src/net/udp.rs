@@ -81,7 +81,7 @@ impl UdpSocket {
     /// Sends one datagram to the peer set by [`connect`](UdpSocket::connect).
     ///
     /// # Errors
-    /// `NotConnected`; `ConnectionRefused` if an earlier one found nobody; EMSGSIZE
+    /// `NotConnected`; `ConnectionRefused` if an earlier one found no socket; EMSGSIZE
     /// if it is too long.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         datagram::send(&self.fd, bytes).await
@@ -105,12 +105,12 @@ impl UdpSocket {
     /// future loses none.
     ///
     /// # Errors
-    /// `ConnectionRefused` if something sent earlier found nobody; outside a runtime.
+    /// `ConnectionRefused` if something sent earlier found no socket; outside a runtime.
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         datagram::recv(&self.fd, buffer, 0).await
     }
 
-    /// Receives one datagram, and who sent it; what does not fit is lost. Dropping
+    /// Receives one datagram, and its sender; what does not fit is lost. Dropping
     /// the future loses none.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl UdpSocket {
 pub struct Datagram {
     /// The data. The buffer goes back to the kernel when this is dropped.
     pub data: RecvBuf,
-    /// Who sent it.
+    /// Its sender.
     pub from: SocketAddr,
     /// It was longer than the buffer; the rest is lost.
     pub truncated: bool,

@@ -12,7 +12,7 @@
 //! answer in [`PACE`], one answer at a time; a client that does not take it within [`PATIENCE`], and a second for each
 //! [`BYTES_PER_SECOND`], or asks for nothing for [`SILENCE`], is dropped. There is one recording at a time, of [`EVENTS`]
 //! events in all; it ends with its client. The thread sleeps in `poll`, and
-//! takes snapshots, which stop nobody; it never enters a vCPU.
+//! takes snapshots, which stop no vCPU; it never enters a vCPU.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;

@@ -58,7 +58,7 @@ fn open_pidfd(id: u32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened (close-on-exec), owned by nobody else.
+    // SAFETY: just opened (close-on-exec), without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -98,7 +98,7 @@ impl Child {
                 kill_on_drop,
             }),
             Err(error) => {
-                // Nobody could follow it, so it shall not run.
+                // Its end could not be seen, so it shall not run.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(error)
@@ -197,7 +197,7 @@ impl Child {
     /// # Errors
     /// What `waitpid` answers; outside a runtime.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
-        // It might wait for what nobody will write.
+        // It might wait for what will never be written.
         drop(self.stdin.take());
         let process = self.process();
         poll_fn(|cx| process.poll_wait(cx)).await

@@ -171,7 +171,7 @@ impl Command {
     /// As [`spawn`](Command::spawn).
     pub async fn status(&mut self) -> io::Result<ExitStatus> {
         let mut child = self.spawn().await?;
-        // Nobody will read them.
+        // They will not be read.
         drop((child.stdout.take(), child.stderr.take()));
         child.wait().await
     }

@@ -8,10 +8,10 @@
 //! | [`mpsc`] | many senders, one receiver; bounded or not |
 //! | [`oneshot`] | one value, once |
 //!
-//! All of them wake whoever waits *most urgent level first*, first come first
+//! All of them wake their waiters *most urgent level first*, first come first
 //! served within a level; the level is the coroutine's effective one when it was
 //! last polled, and [`Level::DEFAULT`] outside a runtime. What is released is
-//! handed over to the next in that order, so nobody can take it on the way.
+//! handed over to the next in that order, so no other can take it on the way.
 //!
 //! They work with any waker and on any thread: coroutines of several runtimes,
 //! foreign executors, and (the `blocking_` calls of the channels) plain threads.

@@ -16,16 +16,16 @@
 //!     free ──────────► locked(holder) ──────────► locked(holder) CONTENDED
 //!       ▲ ◄──────────    2 unlock                   │ 4 unlock: hand over
 //!       └───────────────────────────────────────────┤   to the next waiter,
-//!              4 nobody waits (any more)            └──► locked(next) [CONTENDED]
+//!              4 nothing waits (any more)            └──► locked(next) [CONTENDED]
 //! ```
 //!
-//! * A contended mutex is never free: nobody can take it before its next holder.
-//! * CONTENDED is set before anybody is in the queue, so 2 cannot miss a waiter.
+//! * A contended mutex is never free: no other can take it before its next holder.
+//! * CONTENDED is set before a waiter is in the queue, so 2 cannot miss a waiter.
 //! * Ids are those of one runtime, the mutex's *home*: the first that takes it. Holders
 //!   and waiters of other runtimes have no name here, and neither lend nor are lent to.
-//!   The home changes only when its runtime is gone, by an unnamed holder, with nobody in
+//!   The home changes only when its runtime is gone, by an unnamed holder, with no waiter in
 //!   the queue: so a word never outlives the home that gives it its meaning.
-//! * Whoever the word names counts the mutex among its locks, from before the word
+//! * The coroutine that the word names counts the mutex among its locks, from before the word
 //!   says so until after: so what it is lent for one lock does not end with another.
 //! * A waiter lends under the queue's lock, and a holder with waiters goes through
 //!   that lock before it reports the release: what was lent to it for this mutex
@@ -69,7 +69,7 @@ fn locked_by(holder: Option<CoroutineId>) -> u64 {
     }
 }
 
-/// Who has it, by its word.
+/// What has it, by its word.
 #[inline]
 fn holder(word: u64) -> Option<CoroutineId> {
     (word & INDEX != INDEX).then(|| CoroutineId::from_u64(word & !(CONTENDED | LOCKED)))
@@ -78,7 +78,7 @@ fn holder(word: u64) -> Option<CoroutineId> {
 /// Exclusive access to a `T`, also across `await`s.
 ///
 /// * Waiters are served most urgent level first, first come first served within a
-///   level. The lock is handed over: nobody takes it in between.
+///   level. The lock is handed over: no other takes it in between.
 /// * A waiter *lends its level* to the coroutine that holds the lock, so that what
 ///   is urgent waits for the critical section only, not for everything of the
 ///   levels between (priority inversion).
@@ -170,7 +170,7 @@ impl<T: ?Sized> Mutex<T> {
     /// The lock if it is free.
     ///
     /// # Errors
-    /// [`TryLockError`]: somebody has it.
+    /// [`TryLockError`]: it is taken.
     ///
     /// ```
     /// let mutex = upshift::sync::Mutex::new(1);
@@ -187,7 +187,7 @@ impl<T: ?Sized> Mutex<T> {
         self.take().ok_or(TryLockError::new())
     }
 
-    /// The value: whoever has the mutex exclusively needs no lock.
+    /// The value: exclusive access to the mutex needs no lock.
     ///
     /// ```
     /// let mut mutex = upshift::sync::Mutex::new(1);
@@ -202,7 +202,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn take(&self) -> Option<MutexGuard<'_, T>> {
         let (word, elsewhere) = self.name();
-        // Release too: who reads the word sees the home it belongs to.
+        // Release too: a reader of the word sees the home it belongs to.
         let taken = self
             .word
             .compare_exchange(FREE, word, Ordering::AcqRel, Ordering::Relaxed);
@@ -264,10 +264,10 @@ impl<T: ?Sized> Mutex<T> {
         if !waiters.is_empty() || self.word.load(Ordering::Relaxed) & !CONTENDED != NOBODY {
             return;
         }
-        // Whoever took it under the old name is being polled no more.
+        // The coroutine that took it under the old name is being polled no more.
         self.home.store(number, Ordering::Relaxed);
         let (word, _) = self.name();
-        // The queue's lock is held, and the word is ours: nobody else changes it.
+        // The queue's lock is held, and the word is ours: no other thread changes it.
         let contended = self.word.load(Ordering::Relaxed) & CONTENDED;
         self.word.store(word | contended, Ordering::Release);
         drop(waiters);

@@ -1,6 +1,6 @@
 //! Waking without data: at most one stored permit.
 //!
-//! Invariant, under the lock: while somebody waits no permit is stored. A waiter
+//! Invariant, under the lock: while there is a waiter no permit is stored. A waiter
 //! that `notify_one` chose and that is dropped before it ran hands the
 //! notification on. Every call takes the lock once: one atomic step.
 
@@ -18,7 +18,7 @@ use super::{may_proceed, waiting_level};
 /// Wakes coroutines that wait for something to have happened.
 ///
 /// [`notify_one`](Notify::notify_one) wakes the most urgent waiter (first come
-/// first served within a level). If nobody waits it stores a permit, which the
+/// first served within a level). If nothing waits it stores a permit, which the
 /// next [`notified`](Notify::notified) takes; further calls do not add to it.
 /// [`notify_waiters`](Notify::notify_waiters) wakes everybody whose `notified()`
 /// was called before, and stores nothing.
@@ -55,7 +55,7 @@ struct State {
     waiters: WaitQueue<By>,
 }
 
-/// Who took a waiter out of the queue.
+/// Which call took a waiter out of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Nobody,
@@ -107,7 +107,7 @@ impl Notify {
         self.pass_on(self.state.lock());
     }
 
-    /// Wakes everybody who waits. O(waiters).
+    /// Wakes all waiters. O(waiters).
     pub fn notify_waiters(&self) {
         let mut state = self.state.lock();
         self.broadcasts.fetch_add(1, Ordering::Release);

@@ -102,7 +102,7 @@ impl<T> Sender<T> {
         self.shared.lock().closed
     }
 
-    /// Waits until the receiver is closed or gone: nobody needs the value any more.
+    /// Waits until the receiver is closed or gone: the value is not needed any more.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -1,7 +1,7 @@
 //! A number of permits, handed out in order of urgency.
 //!
 //! Invariant, under the lock: the permits that are free do not suffice for the
-//! first waiter. So whoever comes may take permits only if it goes before the
+//! first waiter. So a newcomer may take permits only if it goes before the
 //! first waiter, and every call that adds permits or removes a waiter hands out
 //! what it can. Each operation takes the lock once (one atomic step), and once
 //! more per waiter that it wakes.
@@ -73,7 +73,7 @@ enum Wish {
 }
 
 impl State {
-    /// May a request of this level be served before all who wait?
+    /// May a request of this level be served before all waiters?
     fn suffices(&self, permits: usize, level: Level) -> bool {
         permits == 0
             || (permits <= self.permits
@@ -159,7 +159,7 @@ impl Semaphore {
         }
     }
 
-    /// The permits, if they are free and nobody waits that goes before.
+    /// The permits, if they are free and no waiter goes before.
     ///
     /// # Errors
     /// [`TryAcquireError::NoPermits`], or [`TryAcquireError::Closed`].
@@ -217,7 +217,7 @@ impl Semaphore {
         self.grant(state);
     }
 
-    /// From now on there are no permits: who waits or comes gets an error. What
+    /// From now on there are no permits: what waits or comes gets an error. What
     /// has been handed out stays valid.
     pub fn close(&self) {
         let mut state = self.state.lock();
@@ -425,7 +425,7 @@ impl std::error::Error for AcquireError {}
 /// Why [`Semaphore::try_acquire`] got nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryAcquireError {
-    /// Too few are free, or somebody who goes before waits.
+    /// Too few are free, or a waiter goes before.
     NoPermits,
     /// There will be no more.
     Closed,

@@ -1,10 +1,10 @@
-//! Who waits for a primitive: most urgent level first, FIFO within a level.
+//! What waits for a primitive: most urgent level first, FIFO within a level.
 //!
 //! A pure data structure; the primitive guards it with its lock. Nodes lie in a
 //! slab and are linked by index into one list sorted by level; per level the last
 //! node is known, and a bitmap says which levels have one. So insert, remove and
 //! pop are O(1), without an allocation once the slab has grown to the largest
-//! number of waiters there ever was. A queue that nobody ever waited in is one
+//! number of waiters there ever was. A queue that never had a waiter is one
 //! null pointer.
 //!
 //! ```text
@@ -64,7 +64,7 @@ impl<P: Copy> WaitQueue<P> {
         WaitQueue { inner: None }
     }
 
-    /// Nobody waits.
+    /// Nothing waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.inner.as_ref().is_none_or(|inner| inner.head == NONE)
@@ -184,7 +184,7 @@ impl<P: Copy> WaitQueue<P> {
         }
     }
 
-    /// Takes everybody out of the queue, in order. O(waiters).
+    /// Takes all waiters out of the queue, in order. O(waiters).
     pub(crate) fn pop_all(&mut self, grant: impl Fn(P) -> P) -> Vec<Waker> {
         std::iter::from_fn(|| self.pop(&grant)).collect()
     }

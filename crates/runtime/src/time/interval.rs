@@ -48,7 +48,7 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
     Interval::new(clock::from_instant(start), period)
 }
 
-/// What happens to ticks that nobody was there to take: those that are already
+/// What happens to ticks that were not taken in time: those that are already
 /// due when the one before is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissedTickBehavior {

@@ -55,7 +55,7 @@ pub(crate) struct Timers {
 
 struct State {
     wheel: Wheel<Alarm>,
-    /// Nobody expires these timers any more.
+    /// These timers are not expired any more.
     closed: bool,
     /// Kept between calls of `expire`.
     due: Vec<(u64, Alarm)>,
@@ -135,7 +135,7 @@ impl Timers {
         count
     }
 
-    /// The vCPU leaves: everybody is woken, and arms elsewhere.
+    /// The vCPU leaves: all sleepers are woken, and arm elsewhere.
     pub(crate) fn close(&self) {
         let mut woken = Vec::new();
         let mut state = self.state.lock();

@@ -1,6 +1,6 @@
 //! A hierarchical timer wheel: which of many deadlines are due.
 //!
-//! A pure data structure without a clock: whoever has it says what time it is.
+//! A pure data structure without a clock: its owner says what time it is.
 //! Times are nanoseconds; the wheel counts in ticks of 1024 ns. A deadline is
 //! rounded up to a tick, so a timer is never early, and late by a tick at most.
 //!
@@ -15,8 +15,8 @@
 //! * every timer in a slot has a tick > `elapsed`, and shares with `elapsed` all
 //!   groups above its level. So the first slot in use of a level has the level's
 //!   earliest timers, and the next deadline is the least bound of nine slots;
-//! * a node belongs to whoever inserted it until they remove it, also after it has
-//!   fired. So a key never names somebody else's timer.
+//! * a node belongs to the one that inserted it until that removes it, also after it has
+//!   fired. So a key never names another's timer.
 //!
 //! Costs: insert and remove O(1) without allocation (once the slab has grown);
 //! a timer is moved at most once per level before it fires; an empty stretch of

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Recorded are: spawned, ready, polled, yielded, blocked, suspended, resumed, stolen, exited, with level, spawn location,
-//! vCPU, and who did it; parked and unparked; completions of I/O when they are reaped.
+//! vCPU, and which thread did it; parked and unparked; completions of I/O when they are reaped.
 //!
 //! | file | concern |
 //! |---|---|

@@ -5,10 +5,10 @@
 //!   reader:     stamp = 2i+2? ─► four words ─► stamp the same? ─► record i, whole; else it is lost
 //! ```
 //!
-//! Any number of readers, at any time, stop nobody. A ring of a vCPU has one writer, the thread that serves it, and a record
+//! Any number of readers, at any time, stop no writer. A ring of a vCPU has one writer, the thread that serves it, and a record
 //! costs some stores. That of the other threads has many: each takes a number and then the place, and a writer that finds
 //! its place taken, by one that was stopped in the middle for a whole round, drops its record (a reader counts it as lost), so that no record is of two
-//! writers. Words are atomic: whoever breaks the rule of one writer gets nonsense, not undefined behaviour.
+//! writers. Words are atomic: a second writer makes nonsense, not undefined behaviour.
 
 use std::io;
 use std::panic::Location;
@@ -39,7 +39,7 @@ impl Entry {
     /// Between the two stamps of the record.
     #[inline]
     fn write(&self, record: &Record) {
-        // The odd stamp is seen by whoever sees a word of what follows.
+        // The odd stamp is seen by a reader that sees a word of what follows.
         fence(Release);
         let location = record.location.map_or(std::ptr::null(), std::ptr::from_ref);
         self.at.store(record.at, Relaxed);

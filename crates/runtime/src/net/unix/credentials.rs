@@ -1,4 +1,4 @@
-//! Who is at the other end.
+//! The process at the other end.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -49,7 +49,7 @@ impl UnixDatagram {
         std::os::unix::net::UnixDatagram::bind_addr(address).map(UnixDatagram::new)
     }
 
-    /// A socket without a name: it can send, and nobody can answer.
+    /// A socket without a name: it can send, and not be answered.
     ///
     /// # Errors
     /// When no descriptor is left.

@@ -33,7 +33,7 @@ impl UnixStream {
     /// Connects to the socket at a path.
     ///
     /// # Errors
-    /// `NotFound`, `ConnectionRefused` when nobody listens, …; and outside a runtime.
+    /// `NotFound`, `ConnectionRefused` when no process listens, …; and outside a runtime.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         Self::connect_to(upshift_ring::Address::unix(path.as_ref())?).await
     }

@@ -1,10 +1,10 @@
-//! What sender and receiver share: the queue, and who waits at its ends.
+//! What sender and receiver share: the queue, and the waiters at its ends.
 //!
 //! Invariants, under the lock:
 //!
 //! * messages + reserved room ≤ limit;
-//! * senders wait only while there is no room: whoever makes room reserves it for
-//!   the first of them at once, so nobody who comes later can take it;
+//! * senders wait only while there is no room: the one that makes room reserves it for
+//!   the first of them at once, so none that comes later can take it;
 //! * a receiver's waker is kept only while there is nothing to receive; whoever
 //!   puts something in takes it out and wakes it, after the lock is given back.
 //!
@@ -236,7 +236,7 @@ impl<T> Chan<T> {
         Poll::Pending
     }
 
-    /// No more messages are let in. `discard`: nobody will receive those inside.
+    /// No more messages are let in. `discard`: those inside will not be received.
     pub(super) fn close(&self, discard: bool) {
         let mut state = self.state.lock();
         state.closed = true;
