@@ -85,6 +85,7 @@ mod config;
 mod consumer;
 mod datagram;
 mod driver;
+mod ends;
 mod fd;
 mod foreign;
 mod inbox;

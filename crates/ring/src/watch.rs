@@ -10,7 +10,8 @@
 //! modes completions are made, and the bell rings, when that thread enters the kernel or is interrupted.
 
 use crate::backlog::LEVELS;
-use io_uring::cqueue::{CompletionQueue, CompletionStatus};
+use crate::ends::Ends;
+use io_uring::cqueue::CompletionQueue;
 use io_uring::squeue::SubmissionQueue;
 use io_uring::types::Timespec;
 use io_uring::{EnterFlags, IoUring};
@@ -31,7 +32,7 @@ struct Shared {
     levels: Arc<AtomicU64>,
     sq: ManuallyDrop<SubmissionQueue<'static>>,
     cq: ManuallyDrop<CompletionQueue<'static>>,
-    status: CompletionStatus,
+    ends: Ends,
     /// Keeps the queues mapped.
     ring: Arc<IoUring>,
 }
@@ -59,7 +60,7 @@ impl Watch {
         };
         let (sq, cq) = (ManuallyDrop::new(sq), ManuallyDrop::new(cq));
         // SAFETY: used while the instance lives.
-        let status = unsafe { cq.status() };
+        let ends = unsafe { Ends::of(&cq) };
         cq.disable_eventfd();
         ring.submitter().register_eventfd(fd)?;
         Ok(Self(Arc::new(Shared {
@@ -67,7 +68,7 @@ impl Watch {
             levels,
             sq,
             cq,
-            status,
+            ends,
             ring,
         })))
     }
@@ -116,13 +117,13 @@ impl Watch {
     /// Is there anything that the ring's owner has not seen? A few loads.
     #[inline]
     pub fn has_arrivals(&self) -> bool {
-        self.0.sq.taskrun() || self.0.sq.cq_overflow() || !self.0.status.is_empty()
+        self.0.sq.taskrun() || self.0.sq.cq_overflow() || self.0.ends.unread() != 0
     }
 
     /// Are there completions to read? A few loads.
     #[inline]
     pub fn has_completions(&self) -> bool {
-        !self.0.status.is_empty()
+        self.0.ends.unread() != 0
     }
 
     /// Hands over what has been published, has the kernel make completions that it holds back, and rings the bell. On the thread that
@@ -172,7 +173,7 @@ impl Watch {
         static UNREAD: Timespec = Timespec::new().nsec(1_000_000);
         self.hand_over();
         let submitter = self.0.ring.submitter();
-        let unread = self.unread();
+        let unread = self.0.ends.unread();
         let argument = Argument {
             mask: &raw const mask as u64,
             mask_size: size_of::<u64>() as u32,
@@ -189,16 +190,9 @@ impl Watch {
 
     /// Are there entries that the kernel has not taken?
     fn has_published(&self) -> bool {
-        // SAFETY: as in `unread`.
+        // SAFETY: a view of its own, which is not dropped, so it writes nothing back.
         let view = ManuallyDrop::new(unsafe { self.0.ring.submission_shared() });
         !view.is_empty()
-    }
-
-    /// How many completions wait to be read, about.
-    fn unread(&self) -> u32 {
-        // SAFETY: a view of its own, which is not dropped, so it writes nothing back.
-        let view = ManuallyDrop::new(unsafe { self.0.ring.completion_shared() });
-        view.len() as u32
     }
 
     /// Bit L is set iff an operation or an armed stream that was started at level L has not completed. One load.
