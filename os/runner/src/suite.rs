@@ -17,8 +17,9 @@ use crate::{doctor, peer, sequence, state};
 
 /// Generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(120);
-/// For all tests of the programs on several harts that take turns.
-const LIMIT_OF_TURNS: Duration = Duration::from_secs(600);
+/// For all tests of the programs where instructions count as time, under chaos or on several harts:
+/// QEMU has one thread then, and the host may be busy.
+const LIMIT_OF_INSTRUCTIONS: Duration = Duration::from_secs(600);
 
 /// What five vCPUs may take of the time of four, on 4 harts, in thousandths.
 const MOST_FOR_A_FIFTH: u32 = 1_200;
@@ -388,7 +389,7 @@ fn harts(smp: u32) -> Run {
 fn tests_in_turns(smp: u32) -> Run {
     let mut run = run_of(format!("icount smp {smp} tests"), smp, "init=tests");
     run.machine.icount = true;
-    run.limit = LIMIT_OF_TURNS;
+    run.limit = LIMIT_OF_INSTRUCTIONS;
     run
 }
 
@@ -450,6 +451,9 @@ fn chaos(seed: u64) -> Run {
         &format!("init=tests with=chaos chaos={seed}"),
     );
     run.machine.icount = icount;
+    if icount {
+        run.limit = LIMIT_OF_INSTRUCTIONS;
+    }
     run.check = |outcome| match outcome.output.contains("upshift: disturbed ") {
         true => Ok(()),
         false => Err("nothing was disturbed".to_owned()),

@@ -400,10 +400,17 @@ async fn loan_ends_with_the_waiter() -> Outcome {
 async fn call_in_flight_follows_its_coroutine() -> Outcome {
     let (first, second) = (pipe().map_err(text)?, pipe().map_err(text)?);
     let got = Arc::new(AtomicU32::new(0));
-    let readers = [first, second].map(|pipe| {
-        let got = got.clone();
+    let polls = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+    let readers = [(first, &polls[0]), (second, &polls[1])].map(|(pipe, polls)| {
+        let (got, polls) = (got.clone(), polls.clone());
         let reader = async move {
-            let (count, _) = os_user::read!(pipe.reader, Vec::from([0]), current()).await;
+            let read = os_user::read!(pipe.reader, Vec::from([0]), current());
+            let mut read = core::pin::pin!(read);
+            let counted = core::future::poll_fn(|cx| {
+                polls.fetch_add(1, SeqCst);
+                read.as_mut().poll(cx)
+            });
+            let (count, _) = counted.await;
             got.fetch_add(1, SeqCst);
             count
         };
@@ -411,15 +418,26 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
     });
     let [raised, lowered] = readers;
     let (raised, lowered) = (raised.map_err(text)?, lowered.map_err(text)?);
-    // Until both read.
-    sleep(10_000).await;
-    // In this order, so that one is less urgent than it was when it had been raised.
+    let counts = || [0, 1].map(|n: usize| polls[n].load(SeqCst));
+    let polled = async |before: [u32; 2], which: [bool; 2]| {
+        until(|| (0..2).all(|n| !which[n] || counts()[n] > before[n])).await
+    };
+    ensure!(polled([0, 0], [true, true]).await, "they do not read");
+    // In this order, so that one is less urgent than it was when it had been raised. A call
+    // hears of a level when its coroutine is polled at it.
+    let before = counts();
     ensure!(reprio(lowered.cid(), URGENT as u8), "it is there");
-    sleep(1_000).await;
+    ensure!(
+        polled(before, [false, true]).await,
+        "it is not polled when raised"
+    );
+    let before = counts();
     reprio(raised.cid(), URGENT as u8);
     reprio(lowered.cid(), LATER as u8);
-    // Until both have been polled: a call hears of it then.
-    sleep(20_000).await;
+    ensure!(
+        polled(before, [true, true]).await,
+        "they are not polled at their new levels"
+    );
     let hogs = Hogs::start()?;
     write(first.writer, &[1]).map_err(text)?;
     write(second.writer, &[1]).map_err(text)?;
