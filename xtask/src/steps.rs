@@ -65,7 +65,7 @@ pub(crate) static STEPS: [Step; 14] = [
 ];
 
 /// What `cargo xtask soak` runs: the same things for long.
-pub(crate) static SOAKS: [Step; 4] = [
+pub(crate) static SOAKS: [Step; 5] = [
     step(
         "sim",
         "a million generated cases against the laws, and loads against the rule",
@@ -76,6 +76,7 @@ pub(crate) static SOAKS: [Step; 4] = [
         "a million messages, random pages, killed daemons",
         daemon_soak,
     ),
+    step("tsan", "preemption under ThreadSanitizer", tsan),
     step(
         "torture",
         "everyday crates and a spinning allocator with preemption, a minute each",
@@ -452,6 +453,20 @@ fn sim(context: &Context<'_>) -> Verdict {
         context.run(cargo(context, args), minutes(30))
     }))?;
     passed()
+}
+
+/// What is suspended for what, without the tests that panic or count on a signal that interrupts a poll: the sanitizer holds signals back.
+fn tsan(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::Nightly, Tool::RustSrc);
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut command = cargo(context, ["+nightly", "test", "-Zbuild-std"]);
+    command
+        .args(["--target", &target, "-p", "upshift"])
+        .args(["--test", "preempting", "order::"])
+        .env("RUSTFLAGS", "-Zsanitizer=thread")
+        .env("CARGO_TARGET_DIR", context.target.join("tsan"));
+    context.run(command, minutes(20))?;
+    context.tests_passed()
 }
 
 fn torture(context: &Context<'_>) -> Verdict {
