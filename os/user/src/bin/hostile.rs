@@ -299,7 +299,7 @@ fn seeds() -> Range<u64> {
             let (first, count): (u64, u64) = (number(), number());
             first..first + count
         }
-        _ => 1..7,
+        _ => 1..4,
     }
 }
 
