@@ -52,7 +52,7 @@ pub struct Wait {
     pub needed: u64,
     /// For how long it, or its suspension, was waited for.
     pub waited: u64,
-    /// The account was empty, or the poll had its turn.
+    /// The account was empty, the poll had its turn, or it made room for another one's.
     pub excused: bool,
 }
 
@@ -464,6 +464,7 @@ impl Machine<'_> {
                 vcpu.policy.gives_turn(now);
                 vcpu.turn = true;
                 if depended_on && !asleep {
+                    vcpu.open.iter_mut().for_each(|it| it.2.excused = true);
                     self.outcome.turns += 1;
                     return self.suspends(index, Place::Head);
                 }
