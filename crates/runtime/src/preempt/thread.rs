@@ -272,8 +272,6 @@ impl<'a> Seated<'a> {
         let thread = &vcpu.threads[number];
         // SAFETY: cannot fail.
         let id = unsafe { libc::gettid() } as u32;
-        thread.id.store(id, Relaxed);
-        thread.signalled.store(false, SeqCst);
         if thread.status.get().is_none()
             && let Ok(file) = File::open(format!("/proc/self/task/{id}/stat"))
         {
@@ -282,6 +280,9 @@ impl<'a> Seated<'a> {
         // A loop within a poll of another runtime: that one's permit stays in use.
         permit::enter();
         let here = THREAD.replace(Here { vcpu, number });
+        // A signal that came before was not answered, and one that was sent before the number was known went nowhere: the next is sent.
+        thread.id.store(id, SeqCst);
+        thread.signalled.store(false, SeqCst);
         // SAFETY: the drop puts the one before back; the thread is `vcpu`'s, which is borrowed until then.
         let permit = unsafe {
             permit::hold(
