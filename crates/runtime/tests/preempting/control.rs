@@ -258,18 +258,19 @@ fn a_poll_is_not_suspended_while_it_forbids_it() {
 #[test]
 fn a_runtime_shuts_down_with_polls_suspended() {
     let Some(runtime) = runtime() else { return };
-    let (ended, mut begun) = (Arc::new(AtomicU64::new(0)), 0);
+    let (begun, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     runtime.block_on(async {
         for attempt in 1.. {
             for _ in 0..3 {
-                let ended = ended.clone();
+                let (begun, ended) = (begun.clone(), ended.clone());
                 let long = async move {
+                    // One that has not begun is cancelled.
+                    begun.fetch_add(1, Ordering::Relaxed);
                     burn(Duration::from_millis(40));
                     ended.fetch_add(1, Ordering::Relaxed);
                     std::future::pending::<()>().await;
                 };
                 upshift::spawn(long, Level::at::<40>()).detach();
-                begun += 1;
             }
             time::sleep(Duration::from_millis(5)).await;
             // If the machine stood still they are at their end already.
@@ -280,7 +281,7 @@ fn a_runtime_shuts_down_with_polls_suspended() {
         }
     });
     drop(runtime);
-    let ended = ended.load(Ordering::Relaxed);
+    let [ended, begun] = [ended, begun].map(|count| count.load(Ordering::Relaxed));
     assert_eq!(ended, begun, "polls are finished");
 }
 
