@@ -197,6 +197,8 @@ impl Membership {
 
     /// A vCPU has left.
     pub(crate) fn forget(&self, index: usize) {
+        let _telling = lock(&self.telling);
+        lock(&self.fresh).retain(|(of, _)| *of != index);
         let threads = match self.vcpus().get_mut(index) {
             Some(spec) => std::mem::take(&mut spec.threads),
             None => return,
