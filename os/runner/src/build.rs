@@ -84,7 +84,7 @@ fn programs() -> Result<Vec<(String, PathBuf)>, String> {
 }
 
 /// The workspace.
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the runner is a member of the workspace")

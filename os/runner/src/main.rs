@@ -23,10 +23,12 @@ mod suite;
 mod timeline;
 mod trace;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use arguments::Arguments;
+use evaluate::What;
 
 const USAGE: &str = "usage: os-runner TASK [OPTIONS]
 
@@ -39,7 +41,10 @@ tasks:
   soak [--smp N] [--runs N]             the programs' tests, again and again (4 harts,
                                         20 times), then more seeds
   bench                                 what things cost, in instructions
-  evaluate [--quick]                    the matrix server of the papers, in four models
+  evaluate [--quick | --clock | --draw] [--to FOLDER]
+                                        the matrix server of the papers, in four models: what
+                                        `docs/kernel-evaluation` has not; a few points; those by
+                                        the host's clock; or nothing, and it only draws
   rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
   trace [--smp N] [--icount] [--records N] [--json] [PROGRAM [ARGUMENT]]
                                         boot a program and print who was in which state when";
@@ -84,9 +89,17 @@ fn test(mut arguments: Arguments) -> Result<ExitCode, String> {
 }
 
 fn evaluate(mut arguments: Arguments) -> Result<ExitCode, String> {
-    let quick = arguments.flag("--quick");
+    let flags = [
+        ("--quick", What::Quick),
+        ("--clock", What::Clock),
+        ("--draw", What::Draw),
+    ];
+    let what = flags.into_iter().find(|(flag, _)| arguments.flag(flag));
+    let what = what.map_or(What::All, |(_, what)| what);
+    let folder = arguments.value("--to")?.map(PathBuf::from);
     arguments.end()?;
-    evaluate::run(quick)
+    let folder = folder.unwrap_or_else(|| build::root().join("../docs/kernel-evaluation"));
+    evaluate::run(what, &folder)
 }
 
 /// The programs' tests again and again, then the seeds that the matrix leaves out.

@@ -34,6 +34,10 @@ pub(crate) async fn connect(load: &Load, of_server: usize) -> Result<Vec<usize>,
     Ok(connections)
 }
 
+/// Before what is measured in a closed loop begins, in milliseconds: by then as many requests as ever are on their
+/// way, so those that are answered in the time that is measured are as many as that time is worth.
+const WARM_UP: u64 = 100;
+
 fn millis(millis: u64) -> u64 {
     millis * ticks_per_second() / 1_000
 }
@@ -60,7 +64,11 @@ async fn ask(load: Load, connection: usize, at: usize, start: u64) -> Result<Lat
         request.extend_from_slice(&((place * 31 + at) as u64).to_le_bytes());
     }
     let right = square(&request);
-    let end = start + millis(load.millis);
+    let begin = match load.period {
+        0 => start + millis(WARM_UP),
+        _ => start,
+    };
+    let end = begin + millis(load.millis);
     let mut latencies = Vec::new();
     let mut buffer = vec![0; HEADER + len];
     for turn in 0.. {
@@ -90,7 +98,7 @@ async fn ask(load: Load, connection: usize, at: usize, start: u64) -> Result<Lat
             return Err(Error::BadArgument);
         }
         let over = now();
-        if over <= end {
+        if over > begin && over <= end {
             latencies.push(over - intended);
         }
     }

@@ -1,0 +1,198 @@
+//! The evaluation of the papers: the matrix server in four models. Every point is kept in a file, of which
+//! the tables and the plots are made.
+//!
+//! Where time counts instructions, every figure repeats exactly: a tick of the clock is 100 instructions, a
+//! millisecond a million. Harts take turns there, so on several a millisecond of the machine is as many of the
+//! simulated clock. What a file of this commit has already is not measured again.
+//!
+//! `plan` says which points there are, `point` is one of them and its line, `page` and `plot` make of them
+//! what people look at, `published` has the papers' own figures.
+
+mod page;
+mod plan;
+mod plot;
+mod point;
+mod published;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::build::{self, Image};
+use crate::qemu::{self, Machine, Network};
+use point::{COLUMNS, Load, MODELS, Point};
+
+/// For a machine where time counts instructions, on a busy host.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Machines at a time, where time counts instructions.
+const AT_ONCE: usize = 2;
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// All points where time counts instructions.
+    All,
+    /// A few of them.
+    Quick,
+    /// Those by the host's clock, one machine at a time: for a host that does nothing else.
+    Clock,
+    /// Nothing is measured: tables and plots of the points that there are.
+    Draw,
+}
+
+/// Measures what is missing in `folder`, then draws.
+pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
+    let plan = match what {
+        What::All => plan::all(),
+        What::Quick => plan::quick(),
+        What::Clock => plan::by_clock(),
+        What::Draw => Vec::new(),
+    };
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut failed = 0;
+    if !plan.is_empty() {
+        let by_clock = what == What::Clock;
+        failed = measure_all(&plan, &points_in(folder, by_clock), by_clock)?;
+    }
+    draw(folder)?;
+    println!("{} points, {failed} failed", plan.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The file of points.
+fn points_in(folder: &Path, by_clock: bool) -> PathBuf {
+    folder.join(match by_clock {
+        true => "points-clock.csv",
+        false => "points.csv",
+    })
+}
+
+/// The commit, and whether it is all there is.
+fn commit() -> String {
+    let git = Command::new("git")
+        .args(["describe", "--always", "--dirty", "--exclude", "*"])
+        .output();
+    let said = git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    said.unwrap_or_else(|_| "unknown".to_owned())
+}
+
+/// Measures the points that the file has not; how many failed.
+fn measure_all(plan: &[Load], file: &Path, by_clock: bool) -> Result<usize, String> {
+    let io = |error: std::io::Error| format!("{}: {error}", file.display());
+    let heading = format!("# commit {}\n{COLUMNS}\n", commit());
+    let old = fs::read_to_string(file).unwrap_or_default();
+    let known = match old.starts_with(&heading) {
+        true => point::parse(&old),
+        false => Vec::new(),
+    };
+    if known.is_empty() {
+        fs::write(file, &heading).map_err(io)?;
+    }
+    let output = fs::OpenOptions::new().append(true).open(file);
+    let output = Mutex::new(output.map_err(io)?);
+    let threads = build::with_kernel_threads()?;
+    let coroutines = build::image()?;
+    let missing: Vec<Load> = plan
+        .iter()
+        .copied()
+        .filter(|load| known.iter().all(|point| point.load != *load))
+        .collect();
+    let total = missing.len();
+    let queue = Mutex::new(missing.into_iter().enumerate());
+    let failed = Mutex::new(0);
+    let work = || -> Result<(), String> {
+        loop {
+            let next = queue.lock().map_or(None, |mut queue| queue.next());
+            let Some((at, load)) = next else {
+                return Ok(());
+            };
+            let image = match load.has_kernel_threads() {
+                true => &threads,
+                false => &coroutines,
+            };
+            let point = measure(image, load)?;
+            println!("{} of {total}: {}", at + 1, point.lines().trim_end());
+            if point.figures.is_empty()
+                && let Ok(mut failed) = failed.lock()
+            {
+                *failed += 1;
+            }
+            if let Ok(mut output) = output.lock() {
+                output.write_all(point.lines().as_bytes()).map_err(io)?;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let count = if by_clock { 1 } else { AT_ONCE };
+        let workers: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
+        let mut ended = workers.into_iter().map(|worker| worker.join());
+        ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
+    })?;
+    Ok(failed.into_inner().unwrap_or(0))
+}
+
+/// Boots a machine and reads what it has measured: all, then each level. Nothing of a machine that fails.
+fn measure(image: &Image, load: Load) -> Result<Point, String> {
+    let stretch = load.stretch();
+    let server = match load.has_threads() {
+        true => "threads",
+        false => "coroutines",
+    };
+    let words = [
+        load.connections,
+        load.n,
+        load.levels,
+        load.period * stretch,
+        load.millis * stretch,
+        load.harts,
+    ];
+    let words = words.map(|word| word.to_string()).join(",");
+    let machine = Machine {
+        cpu: "",
+        smp: load.harts,
+        icount: !load.by_clock,
+        network: Network::No,
+        arguments: format!("init=matrix with={server},{words}"),
+    };
+    let outcome = qemu::run(image, &machine, LIMIT)?;
+    let figures: Vec<_> = outcome
+        .output
+        .lines()
+        .filter_map(|line| point::of_program(line, stretch))
+        .collect();
+    let is_right = outcome.status == Some(0) && figures.len() as u32 == 1 + load.levels;
+    if !is_right {
+        let (end, arguments) = (&outcome.end, &machine.arguments);
+        eprintln!(
+            "{}: {end}: {arguments}\n{}",
+            MODELS[load.model], outcome.output
+        );
+    }
+    Ok(Point {
+        load,
+        figures: if is_right { figures } else { Vec::new() },
+    })
+}
+
+/// Makes the page and the plots of the points that there are.
+fn draw(folder: &Path) -> Result<(), String> {
+    let read = |by_clock| {
+        let file = fs::read_to_string(points_in(folder, by_clock)).unwrap_or_default();
+        let commit = file
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix("# commit "));
+        (point::parse(&file), commit.unwrap_or("none").to_owned())
+    };
+    let (counted, commit) = read(false);
+    let (timed, commit_of_clock) = read(true);
+    plot::draw_all(&counted, folder)?;
+    let page = page::page(&counted, &commit, &timed, &commit_of_clock);
+    let file = folder.join("README.md");
+    fs::write(&file, page).map_err(|error| format!("{}: {error}", file.display()))?;
+    println!("{}", file.display());
+    Ok(())
+}

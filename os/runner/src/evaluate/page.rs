@@ -1,0 +1,346 @@
+//! The page: tables of all points, what of the goals holds, and the published figures beside them.
+
+use std::fmt::Write;
+
+use super::plan;
+use super::point::{Load, MODELS, Point};
+use super::published;
+
+/// Points by what was asked.
+struct Points<'a>(&'a [Point]);
+
+impl Points<'_> {
+    fn of(&self, model: usize, wanted: impl Fn(&Load) -> bool) -> Option<&Point> {
+        let mut points = self.0.iter();
+        points.find(|point| point.load.model == model && wanted(&point.load))
+    }
+
+    /// The different values of a part of the loads that are wanted, in order.
+    fn values(&self, wanted: impl Fn(&Load) -> bool, part: impl Fn(&Load) -> u32) -> Vec<u32> {
+        let loads = self.0.iter().map(|point| point.load);
+        let mut values: Vec<u32> = loads
+            .filter(|load| wanted(load))
+            .map(|load| part(&load))
+            .collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    }
+}
+
+/// The whole page.
+pub(crate) fn page(counted: &[Point], commit: &str, timed: &[Point], of_clock: &str) -> String {
+    let mut page = INTRODUCTION.to_owned();
+    let _ = writeln!(
+        page,
+        "\nThe points are in [`points.csv`](points.csv), of commit `{commit}`.\n"
+    );
+    let points = Points(counted);
+    goals(&mut page, &points);
+    closed(&mut page, &points);
+    open(&mut page, &points);
+    memory(&mut page, &points);
+    for levels in [8, 4] {
+        priorities(&mut page, &points, levels);
+    }
+    published_figures(&mut page);
+    if !timed.is_empty() {
+        let _ = writeln!(
+            page,
+            "\n## By the host's clock\n\n`cargo xtask os -- evaluate --clock`, commit `{of_clock}`; \
+             the points are in [`points-clock.csv`](points-clock.csv)."
+        );
+        let points = Points(timed);
+        closed(&mut page, &points);
+        open(&mut page, &points);
+        priorities(&mut page, &points, 8);
+    }
+    page
+}
+
+const INTRODUCTION: &str = "# The papers' server in the kernel
+
+The matrix server of the SharedScheduler papers, in four models, by one command: `cargo xtask os -- evaluate`, which makes this
+page, its plots and the file of points. KC and KT: a call that waits is a coroutine of the kernel, or a kernel
+thread (a kernel with the feature `kernel-threads`: 16 KiB of stack, a switch of stacks, the scheduler's queues of each hart). UC and UT: the server has three
+coroutines for each connection (receive, compute, send, with a queue between each two), or three threads. Clients are coroutines of one process in all
+models, over the loopback; their share and the network's are in the figures, in all models alike.
+
+Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million instructions, and every figure repeats exactly. On several harts QEMU
+runs them in turn, 0.1 ms each, so a millisecond of the machine is as many of QEMU's as there are harts; a wake from one hart to another waits for a turn. That counts
+instructions fairly, and the latencies of several harts only as far as they are longer than their turns. With threads in user mode there are several servers, of 16 connections each, because a
+process has at most 64 threads.
+";
+
+fn heading(page: &mut String, title: &str, first: &str) {
+    let _ = writeln!(page, "\n{title}\n\n| {first} | {} |", MODELS.join(" | "));
+    let _ = writeln!(page, "|---|{}", "---|".repeat(MODELS.len()));
+}
+
+/// A row with a cell for each model.
+fn row(page: &mut String, first: &str, cell: impl Fn(usize) -> Option<String>) {
+    let cells: Vec<String> = (0..MODELS.len())
+        .map(|model| cell(model).unwrap_or_else(|| "fails".to_owned()))
+        .collect();
+    let _ = writeln!(page, "| {first} | {} |", cells.join(" | "));
+}
+
+fn is_closed(load: &Load) -> bool {
+    load.period == 0 && load.millis != plan::MEMORY
+}
+
+/// Each connection asks as soon as it is answered.
+fn closed(page: &mut String, points: &Points<'_>) {
+    let harts = points.values(is_closed, |load| load.harts);
+    let _ = writeln!(
+        page,
+        "\n## Closed loop\n\nEach connection asks as soon as it is answered."
+    );
+    for &harts in &harts {
+        let wanted = |load: &Load| is_closed(load) && load.harts == harts;
+        for n in points.values(wanted, |load| load.n) {
+            let wanted = |load: &Load| wanted(load) && load.n == n;
+            let unit = match points.0.first().is_some_and(|point| point.load.by_clock) {
+                true => "Requests answered in a second",
+                false => "Instructions per request, of all harts",
+            };
+            heading(
+                page,
+                &format!("{unit}, {n} × {n}, harts: {harts}:"),
+                "connections",
+            );
+            for connections in points.values(wanted, |load| load.connections) {
+                row(page, &connections.to_string(), |model| {
+                    let point = points.of(model, |load| {
+                        wanted(load) && load.connections == connections
+                    })?;
+                    match point.load.by_clock {
+                        true => point.rate().map(|rate| format!("{rate:.0}")),
+                        false => point.instructions().map(|count| count.to_string()),
+                    }
+                });
+            }
+            if harts == 1 && matches!(n, 1 | 20) && !points.0[0].load.by_clock {
+                let _ = writeln!(page, "\n![closed loop](closed-{n}.svg)");
+            }
+        }
+    }
+}
+
+/// Each connection asks at set times.
+fn open(page: &mut String, points: &Points<'_>) {
+    let is_open = |load: &Load| load.period != 0 && load.levels == 1;
+    let _ = writeln!(
+        page,
+        "\n## Open loop\n\nEach connection asks at set times; latency is from when it was to ask. Requests answered in a second; mean of their latency, 99th \
+         percentile, and its standard deviation, which is the papers' jitter, in µs."
+    );
+    for harts in points.values(is_open, |load| load.harts) {
+        let wanted = |load: &Load| is_open(load) && load.harts == harts;
+        for period in points.values(wanted, |load| load.period).into_iter().rev() {
+            for n in points.values(|load| wanted(load) && load.period == period, |load| load.n) {
+                let wanted = |load: &Load| wanted(load) && load.period == period && load.n == n;
+                heading(
+                    page,
+                    &format!("{n} × {n}, every {period} ms, harts: {harts}:"),
+                    "connections",
+                );
+                for connections in points.values(wanted, |load| load.connections) {
+                    row(page, &connections.to_string(), |model| {
+                        let point = points.of(model, |load| {
+                            wanted(load) && load.connections == connections
+                        })?;
+                        let all = point.figures.first()?;
+                        let (mean, p99, jitter) = (all.mean, all.p99, all.deviation);
+                        Some(format!("{:.0}; {mean}, {p99}, {jitter}", point.rate()?))
+                    });
+                }
+                if harts == 1 && n == 20 && !points.0[0].load.by_clock {
+                    let _ = writeln!(
+                        page,
+                        "\n![throughput](throughput-{period}.svg)\n![latency](latency-{period}.svg)"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Bytes of a connection, by how much more many take than few.
+fn bytes_of_connection(points: &Points<'_>, model: usize) -> Option<u64> {
+    let pages = |connections| {
+        let is_it = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
+        Some(points.of(model, is_it)?.figures.first()?.pages)
+    };
+    let more = pages(plan::MANY)?.checked_sub(pages(plan::FEW)?)?;
+    Some(more * 4096 / u64::from(plan::MANY - plan::FEW))
+}
+
+/// What connections take of memory.
+fn memory(page: &mut String, points: &Points<'_>) {
+    if bytes_of_connection(points, 0).is_none() {
+        return;
+    }
+    let _ = writeln!(
+        page,
+        "\n## Memory\n\nWhat a connection takes: both of its ends, its buffers, coroutines or threads, the client included; the growth from {} to {} \
+         connections. Published for 26 MiB of frames: KCUC {}, KTUT {} connections.",
+        plan::FEW,
+        plan::MANY,
+        published::MOST.0,
+        published::MOST.1
+    );
+    heading(page, "", "");
+    let bytes = |model| bytes_of_connection(points, model);
+    row(page, "bytes", |model| Some(bytes(model)?.to_string()));
+    row(page, "connections in 26 MiB", |model| {
+        Some(((26 << 20) / bytes(model)?.max(1)).to_string())
+    });
+}
+
+/// Connections of several levels.
+fn priorities(page: &mut String, points: &Points<'_>, levels: u32) {
+    let wanted = |load: &Load| load.levels == levels;
+    let harts = points.values(wanted, |load| load.harts);
+    if harts.is_empty() {
+        return;
+    }
+    let (connections, period) = (plan::PRIORITY_CONNECTIONS, plan::PRIORITY_PERIOD);
+    let _ = writeln!(
+        page,
+        "\n## {levels} levels\n\n{connections} connections, as many of each level, 20 × 20, every {period} ms: {} requests a second of each level, if all \
+         are answered. Requests answered in a second; mean latency, 50th and 99th percentile, jitter, in µs.",
+        connections * 1000 / period / levels
+    );
+    for harts in harts {
+        heading(page, &format!("Harts: {harts}:"), "level");
+        for level in 0..levels {
+            row(page, &level.to_string(), |model| {
+                let point = points.of(model, |load| wanted(load) && load.harts == harts)?;
+                let figures = point.figures.get(1 + level as usize)?;
+                let rate = figures.count * 1000 / u64::from(point.load.millis);
+                Some(match figures.count {
+                    0 => "0".to_owned(),
+                    _ => format!(
+                        "{rate}; {}, {}, {}, {}",
+                        figures.mean, figures.median, figures.p99, figures.deviation
+                    ),
+                })
+            });
+        }
+    }
+    if levels == 8 && !points.0[0].load.by_clock {
+        for what in ["throughput", "latency", "jitter"] {
+            let _ = writeln!(
+                page,
+                "\n![{what}, KCUC](levels-{what}-kcuc.svg)\n![{what}, KTUT](levels-{what}-ktut.svg)"
+            );
+        }
+    }
+}
+
+fn published_figures(page: &mut String) {
+    let _ = writeln!(
+        page,
+        "\n## Published\n\nThe raw data beside the code of the papers: an FPGA of 4 harts at 100 MHz, 15 × 15, every 100 ms, 5 s. Their client is \
+         another machine, and their harts are a tenth as fast as ours would be at an instruction per nanosecond: compare the rows with each other, not with ours one by one."
+    );
+    heading(page, "Requests answered in a second:", "connections");
+    for (connections, rates) in published::THROUGHPUT {
+        row(page, &connections.to_string(), |model| {
+            rates[model].map(|rate| format!("{rate:.1}"))
+        });
+    }
+    let _ = writeln!(
+        page,
+        "\n64 connections of 8 levels, every 50 ms, KCUC; requests answered in a second of each level, and mean latency of the first and the last in ms:\n\n\
+         | harts | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | latency of 0 | of 7 |\n|---|{}",
+        "---|".repeat(10)
+    );
+    for ((harts, rates), (_, first, last)) in
+        published::PRIORITIES.into_iter().zip(published::LATENCY)
+    {
+        let rates = rates.map(|rate| rate.to_string()).join(" | ");
+        let _ = writeln!(page, "| {harts} | {rates} | {first} | {last} |");
+    }
+}
+
+/// What of the goals holds, by the points that there are.
+fn goals(page: &mut String, points: &Points<'_>) {
+    let _ = writeln!(
+        page,
+        "\n## The goals\n\n| goal | what came of it |\n|---|---|"
+    );
+    let mut goal = |name: &str, outcome: String| {
+        let _ = writeln!(page, "| {name} | {outcome} |");
+    };
+    let one_hart = |load: &Load| is_closed(load) && load.harts == 1;
+    let (mut all, mut losing) = (0, Vec::new());
+    let (mut best, mut worst) = (0.0_f64, f64::MAX);
+    for n in points.values(one_hart, |load| load.n) {
+        let of_n = |load: &Load| one_hart(load) && load.n == n;
+        for connections in points.values(of_n, |load| load.connections) {
+            let cost = |model| {
+                points
+                    .of(model, |load| of_n(load) && load.connections == connections)?
+                    .instructions()
+            };
+            let Some(ours) = cost(0) else { continue };
+            all += 1;
+            let better: Vec<String> = (1..MODELS.len())
+                .filter(|model| cost(*model).is_some_and(|cost| cost < ours))
+                .map(|model| MODELS[model].to_owned())
+                .collect();
+            if !better.is_empty() {
+                losing.push(format!(
+                    "{n} × {n} at {connections} to {}",
+                    better.join(", ")
+                ));
+            }
+            if let Some(threads) = cost(3).filter(|_| connections >= 16) {
+                let ratio = threads as f64 / ours as f64;
+                best = best.max(ratio);
+                worst = worst.min(ratio);
+            }
+        }
+    }
+    let kept = all - losing.len();
+    let loses = match losing.is_empty() {
+        true => String::new(),
+        false => format!("; loses {}", losing.join("; ")),
+    };
+    goal(
+        "KCUC takes no more instructions per request than any other model",
+        format!("at {kept} of {all} points{loses}"),
+    );
+    if worst <= best {
+        goal(
+            "KCUC answers at least twice what KTUT does from 16 connections on",
+            format!("{worst:.2} × to {best:.2} × (closed loop, one hart)"),
+        );
+    }
+    if let (Some(ours), Some(threads)) = (
+        bytes_of_connection(points, 0),
+        bytes_of_connection(points, 3),
+    ) {
+        goal(
+            "three times the connections of KTUT in the same memory",
+            format!("{:.1} ×", threads as f64 / ours as f64),
+        );
+    }
+    let top = |harts| {
+        let is_it = |load: &Load| load.levels == 8 && load.harts == harts;
+        let point = points.of(0, is_it)?;
+        Some(point.figures.get(1)?.mean)
+    };
+    let means: Vec<String> = plan::HARTS
+        .iter()
+        .filter_map(|harts| Some(format!("{} µs on {harts}", top(*harts)?)))
+        .collect();
+    if !means.is_empty() {
+        goal(
+            "the most urgent of 8 levels waits no longer on 4 harts than on 1",
+            means.join(", "),
+        );
+    }
+}

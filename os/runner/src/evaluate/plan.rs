@@ -1,0 +1,163 @@
+//! Which points there are.
+
+use super::point::{Load, MODELS};
+
+const CONNECTIONS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 128];
+
+/// How long is measured, in milliseconds of the machine: in a closed loop, in an open one.
+pub(crate) const CLOSED: u32 = 200;
+pub(crate) const OPEN: u32 = 500;
+/// Where only memory is asked for.
+pub(crate) const MEMORY: u32 = 20;
+/// Numbers of connections between which the memory of one is told.
+pub(crate) const FEW: u32 = 16;
+pub(crate) const MANY: u32 = 64;
+
+/// Of the points with priorities: more than a hart can serve, as in the papers.
+pub(crate) const PRIORITY_PERIOD: u32 = 25;
+pub(crate) const PRIORITY_CONNECTIONS: u32 = 128;
+/// Numbers of harts.
+pub(crate) const HARTS: [u32; 3] = [1, 2, 4];
+
+/// A closed loop of 1 × 1 on one connection of the first model, to be changed.
+const PLAIN: Load = Load {
+    model: 0,
+    connections: 1,
+    n: 1,
+    levels: 1,
+    period: 0,
+    millis: CLOSED,
+    harts: 1,
+    by_clock: false,
+};
+
+fn models(load: Load) -> impl Iterator<Item = Load> {
+    (0..MODELS.len()).map(move |model| Load { model, ..load })
+}
+
+fn closed(connections: &[u32], orders: &[u32]) -> Vec<Load> {
+    let mut plan = Vec::new();
+    for &n in orders {
+        for &connections in connections {
+            plan.extend(models(Load {
+                connections,
+                n,
+                ..PLAIN
+            }));
+        }
+    }
+    plan
+}
+
+fn open(connections: &[u32], orders: &[u32], period: u32) -> Vec<Load> {
+    let open = closed(connections, orders).into_iter();
+    let millis = OPEN;
+    open.map(|load| Load {
+        period,
+        millis,
+        ..load
+    })
+    .collect()
+}
+
+fn memory() -> Vec<Load> {
+    let of = |connections| {
+        models(Load {
+            connections,
+            millis: MEMORY,
+            ..PLAIN
+        })
+    };
+    [FEW, MANY].into_iter().flat_map(of).collect()
+}
+
+/// Connections of several levels.
+fn priorities(harts: u32, levels: u32) -> impl Iterator<Item = Load> {
+    models(Load {
+        connections: PRIORITY_CONNECTIONS,
+        n: 20,
+        levels,
+        period: PRIORITY_PERIOD,
+        millis: OPEN,
+        harts,
+        ..PLAIN
+    })
+}
+
+/// A closed loop on several harts.
+fn harts(harts: u32) -> impl Iterator<Item = Load> {
+    let of = move |connections| {
+        models(Load {
+            connections,
+            n: 20,
+            harts,
+            ..PLAIN
+        })
+    };
+    [16, 64, 128].into_iter().flat_map(of)
+}
+
+/// All of the issue, what is most telling first.
+pub(crate) fn all() -> Vec<Load> {
+    let mut plan = memory();
+    plan.extend(closed(&CONNECTIONS, &[1, 20]));
+    plan.extend(HARTS.into_iter().flat_map(|harts| priorities(harts, 8)));
+    plan.extend(open(&CONNECTIONS, &[20], 100));
+    plan.extend(open(&CONNECTIONS, &[20], 50));
+    plan.extend([2, 4].into_iter().flat_map(harts));
+    plan.extend(HARTS.into_iter().flat_map(|harts| priorities(harts, 4)));
+    plan.extend(closed(&CONNECTIONS, &[8, 12]));
+    plan.extend(open(&CONNECTIONS, &[1, 8, 12], 100));
+    plan.extend(open(&CONNECTIONS, &[1, 8, 12], 50));
+    plan
+}
+
+/// Some of it: minutes.
+pub(crate) fn quick() -> Vec<Load> {
+    let connections = [1, 16, 64];
+    let mut plan = memory();
+    plan.extend(closed(&connections, &[1, 20]));
+    plan.extend(open(&connections, &[20], 100));
+    plan.extend(priorities(1, 8));
+    plan
+}
+
+/// By the host's clock: some ten minutes.
+pub(crate) fn by_clock() -> Vec<Load> {
+    let connections = [1, 4, 16, 64, 128];
+    let mut plan = Vec::new();
+    for harts in [1, 2] {
+        for load in closed(&connections, &[20])
+            .into_iter()
+            .chain(open(&connections, &[20], 100))
+        {
+            plan.push(Load { harts, ..load });
+        }
+        plan.extend(priorities(harts, 8));
+    }
+    for load in &mut plan {
+        load.by_clock = true;
+        load.millis = 2_000;
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_point_is_measured_twice() {
+        for plan in [all(), quick(), by_clock()] {
+            for (at, load) in plan.iter().enumerate() {
+                assert!(!plan[..at].contains(load), "{load}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_quick_plan_is_part_of_all() {
+        let all = all();
+        assert!(quick().iter().all(|load| all.contains(load)));
+    }
+}

@@ -1,0 +1,177 @@
+//! The plots of the page, as the papers have them: throughput and latency over connections, a line for each
+//! model; throughput, latency and jitter over levels, a line for each number of harts.
+
+use std::error::Error;
+use std::path::Path;
+
+use plotters::prelude::*;
+
+use super::plan;
+use super::point::{Figures, MODELS, Point};
+
+const COLOURS: [RGBColor; 4] = [
+    RGBColor(27, 94, 168),
+    RGBColor(200, 80, 30),
+    RGBColor(40, 140, 80),
+    RGBColor(130, 60, 150),
+];
+
+/// A line: its name, and its points.
+type Line = (String, Vec<(f64, f64)>);
+
+/// What a plot says about itself.
+struct Plot<'a> {
+    file: &'a str,
+    title: String,
+    x: &'a str,
+    y: &'a str,
+}
+
+/// Draws all of them.
+pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
+    for n in [1, 20] {
+        let closed = |point: &&Point| {
+            let load = point.load;
+            load.period == 0 && load.n == n && load.harts == 1 && load.millis == plan::CLOSED
+        };
+        let plot = Plot {
+            file: &format!("closed-{n}.svg"),
+            title: format!("closed loop, {n} × {n}, one hart"),
+            x: "connections",
+            y: "thousands of instructions per request",
+        };
+        let lines = of_models(points, closed, |point| {
+            Some(point.instructions()? as f64 / 1000.0)
+        });
+        draw(&plot, &lines, folder)?;
+    }
+    for period in [100, 50] {
+        let open = |point: &&Point| {
+            let load = point.load;
+            load.period == period && load.n == 20 && load.harts == 1 && load.levels == 1
+        };
+        let plot = |file, y| Plot {
+            file,
+            title: format!("20 × 20 every {period} ms, one hart"),
+            x: "connections",
+            y,
+        };
+        let file = format!("throughput-{period}.svg");
+        let lines = of_models(points, open, Point::rate);
+        draw(&plot(&file, "answered in a second"), &lines, folder)?;
+        let file = format!("latency-{period}.svg");
+        let lines = of_models(points, open, |point| {
+            Some(point.figures.first()?.mean as f64 / 1000.0)
+        });
+        draw(&plot(&file, "mean latency, ms"), &lines, folder)?;
+    }
+    for (name, y, figure) in PRIORITIES {
+        for (model, model_name) in [(0, "kcuc"), (3, "ktut")] {
+            let plot = Plot {
+                file: &format!("levels-{name}-{model_name}.svg"),
+                title: format!(
+                    "{}: {} connections of 8 levels, 20 × 20 every {} ms",
+                    MODELS[model],
+                    plan::PRIORITY_CONNECTIONS,
+                    plan::PRIORITY_PERIOD
+                ),
+                x: "level, 0: most urgent",
+                y,
+            };
+            draw(&plot, &of_harts(points, model, figure), folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// Of a level: what is drawn, its unit, and the figure.
+type OfLevel = (&'static str, &'static str, fn(&Figures) -> f64);
+
+const PRIORITIES: [OfLevel; 3] = [
+    ("throughput", "answered in a second", |figures| {
+        figures.count as f64 * 1000.0 / f64::from(plan::OPEN)
+    }),
+    ("latency", "mean latency, ms", |figures| {
+        figures.mean as f64 / 1000.0
+    }),
+    ("jitter", "standard deviation of latency, ms", |figures| {
+        figures.deviation as f64 / 1000.0
+    }),
+];
+
+/// A line over connections for each model.
+fn of_models(
+    points: &[Point],
+    wanted: impl Fn(&&Point) -> bool,
+    figure: impl Fn(&Point) -> Option<f64>,
+) -> Vec<Line> {
+    let line = |(model, name): (usize, &&str)| {
+        let of_model = points.iter().filter(|point| point.load.model == model);
+        let points = of_model
+            .filter(&wanted)
+            .filter_map(|point| Some((f64::from(point.load.connections), figure(point)?)));
+        ((*name).to_owned(), points.collect())
+    };
+    MODELS.iter().enumerate().map(line).collect()
+}
+
+/// A line over levels for each number of harts; levels of which nothing was answered are left out.
+fn of_harts(points: &[Point], model: usize, figure: fn(&Figures) -> f64) -> Vec<Line> {
+    let line = |harts: u32| {
+        let wanted = |point: &&Point| {
+            point.load.levels == 8 && point.load.harts == harts && point.load.model == model
+        };
+        let levels = points
+            .iter()
+            .find(wanted)
+            .map_or(&[][..], |point| point.figures.get(1..).unwrap_or_default());
+        let answered = levels
+            .iter()
+            .enumerate()
+            .filter(|(_, level)| level.count > 0);
+        let points = answered.map(|(at, level)| (at as f64, figure(level)));
+        (format!("{harts} harts"), points.collect())
+    };
+    plan::HARTS.map(line).into()
+}
+
+fn draw(plot: &Plot<'_>, lines: &[Line], folder: &Path) -> Result<(), String> {
+    let file = folder.join(plot.file);
+    let drawn = try_draw(plot, lines, &file);
+    drawn.map_err(|error| format!("{}: {error}", file.display()))
+}
+
+fn try_draw(plot: &Plot<'_>, lines: &[Line], to: &Path) -> Result<(), Box<dyn Error>> {
+    let all = || lines.iter().flat_map(|(_, points)| points);
+    let widest = all().map(|point| point.0).fold(1.0, f64::max);
+    let highest = all().map(|point| point.1).fold(0.001, f64::max);
+    let area = SVGBackend::new(to, (640, 360)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(&plot.title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(64)
+        .build_cartesian_2d(0.0..widest * 1.02, 0.0..highest * 1.1)?;
+    chart
+        .configure_mesh()
+        .x_desc(plot.x)
+        .y_desc(plot.y)
+        .light_line_style(WHITE)
+        .draw()?;
+    for ((name, points), colour) in lines.iter().zip(COLOURS) {
+        let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
+        chart
+            .draw_series(line)?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.2))
+        .draw()?;
+    area.present()?;
+    Ok(())
+}

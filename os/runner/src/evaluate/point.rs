@@ -1,0 +1,249 @@
+//! A measured point: what was asked of a machine, and what it said. One line of the file of points each.
+
+use std::fmt;
+
+/// How a machine and its load are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// An index into [`MODELS`].
+    pub(crate) model: usize,
+    pub(crate) connections: u32,
+    /// The order of the matrices.
+    pub(crate) n: u32,
+    /// Over how many levels the connections are spread.
+    pub(crate) levels: u32,
+    /// Milliseconds between two requests of a connection; 0: a closed loop.
+    pub(crate) period: u32,
+    /// How long is measured.
+    pub(crate) millis: u32,
+    pub(crate) harts: u32,
+    /// Time is that of the host's clock, not a count of instructions.
+    pub(crate) by_clock: bool,
+}
+
+/// The papers' names: a call that waits is a coroutine of the kernel or a kernel thread (KC, KT), the server has
+/// three coroutines or three threads for each connection (UC, UT).
+pub(crate) const MODELS: [&str; 4] = ["KCUC", "KCUT", "KTUC", "KTUT"];
+
+impl Load {
+    /// Does the server have threads?
+    pub(crate) fn has_threads(&self) -> bool {
+        self.model % 2 == 1
+    }
+
+    /// Does the kernel have threads?
+    pub(crate) fn has_kernel_threads(&self) -> bool {
+        self.model >= 2
+    }
+
+    /// What a millisecond of this machine is in milliseconds of the simulated clock. Where time counts
+    /// instructions, it counts those of all harts, which take turns.
+    pub(crate) fn stretch(&self) -> u32 {
+        if self.by_clock { 1 } else { self.harts }
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Load {
+            connections,
+            n,
+            levels,
+            period,
+            millis,
+            harts,
+            ..
+        } = self;
+        let clock = if self.by_clock { "clock" } else { "icount" };
+        let model = MODELS[self.model];
+        write!(
+            f,
+            "{model},{connections},{n},{levels},{period},{millis},{harts},{clock}"
+        )
+    }
+}
+
+/// What came of the requests of all connections, or of those of a level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// `all`, or the level.
+    pub(crate) who: String,
+    /// Requests that were answered.
+    pub(crate) count: u64,
+    /// Latencies, in microseconds.
+    pub(crate) mean: u64,
+    pub(crate) median: u64,
+    pub(crate) p99: u64,
+    /// The papers' jitter.
+    pub(crate) deviation: u64,
+    /// Pages that connecting has taken.
+    pub(crate) pages: u64,
+}
+
+/// A load and what came of it: all, then each level. Nothing: it failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub(crate) load: Load,
+    pub(crate) figures: Vec<Figures>,
+}
+
+/// The first line of the file.
+pub(crate) const COLUMNS: &str = "model,connections,n,levels,period_ms,measured_ms,harts,time,who,answered,mean_us,\
+                                  median_us,p99_us,deviation_us,pages";
+
+impl Point {
+    /// Its lines in the file.
+    pub(crate) fn lines(&self) -> String {
+        if self.figures.is_empty() {
+            return format!("{},fails,0,0,0,0,0,0\n", self.load);
+        }
+        let line = |figures: &Figures| {
+            let Figures {
+                who,
+                count,
+                mean,
+                median,
+                p99,
+                deviation,
+                pages,
+            } = figures;
+            let load = self.load;
+            format!("{load},{who},{count},{mean},{median},{p99},{deviation},{pages}\n")
+        };
+        self.figures.iter().map(line).collect()
+    }
+
+    /// Requests answered in a second.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        let all = self.figures.first()?;
+        Some(all.count as f64 * 1000.0 / f64::from(self.load.millis))
+    }
+
+    /// Instructions of all harts for one request, in a closed loop.
+    pub(crate) fn instructions(&self) -> Option<u64> {
+        let all = self.figures.first().filter(|all| all.count > 0)?;
+        let spent = u64::from(self.load.millis) * u64::from(self.load.stretch()) * 1_000_000;
+        Some(spent / all.count)
+    }
+}
+
+/// The points of a file.
+pub(crate) fn parse(file: &str) -> Vec<Point> {
+    let mut points: Vec<Point> = Vec::new();
+    for line in file.lines() {
+        let Some((load, figures)) = parse_line(line) else {
+            continue;
+        };
+        match points.last_mut() {
+            Some(point) if point.load == load => point.figures.extend(figures),
+            _ => points.push(Point {
+                load,
+                figures: figures.into_iter().collect(),
+            }),
+        }
+    }
+    points
+}
+
+fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
+    let words: Vec<&str> = line.split(',').collect();
+    let [
+        model,
+        connections,
+        n,
+        levels,
+        period,
+        millis,
+        harts,
+        clock,
+        who,
+        rest @ ..,
+    ] = &words[..]
+    else {
+        return None;
+    };
+    let load = Load {
+        model: MODELS.iter().position(|known| known == model)?,
+        connections: connections.parse().ok()?,
+        n: n.parse().ok()?,
+        levels: levels.parse().ok()?,
+        period: period.parse().ok()?,
+        millis: millis.parse().ok()?,
+        harts: harts.parse().ok()?,
+        by_clock: *clock == "clock",
+    };
+    let number = |at: usize| rest.get(at)?.parse().ok();
+    let figures = Figures {
+        who: (*who).to_owned(),
+        count: number(0)?,
+        mean: number(1)?,
+        median: number(2)?,
+        p99: number(3)?,
+        deviation: number(4)?,
+        pages: number(5)?,
+    };
+    Some((load, (*who != "fails").then_some(figures)))
+}
+
+/// A line of the program: model and load, who, then numbers. Time is divided by `stretch`.
+pub(crate) fn of_program(line: &str, stretch: u32) -> Option<Figures> {
+    let words: Vec<&str> = line.strip_prefix("matrix: ")?.split(' ').collect();
+    let number = |at: usize| words.get(at)?.parse::<u64>().ok();
+    let time = |at: usize| Some(number(at)? / u64::from(stretch));
+    Some(Figures {
+        who: (*words.get(5)?).to_owned(),
+        count: number(6)?,
+        mean: time(8)?,
+        median: time(9)?,
+        p99: time(10)?,
+        deviation: time(11)?,
+        pages: number(12)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_other_things_are_no_figures() {
+        let line = "matrix: threads 16 8 1 0 all 1011 1011718 1561 1538 1902 123 951";
+        let right = of_program(line, 1);
+        assert!(right.is_some_and(|figures| figures.count == 1011 && figures.pages == 951));
+        assert!(of_program("matrix: threads,1: no memory left", 1).is_none());
+        assert!(of_program("test x ... ok", 1).is_none());
+    }
+
+    #[test]
+    fn points_come_back_from_their_lines() {
+        let load = Load {
+            model: 1,
+            connections: 8,
+            n: 20,
+            levels: 2,
+            period: 50,
+            millis: 500,
+            harts: 2,
+            by_clock: false,
+        };
+        let figures = |who: &str| Figures {
+            who: who.to_owned(),
+            count: 1,
+            mean: 2,
+            median: 3,
+            p99: 4,
+            deviation: 5,
+            pages: 6,
+        };
+        let whole = Point {
+            load,
+            figures: ["all", "10", "14"].map(figures).into(),
+        };
+        let failed = Point {
+            load: Load { harts: 4, ..load },
+            figures: Vec::new(),
+        };
+        let file = format!("{COLUMNS}\n{}{}", whole.lines(), failed.lines());
+        assert_eq!(parse(&file), [whole, failed]);
+    }
+}
