@@ -177,7 +177,7 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
     })
 }
 
-/// Makes the page and the plots of the points that there are.
+/// Makes the plots of the points that there are, and the page beside the folder.
 fn draw(folder: &Path) -> Result<(), String> {
     let read = |by_clock| {
         let file = fs::read_to_string(points_in(folder, by_clock)).unwrap_or_default();
@@ -190,8 +190,9 @@ fn draw(folder: &Path) -> Result<(), String> {
     let (counted, commit) = read(false);
     let (timed, commit_of_clock) = read(true);
     plot::draw_all(&counted, folder)?;
-    let page = page::page(&counted, &commit, &timed, &commit_of_clock);
-    let file = folder.join("README.md");
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let page = page::page(&name, &counted, &commit, &timed, &commit_of_clock);
+    let file = folder.with_extension("md");
     fs::write(&file, page).map_err(|error| format!("{}: {error}", file.display()))?;
     println!("{}", file.display());
     Ok(())

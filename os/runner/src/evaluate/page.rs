@@ -28,12 +28,18 @@ impl Points<'_> {
     }
 }
 
-/// The whole page.
-pub(crate) fn page(counted: &[Point], commit: &str, timed: &[Point], of_clock: &str) -> String {
+/// The whole page; points and plots are in a folder of this name beside it.
+pub(crate) fn page(
+    folder: &str,
+    counted: &[Point],
+    commit: &str,
+    timed: &[Point],
+    of_clock: &str,
+) -> String {
     let mut page = INTRODUCTION.to_owned();
     let _ = writeln!(
         page,
-        "\nThe points are in [`points.csv`](points.csv), of commit `{commit}`.\n"
+        "\nThe points are in [`points.csv`](:points.csv), of commit `{commit}`.\n"
     );
     let points = Points(counted);
     goals(&mut page, &points);
@@ -48,14 +54,14 @@ pub(crate) fn page(counted: &[Point], commit: &str, timed: &[Point], of_clock: &
         let _ = writeln!(
             page,
             "\n## By the host's clock\n\n`cargo xtask os -- evaluate --clock`, commit `{of_clock}`; \
-             the points are in [`points-clock.csv`](points-clock.csv)."
+             the points are in [`points-clock.csv`](:points-clock.csv)."
         );
         let points = Points(timed);
         closed(&mut page, &points);
         open(&mut page, &points);
         priorities(&mut page, &points, 8);
     }
-    page
+    page.replace("](:", &format!("]({folder}/"))
 }
 
 const INTRODUCTION: &str = "# The papers' server in the kernel
@@ -121,7 +127,7 @@ fn closed(page: &mut String, points: &Points<'_>) {
                 });
             }
             if harts == 1 && matches!(n, 1 | 20) && !points.0[0].load.by_clock {
-                let _ = writeln!(page, "\n![closed loop](closed-{n}.svg)");
+                let _ = writeln!(page, "\n![closed loop](:closed-{n}.svg)");
             }
         }
     }
@@ -158,7 +164,7 @@ fn open(page: &mut String, points: &Points<'_>) {
                 if harts == 1 && n == 20 && !points.0[0].load.by_clock {
                     let _ = writeln!(
                         page,
-                        "\n![throughput](throughput-{period}.svg)\n![latency](latency-{period}.svg)"
+                        "\n![throughput](:throughput-{period}.svg)\n![latency](:latency-{period}.svg)"
                     );
                 }
             }
@@ -233,7 +239,7 @@ fn priorities(page: &mut String, points: &Points<'_>, levels: u32) {
         for what in ["throughput", "latency", "jitter"] {
             let _ = writeln!(
                 page,
-                "\n![{what}, KCUC](levels-{what}-kcuc.svg)\n![{what}, KTUT](levels-{what}-ktut.svg)"
+                "\n![{what}, KCUC](:levels-{what}-kcuc.svg)\n![{what}, KTUT](:levels-{what}-ktut.svg)"
             );
         }
     }

@@ -1,0 +1,136 @@
+//! Blocks of files in memory. One that is dirty is newer than the disk, and stays until it is committed; the others go
+//! when there is no room, the one that was used least lately first.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::layout::{BLOCK, Block};
+
+/// Blocks in memory.
+pub const CACHE: usize = 64;
+/// Those of them that may wait to be written.
+pub const DIRTY: usize = 32;
+
+/// Whose block it is: file and index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) slot: u32,
+    pub(crate) index: u32,
+}
+
+struct Cached {
+    key: Key,
+    bytes: Box<Block>,
+    is_dirty: bool,
+    used: u64,
+}
+
+pub(crate) struct Cache {
+    blocks: Vec<Cached>,
+    dirty: usize,
+    clock: u64,
+}
+
+/// A block of zeroes.
+pub(crate) fn new_block() -> Result<Box<Block>, Error> {
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(BLOCK)
+        .map_err(|_| Error::OutOfMemory)?;
+    bytes.resize(BLOCK, 0u8);
+    bytes
+        .into_boxed_slice()
+        .try_into()
+        .map_err(|_| Error::OutOfMemory)
+}
+
+impl Cache {
+    pub(crate) fn new() -> Result<Cache, Error> {
+        let mut blocks = Vec::new();
+        blocks
+            .try_reserve_exact(CACHE)
+            .map_err(|_| Error::OutOfMemory)?;
+        Ok(Cache {
+            blocks,
+            dirty: 0,
+            clock: 0,
+        })
+    }
+
+    /// How many are dirty.
+    pub(crate) fn dirty(&self) -> usize {
+        self.dirty
+    }
+
+    fn find(&mut self, key: Key) -> Option<&mut Cached> {
+        self.clock += 1;
+        let clock = self.clock;
+        let found = self.blocks.iter_mut().find(|cached| cached.key == key)?;
+        found.used = clock;
+        Some(found)
+    }
+
+    pub(crate) fn get(&mut self, key: Key) -> Option<&Block> {
+        self.find(key).map(|cached| &*cached.bytes)
+    }
+
+    /// To be changed: it is dirty from now on. There has to be [room](Cache::has_room) for one more.
+    pub(crate) fn change(&mut self, key: Key) -> Option<&mut Block> {
+        let cached = self.find(key)?;
+        let was_dirty = core::mem::replace(&mut cached.is_dirty, true);
+        self.dirty += usize::from(!was_dirty);
+        let cached = self.blocks.iter_mut().find(|cached| cached.key == key)?;
+        Some(&mut cached.bytes)
+    }
+
+    /// May this block become dirty?
+    pub(crate) fn has_room(&self, key: Key) -> bool {
+        let is_it = |cached: &Cached| cached.key == key && cached.is_dirty;
+        self.dirty < DIRTY || self.blocks.iter().any(is_it)
+    }
+
+    /// Keeps a block that is not there, clean, in place of another if need be.
+    pub(crate) fn insert(&mut self, key: Key, bytes: &Block) -> Result<(), Error> {
+        self.clock += 1;
+        let used = self.clock;
+        if self.blocks.len() < CACHE {
+            let mut new = new_block()?;
+            new.copy_from_slice(bytes);
+            self.blocks.push(Cached {
+                key,
+                bytes: new,
+                is_dirty: false,
+                used,
+            });
+            return Ok(());
+        }
+        let clean = self.blocks.iter_mut().filter(|cached| !cached.is_dirty);
+        let oldest = clean.min_by_key(|cached| cached.used);
+        let oldest = oldest.ok_or(Error::OutOfMemory)?;
+        oldest.bytes.copy_from_slice(bytes);
+        (oldest.key, oldest.used) = (key, used);
+        Ok(())
+    }
+
+    /// The next dirty block of a file, from an index on.
+    pub(crate) fn next_dirty(&self, slot: u32, from: u32) -> Option<u32> {
+        let of_file = self.blocks.iter().filter(|cached| cached.is_dirty);
+        let of_file = of_file.filter(|cached| cached.key.slot == slot && cached.key.index >= from);
+        of_file.map(|cached| cached.key.index).min()
+    }
+
+    /// The disk has it now.
+    pub(crate) fn clean(&mut self, key: Key) {
+        if let Some(cached) = self.find(key) {
+            let was_dirty = core::mem::replace(&mut cached.is_dirty, false);
+            self.dirty -= usize::from(was_dirty);
+        }
+    }
+
+    /// The file is no more.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        self.blocks.retain(|cached| cached.key.slot != slot);
+        self.dirty = self.blocks.iter().filter(|cached| cached.is_dirty).count();
+    }
+}

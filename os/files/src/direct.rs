@@ -1,0 +1,194 @@
+//! A volume on a disk that answers at once: an image in a file, or in memory.
+
+use alloc::vec::Vec;
+
+use crate::layout::{BLOCK, Block};
+use crate::{Error, File, Mount, Read, Step, Volume, Write};
+
+/// A disk.
+pub trait Disk {
+    /// Its blocks.
+    fn blocks(&self) -> u64;
+    /// Reads a block.
+    ///
+    /// # Errors
+    /// What the disk has.
+    fn read(&mut self, block: u32, to: &mut Block) -> Result<(), Error>;
+    /// Writes a block.
+    ///
+    /// # Errors
+    /// As above.
+    fn write(&mut self, block: u32, from: &Block) -> Result<(), Error>;
+    /// What was written is on the disk afterwards.
+    ///
+    /// # Errors
+    /// As above.
+    fn flush(&mut self) -> Result<(), Error>;
+}
+
+/// A disk of so many bytes, in memory.
+impl Disk for Vec<u8> {
+    fn blocks(&self) -> u64 {
+        (self.len() / BLOCK) as u64
+    }
+
+    fn read(&mut self, block: u32, to: &mut Block) -> Result<(), Error> {
+        let start = block as usize * BLOCK;
+        to.copy_from_slice(self.get(start..start + BLOCK).ok_or(Error::Failed)?);
+        Ok(())
+    }
+
+    fn write(&mut self, block: u32, from: &Block) -> Result<(), Error> {
+        let start = block as usize * BLOCK;
+        let place = self.get_mut(start..start + BLOCK).ok_or(Error::Failed)?;
+        place.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// A disk and what is on it.
+pub struct Mounted<D> {
+    /// The disk.
+    pub disk: D,
+    /// Its files.
+    pub volume: Volume,
+}
+
+impl<D: Disk> Mounted<D> {
+    /// Mounts a disk.
+    ///
+    /// # Errors
+    /// [`Error::Blank`], [`Error::Damaged`], those of the disk.
+    pub fn mount(mut disk: D) -> Result<Mounted<D>, Error> {
+        let mut mount = Mount::new(disk.blocks());
+        let mut buffer = [0; BLOCK];
+        while let Some(block) = mount.next() {
+            disk.read(block, &mut buffer)?;
+            mount.supply(&buffer)?;
+        }
+        let volume = mount.finish()?;
+        Ok(Mounted { disk, volume })
+    }
+
+    /// Makes a file system on a disk.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], those of the disk.
+    pub fn format(disk: D) -> Result<Mounted<D>, Error> {
+        let volume = Volume::format(disk.blocks())?;
+        let mut mounted = Mounted { disk, volume };
+        mounted.sync()?;
+        Ok(mounted)
+    }
+
+    /// Writes to the disk what it has not.
+    ///
+    /// # Errors
+    /// Those of the disk: the volume has failed then.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        if !self.volume.is_changed() {
+            return Ok(());
+        }
+        self.volume.begin_commit();
+        let mut buffer = [0; BLOCK];
+        loop {
+            let done = match self.volume.commit(&mut buffer)? {
+                Step::Write(block) => self.disk.write(block, &buffer),
+                Step::Flush => self.disk.flush(),
+                Step::Done => break,
+            };
+            if let Err(error) = done {
+                self.volume.fail();
+                return Err(error);
+            }
+        }
+        self.volume.has(self.volume.moment()).map(|_| ())
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// Those of [`Volume::open`], and of the disk.
+    pub fn open(&mut self, name: &[u8], create: bool) -> Result<File, Error> {
+        loop {
+            if let Some(file) = self.volume.open(name, create)? {
+                return Ok(file);
+            }
+            self.sync()?;
+        }
+    }
+
+    /// Takes all bytes of a file away.
+    ///
+    /// # Errors
+    /// Those of [`Volume::truncate`], and of the disk.
+    pub fn truncate(&mut self, file: &File) -> Result<(), Error> {
+        while !self.volume.truncate(file)? {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Takes a name away.
+    ///
+    /// # Errors
+    /// Those of [`Volume::unlink`], and of the disk.
+    pub fn unlink(&mut self, name: &[u8]) -> Result<(), Error> {
+        while !self.volume.unlink(name)? {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Writes all of it.
+    ///
+    /// # Errors
+    /// Those of [`Volume::write`], and of the disk.
+    pub fn write(&mut self, file: &File, mut offset: u64, mut bytes: &[u8]) -> Result<(), Error> {
+        while !bytes.is_empty() {
+            let put = |to: &mut [u8]| {
+                to.copy_from_slice(&bytes[..to.len()]);
+                Ok::<(), Error>(())
+            };
+            match self.volume.write(file, offset, bytes.len(), put)? {
+                Write::Done(count) => {
+                    offset += count as u64;
+                    bytes = &bytes[count..];
+                }
+                Write::Fetch(fetch) => self.supply(fetch)?,
+                Write::Wait => self.sync()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all of a file.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], those of the disk.
+    pub fn read_all(&mut self, file: &File) -> Result<Vec<u8>, Error> {
+        let mut all = Vec::new();
+        loop {
+            let offset = all.len() as u64;
+            let give = |bytes: &[u8]| {
+                all.extend_from_slice(bytes);
+                Ok::<(), Error>(())
+            };
+            match self.volume.read(file, offset, BLOCK, give)? {
+                Read::Done(0) => return Ok(all),
+                Read::Done(_) => {}
+                Read::Fetch(fetch) => self.supply(fetch)?,
+            }
+        }
+    }
+
+    fn supply(&mut self, fetch: crate::Fetch) -> Result<(), Error> {
+        let mut buffer = [0; BLOCK];
+        self.disk.read(fetch.block(), &mut buffer)?;
+        self.volume.supply(fetch, &buffer)
+    }
+}

@@ -1,0 +1,94 @@
+//! A sequence of changes by a seed: each is done whole or not at all, so that after a power cut the files are as after
+//! some number of them. For tests: one side does them, the other knows what has to come of them.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::layout::BLOCK;
+
+/// Files that the changes are about.
+const NAMES: u64 = 12;
+/// A file does not become longer than so many blocks.
+const LONGEST: u64 = 24;
+
+/// What is done to a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing else is: it is made, unless it is there.
+    Create,
+    /// These bytes are written within one block, after it is made unless it is there: two changes then.
+    Write {
+        /// Where to, in thousandths of the length.
+        part: u64,
+        /// How many.
+        len: usize,
+        /// The first of them; each is one more than the one before.
+        first: u8,
+    },
+    /// It is unlinked, if it is there.
+    Unlink,
+}
+
+/// The n-th change of a seed: the name of a file, and what is done to it.
+#[must_use]
+pub fn change(seed: u64, n: u64) -> (String, Change) {
+    // SplitMix64 (Steele, Lea, Flood 2014).
+    let mut state =
+        seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = move |below: u64| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    };
+    let name = format!("file {}", next(NAMES));
+    let change = match next(16) {
+        0 => Change::Unlink,
+        1 => Change::Create,
+        _ => Change::Write {
+            part: next(1_500).min(1_000),
+            len: 1 + next(BLOCK as u64) as usize,
+            first: next(256) as u8,
+        },
+    };
+    (name, change)
+}
+
+/// Where and what a [`Change::Write`] writes to a file of `size` bytes: never across the end of a block.
+#[must_use]
+pub fn write(size: u64, part: u64, len: usize, first: u8) -> (u64, Vec<u8>) {
+    let offset = (size * part / 1_000).min(LONGEST * BLOCK as u64 - 1);
+    let left = BLOCK - (offset % BLOCK as u64) as usize;
+    let bytes = (0..len.min(left))
+        .map(|at| first.wrapping_add(at as u8))
+        .collect();
+    (offset, bytes)
+}
+
+/// What has to be there: names and bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Model(pub BTreeMap<String, Vec<u8>>);
+
+impl Model {
+    /// Does a change.
+    pub fn apply(&mut self, name: &str, change: &Change) {
+        match *change {
+            Change::Unlink => {
+                self.0.remove(name);
+            }
+            Change::Create => {
+                self.0.entry(name.into()).or_default();
+            }
+            Change::Write { part, len, first } => {
+                let file = self.0.entry(name.into()).or_default();
+                let (offset, bytes) = write(file.len() as u64, part, len, first);
+                let start = offset as usize;
+                file.resize(file.len().max(start + bytes.len()), 0);
+                file[start..start + bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Which blocks are free: those that neither the last head reaches nor anything in memory.
+
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::layout::FIRST;
+
+pub(crate) struct Space {
+    blocks: u32,
+    /// A bit for each block that memory points to.
+    current: Vec<u64>,
+    /// A bit for each block that the last head reaches.
+    committed: Vec<u64>,
+    free: u32,
+    /// Where to look next.
+    next: u32,
+}
+
+fn has(bits: &[u64], block: u32) -> bool {
+    bits[block as usize / 64] >> (block % 64) & 1 != 0
+}
+
+impl Space {
+    /// All is free but the heads.
+    pub(crate) fn new(blocks: u32) -> Result<Space, Error> {
+        let words = (blocks as usize).div_ceil(64);
+        let zeroes = || {
+            let mut bits = Vec::new();
+            bits.try_reserve_exact(words)
+                .map_err(|_| Error::OutOfMemory)?;
+            bits.resize(words, 0u64);
+            Ok(bits)
+        };
+        Ok(Space {
+            blocks,
+            current: zeroes()?,
+            committed: zeroes()?,
+            free: blocks.saturating_sub(FIRST),
+            next: FIRST,
+        })
+    }
+
+    pub(crate) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    pub(crate) fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// Something on the disk points to this block, and nothing else does.
+    pub(crate) fn found(&mut self, block: u32) -> Result<(), Error> {
+        if block < FIRST || block >= self.blocks || has(&self.current, block) {
+            return Err(Error::Damaged);
+        }
+        self.current[block as usize / 64] |= 1 << (block % 64);
+        self.free -= 1;
+        Ok(())
+    }
+
+    /// A block to write to.
+    pub(crate) fn allocate(&mut self) -> Result<u32, Error> {
+        let is_free = |block: &u32| !has(&self.current, *block) && !has(&self.committed, *block);
+        let around = (self.next..self.blocks).chain(FIRST..self.next.min(self.blocks));
+        let block = around.into_iter().find(is_free).ok_or(Error::NoSpace)?;
+        self.current[block as usize / 64] |= 1 << (block % 64);
+        self.free -= 1;
+        self.next = block + 1;
+        Ok(block)
+    }
+
+    /// Memory does not point to it any more; it is free when no head reaches it. 0: there is none.
+    pub(crate) fn release(&mut self, block: u32) {
+        if block == 0 {
+            return;
+        }
+        self.current[block as usize / 64] &= !(1 << (block % 64));
+        self.free += u32::from(!has(&self.committed, block));
+    }
+
+    /// The head reaches what memory points to.
+    pub(crate) fn commit(&mut self) {
+        let taken: u32 = self.current.iter().map(|word| word.count_ones()).sum();
+        self.committed.copy_from_slice(&self.current);
+        self.free = self.blocks.saturating_sub(FIRST) - taken;
+    }
+}

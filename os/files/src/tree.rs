@@ -1,0 +1,124 @@
+//! Where the blocks of a file are: pointers to its data, to the map blocks that hold these, and so on up to a root.
+//! All of them are in memory.
+
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::layout::{BLOCK, FAN, Pointer};
+
+#[derive(Default)]
+pub(crate) struct Tree {
+    pub(crate) size: u64,
+    /// Those to data first; the last level has one, the root. None for an empty file.
+    levels: Vec<Vec<Pointer>>,
+}
+
+impl Tree {
+    /// One of so many bytes that points nowhere yet.
+    pub(crate) fn new(size: u64, most_blocks: u32) -> Result<Tree, Error> {
+        if size.div_ceil(BLOCK as u64) > u64::from(most_blocks) {
+            return Err(Error::Damaged);
+        }
+        let mut tree = Tree {
+            size,
+            levels: Vec::new(),
+        };
+        tree.grow(size.div_ceil(BLOCK as u64) as usize)?;
+        Ok(tree)
+    }
+
+    /// Blocks of data.
+    pub(crate) fn len(&self) -> usize {
+        self.levels.first().map_or(0, Vec::len)
+    }
+
+    /// Levels, that of the data and that of the root included.
+    pub(crate) fn height(&self) -> usize {
+        self.levels.len()
+    }
+
+    pub(crate) fn root(&self) -> Pointer {
+        self.levels
+            .last()
+            .map_or(Pointer::default(), |root| root[0])
+    }
+
+    pub(crate) fn pointer(&mut self, level: usize, index: usize) -> Option<&mut Pointer> {
+        self.levels.get_mut(level)?.get_mut(index)
+    }
+
+    pub(crate) fn data(&self, index: usize) -> Option<Pointer> {
+        self.levels.first()?.get(index).copied()
+    }
+
+    /// What a map block points to.
+    pub(crate) fn children(&self, level: usize, index: usize) -> &[Pointer] {
+        let below = level
+            .checked_sub(1)
+            .and_then(|below| self.levels.get(below));
+        let below = below.map_or(&[][..], Vec::as_slice);
+        let first = (index * FAN).min(below.len());
+        &below[first..below.len().min(first + FAN)]
+    }
+
+    pub(crate) fn children_mut(&mut self, level: usize, index: usize) -> &mut [Pointer] {
+        let below = level
+            .checked_sub(1)
+            .and_then(|below| self.levels.get_mut(below));
+        let Some(below) = below else {
+            return &mut [];
+        };
+        let first = (index * FAN).min(below.len());
+        let end = below.len().min(first + FAN);
+        &mut below[first..end]
+    }
+
+    /// Makes room for so many blocks of data, on all levels or on none. What is new points nowhere, and is to be written
+    /// with everything above it.
+    pub(crate) fn grow(&mut self, blocks: usize) -> Result<(), Error> {
+        let out = |_| Error::OutOfMemory;
+        let (mut len, mut height) = (blocks, 0);
+        while len > 0 {
+            if self.levels.len() <= height {
+                self.levels.try_reserve(1).map_err(out)?;
+                self.levels.push(Vec::new());
+            }
+            let level = &mut self.levels[height];
+            let more = len.saturating_sub(level.len());
+            if level.try_reserve(more).is_err() {
+                self.cut();
+                return Err(Error::OutOfMemory);
+            }
+            if len == 1 {
+                break;
+            }
+            (len, height) = (len.div_ceil(FAN), height + 1);
+        }
+        let (mut len, mut height) = (blocks, 0);
+        while len > 0 {
+            let level = &mut self.levels[height];
+            if level.len() < len {
+                level.resize(len, Pointer::default());
+            }
+            if len == 1 {
+                break;
+            }
+            (len, height) = (len.div_ceil(FAN), height + 1);
+        }
+        Ok(())
+    }
+
+    /// Takes away levels that are empty.
+    fn cut(&mut self) {
+        while self.levels.last().is_some_and(Vec::is_empty) {
+            self.levels.pop();
+        }
+    }
+
+    /// Every block it has, which it has not any more.
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = Pointer> {
+        let levels = core::mem::take(&mut self.levels);
+        self.size = 0;
+        levels.into_iter().flatten()
+    }
+}

@@ -1,0 +1,468 @@
+//! Files: a mounted disk, as memory knows it.
+//!
+//! What reads or writes a file has it open; one that is unlinked is gone when nobody has it open any more.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::cache::{Cache, DIRTY, Key, new_block};
+use crate::commit::Stage;
+use crate::layout::{BLOCK, Block, ENTRIES, ENTRY, FILES, Name, Pointer, sum};
+use crate::space::Space;
+use crate::tree::Tree;
+
+/// A file that is open. It is to be [closed](Volume::close) once.
+#[derive(Debug, PartialEq, Eq)]
+pub struct File(pub(crate) u32);
+
+/// What reading came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Read {
+    /// So many bytes were read; 0 at the end of the file.
+    Done(usize),
+    /// This block is to be read from the disk, and [supplied](Volume::supply) first.
+    Fetch(Fetch),
+}
+
+/// What writing came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Write {
+    /// So many bytes were written, up to the end of a block.
+    Done(usize),
+    /// This block is to be read from the disk, and [supplied](Volume::supply) first.
+    Fetch(Fetch),
+    /// Not before a commit is over, which is under way or is to begin now.
+    Wait,
+}
+
+/// A block of a file that is not in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    key: (u32, u32),
+    pointer: Pointer,
+}
+
+impl Fetch {
+    /// The block of the disk.
+    #[must_use]
+    pub fn block(&self) -> u32 {
+        self.pointer.block
+    }
+}
+
+/// A file of a [list](Volume::list).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Listed<'a> {
+    /// Where to go on.
+    pub next: usize,
+    /// Its name.
+    pub name: &'a str,
+    /// Its bytes.
+    pub size: u64,
+}
+
+/// What is known of a file.
+pub(crate) struct Stored {
+    pub(crate) name: Name,
+    pub(crate) tree: Tree,
+    /// How many have it open.
+    opened: u32,
+    pub(crate) is_unlinked: bool,
+}
+
+impl Stored {
+    /// One that nobody has open.
+    pub(crate) fn new(name: Name, tree: Tree) -> Stored {
+        Stored {
+            name,
+            tree,
+            opened: 0,
+            is_unlinked: false,
+        }
+    }
+}
+
+/// A mounted disk.
+pub struct Volume {
+    pub(crate) space: Space,
+    pub(crate) cache: Cache,
+    /// Files, by their places in the directory.
+    pub(crate) files: Vec<Option<Stored>>,
+    pub(crate) directory: Tree,
+    /// Places whose entry is not what the disk has: a bit for each.
+    pub(crate) changed: [u64; FILES / 64],
+    pub(crate) generation: u64,
+    pub(crate) stage: Option<Stage>,
+    /// Changes ever made, and how many of them the disk has, or will have after this commit.
+    pub(crate) changes: u64,
+    pub(crate) committing: u64,
+    pub(crate) committed: u64,
+    pub(crate) has_failed: bool,
+    /// What is being written, until all of it has come.
+    scratch: Box<Block>,
+}
+
+/// Blocks that a commit takes for the directory, at most: its data, and a map block.
+const OF_DIRECTORY: usize = FILES / ENTRIES + 1;
+/// The fewest blocks of a disk.
+const LEAST: u64 = 64;
+/// The most that are used: 1 GiB. A file has no more than two levels of map blocks then.
+const MOST: u64 = 1 << 18;
+
+static ZEROES: Block = [0; BLOCK];
+
+impl Volume {
+    pub(crate) fn empty(blocks: u64) -> Result<Volume, Error> {
+        if blocks < LEAST {
+            return Err(Error::NoSpace);
+        }
+        let blocks = blocks.min(MOST) as u32;
+        let mut files = Vec::new();
+        files
+            .try_reserve_exact(FILES)
+            .map_err(|_| Error::OutOfMemory)?;
+        Ok(Volume {
+            space: Space::new(blocks)?,
+            cache: Cache::new()?,
+            files,
+            directory: Tree::default(),
+            changed: [0; FILES / 64],
+            generation: 0,
+            stage: None,
+            changes: 0,
+            committing: 0,
+            committed: 0,
+            has_failed: false,
+            scratch: new_block()?,
+        })
+    }
+
+    /// A blank disk of so many blocks; it has a file system after the first commit.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: too few. [`Error::OutOfMemory`].
+    pub fn format(blocks: u64) -> Result<Volume, Error> {
+        let mut volume = Volume::empty(blocks)?;
+        volume.changes = 1;
+        Ok(volume)
+    }
+
+    /// Blocks that are free now.
+    #[must_use]
+    pub fn free(&self) -> u32 {
+        self.space.free()
+    }
+
+    fn find(&self, name: &Name) -> Option<u32> {
+        let is_it = |file: &Option<Stored>| {
+            file.as_ref()
+                .is_some_and(|file| !file.is_unlinked && file.name == *name)
+        };
+        self.files.iter().position(is_it).map(|slot| slot as u32)
+    }
+
+    pub(crate) fn stored(&mut self, slot: u32) -> Option<&mut Stored> {
+        self.files.get_mut(slot as usize)?.as_mut()
+    }
+
+    pub(crate) fn mark(&mut self, slot: u32) {
+        self.changed[slot as usize / 64] |= 1 << (slot % 64);
+        self.changes += 1;
+    }
+
+    /// Is what is to be changed to wait for a commit? One that is needed for space, if any is to be had.
+    fn must_wait(&self, blocks: usize) -> Result<bool, Error> {
+        if self.has_failed {
+            return Err(Error::Failed);
+        }
+        if self.stage.is_some() {
+            return Ok(true);
+        }
+        let entries: u32 = self.changed.iter().map(|word| word.count_ones()).sum();
+        let full = entries as usize >= DIRTY;
+        // A block of data, with two levels of map blocks above it.
+        let needed = 3 * (self.cache.dirty() + blocks) + OF_DIRECTORY;
+        if full || (self.space.free() as usize) < needed {
+            return match self.changes == self.committed {
+                true => Err(Error::NoSpace),
+                false => Ok(true),
+            };
+        }
+        Ok(false)
+    }
+
+    /// Opens a file; with `create` it is made if there is none. `None`: wait for a commit.
+    ///
+    /// # Errors
+    /// [`Error::NoFile`], [`Error::BadName`], [`Error::NoSpace`], [`Error::Failed`].
+    pub fn open(&mut self, name: &[u8], create: bool) -> Result<Option<File>, Error> {
+        let name = Name::new(name).ok_or(Error::BadName)?;
+        let slot = match self.find(&name) {
+            Some(slot) => slot,
+            None if !create => return Err(Error::NoFile),
+            None if self.must_wait(1)? => return Ok(None),
+            None => self.create(name)?,
+        };
+        let file = self.stored(slot).ok_or(Error::NoFile)?;
+        file.opened += 1;
+        Ok(Some(File(slot)))
+    }
+
+    fn create(&mut self, name: Name) -> Result<u32, Error> {
+        let file = Some(Stored::new(name, Tree::default()));
+        let slot = match self.files.iter().position(Option::is_none) {
+            Some(free) => {
+                self.files[free] = file;
+                free
+            }
+            None if self.files.len() < FILES => {
+                let size = (self.files.len() + 1) * ENTRY;
+                self.directory.grow(size.div_ceil(BLOCK))?;
+                self.directory.size = size as u64;
+                self.files.push(file);
+                self.files.len() - 1
+            }
+            None => return Err(Error::NoSpace),
+        };
+        self.mark(slot as u32);
+        Ok(slot as u32)
+    }
+
+    /// The file is not open any more.
+    pub fn close(&mut self, file: File) {
+        let File(slot) = file;
+        let Some(stored) = self.stored(slot) else {
+            return;
+        };
+        stored.opened -= 1;
+        self.sweep(slot);
+    }
+
+    /// A file that is unlinked and not open is no more; not in the middle of a commit, which ends with this.
+    pub(crate) fn sweep(&mut self, slot: u32) {
+        let is_gone = |file: &mut Stored| file.is_unlinked && file.opened == 0;
+        if self.stage.is_none() && self.stored(slot).is_some_and(is_gone) {
+            self.drop_blocks(slot);
+            self.files[slot as usize] = None;
+        }
+    }
+
+    fn drop_blocks(&mut self, slot: u32) {
+        self.cache.forget(slot);
+        let Some(Some(file)) = self.files.get_mut(slot as usize) else {
+            return;
+        };
+        for pointer in file.tree.take() {
+            self.space.release(pointer.block);
+        }
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    pub fn size(&self, file: &File) -> u64 {
+        let stored = self.files.get(file.0 as usize).and_then(Option::as_ref);
+        stored.map_or(0, |stored| stored.tree.size)
+    }
+
+    /// Takes all its bytes away. False: wait for a commit.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], [`Error::NoSpace`].
+    pub fn truncate(&mut self, file: &File) -> Result<bool, Error> {
+        if self.size(file) == 0 {
+            return Ok(true);
+        }
+        if self.must_wait_to_free()? {
+            return Ok(false);
+        }
+        self.drop_blocks(file.0);
+        self.mark(file.0);
+        Ok(true)
+    }
+
+    /// As [`Volume::must_wait`], for what gives space back: it is done on a full disk too.
+    fn must_wait_to_free(&self) -> Result<bool, Error> {
+        match self.must_wait(0) {
+            Err(Error::NoSpace) => Ok(false),
+            other => other,
+        }
+    }
+
+    /// Takes a name away. False: wait for a commit.
+    ///
+    /// # Errors
+    /// [`Error::NoFile`], [`Error::BadName`], [`Error::Failed`].
+    pub fn unlink(&mut self, name: &[u8]) -> Result<bool, Error> {
+        let name = Name::new(name).ok_or(Error::BadName)?;
+        let slot = self.find(&name).ok_or(Error::NoFile)?;
+        if self.must_wait_to_free()? {
+            return Ok(false);
+        }
+        if let Some(file) = self.stored(slot) {
+            file.is_unlinked = true;
+        }
+        self.mark(slot);
+        self.sweep(slot);
+        Ok(true)
+    }
+
+    /// The first file whose place is not before `from`.
+    #[must_use]
+    pub fn list(&self, from: usize) -> Option<Listed<'_>> {
+        let mut files = self.files.iter().enumerate().skip(from);
+        files.find_map(|(slot, file)| {
+            let file = file.as_ref().filter(|file| !file.is_unlinked)?;
+            Some(Listed {
+                next: slot + 1,
+                name: core::str::from_utf8(file.name.bytes()).ok()?,
+                size: file.tree.size,
+            })
+        })
+    }
+
+    /// Reads from a file, at most up to the end of a block; `give` gets where in the answer the bytes belong: it
+    /// is called at most once.
+    ///
+    /// # Errors
+    /// Those of `give`.
+    pub fn read<E>(
+        &mut self,
+        file: &File,
+        offset: u64,
+        len: usize,
+        give: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Result<Read, E> {
+        let left = self.size(file).saturating_sub(offset);
+        let (index, start) = place(offset);
+        let count = len
+            .min(BLOCK - start)
+            .min(usize::try_from(left).unwrap_or(BLOCK));
+        if count == 0 {
+            return Ok(Read::Done(0));
+        }
+        let key = Key {
+            slot: file.0,
+            index,
+        };
+        if let Some(block) = self.cache.get(key) {
+            give(&block[start..start + count])?;
+            return Ok(Read::Done(count));
+        }
+        Ok(Read::Fetch(self.fetch(key)))
+    }
+
+    fn fetch(&mut self, key: Key) -> Fetch {
+        let stored = self.files.get(key.slot as usize).and_then(Option::as_ref);
+        let pointer = stored.and_then(|stored| stored.tree.data(key.index as usize));
+        Fetch {
+            key: (key.slot, key.index),
+            pointer: pointer.unwrap_or_default(),
+        }
+    }
+
+    /// The bytes of a block that was to be fetched. If the file has changed meanwhile, nothing comes of it; either way
+    /// what needed it tries again.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], [`Error::OutOfMemory`].
+    pub fn supply(&mut self, fetch: Fetch, bytes: &Block) -> Result<(), Error> {
+        let (slot, index) = fetch.key;
+        let key = Key { slot, index };
+        if self.fetch(key) != fetch || self.cache.get(key).is_some() {
+            return Ok(());
+        }
+        if sum(bytes) != fetch.pointer.sum {
+            return Err(Error::Damaged);
+        }
+        self.cache.insert(key, bytes)
+    }
+
+    /// Writes to a file, at most up to the end of a block; `put` gets the place for as many bytes as are written, and is
+    /// called at most once: if it fails, nothing was written.
+    ///
+    /// # Errors
+    /// [`Error::BadOffset`], [`Error::NoSpace`], [`Error::OutOfMemory`], [`Error::Failed`], and those of `put`.
+    pub fn write<E: From<Error>>(
+        &mut self,
+        file: &File,
+        offset: u64,
+        len: usize,
+        put: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Write, E> {
+        let size = self.size(file);
+        if offset > size {
+            return Err(Error::BadOffset.into());
+        }
+        let (index, start) = place(offset);
+        let count = len.min(BLOCK - start);
+        if count == 0 {
+            return Ok(Write::Done(0));
+        }
+        let key = Key {
+            slot: file.0,
+            index,
+        };
+        if self.must_wait(1)? || !self.cache.has_room(key) {
+            return Ok(Write::Wait);
+        }
+        let blocks = self.stored(file.0).map_or(0, |stored| stored.tree.len());
+        let is_new = index as usize >= blocks;
+        if !is_new && self.cache.get(key).is_none() {
+            return Ok(Write::Fetch(self.fetch(key)));
+        }
+        put(&mut self.scratch[..count])?;
+        if is_new {
+            self.add_block(key)?;
+        }
+        if let Some(block) = self.cache.change(key) {
+            block[start..start + count].copy_from_slice(&self.scratch[..count]);
+        }
+        if let Some(stored) = self.stored(file.0) {
+            stored.tree.size = size.max(offset + count as u64);
+        }
+        self.mark(file.0);
+        Ok(Write::Done(count))
+    }
+
+    /// A file has one more block, of zeroes.
+    fn add_block(&mut self, key: Key) -> Result<(), Error> {
+        if self.cache.get(key).is_none() {
+            self.cache.insert(key, &ZEROES)?;
+        }
+        match self.stored(key.slot) {
+            Some(stored) => stored.tree.grow(key.index as usize + 1),
+            None => Err(Error::NoFile),
+        }
+    }
+
+    /// Is there something that the disk has not?
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        self.changes != self.committed
+    }
+
+    /// What has been changed until now is on the disk when [`Volume::has`] says so of this.
+    #[must_use]
+    pub fn moment(&self) -> u64 {
+        self.changes
+    }
+
+    /// Is everything on the disk that was changed until then?
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: it never will be.
+    pub fn has(&self, moment: u64) -> Result<bool, Error> {
+        match self.committed >= moment {
+            true => Ok(true),
+            false if self.has_failed => Err(Error::Failed),
+            false => Ok(false),
+        }
+    }
+}
+
+/// Index of the block, and where in it.
+fn place(offset: u64) -> (u32, usize) {
+    let index = u32::try_from(offset / BLOCK as u64).unwrap_or(u32::MAX);
+    (index, (offset % BLOCK as u64) as usize)
+}

@@ -1,0 +1,211 @@
+//! A volume against a map of names to bytes, by any sequence of changes, with syncs and mounts in between.
+
+use std::collections::BTreeMap;
+
+use os_files::direct::Mounted;
+use os_files::{BLOCK, Error};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Write {
+        name: u8,
+        part: u64,
+        len: usize,
+        first: u8,
+    },
+    Truncate(u8),
+    Unlink(u8),
+    Sync,
+    Mount,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let name = 0..6u8;
+    prop_oneof![
+        8 => (name.clone(), 0..1_000u64, 0..3 * BLOCK, any::<u8>())
+            .prop_map(|(name, part, len, first)| Operation::Write { name, part, len, first }),
+        1 => name.clone().prop_map(Operation::Truncate),
+        1 => name.prop_map(Operation::Unlink),
+        2 => Just(Operation::Sync),
+        1 => Just(Operation::Mount),
+    ]
+}
+
+fn name(number: u8) -> Vec<u8> {
+    format!("name {number}").into_bytes()
+}
+
+/// All files and their bytes.
+fn contents(mounted: &mut Mounted<Vec<u8>>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut names = Vec::new();
+    let mut from = 0;
+    while let Some(listed) = mounted.volume.list(from) {
+        names.push(listed.name.as_bytes().to_vec());
+        from = listed.next;
+    }
+    let mut all = BTreeMap::new();
+    for name in names {
+        let file = mounted.open(&name, false).unwrap();
+        let bytes = mounted.read_all(&file).unwrap();
+        mounted.volume.close(file);
+        all.insert(name, bytes);
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn files_are_as_a_map_of_names_to_bytes(
+        operations in prop::collection::vec(operation(), 1..60),
+        blocks in 80..400usize,
+    ) {
+        let mut mounted = Mounted::format(vec![0; blocks * BLOCK]).unwrap();
+        let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        for operation in operations {
+            match operation {
+                Operation::Write { name: number, part, len, first } => {
+                    let name = name(number);
+                    let file = match mounted.open(&name, true) {
+                        Err(Error::NoSpace) => continue,
+                        file => file.unwrap(),
+                    };
+                    let known = model.entry(name).or_default();
+                    let start = known.len() * part as usize / 1_000;
+                    let bytes: Vec<u8> = (0..len).map(|at| first.wrapping_add(at as u8)).collect();
+                    let outcome = mounted.write(&file, start as u64, &bytes);
+                    let end = match outcome {
+                        Ok(()) => start + len,
+                        // The blocks before were written.
+                        Err(Error::NoSpace) => {
+                            let mut end = start;
+                            let now = mounted.read_all(&file).unwrap();
+                            while end < now.len().min(start + len) && now[end] == bytes[end - start] {
+                                end += 1;
+                            }
+                            end
+                        }
+                        Err(error) => panic!("{error}"),
+                    };
+                    known.resize(known.len().max(end), 0);
+                    known[start..end].copy_from_slice(&bytes[..end - start]);
+                    mounted.volume.close(file);
+                }
+                Operation::Truncate(number) => {
+                    let name = name(number);
+                    if let Some(known) = model.get_mut(&name) {
+                        let file = mounted.open(&name, false).unwrap();
+                        mounted.truncate(&file).unwrap();
+                        mounted.volume.close(file);
+                        known.clear();
+                    }
+                }
+                Operation::Unlink(number) => {
+                    let name = name(number);
+                    let there = model.remove(&name).map_or(Err(Error::NoFile), |_| Ok(()));
+                    prop_assert_eq!(mounted.unlink(&name), there);
+                }
+                Operation::Sync => mounted.sync().unwrap(),
+                Operation::Mount => {
+                    mounted.sync().unwrap();
+                    let free = mounted.volume.free();
+                    mounted = Mounted::mount(mounted.disk).unwrap();
+                    // Nothing is lost, and nothing is free that is not.
+                    prop_assert_eq!(mounted.volume.free(), free);
+                }
+            }
+        }
+        prop_assert_eq!(&contents(&mut mounted), &model);
+        mounted.sync().unwrap();
+        let mut again = Mounted::mount(mounted.disk).unwrap();
+        prop_assert_eq!(&contents(&mut again), &model);
+        // When all is gone, all but a little directory is free.
+        for name in model.keys() {
+            again.unlink(name).unwrap();
+        }
+        again.sync().unwrap();
+        prop_assert!(again.volume.free() as usize >= blocks - 4);
+    }
+}
+
+#[test]
+fn a_file_of_three_levels_comes_back() {
+    let mut mounted = Mounted::format(vec![0; 2_000 * BLOCK]).unwrap();
+    let bytes: Vec<u8> = (0..600 * BLOCK + 5).map(|at| (at / 7) as u8).collect();
+    let file = mounted.open(b"long", true).unwrap();
+    mounted.write(&file, 0, &bytes).unwrap();
+    mounted.volume.close(file);
+    mounted.sync().unwrap();
+    let mut again = Mounted::mount(mounted.disk).unwrap();
+    let file = again.open(b"long", false).unwrap();
+    assert!(again.read_all(&file) == Ok(bytes));
+    assert_eq!(again.volume.size(&file), 600 * BLOCK as u64 + 5);
+}
+
+#[test]
+fn an_unlinked_file_is_there_for_those_who_have_it_open() {
+    let mut mounted = Mounted::format(vec![0; 200 * BLOCK]).unwrap();
+    let before = mounted.volume.free();
+    let file = mounted.open(b"a", true).unwrap();
+    mounted.write(&file, 0, &[7; 3 * BLOCK]).unwrap();
+    mounted.unlink(b"a").unwrap();
+    assert_eq!(mounted.open(b"a", false), Err(Error::NoFile));
+    mounted.sync().unwrap();
+    assert!(mounted.read_all(&file) == Ok(vec![7; 3 * BLOCK]));
+    // Another of the same name is another.
+    let other = mounted.open(b"a", true).unwrap();
+    assert_eq!(mounted.volume.size(&other), 0);
+    mounted.volume.close(other);
+    mounted.unlink(b"a").unwrap();
+    mounted.volume.close(file);
+    mounted.sync().unwrap();
+    assert!(
+        before - mounted.volume.free() <= 1,
+        "the directory is all there is"
+    );
+}
+
+#[test]
+fn a_full_disk_says_so_and_unlinking_helps() {
+    let mut mounted = Mounted::format(vec![0; 128 * BLOCK]).unwrap();
+    let file = mounted.open(b"big", true).unwrap();
+    let full = mounted.write(&file, 0, &vec![1; 200 * BLOCK]);
+    assert_eq!(full, Err(Error::NoSpace));
+    mounted.volume.close(file);
+    assert_eq!(mounted.open(b"other", true), Err(Error::NoSpace));
+    mounted.unlink(b"big").unwrap();
+    mounted.sync().unwrap();
+    let file = mounted.open(b"other", true).unwrap();
+    mounted.write(&file, 0, &vec![1; 40 * BLOCK]).unwrap();
+}
+
+#[test]
+fn wrong_names_and_offsets_are_errors() {
+    let mut mounted = Mounted::format(vec![0; 128 * BLOCK]).unwrap();
+    for name in [&b""[..], &[b'x'; 65], &[0xff]] {
+        assert_eq!(mounted.open(name, true), Err(Error::BadName));
+        assert_eq!(mounted.unlink(name), Err(Error::BadName));
+    }
+    let file = mounted.open(&[b'x'; 64], true).unwrap();
+    assert_eq!(mounted.write(&file, 1, b"a"), Err(Error::BadOffset));
+    mounted.write(&file, 0, b"a").unwrap();
+    mounted.write(&file, 1, b"b").unwrap();
+    assert_eq!(mounted.read_all(&file), Ok(b"ab".to_vec()));
+}
+
+#[test]
+fn there_are_no_more_files_than_places() {
+    let mut mounted = Mounted::format(vec![0; 1_000 * BLOCK]).unwrap();
+    for number in 0..os_files::FILES {
+        let file = mounted.open(format!("{number}").as_bytes(), true).unwrap();
+        mounted.volume.close(file);
+    }
+    assert_eq!(mounted.open(b"one more", true), Err(Error::NoSpace));
+    mounted.sync().unwrap();
+    let mut again = Mounted::mount(mounted.disk).unwrap();
+    assert_eq!(contents(&mut again).len(), os_files::FILES);
+    again.unlink(b"7").unwrap();
+    assert!(again.open(b"one more", true).is_ok());
+}

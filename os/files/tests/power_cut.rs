@@ -1,0 +1,224 @@
+//! The power fails after each write there is: of what was not flushed any part is on the disk, in sectors. What was
+//! synced is there, and what is there is as after some number of changes.
+
+use os_files::direct::{Disk, Mounted};
+use os_files::load::{self, Change, Model};
+use os_files::{BLOCK, Block, Error};
+
+const SECTOR: usize = 512;
+const BLOCKS: usize = 400;
+
+/// A disk with a cache of its own that fails after so many writes.
+#[derive(Clone)]
+struct Failing {
+    stable: Vec<u8>,
+    /// What was written since it was flushed.
+    cached: Vec<(u32, Block)>,
+    writes_left: usize,
+}
+
+impl Disk for Failing {
+    fn blocks(&self) -> u64 {
+        (self.stable.len() / BLOCK) as u64
+    }
+
+    fn read(&mut self, block: u32, to: &mut Block) -> Result<(), Error> {
+        self.stable.read(block, to)?;
+        if let Some((_, bytes)) = self.cached.iter().rfind(|(cached, _)| *cached == block) {
+            *to = *bytes;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, block: u32, from: &Block) -> Result<(), Error> {
+        if self.writes_left == 0 {
+            return Err(Error::Failed);
+        }
+        self.writes_left -= 1;
+        self.cached.push((block, *from));
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        if self.writes_left == 0 {
+            return Err(Error::Failed);
+        }
+        for (block, bytes) in std::mem::take(&mut self.cached) {
+            self.stable.write(block, &bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is on the disk after the power has failed: of each sector that was not flushed, the old or the new.
+fn after_power_cut(disk: &Failing, random: &mut impl FnMut() -> u64) -> Vec<u8> {
+    let mut stable = disk.stable.clone();
+    for (block, bytes) in &disk.cached {
+        let start = *block as usize * BLOCK;
+        let chosen = match random() % 4 {
+            0 => 0,
+            1 => u64::MAX,
+            _ => random(),
+        };
+        for sector in (0..BLOCK / SECTOR).filter(|sector| chosen >> sector & 1 != 0) {
+            let part = sector * SECTOR..(sector + 1) * SECTOR;
+            stable[start + part.start..start + part.end].copy_from_slice(&bytes[part]);
+        }
+    }
+    stable
+}
+
+fn contents(disk: Vec<u8>) -> Model {
+    let mut mounted = Mounted::mount(disk).expect("it can be mounted");
+    let mut names = Vec::new();
+    let mut from = 0;
+    while let Some(listed) = mounted.volume.list(from) {
+        names.push(listed.name.to_owned());
+        from = listed.next;
+    }
+    let mut model = Model::default();
+    for name in names {
+        let file = mounted.open(name.as_bytes(), false).unwrap();
+        let bytes = mounted.read_all(&file).expect("its sums are right");
+        mounted.volume.close(file);
+        model.0.insert(name, bytes);
+    }
+    model
+}
+
+fn apply(mounted: &mut Mounted<Failing>, name: &str, change: &Change) -> Result<(), Error> {
+    match *change {
+        Change::Unlink => match mounted.unlink(name.as_bytes()) {
+            Err(Error::NoFile) => Ok(()),
+            other => other,
+        },
+        Change::Create => {
+            let file = mounted.open(name.as_bytes(), true)?;
+            mounted.volume.close(file);
+            Ok(())
+        }
+        Change::Write { part, len, first } => {
+            let file = mounted.open(name.as_bytes(), true)?;
+            let (offset, bytes) = load::write(mounted.volume.size(&file), part, len, first);
+            let written = mounted.write(&file, offset, &bytes);
+            mounted.volume.close(file);
+            written
+        }
+    }
+}
+
+/// Runs a seed until the power fails. The disk, how many changes were synced, and how many begun.
+fn run(disk: Failing, seed: u64, changes: u64) -> (Failing, u64, u64) {
+    let mut mounted = Mounted::mount(disk).unwrap();
+    let mut synced = 0;
+    for n in 0..changes {
+        let (name, change) = load::change(seed, n);
+        if apply(&mut mounted, &name, &change).is_err() {
+            return (mounted.disk, synced, n + 1);
+        }
+        if n % 7 == 6 {
+            if mounted.sync().is_err() {
+                return (mounted.disk, synced, n + 1);
+            }
+            synced = n + 1;
+        }
+    }
+    (mounted.disk, synced, changes)
+}
+
+/// Is it as after some number of changes from `synced` to `begun`?
+fn check(found: &Model, seed: u64, synced: u64, begun: u64) -> Result<(), String> {
+    let mut model = Model::default();
+    for n in 0..=begun {
+        if n >= synced && model == *found {
+            return Ok(());
+        }
+        let (name, change) = load::change(seed, n);
+        // A file is made before it is written to.
+        if let Change::Write { .. } = change
+            && n >= synced
+            && n < begun
+        {
+            let mut made = model.clone();
+            made.apply(&name, &Change::Create);
+            if made == *found {
+                return Ok(());
+            }
+        }
+        model.apply(&name, &change);
+    }
+    Err(format!(
+        "seed {seed}: not as after any number from {synced} to {begun}"
+    ))
+}
+
+#[test]
+fn what_was_synced_is_there_whichever_write_is_the_last() {
+    let formatted = Mounted::format(vec![0; BLOCKS * BLOCK]).unwrap().disk;
+    for seed in 1..=4 {
+        let mut state = seed;
+        let mut random = move || {
+            state = u64::wrapping_mul(state ^ (state >> 29), 0x9e37_79b9_7f4a_7c15) + 1;
+            state >> 7
+        };
+        let changes = 180;
+        for writes_left in 0.. {
+            let disk = Failing {
+                stable: formatted.clone(),
+                cached: Vec::new(),
+                writes_left,
+            };
+            let (disk, synced, begun) = run(disk, seed, changes);
+            let found = contents(after_power_cut(&disk, &mut random));
+            check(&found, seed, synced, begun)
+                .unwrap_or_else(|what| panic!("{what}, write {writes_left}"));
+            if disk.writes_left > 0 {
+                assert!(writes_left > 150, "only {writes_left} writes");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn formatting_is_done_or_not() {
+    for writes_left in 0..4 {
+        let disk = Failing {
+            stable: vec![0; 100 * BLOCK],
+            cached: Vec::new(),
+            writes_left,
+        };
+        let mut mounted = Mounted {
+            volume: os_files::Volume::format(disk.blocks()).unwrap(),
+            disk,
+        };
+        let _ = mounted.sync();
+        for seed in 0..20 {
+            let mut state = seed * 77 + 1;
+            let disk = after_power_cut(&mounted.disk, &mut || {
+                state = u64::wrapping_mul(state, 0x9e37_79b9_7f4a_7c15) ^ (state >> 31);
+                state
+            });
+            let outcome = Mounted::mount(disk).map(|_| ());
+            assert!(matches!(outcome, Ok(()) | Err(Error::Blank)), "{outcome:?}");
+        }
+    }
+}
+
+/// A volume whose disk has failed says so, and gives what it has.
+#[test]
+fn a_disk_that_fails_is_read_only() {
+    let formatted = Mounted::format(vec![0; BLOCKS * BLOCK]).unwrap().disk;
+    let mut mounted = Mounted::mount(Failing {
+        stable: formatted,
+        cached: Vec::new(),
+        writes_left: 2,
+    })
+    .unwrap();
+    let file = mounted.open(b"a", true).unwrap();
+    mounted.write(&file, 0, &[1; 3 * BLOCK]).unwrap();
+    assert_eq!(mounted.sync(), Err(Error::Failed));
+    assert_eq!(mounted.write(&file, 0, &[2]), Err(Error::Failed));
+    assert_eq!(mounted.open(b"b", true), Err(Error::Failed));
+    assert!(mounted.read_all(&file).is_ok_and(|bytes| bytes[0] == 1));
+}
