@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::elevator::{FIFO, Set};
 use crate::policy::Policy;
@@ -158,6 +159,34 @@ impl Elevated {
     /// As [`set_fair`](Elevated::set_fair).
     pub fn set_idle(&self) -> io::Result<()> {
         self.set_ordinary(libc::SCHED_IDLE, 0)
+    }
+
+    /// Moves the thread to `SCHED_DEADLINE`, above every priority of `SCHED_FIFO`: `runtime` in each `period`, within `deadline` of its
+    /// beginning. The kernel enforces the runtime; beyond it the thread has what other reservations leave over (`SCHED_FLAG_RECLAIM`). Its
+    /// children are `SCHED_OTHER`. The rest is as with [`set_fair`](Elevated::set_fair).
+    ///
+    /// # Errors
+    /// As [`set_fair`](Elevated::set_fair); `EBUSY` if the reservations add up to more than the kernel admits, `EPERM` if the thread may not
+    /// run on every CPU of its scheduling domain, `EINVAL` if the times are not in order (1 µs < runtime ≤ deadline ≤ period).
+    pub fn set_deadline(
+        &self,
+        runtime: Duration,
+        deadline: Duration,
+        period: Duration,
+    ) -> io::Result<()> {
+        if !self.inner.table.is_current(self.index, self.generation) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let attr = SchedAttr {
+            policy: libc::SCHED_DEADLINE as u32,
+            flags: (libc::SCHED_FLAG_RESET_ON_FORK | libc::SCHED_FLAG_RECLAIM) as u64,
+            runtime: ns(runtime),
+            deadline: ns(deadline),
+            period: ns(period),
+            ..SchedAttr::normal()
+        };
+        self.inner.sys.sched_setattr(self.tid, &attr)
     }
 
     fn set_ordinary(&self, policy: i32, nice: i32) -> io::Result<()> {

@@ -95,9 +95,14 @@ impl Policy {
         self.real_time() > u32::from(Priority::MAX.get())
     }
 
-    /// Whether it looks like something this crate has set: `SCHED_FIFO`, within the bands, reset on fork.
+    /// Whether it looks like something this crate has set: `SCHED_FIFO` within the bands, or `SCHED_DEADLINE`, reset on fork.
     pub fn looks_elevated(&self) -> bool {
-        matches!(self.class(), Class::Fifo(_)) && !self.is_above_bands() && self.resets_on_fork()
+        let ours = match self.class() {
+            Class::Fifo(_) => !self.is_above_bands(),
+            Class::Deadline => true,
+            _ => false,
+        };
+        ours && self.resets_on_fork()
     }
 }
 
@@ -138,7 +143,10 @@ mod tests {
         attr.priority = 50;
         assert!(Policy::from_attr(attr).is_above_bands());
         attr.policy = libc::SCHED_DEADLINE as u32;
-        assert!(Policy::from_attr(attr).is_above_bands());
+        let policy = Policy::from_attr(attr);
+        assert!(policy.is_above_bands() && policy.looks_elevated());
+        attr.flags = 0;
+        assert!(!Policy::from_attr(attr).looks_elevated());
     }
 
     #[test]
