@@ -11,19 +11,21 @@
 //! what it demotes stops before it goes on. All state of the CPU belongs to this thread; others put commands into its mailbox.
 //!
 //! System calls: the wait; one per thread whose band changes. While no band changes there is none but the wait. While two or more
-//! vCPUs compete it wakes by itself each 36 ms (each quantum if equals share an elevated band), and looks at the CPU time of
-//! who is elevated: some µs. A cooperative daemon takes a turn each quantum then.
+//! vCPUs compete it wakes by itself twice in 36 ms (and each quantum if equals share an elevated band), and looks at what is
+//! elevated: some µs. A cooperative daemon takes a turn each quantum then.
 //!
 //! | file | concern |
 //! |---|---|
 //! | `entrant.rs` | one vCPU: its claim, threads, doorbell |
 //! | `placing.rs` | one thread: from band to policy |
 //! | `scheduler.rs` | the loop |
-//! | `watch.rs` | who takes more than his share |
+//! | `watch.rs` | what takes more than its share |
+//! | `strays.rs` | threads that have left the CPU |
 
 mod entrant;
 mod placing;
 mod scheduler;
+mod strays;
 mod watch;
 
 use std::collections::VecDeque;

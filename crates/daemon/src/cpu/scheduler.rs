@@ -22,6 +22,7 @@ use crate::bucket::Bucket;
 use crate::config::Config;
 use crate::cpu::entrant::Entry;
 use crate::cpu::placing::{Charge, Place, Placed};
+use crate::cpu::strays::Glance;
 use crate::cpu::watch::Watch;
 use crate::cpu::{Command, Mailbox};
 use crate::rank::{self, Entrant};
@@ -58,6 +59,7 @@ pub(super) struct Scheduler {
     turned: Instant,
     winner: Option<usize>,
     pub(super) watch: Watch,
+    pub(super) glance: Glance,
     calm_since: Option<Instant>,
     /// Limits the rings of all doorbells together.
     rings: Bucket,
@@ -78,6 +80,7 @@ impl Scheduler {
         let now = Instant::now();
         Ok(Scheduler {
             watch: Watch::new(&shared.config(), shared.enforcing(), now),
+            glance: Glance::new(),
             cpu,
             config: shared.config(),
             shared,
@@ -122,6 +125,7 @@ impl Scheduler {
             }
             self.listen_again(now);
             self.watch_over(now);
+            self.glance(now);
             self.take_turn(now);
             self.keep_to_budget(now);
         }
@@ -456,6 +460,7 @@ impl Scheduler {
         if competing {
             let idle = self.entrants.iter().all(|it| it.runnable >= NOTHING);
             by(self.watch.next_look(idle));
+            self.glance.due().into_iter().for_each(&mut by);
             if rank::winner(&self.entrants, self.turn).is_some_and(|it| self.sharers(it) > 1) {
                 by(self.turned + self.config.quantum);
             }

@@ -13,8 +13,7 @@
 //! * Threads of a cgroup with a quota are not elevated beyond it (`quota.rs`).
 //! * A process that is not its user's any more, because it has executed a program with the set-user-id bit, is put out.
 //! * A thread that has been moved to another CPU, where it would stand in the way of others, is put out: given back and not
-//!   elevated until it is registered again.
-//!
+//!   elevated until it is registered again (`strays.rs`).
 //! * A thread that has ended without a word is forgotten before its number can come to mean another one.
 //!
 //! **Who parts between two looks** is counted, too, or coming and going would be free. What it used is read where it still lives; where
@@ -31,7 +30,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use upshift_board::wire::Role;
-use upshift_elevate::sys::CpuSet;
 
 use crate::config::Config;
 use crate::cpu::entrant::Entry;
@@ -53,7 +51,7 @@ const DEBT: Duration = Duration::from_millis(4 * LOOK.as_millis() as u64);
 const QUOTAS: Duration = Duration::from_secs(1);
 
 /// How long who was put out stays out.
-const EJECTED: Duration = Duration::from_secs(3600);
+pub(super) const EJECTED: Duration = Duration::from_secs(3600);
 
 /// See the module.
 #[derive(Debug)]
@@ -301,8 +299,9 @@ impl Scheduler {
 
     fn look(&mut self, time: Duration, now: Instant) {
         let elapsed = time.as_nanos() as u64;
+        self.put_out_strays(now);
+        self.glance.choose(self.watch.every, now);
         let machine = self.shared.machine.as_ref();
-        let here = CpuSet::only(self.cpu);
         let (mut used, mut users) = (0, 0);
         // By user, ns.
         let mut dispatching: HashMap<u32, u64> = HashMap::new();
@@ -344,14 +343,7 @@ impl Scheduler {
                     Err(_) => 0,
                 };
                 charge.used = spent;
-                let affinity = self.shared.sys.sched_getaffinity(charge.tid);
-                if affinity.is_ok_and(|cpus| Some(cpus) != here) {
-                    let (tid, pid, cpu) = (charge.tid, entry.pid, self.cpu);
-                    self.shared.eject(format!(
-                        "thread {tid} of process {pid} is put out: it has left CPU {cpu}, to which it was registered"
-                    ));
-                    charge.bar(now + EJECTED);
-                } else if charge.role == Role::Worker {
+                if charge.role == Role::Worker {
                     used += spent;
                     users += u64::from(spent > 0);
                 } else {

@@ -47,12 +47,12 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
         census(&path)["cpus"][0]["switches"].as_u64(),
     );
     assert_eq!(before.1, after.1);
-    // One look at the CPUs of the one elevated thread each 36 ms, one at the CPUs that are there each 500 ms, however long that took
+    // Two looks at the CPUs of the one elevated thread each 36 ms, one at the CPUs that are there each 500 ms, however long that took
     // on a loaded machine.
     let looks = began.elapsed().as_millis() as u64 / 36;
     let calls = after.0 - before.0;
     assert!(
-        calls <= looks + looks / 13 + 4,
+        calls <= 2 * looks + looks / 13 + 4,
         "{calls} calls in {looks} looks"
     );
     assert!(
