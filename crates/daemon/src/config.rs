@@ -370,27 +370,40 @@ impl FileRule {
 }
 
 fn check_assign(said: FileAssign) -> Result<Assign, String> {
+    let bound = said.bound()?;
     let FileAssign {
         cgroup,
         unit,
+        container,
+        label,
         user,
         comm,
         level: asked,
-        budget,
+        ..
     } = said;
-    if cgroup.is_none() && unit.is_none() && user.is_none() && comm.is_none() {
-        return Err("[[assign]]: give `cgroup`, `unit`, `user` or `comm`, or several".to_string());
+    let named = [&cgroup, &unit, &container, &label, &comm];
+    if named.iter().all(|it| it.is_none()) && user.is_none() {
+        return Err(
+            "[[assign]]: give `cgroup`, `unit`, `container`, `label`, `user` or `comm`, or several"
+                .to_string(),
+        );
     }
     let user = user
         .map(|user| user.find("/etc/passwd", "user"))
         .transpose()?;
+    let split = |label: String| match label.split_once('=') {
+        Some((key, value)) => Ok((key.to_string(), value.to_string())),
+        None => Err(format!("label = \"{label}\": give \"KEY=VALUE\"")),
+    };
     Ok(Assign {
         cgroup,
         unit,
+        container,
+        label: label.map(split).transpose()?,
         user,
         comm,
         level: level("assign.level")(asked)?,
-        budget: within("assign.budget", budget, 1, 95)?,
+        bound,
     })
 }
 
@@ -398,7 +411,7 @@ fn level(what: &'static str) -> impl Fn(u8) -> Result<u8, String> {
     move |level| within(what, level, 0, LEVELS - 1)
 }
 
-fn within<T: PartialOrd + fmt::Display + Copy>(
+pub(crate) fn within<T: PartialOrd + fmt::Display + Copy>(
     what: &str,
     value: T,
     low: T,
@@ -466,6 +479,15 @@ mod tests {
             ("[limits]\nconnections_per_user = 0", "1 to"),
             ("quantum_us = 3", "200 to"),
             ("[[assign]]\nlevel = 3", "`cgroup`, `unit`"),
+            ("[[assign]]\nlevel = 3\nlabel = \"x\"", "KEY=VALUE"),
+            (
+                "[[assign]]\ncomm = \"x\"\nlevel = 3\nshare = 4\nbudget = 3",
+                "at most one",
+            ),
+            (
+                "[[assign]]\ncomm = \"x\"\nlevel = 3\nruntime_us = 900\ndeadline_us = 1000",
+                "100 to 800",
+            ),
             ("[[assign]]\ncomm = \"x\"\nlevel = 64", "0 to 63"),
         ] {
             let error = Config::parse(text).unwrap_err();

@@ -25,7 +25,7 @@
 //! Invariants:
 //! * Nobody stays elevated: whatever is moved is recorded with the guardian first.
 //! * Nothing a process writes is believed beyond its ceiling, and nothing it writes can stop a thread of the daemon.
-//! * While no vCPU changes its rank, the daemon makes no system call but its waits, and each 36 ms a look at who is elevated.
+//! * While no vCPU changes its rank, the daemon makes no system call but its waits, and each 36 ms two looks at what is elevated.
 //! * Without rights it elevates nobody and says so (*cooperative*); the global page is kept all the same.
 //!
 //! | module | concern |
@@ -72,7 +72,7 @@ mod roster;
 mod shared;
 mod status;
 
-pub use assign::Assign;
+pub use assign::{Assign, Bound, Reservation};
 pub use config::{Config, ConfigError, Limits, Rule, Who, default_socket, group, user};
 pub use daemon::{Builder, Daemon, Mode, StartError};
 pub use listen::ListenError;

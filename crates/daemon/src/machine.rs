@@ -17,6 +17,8 @@ pub trait Machine: Send + Sync + fmt::Debug {
     fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd>;
     /// Reads such a record: ns of CPU so far. `ESRCH` when the thread has ended.
     fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64>;
+    /// ns of CPU that process `pid` has used, with its threads that have ended.
+    fn process_time(&self, pid: i32) -> io::Result<u64>;
     /// Whether the thread waits for a lock whose holder inherits its priority (FUTEX_LOCK_PI and its kin).
     fn lends_its_priority(&self, tid: i32) -> io::Result<bool>;
     /// The directory of a process in `/proc`.
@@ -53,6 +55,10 @@ impl Machine for Real {
         first
             .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok())
             .ok_or(io::ErrorKind::InvalidData.into())
+    }
+
+    fn process_time(&self, pid: i32) -> io::Result<u64> {
+        upshift_elevate::sys::process_time(pid)
     }
 
     fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {

@@ -56,10 +56,18 @@ impl Hold {
 
     /// Moves it to SCHED_FIFO at `priority`; `false`: it is suspended, and in SCHED_OTHER.
     pub(crate) fn raise(&self, priority: Priority) -> io::Result<bool> {
+        self.raise_by(|guard| guard.set(priority))
+    }
+
+    /// As [`Hold::raise`], by what `how` does.
+    pub(crate) fn raise_by(
+        &self,
+        how: impl FnOnce(&Elevated) -> io::Result<()>,
+    ) -> io::Result<bool> {
         if self.suspended.load(SeqCst) {
             return Ok(false);
         }
-        self.guard.set(priority)?;
+        how(&self.guard)?;
         self.raised.store(true, SeqCst);
         if self.suspended.load(SeqCst) {
             self.guard.set_fair()?;

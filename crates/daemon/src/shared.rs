@@ -134,7 +134,7 @@ impl Shared {
 }
 
 /// The CPUs of a list as the kernel writes it: `0-3,8`.
-fn parse_cpus(list: &str) -> Vec<usize> {
+pub(crate) fn parse_cpus(list: &str) -> Vec<usize> {
     let ranges = list.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         Some(first.parse().ok()?..=last.parse().ok()?)

@@ -81,14 +81,7 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
 
 /// The processes that --cgroup, --unit, --user and --comm name and nothing before has named.
 fn chosen(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
-    let any = Assign {
-        cgroup: None,
-        unit: None,
-        user: None,
-        comm: None,
-        level: 0,
-        budget: 100,
-    };
+    let any = Assign::default();
     let mut rules = Vec::new();
     let split = |text: &String| match text.split_once('=') {
         Some((what, arg)) => (what.to_owned(), Some(arg.to_owned())),

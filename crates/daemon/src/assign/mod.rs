@@ -2,13 +2,15 @@
 //!
 //! All threads of an assigned process run in SCHED_FIFO, below everything registered that is elevated and above ordinary programs, the
 //! more urgent the higher, on whatever CPUs they may use: the kernel runs the most urgent on each. Within its *budget*, of all threads
-//! together, each [`PERIOD`]; having used it, it is ordinary for as long as brings that to its share. That and the canary bound what a
-//! runaway one takes.
+//! together, each [`PERIOD`]; having used it, it is ordinary for as long as brings that to its share. With a deadline the main thread is in
+//! SCHED_DEADLINE, as far as the kernel admits it. All processes of a *domain* together leave ordinary programs their part (`domain.rs`), none
+//! is elevated beyond the CPU quota of its cgroup, and the canary bounds what is left.
 //!
 //! ```text
 //!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn      registers itself: its threads are the schedulers' then, and its
-//!      ▲                        │  └─────budget used────▲             ceiling is at most the rule's level
-//!      └──── fits none, registers, barred by the canary ┘
+//!      ▲                       ▲  │└─────budget used────▲             ceiling is at most the rule's level
+//!      │                       └──▼ breath of the domain: SCHED_IDLE
+//!      └──── fits none, registers, barred by the canary
 //! ```
 //!
 //! What starts later is heard of from the kernel (`upshift_elevate::events`); everything is looked through at the start, when events were lost, and
@@ -17,6 +19,9 @@
 //! One thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or until the first moment at
 //! which a budget can be used up: a process that sleeps costs one read of its CPU time each period.
 
+mod cgroups;
+mod container;
+mod domain;
 mod process;
 mod rule;
 
@@ -32,11 +37,12 @@ use upshift_elevate::events::{Event, Events, Interest};
 use crate::cpu::{AbortOnPanic, Latch};
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
+use domain::Domains;
 use process::Process;
-pub use rule::Assign;
+pub use rule::{Assign, Bound, Reservation};
 pub(crate) use rule::{FileAssign, Traits};
 
-/// Budgets are for so long: half of what the canary allows, so that a process at its budget never looks like one that keeps the CPU.
+/// Budgets and shares are for so long: half of what the canary allows, so that a process at its budget never looks like one that keeps the CPU.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 
 /// How often all processes are looked through, though nothing was heard; without events, or after a loss, tenfold.
@@ -103,6 +109,7 @@ impl Assigner {
             post: Arc::clone(&post),
             events: events.ok(),
             processes: HashMap::new(),
+            domains: Domains::of(shared.sys.as_ref(), &shared.online(), now),
             registered: HashSet::new(),
             sweep: now,
             left: Vec::new(),
@@ -153,6 +160,7 @@ struct Work {
     post: Arc<Post>,
     events: Option<Events>,
     processes: HashMap<i32, Process>,
+    domains: Domains,
     /// That have registered themselves.
     registered: HashSet<i32>,
     /// When everything is looked through again, and what is left of it.
@@ -179,6 +187,7 @@ impl Work {
                 self.begin_to_look_around(began);
             }
             self.look_around(began);
+            self.breathe(began);
             for process in self.processes.values_mut() {
                 process.settle(&shared, began);
             }
@@ -188,7 +197,10 @@ impl Work {
 
     fn wait(&self) {
         let next = self.processes.values().map(Process::due);
-        let next = next.fold(self.sweep, Instant::min);
+        let mut next = next.fold(self.sweep, Instant::min);
+        if !self.processes.is_empty() {
+            next = next.min(self.domains.due());
+        }
         let mut rest = next.saturating_duration_since(Instant::now());
         if !self.left.is_empty() {
             rest = Duration::ZERO;
@@ -215,12 +227,12 @@ impl Work {
             match message {
                 Message::Registered(pid, latch) => {
                     self.registered.insert(pid);
-                    self.processes.remove(&pid);
+                    self.forget(pid, Instant::now());
                     latch.open();
                 }
                 Message::Left(pid) => {
                     self.registered.remove(&pid);
-                    self.consider(pid, Instant::now());
+                    self.consider(pid, None, Instant::now());
                 }
                 Message::Reconsider => self.sweep = Instant::now(),
                 Message::Stop => return false,
@@ -236,8 +248,10 @@ impl Work {
         {
             match event {
                 Event::Born {
-                    process, thread, ..
-                } if process == thread => self.consider(process, now),
+                    parent,
+                    process,
+                    thread,
+                } if process == thread => self.consider(process, Some(parent), now),
                 Event::Born {
                     process, thread, ..
                 } => {
@@ -252,10 +266,10 @@ impl Work {
                     if let Some(known) = self.processes.get_mut(&process)
                         && known.lose(thread)
                     {
-                        self.processes.remove(&process);
+                        self.forget(process, now);
                     }
                 }
-                Event::Changed { process } => self.consider(process, now),
+                Event::Changed { process } => self.consider(process, None, now),
                 Event::Lost => self.sweep = self.sweep.min(now + SWEEP / 10),
             }
         }
@@ -281,25 +295,47 @@ impl Work {
         limit.saturating_sub(own).min(THREADS.saturating_sub(all))
     }
 
-    /// Holds a process against the rules; the first that fits counts.
-    fn consider(&mut self, pid: i32, now: Instant) {
+    /// Holds a process against the rules; the first that fits counts. `parent` has just forked it.
+    fn consider(&mut self, pid: i32, parent: Option<i32>, now: Instant) {
         let traits = Traits::of(pid).filter(|_| !self.registered.contains(&pid));
         let fits = |rule: &&Assign| traits.as_ref().is_some_and(|traits| rule.fits(traits));
         let config = self.shared.config();
         let rule = config.assign.iter().find(fits);
         let (Some(rule), Some(traits)) = (rule, traits.as_ref()) else {
-            self.processes.remove(&pid);
+            self.forget(pid, now);
             return;
         };
         let known = self.processes.get(&pid);
         if known.is_some_and(|it| it.is_under(rule, traits.user)) {
             return;
         }
-        self.processes.remove(&pid);
-        // It may have ended just now.
+        self.forget(pid, now);
         let room = self.room_of(traits.user);
-        if let Ok(process) = Process::attach(pid, traits, rule, &self.shared, room, now) {
-            self.processes.insert(pid, process);
+        let parent = parent.and_then(|parent| self.processes.get(&parent));
+        let mut process = Process::attach(pid, traits, rule, parent, &self.shared, now);
+        process.count_threads(&self.shared, &self.domains, room);
+        self.processes.insert(pid, process);
+    }
+
+    /// Gives a process back.
+    fn forget(&mut self, pid: i32, now: Instant) {
+        if let Some(process) = self.processes.remove(&pid) {
+            process.part(&mut self.domains, now);
+        }
+    }
+
+    /// Counts what was used by domain, when that is due, and lets those step aside whose domain takes a breath.
+    fn breathe(&mut self, now: Instant) {
+        if now < self.domains.due() {
+            return;
+        }
+        for process in self.processes.values_mut() {
+            process.count(&self.shared, &mut self.domains, now);
+        }
+        let percent = self.shared.config().bystander_percent;
+        self.domains.turn(percent, now);
+        for process in self.processes.values_mut() {
+            process.heed(&self.domains, now);
         }
     }
 
@@ -316,6 +352,7 @@ impl Work {
         self.left = pids.filter(|&pid| pid != own).collect();
         let there: HashSet<i32> = self.left.iter().copied().collect();
         self.processes.retain(|pid, _| there.contains(pid));
+        self.domains = Domains::of(self.shared.sys.as_ref(), &self.shared.online(), now);
     }
 
     /// As many processes as fit into the thread's budget; the rest is for the next time, after the budgets of others were looked at.
@@ -323,10 +360,10 @@ impl Work {
         while now.elapsed() < BUDGET / 2
             && let Some(pid) = self.left.pop()
         {
-            self.consider(pid, now);
+            self.consider(pid, None, now);
             let room = self.room(pid);
             if let Some(process) = self.processes.get_mut(&pid) {
-                process.count_threads(&self.shared, room);
+                process.count_threads(&self.shared, &self.domains, room);
             }
         }
     }

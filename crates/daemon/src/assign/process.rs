@@ -1,14 +1,17 @@
-//! One assigned process: its threads, its budget.
+//! One assigned process: its threads, its bound.
 
 use std::collections::HashMap;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use upshift_elevate::sys::CpuSet;
 use upshift_elevate::{Class, Priority, Tid};
 
+use crate::assign::domain::{Domains, LATELY, TURN};
+use crate::assign::rule::{Bound, Reservation};
 use crate::assign::{Assign, PERIOD, Traits};
+use crate::quota::Account;
 use crate::roster::{EVERYWHERE, Hold, Owner};
 use crate::shared::Shared;
 
@@ -19,15 +22,46 @@ pub(super) struct Process {
     user: u32,
     rule: Assign,
     threads: HashMap<Tid, Thread>,
-    /// Whether its threads are to be in SCHED_FIFO, and [`Shared::epoch`] when they were put there.
-    urgent: bool,
+    /// Where it may run, and how many CPUs of one domain that are.
+    cpus: CpuSet,
+    width: u32,
+    /// Where its threads are to be, and [`Shared::epoch`] when they were put there.
+    place: Place,
     epoch: u64,
-    /// When this period began, and what it had used by then.
+    /// When this period began, what it had used by then, and what it has taken over from its parent.
     began: Instant,
     before: Duration,
+    carried: Duration,
     due: Instant,
     /// It has used its budget, and is ordinary until then.
     rests_until: Instant,
+    /// It leaves its domain to others until then.
+    aside_until: Option<Instant>,
+    /// What it had used when that was read last, and when its domain was told of it.
+    seen: Duration,
+    told: Instant,
+    /// What its domain has not been told of, and how much of that it has used while it was urgent.
+    untold: (Duration, Duration),
+    /// What it has used in the last [`LATELY`] periods of its domain, earlier ones for less.
+    lately: Duration,
+    /// Its main thread is in SCHED_DEADLINE, so that the kernel bounds it.
+    reserved: bool,
+    /// The quotas of its cgroups, when they were looked up, and whether one is used up.
+    accounts: Vec<Arc<Account>>,
+    looked_up: Option<Instant>,
+    charged: Duration,
+    overdrawn: bool,
+}
+
+/// Where the threads of a process are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In SCHED_FIFO, or SCHED_DEADLINE.
+    Urgent,
+    /// In SCHED_OTHER.
+    Fair,
+    /// In SCHED_IDLE: its domain takes a breath.
+    Aside,
 }
 
 /// A thread in the roster; leaving it gives the thread back.
@@ -35,7 +69,20 @@ pub(super) struct Process {
 struct Thread {
     hold: Arc<Hold>,
     clock: Arc<OwnedFd>,
+    seen: Duration,
+    lately: Duration,
     shared: Arc<Shared>,
+}
+
+impl Thread {
+    /// As [`Process::lately`], of this thread.
+    fn lately(&mut self, shared: &Shared) -> Duration {
+        let total = shared.machine.cpu_time(self.clock.as_fd());
+        let total = total.map_or(self.seen, Duration::from_nanos);
+        let used = total.saturating_sub(std::mem::replace(&mut self.seen, total));
+        self.lately = self.lately * (LATELY - 1) / LATELY + used;
+        self.lately
+    }
 }
 
 impl Drop for Thread {
@@ -47,35 +94,63 @@ impl Drop for Thread {
 /// The last look before a budget is used up is no nearer: a fortieth of a full budget.
 const LEAST: Duration = Duration::from_millis(1);
 
+/// Threads of one process that are looked at for where it computes.
+const LOOKED_AT: usize = 128;
+
+/// How often the quotas of its cgroups are looked up.
+const QUOTAS: Duration = Duration::from_secs(1);
+
 /// Below the bands of registered processes (12 and above), above the canary: eight steps.
 fn priority(level: u8) -> Priority {
     Priority::new(2 + (63 - level.min(63)) / 8).unwrap_or(Priority::MIN)
 }
 
 impl Process {
+    /// `parent` is what it was forked from, if that is assigned, too: under the same rule the period and what was used in it are the
+    /// parent's, so that a program does not evade its budget by forking.
     pub(super) fn attach(
         pid: i32,
         traits: &Traits,
         rule: &Assign,
+        parent: Option<&Process>,
         shared: &Arc<Shared>,
-        room: usize,
         now: Instant,
-    ) -> io::Result<Process> {
+    ) -> Process {
         let mut process = Process {
             pid,
             user: traits.user,
             rule: rule.clone(),
             threads: HashMap::new(),
-            urgent: true,
+            cpus: CpuSet::empty(),
+            width: 1,
+            place: Place::Urgent,
             epoch: shared.epoch(),
             began: now,
             before: Duration::ZERO,
+            carried: Duration::ZERO,
             due: now,
             rests_until: now,
+            aside_until: None,
+            seen: Duration::ZERO,
+            told: now,
+            untold: (Duration::ZERO, Duration::ZERO),
+            lately: Duration::ZERO,
+            reserved: false,
+            accounts: Vec::new(),
+            looked_up: None,
+            charged: Duration::ZERO,
+            overdrawn: false,
         };
-        process.count_threads(shared, room);
-        process.before = process.used(shared);
-        Ok(process)
+        let used = process.total(shared);
+        (process.before, process.charged, process.seen) = (used, used, used);
+        if let Some(parent) = parent.filter(|parent| parent.rule == *rule) {
+            process.began = parent.began;
+            process.carried = parent.spent(parent.bounded(shared));
+            process.rests_until = parent.rests_until;
+            process.aside_until = parent.aside_until;
+            process.place = parent.place;
+        }
+        process
     }
 
     pub(super) fn is_under(&self, rule: &Assign, user: u32) -> bool {
@@ -97,7 +172,13 @@ impl Process {
     }
 
     /// Takes in the threads it has and does not know, of which there is `room` for so many, and forgets those that have ended.
-    pub(super) fn count_threads(&mut self, shared: &Arc<Shared>, room: usize) {
+    pub(super) fn count_threads(&mut self, shared: &Arc<Shared>, domains: &Domains, room: usize) {
+        // Its main thread's; threads that have others of their own are where they are all the same.
+        self.cpus = shared
+            .sys
+            .sched_getaffinity(self.pid)
+            .unwrap_or(CpuSet::all());
+        self.width = domains.width(&self.cpus);
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid));
         let tids = tasks.into_iter().flatten().flatten();
         let tids: Vec<Tid> = tids
@@ -138,16 +219,17 @@ impl Process {
             cpu: EVERYWHERE,
         };
         let hold = shared.roster.add(guard, owner, Arc::clone(&clock));
-        if self.urgent {
-            // If the kernel refuses, it stays as it is.
-            let _ = hold.raise(priority(self.rule.level));
-        }
         let thread = Thread {
             hold,
+            seen: Duration::from_nanos(shared.machine.cpu_time(clock.as_fd()).unwrap_or(0)),
+            lately: Duration::ZERO,
             clock,
             shared: Arc::clone(shared),
         };
         self.threads.insert(tid, thread);
+        if self.place != Place::Fair {
+            self.put(tid);
+        }
     }
 
     /// A thread has ended; whether that was the last one.
@@ -156,52 +238,202 @@ impl Process {
         self.threads.is_empty()
     }
 
-    /// CPU time of the threads it has. What threads that have ended used does not count against it.
-    fn used(&self, shared: &Shared) -> Duration {
-        let machine = shared.machine.as_ref();
-        let of = |thread: &Thread| machine.cpu_time(thread.clock.as_fd()).unwrap_or(0);
-        Duration::from_nanos(self.threads.values().map(of).sum())
+    /// What it has used so far, by threads that live and by those that have ended.
+    fn total(&self, shared: &Shared) -> Duration {
+        let total = shared.machine.process_time(self.pid);
+        // It has ended: nothing more to come.
+        total.map_or(self.seen, Duration::from_nanos)
     }
 
-    /// Puts it where its budget says, and decides when to look again.
+    /// What counts against its budget: not what the kernel bounds.
+    fn bounded(&self, shared: &Shared) -> Duration {
+        let main = self.threads.get(&self.pid).filter(|_| self.reserved);
+        let of = |thread: &Thread| shared.machine.cpu_time(thread.clock.as_fd()).unwrap_or(0);
+        let elsewhere = Duration::from_nanos(main.map_or(0, of));
+        self.total(shared).saturating_sub(elsewhere)
+    }
+
+    /// What it has used in this period, having used `used` in all.
+    fn spent(&self, used: Duration) -> Duration {
+        used.saturating_sub(self.before) + self.carried
+    }
+
+    /// What it may use in how much time.
+    fn budget(&self) -> (Duration, Duration) {
+        match self.rule.bound {
+            Bound::Budget(percent) => (PERIOD * percent / 100, PERIOD),
+            Bound::Share(percent) => (PERIOD * percent * self.width / 100, PERIOD),
+            Bound::Deadline(times) => (times.runtime, times.period),
+        }
+    }
+
+    /// The times of its main thread, if that is to be reserved.
+    fn reservation(&self, tid: Tid) -> Option<Reservation> {
+        match self.rule.bound {
+            Bound::Deadline(times) if tid == self.pid => Some(times),
+            _ => None,
+        }
+    }
+
+    /// Puts one of its threads where the process is.
+    fn put(&mut self, tid: Tid) {
+        let Some(Thread { hold, .. }) = self.threads.get(&tid) else {
+            return;
+        };
+        let reservation = self.reservation(tid);
+        // A thread that has ended is heard of, or found out; one that the kernel refuses stays as it is.
+        match self.place {
+            Place::Urgent => {
+                let reserved = reservation.is_some_and(|it| {
+                    let how = |guard: &upshift_elevate::Elevated| {
+                        guard.set_deadline(it.runtime, it.deadline, it.period)
+                    };
+                    hold.raise_by(how).is_ok_and(|raised| raised)
+                });
+                if !reserved {
+                    // Pinned, or more than the kernel admits: the same budget in SCHED_FIFO.
+                    let _ = hold.raise(priority(self.rule.level));
+                }
+                if reservation.is_some() {
+                    self.reserved = reserved;
+                }
+            }
+            Place::Aside if reservation.is_some() && self.reserved => {}
+            Place::Aside => drop(hold.guard().set_idle()),
+            Place::Fair => {
+                drop(hold.guard().set_fair());
+                if reservation.is_some() {
+                    self.reserved = false;
+                }
+            }
+        }
+    }
+
+    /// Notes what it has used since this was called last, where it has been since then.
+    fn note(&mut self, shared: &Shared) {
+        let total = self.total(shared);
+        let used = total.saturating_sub(std::mem::replace(&mut self.seen, total));
+        self.untold.0 += used;
+        if self.place == Place::Urgent {
+            self.untold.1 += used;
+        }
+    }
+
+    /// Tells its domain what it has used, and where.
+    pub(super) fn count(&mut self, shared: &Shared, domains: &mut Domains, now: Instant) {
+        self.note(shared);
+        let (used, urgent) = std::mem::take(&mut self.untold);
+        self.told = now;
+        self.lately = self.lately * (LATELY - 1) / LATELY + used;
+        if self.lately * 50 < TURN * LATELY {
+            return domains.charge(&self.cpus, urgent, 0);
+        }
+        let (mut cpus, mut threads) = (CpuSet::empty(), 0);
+        for (&tid, thread) in self.threads.iter_mut().take(LOOKED_AT) {
+            if thread.lately(shared) * 50 >= TURN * LATELY {
+                threads += 1;
+                let there = shared.sys.sched_getaffinity(tid);
+                cpus = cpus.or(&there.unwrap_or(self.cpus));
+            }
+        }
+        if threads == 0 {
+            // Those that computed have ended.
+            (cpus, threads) = (self.cpus, 1);
+        }
+        domains.charge(&cpus, urgent, threads);
+    }
+
+    /// It has ended, or is not under the rule any more: what it used since its domain was told is not known, so it counts as much as it
+    /// can have been.
+    pub(super) fn part(&self, domains: &mut Domains, now: Instant) {
+        if self.place == Place::Urgent {
+            domains.charge(&self.cpus, (now - self.told).min(TURN), 0);
+        }
+    }
+
+    /// Steps aside while its domain takes a breath.
+    pub(super) fn heed(&mut self, domains: &Domains, now: Instant) {
+        if let Some(until) = domains.breath(&self.cpus, now) {
+            self.aside_until = Some(until);
+            self.due = now;
+        }
+    }
+
+    /// Puts it where its bounds say, and decides when to look again.
     pub(super) fn settle(&mut self, shared: &Arc<Shared>, now: Instant) {
         let epoch = shared.epoch();
         let moved = std::mem::replace(&mut self.epoch, epoch) != epoch;
         if now < self.due && !moved {
             return;
         }
-        let used = self.used(shared);
-        let percent = self.rule.budget.clamp(1, 99);
-        let budget = PERIOD * percent / 100;
-        let spent = used.saturating_sub(self.before);
-        let barred = shared.bars.is_barred(self.user, now);
-        if self.urgent && spent >= budget {
-            // Ordinary for so long that it has had its share of the time, however late this was noticed.
-            self.rests_until = now + spent * (100 - percent) / percent;
+        self.note(shared);
+        self.charge_quotas(shared, now);
+        let (budget, period) = self.budget();
+        let used = self.bounded(shared);
+        let spent = self.spent(used);
+        if self.place != Place::Fair && spent >= budget && !self.is_wholly_reserved() {
+            // Ordinary until it has had its share of the time, however late this was noticed.
+            let whole = period.mul_f64(spent.as_secs_f64() / budget.as_secs_f64());
+            self.rests_until = (self.began + whole).max(now);
         }
         let rests = now < self.rests_until;
-        if !rests && (!self.urgent || now - self.began >= PERIOD) {
-            (self.began, self.before) = (now, used);
+        let rested = self.place == Place::Fair;
+        if !rests && (rested || now - self.began >= period) {
+            (self.began, self.before, self.carried) = (now, used, Duration::ZERO);
         }
-        let urgent = !rests && !barred;
-        if urgent != self.urgent || moved {
-            self.urgent = urgent;
-            for thread in self.threads.values() {
-                let hold = &thread.hold;
-                // A thread that has ended is heard of, or found out.
-                let _ = match urgent {
-                    true => hold.raise(priority(self.rule.level)).map(drop),
-                    false => hold.guard().set_fair(),
-                };
+        let barred = shared.bars.is_barred(self.user, now) || self.overdrawn;
+        self.aside_until = self.aside_until.filter(|&until| now < until);
+        let place = match (rests || barred, self.aside_until) {
+            // What rests would take most of what its domain leaves to others.
+            (_, Some(_)) => Place::Aside,
+            (true, None) => Place::Fair,
+            (false, None) => Place::Urgent,
+        };
+        if place != self.place || moved {
+            let reserved = self.reserved;
+            self.place = place;
+            let tids: Vec<Tid> = self.threads.keys().copied().collect();
+            tids.into_iter().for_each(|tid| self.put(tid));
+            if reserved != self.reserved {
+                // From now on other threads count.
+                (self.began, self.before) = (now, self.bounded(shared));
+                self.carried = Duration::ZERO;
             }
         }
         // All its threads may run at once, each on a CPU.
         let at_once = self.threads.len().clamp(1, shared.cpus) as u32;
-        let left = budget.saturating_sub(used.saturating_sub(self.before));
-        self.due = match (rests, urgent) {
-            (true, _) => self.rests_until,
-            (false, true) => (self.began + PERIOD).min(now + (left / at_once).max(LEAST)),
-            (false, false) => now + PERIOD,
+        let spent = self.spent(self.bounded(shared));
+        let left = budget.saturating_sub(spent);
+        self.due = match self.place {
+            Place::Fair if rests => self.rests_until,
+            Place::Fair => now + PERIOD,
+            Place::Aside => self.aside_until.unwrap_or(now),
+            Place::Urgent if self.is_wholly_reserved() => now + PERIOD,
+            Place::Urgent => (self.began + period).min(now + (left / at_once).max(LEAST)),
         };
+    }
+
+    /// Whether the kernel bounds all there is of it.
+    fn is_wholly_reserved(&self) -> bool {
+        self.reserved && self.threads.len() == 1
+    }
+
+    /// Charges what it has used to the quotas of its cgroups.
+    fn charge_quotas(&mut self, shared: &Shared, now: Instant) {
+        if self.looked_up.is_none_or(|at| now - at >= QUOTAS) {
+            self.looked_up = Some(now);
+            self.accounts = shared.quotas.of(self.pid, now);
+            self.overdrawn = false;
+        }
+        if self.accounts.is_empty() {
+            return;
+        }
+        let total = self.total(shared);
+        let used = total.saturating_sub(std::mem::replace(&mut self.charged, total));
+        let mut overdrawn = false;
+        for account in &self.accounts {
+            overdrawn |= !account.charge(used, now);
+        }
+        self.overdrawn = overdrawn;
     }
 }

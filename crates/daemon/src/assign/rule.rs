@@ -3,23 +3,61 @@
 //! All that a rule names has to fit. A program chooses its own name, so a rule by `comm` alone lets whoever may start programs choose
 //! its level: name a user, a unit or a cgroup beside it where users are not trusted.
 
+use std::path::Path;
+use std::time::Duration;
+
 use serde::Deserialize;
 
+use super::cgroups::{self, Cgroup};
+use super::container;
+
 /// One `[[assign]]` of the configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Assign {
     /// The path of its cgroup, `*` for any characters.
     pub cgroup: Option<String>,
     /// Its unit of systemd: a directory of that path.
     pub unit: Option<String>,
+    /// Its container: the id, or a name that the container's engine gives it, `*` for any characters.
+    pub container: Option<String>,
+    /// A label or an annotation of its container, and its value, `*` for any characters.
+    pub label: Option<(String, String)>,
     /// Its user.
     pub user: Option<u32>,
     /// The name of its program, as `ps -o comm` shows it, `*` for any characters.
     pub comm: Option<String>,
     /// Its level, 0 to 63.
     pub level: u8,
-    /// Percent of a CPU that it may use before others, of all its threads together.
-    pub budget: u32,
+    /// What bounds it.
+    pub bound: Bound,
+}
+
+/// How much CPU an assigned process may use before others, of all its threads together; beyond it is ordinary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Percent of one CPU, 1 to 95.
+    Budget(u32),
+    /// Percent of the CPUs of its domain (last-level cache, or NUMA node) that it may run on, 1 to 95.
+    Share(u32),
+    /// So much in each period, within a deadline.
+    Deadline(Reservation),
+}
+
+/// Times of a deadline rule: runtime ≤ deadline ≤ period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reservation {
+    /// What it may use in each period, at most 80 % of it.
+    pub runtime: Duration,
+    /// Within how long of the beginning of the period it has that.
+    pub deadline: Duration,
+    /// The period, 1 to 50 ms.
+    pub period: Duration,
+}
+
+impl Default for Bound {
+    fn default() -> Bound {
+        Bound::Budget(80)
+    }
 }
 
 /// What the file says of it.
@@ -28,28 +66,66 @@ pub struct Assign {
 pub(crate) struct FileAssign {
     pub(crate) cgroup: Option<String>,
     pub(crate) unit: Option<String>,
+    pub(crate) container: Option<String>,
+    pub(crate) label: Option<String>,
     pub(crate) user: Option<crate::config::Name>,
     pub(crate) comm: Option<String>,
     pub(crate) level: u8,
-    #[serde(default = "default_budget")]
-    pub(crate) budget: u32,
+    budget: Option<u32>,
+    share: Option<u32>,
+    runtime_us: Option<u64>,
+    deadline_us: Option<u64>,
+    period_us: Option<u64>,
 }
 
-fn default_budget() -> u32 {
-    80
+impl FileAssign {
+    /// What bounds it.
+    ///
+    /// # Errors
+    /// What is wrong, and what to write.
+    pub(crate) fn bound(&self) -> Result<Bound, String> {
+        use crate::config::within;
+        let times = (self.runtime_us, self.deadline_us, self.period_us);
+        match (self.budget, self.share, times) {
+            (None, None, (None, None, None)) => Ok(Bound::default()),
+            (Some(budget), None, (None, None, None)) => {
+                within("assign.budget", budget, 1, 95).map(Bound::Budget)
+            }
+            (None, Some(share), (None, None, None)) => {
+                within("assign.share", share, 1, 95).map(Bound::Share)
+            }
+            (None, None, (Some(runtime), Some(deadline), period)) => {
+                let period = within(
+                    "assign.period_us",
+                    period.unwrap_or(deadline),
+                    1_000,
+                    50_000,
+                )?;
+                let deadline = within("assign.deadline_us", deadline, 1_000, period)?;
+                let most = deadline.min(period * 4 / 5);
+                let runtime = within("assign.runtime_us", runtime, 100, most)?;
+                Ok(Bound::Deadline(Reservation {
+                    runtime: Duration::from_micros(runtime),
+                    deadline: Duration::from_micros(deadline),
+                    period: Duration::from_micros(period),
+                }))
+            }
+            _ => Err("[[assign]]: give at most one of `budget`, `share`, and `runtime_us` with `deadline_us` (and `period_us`)".to_string()),
+        }
+    }
 }
 
 /// What rules are held against.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Traits {
     pub(crate) user: u32,
-    pub(crate) comm: String,
+    comm: String,
     /// Of all hierarchies.
-    pub(crate) cgroups: Vec<String>,
+    cgroups: Vec<Cgroup>,
 }
 
 impl Traits {
-    /// Of process `pid`, from three files of `/proc`, some 40 µs; `None`: it has ended, or is a thread of the kernel.
+    /// Of process `pid`, from four files of `/proc`, some 60 µs; `None`: it has ended, or is a thread of the kernel.
     pub(crate) fn of(pid: i32) -> Option<Traits> {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
         let status = read("status")?;
@@ -57,14 +133,10 @@ impl Traits {
         // Threads of the kernel have no memory.
         field("VmSize:")?;
         let users: Vec<&str> = field("Uid:")?.split_ascii_whitespace().collect();
-        let cgroups = read("cgroup")?;
-        let paths = cgroups
-            .lines()
-            .filter_map(|line| line.splitn(3, ':').nth(2));
         Some(Traits {
             user: users.get(1)?.parse().ok()?,
             comm: read("comm")?.trim_end().to_string(),
-            cgroups: paths.map(str::to_string).collect(),
+            cgroups: cgroups::parse(&read("cgroup")?),
         })
     }
 }
@@ -81,18 +153,41 @@ impl Assign {
     }
 
     pub(crate) fn fits(&self, traits: &Traits) -> bool {
-        let any = |test: &dyn Fn(&str) -> bool| traits.cgroups.iter().any(|path| test(path));
+        // Where the user counts, so does what the user makes.
+        let path = |cgroup: &'_ Cgroup| match self.user {
+            Some(_) => cgroup.path().to_string(),
+            None => cgroup.vouched().to_string(),
+        };
+        let any = |test: &dyn Fn(&str) -> bool| traits.cgroups.iter().any(|it| test(&path(it)));
         let of_unit = |unit: &str| any(&|path| path.split('/').any(|part| part == unit));
+        let fits = |glob: &Option<String>, text: &str| {
+            glob.as_deref().is_none_or(|glob| matches(glob, text))
+        };
         self.user.is_none_or(|user| user == traits.user)
-            && self
-                .comm
-                .as_deref()
-                .is_none_or(|glob| matches(glob, &traits.comm))
+            && fits(&self.comm, &traits.comm)
             && self.unit.as_deref().is_none_or(of_unit)
             && self
                 .cgroup
                 .as_deref()
                 .is_none_or(|glob| any(&|path| matches(glob, path)))
+            && (self.container.is_none() && self.label.is_none()
+                || any(&|path| container::id(path).is_some_and(|id| self.fits_container(id))))
+    }
+
+    /// Reads files of the container's engine, some 50 µs each, if the id alone does not answer.
+    fn fits_container(&self, id: &str) -> bool {
+        let by_id = |glob: &String| matches(glob, id);
+        if self.label.is_none() && self.container.as_ref().is_none_or(by_id) {
+            return true;
+        }
+        let about = container::about(Path::new("/"), id);
+        let named =
+            |glob: &String| matches(glob, id) || about.names.iter().any(|name| matches(glob, name));
+        let labelled = |(key, glob): &(String, String)| {
+            let mut labels = about.labels.iter();
+            labels.any(|(name, value)| name == key && matches(glob, value))
+        };
+        self.container.as_ref().is_none_or(named) && self.label.as_ref().is_none_or(labelled)
     }
 }
 
@@ -143,7 +238,10 @@ mod tests {
         let traits = Traits {
             user: 33,
             comm: "nginx".into(),
-            cgroups: vec!["/".into(), "/system.slice/nginx.service".into()],
+            cgroups: vec![
+                Cgroup::of_root("/"),
+                Cgroup::of_root("/system.slice/nginx.service"),
+            ],
         };
         let rule = |text: &str| {
             let config = crate::Config::parse(&format!("[[assign]]\nlevel = 3\n{text}")).unwrap();
@@ -153,6 +251,7 @@ mod tests {
         assert!(rule("cgroup = \"/system.slice/*\""));
         assert!(!rule("user = 34\ncomm = \"nginx\""));
         assert!(!rule("unit = \"nginx\""));
+        assert!(!rule("container = \"*\""));
         assert!(Traits::of(std::process::id() as i32).is_some());
         assert!(Traits::of(2).is_none() || !std::path::Path::new("/proc/2/exe").exists());
     }

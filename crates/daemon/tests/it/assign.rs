@@ -13,12 +13,9 @@ use crate::{permitted, socket, turn};
 
 pub(crate) fn rule(user: u32, level: u8) -> Assign {
     Assign {
-        cgroup: None,
-        unit: None,
         user: Some(user),
-        comm: None,
         level,
-        budget: 80,
+        ..Assign::default()
     }
 }
 

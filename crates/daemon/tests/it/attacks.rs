@@ -296,10 +296,10 @@ fn a_daemon_that_is_stopped_keeps_nobody_elevated() {
 }
 
 /// A cgroup with a fifth of a CPU; goes with its guard. `None`: this machine does not let us.
-struct Fifth(std::path::PathBuf);
+pub(crate) struct Fifth(std::path::PathBuf);
 
 impl Fifth {
-    fn new() -> Option<Fifth> {
+    pub(crate) fn new() -> Option<Fifth> {
         let name = format!("upshift-test-{}", std::process::id());
         for (root, first) in [("/sys/fs/cgroup/cpu", true), ("/sys/fs/cgroup", false)] {
             let path = Path::new(root).join(&name);
@@ -323,7 +323,7 @@ impl Fifth {
         None
     }
 
-    fn take(&self, process: &Process) -> bool {
+    pub(crate) fn take(&self, process: &Process) -> bool {
         std::fs::write(self.0.join("cgroup.procs"), process.pid().to_string()).is_ok()
     }
 }

@@ -95,6 +95,10 @@ impl Machine for Panics {
         panic!("a test: a scheduler panics");
     }
 
+    fn process_time(&self, pid: i32) -> io::Result<u64> {
+        Real.process_time(pid)
+    }
+
     fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {
         Real.lends_its_priority(tid)
     }
@@ -186,6 +190,11 @@ impl Machine for Flaky {
     fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64> {
         self.step()?;
         Real.cpu_time(clock)
+    }
+
+    fn process_time(&self, pid: i32) -> io::Result<u64> {
+        self.step()?;
+        Real.process_time(pid)
     }
 
     fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {

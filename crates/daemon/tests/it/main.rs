@@ -4,7 +4,9 @@
 //! use SCHED_FIFO a test prints `skipped:` and the reason. They run one at a time, because each wants a CPU for itself.
 
 mod assign;
+mod assign_rules;
 mod attacks;
+mod cgroup;
 mod child;
 mod deaths;
 mod descriptors;
@@ -22,6 +24,8 @@ mod reuse;
 mod rogue;
 mod schemes;
 mod sharing;
+mod tricks;
+mod trickster;
 mod villain;
 
 use std::fmt::Display;

@@ -1,0 +1,105 @@
+//! In which cgroups a process is, and how much of each path root vouches for.
+//!
+//! A user to whom a part of the tree is delegated makes directories in it by any name, so also one called `redis.service`, or like a
+//! container. A path is vouched for down to the first directory that is not root's.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// One cgroup of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cgroup {
+    path: String,
+    /// Bytes of it that only root can have made.
+    vouched: usize,
+}
+
+impl Cgroup {
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(super) fn vouched(&self) -> &str {
+        &self.path[..self.vouched]
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_root(path: &str) -> Cgroup {
+        Cgroup {
+            path: path.to_string(),
+            vouched: path.len(),
+        }
+    }
+}
+
+/// Those of `/proc/PID/cgroup`, of all hierarchies.
+pub(super) fn parse(groups: &str) -> Vec<Cgroup> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_of_root = |path: &Path| std::fs::metadata(path).is_ok_and(|it| it.uid() == 0);
+    with_mounts(groups, &mounts, is_of_root)
+}
+
+fn with_mounts(groups: &str, mounts: &str, is_of_root: impl Fn(&Path) -> bool) -> Vec<Cgroup> {
+    let one = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let vouched = match mount_of(mounts, controllers) {
+            Some(mount) if !path.contains("..") => vouched(&mount, path, &is_of_root),
+            // Nobody can make a directory in what is not mounted, and what lies outside of a namespace cannot be looked at.
+            _ => path.len(),
+        };
+        let path = path.to_string();
+        Some(Cgroup { path, vouched })
+    };
+    groups.lines().filter_map(one).collect()
+}
+
+fn vouched(mount: &Path, path: &str, is_of_root: impl Fn(&Path) -> bool) -> usize {
+    let mut directory = mount.to_path_buf();
+    let mut length = 0;
+    for part in path.split('/').skip(1) {
+        directory.push(part);
+        if !is_of_root(&directory) {
+            break;
+        }
+        length += 1 + part.len();
+    }
+    length
+}
+
+/// Where the hierarchy with these controllers is mounted; none: the second version.
+fn mount_of(mounts: &str, controllers: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut after = after.split(' ');
+        let (kind, options) = (after.next()?, after.nth(1)?);
+        let has = |option: &str| options.split(',').any(|it| it == option);
+        let found = match controllers {
+            "" => kind == "cgroup2",
+            all => kind == "cgroup" && all.split(',').all(has),
+        };
+        let path = before.split(' ').nth(4)?;
+        found.then(|| PathBuf::from(path))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_vouched_for_as_far_as_its_directories_are_roots() {
+        let mounts = "25 20 0:22 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+                      26 20 0:23 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+                      27 20 0:24 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n";
+        let groups = "4:cpu,cpuacct:/a/u/redis.service\n1:name=systemd:/a/redis.service\n\
+                      9:memory:/not/mounted\n0::/../x\n";
+        let is_of_root = |path: &Path| !path.starts_with("/sys/fs/cgroup/cpu/a/u");
+        let found = with_mounts(groups, mounts, is_of_root);
+        let vouched: Vec<&str> = found.iter().map(Cgroup::vouched).collect();
+        assert_eq!(vouched, ["/a", "/a/redis.service", "/not/mounted", "/../x"]);
+        assert_eq!(found[0].path(), "/a/u/redis.service");
+        assert_eq!(with_mounts("0::/\n", mounts, is_of_root)[0].vouched(), "/");
+        assert!(with_mounts("nonsense", mounts, is_of_root).is_empty());
+    }
+}

@@ -1,0 +1,232 @@
+//! What an `[[assign]]` rule may name and bound: containers, units, shares, deadlines.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
+use upshift_elevate::sys::Linux;
+use upshift_elevate::{Class, Policy};
+
+use crate::assign::{assigned, rule};
+use crate::attacks::{ALICE, MALLORY, from_now, open_config, two_cpus, villain};
+use crate::cgroup::Cgroup;
+use crate::hostile::census;
+use crate::process::{Process, until};
+use crate::{permitted, skipped, socket, turn};
+
+fn daemon(name: &str, assign: Assign) -> Daemon {
+    let config = open_config(name);
+    let assign = vec![assign];
+    Daemon::start(Config { assign, ..config }).unwrap()
+}
+
+fn is_assigned(path: &Path, process: &Process) -> bool {
+    assigned(&census(path), process.pid()).is_some()
+}
+
+/// A shell of `user` that burns, by its only thread, for ten seconds at most.
+struct Shell(Child);
+
+impl Shell {
+    fn start(user: u32, cpus: Option<&str>) -> Shell {
+        let burn = "ulimit -t 10; while :; do :; done";
+        let mut command = match cpus {
+            Some(cpus) => {
+                let mut command = Command::new("taskset");
+                command.args(["-c", cpus, "sh", "-c", burn]);
+                command
+            }
+            None => {
+                let mut command = Command::new("sh");
+                command.args(["-c", burn]);
+                command
+            }
+        };
+        command.uid(user).gid(user).stdin(Stdio::null());
+        Shell(command.spawn().unwrap())
+    }
+
+    fn class(&self) -> Option<Class> {
+        let policy = Policy::of(&Linux, self.0.id() as i32).ok()?;
+        Some(policy.class())
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_share_is_of_all_cpus_of_the_domain() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let cpus = std::thread::available_parallelism().unwrap().get() as u64;
+    if cpus < 2 {
+        return skipped("needs two CPUs");
+    }
+    let mut parts = Vec::new();
+    for bound in [Bound::Share(90), Bound::Budget(80), Bound::Share(10)] {
+        let path = socket("share");
+        let rule = Assign {
+            bound,
+            ..rule(ALICE, 8)
+        };
+        let _daemon = daemon("share", rule);
+        let threads = |count: u64| [("THREADS", count.to_string())];
+        let mut urgent = villain("spinners", &path, ALICE, (0, 0), &threads(cpus));
+        let mut others =
+            [0, 1, 2].map(|_| villain("spinners", &path, MALLORY, (0, 0), &threads(cpus)));
+        until("it is assigned", || is_assigned(&path, &urgent));
+        let end = from_now(Duration::from_millis(1000));
+        urgent.go_until(end);
+        others.iter_mut().for_each(|it| it.go_until(end));
+        let used = urgent.number("used ");
+        println!("{bound:?}: {used} us, {} alarms", census(&path)["alarms"]);
+        parts.push(used);
+    }
+    // Beyond its bound it has a quarter of the rest.
+    assert!(parts[0] * 10 > parts[1] * 13, "{parts:?}");
+    assert!(parts[1] * 10 > parts[2] * 13, "{parts:?}");
+}
+
+#[test]
+fn a_deadline_is_the_kernels_where_it_fits_and_a_budget_where_not() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("deadline");
+    let ms = Duration::from_millis;
+    let rule = Assign {
+        bound: Bound::Deadline(Reservation {
+            runtime: ms(6),
+            deadline: ms(20),
+            period: ms(20),
+        }),
+        comm: Some("sh".into()),
+        ..rule(ALICE, 8)
+    };
+    let daemon = daemon("deadline", rule);
+    let free = Shell::start(ALICE, None);
+    until("the kernel has its deadline", || {
+        free.class() == Some(Class::Deadline)
+    });
+    let (_, last) = two_cpus();
+    if last > 0 {
+        // The kernel reserves nothing for what is pinned to some of its CPUs.
+        let pinned = Shell::start(ALICE, Some("0"));
+        until("it has a budget in SCHED_FIFO", || {
+            matches!(pinned.class(), Some(Class::Fifo(2..=9)))
+        });
+        until("which ends", || {
+            matches!(pinned.class(), Some(Class::Other { .. }))
+        });
+    }
+    // Both CPUs have ordinary time.
+    let end = from_now(ms(600));
+    let mut bystanders = [0, last].map(|cpu| {
+        let mut it = Process::start("gap", &path, &[("CPU", cpu.to_string())]);
+        it.line("ready").unwrap();
+        it.go_until(end);
+        it
+    });
+    for it in &mut bystanders {
+        let used = it.number("used ");
+        assert!(used > 60_000, "{used} us of 600000");
+    }
+    assert_eq!(census(&path)["alarms"], 0);
+    daemon.stop();
+    assert!(matches!(free.class(), Some(Class::Other { nice: 0 })));
+}
+
+#[test]
+fn a_daemon_that_is_killed_leaves_no_deadline() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("left");
+    let config =
+        format!("[[assign]]\nuser = {ALICE}\nlevel = 8\nruntime_us = 2000\ndeadline_us = 20000\n");
+    let mut daemon = Process::start("daemon", &path, &[("CONFIG", config)]);
+    daemon.line("ready").unwrap();
+    let shell = Shell::start(ALICE, None);
+    until("the kernel has its deadline", || {
+        shell.class() == Some(Class::Deadline)
+    });
+    daemon.kill();
+    until("the guardian has given it back", || {
+        matches!(shell.class(), Some(Class::Other { nice: 0 }))
+    });
+    let mut daemon = Process::start("daemon", &path, &[("CONFIG", config_of(&path))]);
+    daemon.line("ready").unwrap();
+}
+
+fn config_of(_path: &Path) -> String {
+    format!("[[assign]]\nuser = {MALLORY}\nlevel = 8\n")
+}
+
+#[test]
+fn a_container_is_known_by_its_cgroup() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let id = format!("5eed{:060x}", std::process::id());
+    let Some(cgroup) = Cgroup::new(&format!("docker-{id}.scope"), None) else {
+        return skipped("no cgroup can be made");
+    };
+    let path = socket("container");
+    let rule = Assign {
+        container: Some(format!("{}*", &id[..12])),
+        level: 8,
+        ..Assign::default()
+    };
+    let inside = villain("spinners", &path, ALICE, (0, 0), &[]);
+    let outside = villain("spinners", &path, ALICE, (0, 0), &[]);
+    assert!(cgroup.take(&inside));
+    let _daemon = daemon("container", rule);
+    until("what is in the container is assigned", || {
+        is_assigned(&path, &inside)
+    });
+    assert!(!is_assigned(&path, &outside));
+    drop(inside);
+}
+
+#[test]
+fn a_user_does_not_make_a_unit_or_a_container_by_a_directory() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let name = format!("upshift-{}", std::process::id());
+    let Some(own) = Cgroup::new(&name, None) else {
+        return skipped("no cgroup can be made");
+    };
+    own.delegate(MALLORY);
+    let false_unit = Cgroup::new("upshift-test.service", Some(&own)).unwrap();
+    false_unit.delegate(MALLORY);
+    let Some(unit) = Cgroup::new("upshift-test.service", None) else {
+        return skipped("no cgroup can be made");
+    };
+    let path = socket("unit");
+    let rule = Assign {
+        unit: Some("upshift-test.service".into()),
+        level: 8,
+        ..Assign::default()
+    };
+    let impostor = villain("spinners", &path, MALLORY, (0, 0), &[]);
+    let member = villain("spinners", &path, ALICE, (0, 0), &[]);
+    assert!(false_unit.take(&impostor) && unit.take(&member));
+    let _daemon = daemon("unit", rule);
+    until("the unit is assigned", || is_assigned(&path, &member));
+    assert!(!is_assigned(&path, &impostor));
+    drop((impostor, member));
+}

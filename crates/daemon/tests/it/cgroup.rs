@@ -1,0 +1,49 @@
+//! Cgroups that tests make.
+
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+
+use crate::process::Process;
+
+/// A cgroup below the root of a hierarchy; goes with its guard. Processes in it have to end before.
+pub(crate) struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// `None`: this machine does not let us. Below `above`, if that is given.
+    pub(crate) fn new(name: &str, above: Option<&Cgroup>) -> Option<Cgroup> {
+        let roots = ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup"].map(Path::new);
+        let roots = roots
+            .into_iter()
+            .filter(|root| root.join("cgroup.procs").exists());
+        let mut places = above.map_or_else(
+            || roots.map(Path::to_path_buf).collect::<Vec<_>>(),
+            |it| vec![it.0.clone()],
+        );
+        let place = places.drain(..).map(|it| it.join(name));
+        place
+            .into_iter()
+            .find(|it| std::fs::create_dir(it).is_ok())
+            .map(Cgroup)
+    }
+
+    /// Leaves the directory to `user`.
+    pub(crate) fn delegate(&self, user: u32) {
+        chown(&self.0, Some(user), Some(user)).unwrap();
+    }
+
+    pub(crate) fn take(&self, process: &Process) -> bool {
+        std::fs::write(self.0.join("cgroup.procs"), process.pid().to_string()).is_ok()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Its processes have been killed a moment ago.
+        for _ in 0..500 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
