@@ -91,21 +91,21 @@ pub(crate) async fn write_all<B: IoBuf>(fd: &Fd, buffer: B) -> (io::Result<()>, 
     if let Some(sent) = super::send_past_the_ring(fd, &buffer) {
         return match sent {
             sent if sent == length => (Ok(()), buffer),
-            sent => write_rest(fd, buffer, sent).await,
+            sent => Box::pin(write_rest(fd, buffer, sent)).await,
         };
     }
     let (result, buffer) = transfer!(op::Send::new(fd.clone(), buffer).all(), buffer);
     match result {
         Ok(sent) if sent == length => (Ok(()), buffer),
-        Ok(sent) => write_rest(fd, buffer, sent).await,
-        Err(error) if super::is_cancelled(&error) => write_rest(fd, buffer, 0).await,
+        Ok(sent) => Box::pin(write_rest(fd, buffer, sent)).await,
+        Err(error) if super::is_cancelled(&error) => Box::pin(write_rest(fd, buffer, 0)).await,
         Err(error) => (Err(error), buffer),
     }
 }
 
 /// Goes on after a write of less than everything: the connection has met an error,
 /// which the next write reports, or the vCPU that was writing has been released,
-/// or the buffer is larger than the kernel takes at once.
+/// or the buffer is larger than the kernel takes at once. Boxed by those that await it: its state is not worth room in every write.
 #[cold]
 async fn write_rest<B: IoBuf>(fd: &Fd, buffer: B, mut sent: usize) -> (io::Result<()>, B) {
     let length = buffer.io_len();

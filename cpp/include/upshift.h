@@ -1,0 +1,916 @@
+/* upshift.h: the C ABI of Upshift. Made by cbindgen from crates/capi; its rules are in docs/cpp.md. */
+
+#ifndef UPSHIFT_H
+#define UPSHIFT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ Words of state of an operation.
+ */
+#define UPSHIFT_OP_WORDS 32
+
+/*
+ The level of the spawner.
+ */
+#define UPSHIFT_INHERIT -1
+
+/*
+ No coroutine has this id.
+ */
+#define UPSHIFT_NO_CID UINT64_MAX
+
+/*
+ The version of the ABI that this header describes. It changes when a program must be compiled again.
+ */
+#define UPSHIFT_ABI_VERSION 1
+
+/*
+ The wake token of one poll: valid until the poll returns, on its thread. What is polled with it wakes the task later.
+ */
+typedef struct upshift_cx upshift_cx;
+
+/*
+ An open file. Any thread, several at once; it outlives its operations.
+ */
+typedef struct upshift_file upshift_file;
+
+/*
+ A runtime from outside. Any thread, several at once.
+ */
+typedef struct upshift_handle upshift_handle;
+
+/*
+ Listens. One thread at a time.
+ */
+typedef struct upshift_listener upshift_listener;
+
+/*
+ A mutex of coroutines. Any thread, several at once; freed when nothing holds it or waits for it.
+ */
+typedef struct upshift_mutex upshift_mutex;
+
+/*
+ The receiving direction of a connection. One thread at a time, one operation at a time; it outlives its operations.
+ */
+typedef struct upshift_reader upshift_reader;
+
+/*
+ Takes messages out. One thread at a time.
+ */
+typedef struct upshift_receiver upshift_receiver;
+
+/*
+ A runtime. One thread makes it, uses it and frees it.
+ */
+typedef struct upshift_runtime upshift_runtime;
+
+/*
+ Puts messages in. Any thread, several at once; clone it for another owner.
+ */
+typedef struct upshift_sender upshift_sender;
+
+/*
+ A UDP socket. Any thread, several at once.
+ */
+typedef struct upshift_udp upshift_udp;
+
+/*
+ The sending direction of a connection. One thread at a time, one operation at a time; it outlives its operations.
+ */
+typedef struct upshift_writer upshift_writer;
+
+/*
+ A coroutine of the other side. Its functions are called one at a time, on any thread of the runtime, and do not throw.
+ */
+typedef struct upshift_task {
+  /*
+   For the functions.
+   */
+  void *data;
+  /*
+   Goes on until the task waits (0; it has seen to its wake by polling something with `cx`) or has finished (1). Not called again then.
+   */
+  int (*poll)(void *data, struct upshift_cx *cx);
+  /*
+   Destroys the task, finished or not.
+   */
+  void (*drop)(void *data);
+} upshift_task;
+
+/*
+ The right to the result of a coroutine. Owned; it may be moved by copying its words. One thread at a time.
+ */
+typedef struct upshift_join {
+  size_t words[4];
+} upshift_join;
+
+/*
+ Received bytes, in a buffer of the runtime's, which goes back to it by `upshift_bytes_free`, on any thread. Do not hoard them. It may be
+ moved by copying its words.
+ */
+typedef struct upshift_bytes {
+  /*
+   The first byte.
+   */
+  const uint8_t *data;
+  /*
+   How many; 0: the peer has finished.
+   */
+  size_t len;
+  size_t owner[6];
+} upshift_bytes;
+
+/*
+ A buffer of the caller. An operation owns it from its start to its end: it comes back with the result, or, if the operation is
+ dropped, `release` is called after the kernel's terminal completion, on some thread of the runtime, in a coroutine or
+ while the runtime shuts down. `data` must be good for `capacity` bytes, from any thread, until then.
+ */
+typedef struct upshift_buf {
+  /*
+   The first byte.
+   */
+  uint8_t *data;
+  /*
+   Bytes that are initialised: what is written.
+   */
+  size_t len;
+  /*
+   Bytes of room: what is read into.
+   */
+  size_t capacity;
+  /*
+   Frees `data`; null: nothing is freed, the bytes live for ever.
+   */
+  void (*release)(void *context, uint8_t *data, size_t capacity);
+  /*
+   For `release`.
+   */
+  void *context;
+} upshift_buf;
+
+/*
+ What an operation brings besides its result.
+ */
+typedef union upshift_out {
+  /*
+   Of operations that were given a buffer: that buffer.
+   */
+  struct upshift_buf buf;
+  /*
+   Of receiving: the bytes.
+   */
+  struct upshift_bytes bytes;
+  /*
+   Handles, or words.
+   */
+  size_t words[8];
+  /*
+   A handle or two.
+   */
+  void *handles[2];
+} upshift_out;
+
+/*
+ An operation under way, or not. To begin with, only `vtable` must be null.
+ */
+typedef struct upshift_op {
+  /*
+   Null: no operation is under way.
+   */
+  const void *vtable;
+  /*
+   When ready: a count, or 0, or a negative errno.
+   */
+  int64_t result;
+  /*
+   When ready.
+   */
+  union upshift_out out;
+  size_t state[UPSHIFT_OP_WORDS];
+} upshift_op;
+
+/*
+ The right to wake a task, from any thread, also when its poll is over. Owned; it may be moved by copying its words.
+ */
+typedef struct upshift_waker {
+  size_t words[2];
+} upshift_waker;
+
+/*
+ Counters of a runtime; they only grow, but for `live`, `ready` and `in_flight`.
+ */
+typedef struct upshift_metrics {
+  /*
+   Coroutines that are spawned and have not exited.
+   */
+  uint64_t live;
+  /*
+   Of them, those that wait for a vCPU.
+   */
+  uint64_t ready;
+  /*
+   Spawned so far.
+   */
+  uint64_t spawned;
+  /*
+   Exited so far.
+   */
+  uint64_t exited;
+  /*
+   Polls so far.
+   */
+  uint64_t polls;
+  /*
+   Polls that were suspended.
+   */
+  uint64_t suspensions;
+  /*
+   Operations that the kernel has.
+   */
+  uint64_t in_flight;
+  /*
+   Operations handed to the kernel so far.
+   */
+  uint64_t submitted;
+  /*
+   System calls that entered the rings.
+   */
+  uint64_t enters;
+} upshift_metrics;
+
+/*
+ One level of a runtime.
+ */
+typedef struct upshift_level_metrics {
+  /*
+   Polls so far.
+   */
+  uint64_t polls;
+  /*
+   Coroutines that are ready now.
+   */
+  uint64_t ready;
+  /*
+   Time in polls, ns.
+   */
+  uint64_t run_ns;
+  /*
+   Half of the coroutines were ready for no longer than this before they were polled, ns.
+   */
+  uint64_t wait_p50_ns;
+  /*
+   99 of 100.
+   */
+  uint64_t wait_p99_ns;
+} upshift_level_metrics;
+
+/*
+ Settings of a runtime. Fill it by `upshift_config_init`, then change what should differ.
+ */
+typedef struct upshift_config {
+  /*
+   vCPUs; 0: one per CPU.
+   */
+  uint32_t vcpus;
+  /*
+   Most threads for functions that block.
+   */
+  uint32_t blocking_threads;
+  /*
+   The level of what `upshift_runtime_block_on` runs.
+   */
+  uint32_t main_level;
+  /*
+   Whether polls are interrupted: 0 no, 1 if the kernel can, 2 or fail.
+   */
+  uint32_t preemption;
+  /*
+   Whether it joins the machine's daemon: 0 no, 1 if there is one, 2 or fail.
+   */
+  uint32_t board;
+  /*
+   Every so many turns a level of another is served; 0: strict priority.
+   */
+  uint32_t aging_turns;
+  /*
+   Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; 0: as is best for most.
+   */
+  uint32_t buffers;
+  /*
+   See `buffers`.
+   */
+  uint32_t buffer_size;
+  /*
+   How long a poll may go on while an equal waits, ns; 0: as is best.
+   */
+  uint64_t quantum_ns;
+  /*
+   How long a vCPU spins before it sleeps, ns; UINT64_MAX: as is best.
+   */
+  uint64_t spin_ns;
+  /*
+   How long completions may wait while coroutines are ready, ns; 0: as is best.
+   */
+  uint64_t reap_interval_ns;
+  /*
+   A seed for the test mode that shuffles equals and yields always; 0: off.
+   */
+  uint64_t chaos;
+  /*
+   The CPUs to pin vCPUs to, `pins_len` of them.
+   */
+  const uint32_t *pins;
+  /*
+   See `pins`.
+   */
+  size_t pins_len;
+  /*
+   What threads are called; null: upshift.
+   */
+  const char *name;
+} upshift_config;
+
+/*
+ An address of the internet.
+ */
+typedef struct upshift_addr {
+  /*
+   4 or 6.
+   */
+  uint16_t version;
+  /*
+   The port, in the byte order of the machine.
+   */
+  uint16_t port;
+  /*
+   The zone of an address of IPv6 that needs one.
+   */
+  uint32_t scope;
+  /*
+   4 or 16 bytes, in the order of the network.
+   */
+  uint8_t ip[16];
+} upshift_addr;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ Polls a task once, on a thread for functions that block, at the level of the caller; it must finish in that poll, and `cx` is null. Awaited like a
+ coroutine. Owns the task. It is not ended early once it runs. In a coroutine; elsewhere -ENOTRECOVERABLE.
+ */
+int upshift_spawn_blocking(struct upshift_task task,
+                           struct upshift_join *join);
+
+/*
+ Gives received bytes back. Any thread.
+ */
+void upshift_bytes_free(struct upshift_bytes *bytes);
+
+/*
+ A buffer of `capacity` bytes of `malloc`. 0, or -ENOMEM. Any thread.
+ */
+int upshift_buf_alloc(size_t capacity, struct upshift_buf *buf);
+
+/*
+ A channel for so many messages. `drop` is for those that are never received; it may be null. Messages go from thread to thread. -EINVAL for 0.
+ */
+int upshift_channel(size_t capacity,
+                    void (*drop)(void *data),
+                    struct upshift_sender **sender,
+                    struct upshift_receiver **receiver);
+
+/*
+ Another sender.
+ */
+struct upshift_sender *upshift_sender_clone(const struct upshift_sender *sender);
+
+/*
+ Gives a sender back; with the last one the channel ends when it is empty.
+ */
+void upshift_sender_free(struct upshift_sender *sender);
+
+/*
+ Ends the channel; messages inside are dropped.
+ */
+void upshift_receiver_free(struct upshift_receiver *receiver);
+
+/*
+ Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone; then out.handles[0] is the
+ message. If the operation is dropped before, so is the message.
+ */
+int upshift_send(struct upshift_op *op,
+                 struct upshift_cx *cx,
+                 const struct upshift_sender *sender,
+                 void *data);
+
+/*
+ Puts a message in: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), and the message is still the caller's. Any thread.
+ */
+int upshift_try_send(const struct upshift_sender *sender,
+                     void *data);
+
+/*
+ Waits for a message: result 1, and out.handles[0] is the message; 0: the channel has ended. One at a time.
+ */
+int upshift_receive(struct upshift_op *op,
+                    struct upshift_cx *cx,
+                    struct upshift_receiver *receiver);
+
+/*
+ The next message if there is one: 1, and it is in `*data`; 0: the channel has ended; -EAGAIN: empty.
+ */
+int upshift_try_receive(struct upshift_receiver *receiver,
+                        void **data);
+
+/*
+ A waker of the task that is being polled.
+ */
+void upshift_waker_new(struct upshift_cx *cx, struct upshift_waker *waker);
+
+/*
+ Wakes the task and keeps the waker. Any thread.
+ */
+void upshift_waker_wake(const struct upshift_waker *waker);
+
+/*
+ Gives a waker back. Any thread.
+ */
+void upshift_waker_free(struct upshift_waker *waker);
+
+/*
+ Wakes the task that is being polled: it is polled again, behind its equals. For a task that returns 0 to give way.
+ */
+void upshift_yield_now(struct upshift_cx *cx);
+
+/*
+ 1: something at least as urgent waits, and the task should give way (`upshift_yield_now`, and return 0); 0: it may go on. About a
+ nanosecond. In a poll.
+ */
+int upshift_should_yield(void);
+
+/*
+ Opens a file as `open(2)`: out.handles[0] is an upshift_file. With `beneath`, a directory, the path is relative to it and leads to nothing
+ outside it.
+ */
+int upshift_open(struct upshift_op *op,
+                 struct upshift_cx *cx,
+                 const struct upshift_file *beneath,
+                 const char *path,
+                 int flags,
+                 uint32_t mode);
+
+/*
+ Takes an open file over: its descriptor is the file's from the call on. Null for a negative one. Any thread.
+ */
+struct upshift_file *upshift_file_from_fd(int fd);
+
+/*
+ The file's descriptor, which stays its own.
+ */
+int upshift_file_fd(const struct upshift_file *file);
+
+/*
+ Gives a file back. Any thread.
+ */
+void upshift_file_free(struct upshift_file *file);
+
+/*
+ Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end; out.buf is the buffer.
+ */
+int upshift_read_at(struct upshift_op *op,
+                    struct upshift_cx *cx,
+                    const struct upshift_file *file,
+                    const struct upshift_buf *buf,
+                    uint64_t offset);
+
+/*
+ Writes a buffer at a position: the result is the count, which may be less; out.buf is the buffer.
+ */
+int upshift_write_at(struct upshift_op *op,
+                     struct upshift_cx *cx,
+                     const struct upshift_file *file,
+                     const struct upshift_buf *buf,
+                     uint64_t offset);
+
+/*
+ Writes all of a buffer at a position: result 0; out.buf is the buffer.
+ */
+int upshift_write_all_at(struct upshift_op *op,
+                         struct upshift_cx *cx,
+                         const struct upshift_file *file,
+                         const struct upshift_buf *buf,
+                         uint64_t offset);
+
+/*
+ Waits until what was written is on the device; `data_only` not 0: without the metadata. Result 0.
+ */
+int upshift_file_sync(struct upshift_op *op,
+                      struct upshift_cx *cx,
+                      const struct upshift_file *file,
+                      int data_only);
+
+/*
+ The result is the length in bytes; -EISDIR for a directory.
+ */
+int upshift_file_len(struct upshift_op *op, struct upshift_cx *cx, const struct upshift_file *file);
+
+/*
+ Cuts a file off, or lengthens it by a hole. Result 0.
+ */
+int upshift_file_set_len(struct upshift_op *op,
+                         struct upshift_cx *cx,
+                         const struct upshift_file *file,
+                         uint64_t len);
+
+/*
+ What has happened so far. Some microseconds. Any thread.
+ */
+void upshift_metrics_get(const struct upshift_handle *handle, struct upshift_metrics *metrics);
+
+/*
+ What has happened on a level; zeros for one that was never used. Any thread.
+ */
+void upshift_metrics_level(const struct upshift_handle *handle,
+                           uint32_t level,
+                           struct upshift_level_metrics *metrics);
+
+/*
+ Everything in the text format of Prometheus; free it by `upshift_string_free`. Null if there is no memory. Any thread.
+ */
+char *upshift_metrics_prometheus(const struct upshift_handle *handle);
+
+/*
+ Gives a string back. Any thread.
+ */
+void upshift_string_free(char *string);
+
+/*
+ A mutex, free.
+ */
+struct upshift_mutex *upshift_mutex_new(void);
+
+/*
+ Frees a mutex that nothing holds or waits for.
+ */
+void upshift_mutex_free(struct upshift_mutex *mutex);
+
+/*
+ Waits for the mutex and locks it; most urgent first. Result 0. An operation that is ready holds it: unlock.
+ */
+int upshift_mutex_lock(struct upshift_op *op,
+                       struct upshift_cx *cx,
+                       const struct upshift_mutex *mutex);
+
+/*
+ 1: locked; 0: something else holds it. Any thread.
+ */
+int upshift_mutex_try_lock(const struct upshift_mutex *mutex);
+
+/*
+ Gives the mutex to the most urgent that waits. By what has locked it.
+ */
+void upshift_mutex_unlock(const struct upshift_mutex *mutex);
+
+/*
+ Binds `host:port` and listens, with SO_REUSEADDR. `reuseport` not 0: with SO_REUSEPORT too, and then `address` is numbers. 0 or a negative errno. Any
+ thread.
+ */
+int upshift_listen_tcp(const char *address,
+                       int reuseport,
+                       struct upshift_listener **listener);
+
+/*
+ Binds a path and listens. 0 or a negative errno. Any thread.
+ */
+int upshift_listen_unix(const char *path, struct upshift_listener **listener);
+
+/*
+ The listener's descriptor, which stays its own.
+ */
+int upshift_listener_fd(const struct upshift_listener *listener);
+
+/*
+ Gives a listener back.
+ */
+void upshift_listener_free(struct upshift_listener *listener);
+
+/*
+ Waits for a connection: out.handles are its reader and its writer.
+ */
+int upshift_accept(struct upshift_op *op,
+                   struct upshift_cx *cx,
+                   const struct upshift_listener *listener);
+
+/*
+ Connects to `host:port`: out.handles are the connection's reader and writer.
+ */
+int upshift_connect_tcp(struct upshift_op *op, struct upshift_cx *cx, const char *address);
+
+/*
+ Connects to the socket at a path: out.handles are the connection's reader and writer.
+ */
+int upshift_connect_unix(struct upshift_op *op, struct upshift_cx *cx, const char *path);
+
+/*
+ Takes a connected stream socket over, TCP or Unix: its descriptor is the connection's from the call on, also when it fails. 0 or a negative errno. Any
+ thread.
+ */
+int upshift_stream_from_fd(int fd,
+                           struct upshift_reader **reader,
+                           struct upshift_writer **writer);
+
+/*
+ Waits for data, in a buffer of the runtime's: the result is its length, out.bytes the data; length 0: the peer has finished. Dropped early it loses
+ nothing.
+ */
+int upshift_recv(struct upshift_op *op,
+                 struct upshift_cx *cx,
+                 struct upshift_reader *reader);
+
+/*
+ Reads into a buffer, up to its capacity: the result is the count, 0 if the peer has finished; out.buf is the buffer.
+ */
+int upshift_recv_into(struct upshift_op *op,
+                      struct upshift_cx *cx,
+                      struct upshift_reader *reader,
+                      const struct upshift_buf *buf);
+
+/*
+ Copies what has arrived to `data`, at most `len` bytes, which the kernel never sees: they need only live until the operation ends. The result is the
+ count; 0: the peer has finished.
+ */
+int upshift_recv_copy(struct upshift_op *op,
+                      struct upshift_cx *cx,
+                      struct upshift_reader *reader,
+                      uint8_t *data,
+                      size_t len);
+
+/*
+ Writes all of a buffer through the ring: result 0; out.buf is the buffer. On an error an unknown part was sent.
+ */
+int upshift_write_all(struct upshift_op *op,
+                      struct upshift_cx *cx,
+                      struct upshift_writer *writer,
+                      const struct upshift_buf *buf);
+
+/*
+ Writes all of received bytes, which are the operation's from the call on: result 0.
+ */
+int upshift_write_bytes(struct upshift_op *op,
+                        struct upshift_cx *cx,
+                        struct upshift_writer *writer,
+                        const struct upshift_bytes *bytes);
+
+/*
+ Sends all of `len` bytes by system calls that do not wait, so that the kernel has copied them when the operation ends and they need only live until then. The
+ result is `len`.
+ */
+int upshift_write_copy(struct upshift_op *op,
+                       struct upshift_cx *cx,
+                       struct upshift_writer *writer,
+                       const uint8_t *data,
+                       size_t len);
+
+/*
+ The connection's descriptor, which stays its own.
+ */
+int upshift_reader_fd(const struct upshift_reader *reader);
+
+/*
+ Gives the receiving direction back.
+ */
+void upshift_reader_free(struct upshift_reader *reader);
+
+/*
+ Tells the peer that nothing more will come. 0 or a negative errno.
+ */
+int upshift_writer_shutdown(const struct upshift_writer *writer);
+
+/*
+ Gives the sending direction back, and tells the peer that nothing more will come.
+ */
+void upshift_writer_free(struct upshift_writer *writer);
+
+/*
+ Polls an operation that was not ready: 1, it is now, or 0. In a poll of the task.
+ */
+int upshift_op_poll(struct upshift_op *op, struct upshift_cx *cx);
+
+/*
+ Ends an operation early, if it is under way: it is cancelled, and buffers that it was given are released when the kernel is done with them.
+ Any thread.
+ */
+void upshift_op_drop(struct upshift_op *op);
+
+/*
+ The defaults.
+ */
+void upshift_config_init(struct upshift_config *config);
+
+/*
+ A runtime with these settings, or the defaults if `config` is null. 0, or a negative errno, whose reason is said on standard error.
+ */
+int upshift_runtime_new(const struct upshift_config *config,
+                        struct upshift_runtime **runtime);
+
+/*
+ Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data, finished, is the caller's to destroy. Owns the task:
+ on a negative errno it has been dropped (-ENOTRECOVERABLE: called in a coroutine, or Rust code in it has panicked).
+ */
+int upshift_runtime_block_on(struct upshift_runtime *runtime,
+                             struct upshift_task task,
+                             void **data);
+
+/*
+ Cancels every coroutine, waits for what the kernel still does, ends the threads.
+ */
+void upshift_runtime_free(struct upshift_runtime *runtime);
+
+/*
+ A handle to a runtime.
+ */
+struct upshift_handle *upshift_runtime_handle(const struct upshift_runtime *runtime);
+
+/*
+ A handle to the runtime of the calling coroutine; null outside one.
+ */
+struct upshift_handle *upshift_handle_current(void);
+
+/*
+ Another handle. Any thread.
+ */
+struct upshift_handle *upshift_handle_clone(const struct upshift_handle *handle);
+
+/*
+ Gives a handle back. Any thread.
+ */
+void upshift_handle_free(struct upshift_handle *handle);
+
+/*
+ Adds a vCPU to the caller's runtime; its index, or a negative errno.
+ */
+int upshift_alloc_cpu(void);
+
+/*
+ Releases the vCPU of the caller's runtime that was added last; its index, or a negative errno.
+ */
+int upshift_release_cpu(void);
+
+/*
+ `read(2)` into `buf` up to its capacity, at the file's own position: blocks the thread. The count, which is the buffer's length then, or a negative
+ errno. Any thread.
+ */
+int64_t upshift_read(int fd,
+                     struct upshift_buf *buf);
+
+/*
+ `write(2)` of the buffer's bytes, at the file's own position: blocks the thread. The count or a negative errno. Any thread.
+ */
+int64_t upshift_write(int fd,
+                      const struct upshift_buf *buf);
+
+/*
+ The second form: the operation starts at once, and wakes the coroutine `cid` when it is done; poll `op` for the result (the count; out.buf is the buffer).
+ In a poll. 0, or a negative errno, and the buffer is still the caller's.
+ */
+int upshift_read_async(struct upshift_op *op,
+                       int fd,
+                       const struct upshift_buf *buf,
+                       uint64_t cid);
+
+/*
+ As `upshift_read_async`, of `upshift_write`.
+ */
+int upshift_write_async(struct upshift_op *op, int fd, const struct upshift_buf *buf, uint64_t cid);
+
+/*
+ Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of the caller if it is null. `join` null: nobody waits
+ for it. Owns the task, also when it fails: -EINVAL (level), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any thread.
+ */
+int upshift_spawn(const struct upshift_handle *handle,
+                  struct upshift_task task,
+                  int level,
+                  struct upshift_join *join);
+
+/*
+ Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1: it has finished, `*data` is that of its task, which is the
+ caller's to destroy; -ECANCELED: it was cancelled; -ENOTRECOVERABLE: Rust code in it has panicked. The handle is used up unless it was 0.
+ */
+int upshift_join_poll(struct upshift_join *join,
+                      struct upshift_cx *cx,
+                      void **data);
+
+/*
+ The id of a coroutine.
+ */
+uint64_t upshift_join_cid(const struct upshift_join *join);
+
+/*
+ 1: the coroutine has exited.
+ */
+int upshift_join_is_finished(const struct upshift_join *join);
+
+/*
+ Asks the coroutine to end: its task is dropped when it is next due, not within a poll.
+ */
+void upshift_join_cancel(const struct upshift_join *join);
+
+/*
+ Gives the handle back: the coroutine goes on, and its result is dropped.
+ */
+void upshift_join_free(struct upshift_join *join);
+
+/*
+ The id of the coroutine that calls, or UPSHIFT_NO_CID outside one.
+ */
+uint64_t upshift_get_cid(void);
+
+/*
+ The effective level of the coroutine that calls, or -ENXIO outside one.
+ */
+int upshift_current_level(void);
+
+/*
+ Wakes a coroutine of the runtime of `handle`, or of the caller's if it is null. -ESRCH if it has exited. Any thread with a handle.
+ */
+int upshift_wake(const struct upshift_handle *handle,
+                 uint64_t cid);
+
+/*
+ Gives a coroutine another level, whatever it is doing, in constant time. -ESRCH, or -EINVAL for a level beyond 63. Any thread with a handle.
+ */
+int upshift_reprio(const struct upshift_handle *handle,
+                   uint64_t cid,
+                   int level);
+
+/*
+ Asks a coroutine to end: its task is dropped when it is next due. -ESRCH if it has exited, -EIO outside a runtime without a handle. Any thread with a
+ handle.
+ */
+int upshift_cancel(const struct upshift_handle *handle,
+                   uint64_t cid);
+
+/*
+ Waits so many nanoseconds. Result 0.
+ */
+int upshift_sleep(struct upshift_op *op, struct upshift_cx *cx, uint64_t nanoseconds);
+
+/*
+ Binds `host:port`. 0 or a negative errno. Any thread.
+ */
+int upshift_udp_bind(const char *address, struct upshift_udp **socket);
+
+/*
+ The socket's descriptor, which stays its own.
+ */
+int upshift_udp_fd(const struct upshift_udp *socket);
+
+/*
+ The address that the socket is bound to. 0 or a negative errno.
+ */
+int upshift_udp_local(const struct upshift_udp *socket, struct upshift_addr *address);
+
+/*
+ Gives a socket back that nothing waits for.
+ */
+void upshift_udp_free(struct upshift_udp *socket);
+
+/*
+ Sends a datagram of `len` bytes, which live until the operation ends. The result is the count.
+ */
+int upshift_udp_send_to(struct upshift_op *op,
+                        struct upshift_cx *cx,
+                        const struct upshift_udp *socket,
+                        const uint8_t *data,
+                        size_t len,
+                        const struct upshift_addr *to);
+
+/*
+ Receives a datagram into `len` bytes, which live until the operation ends; what does not fit is lost. The result is the count; out holds an
+ upshift_addr, the sender's.
+ */
+int upshift_udp_recv_from(struct upshift_op *op,
+                          struct upshift_cx *cx,
+                          const struct upshift_udp *socket,
+                          uint8_t *data,
+                          size_t len);
+
+/*
+ The version of the library: major << 16 | minor << 8 | patch. Any thread.
+ */
+uint32_t upshift_version(void);
+
+/*
+ UPSHIFT_ABI_VERSION as the library was compiled: a program that was compiled with another one must not go on. Any thread.
+ */
+uint32_t upshift_abi_version(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* UPSHIFT_H */

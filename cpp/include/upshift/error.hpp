@@ -1,0 +1,153 @@
+// Errors, in the form that the call chooses: thrown as std::system_error, or returned in a result<T>.
+//
+//     auto data = co_await stream.recv();                       // throws std::system_error
+//     auto tried = co_await stream.recv(upshift::as_result);    // result<bytes>: no exception
+//
+// Without exceptions (-fno-exceptions) an error of a call of the first form ends the process with a message.
+#pragma once
+
+#include <upshift.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <optional>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#if defined(__cpp_exceptions)
+#define UPSHIFT_EXCEPTIONS 1
+#define UPSHIFT_VARIANT v1
+#else
+#define UPSHIFT_EXCEPTIONS 0
+#define UPSHIFT_VARIANT v1_without_exceptions
+#endif
+
+// Files compiled with and without exceptions may be linked together: their inline functions have different names.
+#define UPSHIFT_BEGIN \
+  namespace upshift { \
+  inline namespace UPSHIFT_VARIANT {
+#define UPSHIFT_END \
+  } \
+  }
+
+UPSHIFT_BEGIN
+
+namespace detail {
+
+/// Throws the error of a negative errno.
+[[noreturn]] inline void raise(std::int64_t code) {
+#if UPSHIFT_EXCEPTIONS
+  throw std::system_error(static_cast<int>(-code), std::system_category());
+#else
+  std::fprintf(stderr, "upshift: %s: use upshift::as_result to handle errors\n", std::strerror(static_cast<int>(-code)));
+  std::abort();
+#endif
+}
+
+}  // namespace detail
+
+/// A value or an error; what of std::expected<T, std::error_code> is needed here, in C++20.
+template <class T = void>
+class [[nodiscard]] result {
+ public:
+  using value_type = T;
+
+  result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+
+  /// The error of a negative errno.
+  static result failure(std::int64_t code) { return result(static_cast<int>(-code), 0); }
+
+  bool has_value() const noexcept { return state_.index() == 0; }
+  explicit operator bool() const noexcept { return has_value(); }
+
+  /// The error; none if there is a value.
+  std::error_code error() const noexcept {
+    return has_value() ? std::error_code() : std::error_code(*std::get_if<1>(&state_), std::system_category());
+  }
+
+  /// The value; throws the error.
+  T& value() & { return check(), *std::get_if<0>(&state_); }
+  T&& value() && { return check(), std::move(*std::get_if<0>(&state_)); }
+
+  T& operator*() & noexcept { return *std::get_if<0>(&state_); }
+  T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+  T* operator->() noexcept { return std::get_if<0>(&state_); }
+
+ private:
+  result(int code, int) : state_(std::in_place_index<1>, code) {}
+
+  void check() const {
+    if (!has_value()) detail::raise(-*std::get_if<1>(&state_));
+  }
+
+  std::variant<T, int> state_;
+};
+
+/// Success or an error.
+template <>
+class [[nodiscard]] result<void> {
+ public:
+  using value_type = void;
+
+  result() = default;
+  static result failure(std::int64_t code) {
+    result made;
+    made.code_ = static_cast<int>(-code);
+    return made;
+  }
+  bool has_value() const noexcept { return code_ == 0; }
+  explicit operator bool() const noexcept { return has_value(); }
+  std::error_code error() const noexcept { return std::error_code(code_, std::system_category()); }
+  void value() const {
+    if (code_ != 0) detail::raise(-code_);
+  }
+
+ private:
+  int code_ = 0;
+};
+
+/// The form of a call that throws: the default.
+struct throwing_t {
+  static constexpr bool throws = true;
+};
+
+/// The form of a call that returns a result.
+struct as_result_t {
+  static constexpr bool throws = false;
+};
+
+inline constexpr throwing_t throwing{};
+inline constexpr as_result_t as_result{};
+
+template <class M>
+concept error_mode = std::is_same_v<M, throwing_t> || std::is_same_v<M, as_result_t>;
+
+namespace detail {
+
+/// The value that `make` makes, or the error, in the form of the mode.
+template <error_mode M, class F>
+auto checked(std::int64_t code, F make) {
+  using T = decltype(make());
+  if constexpr (M::throws) {
+    if (code < 0) raise(code);
+    return make();
+  } else if constexpr (std::is_void_v<T>) {
+    if (code < 0) return result<void>::failure(code);
+    make();
+    return result<void>();
+  } else {
+    if (code < 0) return result<T>::failure(code);
+    return result<T>(make());
+  }
+}
+
+}  // namespace detail
+
+UPSHIFT_END

@@ -1,0 +1,347 @@
+// TCP and Unix connections, and UDP.
+//
+// A connection may be split into a reader and a writer for two coroutines. One operation at a time per direction; the object outlives its operations.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <span>
+#include <string>
+
+#include "buffer.hpp"
+#include "task.hpp"
+
+UPSHIFT_BEGIN
+
+/// What reading into a buffer came to: the buffer, and how much of it.
+struct transfer {
+  std::size_t count;
+  buffer buf;
+};
+
+/// The same in the form of a result.
+struct tried_transfer {
+  result<std::size_t> count;
+  buffer buf;
+};
+
+/// What writing all of a buffer came to, in the form of a result.
+struct tried_write {
+  result<void> done;
+  buffer buf;
+};
+
+namespace detail {
+
+/// Finishers: from an operation that is ready to the value of the co_await.
+template <error_mode M>
+struct give_nothing {
+  auto operator()(upshift_op& op) const {
+    return checked<M>(op.result, [] {});
+  }
+};
+template <error_mode M>
+struct give_count {
+  auto operator()(upshift_op& op) const {
+    return checked<M>(op.result, [&] { return static_cast<std::size_t>(op.result); });
+  }
+};
+template <error_mode M>
+struct give_bytes {
+  auto operator()(upshift_op& op) const {
+    return checked<M>(op.result, [&] { return bytes(op.out.bytes); });
+  }
+};
+template <error_mode M>
+struct give_transfer {
+  auto operator()(upshift_op& op) const {
+    buffer back(op.out.buf);
+    if constexpr (M::throws) {
+      if (op.result < 0) raise(op.result);
+      return transfer{static_cast<std::size_t>(op.result), std::move(back)};
+    } else {
+      return tried_transfer{checked<M>(op.result, [&] { return static_cast<std::size_t>(op.result); }), std::move(back)};
+    }
+  }
+};
+template <error_mode M>
+struct give_written {
+  auto operator()(upshift_op& op) const {
+    buffer back(op.out.buf);
+    if constexpr (M::throws) {
+      if (op.result < 0) raise(op.result);
+      return back;
+    } else {
+      return tried_write{checked<M>(op.result, [] {}), std::move(back)};
+    }
+  }
+};
+
+/// Owns a handle of the ABI.
+template <class T, void (*Free)(T*)>
+class owned {
+ public:
+  owned() noexcept = default;
+  explicit owned(T* raw) noexcept : raw_(raw) {}
+  owned(owned&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+  owned& operator=(owned&& other) noexcept {
+    if (this != &other) {
+      reset();
+      raw_ = std::exchange(other.raw_, nullptr);
+    }
+    return *this;
+  }
+  ~owned() { reset(); }
+  T* get() const noexcept { return raw_; }
+  T* release() noexcept { return std::exchange(raw_, nullptr); }
+  void reset() noexcept {
+    if (raw_ != nullptr) Free(std::exchange(raw_, nullptr));
+  }
+  explicit operator bool() const noexcept { return raw_ != nullptr; }
+
+ private:
+  T* raw_ = nullptr;
+};
+
+}  // namespace detail
+
+/// The receiving direction of a connection.
+class reader {
+ public:
+  reader() noexcept = default;
+  explicit reader(upshift_reader* raw) noexcept : raw_(raw) {}
+
+  /// Waits for data, in one of the runtime's buffers: no copy, and no memory while nothing comes. Empty: the peer has finished.
+  template <error_mode M = throwing_t>
+  auto recv(M = {}) noexcept {
+    return detail::operation([r = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_recv(op, cx, r); }, detail::give_bytes<M>());
+  }
+
+  /// Copies what has arrived, or will, to memory that the kernel never sees. 0: the peer has finished.
+  template <error_mode M = throwing_t>
+  auto read(std::span<std::byte> to, M = {}) noexcept {
+    return detail::operation(
+        [r = raw_.get(), to](upshift_op* op, upshift_cx* cx) {
+          return upshift_recv_copy(op, cx, r, reinterpret_cast<std::uint8_t*>(to.data()), to.size());
+        },
+        detail::give_count<M>());
+  }
+
+  /// Reads into a buffer that the operation owns, up to its capacity.
+  template <error_mode M = throwing_t>
+  auto read(buffer to, M = {}) noexcept {
+    return detail::operation(
+        [r = raw_.get(), to = std::move(to)](upshift_op* op, upshift_cx* cx) mutable {
+          const upshift_buf raw = to.release();
+          return upshift_recv_into(op, cx, r, &raw);
+        },
+        detail::give_transfer<M>());
+  }
+
+  int fd() const noexcept { return upshift_reader_fd(raw_.get()); }
+  explicit operator bool() const noexcept { return static_cast<bool>(raw_); }
+  void close() noexcept { raw_.reset(); }
+
+ private:
+  detail::owned<upshift_reader, upshift_reader_free> raw_;
+};
+
+/// The sending direction of a connection; destroyed, it tells the peer that nothing more will come.
+class writer {
+ public:
+  writer() noexcept = default;
+  explicit writer(upshift_writer* raw) noexcept : raw_(raw) {}
+
+  /// Writes all of a buffer through the ring, with everything else of the turn; the buffer comes back.
+  template <error_mode M = throwing_t>
+  auto write_all(buffer from, M = {}) noexcept {
+    return detail::operation(
+        [w = raw_.get(), from = std::move(from)](upshift_op* op, upshift_cx* cx) mutable {
+          const upshift_buf raw = from.release();
+          return upshift_write_all(op, cx, w, &raw);
+        },
+        detail::give_written<M>());
+  }
+
+  /// Writes all of received bytes, without a copy.
+  template <error_mode M = throwing_t>
+  auto write_all(bytes from, M = {}) noexcept {
+    return detail::operation(
+        [w = raw_.get(), from = std::move(from)](upshift_op* op, upshift_cx* cx) mutable {
+          const upshift_bytes raw = from.release();
+          return upshift_write_bytes(op, cx, w, &raw);
+        },
+        detail::give_nothing<M>());
+  }
+
+  /// Writes all of memory that stays the caller's: by system calls that do not wait.
+  template <error_mode M = throwing_t>
+  auto write_all(std::string_view from, M = {}) noexcept {
+    return detail::operation(
+        [w = raw_.get(), from](upshift_op* op, upshift_cx* cx) {
+          return upshift_write_copy(op, cx, w, reinterpret_cast<const std::uint8_t*>(from.data()), from.size());
+        },
+        detail::give_nothing<M>());
+  }
+
+  /// Tells the peer that nothing more will come.
+  result<void> shutdown() noexcept { return detail::checked<as_result_t>(upshift_writer_shutdown(raw_.get()), [] {}); }
+  explicit operator bool() const noexcept { return static_cast<bool>(raw_); }
+  void close() noexcept { raw_.reset(); }
+
+ private:
+  detail::owned<upshift_writer, upshift_writer_free> raw_;
+};
+
+/// A connection, TCP or Unix.
+class stream {
+ public:
+  stream() noexcept = default;
+  stream(reader r, writer w) noexcept : reader_(std::move(r)), writer_(std::move(w)) {}
+
+  /// Takes a connected socket over, whatever becomes of it.
+  template <error_mode M = throwing_t>
+  static auto from_fd(int fd, M = {}) {
+    upshift_reader* r = nullptr;
+    upshift_writer* w = nullptr;
+    const int code = upshift_stream_from_fd(fd, &r, &w);
+    return detail::checked<M>(code, [&] { return stream(reader(r), writer(w)); });
+  }
+
+  template <error_mode M = throwing_t>
+  auto recv(M mode = {}) noexcept {
+    return reader_.recv(mode);
+  }
+  template <class To, error_mode M = throwing_t>
+  auto read(To to, M mode = {}) noexcept {
+    return reader_.read(std::move(to), mode);
+  }
+  template <class From, error_mode M = throwing_t>
+  auto write_all(From from, M mode = {}) noexcept {
+    return writer_.write_all(std::move(from), mode);
+  }
+  result<void> shutdown() noexcept { return writer_.shutdown(); }
+  int fd() const noexcept { return reader_.fd(); }
+
+  std::pair<reader, writer> split() && noexcept { return {std::move(reader_), std::move(writer_)}; }
+
+ private:
+  reader reader_;
+  writer writer_;
+};
+
+namespace detail {
+
+template <error_mode M>
+struct give_stream {
+  auto operator()(upshift_op& op) const {
+    return checked<M>(op.result, [&] {
+      return stream(reader(static_cast<upshift_reader*>(op.out.handles[0])), writer(static_cast<upshift_writer*>(op.out.handles[1])));
+    });
+  }
+};
+
+}  // namespace detail
+
+/// Listens.
+class listener {
+ public:
+  /// `host:port`, with SO_REUSEADDR.
+  template <error_mode M = throwing_t>
+  static auto tcp(const std::string& address, M = {}, bool reuseport = false) {
+    upshift_listener* raw = nullptr;
+    const int code = upshift_listen_tcp(address.c_str(), reuseport, &raw);
+    return detail::checked<M>(code, [&] { return listener(raw); });
+  }
+
+  template <error_mode M = throwing_t>
+  static auto unix_path(const std::string& path, M = {}) {
+    upshift_listener* raw = nullptr;
+    const int code = upshift_listen_unix(path.c_str(), &raw);
+    return detail::checked<M>(code, [&] { return listener(raw); });
+  }
+
+  /// Waits for a connection; cancelled it loses none.
+  template <error_mode M = throwing_t>
+  auto accept(M = {}) noexcept {
+    return detail::operation([l = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_accept(op, cx, l); }, detail::give_stream<M>());
+  }
+
+  int fd() const noexcept { return upshift_listener_fd(raw_.get()); }
+
+ private:
+  explicit listener(upshift_listener* raw) noexcept : raw_(raw) {}
+  detail::owned<upshift_listener, upshift_listener_free> raw_;
+};
+
+/// Connects to `host:port`.
+template <error_mode M = throwing_t>
+auto connect_tcp(std::string address, M = {}) {
+  return detail::operation(
+      [address = std::move(address)](upshift_op* op, upshift_cx* cx) { return upshift_connect_tcp(op, cx, address.c_str()); },
+      detail::give_stream<M>());
+}
+
+/// Connects to the socket at a path.
+template <error_mode M = throwing_t>
+auto connect_unix(std::string path, M = {}) {
+  return detail::operation([path = std::move(path)](upshift_op* op, upshift_cx* cx) { return upshift_connect_unix(op, cx, path.c_str()); },
+                           detail::give_stream<M>());
+}
+
+/// An address of the internet.
+using address = upshift_addr;
+
+/// What was received: how much, and from where.
+struct datagram {
+  std::size_t count;
+  address from;
+};
+
+/// A UDP socket. Memory of the caller is used within the operation only, and is never the kernel's.
+class udp_socket {
+ public:
+  template <error_mode M = throwing_t>
+  static auto bind(const std::string& address, M = {}) {
+    upshift_udp* raw = nullptr;
+    const int code = upshift_udp_bind(address.c_str(), &raw);
+    return detail::checked<M>(code, [&] { return udp_socket(raw); });
+  }
+
+  template <error_mode M = throwing_t>
+  auto send_to(std::span<const std::byte> data, address to, M = {}) noexcept {
+    return detail::operation(
+        [s = raw_.get(), data, to](upshift_op* op, upshift_cx* cx) {
+          return upshift_udp_send_to(op, cx, s, reinterpret_cast<const std::uint8_t*>(data.data()), data.size(), &to);
+        },
+        detail::give_count<M>());
+  }
+
+  template <error_mode M = throwing_t>
+  auto recv_from(std::span<std::byte> room, M = {}) noexcept {
+    return detail::operation(
+        [s = raw_.get(), room](upshift_op* op, upshift_cx* cx) {
+          return upshift_udp_recv_from(op, cx, s, reinterpret_cast<std::uint8_t*>(room.data()), room.size());
+        },
+        [](upshift_op& op) {
+          return detail::checked<M>(op.result, [&] {
+            datagram made{static_cast<std::size_t>(op.result), {}};
+            std::memcpy(&made.from, &op.out, sizeof made.from);
+            return made;
+          });
+        });
+  }
+
+  result<address> local_address() const {
+    address made{};
+    const int code = upshift_udp_local(raw_.get(), &made);
+    return detail::checked<as_result_t>(code, [&] { return made; });
+  }
+  int fd() const noexcept { return upshift_udp_fd(raw_.get()); }
+
+ private:
+  explicit udp_socket(upshift_udp* raw) noexcept : raw_(raw) {}
+  detail::owned<upshift_udp, upshift_udp_free> raw_;
+};
+
+UPSHIFT_END

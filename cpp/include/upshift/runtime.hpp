@@ -1,0 +1,72 @@
+// The runtime: vCPUs, threads, rings.
+#pragma once
+
+#include <chrono>
+#include <initializer_list>
+
+#include "spawn.hpp"
+
+UPSHIFT_BEGIN
+
+/// Settings; see upshift_config.
+struct config : upshift_config {
+  config() noexcept { upshift_config_init(this); }
+};
+
+/// One thread makes it, uses it and destroys it. Destroying it cancels every coroutine and waits for what the kernel still does.
+class runtime {
+ public:
+  runtime() : runtime(config()) {}
+
+  explicit runtime(const config& settings) {
+    if (upshift_abi_version() != UPSHIFT_ABI_VERSION) detail::raise(-ELIBBAD);
+    const int code = upshift_runtime_new(&settings, &raw_);
+    if (code < 0) detail::raise(code);
+  }
+
+  /// Without exceptions: a runtime or an error.
+  static result<runtime> make(const config& settings = config()) {
+    if (upshift_abi_version() != UPSHIFT_ABI_VERSION) return result<runtime>::failure(-ELIBBAD);
+    upshift_runtime* raw = nullptr;
+    const int code = upshift_runtime_new(&settings, &raw);
+    if (code < 0) return result<runtime>::failure(code);
+    return result<runtime>(runtime(raw));
+  }
+
+  runtime(runtime&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+  runtime& operator=(runtime&&) = delete;
+  ~runtime() {
+    if (raw_ != nullptr) upshift_runtime_free(raw_);
+  }
+
+  /// Runs a task as the main coroutine on the calling thread; its result, or what it threw.
+  template <class T>
+  T block_on(task<T> main) {
+    auto frame = main.release();
+    if (frame == nullptr) detail::no_memory();
+    void* data = nullptr;
+    const int code = upshift_runtime_block_on(raw_, frame.promise().as_root(), &data);
+    if (code < 0) detail::raise(code);
+    struct guard {
+      void* data;
+      ~guard() { detail::promise_base::drop(data); }
+    } guard{data};
+    return static_cast<detail::outcome<T>*>(static_cast<detail::promise_base*>(data))->take();
+  }
+
+  handle get_handle() const noexcept { return handle(upshift_runtime_handle(raw_)); }
+
+ private:
+  explicit runtime(upshift_runtime* raw) noexcept : raw_(raw) {}
+
+  upshift_runtime* raw_ = nullptr;
+};
+
+/// A runtime with default settings for one task.
+template <class T>
+T run(task<T> main) {
+  runtime made;
+  return made.block_on(std::move(main));
+}
+
+UPSHIFT_END

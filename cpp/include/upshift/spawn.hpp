@@ -1,0 +1,357 @@
+// Coroutines of the runtime: spawn at a level, join, cancel, names, giving way.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <type_traits>
+
+#include "task.hpp"
+
+UPSHIFT_BEGIN
+
+/// 0 is the most urgent, 63 the least.
+struct level {
+  int value;
+  constexpr explicit level(int n) noexcept : value(n) {}
+  friend constexpr bool operator==(level, level) = default;
+};
+
+/// The level of what spawns.
+inline constexpr level inherit{UPSHIFT_INHERIT};
+
+/// Names a coroutine for ever; a dead one's name is never another's.
+enum class cid : std::uint64_t { none = UPSHIFT_NO_CID };
+
+/// The coroutine was cancelled: what awaiting its handle throws.
+class cancelled : public std::system_error {
+ public:
+  cancelled() : std::system_error(ECANCELED, std::system_category(), "the coroutine was cancelled") {}
+};
+
+/// A runtime from outside: spawns, wakes, cancels from any thread.
+class handle {
+ public:
+  /// Of the coroutine that calls; empty outside a runtime.
+  static handle current() noexcept { return handle(upshift_handle_current()); }
+
+  handle() noexcept = default;
+  explicit handle(upshift_handle* raw) noexcept : raw_(raw) {}
+  handle(handle&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+  handle(const handle& other) noexcept : raw_(other.raw_ != nullptr ? upshift_handle_clone(other.raw_) : nullptr) {}
+  handle& operator=(handle other) noexcept {
+    std::swap(raw_, other.raw_);
+    return *this;
+  }
+  ~handle() {
+    if (raw_ != nullptr) upshift_handle_free(raw_);
+  }
+
+  explicit operator bool() const noexcept { return raw_ != nullptr; }
+  upshift_handle* get() const noexcept { return raw_; }
+
+  result<void> wake(cid id) const noexcept { return of(upshift_wake(raw_, static_cast<std::uint64_t>(id))); }
+  result<void> cancel(cid id) const noexcept { return of(upshift_cancel(raw_, static_cast<std::uint64_t>(id))); }
+  result<void> reprio(cid id, level to) const noexcept { return of(upshift_reprio(raw_, static_cast<std::uint64_t>(id), to.value)); }
+
+  upshift_metrics metrics() const noexcept {
+    upshift_metrics made{};
+    upshift_metrics_get(raw_, &made);
+    return made;
+  }
+  upshift_level_metrics metrics(level of) const noexcept {
+    upshift_level_metrics made{};
+    upshift_metrics_level(raw_, static_cast<std::uint32_t>(of.value), &made);
+    return made;
+  }
+  /// Everything, in the text format of Prometheus.
+  std::string prometheus() const {
+    std::unique_ptr<char, void (*)(char*)> text(upshift_metrics_prometheus(raw_), [](char* t) { upshift_string_free(t); });
+    return text ? std::string(text.get()) : std::string();
+  }
+
+ private:
+  static result<void> of(int code) noexcept { return code < 0 ? result<void>::failure(code) : result<void>(); }
+
+  upshift_handle* raw_ = nullptr;
+};
+
+/// The right to the result of a coroutine. Destroyed, it lets the coroutine go its way.
+template <class T = void>
+class [[nodiscard("destroying the handle detaches the coroutine; say so with detach()")]] join_handle {
+ public:
+  join_handle() noexcept = default;
+  explicit join_handle(const upshift_join& raw) noexcept : raw_(raw), held_(true) {}
+  join_handle(join_handle&& other) noexcept : raw_(other.raw_), held_(std::exchange(other.held_, false)) {}
+  join_handle& operator=(join_handle&& other) noexcept {
+    if (this != &other) {
+      detach();
+      raw_ = other.raw_;
+      held_ = std::exchange(other.held_, false);
+    }
+    return *this;
+  }
+  ~join_handle() { detach(); }
+
+  /// False: the result has been taken, or given up.
+  explicit operator bool() const noexcept { return held_; }
+  upshift::cid id() const noexcept { return held_ ? upshift::cid{upshift_join_cid(&raw_)} : upshift::cid::none; }
+  bool is_finished() const noexcept { return !held_ || upshift_join_is_finished(&raw_) != 0; }
+
+  /// Asks the coroutine to end: when it is next due its frames are destroyed, innermost first, and the operation that it waits for is cancelled.
+  void cancel() const noexcept {
+    if (held_) upshift_join_cancel(&raw_);
+  }
+
+  void detach() noexcept {
+    if (std::exchange(held_, false)) upshift_join_free(&raw_);
+  }
+
+  /// Waits for the coroutine, which has the waiter's level meanwhile if that is more urgent. Its result; or what it threw; or `cancelled`, which is the
+  /// error ECANCELED in the form of a result.
+  template <error_mode M = throwing_t>
+  auto join(M = {}) noexcept {
+    return awaiter<M>(*this);
+  }
+  auto operator co_await() noexcept { return awaiter<throwing_t>(*this); }
+
+ private:
+  template <error_mode M>
+  struct awaiter : detail::waiting {
+    explicit awaiter(join_handle& handle) noexcept : waiting{again}, handle(handle) {}
+    awaiter(const awaiter&) = delete;
+    ~awaiter() { free(); }
+
+    bool await_ready() const noexcept { return !handle.held_; }
+    template <detail::upshift_promise Promise>
+    bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
+      if (again(this, here.promise().root->cx) != 0) return false;
+      detail::promise_base::wait_for(here, this);
+      return true;
+    }
+    auto await_resume() {
+#if UPSHIFT_EXCEPTIONS
+      if constexpr (M::throws) {
+        if (code == -ECANCELED) throw cancelled();
+      }
+#endif
+      return detail::checked<M>(code, [this]() -> T {
+        struct guard {
+          awaiter& of;
+          ~guard() { of.free(); }
+        } guard{*this};
+        return static_cast<detail::outcome<T>*>(static_cast<detail::promise_base*>(data))->take();
+      });
+    }
+
+    static int again(detail::waiting* what, upshift_cx* cx) noexcept {
+      auto* self = static_cast<awaiter*>(what);
+      self->code = upshift_join_poll(&self->handle.raw_, cx, &self->data);
+      if (self->code == 0) return 0;
+      self->handle.held_ = false;
+      return 1;
+    }
+    void free() noexcept {
+      if (data != nullptr) detail::promise_base::drop(std::exchange(data, nullptr));
+    }
+
+    join_handle& handle;
+    void* data = nullptr;
+    int code = -EINVAL;
+  };
+
+  upshift_join raw_{};
+  bool held_ = false;
+};
+
+namespace detail {
+
+template <error_mode M, class T>
+auto spawn_in(upshift_handle* in, task<T> what, level at) {
+  upshift_join join;
+  auto frame = what.release();
+  const int code = frame == nullptr ? -ENOMEM : upshift_spawn(in, frame.promise().as_root(), at.value, &join);
+  return checked<M>(code, [&] { return join_handle<T>(join); });
+}
+
+template <class>
+inline constexpr bool is_task = false;
+template <class T>
+inline constexpr bool is_task<task<T>> = true;
+
+template <class F>
+concept makes_task = std::invocable<F&> && is_task<std::invoke_result_t<F&>>;
+
+/// Keeps what a lambda has captured for as long as its coroutine runs.
+template <class F, class T = typename std::invoke_result_t<F&>::value_type>
+task<T> keeping(F make) {
+  co_return co_await make();
+}
+
+}  // namespace detail
+
+/// Starts a coroutine at a level, in the caller's runtime. It may run on any vCPU.
+template <class T, error_mode M = throwing_t>
+auto spawn(task<T> what, level at = inherit, M = {}) {
+  return detail::spawn_in<M>(nullptr, std::move(what), at);
+}
+
+/// The same in the runtime of a handle, from any thread.
+template <class T, error_mode M = throwing_t>
+auto spawn(const handle& in, task<T> what, level at = inherit, M = {}) {
+  return detail::spawn_in<M>(in.get(), std::move(what), at);
+}
+
+/// Starts what a function returns; what it has captured lives as long as the coroutine.
+template <detail::makes_task F, error_mode M = throwing_t>
+auto spawn(F make, level at = inherit, M = {}) {
+  return detail::spawn_in<M>(nullptr, detail::keeping(std::move(make)), at);
+}
+
+/// A task that is cancelled when a stop is requested, from whatever thread.
+template <class T>
+task<T> with_stop(std::stop_token token, task<T> what) {
+  auto cancel = [in = handle::current(), me = cid{upshift_get_cid()}] { (void)in.cancel(me); };
+  std::stop_callback<decltype(cancel)> callback(std::move(token), std::move(cancel));
+  co_return co_await std::move(what);
+}
+
+/// Starts a coroutine that is cancelled when a stop is requested; one that was requested before cancels it at its first wait.
+template <class T, error_mode M = throwing_t>
+auto spawn(std::stop_token token, task<T> what, level at = inherit, M = {}) {
+  return detail::spawn_in<M>(nullptr, with_stop(std::move(token), std::move(what)), at);
+}
+
+/// The id of the coroutine that calls.
+inline cid get_cid() noexcept { return cid{upshift_get_cid()}; }
+
+/// Its effective level, or a negative errno outside a coroutine.
+inline int current_level() noexcept { return upshift_current_level(); }
+
+/// Wakes a coroutine of the caller's runtime; false: it has exited.
+inline bool wake(cid id) noexcept { return upshift_wake(nullptr, static_cast<std::uint64_t>(id)) == 0; }
+
+/// Gives one another level, whatever it is doing; false: it has exited, or the level is none.
+inline bool reprio(cid id, level to) noexcept { return upshift_reprio(nullptr, static_cast<std::uint64_t>(id), to.value) == 0; }
+
+/// Asks one to end; false: it has exited.
+inline bool cancel(cid id) noexcept { return upshift_cancel(nullptr, static_cast<std::uint64_t>(id)) == 0; }
+
+namespace detail {
+
+struct yield_awaiter {
+  bool needed;
+  bool await_ready() const noexcept { return !needed; }
+  template <upshift_promise Promise>
+  void await_suspend(std::coroutine_handle<Promise> here) const noexcept {
+    upshift_yield_now(here.promise().root->cx);
+    promise_base::wait_for(here, &next_poll);
+  }
+  void await_resume() const noexcept {}
+};
+
+struct park_awaiter {
+  bool await_ready() const noexcept { return false; }
+  template <upshift_promise Promise>
+  void await_suspend(std::coroutine_handle<Promise> here) const noexcept {
+    promise_base::wait_for(here, &next_poll);
+  }
+  void await_resume() const noexcept {}
+};
+
+}  // namespace detail
+
+/// Lets the coroutine's equals run first.
+[[nodiscard("co_await it")]] inline auto yield_now() noexcept { return detail::yield_awaiter{true}; }
+
+/// Gives way if something at least as urgent waits; about a nanosecond if not. For loops that compute.
+[[nodiscard("co_await it")]] inline auto yield_if_needed() noexcept { return detail::yield_awaiter{upshift_should_yield() != 0}; }
+
+/// Waits for a wake(cid) of this coroutine. Like a condition variable it may return early: ask for the condition in a loop.
+[[nodiscard("co_await it")]] inline auto park() noexcept { return detail::park_awaiter{}; }
+
+/// The right to wake a coroutine, from any thread, for as long as one likes.
+class waker {
+ public:
+  explicit waker(upshift_cx* cx) noexcept : held_(true) { upshift_waker_new(cx, &raw_); }
+  waker(waker&& other) noexcept : raw_(other.raw_), held_(std::exchange(other.held_, false)) {}
+  waker& operator=(waker&&) = delete;
+  ~waker() {
+    if (held_) upshift_waker_free(&raw_);
+  }
+  void wake() const noexcept {
+    if (held_) upshift_waker_wake(&raw_);
+  }
+
+ private:
+  upshift_waker raw_{};
+  bool held_ = false;
+};
+
+namespace detail {
+
+template <class F>
+struct suspend_awaiter {
+  F leave;
+  bool await_ready() const noexcept { return false; }
+  template <upshift_promise Promise>
+  void await_suspend(std::coroutine_handle<Promise> here) {
+    promise_base::wait_for(here, &next_poll);
+    leave(waker(here.promise().root->cx));
+  }
+  void await_resume() const noexcept {}
+};
+
+}  // namespace detail
+
+/// Gives a waker to `leave` and waits for it: the bridge to callbacks. It may return early, as park().
+template <std::invocable<waker> F>
+[[nodiscard("co_await it")]] auto suspend(F leave) {
+  return detail::suspend_awaiter<F>{std::move(leave)};
+}
+
+namespace detail {
+
+template <class F, class T>
+struct job final : outcome<T> {
+  explicit job(F what) : what(std::move(what)) {
+    this->destroy = [](promise_base* p) noexcept { delete static_cast<job*>(p); };
+  }
+  static int run(void* data, upshift_cx*) noexcept {
+    auto* self = static_cast<job*>(static_cast<promise_base*>(data));
+#if UPSHIFT_EXCEPTIONS
+    try {
+      self->call();
+    } catch (...) {
+      self->thrown = std::current_exception();
+    }
+#else
+    self->call();
+#endif
+    return 1;
+  }
+  void call() {
+    if constexpr (std::is_void_v<T>) {
+      what();
+    } else {
+      this->value.emplace(what());
+    }
+  }
+  F what;
+};
+
+}  // namespace detail
+
+/// Runs a function that blocks on a thread of its own kind, more urgent ones first; await the handle for its result. It is not ended early.
+template <std::invocable F, error_mode M = throwing_t>
+auto blocking(F what, M = {}) {
+  using T = std::invoke_result_t<F>;
+  using job = detail::job<F, T>;
+  detail::promise_base* made = new job(std::move(what));
+  upshift_join join;
+  const upshift_task as_task{made, [](void* d, upshift_cx* c) { return job::run(d, c); }, [](void* d) { detail::promise_base::drop(d); }};
+  const int code = upshift_spawn_blocking(as_task, &join);
+  return detail::checked<M>(code, [&] { return join_handle<T>(join); });
+}
+
+UPSHIFT_END

@@ -1,0 +1,353 @@
+// task<T>: a coroutine, and how one becomes a coroutine of the runtime.
+//
+// A tree of tasks (one that awaits another, and so on) is one coroutine of the runtime, whose control block points to the promise of the root. A poll
+// of it runs `promise_base::poll`:
+//
+//     poll ─▶ does the tree wait for something? ── yes, and it is not ready ──▶ return 0
+//               │ no, or it is ready now
+//               ▼
+//             resume the innermost coroutine ◀───────────────────┐
+//               ├─ it awaits an operation that is not ready ─────┼──▶ return 0: the operation's waker wakes the tree
+//               ├─ it awaits a task: that one is innermost now ──┤
+//               ├─ it ends: its parent is innermost now ─────────┘
+//               └─ it ends and is the root ──▶ return 1: the frame, with the result, goes to the join handle
+//
+// So nothing nests on the stack however deep or long the tree runs, with every compiler and at every level of optimization.
+#pragma once
+
+#include <concepts>
+#include <coroutine>
+#include <cstddef>
+#include <memory>
+
+#include "error.hpp"
+
+UPSHIFT_BEGIN
+
+template <class T>
+class task;
+
+namespace detail {
+
+/// Something that a tree of tasks waits for.
+struct waiting {
+  /// 1: it is ready.
+  int (*ready)(waiting*, upshift_cx*) noexcept;
+};
+
+/// Ready at the next poll, whatever has woken the tree.
+inline int at_once(waiting*, upshift_cx*) noexcept { return 1; }
+inline constinit waiting next_poll{at_once};
+
+/// What every coroutine here has; most of it is used in the root of a tree only.
+struct promise_base {
+  promise_base* root = nullptr;
+  promise_base* parent = nullptr;
+  std::coroutine_handle<> self;
+
+  // Of the root: the wake token of the poll, what is resumed next, what is waited for.
+  upshift_cx* cx = nullptr;
+  std::coroutine_handle<> innermost;
+  waiting* waits = nullptr;
+  bool done = false;
+  void (*destroy)(promise_base*) noexcept = [](promise_base* p) noexcept { p->self.destroy(); };
+
+  static int poll(void* data, upshift_cx* cx) noexcept {
+    auto* root = static_cast<promise_base*>(data);
+    if (root->waits != nullptr) {
+      if (root->waits->ready(root->waits, cx) == 0) return 0;
+      root->waits = nullptr;
+    }
+    root->cx = cx;
+    do {
+      root->innermost.resume();
+    } while (root->waits == nullptr && !root->done);
+    return root->done ? 1 : 0;
+  }
+
+  static void drop(void* data) noexcept {
+    auto* frame = static_cast<promise_base*>(data);
+    frame->destroy(frame);
+  }
+
+  /// The tree as a task of the ABI, which owns it from now on.
+  upshift_task as_root() noexcept {
+    root = this;
+    innermost = self;
+    return upshift_task{this, [](void* d, upshift_cx* c) { return poll(d, c); }, [](void* d) { drop(d); }};
+  }
+
+  /// The tree stops here until `what` is ready.
+  template <class Promise>
+  static void wait_for(std::coroutine_handle<Promise> here, waiting* what) noexcept {
+    promise_base* root = here.promise().root;
+    root->innermost = here;
+    root->waits = what;
+  }
+
+  std::suspend_always initial_suspend() const noexcept { return {}; }
+
+  struct final_awaiter {
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    void await_suspend(std::coroutine_handle<Promise> here) const noexcept {
+      promise_base& ended = here.promise();
+      if (ended.parent != nullptr) {
+        ended.root->innermost = ended.parent->self;
+      } else {
+        ended.done = true;
+      }
+    }
+    void await_resume() const noexcept {}
+  };
+  final_awaiter final_suspend() const noexcept { return {}; }
+};
+
+template <class P>
+concept upshift_promise = std::derived_from<P, promise_base>;
+
+/// A promise with a result.
+template <class T>
+struct outcome : promise_base {
+  std::optional<T> value;
+#if UPSHIFT_EXCEPTIONS
+  std::exception_ptr thrown;
+#endif
+  template <class U = T>
+    requires std::convertible_to<U, T>
+  void return_value(U&& from) {
+    value.emplace(std::forward<U>(from));
+  }
+  T take() {
+#if UPSHIFT_EXCEPTIONS
+    if (thrown) std::rethrow_exception(std::exchange(thrown, nullptr));
+#endif
+    return std::move(*value);
+  }
+};
+
+template <>
+struct outcome<void> : promise_base {
+#if UPSHIFT_EXCEPTIONS
+  std::exception_ptr thrown;
+#endif
+  void return_void() const noexcept {}
+  void take() {
+#if UPSHIFT_EXCEPTIONS
+    if (thrown) std::rethrow_exception(std::exchange(thrown, nullptr));
+#endif
+  }
+};
+
+/// Frames come from the allocator that follows std::allocator_arg in the coroutine's parameters, or from operator new. Behind the
+/// frame stands the function that frees it, and the allocator.
+struct frame_memory {
+  using freer = void (*)(void* frame, std::size_t size) noexcept;
+
+  static constexpr std::size_t tail(std::size_t size) noexcept {
+    return (size + alignof(freer) - 1) & ~(alignof(freer) - 1);
+  }
+
+  static void* operator new(std::size_t size) noexcept {
+    void* frame = plain(tail(size) + sizeof(freer));
+    if (frame != nullptr) set(frame, size, nullptr);
+    return frame;
+  }
+
+  template <class Allocator, class... Arguments>
+  static void* operator new(std::size_t size, std::allocator_arg_t, const Allocator& from, const Arguments&...) noexcept {
+    return allocate(size, from);
+  }
+
+  /// Of a member function, or a lambda.
+  template <class This, class Allocator, class... Arguments>
+  static void* operator new(std::size_t size, const This&, std::allocator_arg_t, const Allocator& from, const Arguments&...) noexcept {
+    return allocate(size, from);
+  }
+
+  static void operator delete(void* frame, std::size_t size) noexcept {
+    freer free;
+    std::memcpy(&free, static_cast<char*>(frame) + tail(size), sizeof free);
+    if (free != nullptr) {
+      free(frame, size);
+    } else {
+      ::operator delete(frame);
+    }
+  }
+
+ private:
+  /// Not inlined: g++ would take the frame for one that the operator delete above must not free.
+  [[gnu::noinline]] static void* plain(std::size_t size) noexcept { return ::operator new(size, std::nothrow); }
+
+  static void set(void* frame, std::size_t size, freer free) noexcept {
+    std::memcpy(static_cast<char*>(frame) + tail(size), &free, sizeof free);
+  }
+
+  template <class Allocator>
+  struct of {
+    struct alignas(__STDCPP_DEFAULT_NEW_ALIGNMENT__) unit {
+      std::byte bytes[__STDCPP_DEFAULT_NEW_ALIGNMENT__];
+    };
+    using allocator = typename std::allocator_traits<Allocator>::template rebind_alloc<unit>;
+    using traits = std::allocator_traits<allocator>;
+
+    static constexpr std::size_t allocator_at(std::size_t size) noexcept {
+      const std::size_t end = tail(size) + sizeof(freer);
+      return (end + alignof(allocator) - 1) & ~(alignof(allocator) - 1);
+    }
+    static constexpr std::size_t units(std::size_t size) noexcept {
+      return (allocator_at(size) + sizeof(allocator) + sizeof(unit) - 1) / sizeof(unit);
+    }
+    static void free(void* frame, std::size_t size) noexcept {
+      auto* kept = std::launder(reinterpret_cast<allocator*>(static_cast<char*>(frame) + allocator_at(size)));
+      allocator from(std::move(*kept));
+      kept->~allocator();
+      traits::deallocate(from, static_cast<unit*>(frame), units(size));
+    }
+  };
+
+  template <class Allocator>
+  static void* allocate(std::size_t size, const Allocator& given) noexcept {
+    using kind = of<Allocator>;
+    typename kind::allocator from(given);
+    void* frame;
+#if UPSHIFT_EXCEPTIONS
+    try {
+      frame = kind::traits::allocate(from, kind::units(size));
+    } catch (...) {
+      return nullptr;
+    }
+#else
+    frame = kind::traits::allocate(from, kind::units(size));
+    if (frame == nullptr) return nullptr;
+#endif
+    set(frame, size, kind::free);
+    ::new (static_cast<char*>(frame) + kind::allocator_at(size)) typename kind::allocator(std::move(from));
+    return frame;
+  }
+};
+
+template <class T>
+struct task_promise final : outcome<T>, frame_memory {
+  task<T> get_return_object() noexcept;
+  static task<T> get_return_object_on_allocation_failure() noexcept;
+  void unhandled_exception() noexcept {
+#if UPSHIFT_EXCEPTIONS
+    this->thrown = std::current_exception();
+#else
+    std::terminate();
+#endif
+  }
+};
+
+[[noreturn]] inline void no_memory() {
+#if UPSHIFT_EXCEPTIONS
+  throw std::bad_alloc();
+#else
+  raise(-ENOMEM);
+#endif
+}
+
+}  // namespace detail
+
+/// A coroutine that has not begun. It begins when it is awaited, spawned or given to runtime::block_on; destroyed before, it never does.
+/// Empty if there was no memory for its frame.
+template <class T = void>
+class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task {
+ public:
+  using promise_type = detail::task_promise<T>;
+  using value_type = T;
+
+  task() noexcept = default;
+  explicit task(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
+  task(task&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+  task& operator=(task&& other) noexcept {
+    if (this != &other) {
+      reset();
+      frame_ = std::exchange(other.frame_, nullptr);
+    }
+    return *this;
+  }
+  ~task() { reset(); }
+
+  explicit operator bool() const noexcept { return frame_ != nullptr; }
+
+  /// Gives the frame away.
+  std::coroutine_handle<promise_type> release() noexcept { return std::exchange(frame_, nullptr); }
+
+  struct awaiter {
+    std::coroutine_handle<promise_type> frame;
+    bool await_ready() const noexcept { return frame == nullptr; }
+    template <detail::upshift_promise Parent>
+    void await_suspend(std::coroutine_handle<Parent> here) const noexcept {
+      auto& child = frame.promise();
+      child.parent = &here.promise();
+      child.root = here.promise().root;
+      child.root->innermost = frame;
+    }
+    T await_resume() const {
+      if (frame == nullptr) detail::no_memory();
+      return frame.promise().take();
+    }
+  };
+  awaiter operator co_await() && noexcept { return {frame_}; }
+
+ private:
+  void reset() noexcept {
+    if (frame_ != nullptr) std::exchange(frame_, nullptr).destroy();
+  }
+
+  std::coroutine_handle<promise_type> frame_ = nullptr;
+};
+
+namespace detail {
+
+template <class T>
+task<T> task_promise<T>::get_return_object() noexcept {
+  auto frame = std::coroutine_handle<task_promise>::from_promise(*this);
+  this->self = frame;
+  return task<T>(frame);
+}
+
+template <class T>
+task<T> task_promise<T>::get_return_object_on_allocation_failure() noexcept {
+  return task<T>();
+}
+
+/// Awaits an operation of the ABI. `Start(op, cx)` starts it, 1 if it is ready; `Finish(op)` makes the result. It lives in the frame of the coroutine that
+/// awaits it and does not move; destroyed with it, it cancels the operation.
+template <class Start, class Finish>
+class [[nodiscard("co_await it")]] operation : public waiting {
+ public:
+  operation(Start start, Finish finish) : waiting{again}, start_(std::move(start)), finish_(std::move(finish)) { op_.vtable = nullptr; }
+  operation(const operation&) = delete;
+  operation& operator=(const operation&) = delete;
+  ~operation() {
+    if (op_.vtable != nullptr) upshift_op_drop(&op_);
+  }
+
+  bool await_ready() const noexcept { return false; }
+  template <upshift_promise Promise>
+  bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
+    if (begin(here.promise().root->cx)) return false;
+    promise_base::wait_for(here, this);
+    return true;
+  }
+  decltype(auto) await_resume() { return finish_(op_); }
+
+  /// For what waits for several.
+  bool begin(upshift_cx* cx) noexcept { return start_(&op_, cx) != 0; }
+  bool poll(upshift_cx* cx) noexcept { return upshift_op_poll(&op_, cx) != 0; }
+  void stop() noexcept { upshift_op_drop(&op_); }
+
+ private:
+  static int again(waiting* what, upshift_cx* cx) noexcept { return upshift_op_poll(&static_cast<operation*>(what)->op_, cx); }
+
+  upshift_op op_;
+  [[no_unique_address]] Start start_;
+  [[no_unique_address]] Finish finish_;
+};
+
+}  // namespace detail
+
+UPSHIFT_END

@@ -1,0 +1,22 @@
+//! Functions that block, on threads of their own.
+
+use std::ffi::c_int;
+
+use crate::error::wall;
+use crate::task::{Foreign, upshift_join, upshift_task};
+
+/// Polls a task once, on a thread for functions that block, at the level of the caller; it must finish in that poll, and `cx` is null. Awaited like a
+/// coroutine. Owns the task. It is not ended early once it runs. In a coroutine; elsewhere -ENOTRECOVERABLE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_spawn_blocking(
+    task: upshift_task,
+    join: *mut upshift_join,
+) -> c_int {
+    wall(|| {
+        // SAFETY: by contract.
+        let task = unsafe { Foreign::new(task) };
+        let handle = upshift::spawn_blocking(move || task.run_once());
+        // SAFETY: passed on.
+        unsafe { crate::task::give(join, Ok(handle)) }
+    })
+}

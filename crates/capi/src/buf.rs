@@ -1,0 +1,166 @@
+//! Buffers that go into operations and come back, and buffers of the runtime's that are received into.
+
+use std::ffi::{c_int, c_void};
+use std::mem::size_of;
+use std::ptr::null_mut;
+
+use upshift::RecvBuf;
+use upshift_ring::{IoBuf, IoBufMut};
+
+use crate::error::quietly;
+
+/// A buffer of the caller. An operation owns it from its start to its end: it comes back with the result, or, if the operation is
+/// dropped, `release` is called after the kernel's terminal completion, on some thread of the runtime, in a coroutine or
+/// while the runtime shuts down. `data` must be good for `capacity` bytes, from any thread, until then.
+#[repr(C)]
+pub struct upshift_buf {
+    /// The first byte.
+    pub data: *mut u8,
+    /// Bytes that are initialised: what is written.
+    pub len: usize,
+    /// Bytes of room: what is read into.
+    pub capacity: usize,
+    /// Frees `data`; null: nothing is freed, the bytes live for ever.
+    pub release: Option<unsafe extern "C" fn(context: *mut c_void, data: *mut u8, capacity: usize)>,
+    /// For `release`.
+    pub context: *mut c_void,
+}
+
+/// An [`upshift_buf`] while an operation has it.
+pub(crate) struct Buf(upshift_buf);
+
+// SAFETY: the contract of `upshift_buf` allows any thread.
+unsafe impl Send for Buf {}
+
+impl Buf {
+    /// # Safety
+    /// The contract of [`upshift_buf`].
+    #[inline]
+    pub(crate) unsafe fn new(buf: upshift_buf) -> Buf {
+        Buf(buf)
+    }
+
+    /// Back to the caller.
+    #[inline]
+    pub(crate) fn into_raw(self) -> upshift_buf {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: moved out of what is never dropped.
+        unsafe { std::ptr::read(&this.0) }
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        if let Some(release) = self.0.release {
+            // SAFETY: by contract; it is called once.
+            unsafe { release(self.0.context, self.0.data, self.0.capacity) };
+        }
+    }
+}
+
+// SAFETY: by contract the bytes stay where they are.
+unsafe impl IoBuf for Buf {
+    #[inline]
+    fn io_ptr(&self) -> *const u8 {
+        if self.0.data.is_null() {
+            return std::ptr::NonNull::dangling().as_ptr();
+        }
+        self.0.data
+    }
+    #[inline]
+    fn io_len(&self) -> usize {
+        self.0.len
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for Buf {
+    #[inline]
+    fn io_mut_ptr(&mut self) -> *mut u8 {
+        if self.0.data.is_null() {
+            return std::ptr::NonNull::dangling().as_ptr();
+        }
+        self.0.data
+    }
+    #[inline]
+    fn io_capacity(&self) -> usize {
+        self.0.capacity
+    }
+    #[inline]
+    unsafe fn set_filled(&mut self, count: usize) {
+        self.0.len = count;
+    }
+}
+
+/// Received bytes, in a buffer of the runtime's, which goes back to it by `upshift_bytes_free`, on any thread. Do not hoard them. It may be
+/// moved by copying its words.
+#[repr(C)]
+pub struct upshift_bytes {
+    /// The first byte.
+    pub data: *const u8,
+    /// How many; 0: the peer has finished.
+    pub len: usize,
+    owner: [usize; 6],
+}
+
+const _: () = assert!(size_of::<RecvBuf>() <= size_of::<[usize; 6]>());
+
+impl upshift_bytes {
+    #[inline]
+    pub(crate) fn new(buffer: RecvBuf) -> upshift_bytes {
+        let mut bytes = upshift_bytes {
+            data: buffer.as_ptr(),
+            len: buffer.len(),
+            owner: [0; 6],
+        };
+        // SAFETY: there is room for it.
+        unsafe { bytes.owner.as_mut_ptr().cast::<RecvBuf>().write(buffer) };
+        bytes
+    }
+
+    /// The buffer again.
+    pub(crate) fn into_inner(self) -> RecvBuf {
+        // SAFETY: `new` has put it there, and it is taken once.
+        unsafe { self.owner.as_ptr().cast::<RecvBuf>().read() }
+    }
+}
+
+/// Gives received bytes back. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
+    quietly(|| {
+        // SAFETY: it holds a buffer, which is the caller's.
+        unsafe {
+            (*bytes)
+                .owner
+                .as_mut_ptr()
+                .cast::<RecvBuf>()
+                .drop_in_place()
+        };
+    });
+}
+
+unsafe extern "C" fn free_allocated(_: *mut c_void, data: *mut u8, _: usize) {
+    // SAFETY: `upshift_buf_alloc` got it from `malloc`.
+    unsafe { libc::free(data.cast()) };
+}
+
+/// A buffer of `capacity` bytes of `malloc`. 0, or -ENOMEM. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_buf_alloc(capacity: usize, buf: *mut upshift_buf) -> c_int {
+    // SAFETY: `malloc` takes any size.
+    let data = unsafe { libc::malloc(capacity.max(1)) }.cast::<u8>();
+    if data.is_null() {
+        return -libc::ENOMEM;
+    }
+    let made = upshift_buf {
+        data,
+        len: 0,
+        capacity,
+        release: Some(free_allocated),
+        context: null_mut(),
+    };
+    // SAFETY: by contract room for one.
+    unsafe { buf.write(made) };
+    0
+}

@@ -1,0 +1,198 @@
+//! Bounded channels of pointers.
+
+use std::ffi::{c_int, c_void};
+
+use upshift::sync::mpsc::{self, Receiver, Sender, TryRecvError, TrySendError};
+
+use crate::cx::upshift_cx;
+use crate::error::{quietly, wall};
+use crate::op::{Outcome, start, upshift_op};
+
+/// A message: dropped by the channel's function if it is not received.
+struct Message {
+    data: *mut c_void,
+    drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
+}
+
+// SAFETY: by the contract of `upshift_channel` messages go from thread to thread.
+unsafe impl Send for Message {}
+
+impl Message {
+    fn into_data(self) -> *mut c_void {
+        std::mem::ManuallyDrop::new(self).data
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let Some(drop) = self.drop {
+            // SAFETY: by contract; once.
+            unsafe { drop(self.data) };
+        }
+    }
+}
+
+/// Puts messages in. Any thread, several at once; clone it for another owner.
+pub struct upshift_sender {
+    sender: Sender<Message>,
+    drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
+}
+
+/// Takes messages out. One thread at a time.
+pub struct upshift_receiver(Receiver<Message>);
+
+/// A channel for so many messages. `drop` is for those that are never received; it may be null. Messages go from thread to thread. -EINVAL for 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_channel(
+    capacity: usize,
+    drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
+    sender: *mut *mut upshift_sender,
+    receiver: *mut *mut upshift_receiver,
+) -> c_int {
+    wall(|| {
+        if capacity == 0 {
+            return -libc::EINVAL;
+        }
+        let (send, receive) = mpsc::channel(capacity);
+        let send = upshift_sender { sender: send, drop };
+        // SAFETY: by contract room for both.
+        unsafe {
+            sender.write(Box::into_raw(Box::new(send)));
+            receiver.write(Box::into_raw(Box::new(upshift_receiver(receive))));
+        }
+        0
+    })
+}
+
+/// Another sender.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_sender_clone(
+    sender: *const upshift_sender,
+) -> *mut upshift_sender {
+    // SAFETY: by contract.
+    let sender = unsafe { &*sender };
+    Box::into_raw(Box::new(upshift_sender {
+        sender: sender.sender.clone(),
+        drop: sender.drop,
+    }))
+}
+
+/// Gives a sender back; with the last one the channel ends when it is empty.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_sender_free(sender: *mut upshift_sender) {
+    // SAFETY: the caller's, once.
+    quietly(|| drop(unsafe { Box::from_raw(sender) }));
+}
+
+/// Ends the channel; messages inside are dropped.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_receiver_free(receiver: *mut upshift_receiver) {
+    // SAFETY: the caller's, once.
+    quietly(|| drop(unsafe { Box::from_raw(receiver) }));
+}
+
+struct Sent(Result<(), mpsc::SendError<Message>>);
+
+impl Outcome for Sent {
+    fn store(self, op: &mut upshift_op) {
+        op.result = match self.0 {
+            Ok(()) => 0,
+            Err(refused) => {
+                op.out.handles = [refused.0.into_data(), std::ptr::null_mut()];
+                -i64::from(libc::EPIPE)
+            }
+        };
+    }
+}
+
+struct Received(Option<Message>);
+
+impl Outcome for Received {
+    fn store(self, op: &mut upshift_op) {
+        op.result = i64::from(self.0.is_some());
+        if let Some(message) = self.0 {
+            op.out.handles = [message.into_data(), std::ptr::null_mut()];
+        }
+    }
+}
+
+/// Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone; then out.handles[0] is the
+/// message. If the operation is dropped before, so is the message.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_send(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    sender: *const upshift_sender,
+    data: *mut c_void,
+) -> c_int {
+    // SAFETY: by contract it outlives the operation.
+    let sender: &'static upshift_sender = unsafe { &*sender };
+    let message = Message {
+        data,
+        drop: sender.drop,
+    };
+    let send = async move { Sent(sender.sender.send(message).await) };
+    // SAFETY: by contract.
+    unsafe { start(op, cx, send) }
+}
+
+/// Puts a message in: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), and the message is still the caller's. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_try_send(
+    sender: *const upshift_sender,
+    data: *mut c_void,
+) -> c_int {
+    wall(|| {
+        // SAFETY: by contract.
+        let sender = unsafe { &*sender };
+        let message = Message {
+            data,
+            drop: sender.drop,
+        };
+        match sender.sender.try_send(message) {
+            Ok(()) => 0,
+            Err(TrySendError::Full(message)) => {
+                message.into_data();
+                -libc::EAGAIN
+            }
+            Err(TrySendError::Closed(message)) => {
+                message.into_data();
+                -libc::EPIPE
+            }
+        }
+    })
+}
+
+/// Waits for a message: result 1, and out.handles[0] is the message; 0: the channel has ended. One at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_receive(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    receiver: *mut upshift_receiver,
+) -> c_int {
+    // SAFETY: by contract it outlives the operation, and nobody else uses it meanwhile.
+    let receiver: &'static mut upshift_receiver = unsafe { &mut *receiver };
+    let receive = async move { Received(receiver.0.recv().await) };
+    // SAFETY: by contract.
+    unsafe { start(op, cx, receive) }
+}
+
+/// The next message if there is one: 1, and it is in `*data`; 0: the channel has ended; -EAGAIN: empty.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_try_receive(
+    receiver: *mut upshift_receiver,
+    data: *mut *mut c_void,
+) -> c_int {
+    wall(|| {
+        // SAFETY: by contract.
+        match unsafe { (*receiver).0.try_recv() } {
+            Ok(message) => {
+                // SAFETY: by contract room for it.
+                unsafe { data.write(message.into_data()) };
+                1
+            }
+            Err(TryRecvError::Empty) => -libc::EAGAIN,
+            Err(TryRecvError::Disconnected) => 0,
+        }
+    })
+}

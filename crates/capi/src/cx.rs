@@ -1,0 +1,76 @@
+//! The wake token of a poll, and wakers that outlive it.
+
+use std::ffi::c_int;
+use std::mem::{MaybeUninit, size_of};
+use std::task::{Context, Waker};
+
+use crate::error::{quietly, wall};
+
+/// The wake token of one poll: valid until the poll returns, on its thread. What is polled with it wakes the task later.
+pub struct upshift_cx {
+    _private: [u8; 0],
+}
+
+/// A token as the runtime knows it.
+///
+/// # Safety
+/// It is that of the poll under way.
+#[inline]
+pub(crate) unsafe fn context<'a>(cx: *mut upshift_cx) -> &'a mut Context<'a> {
+    // SAFETY: passed on; it was made by `token`.
+    unsafe { &mut *cx.cast::<Context<'a>>() }
+}
+
+#[inline]
+pub(crate) fn token(cx: &mut Context<'_>) -> *mut upshift_cx {
+    std::ptr::from_mut(cx).cast()
+}
+
+/// The right to wake a task, from any thread, also when its poll is over. Owned; it may be moved by copying its words.
+#[repr(C)]
+pub struct upshift_waker {
+    words: [usize; 2],
+}
+
+const _: () = assert!(size_of::<Waker>() <= size_of::<upshift_waker>());
+
+/// A waker of the task that is being polled.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_waker_new(cx: *mut upshift_cx, waker: *mut upshift_waker) {
+    // SAFETY: by contract the token is of this poll and `waker` is room for one.
+    quietly(|| unsafe { waker.cast::<Waker>().write(context(cx).waker().clone()) });
+}
+
+/// Wakes the task and keeps the waker. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_waker_wake(waker: *const upshift_waker) {
+    // SAFETY: it holds a waker.
+    quietly(|| unsafe { (*waker.cast::<Waker>()).wake_by_ref() });
+}
+
+/// Gives a waker back. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_waker_free(waker: *mut upshift_waker) {
+    // SAFETY: it holds a waker, which is the caller's.
+    quietly(|| unsafe { waker.cast::<Waker>().drop_in_place() });
+}
+
+/// Wakes the task that is being polled: it is polled again, behind its equals. For a task that returns 0 to give way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_yield_now(cx: *mut upshift_cx) {
+    // SAFETY: by contract.
+    quietly(|| unsafe { context(cx).waker().wake_by_ref() });
+}
+
+/// 1: something at least as urgent waits, and the task should give way (`upshift_yield_now`, and return 0); 0: it may go on. About a
+/// nanosecond. In a poll.
+#[unsafe(no_mangle)]
+pub extern "C" fn upshift_should_yield() -> c_int {
+    wall(|| {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut test = MaybeUninit::new(upshift::yield_if_needed());
+        // SAFETY: initialised, and not moved; it has no destructor.
+        let test = unsafe { std::pin::Pin::new_unchecked(test.assume_init_mut()) };
+        c_int::from(test.poll(&mut cx).is_pending())
+    })
+}

@@ -1,0 +1,52 @@
+//! Errors as negative errno values, and the wall that panics do not pass.
+
+use std::ffi::c_int;
+use std::io::{Error, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a panic below the ABI is reported as.
+pub(crate) const PANICKED: c_int = -libc::ENOTRECOVERABLE;
+
+/// The negative errno of an error.
+pub(crate) fn errno(error: &Error) -> c_int {
+    if let Some(code) = error.raw_os_error() {
+        return -code;
+    }
+    -match error.kind() {
+        ErrorKind::NotFound => libc::ENOENT,
+        ErrorKind::PermissionDenied => libc::EACCES,
+        ErrorKind::AlreadyExists => libc::EEXIST,
+        ErrorKind::AddrInUse => libc::EADDRINUSE,
+        ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        ErrorKind::ConnectionAborted => libc::ECONNABORTED,
+        ErrorKind::ConnectionRefused => libc::ECONNREFUSED,
+        ErrorKind::ConnectionReset => libc::ECONNRESET,
+        ErrorKind::NotConnected => libc::ENOTCONN,
+        ErrorKind::BrokenPipe => libc::EPIPE,
+        ErrorKind::WouldBlock => libc::EAGAIN,
+        ErrorKind::InvalidInput => libc::EINVAL,
+        ErrorKind::InvalidData => libc::EBADMSG,
+        ErrorKind::TimedOut => libc::ETIMEDOUT,
+        ErrorKind::Interrupted => libc::EINTR,
+        ErrorKind::Unsupported => libc::EOPNOTSUPP,
+        ErrorKind::OutOfMemory => libc::ENOMEM,
+        _ => libc::EIO,
+    }
+}
+
+/// Runs `body`; a panic in it becomes an error value.
+#[inline]
+pub(crate) fn wall(body: impl FnOnce() -> c_int) -> c_int {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED)
+}
+
+/// Runs `body` for its effect; a panic in it has been reported by the panic hook and ends here.
+#[inline]
+pub(crate) fn quietly(body: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(body));
+}
+
+/// 0, or the negative errno.
+pub(crate) fn code(result: Result<(), Error>) -> c_int {
+    result.map_or_else(|error| errno(&error), |()| 0)
+}

@@ -1,0 +1,196 @@
+//! Files by position.
+
+use std::ffi::{c_char, c_int};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::pin::Pin;
+use std::ptr::null_mut;
+
+use upshift::fs::{File, OpenOptions};
+
+use crate::buf::{Buf, upshift_buf};
+use crate::cx::upshift_cx;
+use crate::error::quietly;
+use crate::net::text;
+use crate::op::{Handles, start, upshift_op};
+
+/// An open file. Any thread, several at once; it outlives its operations.
+pub struct upshift_file(File);
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+fn handles(file: File) -> Handles {
+    Handles(
+        Box::into_raw(Box::new(upshift_file(file))).cast(),
+        null_mut(),
+    )
+}
+
+fn options(flags: c_int, mode: u32) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let known = libc::O_ACCMODE | libc::O_APPEND | libc::O_TRUNC | libc::O_CREAT | libc::O_EXCL;
+    let access = flags & libc::O_ACCMODE;
+    let exclusive = flags & libc::O_EXCL != 0;
+    options
+        .read(access != libc::O_WRONLY)
+        .write(access != libc::O_RDONLY)
+        .append(flags & libc::O_APPEND != 0)
+        .truncate(flags & libc::O_TRUNC != 0)
+        .create(flags & libc::O_CREAT != 0)
+        .create_new(exclusive && flags & libc::O_CREAT != 0)
+        .custom_flags(flags & !known)
+        .mode(mode);
+    options
+}
+
+/// Opens a file as `open(2)`: out.handles[0] is an upshift_file. With `beneath`, a directory, the path is relative to it and leads to nothing
+/// outside it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_open(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    beneath: *const upshift_file,
+    path: *const c_char,
+    flags: c_int,
+    mode: u32,
+) -> c_int {
+    // SAFETY: by contract a string, and null or a file that outlives the operation.
+    let (path, beneath): (_, Option<&'static upshift_file>) =
+        unsafe { (text(path), beneath.as_ref()) };
+    let open: Boxed<io::Result<Handles>> = Box::pin(async move {
+        let options = options(flags, mode);
+        Ok(handles(match beneath {
+            Some(directory) => options.open_beneath(&directory.0, path?).await?,
+            None => options.open(path?).await?,
+        }))
+    });
+    // SAFETY: by contract.
+    unsafe { start(op, cx, open) }
+}
+
+/// Takes an open file over: its descriptor is the file's from the call on. Null for a negative one. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_file_from_fd(fd: c_int) -> *mut upshift_file {
+    if fd < 0 {
+        return null_mut();
+    }
+    // SAFETY: the caller gives it away.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    Box::into_raw(Box::new(upshift_file(File::from_std(fd.into()))))
+}
+
+/// The file's descriptor, which stays its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_file_fd(file: *const upshift_file) -> c_int {
+    // SAFETY: by contract.
+    unsafe { (*file).0.as_raw_fd() }
+}
+
+/// Gives a file back. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_file_free(file: *mut upshift_file) {
+    // SAFETY: the caller's, once.
+    quietly(|| drop(unsafe { Box::from_raw(file) }));
+}
+
+/// Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end; out.buf is the buffer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_read_at(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    file: *const upshift_file,
+    buf: *const upshift_buf,
+    offset: u64,
+) -> c_int {
+    // SAFETY: by contract it outlives the operation; the buffer is given away.
+    let (file, buf): (&'static upshift_file, _) = unsafe { (&*file, Buf::new(buf.read())) };
+    // SAFETY: by contract.
+    unsafe { start(op, cx, file.0.read_at(buf, offset)) }
+}
+
+/// Writes a buffer at a position: the result is the count, which may be less; out.buf is the buffer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_write_at(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    file: *const upshift_file,
+    buf: *const upshift_buf,
+    offset: u64,
+) -> c_int {
+    // SAFETY: by contract it outlives the operation; the buffer is given away.
+    let (file, buf): (&'static upshift_file, _) = unsafe { (&*file, Buf::new(buf.read())) };
+    // SAFETY: by contract.
+    unsafe { start(op, cx, file.0.write_at(buf, offset)) }
+}
+
+/// Writes all of a buffer at a position: result 0; out.buf is the buffer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_write_all_at(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    file: *const upshift_file,
+    buf: *const upshift_buf,
+    offset: u64,
+) -> c_int {
+    // SAFETY: by contract it outlives the operation; the buffer is given away.
+    let (file, buf): (&'static upshift_file, _) = unsafe { (&*file, Buf::new(buf.read())) };
+    let write: Boxed<(io::Result<()>, Buf)> = Box::pin(file.0.write_all_at(buf, offset));
+    // SAFETY: by contract.
+    unsafe { start(op, cx, write) }
+}
+
+/// Waits until what was written is on the device; `data_only` not 0: without the metadata. Result 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_file_sync(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    file: *const upshift_file,
+    data_only: c_int,
+) -> c_int {
+    // SAFETY: by contract it outlives the operation.
+    let file: &'static upshift_file = unsafe { &*file };
+    let sync: Boxed<io::Result<()>> = Box::pin(async move {
+        if data_only == 0 {
+            file.0.sync_all().await
+        } else {
+            file.0.sync_data().await
+        }
+    });
+    // SAFETY: by contract.
+    unsafe { start(op, cx, sync) }
+}
+
+/// The result is the length in bytes; -EISDIR for a directory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_file_len(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    file: *const upshift_file,
+) -> c_int {
+    // SAFETY: by contract it outlives the operation.
+    let file: &'static upshift_file = unsafe { &*file };
+    let len: Boxed<io::Result<usize>> = Box::pin(async move {
+        let metadata = file.0.metadata().await?;
+        if metadata.is_dir() {
+            return Err(io::Error::from_raw_os_error(libc::EISDIR));
+        }
+        Ok(metadata.len() as usize)
+    });
+    // SAFETY: by contract.
+    unsafe { start(op, cx, len) }
+}
+
+/// Cuts a file off, or lengthens it by a hole. Result 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_file_set_len(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    file: *const upshift_file,
+    len: u64,
+) -> c_int {
+    // SAFETY: by contract it outlives the operation.
+    let file: &'static upshift_file = unsafe { &*file };
+    let set: Boxed<io::Result<()>> = Box::pin(file.0.set_len(len));
+    // SAFETY: by contract.
+    unsafe { start(op, cx, set) }
+}

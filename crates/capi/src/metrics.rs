@@ -1,0 +1,123 @@
+//! What a runtime has done so far.
+
+use std::ffi::{CString, c_char};
+
+use upshift::Level;
+
+use crate::error::quietly;
+use crate::runtime::upshift_handle;
+
+/// Counters of a runtime; they only grow, but for `live`, `ready` and `in_flight`.
+#[repr(C)]
+#[derive(Default)]
+pub struct upshift_metrics {
+    /// Coroutines that are spawned and have not exited.
+    pub live: u64,
+    /// Of them, those that wait for a vCPU.
+    pub ready: u64,
+    /// Spawned so far.
+    pub spawned: u64,
+    /// Exited so far.
+    pub exited: u64,
+    /// Polls so far.
+    pub polls: u64,
+    /// Polls that were suspended.
+    pub suspensions: u64,
+    /// Operations that the kernel has.
+    pub in_flight: u64,
+    /// Operations handed to the kernel so far.
+    pub submitted: u64,
+    /// System calls that entered the rings.
+    pub enters: u64,
+}
+
+/// One level of a runtime.
+#[repr(C)]
+#[derive(Default)]
+pub struct upshift_level_metrics {
+    /// Polls so far.
+    pub polls: u64,
+    /// Coroutines that are ready now.
+    pub ready: u64,
+    /// Time in polls, ns.
+    pub run_ns: u64,
+    /// Half of the coroutines were ready for no longer than this before they were polled, ns.
+    pub wait_p50_ns: u64,
+    /// 99 of 100.
+    pub wait_p99_ns: u64,
+}
+
+/// What has happened so far. Some microseconds. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_metrics_get(
+    handle: *const upshift_handle,
+    metrics: *mut upshift_metrics,
+) {
+    quietly(|| {
+        // SAFETY: by contract.
+        let taken = unsafe { (*handle).0.metrics() };
+        let mut made = upshift_metrics {
+            live: taken.coroutines.live,
+            ready: taken.coroutines.ready,
+            spawned: taken.coroutines.spawned,
+            exited: taken.coroutines.exited,
+            ..upshift_metrics::default()
+        };
+        for vcpu in &taken.vcpus {
+            made.polls += vcpu.polls;
+            made.suspensions += vcpu.suspensions;
+            made.in_flight += vcpu.ring.in_flight;
+            made.submitted += vcpu.ring.submitted;
+            made.enters += vcpu.ring.enters;
+        }
+        // SAFETY: by contract room for it.
+        unsafe { metrics.write(made) };
+    });
+}
+
+/// What has happened on a level; zeros for one that was never used. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_metrics_level(
+    handle: *const upshift_handle,
+    level: u32,
+    metrics: *mut upshift_level_metrics,
+) {
+    quietly(|| {
+        // SAFETY: by contract.
+        let taken = unsafe { (*handle).0.metrics() };
+        let level = u8::try_from(level).ok().and_then(|n| Level::new(n).ok());
+        let made = level.and_then(|level| taken.level(level)).map(|level| {
+            let nanos = |q| u64::try_from(level.wait.quantile(q).as_nanos()).unwrap_or(u64::MAX);
+            upshift_level_metrics {
+                polls: level.polls,
+                ready: level.ready,
+                run_ns: u64::try_from(level.run.as_nanos()).unwrap_or(u64::MAX),
+                wait_p50_ns: nanos(0.5),
+                wait_p99_ns: nanos(0.99),
+            }
+        });
+        // SAFETY: by contract room for it.
+        unsafe { metrics.write(made.unwrap_or_default()) };
+    });
+}
+
+/// Everything in the text format of Prometheus; free it by `upshift_string_free`. Null if there is no memory. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_metrics_prometheus(handle: *const upshift_handle) -> *mut c_char {
+    let mut made = std::ptr::null_mut();
+    quietly(|| {
+        // SAFETY: by contract.
+        let text = unsafe { (*handle).0.metrics() }.prometheus().to_string();
+        made = CString::new(text).map_or(std::ptr::null_mut(), CString::into_raw);
+    });
+    made
+}
+
+/// Gives a string back. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_string_free(string: *mut c_char) {
+    if !string.is_null() {
+        // SAFETY: `into_raw` made it, and it is the caller's, once.
+        drop(unsafe { CString::from_raw(string) });
+    }
+}

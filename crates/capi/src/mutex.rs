@@ -1,0 +1,96 @@
+//! A mutex that lends: what waits lends its level to what holds it.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+
+use upshift::sync::{Mutex, MutexGuard};
+
+use crate::cx::upshift_cx;
+use crate::error::{quietly, wall};
+use crate::op::{Outcome, start, upshift_op};
+
+/// A mutex of coroutines. Any thread, several at once; freed when nothing holds it or waits for it.
+pub struct upshift_mutex {
+    mutex: Mutex<()>,
+    /// That of whoever holds it, who alone touches it.
+    guard: UnsafeCell<MaybeUninit<MutexGuard<'static, ()>>>,
+}
+
+impl upshift_mutex {
+    /// # Safety
+    /// The mutex outlives the guard: the contract of `upshift_mutex_free`.
+    unsafe fn keep(&self, guard: MutexGuard<'_, ()>) {
+        // SAFETY: the caller has just locked it, so nobody else touches the cell; the lifetime by contract.
+        unsafe {
+            (*self.guard.get()).write(std::mem::transmute::<
+                MutexGuard<'_, ()>,
+                MutexGuard<'static, ()>,
+            >(guard))
+        };
+    }
+}
+
+/// A mutex, free.
+#[unsafe(no_mangle)]
+pub extern "C" fn upshift_mutex_new() -> *mut upshift_mutex {
+    Box::into_raw(Box::new(upshift_mutex {
+        mutex: Mutex::new(()),
+        guard: UnsafeCell::new(MaybeUninit::uninit()),
+    }))
+}
+
+/// Frees a mutex that nothing holds or waits for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_mutex_free(mutex: *mut upshift_mutex) {
+    // SAFETY: the caller's, once.
+    quietly(|| drop(unsafe { Box::from_raw(mutex) }));
+}
+
+struct Locked(&'static upshift_mutex, MutexGuard<'static, ()>);
+
+impl Outcome for Locked {
+    fn store(self, op: &mut upshift_op) {
+        // SAFETY: just locked.
+        unsafe { self.0.keep(self.1) };
+        op.result = 0;
+    }
+}
+
+/// Waits for the mutex and locks it; most urgent first. Result 0. An operation that is ready holds it: unlock.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_mutex_lock(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    mutex: *const upshift_mutex,
+) -> c_int {
+    // SAFETY: by contract it outlives the operation.
+    let mutex: &'static upshift_mutex = unsafe { &*mutex };
+    let lock = async move { Locked(mutex, mutex.mutex.lock().await) };
+    // SAFETY: by contract.
+    unsafe { start(op, cx, lock) }
+}
+
+/// 1: locked; 0: something else holds it. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> c_int {
+    wall(|| {
+        // SAFETY: by contract.
+        let mutex = unsafe { &*mutex };
+        match mutex.mutex.try_lock() {
+            Ok(guard) => {
+                // SAFETY: just locked.
+                unsafe { mutex.keep(guard) };
+                1
+            }
+            Err(_) => 0,
+        }
+    })
+}
+
+/// Gives the mutex to the most urgent that waits. By what has locked it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_mutex_unlock(mutex: *const upshift_mutex) {
+    // SAFETY: by contract the caller holds it, so a guard is there and the cell is its own.
+    quietly(|| drop(unsafe { (*(*mutex).guard.get()).assume_init_read() }));
+}

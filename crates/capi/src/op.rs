@@ -1,0 +1,253 @@
+//! Operations: futures in memory of the caller.
+//!
+//! ```text
+//!            1 start, not ready            2 poll, ready
+//!   (any) ────────────────────▶ Waiting ─────────────────▶ Done
+//!     │                            │ 3 drop                 ▲
+//!     └────────────────────────────┼────────────────────────┘
+//!        1 start, ready            ▼
+//!                                Done: nothing is owed to the runtime, the memory may be used again
+//! ```
+//!
+//! 1. The function that starts it writes the future into `state`, polls it once and returns 1 (ready) or 0.
+//! 2. `upshift_op_poll`, in a later poll of the task, with that poll's token.
+//! 3. `upshift_op_drop` cancels; the kernel may still have buffers, which the ring keeps.
+//!
+//! The memory does not move between start and end. Ready: `result` is there, and in `out` what else the operation brings, which is the
+//! caller's now.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::{align_of, size_of};
+use std::pin::Pin;
+use std::ptr::null;
+use std::task::{Context, Poll};
+
+use crate::buf::{Buf, upshift_buf, upshift_bytes};
+use crate::cx::{context, upshift_cx};
+use crate::error::{PANICKED, errno, quietly, wall};
+
+/// Words of state of an operation.
+pub const UPSHIFT_OP_WORDS: usize = 32;
+
+/// What an operation brings besides its result.
+#[repr(C)]
+pub union upshift_out {
+    /// Of operations that were given a buffer: that buffer.
+    pub buf: std::mem::ManuallyDrop<upshift_buf>,
+    /// Of receiving: the bytes.
+    pub bytes: std::mem::ManuallyDrop<upshift_bytes>,
+    /// Handles, or words.
+    pub words: [usize; 8],
+    /// A handle or two.
+    pub handles: [*mut c_void; 2],
+}
+
+/// An operation under way, or not. To begin with, only `vtable` must be null.
+#[repr(C)]
+pub struct upshift_op {
+    /// Null: no operation is under way.
+    pub vtable: *const c_void,
+    /// When ready: a count, or 0, or a negative errno.
+    pub result: i64,
+    /// When ready.
+    pub out: upshift_out,
+    state: [usize; UPSHIFT_OP_WORDS],
+}
+
+struct Vtable {
+    poll: unsafe fn(*mut upshift_op, &mut Context<'_>) -> Poll<()>,
+    drop: unsafe fn(*mut upshift_op),
+}
+
+/// How a future's output becomes `result` and `out`.
+pub(crate) trait Outcome {
+    fn store(self, op: &mut upshift_op);
+}
+
+trait HasVtable {
+    const VTABLE: Vtable;
+}
+
+impl<F: Future> HasVtable for F
+where
+    F::Output: Outcome,
+{
+    const VTABLE: Vtable = Vtable {
+        poll: poll_op::<F>,
+        drop: drop_op::<F>,
+    };
+}
+
+/// # Safety
+/// `op` holds a future of this type.
+#[inline]
+unsafe fn poll_op<F: Future>(op: *mut upshift_op, cx: &mut Context<'_>) -> Poll<()>
+where
+    F::Output: Outcome,
+{
+    // SAFETY: by contract; it does not move before its end.
+    let future = unsafe { Pin::new_unchecked(&mut *(&raw mut (*op).state).cast::<F>()) };
+    match future.poll(cx) {
+        Poll::Pending => Poll::Pending,
+        Poll::Ready(output) => {
+            // SAFETY: as above; it is done.
+            unsafe { drop_op::<F>(op) };
+            // SAFETY: the caller's memory, which is ours during the call.
+            output.store(unsafe { &mut *op });
+            Poll::Ready(())
+        }
+    }
+}
+
+/// # Safety
+/// `op` holds a future of this type; it is gone afterwards.
+unsafe fn drop_op<F>(op: *mut upshift_op) {
+    // SAFETY: by contract. The table goes first, so that what panics is not dropped twice.
+    unsafe {
+        (*op).vtable = null();
+        (&raw mut (*op).state).cast::<F>().drop_in_place();
+    }
+}
+
+/// Puts a future into `op` without polling it.
+///
+/// # Safety
+/// `op` is room for an operation, and none is under way in it.
+#[inline]
+pub(crate) unsafe fn put<F: Future>(op: *mut upshift_op, future: F)
+where
+    F::Output: Outcome,
+{
+    const {
+        assert!(size_of::<F>() <= size_of::<[usize; UPSHIFT_OP_WORDS]>());
+        assert!(align_of::<F>() <= align_of::<upshift_op>());
+    }
+    // SAFETY: by contract there is room.
+    unsafe {
+        (&raw mut (*op).state).cast::<F>().write(future);
+        (*op).vtable = (&raw const *const { &<F as HasVtable>::VTABLE }).cast();
+    }
+}
+
+/// Puts a future into `op` and polls it once: 1, it is ready, or 0.
+///
+/// # Safety
+/// As [`put`]; the token is of the poll under way.
+#[inline]
+pub(crate) unsafe fn start<F: Future>(op: *mut upshift_op, cx: *mut upshift_cx, future: F) -> c_int
+where
+    F::Output: Outcome,
+{
+    // SAFETY: passed on.
+    unsafe {
+        put(op, future);
+        polled(op, || poll_op::<F>(op, context(cx)))
+    }
+}
+
+/// 1 or 0 for a poll; a panic in it is the result of the operation.
+#[inline]
+unsafe fn polled(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_int {
+    let ready = wall(|| c_int::from(poll().is_ready()));
+    if ready != PANICKED {
+        return ready;
+    }
+    // SAFETY: `op` is the caller's.
+    unsafe {
+        upshift_op_drop(op);
+        (*op).result = i64::from(PANICKED);
+        (*op).out.words = [0; 8];
+    }
+    1
+}
+
+/// Polls an operation that was not ready: 1, it is now, or 0. In a poll of the task.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_op_poll(op: *mut upshift_op, cx: *mut upshift_cx) -> c_int {
+    // SAFETY: by contract an operation is under way.
+    unsafe {
+        let vtable = &*(*op).vtable.cast::<Vtable>();
+        polled(op, || (vtable.poll)(op, context(cx)))
+    }
+}
+
+/// Ends an operation early, if it is under way: it is cancelled, and buffers that it was given are released when the kernel is done with them.
+/// Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_op_drop(op: *mut upshift_op) {
+    // SAFETY: by contract `op` is the caller's, and its table is null or of what it holds.
+    if let Some(vtable) = unsafe { (*op).vtable.cast::<Vtable>().as_ref() } {
+        // SAFETY: as above.
+        quietly(|| unsafe { (vtable.drop)(op) });
+    }
+}
+
+fn number(result: io::Result<usize>) -> i64 {
+    match result {
+        Ok(count) => count as i64,
+        Err(error) => i64::from(errno(&error)),
+    }
+}
+
+impl Outcome for () {
+    fn store(self, op: &mut upshift_op) {
+        op.result = 0;
+    }
+}
+
+impl Outcome for io::Result<()> {
+    fn store(self, op: &mut upshift_op) {
+        op.result = number(self.map(|()| 0));
+    }
+}
+
+impl Outcome for io::Result<usize> {
+    fn store(self, op: &mut upshift_op) {
+        op.result = number(self);
+    }
+}
+
+/// A buffer comes back.
+impl Outcome for (io::Result<usize>, Buf) {
+    #[inline]
+    fn store(self, op: &mut upshift_op) {
+        op.result = number(self.0);
+        op.out.buf = std::mem::ManuallyDrop::new(self.1.into_raw());
+    }
+}
+
+impl Outcome for (io::Result<()>, Buf) {
+    #[inline]
+    fn store(self, op: &mut upshift_op) {
+        (self.0.map(|()| 0), self.1).store(op);
+    }
+}
+
+impl Outcome for io::Result<upshift::RecvBuf> {
+    #[inline]
+    fn store(self, op: &mut upshift_op) {
+        match self {
+            Ok(buffer) => {
+                op.result = buffer.len() as i64;
+                op.out.bytes = std::mem::ManuallyDrop::new(upshift_bytes::new(buffer));
+            }
+            Err(error) => op.result = i64::from(errno(&error)),
+        }
+    }
+}
+
+/// Handles for the caller.
+pub(crate) struct Handles(pub(crate) *mut c_void, pub(crate) *mut c_void);
+
+impl Outcome for io::Result<Handles> {
+    fn store(self, op: &mut upshift_op) {
+        match self {
+            Ok(Handles(one, other)) => {
+                op.result = 0;
+                op.out.handles = [one, other];
+            }
+            Err(error) => op.result = i64::from(errno(&error)),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Runtimes and handles to them.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::num::NonZeroU32;
+use std::ptr::null;
+use std::time::Duration;
+
+use upshift::{Board, Handle, Level, Preemption, Runtime};
+
+use crate::error::{errno, quietly, wall};
+use crate::task::{Foreign, upshift_task};
+
+/// A runtime. One thread makes it, uses it and frees it.
+pub struct upshift_runtime(Runtime);
+
+/// A runtime from outside. Any thread, several at once.
+pub struct upshift_handle(pub(crate) Handle);
+
+/// Settings of a runtime. Fill it by `upshift_config_init`, then change what should differ.
+#[repr(C)]
+pub struct upshift_config {
+    /// vCPUs; 0: one per CPU.
+    pub vcpus: u32,
+    /// Most threads for functions that block.
+    pub blocking_threads: u32,
+    /// The level of what `upshift_runtime_block_on` runs.
+    pub main_level: u32,
+    /// Whether polls are interrupted: 0 no, 1 if the kernel can, 2 or fail.
+    pub preemption: u32,
+    /// Whether it joins the machine's daemon: 0 no, 1 if there is one, 2 or fail.
+    pub board: u32,
+    /// Every so many turns a level of another is served; 0: strict priority.
+    pub aging_turns: u32,
+    /// Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; 0: as is best for most.
+    pub buffers: u32,
+    /// See `buffers`.
+    pub buffer_size: u32,
+    /// How long a poll may go on while an equal waits, ns; 0: as is best.
+    pub quantum_ns: u64,
+    /// How long a vCPU spins before it sleeps, ns; UINT64_MAX: as is best.
+    pub spin_ns: u64,
+    /// How long completions may wait while coroutines are ready, ns; 0: as is best.
+    pub reap_interval_ns: u64,
+    /// A seed for the test mode that shuffles equals and yields always; 0: off.
+    pub chaos: u64,
+    /// The CPUs to pin vCPUs to, `pins_len` of them.
+    pub pins: *const u32,
+    /// See `pins`.
+    pub pins_len: usize,
+    /// What threads are called; null: upshift.
+    pub name: *const c_char,
+}
+
+/// The defaults.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
+    let defaults = upshift_config {
+        vcpus: 0,
+        blocking_threads: 64,
+        main_level: u32::from(Level::DEFAULT.get()),
+        preemption: 0,
+        board: 0,
+        aging_turns: 0,
+        buffers: 0,
+        buffer_size: 0,
+        quantum_ns: 0,
+        spin_ns: u64::MAX,
+        reap_interval_ns: 0,
+        chaos: 0,
+        pins: null(),
+        pins_len: 0,
+        name: null(),
+    };
+    // SAFETY: by contract room for it.
+    unsafe { config.write(defaults) };
+}
+
+/// # Safety
+/// `config` is filled as its comments say.
+unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
+    let mut builder = Runtime::builder();
+    if config.vcpus != 0 {
+        builder = builder.vcpus(config.vcpus as usize);
+    }
+    let level = u8::try_from(config.main_level).map_err(|_| -libc::EINVAL)?;
+    let level = Level::new(level).map_err(|_| -libc::EINVAL)?;
+    builder = builder
+        .blocking_threads(config.blocking_threads as usize)
+        .main_level(level)
+        .preemption(match config.preemption {
+            0 => Preemption::Off,
+            1 => Preemption::Preferred,
+            2 => Preemption::Required,
+            _ => return Err(-libc::EINVAL),
+        })
+        .board(match config.board {
+            0 => Board::Off,
+            1 => Board::Auto,
+            2 => Board::Required,
+            _ => return Err(-libc::EINVAL),
+        });
+    if let Some(turns) = NonZeroU32::new(config.aging_turns) {
+        builder = builder.aging(turns);
+    }
+    if config.buffers != 0 && config.buffer_size != 0 {
+        let count = u16::try_from(config.buffers).map_err(|_| -libc::EINVAL)?;
+        builder = builder.buffers(count, config.buffer_size);
+    }
+    if config.quantum_ns != 0 {
+        builder = builder.quantum(Duration::from_nanos(config.quantum_ns));
+    }
+    if config.spin_ns != u64::MAX {
+        builder = builder.spin(Duration::from_nanos(config.spin_ns));
+    }
+    if config.reap_interval_ns != 0 {
+        builder = builder.reap_interval(Duration::from_nanos(config.reap_interval_ns));
+    }
+    if config.chaos != 0 {
+        builder = builder.chaos(config.chaos);
+    }
+    if config.pins_len != 0 {
+        // SAFETY: by contract so many.
+        let pins = unsafe { std::slice::from_raw_parts(config.pins, config.pins_len) };
+        builder = builder.pin(pins.iter().map(|cpu| *cpu as usize));
+    }
+    if !config.name.is_null() {
+        // SAFETY: by contract a string.
+        let name = unsafe { CStr::from_ptr(config.name) };
+        builder = builder.name(name.to_string_lossy());
+    }
+    builder.build().map_err(|error| {
+        // What to change stands in the message, and an errno does not carry it.
+        eprintln!("upshift: {error}");
+        errno(&error)
+    })
+}
+
+/// A runtime with these settings, or the defaults if `config` is null. 0, or a negative errno, whose reason is said on standard error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_runtime_new(
+    config: *const upshift_config,
+    runtime: *mut *mut upshift_runtime,
+) -> c_int {
+    wall(|| {
+        let mut defaults = std::mem::MaybeUninit::uninit();
+        // SAFETY: null, or filled as its comments say.
+        let built = unsafe {
+            let config = config.as_ref().unwrap_or_else(|| {
+                upshift_config_init(defaults.as_mut_ptr());
+                defaults.assume_init_ref()
+            });
+            build(config)
+        };
+        match built {
+            Ok(built) => {
+                let built = Box::into_raw(Box::new(upshift_runtime(built)));
+                // SAFETY: by contract room for it.
+                unsafe { runtime.write(built) };
+                0
+            }
+            Err(code) => code,
+        }
+    })
+}
+
+/// Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data, finished, is the caller's to destroy. Owns the task:
+/// on a negative errno it has been dropped (-ENOTRECOVERABLE: called in a coroutine, or Rust code in it has panicked).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_runtime_block_on(
+    runtime: *mut upshift_runtime,
+    task: upshift_task,
+    data: *mut *mut c_void,
+) -> c_int {
+    wall(|| {
+        // SAFETY: by contract.
+        let (runtime, future) = unsafe { (&*runtime, Foreign::new(task)) };
+        let frame = runtime.0.block_on(future);
+        // SAFETY: by contract room for it.
+        unsafe { data.write(frame.into_data()) };
+        0
+    })
+}
+
+/// Cancels every coroutine, waits for what the kernel still does, ends the threads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
+    // SAFETY: the caller's, once.
+    quietly(|| drop(unsafe { Box::from_raw(runtime) }));
+}
+
+fn boxed(handle: Handle) -> *mut upshift_handle {
+    Box::into_raw(Box::new(upshift_handle(handle)))
+}
+
+/// A handle to a runtime.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_runtime_handle(
+    runtime: *const upshift_runtime,
+) -> *mut upshift_handle {
+    // SAFETY: by contract.
+    boxed(unsafe { (*runtime).0.handle() })
+}
+
+/// A handle to the runtime of the calling coroutine; null outside one.
+#[unsafe(no_mangle)]
+pub extern "C" fn upshift_handle_current() -> *mut upshift_handle {
+    Handle::current().map_or(std::ptr::null_mut(), boxed)
+}
+
+/// Another handle. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_handle_clone(
+    handle: *const upshift_handle,
+) -> *mut upshift_handle {
+    // SAFETY: by contract.
+    boxed(unsafe { (*handle).0.clone() })
+}
+
+/// Gives a handle back. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_handle_free(handle: *mut upshift_handle) {
+    // SAFETY: the caller's, once.
+    quietly(|| drop(unsafe { Box::from_raw(handle) }));
+}
+
+/// Adds a vCPU to the caller's runtime; its index, or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn upshift_alloc_cpu() -> c_int {
+    wall(|| upshift::alloc_cpu().map_or_else(|error| errno(&error), |index| index as c_int))
+}
+
+/// Releases the vCPU of the caller's runtime that was added last; its index, or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn upshift_release_cpu() -> c_int {
+    wall(|| upshift::release_cpu().map_or_else(|error| errno(&error), |index| index as c_int))
+}

@@ -1,0 +1,278 @@
+//! Tasks of the other side as coroutines: spawn, join, names, levels.
+//!
+//! # Who owns a task
+//!
+//! A [`Frame`] is the ownership: it drops the task once. It begins in the future of the coroutine; when the task has finished it is the
+//! coroutine's output, and from the join handle it goes back to the caller, who takes the task's result out of it. A coroutine that is cancelled, or
+//! whose handle is gone, drops it, and with it whatever the task holds.
+
+use std::ffi::{c_int, c_void};
+use std::mem::{ManuallyDrop, align_of, size_of};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use upshift::{CoroutineId, JoinError, JoinHandle, Level, Priority, SpawnError};
+
+use crate::cx::{context, token, upshift_cx};
+use crate::error::{PANICKED, errno, quietly, wall};
+use crate::runtime::upshift_handle;
+
+/// The level of the spawner.
+pub const UPSHIFT_INHERIT: c_int = -1;
+/// No coroutine has this id.
+pub const UPSHIFT_NO_CID: u64 = u64::MAX;
+
+/// A coroutine of the other side. Its functions are called one at a time, on any thread of the runtime, and do not throw.
+#[repr(C)]
+pub struct upshift_task {
+    /// For the functions.
+    pub data: *mut c_void,
+    /// Goes on until the task waits (0; it has seen to its wake by polling something with `cx`) or has finished (1). Not called again then.
+    pub poll: Option<unsafe extern "C" fn(data: *mut c_void, cx: *mut upshift_cx) -> c_int>,
+    /// Destroys the task, finished or not.
+    pub drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
+}
+
+/// The ownership of a task.
+pub(crate) struct Frame(upshift_task);
+
+// SAFETY: the contract of `upshift_task` allows any thread, one at a time.
+unsafe impl Send for Frame {}
+
+impl Frame {
+    /// The task is the caller's again.
+    pub(crate) fn into_data(self) -> *mut c_void {
+        ManuallyDrop::new(self).0.data
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        if let Some(drop) = self.0.drop {
+            // SAFETY: by contract; once.
+            unsafe { drop(self.0.data) };
+        }
+    }
+}
+
+/// A task as a future.
+pub(crate) struct Foreign(Option<Frame>);
+
+impl Foreign {
+    /// # Safety
+    /// The contract of [`upshift_task`].
+    pub(crate) unsafe fn new(task: upshift_task) -> Foreign {
+        Foreign(Some(Frame(task)))
+    }
+
+    /// Polls a task that does not wait.
+    pub(crate) fn run_once(mut self) -> Frame {
+        let frame = self.0.take().expect("not polled before");
+        let poll = frame.0.poll.expect("a task has a function that polls it");
+        // SAFETY: by contract.
+        unsafe { poll(frame.0.data, std::ptr::null_mut()) };
+        frame
+    }
+}
+
+impl Future for Foreign {
+    type Output = Frame;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Frame> {
+        let frame = self.0.as_ref().expect("not polled after its end");
+        let poll = frame.0.poll.expect("a task has a function that polls it");
+        // SAFETY: by contract; polls do not overlap.
+        if unsafe { poll(frame.0.data, token(cx)) } == 0 {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.0.take().expect("looked at above"))
+    }
+}
+
+/// The right to the result of a coroutine. Owned; it may be moved by copying its words. One thread at a time.
+#[repr(C)]
+pub struct upshift_join {
+    words: [usize; 4],
+}
+
+type Join = JoinHandle<Frame>;
+
+const _: () = assert!(size_of::<Join>() <= size_of::<upshift_join>());
+const _: () = assert!(align_of::<Join>() <= align_of::<upshift_join>());
+
+/// A level of the ABI: one of 0 to 63, or [`UPSHIFT_INHERIT`].
+pub(crate) fn priority(level: c_int) -> Option<Priority> {
+    if level == UPSHIFT_INHERIT {
+        return Some(Priority::Inherit);
+    }
+    let level = Level::new(u8::try_from(level).ok()?).ok()?;
+    Some(Priority::At(level))
+}
+
+fn refusal(error: SpawnError) -> c_int {
+    -match error {
+        SpawnError::OutOfMemory => libc::ENOMEM,
+        SpawnError::Closed => libc::ESHUTDOWN,
+        SpawnError::NoVcpu => libc::ENXIO,
+    }
+}
+
+/// Writes a join handle, or detaches the coroutine if there is no room for one.
+pub(crate) unsafe fn give(join: *mut upshift_join, spawned: Result<Join, SpawnError>) -> c_int {
+    match spawned {
+        Ok(handle) if join.is_null() => handle.detach(),
+        // SAFETY: by contract room for one.
+        Ok(handle) => unsafe { join.cast::<Join>().write(handle) },
+        Err(error) => return refusal(error),
+    }
+    0
+}
+
+/// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of the caller if it is null. `join` null: nobody waits
+/// for it. Owns the task, also when it fails: -EINVAL (level), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_spawn(
+    handle: *const upshift_handle,
+    task: upshift_task,
+    level: c_int,
+    join: *mut upshift_join,
+) -> c_int {
+    wall(|| {
+        // SAFETY: by contract.
+        let future = unsafe { Foreign::new(task) };
+        let Some(priority) = priority(level) else {
+            return -libc::EINVAL;
+        };
+        // SAFETY: null or a handle.
+        let spawned = match unsafe { handle.as_ref() } {
+            Some(handle) => handle.0.spawn(future, priority),
+            None => upshift::try_spawn(future, priority),
+        };
+        // SAFETY: passed on.
+        unsafe { give(join, spawned) }
+    })
+}
+
+/// Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1: it has finished, `*data` is that of its task, which is the
+/// caller's to destroy; -ECANCELED: it was cancelled; -ENOTRECOVERABLE: Rust code in it has panicked. The handle is used up unless it was 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_join_poll(
+    join: *mut upshift_join,
+    cx: *mut upshift_cx,
+    data: *mut *mut c_void,
+) -> c_int {
+    wall(|| {
+        // SAFETY: by contract it holds a handle.
+        let handle = unsafe { &mut *join.cast::<Join>() };
+        // SAFETY: by contract the token of this poll.
+        let result = match Pin::new(&mut *handle).poll(unsafe { context(cx) }) {
+            Poll::Pending => return 0,
+            Poll::Ready(result) => result,
+        };
+        // SAFETY: used up.
+        unsafe { join.cast::<Join>().drop_in_place() };
+        match result {
+            Ok(frame) => {
+                // SAFETY: by contract room for it.
+                unsafe { data.write(frame.into_data()) };
+                1
+            }
+            Err(JoinError::Cancelled) => -libc::ECANCELED,
+            Err(JoinError::Panicked(_)) => PANICKED,
+        }
+    })
+}
+
+/// The id of a coroutine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_join_cid(join: *const upshift_join) -> u64 {
+    // SAFETY: by contract it holds a handle.
+    unsafe { (*join.cast::<Join>()).id() }.to_u64()
+}
+
+/// 1: the coroutine has exited.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_join_is_finished(join: *const upshift_join) -> c_int {
+    // SAFETY: by contract it holds a handle.
+    c_int::from(unsafe { (*join.cast::<Join>()).is_finished() })
+}
+
+/// Asks the coroutine to end: its task is dropped when it is next due, not within a poll.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_join_cancel(join: *const upshift_join) {
+    // SAFETY: by contract it holds a handle.
+    quietly(|| unsafe { (*join.cast::<Join>()).cancel() });
+}
+
+/// Gives the handle back: the coroutine goes on, and its result is dropped.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_join_free(join: *mut upshift_join) {
+    // SAFETY: by contract it holds a handle, which is the caller's.
+    quietly(|| unsafe { join.cast::<Join>().drop_in_place() });
+}
+
+/// The id of the coroutine that calls, or UPSHIFT_NO_CID outside one.
+#[unsafe(no_mangle)]
+pub extern "C" fn upshift_get_cid() -> u64 {
+    upshift::get_cid().map_or(UPSHIFT_NO_CID, CoroutineId::to_u64)
+}
+
+/// The effective level of the coroutine that calls, or -ENXIO outside one.
+#[unsafe(no_mangle)]
+pub extern "C" fn upshift_current_level() -> c_int {
+    upshift::current_level().map_or(-libc::ENXIO, |level| c_int::from(level.get()))
+}
+
+/// Wakes a coroutine of the runtime of `handle`, or of the caller's if it is null. -ESRCH if it has exited. Any thread with a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_wake(handle: *const upshift_handle, cid: u64) -> c_int {
+    wall(|| {
+        let id = CoroutineId::from_u64(cid);
+        // SAFETY: null or a handle.
+        let woken = match unsafe { handle.as_ref() } {
+            Some(handle) => handle.0.wake(id),
+            None => upshift::wake(id),
+        };
+        woken.map_or(-libc::ESRCH, |()| 0)
+    })
+}
+
+/// Gives a coroutine another level, whatever it is doing, in constant time. -ESRCH, or -EINVAL for a level beyond 63. Any thread with a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_reprio(
+    handle: *const upshift_handle,
+    cid: u64,
+    level: c_int,
+) -> c_int {
+    wall(|| {
+        let Some(Priority::At(level)) = priority(level) else {
+            return -libc::EINVAL;
+        };
+        let id = CoroutineId::from_u64(cid);
+        // SAFETY: null or a handle.
+        let moved = match unsafe { handle.as_ref() } {
+            Some(handle) => handle.0.reprio(id, level),
+            None => upshift::reprio(id, level),
+        };
+        moved.map_or(-libc::ESRCH, |()| 0)
+    })
+}
+
+/// Asks a coroutine to end: its task is dropped when it is next due. -ESRCH if it has exited, -EIO outside a runtime without a handle. Any thread with a
+/// handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_cancel(handle: *const upshift_handle, cid: u64) -> c_int {
+    wall(|| {
+        let id = CoroutineId::from_u64(cid);
+        // SAFETY: null or a handle.
+        let cancelled = match unsafe { handle.as_ref() } {
+            Some(handle) => handle.0.cancel(id),
+            None => match upshift::Handle::current() {
+                Ok(handle) => handle.cancel(id),
+                Err(error) => return errno(&error),
+            },
+        };
+        cancelled.map_or(-libc::ESRCH, |()| 0)
+    })
+}

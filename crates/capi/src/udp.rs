@@ -1,0 +1,170 @@
+//! Datagrams over UDP. Nothing of the caller's memory is in flight between polls.
+
+use std::ffi::{c_char, c_int};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+
+use upshift::net::UdpSocket;
+
+use crate::cx::upshift_cx;
+use crate::error::{errno, quietly, wall};
+use crate::net::text;
+use crate::op::{Outcome, start, upshift_op};
+
+/// A UDP socket. Any thread, several at once.
+pub struct upshift_udp(UdpSocket);
+
+/// An address of the internet.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct upshift_addr {
+    /// 4 or 6.
+    pub version: u16,
+    /// The port, in the byte order of the machine.
+    pub port: u16,
+    /// The zone of an address of IPv6 that needs one.
+    pub scope: u32,
+    /// 4 or 16 bytes, in the order of the network.
+    pub ip: [u8; 16],
+}
+
+impl From<SocketAddr> for upshift_addr {
+    fn from(address: SocketAddr) -> upshift_addr {
+        let mut made = upshift_addr {
+            version: 4,
+            port: address.port(),
+            scope: 0,
+            ip: [0; 16],
+        };
+        match address {
+            SocketAddr::V4(address) => made.ip[..4].copy_from_slice(&address.ip().octets()),
+            SocketAddr::V6(address) => {
+                made.version = 6;
+                made.scope = address.scope_id();
+                made.ip = address.ip().octets();
+            }
+        }
+        made
+    }
+}
+
+impl From<upshift_addr> for SocketAddr {
+    fn from(address: upshift_addr) -> SocketAddr {
+        if address.version == 6 {
+            let mut made = std::net::SocketAddrV6::new(address.ip.into(), address.port, 0, 0);
+            made.set_scope_id(address.scope);
+            return made.into();
+        }
+        let [a, b, c, d, ..] = address.ip;
+        (IpAddr::from([a, b, c, d]), address.port).into()
+    }
+}
+
+/// Binds `host:port`. 0 or a negative errno. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_udp_bind(
+    address: *const c_char,
+    socket: *mut *mut upshift_udp,
+) -> c_int {
+    wall(|| {
+        // SAFETY: by contract.
+        match unsafe { text(address) }.and_then(|address| UdpSocket::bind(&*address)) {
+            Ok(bound) => {
+                let bound = Box::into_raw(Box::new(upshift_udp(bound)));
+                // SAFETY: by contract room for it.
+                unsafe { socket.write(bound) };
+                0
+            }
+            Err(error) => errno(&error),
+        }
+    })
+}
+
+/// The socket's descriptor, which stays its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_udp_fd(socket: *const upshift_udp) -> c_int {
+    // SAFETY: by contract.
+    unsafe { (*socket).0.as_raw_fd() }
+}
+
+/// The address that the socket is bound to. 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_udp_local(
+    socket: *const upshift_udp,
+    address: *mut upshift_addr,
+) -> c_int {
+    wall(|| {
+        // SAFETY: by contract.
+        match unsafe { (*socket).0.local_addr() } {
+            Ok(bound) => {
+                // SAFETY: by contract room for it.
+                unsafe { address.write(bound.into()) };
+                0
+            }
+            Err(error) => errno(&error),
+        }
+    })
+}
+
+/// Gives a socket back that nothing waits for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_udp_free(socket: *mut upshift_udp) {
+    // SAFETY: the caller's, once.
+    quietly(|| drop(unsafe { Box::from_raw(socket) }));
+}
+
+/// Sends a datagram of `len` bytes, which live until the operation ends. The result is the count.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_udp_send_to(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    socket: *const upshift_udp,
+    data: *const u8,
+    len: usize,
+    to: *const upshift_addr,
+) -> c_int {
+    // SAFETY: by contract all three outlive the operation.
+    let (socket, data, to): (&'static upshift_udp, &'static [u8], _) =
+        unsafe { (&*socket, std::slice::from_raw_parts(data, len), *to) };
+    let send = Box::pin(async move { socket.0.send_to(data, SocketAddr::from(to)).await });
+    // SAFETY: by contract.
+    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<usize>> + Send>>>(op, cx, send) }
+}
+
+struct Datagram(usize, SocketAddr);
+
+impl Outcome for io::Result<Datagram> {
+    fn store(self, op: &mut upshift_op) {
+        match self {
+            Ok(Datagram(count, from)) => {
+                op.result = count as i64;
+                // SAFETY: there is room for an address, which is made of words.
+                unsafe { (&raw mut op.out).cast::<upshift_addr>().write(from.into()) };
+            }
+            Err(error) => op.result = i64::from(errno(&error)),
+        }
+    }
+}
+
+/// Receives a datagram into `len` bytes, which live until the operation ends; what does not fit is lost. The result is the count; out holds an
+/// upshift_addr, the sender's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_udp_recv_from(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    socket: *const upshift_udp,
+    data: *mut u8,
+    len: usize,
+) -> c_int {
+    // SAFETY: by contract both outlive the operation.
+    let (socket, data): (&'static upshift_udp, &'static mut [u8]) =
+        unsafe { (&*socket, std::slice::from_raw_parts_mut(data, len)) };
+    let recv = Box::pin(async move {
+        let (count, from) = socket.0.recv_from(data).await?;
+        Ok(Datagram(count, from))
+    });
+    // SAFETY: by contract.
+    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Datagram>> + Send>>>(op, cx, recv) }
+}

@@ -1,0 +1,28 @@
+//! Which version of the library is loaded, and of its ABI.
+
+/// The version of the ABI that this header describes. It changes when a program must be compiled again.
+pub const UPSHIFT_ABI_VERSION: u32 = 1;
+
+/// The version of the library: major << 16 | minor << 8 | patch. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn upshift_version() -> u32 {
+    const fn number(text: &str) -> u32 {
+        let (bytes, mut at, mut value) = (text.as_bytes(), 0, 0);
+        while at < bytes.len() {
+            value = value * 10 + (bytes[at] - b'0') as u32;
+            at += 1;
+        }
+        value
+    }
+    const {
+        number(env!("CARGO_PKG_VERSION_MAJOR")) << 16
+            | number(env!("CARGO_PKG_VERSION_MINOR")) << 8
+            | number(env!("CARGO_PKG_VERSION_PATCH"))
+    }
+}
+
+/// UPSHIFT_ABI_VERSION as the library was compiled: a program that was compiled with another one must not go on. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn upshift_abi_version() -> u32 {
+    UPSHIFT_ABI_VERSION
+}
