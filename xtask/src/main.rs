@@ -3,13 +3,14 @@
 //! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
 //! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed, `host` asks the
 //! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `book` makes a
-//! book of the pages, `bench` calls the benchmark driver.
+//! book of the pages, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod book;
 mod host;
+mod mpi;
 mod os;
 mod package;
 mod run;
@@ -69,6 +70,13 @@ enum Task {
         args: Vec<String>,
     },
 
+    /// Upshift on Open MPI, mpi/: install or name what is missing, build it, test it
+    Mpi {
+        /// None yet
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+
     /// Build a Debian package of the command: target/xtask/upshift_VERSION_ARCH.deb
     ///
     /// It installs the command, the daemon's unit and default configuration, man pages and completions. What is in it is looked at
@@ -103,6 +111,7 @@ fn main() -> ExitCode {
         Task::Test(options) => suite::command(&root, &options),
         Task::Soak { verbose, minutes } => suite::soak(&root, verbose, minutes),
         Task::Os { args } => bench::os(&root, &args),
+        Task::Mpi { args } => mpi::command(&root, &args),
         Task::Package => package::command(&root),
         Task::Book { install } => book::command(&root, install),
         Task::Bench { args } => bench::command(&root, &args),

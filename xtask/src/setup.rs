@@ -204,7 +204,7 @@ fn sysroot(mut rustc: Command) -> Option<PathBuf> {
     (output.status.success() && !path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
 }
 
-/// A Debian package that the tests of the kernel need, or the benchmarks can use.
+/// A Debian package that tests need, or the benchmarks can use.
 pub(crate) struct Package {
     name: &'static str,
     purpose: &'static str,
@@ -235,7 +235,10 @@ pub(crate) const VALGRIND: &Package = &PACKAGES[1];
 /// The emulator of the kernel's tests.
 pub(crate) const QEMU: &Package = &PACKAGES[0];
 
-const PACKAGES: [Package; 9] = [
+/// What mpi/ is built with and started by.
+pub(crate) const MPI: &[Package] = PACKAGES.split_at(9).1;
+
+const PACKAGES: [Package; 12] = [
     Package {
         name: "qemu-system-misc",
         purpose: "the kernel's tests, `qemu-system-riscv64`",
@@ -300,7 +303,64 @@ const PACKAGES: [Package; 9] = [
         tests: false,
         is_there: || host::has_program("go"),
     },
+    Package {
+        name: "openmpi-bin",
+        purpose: "`mpirun`, which starts the ranks of mpi/",
+        install: true,
+        tests: true,
+        is_there: || host::has_program("mpirun"),
+    },
+    Package {
+        name: "libopenmpi-dev",
+        purpose: "`mpi.h` and the library for mpi/",
+        install: true,
+        tests: true,
+        is_there: || host::has_program("mpicc") && has_mpi_header(),
+    },
+    Package {
+        name: "libclang-dev",
+        purpose: "reads `mpi.h` when mpi/ is built",
+        install: true,
+        tests: true,
+        is_there: has_libclang,
+    },
 ];
+
+/// `mpicc` alone comes with a package that has no header.
+fn has_mpi_header() -> bool {
+    let output = Command::new("mpicc").arg("--showme:incdirs").output();
+    output.is_ok_and(|output| {
+        let folders = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut folders = folders.split_whitespace();
+        folders.any(|folder| Path::new(folder).join("mpi.h").exists())
+    })
+}
+
+/// Where Debian puts it, with a version in the name of the folder or of the file.
+fn has_libclang() -> bool {
+    let has = |folder: &Path| {
+        std::fs::read_dir(folder).is_ok_and(|entries| {
+            entries.flatten().any(|entry| {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                name.starts_with("libclang.so") || name.starts_with("libclang-")
+            })
+        })
+    };
+    let machine = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    has(Path::new(&machine))
+        || std::fs::read_dir("/usr/lib").is_ok_and(|entries| {
+            let mut folders = entries.flatten().map(|entry| entry.path());
+            folders.any(|path| path.to_string_lossy().contains("/llvm-") && has(&path.join("lib")))
+        })
+}
+
+/// Installs what mpi/ needs, as far as this user may.
+pub(crate) fn install_mpi(stop: &Stop) {
+    install_packages(
+        |package| MPI.iter().any(|mpi| mpi.name == package.name),
+        stop,
+    );
+}
 
 /// The packages that this machine lacks.
 pub(crate) fn missing_packages() -> impl Iterator<Item = &'static Package> {

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::book;
+use crate::mpi;
 use crate::os;
 use crate::setup::{self, BARE_TARGET, Tool};
 use crate::suite::{Context, Done, Verdict};
@@ -43,8 +44,8 @@ const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
     }
 }
 
-pub(crate) static STEPS: [Step; 14] = [
-    step("fmt", "formatting, bench/ and os/ too", fmt),
+pub(crate) static STEPS: [Step; 15] = [
+    step("fmt", "formatting, bench/, mpi/ and os/ too", fmt),
     step("clippy", "lints, os/ too, warnings are errors", clippy),
     step("unit", "unit and integration tests", unit),
     step("doc", "examples in the documentation", doc_tests),
@@ -55,6 +56,11 @@ pub(crate) static STEPS: [Step; 14] = [
     step("examples", "every example runs to its end", examples),
     step("docs", "documentation and its links, no warnings", docs),
     step("os", "the kernel in QEMU, at 1, 2 and 4 harts", os),
+    step(
+        "mpi",
+        "ranks on Open MPI: lints, tests with mpirun",
+        mpi::step,
+    ),
     slow("demo", "upshift demo --quick writes its report", demo),
     slow(
         "counts",
@@ -146,7 +152,9 @@ fn fmt(context: &Context<'_>) -> Verdict {
     };
     let bench = has_bench(context).then_some("bench/Cargo.toml");
     let manifests = ["Cargo.toml"].into_iter().chain(bench);
-    all(manifests.map(check).chain([os::fmt(context)]))?;
+    all(manifests
+        .map(check)
+        .chain([os::fmt(context), mpi::fmt(context)]))?;
     passed()
 }
 

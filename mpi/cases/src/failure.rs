@@ -1,0 +1,72 @@
+//! Ranks that die in several ways. The tests look at what the others say, and when.
+
+use std::time::Duration;
+
+use upshift::{Level, time};
+use upshift_mpi::{Error, Op, Result, World};
+
+async fn serve(world: &World) -> Result<()> {
+    world.serve(async |request| request.body);
+    let last = world.size() - 1;
+    world.comm().barrier().await?;
+    if world.rank() == 0 {
+        world.call_at(last, Level::at::<0>(), vec![1; 77]).await?;
+        // Less urgent: it is not what is to be named.
+        world.call_at(last, Level::at::<5>(), vec![1; 11]).await?;
+    }
+    world.comm().barrier().await
+}
+
+/// The last rank is killed; the others wait for it in every way.
+pub(crate) async fn killed(world: World) -> Result<()> {
+    serve(&world).await?;
+    let comm = world.comm();
+    let last = world.size() - 1;
+    if world.rank() == last {
+        time::sleep(Duration::from_millis(50)).await;
+        // SAFETY: ends this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    let other = comm.dup().await?;
+    let reduced = other.allreduce(vec![1u8], Op::Sum);
+    let receive = comm.irecv(vec![0u8], last, 1);
+    let call = world.call_at(last, Level::at::<3>(), vec![2]);
+    let named = |error: Option<Error>| match error {
+        Some(Error::Died(death)) => assert_eq!(death.rank, last),
+        other => panic!("{other:?}"),
+    };
+    named(receive.await.err());
+    named(reduced.await.err());
+    named(call.await.err());
+    named(world.failure());
+    named(comm.barrier().await.err());
+    println!("rank {} saw it", world.rank());
+    time::sleep(Duration::from_secs(60)).await;
+    Ok(())
+}
+
+/// The last rank stops polling.
+pub(crate) async fn hung(world: World) -> Result<()> {
+    serve(&world).await?;
+    if world.rank() == world.size() - 1 {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+    world.comm().barrier().await?;
+    Ok(())
+}
+
+/// The last rank returns an error.
+pub(crate) async fn error(world: World) -> Result<()> {
+    serve(&world).await?;
+    if world.rank() == world.size() - 1 {
+        return Err(Error::System("it had enough".into()));
+    }
+    world.comm().barrier().await
+}
+
+/// The last rank panics.
+pub(crate) async fn panics(world: World) -> Result<()> {
+    serve(&world).await?;
+    assert!(world.rank() < world.size() - 1, "it had enough");
+    world.comm().barrier().await
+}

@@ -1,0 +1,125 @@
+//! What goes wrong: sizes that do not match, futures that are dropped, counts and lengths beyond what is sensible.
+
+use std::time::Duration;
+
+use upshift::time;
+use upshift_mpi::{Error, Op, Result, Source, World};
+
+pub(crate) async fn all(world: World) -> Result<()> {
+    mismatched(&world).await?;
+    dropped(&world).await?;
+    cancelled(&world).await?;
+    thousands(&world).await?;
+    world.comm().barrier().await
+}
+
+async fn mismatched(world: &World) -> Result<()> {
+    let comm = world.comm();
+    let peer = (world.rank() + 1) % world.size();
+    for length in [10usize, 100_000] {
+        let sent = comm.isend(vec![5u64; length], peer, 1);
+        let short = comm.irecv(vec![0u64; length / 2], Source::Any, 1).await;
+        assert!(matches!(short, Err(Error::Mpi(..))), "{short:?}");
+        sent.await?;
+    }
+    // Bytes that are no whole numbers.
+    let sent = comm.isend(vec![1u8; 13], peer, 2);
+    let partial = comm.irecv(vec![0u64; 10], Source::Any, 2).await;
+    assert_eq!(partial, Err(Error::PartialItem));
+    sent.await?;
+    // No such rank.
+    let nobody = comm.isend(vec![1u8], world.size(), 3).await;
+    assert!(matches!(nobody, Err(Error::Mpi(..))), "{nobody:?}");
+    let nobody = comm.broadcast(vec![1u8], world.size() + 7).await;
+    assert!(matches!(nobody, Err(Error::Mpi(..))), "{nobody:?}");
+    // More than MPI counts. The memory is never touched.
+    let long = comm.isend(vec![0u8; 1 << 31], peer, 4).await;
+    assert_eq!(long.err(), Some(Error::TooLong(1 << 31)));
+    Ok(())
+}
+
+async fn dropped(world: &World) -> Result<()> {
+    let comm = world.comm();
+    let peer = (world.rank() + 1) % world.size();
+    for length in [10usize, 200_000] {
+        // The send completes although nobody waits for it.
+        drop(comm.isend(vec![9u32; length], peer, 1));
+        let came = comm.irecv(vec![0u32; length], Source::Any, 1).await?;
+        assert_eq!(came.data, vec![9; length]);
+        // The receive is gone: the message is for the next one.
+        drop(comm.irecv(vec![0u32; length], Source::Any, 2));
+        comm.barrier().await?;
+        time::sleep(Duration::from_millis(5)).await;
+        let sent = comm.isend(vec![8u32; length], peer, 2);
+        let came = comm.irecv(vec![0u32; length], Source::Any, 2).await?;
+        assert_eq!(came.data, vec![8; length]);
+        sent.await?;
+        // A collective goes on in the background.
+        drop(comm.allreduce(vec![1u32; length], Op::Sum));
+        drop(comm.improbe(Source::Any, 3));
+        // A message that was probed, and never received.
+        let sent = comm.issend(vec![7u32; length], peer, 4);
+        drop(comm.improbe(Source::Any, 4).await?);
+        sent.await?;
+        // Never dropped at all: the buffer stays.
+        std::mem::forget(comm.irecv(vec![0u32; length], Source::Any, 5));
+    }
+    Ok(())
+}
+
+async fn cancelled(world: &World) -> Result<()> {
+    let comm = world.comm();
+    let peer = (world.rank() + 1) % world.size();
+    let none = comm.irecv(vec![0u8; 10], Source::Any, 6).cancel().await?;
+    assert_eq!(none, None);
+    comm.barrier().await?;
+    let receive = comm.irecv(vec![0u8; 10], Source::Any, 7);
+    comm.isend(vec![3u8; 10], peer, 7).await?;
+    comm.barrier().await?;
+    // It may have come or not, but it is not lost.
+    let came = match receive.cancel().await? {
+        Some(came) => came,
+        None => comm.irecv(vec![0u8; 10], Source::Any, 7).await?,
+    };
+    assert_eq!(came.data, [3; 10]);
+    comm.barrier().await
+}
+
+async fn thousands(world: &World) -> Result<()> {
+    let comm = world.comm();
+    let (rank, size) = (world.rank(), world.size());
+    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    let count = 5000usize;
+    let receives: Vec<_> = (0..count)
+        .map(|number| comm.irecv(vec![0u64; 4], before, 2000 + (number % 1000) as u16))
+        .collect();
+    comm.barrier().await?;
+    let sends: Vec<_> = (0..count)
+        .map(|number| comm.isend(vec![number as u64; 4], next, 2000 + (number % 1000) as u16))
+        .collect();
+    for (number, receive) in receives.into_iter().enumerate() {
+        assert_eq!(receive.await?.data, [number as u64; 4]);
+    }
+    for send in sends {
+        send.await?;
+    }
+    Ok(())
+}
+
+/// A message of 256 MiB, whose bytes are checked.
+pub(crate) async fn huge(world: World) -> Result<()> {
+    let comm = world.comm();
+    let (rank, size) = (world.rank(), world.size());
+    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    let length = (256 << 20) / 8 / size;
+    let number = |rank: usize, at: usize| (rank as u64) << 40 | at as u64;
+    let items: Vec<u64> = (0..length).map(|at| number(rank, at)).collect();
+    let sent = comm.isend(items, next, 1);
+    let came = comm.irecv(vec![0u64; length], before, 1).await?;
+    assert_eq!(came.data.len(), length);
+    for (at, item) in came.data.iter().enumerate() {
+        assert_eq!(*item, number(before, at));
+    }
+    sent.await?;
+    Ok(())
+}

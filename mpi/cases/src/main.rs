@@ -1,0 +1,72 @@
+//! `upshift-mpi-cases NAME [SEED]`: what each rank runs in the test of this name. The tests start it by `mpirun`.
+//!
+//! A case ends well if all ranks do; rank 0 says `ok` then. What a rank finds wrong is a panic, which ends the job.
+
+#![allow(clippy::unwrap_used)]
+
+mod collectives;
+mod failure;
+mod hostile;
+mod points;
+mod requests;
+mod seeded;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use upshift_mpi::{Launch, Result, World};
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_default();
+    let seed = arguments.next().and_then(|seed| seed.parse().ok());
+    match run(&name, seed.unwrap_or(1)) {
+        Ok(0) => println!("ok"),
+        Ok(_) => {}
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn run(name: &str, seed: u64) -> Result<usize> {
+    let launch = Launch::new();
+    macro_rules! case {
+        ($launch:expr, $case:expr) => {
+            $launch.run(async |world: World| {
+                let rank = world.rank();
+                $case(world).await?;
+                Ok(rank)
+            })
+        };
+    }
+    let two = launch.vcpus(2);
+    let impatient = launch
+        .hang_limit(Duration::from_secs(2))
+        .grace(Duration::from_millis(400));
+    match name {
+        "points" => case!(launch, points::all),
+        "points2" => case!(two, points::all),
+        "preemptible" => case!(
+            launch.preemption(upshift::Preemption::Preferred),
+            requests::overtakes
+        ),
+        "collectives" => case!(launch, collectives::all),
+        "collectives2" => case!(two, collectives::all),
+        "requests" => case!(launch, requests::all),
+        "overtakes" => case!(launch, requests::overtakes),
+        "hostile" => case!(launch, hostile::all),
+        "huge" => case!(launch, hostile::huge),
+        "storm" => case!(launch, async |world| seeded::storm(world, seed).await),
+        "storm2" => case!(two, async |world| seeded::storm(world, seed).await),
+        "idle" => case!(launch, requests::idle),
+        "busy" => case!(launch, requests::busy),
+        "killed" => case!(impatient, failure::killed),
+        "hung" => case!(impatient, failure::hung),
+        "error" => case!(impatient, failure::error),
+        "panic" => case!(impatient, failure::panics),
+        other => panic!("no case {other:?}"),
+    }
+}

@@ -1,0 +1,170 @@
+//! Requests between ranks: levels, order, panics, callers that go away, and what a rank costs while nothing comes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use upshift::{Level, current_level, spawn, time, yield_if_needed};
+use upshift_mpi::{Error, Result, World};
+
+pub(crate) async fn all(world: World) -> Result<()> {
+    world.serve(async |request| {
+        assert_eq!(current_level(), Some(request.level));
+        if request.body == b"panic" {
+            panic!("asked to");
+        }
+        let mut reply = request.body;
+        reply.push(request.level.get());
+        reply
+    });
+    let urgent = Level::at::<3>();
+    for rank in 0..world.size() {
+        for length in [0, 10, 100_000] {
+            let reply = world.call_at(rank, urgent, vec![7; length]).await?;
+            assert_eq!(reply.len(), length + 1);
+            assert_eq!(reply.last(), Some(&3));
+        }
+        let failed = world.call_at(rank, urgent, b"panic".to_vec()).await;
+        assert_eq!(failed, Err(Error::Handler));
+        // As urgent as the caller.
+        let level = current_level().unwrap().get();
+        assert_eq!(world.call(rank, Vec::new()).await?, [level]);
+    }
+    world.comm().barrier().await?;
+    many(&world).await?;
+    world.comm().barrier().await?;
+    gone(&world).await
+}
+
+/// More at a time than there are places.
+async fn many(world: &World) -> Result<()> {
+    let calls: Vec<_> = (0..1000usize)
+        .map(|number| {
+            let world = world.clone();
+            let level = Level::new((number % 64) as u8).unwrap();
+            let rank = number % world.size();
+            let call = async move {
+                world
+                    .call_at(rank, level, number.to_le_bytes().to_vec())
+                    .await
+            };
+            (number, spawn(call, level))
+        })
+        .collect();
+    for (number, call) in calls {
+        let reply = call.await.unwrap()?;
+        assert_eq!(reply[..8], number.to_le_bytes());
+        assert_eq!(usize::from(reply[8]), number % 64);
+    }
+    Ok(())
+}
+
+/// Callers that are dropped before the reply.
+async fn gone(world: &World) -> Result<()> {
+    let rank = (world.rank() + 1) % world.size();
+    for _ in 0..100 {
+        let call = world.call_at(rank, Level::at::<9>(), vec![1; 5000]);
+        let _ = time::timeout(Duration::from_micros(20), call).await;
+    }
+    let reply = world.call_at(rank, Level::at::<9>(), vec![2]).await?;
+    assert_eq!(reply, [2, 9]);
+    Ok(())
+}
+
+/// Urgent requests that come to a rank full of batch requests are answered before these.
+pub(crate) async fn overtakes(world: World) -> Result<()> {
+    let batches = 40;
+    let done = Arc::new(AtomicUsize::new(0));
+    let counted = done.clone();
+    world.serve(move |request| {
+        let done = counted.clone();
+        async move {
+            if request.level.get() == 0 {
+                return done.load(SeqCst).to_le_bytes().to_vec();
+            }
+            let mut sum = 0u64;
+            for n in 0..2_000_000u64 {
+                sum = std::hint::black_box(sum.wrapping_mul(31) ^ n);
+                if n % 64 == 0 {
+                    yield_if_needed().await;
+                }
+            }
+            done.fetch_add(1, SeqCst);
+            sum.to_le_bytes().to_vec()
+        }
+    });
+    world.comm().barrier().await?;
+    if world.rank() == 0 {
+        let last = world.size() - 1;
+        let calls: Vec<_> = (0..batches)
+            .map(|_| {
+                let world = world.clone();
+                let batch = Level::at::<40>();
+                spawn(
+                    async move { world.call_at(last, batch, Vec::new()).await },
+                    batch,
+                )
+            })
+            .collect();
+        time::sleep(Duration::from_millis(5)).await;
+        let urgent = world.clone();
+        let urgent = spawn(
+            async move { urgent.call_at(last, Level::at::<0>(), Vec::new()).await },
+            Level::at::<0>(),
+        );
+        let reply = urgent.await.unwrap()?;
+        let done = usize::from_le_bytes(reply.try_into().unwrap());
+        assert!(done < batches, "{done} batch requests came first");
+        for call in calls {
+            call.await.unwrap()?;
+        }
+    }
+    Ok(())
+}
+
+fn cpu() -> Duration {
+    // SAFETY: plain data of C, filled by the kernel.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let time =
+        |value: libc::timeval| Duration::new(value.tv_sec as u64, value.tv_usec as u32 * 1000);
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+/// What a rank takes while it serves and nothing comes, and that the first request after it is answered.
+pub(crate) async fn idle(world: World) -> Result<()> {
+    world.serve(async |request| request.body);
+    // The first of them ends late enough that all have gone to sleep.
+    world.comm().barrier().await?;
+    time::sleep(Duration::from_millis(200)).await;
+    let (began, before) = (Instant::now(), cpu());
+    time::sleep(Duration::from_secs(3)).await;
+    let share = (cpu() - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    println!("rank {}: {:.3} % of a CPU", world.rank(), share * 100.0);
+    assert!(share < 0.01, "{:.3} % of a CPU", share * 100.0);
+    world.comm().barrier().await?;
+    let peer = (world.rank() + 1) % world.size();
+    let reply = world.call_at(peer, Level::at::<0>(), vec![1]).await?;
+    assert_eq!(reply, [1]);
+    Ok(())
+}
+
+/// Ranks that spin and compute, more of them than CPUs: everybody gets on.
+pub(crate) async fn busy(world: World) -> Result<()> {
+    world.serve(async |request| request.body);
+    world.comm().barrier().await?;
+    for round in 0..200 {
+        let rank = (world.rank() + round) % world.size();
+        let reply = world
+            .call_at(rank, Level::at::<0>(), vec![1; round])
+            .await?;
+        assert_eq!(reply.len(), round);
+        if round % 20 == 0 {
+            world.comm().barrier().await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! A storm of operations by a seed: awaited, dropped at once, dropped after a while, cancelled.
+
+use std::time::Duration;
+
+use upshift::{Level, spawn, time};
+use upshift_mpi::{Comm, Result, World};
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+}
+
+const ROUNDS: u64 = 400;
+
+/// Every rank draws the same numbers, so each knows what the others send; what becomes of a receive is its own matter.
+pub(crate) async fn storm(world: World, seed: u64) -> Result<()> {
+    let lanes: Vec<_> = {
+        let mut comms = Vec::new();
+        for _ in 0..4 {
+            comms.push(world.comm().dup().await?);
+        }
+        comms
+    };
+    let coroutines: Vec<_> = lanes
+        .into_iter()
+        .enumerate()
+        .map(|(number, comm)| {
+            let level = Level::new(number as u8 * 9).unwrap();
+            spawn(lane(comm, seed * 4 + number as u64), level)
+        })
+        .collect();
+    for coroutine in coroutines {
+        coroutine.await.unwrap()?;
+    }
+    world.comm().barrier().await
+}
+
+async fn lane(comm: Comm, seed: u64) -> Result<()> {
+    let (rank, size) = (comm.rank(), comm.size());
+    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    let mut common = Random(seed);
+    let mut own = Random(seed ^ (rank as u64 + 1) << 32);
+    for round in 0..ROUNDS {
+        let length = match common.next(10) {
+            0 => 100_000,
+            1..4 => 1000,
+            _ => common.next(20) as usize,
+        };
+        let what = common.next(6);
+        match what {
+            // A message that must arrive.
+            0 | 1 => {
+                let sent = comm.isend(vec![round; length], next, 1);
+                let came = comm.irecv(vec![0u64; length], before, 1).await?;
+                assert_eq!(came.data, vec![round; length]);
+                if own.next(2) == 0 {
+                    sent.await?;
+                }
+            }
+            // Receives that nothing is sent to.
+            2 => {
+                for _ in 0..own.next(50) {
+                    let receive = comm.irecv(vec![0u64; length], before, 2);
+                    match own.next(3) {
+                        0 => drop(receive),
+                        1 => assert_eq!(receive.cancel().await?, None),
+                        _ => {
+                            let limit = Duration::from_micros(own.next(100));
+                            assert!(time::timeout(limit, receive).await.is_err());
+                        }
+                    }
+                }
+            }
+            3 => {
+                let probe = comm.improbe(before, 3);
+                drop(comm.isend(vec![round; length], next, 3));
+                let message = probe.await?;
+                assert_eq!(message.length::<u64>()?, length);
+                if own.next(2) == 0 {
+                    assert_eq!(message.receive::<u64>().await?.data, vec![round; length]);
+                }
+            }
+            4 => {
+                let all = comm.allgather(vec![rank as u64; length]);
+                if own.next(2) == 0 {
+                    let all = all.await?;
+                    assert_eq!(all.len(), length * size);
+                }
+            }
+            _ => {
+                let mut persistent = comm.recv_init::<u64>(length, before, 4)?;
+                persistent.start()?;
+                if own.next(2) == 0 {
+                    let wait = persistent.wait();
+                    let _ = time::timeout(Duration::from_micros(own.next(50)), wait).await;
+                }
+            }
+        }
+    }
+    comm.barrier().await
+}

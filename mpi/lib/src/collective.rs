@@ -1,0 +1,391 @@
+//! Collectives: operations that all ranks of a communicator start, in the same order.
+//!
+//! None of them blocks; what one rank computes meanwhile does not hold the others up for longer than a look of its
+//! progress coroutine takes to come. Dropped, they complete in the background: MPI cannot cancel them.
+//!
+//! Each exists in a persistent form, too: `persistent.rs`. Both are made from one description, so that they cannot differ.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use mpi_sys as sys;
+
+use crate::comm::Comm;
+use crate::data::{Datatype, Number, Op, count};
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::operation::{Operation, start};
+use crate::persistent::Persistent;
+use crate::table::{Completion, Kind, Table};
+
+/// What a collective does with which buffers.
+pub(crate) struct Call<T> {
+    pub(crate) what: What,
+    pub(crate) buffers: Buffers<T>,
+    root: usize,
+    /// Items that one rank contributes.
+    share: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Barrier,
+    Broadcast,
+    Reduce(Op),
+    Allreduce(Op),
+    Gather,
+    Allgather,
+    Scatter,
+    Alltoall,
+}
+
+impl What {
+    /// The persistent form, as MPI 4 names it; before, Open MPI has it with the prefix `MPIX`.
+    pub(crate) fn persistent_name(self) -> &'static str {
+        match self {
+            What::Barrier => "Barrier_init",
+            What::Broadcast => "Bcast_init",
+            What::Reduce(_) => "Reduce_init",
+            What::Allreduce(_) => "Allreduce_init",
+            What::Gather => "Gather_init",
+            What::Allgather => "Allgather_init",
+            What::Scatter => "Scatter_init",
+            What::Alltoall => "Alltoall_init",
+        }
+    }
+}
+
+/// The buffers of a collective: one that goes and one that comes. A broadcast has one that does both.
+#[derive(Clone)]
+pub(crate) struct Buffers<T> {
+    pub(crate) sent: Vec<T>,
+    pub(crate) received: Vec<T>,
+}
+
+impl<T> Buffers<T> {
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.sent) + size_of_val(&*self.received)
+    }
+}
+
+/// The arguments of one of MPI's functions.
+#[derive(Clone, Copy)]
+pub(crate) struct Raw {
+    pub(crate) sent: *const c_void,
+    pub(crate) received: *mut c_void,
+    pub(crate) share: c_int,
+    pub(crate) datatype: sys::MPI_Datatype,
+    pub(crate) root: c_int,
+    pub(crate) comm: sys::MPI_Comm,
+}
+
+impl<T: Datatype> Call<T> {
+    fn new(what: What, sent: Vec<T>, received: usize, root: usize, share: usize) -> Call<T> {
+        Call {
+            what,
+            buffers: Buffers {
+                sent,
+                received: vec![T::zeroed(); received],
+            },
+            root,
+            share,
+        }
+    }
+
+    /// The pointers are valid for as long as the buffers live, wherever they are moved.
+    pub(crate) fn raw(&mut self, comm: &Comm) -> impl FnOnce(&mut Table) -> Result<Raw> + use<T> {
+        let sent = if self.what == What::Broadcast {
+            self.buffers.sent.as_mut_ptr().cast_const()
+        } else {
+            self.buffers.sent.as_ptr()
+        };
+        let received = self.buffers.received.as_mut_ptr();
+        let (share, root, comm) = (self.share, self.root, comm.handle());
+        move |table| {
+            Ok(Raw {
+                sent: sent.cast(),
+                received: received.cast(),
+                share: count(share)?,
+                datatype: table.types.of::<T>()?,
+                root: count(root)?,
+                comm,
+            })
+        }
+    }
+
+    fn start<R>(
+        mut self,
+        comm: &Comm,
+        finish: fn(&Arc<Job>, Completion) -> Result<R>,
+    ) -> Operation<R> {
+        let (what, raw) = (self.what, self.raw(comm));
+        let payload = Box::new(self.buffers);
+        let (job, peers) = (comm.job(), comm.all());
+        let bytes = payload.bytes();
+        let kind = Kind::Completes;
+        start(
+            job,
+            kind,
+            peers,
+            payload,
+            bytes,
+            finish,
+            |table, request| {
+                let raw = raw(table)?;
+                // SAFETY: the buffers are in the table until MPI is done, and have the lengths that `Call` was made with.
+                crate::error::check(unsafe { begin(what, raw, request) })?;
+                Ok(raw.datatype)
+            },
+        )
+    }
+}
+
+/// # Safety
+/// The buffers are as long as `what` needs for the share and the communicator, and live until the request is complete.
+unsafe fn begin(what: What, raw: Raw, request: *mut sys::MPI_Request) -> c_int {
+    let Raw {
+        sent,
+        received,
+        share: n,
+        datatype: t,
+        root,
+        comm,
+    } = raw;
+    // SAFETY: the caller's.
+    unsafe {
+        match what {
+            What::Barrier => sys::MPI_Ibarrier(comm, request),
+            What::Broadcast => sys::MPI_Ibcast(sent.cast_mut(), n, t, root, comm, request),
+            What::Reduce(op) => {
+                sys::MPI_Ireduce(sent, received, n, t, op.handle(), root, comm, request)
+            }
+            What::Allreduce(op) => {
+                sys::MPI_Iallreduce(sent, received, n, t, op.handle(), comm, request)
+            }
+            What::Gather => sys::MPI_Igather(sent, n, t, received, n, t, root, comm, request),
+            What::Allgather => sys::MPI_Iallgather(sent, n, t, received, n, t, comm, request),
+            What::Scatter => sys::MPI_Iscatter(sent, n, t, received, n, t, root, comm, request),
+            What::Alltoall => sys::MPI_Ialltoall(sent, n, t, received, n, t, comm, request),
+        }
+    }
+}
+
+fn buffers<T: Datatype>(completion: Completion) -> Result<Buffers<T>> {
+    completion.outcome?;
+    let payload = completion.payload.downcast();
+    Ok(*payload.expect("the payload of a collective"))
+}
+
+fn nothing(_: &Arc<Job>, completion: Completion) -> Result<()> {
+    completion.outcome.map(drop)
+}
+
+fn sent<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Vec<T>> {
+    Ok(buffers(completion)?.sent)
+}
+
+fn received<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Vec<T>> {
+    Ok(buffers(completion)?.received)
+}
+
+/// What only the root has.
+fn at_root<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Option<Vec<T>>> {
+    let received = buffers(completion)?.received;
+    Ok((!received.is_empty()).then_some(received))
+}
+
+impl Comm {
+    fn is(&self, root: usize) -> bool {
+        self.rank() == root
+    }
+
+    fn barrier_call(&self) -> Call<u8> {
+        Call::new(What::Barrier, Vec::new(), 0, 0, 0)
+    }
+
+    fn broadcast_call<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Call<T> {
+        let share = buffer.len();
+        Call::new(What::Broadcast, buffer, 0, root, share)
+    }
+
+    fn reduce_call<T: Number>(&self, buffer: Vec<T>, op: Op, root: usize) -> Call<T> {
+        let share = buffer.len();
+        let received = if self.is(root) { share } else { 0 };
+        Call::new(What::Reduce(op), buffer, received, root, share)
+    }
+
+    fn allreduce_call<T: Number>(&self, buffer: Vec<T>, op: Op) -> Call<T> {
+        let share = buffer.len();
+        Call::new(What::Allreduce(op), buffer, share, 0, share)
+    }
+
+    fn gather_call<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Call<T> {
+        let share = buffer.len();
+        let received = if self.is(root) {
+            share * self.size()
+        } else {
+            0
+        };
+        Call::new(What::Gather, buffer, received, root, share)
+    }
+
+    fn allgather_call<T: Datatype>(&self, buffer: Vec<T>) -> Call<T> {
+        let share = buffer.len();
+        Call::new(What::Allgather, buffer, share * self.size(), 0, share)
+    }
+
+    fn scatter_call<T: Datatype>(
+        &self,
+        buffer: Vec<T>,
+        share: usize,
+        root: usize,
+    ) -> Result<Call<T>> {
+        if self.is(root) && share.checked_mul(self.size()) != Some(buffer.len()) {
+            return Err(Error::Uneven(buffer.len(), self.size()));
+        }
+        Ok(Call::new(What::Scatter, buffer, share, root, share))
+    }
+
+    fn alltoall_call<T: Datatype>(&self, buffer: Vec<T>) -> Result<Call<T>> {
+        let length = buffer.len();
+        if !length.is_multiple_of(self.size()) {
+            return Err(Error::Uneven(length, self.size()));
+        }
+        let share = length / self.size();
+        Ok(Call::new(What::Alltoall, buffer, length, 0, share))
+    }
+
+    /// Completes when all ranks have started it.
+    pub fn barrier(&self) -> Operation<()> {
+        self.barrier_call().start(self, nothing)
+    }
+
+    /// Gives every rank the items of `root`. All give buffers of the same length.
+    pub fn broadcast<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Operation<Vec<T>> {
+        self.broadcast_call(buffer, root).start(self, sent)
+    }
+
+    /// Joins the buffers of all ranks item by item; `root` gets the result, the others `None`.
+    pub fn reduce<T: Number>(
+        &self,
+        buffer: Vec<T>,
+        op: Op,
+        root: usize,
+    ) -> Operation<Option<Vec<T>>> {
+        self.reduce_call(buffer, op, root).start(self, at_root)
+    }
+
+    /// Joins the buffers of all ranks item by item; all get the result.
+    pub fn allreduce<T: Number>(&self, buffer: Vec<T>, op: Op) -> Operation<Vec<T>> {
+        self.allreduce_call(buffer, op).start(self, received)
+    }
+
+    /// Brings the items of all ranks to `root`, in the order of the ranks; the others get `None`.
+    pub fn gather<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Operation<Option<Vec<T>>> {
+        self.gather_call(buffer, root).start(self, at_root)
+    }
+
+    /// Brings the items of all ranks to all, in the order of the ranks.
+    pub fn allgather<T: Datatype>(&self, buffer: Vec<T>) -> Operation<Vec<T>> {
+        self.allgather_call(buffer).start(self, received)
+    }
+
+    /// Gives each rank its share of the items of `root`; what the others give is ignored.
+    pub fn scatter<T: Datatype>(
+        &self,
+        buffer: Vec<T>,
+        share: usize,
+        root: usize,
+    ) -> Operation<Vec<T>> {
+        match self.scatter_call(buffer, share, root) {
+            Ok(call) => call.start(self, received),
+            Err(error) => Operation::of(self.job(), Err(error), received),
+        }
+    }
+
+    /// Gives the k-th rank the k-th share of each rank's items.
+    pub fn alltoall<T: Datatype>(&self, buffer: Vec<T>) -> Operation<Vec<T>> {
+        match self.alltoall_call(buffer) {
+            Ok(call) => call.start(self, received),
+            Err(error) => Operation::of(self.job(), Err(error), received),
+        }
+    }
+
+    /// The persistent form of [`barrier`](Self::barrier).
+    ///
+    /// # Errors
+    /// As of all persistent collectives: MPI's, and [`Error::Unsupported`].
+    pub fn barrier_init(&self) -> Result<Persistent<u8>> {
+        Persistent::collective(self, self.barrier_call())
+    }
+
+    /// The persistent form of [`broadcast`](Self::broadcast).
+    ///
+    /// # Errors
+    /// As [`barrier_init`](Self::barrier_init).
+    pub fn broadcast_init<T: Datatype>(
+        &self,
+        buffer: Vec<T>,
+        root: usize,
+    ) -> Result<Persistent<T>> {
+        Persistent::collective(self, self.broadcast_call(buffer, root))
+    }
+
+    /// The persistent form of [`reduce`](Self::reduce).
+    ///
+    /// # Errors
+    /// As [`barrier_init`](Self::barrier_init).
+    pub fn reduce_init<T: Number>(
+        &self,
+        buffer: Vec<T>,
+        op: Op,
+        root: usize,
+    ) -> Result<Persistent<T>> {
+        Persistent::collective(self, self.reduce_call(buffer, op, root))
+    }
+
+    /// The persistent form of [`allreduce`](Self::allreduce).
+    ///
+    /// # Errors
+    /// As [`barrier_init`](Self::barrier_init).
+    pub fn allreduce_init<T: Number>(&self, buffer: Vec<T>, op: Op) -> Result<Persistent<T>> {
+        Persistent::collective(self, self.allreduce_call(buffer, op))
+    }
+
+    /// The persistent form of [`gather`](Self::gather).
+    ///
+    /// # Errors
+    /// As [`barrier_init`](Self::barrier_init).
+    pub fn gather_init<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Result<Persistent<T>> {
+        Persistent::collective(self, self.gather_call(buffer, root))
+    }
+
+    /// The persistent form of [`allgather`](Self::allgather).
+    ///
+    /// # Errors
+    /// As [`barrier_init`](Self::barrier_init).
+    pub fn allgather_init<T: Datatype>(&self, buffer: Vec<T>) -> Result<Persistent<T>> {
+        Persistent::collective(self, self.allgather_call(buffer))
+    }
+
+    /// The persistent form of [`scatter`](Self::scatter).
+    ///
+    /// # Errors
+    /// As [`barrier_init`](Self::barrier_init).
+    pub fn scatter_init<T: Datatype>(
+        &self,
+        buffer: Vec<T>,
+        share: usize,
+        root: usize,
+    ) -> Result<Persistent<T>> {
+        Persistent::collective(self, self.scatter_call(buffer, share, root)?)
+    }
+
+    /// The persistent form of [`alltoall`](Self::alltoall).
+    ///
+    /// # Errors
+    /// As [`barrier_init`](Self::barrier_init).
+    pub fn alltoall_init<T: Datatype>(&self, buffer: Vec<T>) -> Result<Persistent<T>> {
+        Persistent::collective(self, self.alltoall_call(buffer)?)
+    }
+}

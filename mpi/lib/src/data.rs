@@ -1,0 +1,177 @@
+//! What can be sent: item types, and buffers that an operation owns while it runs.
+//!
+//! An item is any type of bytemuck's `Pod`: no padding, no invalid bit pattern, so whatever another rank sends is a value.
+//! The derive is bytemuck's. Numbers travel as MPI's own types, which reductions need; other items as blocks of bytes, so all
+//! ranks must have the same byte order.
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use mpi_sys as sys;
+
+use crate::error::{Error, Result, check};
+
+/// A type whose values can be sent.
+///
+/// ```
+/// #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+/// #[repr(C)]
+/// struct Particle {
+///     position: [f64; 3],
+///     charge: i64,
+/// }
+///
+/// fn is_datatype<T: upshift_mpi::Datatype>() {}
+/// is_datatype::<Particle>();
+/// ```
+pub trait Datatype: bytemuck::Pod + Send + Sync {}
+impl<T: bytemuck::Pod + Send + Sync> Datatype for T {}
+
+/// A type that can be reduced.
+pub trait Number: Datatype + sealed::Sealed {}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! numbers {
+    ($($type:ty => $mpi:ident),+ $(,)?) => {
+        $(impl sealed::Sealed for $type {}
+        impl Number for $type {})+
+
+        fn number(id: TypeId) -> Option<sys::MPI_Datatype> {
+            // SAFETY: constants of the library.
+            unsafe {
+                $(if id == TypeId::of::<$type>() {
+                    return Some(sys::$mpi);
+                })+
+            }
+            None
+        }
+    };
+}
+
+numbers! {
+    u8 => RSMPI_UINT8_T, u16 => RSMPI_UINT16_T, u32 => RSMPI_UINT32_T, u64 => RSMPI_UINT64_T,
+    i8 => RSMPI_INT8_T, i16 => RSMPI_INT16_T, i32 => RSMPI_INT32_T, i64 => RSMPI_INT64_T,
+    usize => RSMPI_UINT64_T, isize => RSMPI_INT64_T,
+    f32 => RSMPI_FLOAT, f64 => RSMPI_DOUBLE,
+}
+
+const _: () = assert!(size_of::<usize>() == 8, "ranks are 64-bit programs");
+
+/// The types that were made for items other than numbers, one per Rust type. They live as long as MPI does.
+#[derive(Default)]
+pub(crate) struct Types(HashMap<TypeId, sys::MPI_Datatype>);
+
+impl Types {
+    /// The caller is allowed to call MPI.
+    pub(crate) fn of<T: Datatype>(&mut self) -> Result<sys::MPI_Datatype> {
+        const { assert!(size_of::<T>() > 0, "an item has at least one byte") };
+        let id = TypeId::of::<T>();
+        if let Some(found) = number(id).or_else(|| self.0.get(&id).copied()) {
+            return Ok(found);
+        }
+        let size = count(size_of::<T>())?;
+        // SAFETY: out-parameter of the right type; `UINT8_T` is a constant of the library.
+        let made = unsafe {
+            let mut made = sys::RSMPI_DATATYPE_NULL;
+            check(sys::MPI_Type_contiguous(
+                size,
+                sys::RSMPI_UINT8_T,
+                &mut made,
+            ))?;
+            check(sys::MPI_Type_commit(&mut made))?;
+            made
+        };
+        self.0.insert(id, made);
+        Ok(made)
+    }
+}
+
+/// A length as MPI counts.
+pub(crate) fn count(items: usize) -> Result<c_int> {
+    c_int::try_from(items).map_err(|_| Error::TooLong(items))
+}
+
+/// What can be sent without a copy: it is given back when the operation is complete.
+///
+/// # Safety
+/// `items` names the same memory however often the owner is moved, and nobody writes to it while the owner lives
+/// untouched.
+pub unsafe trait SendBuf: Send + 'static {
+    /// What it holds.
+    type Item: Datatype;
+    /// The items.
+    fn items(&self) -> &[Self::Item];
+}
+
+// SAFETY: the items of a vector stay where they are when it is moved.
+unsafe impl<T: Datatype> SendBuf for Vec<T> {
+    type Item = T;
+    fn items(&self) -> &[T] {
+        self
+    }
+}
+
+// SAFETY: shared and immutable while a count is held.
+unsafe impl<T: Datatype> SendBuf for Arc<[T]> {
+    type Item = T;
+    fn items(&self) -> &[T] {
+        self
+    }
+}
+
+// SAFETY: as above: `Arc::get_mut` needs the only count, which the operation holds.
+unsafe impl<T: Datatype> SendBuf for Arc<Vec<T>> {
+    type Item = T;
+    fn items(&self) -> &[T] {
+        self
+    }
+}
+
+// SAFETY: immutable for ever.
+unsafe impl<T: Datatype> SendBuf for &'static [T] {
+    type Item = T;
+    fn items(&self) -> &[T] {
+        self
+    }
+}
+
+/// How [`reduce`](crate::Comm::reduce) joins two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Their sum; integers wrap.
+    Sum,
+    /// Their product; integers wrap.
+    Product,
+    /// The less.
+    Min,
+    /// The greater.
+    Max,
+    /// Bits of both; integers only.
+    And,
+    /// Bits of either; integers only.
+    Or,
+    /// Bits of one of them; integers only.
+    Xor,
+}
+
+impl Op {
+    pub(crate) fn handle(self) -> sys::MPI_Op {
+        // SAFETY: constants of the library.
+        unsafe {
+            match self {
+                Op::Sum => sys::RSMPI_SUM,
+                Op::Product => sys::RSMPI_PROD,
+                Op::Min => sys::RSMPI_MIN,
+                Op::Max => sys::RSMPI_MAX,
+                Op::And => sys::RSMPI_BAND,
+                Op::Or => sys::RSMPI_BOR,
+                Op::Xor => sys::RSMPI_BXOR,
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What can go wrong, with what to do about it.
+
+use std::ffi::{c_char, c_int};
+use std::fmt;
+
+use crate::watch::Death;
+
+/// The result of what this crate does.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an operation, or the job, has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The library offers less thread safety than the runtime's vCPUs need.
+    Threads {
+        /// What [`Launch`](crate::Launch) asked for.
+        needed: Threads,
+        /// What the library gave.
+        provided: Threads,
+    },
+    /// With [`Threads::Funneled`], a thread other than that of the runtime started an operation.
+    WrongThread,
+    /// MPI counts items in 31 bits; carries the number asked for.
+    TooLong(usize),
+    /// The buffer does not divide into equal parts for the ranks; carries its length and the number of ranks.
+    Uneven(usize, usize),
+    /// What was received is not a whole number of items of the type that it was received as.
+    PartialItem,
+    /// MPI refused: class of the error and its text.
+    Mpi(i32, String),
+    /// A rank has died or hangs: the job is about to end.
+    Died(Death),
+    /// The handler of a request on the other rank panicked.
+    Handler,
+    /// This rank is leaving the job.
+    Ended,
+    /// The library lacks this function.
+    Unsupported(&'static str),
+    /// The persistent operation still runs: await it first.
+    Busy,
+    /// When the job ended, so many operations of this rank were not complete: other ranks never received or joined.
+    Undrained(usize),
+    /// The operating system refused what the job needs.
+    System(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Threads { needed, provided } => write!(
+                f,
+                "this MPI library provides {provided:?} thread support where {needed:?} is needed: use one vCPU \
+                 without preemption, or a library that was built with thread support"
+            ),
+            Error::WrongThread => write!(
+                f,
+                "MPI was initialised for one thread and this is another: start operations in coroutines, or launch with several vCPUs"
+            ),
+            Error::TooLong(items) => write!(
+                f,
+                "{items} items are more than MPI can count (2147483647): send several messages"
+            ),
+            Error::Uneven(items, ranks) => write!(
+                f,
+                "{items} items cannot be divided among {ranks} ranks: pad the buffer"
+            ),
+            Error::PartialItem => write!(
+                f,
+                "the message is not a whole number of items: receive it as the type that was sent"
+            ),
+            Error::Mpi(_, text) => f.write_str(text),
+            Error::Died(death) => death.fmt(f),
+            Error::Handler => f.write_str("the request's handler panicked on the other rank"),
+            Error::Ended => f.write_str("this rank is leaving the job"),
+            Error::Unsupported(name) => {
+                write!(
+                    f,
+                    "this MPI library has no {name}: start the operation anew each time"
+                )
+            }
+            Error::Busy => f.write_str("the persistent operation still runs: await it first"),
+            Error::Undrained(count) => write!(
+                f,
+                "{count} operations were never completed by other ranks: match every send and collective"
+            ),
+            Error::System(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// How many threads may call MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Threads {
+    /// The process has one thread.
+    Single,
+    /// One thread calls MPI: enough for one vCPU without preemption.
+    Funneled,
+    /// Several threads, one at a time: what several vCPUs need.
+    Serialized,
+    /// Several at once: never needed here.
+    Multiple,
+}
+
+impl Threads {
+    pub(crate) fn number(self) -> c_int {
+        // SAFETY: constants of the library.
+        unsafe {
+            match self {
+                Threads::Single => mpi_sys::RSMPI_THREAD_SINGLE,
+                Threads::Funneled => mpi_sys::RSMPI_THREAD_FUNNELED,
+                Threads::Serialized => mpi_sys::RSMPI_THREAD_SERIALIZED,
+                Threads::Multiple => mpi_sys::RSMPI_THREAD_MULTIPLE,
+            }
+        }
+    }
+
+    /// The levels of thread support are numbers in ascending order.
+    pub(crate) fn of(number: c_int) -> Threads {
+        [Threads::Multiple, Threads::Serialized, Threads::Funneled]
+            .into_iter()
+            .find(|level| number >= level.number())
+            .unwrap_or(Threads::Single)
+    }
+}
+
+/// Turns what an MPI function returned into a result.
+///
+/// Its caller is allowed to call MPI: the text is the library's.
+pub(crate) fn check(code: c_int) -> Result<()> {
+    if code == mpi_sys::MPI_SUCCESS as c_int {
+        return Ok(());
+    }
+    let mut text = [0u8; mpi_sys::MPI_MAX_ERROR_STRING as usize + 1];
+    let (mut length, mut class) = (0, 0);
+    // SAFETY: the buffer has the length that MPI asks for.
+    unsafe {
+        mpi_sys::MPI_Error_class(code, &mut class);
+        mpi_sys::MPI_Error_string(code, text.as_mut_ptr().cast::<c_char>(), &mut length);
+    }
+    let length = usize::try_from(length).unwrap_or(0).min(text.len());
+    Err(Error::Mpi(
+        class,
+        String::from_utf8_lossy(&text[..length]).into_owned(),
+    ))
+}

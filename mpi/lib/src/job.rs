@@ -1,0 +1,187 @@
+//! The job as this rank sees it, and the one lock under which MPI is called.
+//!
+//! MPI is initialised for one thread at a time at most, so every call is made under the lock, and while a coroutine holds
+//! it preemption does not suspend it. Nothing blocks under it but `MPI_Comm_split`, which `comm.rs` delays until all ranks
+//! are there. Destructors never call MPI: they leave what is to be done to the next look.
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Waker;
+use std::thread::{self, ThreadId};
+
+use upshift::{CoroutineId, Handle, Level, current_level, no_suspend};
+
+use crate::comm::Peers;
+use crate::error::{Error, Result, check};
+use crate::node::Node;
+use crate::table::{Found, Key, Payload, Table};
+use crate::watch::Death;
+
+pub(crate) struct Job {
+    table: Mutex<Table>,
+    /// The only thread that may call MPI, if there is such a one.
+    only: Option<ThreadId>,
+    death: OnceLock<Death>,
+    ended: AtomicBool,
+    /// Runtime and progress coroutine, once they run.
+    engine: OnceLock<(Handle, CoroutineId)>,
+    level: AtomicU8,
+    pub(crate) node: Arc<Node>,
+}
+
+impl Job {
+    pub(crate) fn new(only: Option<ThreadId>, node: Arc<Node>) -> Job {
+        Job {
+            table: Mutex::new(Table::default()),
+            only,
+            death: OnceLock::new(),
+            ended: AtomicBool::new(false),
+            engine: OnceLock::new(),
+            level: AtomicU8::new(0),
+            node,
+        }
+    }
+
+    pub(crate) fn set_engine(&self, handle: Handle, progress: CoroutineId) {
+        let _ = self.engine.set((handle, progress));
+    }
+
+    /// Anything but calls of MPI.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Table) -> R) -> R {
+        let (result, sleeper) = no_suspend(|| {
+            let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = f(&mut table);
+            self.retune(&table);
+            let sleeper = table.kicked.then(|| table.sleeper.take()).flatten();
+            (result, sleeper)
+        });
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+        result
+    }
+
+    /// Calls MPI, and rings for the ranks that may go on by it.
+    pub(crate) fn call<R>(
+        &self,
+        peers: &Peers,
+        f: impl FnOnce(&mut Table) -> Result<R>,
+    ) -> Result<R> {
+        self.check()?;
+        let result = self.with(|table| {
+            // Again, under the lock, which `finish` takes.
+            if self.has_ended() {
+                return Err(Error::Ended);
+            }
+            f(table)
+        });
+        self.node.ring(peers);
+        result
+    }
+
+    /// May this thread start something?
+    pub(crate) fn check(&self) -> Result<()> {
+        if let Some(death) = self.death.get() {
+            return Err(Error::Died(death.clone()));
+        }
+        if self.ended.load(Relaxed) {
+            return Err(Error::Ended);
+        }
+        if self.only.is_some_and(|only| only != thread::current().id()) {
+            return Err(Error::WrongThread);
+        }
+        Ok(())
+    }
+
+    /// Keeps the progress coroutine at the level of the most urgent waiter.
+    fn retune(&self, table: &Table) {
+        let Some(level) = table.most_urgent() else {
+            return;
+        };
+        if self.level.swap(level.get(), Relaxed) != level.get()
+            && let Some((handle, id)) = self.engine.get()
+        {
+            // It is dead at the end of the job, when its level means nothing.
+            let _ = handle.reprio(*id, level);
+        }
+    }
+
+    /// Gives up an operation whose future is gone.
+    pub(crate) fn abandon(&self, key: Key) {
+        let payload = self.with(|table| table.abandon(key));
+        drop(payload);
+    }
+
+    /// Part of a look: what was left by destructors, and probes.
+    pub(crate) fn look_first(&self, found: &mut Found) -> usize {
+        self.with(|table| {
+            table.kicked = false;
+            table.sweep();
+            table.probe(found);
+            table.outstanding()
+        })
+    }
+
+    /// Part of a look: one window.
+    pub(crate) fn look_at(&self, end: usize, found: &mut Found) -> usize {
+        let mut dropped: Vec<Payload> = Vec::new();
+        self.with(|table| table.test(end, found, &mut dropped))
+    }
+
+    /// Is nothing running but the other coroutines of this rank? Then looking all the time takes nothing from anybody.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.engine
+            .get()
+            .is_some_and(|(handle, _)| handle.bitmap() == 0)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+
+    /// No operation starts any more.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, SeqCst);
+        self.wake_all();
+    }
+
+    /// Whoever started something before the end has finished it.
+    pub(crate) fn finish(&self) -> Result<()> {
+        self.with(|table| {
+            table.sweep();
+            // SAFETY: MPI is initialised, and nothing is outstanding.
+            check(unsafe { mpi_sys::MPI_Finalize() })
+        })
+    }
+
+    pub(crate) fn death(&self) -> Option<&Death> {
+        self.death.get()
+    }
+
+    /// A rank has died: whatever waits, waits in vain. Called by the watchdog's thread.
+    pub(crate) fn fail(&self, death: Death) {
+        let _ = self.death.set(death);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
+        for _ in 0..100 {
+            // A rank that hangs in MPI keeps the lock; the watchdog must not hang, too.
+            match self.table.try_lock() {
+                Ok(mut table) => {
+                    let wakers = table.wakers();
+                    drop(table);
+                    wakers.into_iter().for_each(Waker::wake);
+                    return;
+                }
+                Err(_) => thread::sleep(std::time::Duration::from_millis(1)),
+            }
+        }
+    }
+}
+
+/// The level of what waits here.
+pub(crate) fn level_here() -> Level {
+    current_level().unwrap_or_default()
+}

@@ -1,0 +1,346 @@
+//! From `main` to the first coroutine, and back: MPI, the pages of the node, the runtime, the watchdog.
+
+use std::ffi::c_int;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mpi_sys as sys;
+use upshift::{Board, Level, Preemption, Runtime, spawn, time};
+
+use crate::comm::Comm;
+use crate::error::{Error, Result, Threads, check};
+use crate::job::Job;
+use crate::node::{self, AWAY, Node};
+use crate::progress::progress;
+use crate::serve::World;
+use crate::watch::{BEAT, Patience, Watch};
+
+/// The longest wait for operations that other ranks have not matched when a rank leaves.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// How a rank is to run; [`run`](Self::run) runs it.
+///
+/// ```no_run
+/// fn main() -> upshift_mpi::Result<()> {
+///     upshift_mpi::Launch::new().run(async |world| {
+///         let sum = world
+///             .comm()
+///             .allreduce(vec![world.rank() as u64], upshift_mpi::Op::Sum)
+///             .await?;
+///         println!("rank {} of {}: {}", world.rank(), world.size(), sum[0]);
+///         Ok(())
+///     })
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    vcpus: usize,
+    preemption: Preemption,
+    board: Board,
+    main_level: Level,
+    patience: Patience,
+    single_copy: bool,
+}
+
+impl Default for Launch {
+    fn default() -> Launch {
+        Launch::new()
+    }
+}
+
+impl Launch {
+    /// One vCPU, no preemption, no board.
+    #[must_use]
+    pub fn new() -> Launch {
+        Launch {
+            vcpus: 1,
+            preemption: Preemption::Off,
+            board: Board::Off,
+            main_level: Level::DEFAULT,
+            patience: Patience {
+                hang: Duration::from_secs(30),
+                grace: Duration::from_millis(500),
+            },
+            single_copy: false,
+        }
+    }
+
+    /// vCPUs of each rank (default 1). With more than one, MPI must support [`Threads::Serialized`].
+    #[must_use]
+    pub fn vcpus(mut self, vcpus: usize) -> Launch {
+        self.vcpus = vcpus.max(1);
+        self
+    }
+
+    /// See [`upshift::Builder::preemption`]. With it, MPI must support [`Threads::Serialized`].
+    #[must_use]
+    pub fn preemption(mut self, preemption: Preemption) -> Launch {
+        self.preemption = preemption;
+        self
+    }
+
+    /// See [`upshift::Builder::board`]: the rank that has urgent work gets the CPU.
+    #[must_use]
+    pub fn board(mut self, board: Board) -> Launch {
+        self.board = board;
+        self
+    }
+
+    /// The level of the main coroutine.
+    #[must_use]
+    pub fn main_level(mut self, level: Level) -> Launch {
+        self.main_level = level;
+        self
+    }
+
+    /// How long a rank may go without a poll of level 0 before the job is ended (default 30 s): longer than the longest poll.
+    #[must_use]
+    pub fn hang_limit(mut self, limit: Duration) -> Launch {
+        self.patience.hang = limit;
+        self
+    }
+
+    /// How long the survivors go on when a rank has died (default 0.5 s). `mpirun` kills them after a second.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Launch {
+        self.patience.grace = grace;
+        self
+    }
+
+    /// Lets Open MPI copy long messages from one process to the other directly (what it calls get and put), about twice as fast
+    /// within a node.
+    ///
+    /// # Safety
+    /// No message is longer than the buffer that it is received into, and all ranks give the lengths to a collective that it asks
+    /// for. Open MPI 4.1 copies the whole message this way, whatever the length of the buffer; the other way it returns an error.
+    #[must_use]
+    pub unsafe fn single_copy(mut self) -> Launch {
+        self.single_copy = true;
+        self
+    }
+
+    /// What the library must support.
+    #[must_use]
+    pub fn threads(&self) -> Threads {
+        if self.vcpus == 1 && self.preemption == Preemption::Off {
+            Threads::Funneled
+        } else {
+            Threads::Serialized
+        }
+    }
+
+    /// Joins the job and runs `main` as the rank's main coroutine; then leaves it, together with all other ranks. Call it once, from
+    /// the thread of `main`.
+    ///
+    /// # Errors
+    /// That of `main`; or MPI cannot start, or not with [`threads`](Self::threads); the runtime cannot; operations were left that no
+    /// other rank ever matched. After an error the process must exit, with a status other than 0: that ends the job, and the other ranks name
+    /// this one.
+    pub fn run<T, E: From<Error>>(
+        self,
+        main: impl AsyncFnOnce(World) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        if !self.single_copy {
+            forbid_single_copy()?;
+        }
+        initialise(self.threads())?;
+        let only = (self.threads() == Threads::Funneled).then(|| thread::current().id());
+        // SAFETY: MPI is initialised, on this thread.
+        let (node, service, replies) =
+            unsafe { (join_node(self.vcpus)?, duplicate()?, duplicate()?) };
+        let node = Arc::new(node);
+        let job = Arc::new(Job::new(only, node.clone()));
+        // SAFETY: a constant of the library.
+        let world = Comm::adopt(&job, unsafe { sys::RSMPI_COMM_WORLD }, false)?;
+        let service = Comm::adopt(&job, service, false)?;
+        let replies = Comm::adopt(&job, replies, false)?;
+
+        let runtime = Runtime::builder()
+            .vcpus(self.vcpus)
+            .preemption(self.preemption)
+            .board(self.board)
+            .main_level(self.main_level)
+            .name("upshift-mpi")
+            .build()
+            .map_err(system)?;
+        let watch = Watch::start(&job, self.patience).map_err(system)?;
+        let bell = node.bell().map_err(system)?;
+
+        let result = runtime.block_on(async {
+            let looks = spawn(progress(job.clone()), Level::at::<0>());
+            job.set_engine(runtime.handle(), looks.id());
+            let beats = spawn(beat(node.clone()), Level::at::<0>());
+            let rings = spawn(answer(job.clone(), bell), Level::at::<0>());
+            let world = World::new(world, service, replies);
+            let output = main(world.clone()).await?;
+            leave(&job, &world).await?;
+            rings.cancel();
+            beats.cancel();
+            looks.cancel();
+            Ok::<T, E>(output)
+        });
+        if result.is_ok() {
+            node.mine().phase.store(AWAY, Release);
+        }
+        drop(watch);
+        drop(runtime);
+        let output = result?;
+        job.finish()?;
+        Ok(output)
+    }
+}
+
+fn system(error: std::io::Error) -> Error {
+    Error::System(error.to_string())
+}
+
+/// Tells Open MPI, which is told so before it starts, to send only: see [`Launch::single_copy`].
+fn forbid_single_copy() -> Result<()> {
+    let threads = std::fs::read_dir("/proc/self/task").map_err(system)?;
+    if threads.count() > 1 {
+        return Err(Error::System(
+            "other threads run already: launch the rank first thing in main".into(),
+        ));
+    }
+    for transport in ["self", "vader", "sm", "tcp"] {
+        // SAFETY: there is no other thread that could read the environment, as counted above.
+        unsafe { std::env::set_var(format!("OMPI_MCA_btl_{transport}_flags"), "send,inplace") };
+    }
+    Ok(())
+}
+
+fn initialise(needed: Threads) -> Result<()> {
+    let mut provided = 0;
+    // SAFETY: MPI takes null for the arguments; an out-parameter.
+    let code = unsafe {
+        sys::MPI_Init_thread(
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            needed.number(),
+            &mut provided,
+        )
+    };
+    check(code)?;
+    let provided = Threads::of(provided);
+    if provided < needed {
+        // SAFETY: initialised above.
+        unsafe { sys::MPI_Finalize() };
+        return Err(Error::Threads { needed, provided });
+    }
+    Ok(())
+}
+
+/// # Safety
+/// MPI is initialised, and this thread may call it.
+unsafe fn duplicate() -> Result<sys::MPI_Comm> {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut made = sys::RSMPI_COMM_NULL;
+        check(sys::MPI_Comm_dup(sys::RSMPI_COMM_WORLD, &mut made))?;
+        Ok(made)
+    }
+}
+
+/// Finds the ranks of this node, and the file that they share.
+///
+/// # Safety
+/// MPI is initialised, and this thread may call it.
+unsafe fn join_node(vcpus: usize) -> Result<Node> {
+    // SAFETY: the caller's; out-parameters and arrays of the length that is said.
+    unsafe {
+        check(sys::MPI_Comm_set_errhandler(
+            sys::RSMPI_COMM_WORLD,
+            sys::RSMPI_ERRORS_RETURN,
+        ))?;
+        let (mut near, mut me, mut world, mut size) = (sys::RSMPI_COMM_NULL, 0, 0, 0);
+        check(sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut world))?;
+        check(sys::MPI_Comm_split_type(
+            sys::RSMPI_COMM_WORLD,
+            sys::RSMPI_COMM_TYPE_SHARED,
+            world,
+            sys::RSMPI_INFO_NULL,
+            &mut near,
+        ))?;
+        check(sys::MPI_Comm_rank(near, &mut me))?;
+        check(sys::MPI_Comm_size(near, &mut size))?;
+        let mut ranks = vec![0u32; size as usize];
+        let own = world as u32;
+        check(sys::MPI_Allgather(
+            (&raw const own).cast(),
+            1,
+            sys::RSMPI_UINT32_T,
+            ranks.as_mut_ptr().cast(),
+            1,
+            sys::RSMPI_UINT32_T,
+            near,
+        ))?;
+        // The first rank names the file; nobody else has this process's number now.
+        let mut leader: [c_int; 2] = [std::process::id() as c_int, 0];
+        let path = |pid: c_int| PathBuf::from(format!("/dev/shm/upshift-mpi-{pid}"));
+        if me == 0 {
+            // What a killed process of this number left.
+            let _ = std::fs::remove_file(path(leader[0]));
+            let created = node::create(&path(leader[0]), ranks.len());
+            leader[1] = created
+                .as_ref()
+                .err()
+                .map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
+        }
+        check(sys::MPI_Bcast(
+            leader.as_mut_ptr().cast(),
+            2,
+            sys::RSMPI_INT32_T,
+            0,
+            near,
+        ))?;
+        if leader[1] != 0 {
+            return Err(system(std::io::Error::from_raw_os_error(leader[1])));
+        }
+        let node = Node::open(&path(leader[0]), ranks, me as usize, vcpus).map_err(system);
+        check(sys::MPI_Barrier(near))?;
+        if me == 0 {
+            let _ = std::fs::remove_file(path(leader[0]));
+        }
+        sys::MPI_Comm_free(&mut near);
+        node
+    }
+}
+
+/// Shows that this rank polls.
+async fn beat(node: Arc<Node>) {
+    loop {
+        node.mine().beats.fetch_add(1, Relaxed);
+        time::sleep(BEAT).await;
+    }
+}
+
+/// Answers the bell.
+async fn answer(job: Arc<Job>, bell: std::os::unix::net::UnixDatagram) {
+    let Ok(socket) = upshift::net::UnixDatagram::from_std(bell) else {
+        return;
+    };
+    while socket.recv(&mut [0; 8]).await.is_ok() {
+        job.with(|table| table.kick());
+    }
+}
+
+/// Waits until all ranks have come so far, and then for what they have left running. Handlers go on serving meanwhile: others may
+/// still wait for them.
+async fn leave(job: &Arc<Job>, world: &World) -> Result<()> {
+    world.service().barrier().await?;
+    let deadline = Instant::now() + DRAIN;
+    loop {
+        match job.with(|table| table.cancel_receives()) {
+            0 => break,
+            running if Instant::now() > deadline => return Err(Error::Undrained(running)),
+            _ => time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+    world.service().barrier().await?;
+    world.close();
+    job.end();
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! MPI on Upshift: requests are futures, and a level crosses ranks.
+//!
+//! For MPI programs whose ranks also serve requests, or overlap communication and computing. [`Launch`] starts a rank;
+//! [`World`] names all of them; [`Comm`] has messages and collectives, each an [`Operation`] to await:
+//!
+//! ```no_run
+//! use upshift_mpi::{Launch, Op, Result};
+//!
+//! fn main() -> Result<()> {
+//!     Launch::new().run(async |world| {
+//!         let comm = world.comm();
+//!         let next = (world.rank() + 1) % world.size();
+//!         let before = (world.rank() + world.size() - 1) % world.size();
+//!         let sent = comm.isend(vec![world.rank() as u64; 1000], next, 7);
+//!         let came = comm.irecv(vec![0u64; 1000], before, 7).await?;
+//!         assert_eq!(came.data[0], before as u64);
+//!         sent.await?;
+//!         comm.allreduce(vec![1u64], Op::Sum).await.map(drop)
+//!     })
+//! }
+//! ```
+//!
+//! | module | concern |
+//! |---|---|
+//! | `launch` | MPI, runtime, watchdog: begin and end |
+//! | `table` | where a request and its buffer live |
+//! | `job` | the lock under which MPI is called |
+//! | `progress` | the coroutine that asks what is complete |
+//! | `operation` | the future of a request |
+//! | `comm`, `point`, `collective`, `persistent` | what MPI offers |
+//! | `serve` | requests with a level between ranks |
+//! | `node`, `watch` | pages and bells between the ranks of a node; what happens when one dies |
+//!
+//! # Drop and cancel
+//!
+//! An operation runs from the call that makes it. A dropped receive is cancelled; a message that had reached it is lost with it
+//! ([`Operation::cancel`] loses none). A dropped send or collective completes in the background. Buffers are freed when MPI is done
+//! with them, whatever becomes of the future.
+//!
+//! # Bindings
+//!
+//! Those of the crate `mpi-sys`, made from the `mpi.h` of the library that is there. The crate `mpi` above it holds a request in the value that the
+//! program holds, which panics when it is dropped early: no future can be made of it.
+
+mod collective;
+mod comm;
+mod data;
+mod error;
+mod job;
+mod launch;
+mod node;
+mod operation;
+mod persistent;
+mod point;
+mod progress;
+mod serve;
+mod table;
+mod watch;
+
+pub use comm::Comm;
+pub use data::{Datatype, Number, Op, SendBuf};
+pub use error::{Error, Result, Threads};
+pub use launch::Launch;
+pub use operation::Operation;
+pub use persistent::Persistent;
+pub use point::{Message, Received, Source, Tag};
+pub use serve::{PLACES, Request, World};
+pub use watch::{Death, STATUS};

@@ -1,0 +1,222 @@
+//! What the ranks of one node share: a page each, which says that its rank lives, sleeps, and which level-0 request it
+//! began last; and a doorbell for each, a datagram socket.
+//!
+//! MPI offers no way to sleep until a message comes. A rank that has seen nothing for a while says in its page that it
+//! sleeps; whoever then starts something that concerns it, or completes something with it, rings. A ring is a hint: what is
+//! lost costs time only, because a sleeper looks by itself, too. Between nodes there is no bell.
+//!
+//! The page is written by its rank, but for `asleep`, which a ringer clears, and `told`. All are words, and a
+//! rank's note is checked by its sequence number and its length: a torn page names a wrong request at worst.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::{Mutex, PoisonError};
+
+use crate::comm::Peers;
+
+const NOTE_WORDS: usize = 24;
+
+/// The longest description of a request that a page holds, in bytes.
+pub(crate) const NOTE: usize = NOTE_WORDS * 8;
+
+/// The rank has not come yet, or has left the job in order.
+pub(crate) const AWAY: u32 = 0;
+pub(crate) const RUNS: u32 = 1;
+
+/// The page of one rank.
+#[repr(C, align(512))]
+pub(crate) struct Page {
+    pub(crate) pid: AtomicU32,
+    pub(crate) phase: AtomicU32,
+    asleep: AtomicU32,
+    /// A survivor has said that this rank died.
+    pub(crate) told: AtomicU32,
+    pub(crate) beats: AtomicU64,
+    sequence: AtomicU32,
+    length: AtomicU32,
+    note: [AtomicU64; NOTE_WORDS],
+}
+
+/// The pages of the ranks of this node.
+pub(crate) struct Node {
+    pages: NonNull<Page>,
+    /// World ranks, in the order of the pages.
+    pub(crate) ranks: Vec<u32>,
+    me: usize,
+    bell: UnixDatagram,
+    addresses: Vec<SocketAddr>,
+    noting: Mutex<()>,
+    /// Vcpus of all ranks are more than CPUs.
+    pub(crate) crowded: bool,
+}
+
+// SAFETY: the mapping is shared and lives as long as the node; all of it is atomic.
+unsafe impl Send for Node {}
+// SAFETY: as above.
+unsafe impl Sync for Node {}
+
+/// Makes the file of the pages; its name is unlinked when all ranks have it.
+pub(crate) fn create(path: &Path, ranks: usize) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.set_len((ranks * size_of::<Page>()) as u64)
+}
+
+fn address(path: &Path, rank: u32) -> io::Result<SocketAddr> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    SocketAddr::from_abstract_name(format!("{name}-{rank}"))
+}
+
+impl Node {
+    /// Maps the pages of `ranks`, which are the world's numbers; that of this rank is the `me`-th.
+    pub(crate) fn open(path: &Path, ranks: Vec<u32>, me: usize, vcpus: usize) -> io::Result<Node> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let addresses = ranks
+            .iter()
+            .map(|rank| address(path, *rank))
+            .collect::<io::Result<Vec<_>>>()?;
+        let bell = UnixDatagram::bind_addr(&addresses[me])?;
+        bell.set_nonblocking(true)?;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let node = Node {
+            pages: map(&file, ranks.len())?,
+            crowded: ranks.len() * vcpus > cpus,
+            ranks,
+            me,
+            bell,
+            addresses,
+            noting: Mutex::new(()),
+        };
+        node.mine().pid.store(std::process::id(), Relaxed);
+        node.mine().phase.store(RUNS, Release);
+        Ok(node)
+    }
+
+    pub(crate) fn page(&self, nth: usize) -> &Page {
+        assert!(nth < self.ranks.len(), "a rank of this node");
+        // SAFETY: within the mapping, which is full of atomics.
+        unsafe { self.pages.add(nth).as_ref() }
+    }
+
+    pub(crate) fn mine(&self) -> &Page {
+        self.page(self.me)
+    }
+
+    pub(crate) fn is_me(&self, nth: usize) -> bool {
+        nth == self.me
+    }
+
+    /// What the runtime waits at.
+    pub(crate) fn bell(&self) -> io::Result<UnixDatagram> {
+        self.bell.try_clone()
+    }
+
+    /// Called before the last look of a rank that is going to sleep.
+    pub(crate) fn sleep(&self) {
+        self.mine().asleep.store(1, SeqCst);
+        // Either the ringer sees the word, or the look sees what the ringer has done.
+        fence(SeqCst);
+    }
+
+    pub(crate) fn wake(&self) {
+        self.mine().asleep.store(0, Relaxed);
+    }
+
+    /// Ends the sleep of those ranks.
+    pub(crate) fn ring(&self, peers: &Peers) {
+        let world: &[u32] = match peers {
+            Peers::None => return,
+            Peers::One(rank) => std::slice::from_ref(rank),
+            Peers::All(ranks) => ranks,
+        };
+        fence(SeqCst);
+        for rank in world {
+            let Ok(nth) = self.ranks.binary_search(rank) else {
+                continue;
+            };
+            let asleep = &self.page(nth).asleep;
+            if nth != self.me && asleep.load(Relaxed) != 0 && asleep.swap(0, SeqCst) != 0 {
+                // A full queue has rung already.
+                let _ = self.bell.send_to_addr(&[1], &self.addresses[nth]);
+            }
+        }
+    }
+
+    /// Notes the level-0 request that begins.
+    pub(crate) fn note(&self, text: &str) {
+        let text = &text.as_bytes()[..text.len().min(NOTE)];
+        let page = self.mine();
+        let _one = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = page.sequence.load(Relaxed);
+        page.sequence.store(before.wrapping_add(1), Relaxed);
+        fence(Release);
+        for (word, bytes) in page.note.iter().zip(text.chunks(8)) {
+            let mut full = [0; 8];
+            full[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(full), Relaxed);
+        }
+        page.length.store(text.len() as u32, Relaxed);
+        page.sequence.store(before.wrapping_add(2), Release);
+    }
+
+    /// The last level-0 request of a rank that does not write any more.
+    pub(crate) fn last_note(&self, nth: usize) -> Option<String> {
+        let page = self.page(nth);
+        let sequence = page.sequence.load(Acquire);
+        let length = (page.length.load(Relaxed) as usize).min(NOTE);
+        let mut bytes: Vec<u8> = page
+            .note
+            .iter()
+            .flat_map(|word| word.load(Relaxed).to_le_bytes())
+            .collect();
+        bytes.truncate(length);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        match sequence {
+            0 => None,
+            whole if whole.is_multiple_of(2) => Some(text),
+            _ => Some(format!("{text} (it died while it noted this)")),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length; nobody else has it.
+        unsafe {
+            libc::munmap(
+                self.pages.as_ptr().cast(),
+                self.ranks.len() * size_of::<Page>(),
+            )
+        };
+    }
+}
+
+fn map(file: &File, ranks: usize) -> io::Result<NonNull<Page>> {
+    // SAFETY: a new mapping of a file that has this length.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            ranks * size_of::<Page>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    match NonNull::new(address.cast()) {
+        Some(pages) if address != libc::MAP_FAILED => Ok(pages),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

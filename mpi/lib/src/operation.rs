@@ -1,0 +1,178 @@
+//! The future of an operation. The operation itself is in the table, and outlives it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use mpi_sys as sys;
+
+use crate::comm::Peers;
+use crate::error::{Error, Result, check};
+use crate::job::{Job, level_here};
+use crate::table::{Completion, Key, Kind, Outcome, Payload, Start, lost};
+
+/// Makes the result of an operation from how it ended. A function, not a closure: it has no state but the payload.
+pub(crate) type Finish<T> = fn(&Arc<Job>, Completion) -> Result<T>;
+
+/// A request that runs. Await it for its result; its buffer comes back with it.
+///
+/// It runs from the call on that made it, awaited or not. Dropped before its end, a receive is cancelled, and if a message
+/// had reached it already, that is lost; everything else completes in the background, since other ranks count on it.
+#[must_use = "an operation that is dropped is cancelled if it receives; await it"]
+pub struct Operation<T> {
+    job: Arc<Job>,
+    state: State,
+    finish: Finish<T>,
+}
+
+enum State {
+    Running(Key),
+    Failed(Option<Error>),
+    Over,
+}
+
+impl<T> Operation<T> {
+    pub(crate) fn running(job: &Arc<Job>, key: Key, finish: Finish<T>) -> Operation<T> {
+        Operation {
+            job: job.clone(),
+            state: State::Running(key),
+            finish,
+        }
+    }
+
+    pub(crate) fn of(job: &Arc<Job>, key: Result<Key>, finish: Finish<T>) -> Operation<T> {
+        match key {
+            Ok(key) => Operation::running(job, key, finish),
+            Err(error) => Operation {
+                job: job.clone(),
+                state: State::Failed(Some(error)),
+                finish,
+            },
+        }
+    }
+
+    /// Cancels a receive, and says whether a message came before: then it is not lost. Anything else runs to its end.
+    ///
+    /// # Errors
+    /// As of the operation.
+    pub async fn cancel(mut self) -> Result<Option<T>> {
+        if let State::Running(key) = self.state {
+            self.job.with(|table| table.cancel(key));
+        }
+        let completion = std::future::poll_fn(|cx| self.poll_completion(cx)).await?;
+        match completion.outcome {
+            Ok(Outcome {
+                cancelled: true, ..
+            }) => Ok(None),
+            _ => (self.finish)(&self.job, completion).map(Some),
+        }
+    }
+
+    fn poll_completion(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion>> {
+        let key = match &mut self.state {
+            State::Running(key) => *key,
+            State::Failed(error) => return Poll::Ready(Err(error.take().unwrap_or_else(lost))),
+            State::Over => return Poll::Ready(Err(lost())),
+        };
+        let level = level_here();
+        if let Some(completion) = self.job.with(|table| table.take(key, cx.waker(), level)) {
+            self.state = State::Over;
+            return Poll::Ready(Ok(completion));
+        }
+        // After the waker is there: what fails the job wakes all of them.
+        match self.job.death() {
+            Some(death) => Poll::Ready(Err(Error::Died(death.clone()))),
+            None if self.job.has_ended() => Poll::Ready(Err(Error::Ended)),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<T> Future for Operation<T> {
+    type Output = Result<T>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        match self.poll_completion(cx) {
+            Poll::Ready(Ok(completion)) => Poll::Ready((self.finish)(&self.job, completion)),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+// Nothing in it is pinned: `T` is only made, never held.
+impl<T> Unpin for Operation<T> {}
+
+impl<T> Drop for Operation<T> {
+    fn drop(&mut self) {
+        if let State::Running(key) = self.state {
+            self.job.abandon(key);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Operation<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Running(_) => "running",
+            State::Failed(_) => "failed",
+            State::Over => "over",
+        };
+        f.debug_tuple("Operation").field(&state).finish()
+    }
+}
+
+/// Starts an operation: `begin` calls MPI with pointers into `payload`, which the table owns from then on.
+pub(crate) fn start<T>(
+    job: &Arc<Job>,
+    kind: Kind,
+    peers: Peers,
+    payload: Payload,
+    bytes: usize,
+    finish: Finish<T>,
+    begin: impl FnOnce(&mut crate::table::Table, *mut sys::MPI_Request) -> Result<sys::MPI_Datatype>,
+) -> Operation<T> {
+    let level = level_here();
+    let rings = peers.clone();
+    let key = job.call(&rings, |table| {
+        // SAFETY: a constant of the library.
+        let mut request = unsafe { sys::RSMPI_REQUEST_NULL };
+        let datatype = begin(table, &mut request)?;
+        if kind == Kind::Completes
+            && let Some(completion) = at_once(&mut request, datatype)?
+        {
+            return Ok(table.insert_done(
+                Completion {
+                    outcome: Ok(completion),
+                    payload,
+                    request: None,
+                },
+                level,
+            ));
+        }
+        let start = Start {
+            kind,
+            request,
+            datatype,
+            persistent: false,
+            payload,
+            bytes,
+            peers,
+        };
+        Ok(table.insert(start, level))
+    });
+    Operation::of(job, key, finish)
+}
+
+/// A short message is often gone when its send returns: it needs no look.
+fn at_once(request: &mut sys::MPI_Request, datatype: sys::MPI_Datatype) -> Result<Option<Outcome>> {
+    let mut flag = 0;
+    // SAFETY: an active request, out-parameters.
+    let status = unsafe {
+        let mut status: sys::MPI_Status = std::mem::zeroed();
+        check(sys::MPI_Test(request, &mut flag, &mut status))?;
+        status
+    };
+    Ok((flag != 0).then(|| crate::table::outcome(&status, datatype)))
+}

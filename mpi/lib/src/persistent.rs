@@ -1,0 +1,401 @@
+//! Persistent operations: arguments that MPI is told once, for an operation that is run many times.
+//!
+//! The buffers go to the table for each run, and come back with its end: they can be touched between runs only.
+
+use std::ffi::{CString, c_int, c_void};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use mpi_sys as sys;
+
+use crate::collective::{Buffers, Call, Raw, What};
+use crate::comm::{Comm, Peers};
+use crate::data::{Datatype, count};
+use crate::error::{Error, Result, check};
+use crate::job::{Job, level_here};
+use crate::table::{Completion, Key, Kind, Start};
+
+/// An operation that can be run again and again. Dropped while it runs, it ends as an [`Operation`](crate::Operation) does.
+pub struct Persistent<T: Datatype> {
+    comm: Comm,
+    kind: Kind,
+    datatype: Handle,
+    peers: Peers,
+    /// The buffer of a broadcast or a send both goes and comes.
+    one: bool,
+    state: State<T>,
+}
+
+struct Handle(sys::MPI_Datatype);
+
+// SAFETY: MPI's handles are names, which any thread may hold; they are used under the lock only.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+enum State<T> {
+    Rests(sys::MPI_Request, Buffers<T>),
+    Runs(Key),
+    /// It failed, and its buffers with it.
+    Gone,
+}
+
+// SAFETY: MPI's handles are names, which any thread may hold; they are used under the lock only.
+unsafe impl<T: Datatype> Send for State<T> {}
+// SAFETY: as above.
+unsafe impl<T: Datatype> Sync for State<T> {}
+
+impl<T: Datatype> Persistent<T> {
+    fn new(
+        comm: &Comm,
+        kind: Kind,
+        peers: Peers,
+        one: bool,
+        buffers: Buffers<T>,
+        init: impl FnOnce(&mut crate::table::Table, *mut sys::MPI_Request) -> Result<sys::MPI_Datatype>,
+    ) -> Result<Persistent<T>> {
+        let (request, datatype) = comm.job().call(&Peers::None, |table| {
+            // SAFETY: a constant of the library.
+            let mut request = unsafe { sys::RSMPI_REQUEST_NULL };
+            let datatype = init(table, &mut request)?;
+            Ok((request, datatype))
+        })?;
+        Ok(Persistent {
+            comm: comm.clone(),
+            kind,
+            datatype: Handle(datatype),
+            peers,
+            one,
+            state: State::Rests(request, buffers),
+        })
+    }
+
+    pub(crate) fn collective(comm: &Comm, mut call: Call<T>) -> Result<Persistent<T>> {
+        let what = call.what;
+        let function = symbol(what.persistent_name())?;
+        let raw = call.raw(comm);
+        let buffers = call.buffers;
+        let one = what == What::Broadcast;
+        let (kind, peers) = (Kind::Completes, comm.all());
+        Persistent::new(comm, kind, peers, one, buffers, |table, request| {
+            let raw = raw(table)?;
+            // SAFETY: the function has the type that MPI 4 gives the one of this name; the buffers live as long as the
+            // request: here, or in the table.
+            check(unsafe { init(function, what, raw, request) })?;
+            Ok(raw.datatype)
+        })
+    }
+
+    fn job(&self) -> &Arc<Job> {
+        self.comm.job()
+    }
+
+    /// Starts it. [`wait`](Self::wait) awaits its end.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it runs; MPI's.
+    pub fn start(&mut self) -> Result<()> {
+        let request = match &self.state {
+            State::Rests(request, _) => *request,
+            State::Runs(_) => return Err(Error::Busy),
+            State::Gone => return Err(Error::Ended),
+        };
+        let level = level_here();
+        let key = self.comm.job().call(&self.peers, |table| {
+            let mut request = request;
+            // SAFETY: a persistent request that is not active, with its buffers.
+            check(unsafe { sys::MPI_Start(&mut request) })?;
+            let State::Rests(_, buffers) = std::mem::replace(&mut self.state, State::Gone) else {
+                unreachable!("it rested above, and is borrowed");
+            };
+            Ok(table.insert(
+                Start {
+                    kind: self.kind,
+                    request,
+                    datatype: self.datatype.0,
+                    persistent: true,
+                    bytes: buffers.bytes(),
+                    payload: Box::new(buffers),
+                    peers: self.peers.clone(),
+                },
+                level,
+            ))
+        })?;
+        self.state = State::Runs(key);
+        Ok(())
+    }
+
+    /// Awaits the end of the run that was started. Dropped, it may be called again.
+    ///
+    /// # Errors
+    /// As of the operation. Then it is over: a persistent operation that has failed cannot be run again.
+    pub async fn wait(&mut self) -> Result<()> {
+        let completion = poll_fn(|cx| {
+            let State::Runs(key) = self.state else {
+                return Poll::Ready(Ok(None));
+            };
+            let level = level_here();
+            let job = self.comm.job();
+            if let Some(completion) = job.with(|table| table.take(key, cx.waker(), level)) {
+                return Poll::Ready(Ok(Some(completion)));
+            }
+            match job.death() {
+                Some(death) => Poll::Ready(Err(Error::Died(death.clone()))),
+                None if job.has_ended() => Poll::Ready(Err(Error::Ended)),
+                None => Poll::Pending,
+            }
+        })
+        .await?;
+        match completion {
+            Some(completion) => self.rest(completion),
+            None => Ok(()),
+        }
+    }
+
+    fn rest(&mut self, completion: Completion) -> Result<()> {
+        let buffers: Box<Buffers<T>> = completion
+            .payload
+            .downcast()
+            .expect("the payload of a persistent operation");
+        let request = completion.request.ok_or(Error::Ended)?;
+        self.state = State::Rests(request, *buffers);
+        completion.outcome.map(drop)
+    }
+
+    /// Starts it and awaits its end.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start) and [`wait`](Self::wait).
+    pub async fn run(&mut self) -> Result<()> {
+        self.start()?;
+        self.wait().await
+    }
+
+    /// What the next run sends.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while it runs.
+    pub fn input(&mut self) -> Result<&mut [T]> {
+        match &mut self.state {
+            State::Rests(_, buffers) => Ok(&mut buffers.sent),
+            State::Runs(_) => Err(Error::Busy),
+            State::Gone => Err(Error::Ended),
+        }
+    }
+
+    /// What the last run has received.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while it runs.
+    pub fn output(&self) -> Result<&[T]> {
+        match &self.state {
+            State::Rests(_, buffers) if self.one => Ok(&buffers.sent),
+            State::Rests(_, buffers) => Ok(&buffers.received),
+            State::Runs(_) => Err(Error::Busy),
+            State::Gone => Err(Error::Ended),
+        }
+    }
+}
+
+impl<T: Datatype> Drop for Persistent<T> {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.state, State::Gone) {
+            State::Rests(request, _buffers) => self.job().with(|table| {
+                table.free_requests.push(request);
+                table.kick();
+            }),
+            State::Runs(key) => self.job().abandon(key),
+            State::Gone => {}
+        }
+    }
+}
+
+impl<T: Datatype> std::fmt::Debug for Persistent<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = match self.state {
+            State::Rests(..) => "rests",
+            State::Runs(_) => "runs",
+            State::Gone => "has failed",
+        };
+        f.debug_tuple("Persistent").field(&state).finish()
+    }
+}
+
+impl Comm {
+    /// The persistent form of [`isend`](Self::isend).
+    ///
+    /// # Errors
+    /// MPI's.
+    pub fn send_init<T: Datatype>(
+        &self,
+        mut buffer: Vec<T>,
+        rank: usize,
+        tag: u16,
+    ) -> Result<Persistent<T>> {
+        let (items, length) = (buffer.as_mut_ptr(), buffer.len());
+        let (comm, peers) = (self.handle(), self.one(rank));
+        let buffers = Buffers {
+            sent: buffer,
+            received: Vec::new(),
+        };
+        Persistent::new(
+            self,
+            Kind::Completes,
+            peers,
+            true,
+            buffers,
+            |table, request| {
+                let datatype = table.types.of::<T>()?;
+                let (length, rank) = (count(length)?, count(rank)?);
+                // SAFETY: the items live as long as the request: in `Persistent`, or in the table.
+                check(unsafe {
+                    sys::MPI_Send_init(
+                        items.cast_const().cast(),
+                        length,
+                        datatype,
+                        rank,
+                        tag.into(),
+                        comm,
+                        request,
+                    )
+                })?;
+                Ok(datatype)
+            },
+        )
+    }
+
+    /// The persistent form of [`irecv`](Self::irecv): `length` items from `rank`.
+    ///
+    /// # Errors
+    /// MPI's.
+    pub fn recv_init<T: Datatype>(
+        &self,
+        length: usize,
+        rank: usize,
+        tag: u16,
+    ) -> Result<Persistent<T>> {
+        let mut buffer = vec![T::zeroed(); length];
+        let items = buffer.as_mut_ptr();
+        let (comm, peers) = (self.handle(), self.one(rank));
+        let buffers = Buffers {
+            sent: Vec::new(),
+            received: buffer,
+        };
+        Persistent::new(
+            self,
+            Kind::Receive,
+            peers,
+            false,
+            buffers,
+            |table, request| {
+                let datatype = table.types.of::<T>()?;
+                let (length, rank) = (count(length)?, count(rank)?);
+                // SAFETY: the items live as long as the request: in `Persistent`, or in the table.
+                check(unsafe {
+                    sys::MPI_Recv_init(
+                        items.cast(),
+                        length,
+                        datatype,
+                        rank,
+                        tag.into(),
+                        comm,
+                        request,
+                    )
+                })?;
+                Ok(datatype)
+            },
+        )
+    }
+}
+
+/// The function of a persistent collective: MPI 4 has it; Open MPI 4, which implements MPI 3, as an extension. Looked up,
+/// because a program that names it would not start with a library that lacks it.
+fn symbol(name: &'static str) -> Result<*mut c_void> {
+    for prefix in ["MPI_", "MPIX_"] {
+        let name = CString::new(format!("{prefix}{name}")).expect("no zero in it");
+        // SAFETY: a C string; the handle means all libraries of the process.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        if !found.is_null() {
+            return Ok(found);
+        }
+    }
+    Err(Error::Unsupported(name))
+}
+
+/// # Safety
+/// `function` is the persistent form of `what`; otherwise as `begin`.
+unsafe fn init(
+    function: *mut c_void,
+    what: What,
+    raw: Raw,
+    request: *mut sys::MPI_Request,
+) -> c_int {
+    use sys::{MPI_Comm, MPI_Datatype, MPI_Info, MPI_Op, MPI_Request};
+    type In = *const c_void;
+    type Out = *mut c_void;
+    type Req = *mut MPI_Request;
+    type Ty = MPI_Datatype;
+    type Int = c_int;
+    type Barrier = unsafe extern "C" fn(MPI_Comm, MPI_Info, Req) -> Int;
+    type Bcast = unsafe extern "C" fn(Out, Int, Ty, Int, MPI_Comm, MPI_Info, Req) -> Int;
+    type Reduce =
+        unsafe extern "C" fn(In, Out, Int, Ty, MPI_Op, Int, MPI_Comm, MPI_Info, Req) -> Int;
+    type Allreduce = unsafe extern "C" fn(In, Out, Int, Ty, MPI_Op, MPI_Comm, MPI_Info, Req) -> Int;
+    type Rooted =
+        unsafe extern "C" fn(In, Int, Ty, Out, Int, Ty, Int, MPI_Comm, MPI_Info, Req) -> Int;
+    type All = unsafe extern "C" fn(In, Int, Ty, Out, Int, Ty, MPI_Comm, MPI_Info, Req) -> Int;
+    let Raw {
+        sent,
+        received,
+        share: n,
+        datatype: t,
+        root,
+        comm,
+    } = raw;
+    // SAFETY: the types are those of MPI 4; the rest is the caller's.
+    unsafe {
+        let info = sys::RSMPI_INFO_NULL;
+        match what {
+            What::Barrier => {
+                std::mem::transmute::<*mut c_void, Barrier>(function)(comm, info, request)
+            }
+            What::Broadcast => std::mem::transmute::<*mut c_void, Bcast>(function)(
+                sent.cast_mut(),
+                n,
+                t,
+                root,
+                comm,
+                info,
+                request,
+            ),
+            What::Reduce(op) => std::mem::transmute::<*mut c_void, Reduce>(function)(
+                sent,
+                received,
+                n,
+                t,
+                op.handle(),
+                root,
+                comm,
+                info,
+                request,
+            ),
+            What::Allreduce(op) => std::mem::transmute::<*mut c_void, Allreduce>(function)(
+                sent,
+                received,
+                n,
+                t,
+                op.handle(),
+                comm,
+                info,
+                request,
+            ),
+            What::Gather | What::Scatter => std::mem::transmute::<*mut c_void, Rooted>(function)(
+                sent, n, t, received, n, t, root, comm, info, request,
+            ),
+            What::Allgather | What::Alltoall => std::mem::transmute::<*mut c_void, All>(function)(
+                sent, n, t, received, n, t, comm, info, request,
+            ),
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Messages from one rank to another.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use mpi_sys as sys;
+
+use crate::comm::{Comm, Peers};
+use crate::data::{Datatype, SendBuf, count};
+use crate::error::{Error, Result, check};
+use crate::job::{Job, level_here};
+use crate::operation::{Operation, start};
+use crate::table::{Completion, Kind, Matched, Pattern, improbe, of_probe};
+
+/// Whose message is received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// That of this rank.
+    Rank(usize),
+    /// Anybody's.
+    Any,
+}
+
+impl From<usize> for Source {
+    fn from(rank: usize) -> Source {
+        Source::Rank(rank)
+    }
+}
+
+/// Messages with which tag are received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// With this one; MPI promises 0 to 32767.
+    Is(u16),
+    /// With any.
+    Any,
+}
+
+impl From<u16> for Tag {
+    fn from(tag: u16) -> Tag {
+        Tag::Is(tag)
+    }
+}
+
+/// What has been received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received<T> {
+    /// The items, as many as were sent.
+    pub data: Vec<T>,
+    /// The rank that sent them.
+    pub source: usize,
+    /// Their tag.
+    pub tag: u16,
+}
+
+fn source(source: Source) -> Result<c_int> {
+    match source {
+        Source::Rank(rank) => count(rank),
+        // SAFETY: a constant of the library.
+        Source::Any => Ok(unsafe { sys::RSMPI_ANY_SOURCE }),
+    }
+}
+
+fn tag(tag: Tag) -> c_int {
+    match tag {
+        Tag::Is(tag) => tag.into(),
+        // SAFETY: a constant of the library.
+        Tag::Any => unsafe { sys::RSMPI_ANY_TAG },
+    }
+}
+
+impl Comm {
+    /// Sends `buffer` to `rank`; gives it back when it can be used again, which does not say that it was received.
+    pub fn isend<B: SendBuf>(&self, buffer: B, rank: usize, tag: u16) -> Operation<B> {
+        self.send_by(buffer, rank, tag, sys::MPI_Isend)
+    }
+
+    /// As [`isend`](Self::isend), but complete only when the receive has begun.
+    pub fn issend<B: SendBuf>(&self, buffer: B, rank: usize, tag: u16) -> Operation<B> {
+        self.send_by(buffer, rank, tag, sys::MPI_Issend)
+    }
+
+    fn send_by<B: SendBuf>(
+        &self,
+        buffer: B,
+        rank: usize,
+        tag: u16,
+        send: unsafe extern "C" fn(
+            *const std::ffi::c_void,
+            c_int,
+            sys::MPI_Datatype,
+            c_int,
+            c_int,
+            sys::MPI_Comm,
+            *mut sys::MPI_Request,
+        ) -> c_int,
+    ) -> Operation<B> {
+        let (items, length) = (buffer.items().as_ptr(), buffer.items().len());
+        start(
+            self.job(),
+            Kind::Completes,
+            self.one(rank),
+            Box::new(buffer),
+            length * size_of::<B::Item>(),
+            finish_send,
+            |table, request| {
+                let datatype = table.types.of::<B::Item>()?;
+                let (length, rank) = (count(length)?, count(rank)?);
+                // SAFETY: the items stay where they are (`SendBuf`), in the table, until MPI is done.
+                check(unsafe {
+                    send(
+                        items.cast(),
+                        length,
+                        datatype,
+                        rank,
+                        tag.into(),
+                        self.handle(),
+                        request,
+                    )
+                })?;
+                Ok(datatype)
+            },
+        )
+    }
+
+    /// Receives into `buffer` a message of at most as many items as it holds. A longer one is an error, and is lost.
+    pub fn irecv<T: Datatype>(
+        &self,
+        mut buffer: Vec<T>,
+        from: impl Into<Source>,
+        with: impl Into<Tag>,
+    ) -> Operation<Received<T>> {
+        let (items, length) = (buffer.as_mut_ptr(), buffer.len());
+        let (from, with) = (from.into(), tag(with.into()));
+        let peers = match from {
+            Source::Rank(rank) => self.one(rank),
+            Source::Any => Peers::None,
+        };
+        start(
+            self.job(),
+            Kind::Receive,
+            peers,
+            Box::new(buffer),
+            length * size_of::<T>(),
+            finish_receive::<T>,
+            |table, request| {
+                let datatype = table.types.of::<T>()?;
+                let (length, from) = (count(length)?, source(from)?);
+                // SAFETY: the items are in the table until MPI is done; every bit pattern is a `T`.
+                check(unsafe {
+                    sys::MPI_Irecv(
+                        items.cast(),
+                        length,
+                        datatype,
+                        from,
+                        with,
+                        self.handle(),
+                        request,
+                    )
+                })?;
+                Ok(datatype)
+            },
+        )
+    }
+
+    /// Waits for a message without receiving it, and takes it: nobody else can. Its length is known then.
+    pub fn improbe(&self, from: impl Into<Source>, with: impl Into<Tag>) -> Operation<Message> {
+        let (from, with) = (source(from.into()), tag(with.into()));
+        let level = level_here();
+        let key = self.job().call(&Peers::None, |table| {
+            let pattern = Pattern {
+                comm: self.clone(),
+                source: from?,
+                tag: with,
+            };
+            Ok(match improbe(&pattern)? {
+                None => table.insert_probe(pattern, level),
+                found => table.insert_done(of_probe(Ok(found), pattern.comm), level),
+            })
+        });
+        Operation::of(self.job(), key, finish_probe)
+    }
+}
+
+fn finish_send<B: SendBuf>(_: &Arc<Job>, completion: Completion) -> Result<B> {
+    completion.outcome?;
+    Ok(*completion
+        .payload
+        .downcast()
+        .expect("the payload of a send"))
+}
+
+pub(crate) fn finish_receive<T: Datatype>(
+    _: &Arc<Job>,
+    completion: Completion,
+) -> Result<Received<T>> {
+    let outcome = completion.outcome?;
+    if outcome.cancelled {
+        return Err(Error::Ended);
+    }
+    let mut data: Vec<T> = *completion
+        .payload
+        .downcast()
+        .expect("the payload of a receive");
+    data.truncate(outcome.items.ok_or(Error::PartialItem)?);
+    Ok(Received {
+        data,
+        source: usize::try_from(outcome.source).unwrap_or(0),
+        tag: u16::try_from(outcome.tag).unwrap_or(0),
+    })
+}
+
+fn finish_probe(_: &Arc<Job>, completion: Completion) -> Result<Message> {
+    completion.outcome?;
+    let payload = completion.payload.downcast();
+    let (comm, matched): (Comm, Option<Matched>) = *payload.expect("the payload of a probe");
+    Ok(Message { comm, matched })
+}
+
+/// A message that waits to be received. Dropped, it is received and thrown away.
+pub struct Message {
+    comm: Comm,
+    matched: Option<Matched>,
+}
+
+impl Message {
+    fn status(&self) -> Option<&sys::MPI_Status> {
+        self.matched.as_ref().map(|matched| &matched.status)
+    }
+
+    /// The rank that sent it.
+    #[must_use]
+    pub fn source(&self) -> usize {
+        let source = self.status().map_or(0, |status| status.MPI_SOURCE);
+        usize::try_from(source).unwrap_or(0)
+    }
+
+    /// Its tag.
+    #[must_use]
+    pub fn tag(&self) -> u16 {
+        let tag = self.status().map_or(0, |status| status.MPI_TAG);
+        u16::try_from(tag).unwrap_or(0)
+    }
+
+    /// Its length in items of type `T`.
+    ///
+    /// # Errors
+    /// It is not a whole number of them; [`Error::WrongThread`].
+    pub fn length<T: Datatype>(&self) -> Result<usize> {
+        let Some(status) = self.status() else {
+            return Ok(0);
+        };
+        self.comm.job().call(&Peers::None, |table| {
+            let datatype = table.types.of::<T>()?;
+            crate::table::outcome(status, datatype)
+                .items
+                .ok_or(Error::PartialItem)
+        })
+    }
+
+    /// Receives it, into a buffer that is made for it.
+    pub fn receive<T: Datatype>(mut self) -> Operation<Received<T>> {
+        let job = self.comm.job().clone();
+        let length = match self.length::<T>() {
+            Ok(length) => length,
+            Err(error) => return Operation::of(&job, Err(error), finish_receive::<T>),
+        };
+        let mut buffer = vec![T::zeroed(); length];
+        let items = buffer.as_mut_ptr();
+        start(
+            &job,
+            // It has been matched: it cannot be cancelled.
+            Kind::Completes,
+            Peers::None,
+            Box::new(buffer),
+            length * size_of::<T>(),
+            finish_message::<T>,
+            |table, request| {
+                let datatype = table.types.of::<T>()?;
+                let length = count(length)?;
+                if let Some(matched) = &mut self.matched {
+                    // SAFETY: the items are in the table until MPI is done; every bit pattern is a `T`; the message is
+                    // received once, because it is taken below.
+                    check(unsafe {
+                        sys::MPI_Imrecv(
+                            items.cast(),
+                            length,
+                            datatype,
+                            &mut matched.message,
+                            request,
+                        )
+                    })?;
+                }
+                self.matched = None;
+                Ok(datatype)
+            },
+        )
+    }
+}
+
+/// All of its items, whose number the probe has told.
+fn finish_message<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Received<T>> {
+    let outcome = completion.outcome?;
+    let data = *completion
+        .payload
+        .downcast()
+        .expect("the payload of a message");
+    Ok(Received {
+        data,
+        source: usize::try_from(outcome.source).unwrap_or(0),
+        tag: u16::try_from(outcome.tag).unwrap_or(0),
+    })
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let Some(matched) = self.matched.take() {
+            self.comm.job().with(|table| {
+                table.unreceived.push(matched);
+                table.kick();
+            });
+        }
+    }
+}

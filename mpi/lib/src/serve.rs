@@ -1,0 +1,324 @@
+//! Levels that cross ranks: a message carries its level, and what it starts on the other side starts at it.
+//!
+//! ```text
+//!   call_at(rank, level, body)                  dispatcher, level 0: probes, does not receive
+//!        │ tag = level                              │ a coroutine of that level per message
+//!        └────────────── service ───────────────►   ├─ waits for one of the level's places
+//!                                                   ├─ receives the body
+//!   call's future ◄───── replies ───────────────    └─ handler ─► reply, at the same level
+//! ```
+//!
+//! The dispatcher's work per message is bounded: the level is in the tag, and the body, however long, is received by the
+//! coroutine. So an urgent request passes batch requests in every queue that the ranks have: it waits for at most one poll, as
+//! any coroutine does. What it cannot pass is what MPI has already put on the wire.
+//!
+//! Bounds: [`PLACES`] handlers per level run at a time; further messages of the level stay where they are, in MPI, which holds
+//! back the bodies of long ones at the sender.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use upshift::sync::{Semaphore, oneshot};
+use upshift::{JoinHandle, LEVELS, Level, no_suspend, spawn};
+
+use crate::comm::Comm;
+use crate::error::{Error, Result};
+use crate::job::level_here;
+use crate::operation::Operation;
+use crate::point::{Message, Source, Tag};
+
+/// Handlers of a level that run at the same time on a rank.
+pub const PLACES: usize = 256;
+
+/// What follows the body: the number of the call, 0 for none.
+const TRAILER: usize = 8;
+const LEVEL_BITS: u16 = 6;
+const REQUEST: u16 = 0;
+const FAILED: u16 = 1;
+
+/// All ranks of the job, and the requests between them.
+#[derive(Clone)]
+pub struct World {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    comm: Comm,
+    service: Comm,
+    replies: Comm,
+    places: Vec<Semaphore>,
+    next: AtomicU64,
+    calls: Mutex<Calls>,
+    dispatcher: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Calls {
+    waiting: HashMap<u64, oneshot::Sender<Result<Vec<u8>>>>,
+    /// Replies that have not been seen. More than `waiting` when callers are gone.
+    due: usize,
+    /// A coroutine receives replies.
+    received: bool,
+}
+
+/// A request of another rank, or of this one.
+#[derive(Debug)]
+pub struct Request {
+    /// The rank that sent it.
+    pub source: usize,
+    /// Its level, at which the handler runs.
+    pub level: Level,
+    /// Its number on the rank that sent it; 0 if it wants no reply.
+    pub id: u64,
+    /// What it says.
+    pub body: Vec<u8>,
+}
+
+type Handler = dyn Fn(Request) -> Pin<Box<dyn Future<Output = Vec<u8>> + Send>> + Send + Sync;
+
+impl World {
+    pub(crate) fn new(comm: Comm, service: Comm, replies: Comm) -> World {
+        World {
+            inner: Arc::new(Inner {
+                comm,
+                service,
+                replies,
+                places: (0..LEVELS).map(|_| Semaphore::new(PLACES)).collect(),
+                next: AtomicU64::new(1),
+                calls: Mutex::default(),
+                dispatcher: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The communicator of all ranks.
+    #[must_use]
+    pub fn comm(&self) -> &Comm {
+        &self.inner.comm
+    }
+
+    pub(crate) fn service(&self) -> &Comm {
+        &self.inner.service
+    }
+
+    /// The number of this rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.inner.comm.rank()
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.inner.comm.size()
+    }
+
+    /// The rank that has died, once one has: the job is about to end.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        let death = self.inner.comm.job().death()?;
+        Some(Error::Died(death.clone()))
+    }
+
+    /// Says which level-0 request begins on this rank, for the message that names it should the rank die. [`serve`](Self::serve) does it by
+    /// itself. At most 192 bytes are kept.
+    pub fn note_urgent(&self, request: &str) {
+        no_suspend(|| self.inner.comm.job().node.note(request));
+    }
+
+    /// Runs `handler` for every request to this rank, at the request's level. Its output is the reply.
+    ///
+    /// Until this is called, requests wait. A second handler replaces the first for what comes then.
+    pub fn serve<F>(&self, handler: impl Fn(Request) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Vec<u8>> + Send + 'static,
+    {
+        let handler: Arc<Handler> = Arc::new(move |request| Box::pin(handler(request)));
+        let dispatcher = spawn(self.clone().dispatch(handler), Level::at::<0>());
+        if let Some(old) = lock(&self.inner.dispatcher).replace(dispatcher) {
+            old.cancel();
+        }
+    }
+
+    async fn dispatch(self, handler: Arc<Handler>) {
+        let any = (Source::Any, Tag::Any);
+        while let Ok(message) = self.inner.service.improbe(any.0, any.1).await {
+            let level = level_of(message.tag());
+            let (world, handler) = (self.clone(), handler.clone());
+            spawn(
+                async move {
+                    // An error is the end of the job, which whoever waits learns by itself.
+                    let _ = world.handle(message, level, &*handler).await;
+                },
+                level,
+            )
+            .detach();
+        }
+    }
+
+    async fn handle(&self, message: Message, level: Level, handler: &Handler) -> Result<()> {
+        let places = &self.inner.places[usize::from(level.get())];
+        let _place = places.acquire(1).await.map_err(|_| Error::Ended)?;
+        let (id, body, source) = receive(message).await?;
+        if level.get() == 0 {
+            let text = format!("#{id} of rank {source}, {} bytes", body.len());
+            self.note_urgent(&text);
+        }
+        let request = Request {
+            source,
+            level,
+            id,
+            body,
+        };
+        // A coroutine of its own, so that a panic reaches the caller and nobody else.
+        let output = spawn(handler(request), level).await;
+        if id == 0 {
+            return Ok(());
+        }
+        let (kind, body) = match output {
+            Ok(body) => (REQUEST, body),
+            Err(_) => (FAILED, Vec::new()),
+        };
+        let reply = sealed(body, id);
+        self.inner
+            .replies
+            .isend(reply, source, tag(kind, level))
+            .await?;
+        Ok(())
+    }
+
+    /// Sends a request that wants no reply. Complete when the buffer can be used again.
+    pub fn send_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Operation<Vec<u8>> {
+        let tag = tag(REQUEST, level);
+        self.inner.service.isend(sealed(body, 0), rank, tag)
+    }
+
+    /// As [`call_at`](Self::call_at), at the level of the coroutine that calls.
+    ///
+    /// # Errors
+    /// As of [`call_at`](Self::call_at).
+    pub async fn call(&self, rank: usize, body: Vec<u8>) -> Result<Vec<u8>> {
+        self.call_at(rank, level_here(), body).await
+    }
+
+    /// Sends a request, which is handled at `level` on the other rank, and returns its reply. Dropped, the request is handled all the
+    /// same, and its reply thrown away.
+    ///
+    /// # Errors
+    /// [`Error::Handler`] if the handler panicked; those of the job.
+    pub async fn call_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Result<Vec<u8>> {
+        let id = self.inner.next.fetch_add(1, Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        no_suspend(|| {
+            let mut calls = lock(&self.inner.calls);
+            calls.waiting.insert(id, sender);
+            calls.due += 1;
+            if !std::mem::replace(&mut calls.received, true) {
+                spawn(self.clone().receive_replies(), Level::at::<0>()).detach();
+            }
+        });
+        let sent = self
+            .inner
+            .service
+            .isend(sealed(body, id), rank, tag(REQUEST, level));
+        if let Err(error) = sent.await {
+            no_suspend(|| {
+                let mut calls = lock(&self.inner.calls);
+                calls.due = calls.due.saturating_sub(1);
+                calls.waiting.remove(&id)
+            });
+            return Err(error);
+        }
+        receiver
+            .await
+            .map_err(|_| self.failure().unwrap_or(Error::Ended))?
+    }
+
+    /// Receives replies for as long as any is due.
+    async fn receive_replies(self) {
+        loop {
+            let is_last = no_suspend(|| {
+                let mut calls = lock(&self.inner.calls);
+                calls.received = calls.due > 0;
+                calls.due = calls.due.saturating_sub(1);
+                !calls.received
+            });
+            if is_last {
+                return;
+            }
+            let message = self.inner.replies.improbe(Source::Any, Tag::Any).await;
+            let Ok(message) = message else {
+                // Their senders go with them: the callers learn that the job has ended.
+                let waiting = no_suspend(|| std::mem::take(&mut *lock(&self.inner.calls)));
+                drop(waiting);
+                return;
+            };
+            let (world, tag) = (self.clone(), message.tag());
+            spawn(
+                async move {
+                    if let Ok((id, body, _)) = receive(message).await {
+                        let waiting = no_suspend(|| lock(&world.inner.calls).waiting.remove(&id));
+                        let failed = tag >> LEVEL_BITS == FAILED;
+                        let result = if failed {
+                            Err(Error::Handler)
+                        } else {
+                            Ok(body)
+                        };
+                        if let Some(waiting) = waiting {
+                            // Refused: the caller is gone.
+                            let _ = waiting.send(result);
+                        }
+                    }
+                },
+                level_of(tag),
+            )
+            .detach();
+        }
+    }
+
+    /// No request is taken any more.
+    pub(crate) fn close(&self) {
+        if let Some(dispatcher) = lock(&self.inner.dispatcher).take() {
+            dispatcher.cancel();
+        }
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.comm.fmt(f)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn tag(kind: u16, level: Level) -> u16 {
+    kind << LEVEL_BITS | u16::from(level.get())
+}
+
+fn level_of(tag: u16) -> Level {
+    let bits = u8::try_from(tag & ((1 << LEVEL_BITS) - 1)).unwrap_or(u8::MAX);
+    Level::new(bits).unwrap_or(Level::DEFAULT)
+}
+
+/// The body with its trailer, in place.
+fn sealed(mut body: Vec<u8>, id: u64) -> Vec<u8> {
+    body.extend_from_slice(&id.to_le_bytes());
+    body
+}
+
+async fn receive(message: Message) -> Result<(u64, Vec<u8>, usize)> {
+    let source = message.source();
+    let mut body = message.receive::<u8>().await?.data;
+    let cut = body.len().checked_sub(TRAILER).ok_or(Error::PartialItem)?;
+    let (_, trailer) = body.split_at(cut);
+    let id = trailer.try_into().map_or(0, u64::from_le_bytes);
+    body.truncate(cut);
+    Ok((id, body, source))
+}

@@ -1,0 +1,107 @@
+//! `cargo xtask mpi`, and what the suite asks of mpi/: a workspace of its own, because it needs an MPI library to build.
+//!
+//! Each package is named to rustfmt: with `--all`, cargo would format the crates outside mpi/ that it uses as well.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use crate::bench::foreground;
+use crate::run::Stop;
+use crate::setup;
+use crate::suite::{Context, Done, Verdict};
+
+const PACKAGES: [&str; 2] = ["upshift-mpi", "upshift-mpi-cases"];
+
+const TESTS: [&str; 2] = ["test", "--workspace"];
+const CLIPPY: [&str; 6] = [
+    "clippy",
+    "--workspace",
+    "--all-targets",
+    "--",
+    "-D",
+    "warnings",
+];
+
+fn cargo(root: &Path, args: &[&str]) -> Command {
+    let mut command = setup::cargo(&root.join("mpi"));
+    command.args(args);
+    command
+}
+
+/// One of the tests starts a daemon.
+fn daemon(root: &Path) -> Command {
+    let mut command = setup::cargo(root);
+    command.args(["build", "-p", "upshift-cli"]);
+    command
+}
+
+/// What is missing, in words.
+fn absence() -> Option<String> {
+    let missing: Vec<_> = setup::MPI
+        .iter()
+        .filter(|package| !package.is_there())
+        .map(setup::Package::absence)
+        .collect();
+    (!missing.is_empty()).then(|| missing.join("; "))
+}
+
+/// Builds and tests, or measures.
+pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
+    match Stop::on_signals() {
+        Ok(stop) => setup::install_mpi(&stop),
+        Err(error) => {
+            eprintln!("error: cannot handle signals: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    if let Some(absence) = absence() {
+        eprintln!("error: {absence}");
+        return ExitCode::FAILURE;
+    }
+    let steps = match args.split_first() {
+        None => vec![
+            daemon(root),
+            cargo(root, &CLIPPY),
+            cargo(root, &TESTS),
+            cargo(root, &["build", "--workspace", "--release"]),
+        ],
+        Some((word, _)) => {
+            eprintln!("error: `cargo xtask mpi {word}`: it takes no arguments");
+            return ExitCode::FAILURE;
+        }
+    };
+    for mut step in steps {
+        if let Err(code) = foreground(&mut step) {
+            return code;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Formatting of every package.
+///
+/// # Errors
+/// Those of the command.
+pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
+    let mut command = cargo(context.root, &["fmt", "--check"]);
+    command.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
+    // rustfmt colours its differences even when they go to a file.
+    command.args(["--", "--color", "never"]);
+    context.run(command, Duration::from_secs(60))
+}
+
+/// Lints and tests. What is missing has been installed by now if it could be.
+pub(crate) fn step(context: &Context<'_>) -> Verdict {
+    if let Some(absence) = absence() {
+        return Ok(Done::Skipped(absence));
+    }
+    if let Err(reason) = context.io_uring {
+        return Ok(Done::Skipped(reason.clone()));
+    }
+    let minutes = |n: u64| Duration::from_secs(60 * n);
+    context.run(daemon(context.root), minutes(8))?;
+    context.run(cargo(context.root, &CLIPPY), minutes(5))?;
+    context.run(cargo(context.root, &TESTS), minutes(8))?;
+    context.tests_passed()
+}
