@@ -94,6 +94,10 @@ const KIND: u8 = 0b0011;
 const PINNED: u8 = 0b0100;
 const LENDS: u8 = 0b1000;
 const FIRST: u8 = 0b1_0000;
+const SUSPENDED: u8 = 0b10_0000;
+
+/// In the byte of the state: the poll under way has woken its own coroutine.
+const WOKEN: u8 = 0b1000_0000;
 
 /// The type-erased part of a control block.
 #[repr(C)]
@@ -177,7 +181,7 @@ impl<H: Host> Header<H> {
     }
 
     pub(crate) fn state(&self) -> State {
-        State::from_number(self.state.load(Relaxed))
+        State::from_number(self.state.load(Relaxed) & !WOKEN)
     }
 
     pub(crate) fn set_state(&self, state: State) {
@@ -197,15 +201,52 @@ impl<H: Host> Header<H> {
         self.traits.load(Relaxed) & PINNED != 0
     }
 
+    /// May another vCPU take it? Neither pinned nor suspended.
+    #[inline]
+    pub(crate) fn may_move(&self) -> bool {
+        self.traits.load(Relaxed) & (PINNED | SUSPENDED) == 0
+    }
+
+    /// Has it been stopped in the middle of its poll? Changes while it is in no queue.
+    #[inline]
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.traits.load(Relaxed) & SUSPENDED != 0
+    }
+
     /// Does it go before all others of its level? Changes while it is in no queue.
     pub(crate) fn goes_first(&self) -> bool {
         self.traits.load(Relaxed) & FIRST != 0
     }
 
-    pub(crate) fn set_goes_first(&self, first: bool) {
-        if self.goes_first() != first {
-            self.traits.fetch_xor(FIRST, Relaxed);
-        }
+    /// It has been stopped in the middle of its poll. By its owner, while it is in no queue.
+    pub(crate) fn suspend(&self, goes_first: bool) {
+        let place = if goes_first { FIRST } else { 0 };
+        self.traits.fetch_or(SUSPENDED | place, Relaxed);
+        self.set_state_of_poll(State::Suspended);
+    }
+
+    /// Its poll goes on. By its owner, which took it out of its queue.
+    pub(crate) fn resume(&self) {
+        self.traits.fetch_and(!(SUSPENDED | FIRST), Relaxed);
+        self.set_state_of_poll(State::Running);
+    }
+
+    /// In the middle of a poll, which may have woken itself.
+    fn set_state_of_poll(&self, state: State) {
+        let woken = self.state.load(Relaxed) & WOKEN;
+        self.state.store(state as u8 | woken, Relaxed);
+    }
+
+    /// The poll under way wakes its own coroutine. By the thread that polls.
+    #[inline]
+    pub(crate) fn wake_itself(&self) {
+        self.state.store(State::Running as u8 | WOKEN, Relaxed);
+    }
+
+    /// Has the poll that has just ended woken its own coroutine? Until the next [`Header::set_state`].
+    #[inline]
+    pub(crate) fn has_woken_itself(&self) -> bool {
+        self.state.load(Relaxed) & WOKEN != 0
     }
 
     /// Does it lend its level to what it waits for?

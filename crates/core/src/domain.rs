@@ -106,8 +106,7 @@ impl<H: Host> Domain<H> {
             if !place.load(Acquire).is_null() {
                 continue;
             }
-            let seed = inner.config.chaos.unwrap_or(0) ^ ((index as u64 + 1) << 32);
-            let vcpu = Box::into_raw(Box::new(Vcpu::new(domain, index, seed)));
+            let vcpu = Box::into_raw(Box::new(Vcpu::new(domain, &inner.config, index)));
             if place
                 .compare_exchange(null_mut(), vcpu, AcqRel, Acquire)
                 .is_ok()

@@ -15,7 +15,7 @@
 use alloc::sync::Arc;
 use core::ptr::{NonNull, null_mut};
 
-use crate::coroutine::{Header, State};
+use crate::coroutine::Header;
 use crate::host::Host;
 use crate::level::{LEVELS, Level};
 use crate::stats::add;
@@ -25,15 +25,18 @@ use crate::sync::{Statistic, zeros};
 struct List<H: Host> {
     head: *mut Header<H>,
     tail: *mut Header<H>,
-    len: usize,
 }
 
 impl<H: Host> List<H> {
     const EMPTY: List<H> = List {
         head: null_mut(),
         tail: null_mut(),
-        len: 0,
     };
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.head.is_null()
+    }
 
     /// Its head, or its tail.
     #[inline]
@@ -42,7 +45,8 @@ impl<H: Host> List<H> {
     }
 }
 
-/// A level's lists.
+/// A level's lists: one cache line.
+#[repr(align(64))]
 struct Lists<H: Host> {
     movable: List<H>,
     pinned: List<H>,
@@ -113,6 +117,8 @@ pub(crate) struct ReadyQueues<H: Host> {
     movable: u64,
     stamp: u64,
     lengths: Arc<Lengths>,
+    /// How many of a level may not move.
+    fixed: [u32; LEVELS],
     levels: [Lists<H>; LEVELS],
 }
 
@@ -131,6 +137,7 @@ impl<H: Host> ReadyQueues<H> {
             }; LEVELS],
             stamp: 0,
             lengths,
+            fixed: [0; LEVELS],
         }
     }
 
@@ -146,13 +153,13 @@ impl<H: Host> ReadyQueues<H> {
 
     /// How many of a level may move.
     pub(crate) fn movable_len(&self, level: Level) -> usize {
-        self.levels[level.index()].movable.len
+        self.lengths.of(level) - self.fixed[level.index()] as usize
     }
 
     /// Has the level any that is not suspended?
     pub(crate) fn has_fresh(&self, level: Level) -> bool {
         let lists = &self.levels[level.index()];
-        lists.movable.len + lists.pinned.len != 0
+        !(lists.movable.is_empty() && lists.pinned.is_empty())
     }
 
     /// The list that a coroutine belongs to, which it joins or leaves: lengths and, for one that joins, bits. Its state and
@@ -169,51 +176,49 @@ impl<H: Host> ReadyQueues<H> {
             self.ready |= level.bit();
         }
         let lists = &mut self.levels[level.index()];
-        let mut at_head = false;
-        let list = if header.state() == State::Suspended {
-            add(&self.lengths.suspended, one);
-            at_head = header.goes_first();
-            if at_head {
-                &mut lists.first
-            } else {
-                &mut lists.suspended
-            }
-        } else if header.is_pinned() {
-            &mut lists.pinned
-        } else {
+        if header.may_move() {
             if JOINS {
                 self.movable |= level.bit();
             }
-            &mut lists.movable
-        };
-        list.len = list.len.wrapping_add(one as usize);
-        (list, at_head)
+            return (&mut lists.movable, false);
+        }
+        let fixed = &mut self.fixed[level.index()];
+        *fixed = fixed.wrapping_add(one as u32);
+        if !header.is_suspended() {
+            return (&mut lists.pinned, false);
+        }
+        add(&self.lengths.suspended, one);
+        match header.goes_first() {
+            true => (&mut lists.first, true),
+            false => (&mut lists.suspended, false),
+        }
     }
 
     /// A list of the level has become empty: perhaps the level is.
     fn clear_bits(&mut self, level: Level) {
         let lists = &self.levels[level.index()];
-        if lists.movable.len == 0 {
+        if lists.movable.is_empty() {
             self.movable &= !level.bit();
-            if lists.pinned.len + lists.first.len + lists.suspended.len == 0 {
+            if lists.pinned.is_empty() && lists.first.is_empty() && lists.suspended.is_empty() {
                 self.ready &= !level.bit();
             }
         }
     }
 
     /// Puts a coroutine at the tail of its level, at time `now` or just after
-    /// whatever was queued last; at the head, if it goes first.
+    /// whatever was queued last; at the head, if it goes first. Returns the level.
     ///
     /// # Safety
     /// The caller owns the coroutine (`OWNED`), which is in no queue, and holds
     /// the lock of these queues.
-    pub(crate) unsafe fn push(&mut self, coroutine: NonNull<Header<H>>, now: u64) {
+    #[inline]
+    pub(crate) unsafe fn push(&mut self, coroutine: NonNull<Header<H>>, now: u64) -> Level {
         // SAFETY: owned by the caller, hence alive.
         let header = unsafe { coroutine.as_ref() };
         self.stamp = now.max(self.stamp + 1);
         header.ready_at.store(self.stamp, Relaxed);
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.link(coroutine) };
+        unsafe { self.link(coroutine) }
     }
 
     /// Puts a coroutine at its end of its level, keeping its stamp's time.
@@ -221,7 +226,7 @@ impl<H: Host> ReadyQueues<H> {
     /// # Safety
     /// As [`ReadyQueues::push`].
     #[inline]
-    unsafe fn link(&mut self, coroutine: NonNull<Header<H>>) {
+    unsafe fn link(&mut self, coroutine: NonNull<Header<H>>) -> Level {
         // SAFETY: owned by the caller, hence alive.
         let header = unsafe { coroutine.as_ref() };
         let level = header.level();
@@ -238,7 +243,7 @@ impl<H: Host> ReadyQueues<H> {
                 None => list.tail = coroutine.as_ptr(),
             }
             list.head = coroutine.as_ptr();
-            return;
+            return level;
         }
         header.next.store(null_mut(), Relaxed);
         header.prev.store(list.tail, Relaxed);
@@ -250,6 +255,7 @@ impl<H: Host> ReadyQueues<H> {
             None => list.head = coroutine.as_ptr(),
         }
         list.tail = coroutine.as_ptr();
+        level
     }
 
     /// Takes a coroutine out of the middle of its level.
@@ -275,7 +281,7 @@ impl<H: Host> ReadyQueues<H> {
             None => list.tail = prev,
         }
         header.queued.store(Header::<H>::NOT_QUEUED, Relaxed);
-        if list.len == 0 {
+        if list.is_empty() {
             self.clear_bits(level);
         }
     }
@@ -292,13 +298,12 @@ impl<H: Host> ReadyQueues<H> {
             let waited_since = coroutine.as_ref().ready_at.load(Relaxed);
             self.stamp = waited_since.max(self.stamp + 1);
             coroutine.as_ref().ready_at.store(self.stamp, Relaxed);
-            self.link(coroutine);
+            let _ = self.link(coroutine);
         }
     }
 
     /// Takes what goes on first in a level, else its oldest coroutine, or with `newest` the other end.
     /// Suspended ones count as `patience` ticks younger than they are.
-    #[inline]
     pub(crate) fn pop(
         &mut self,
         level: Level,
@@ -312,12 +317,44 @@ impl<H: Host> ReadyQueues<H> {
         {
             chosen = Some(pinned);
         }
-        if lists.suspended.len + lists.first.len != 0 {
+        if !(lists.suspended.is_empty() && lists.first.is_empty()) {
             chosen = lists.with_suspended(chosen, newest, patience);
         }
         // SAFETY: it is the head or tail of one of these lists.
         unsafe { self.unlink(chosen?) };
         chosen
+    }
+
+    /// Takes the oldest coroutine of a level; `None` if something is suspended there: then [`ReadyQueues::pop`] decides.
+    #[inline]
+    pub(crate) fn pop_oldest(&mut self, level: Level) -> Option<NonNull<Header<H>>> {
+        let lists = &mut self.levels[level.index()];
+        if !(lists.suspended.is_empty() && lists.first.is_empty()) {
+            return None;
+        }
+        let mut oldest = NonNull::new(lists.movable.head);
+        let mut list = &mut lists.movable;
+        if let Some(pinned) = NonNull::new(lists.pinned.head)
+            && oldest.is_none_or(|movable| stamp(pinned) < stamp(movable))
+        {
+            oldest = Some(pinned);
+            list = &mut lists.pinned;
+            self.fixed[level.index()] -= 1;
+        }
+        // SAFETY: elements of a list are alive while they are in it.
+        let header = unsafe { oldest?.as_ref() };
+        add(&self.lengths.levels[level.index()], u64::MAX);
+        header.queued.store(Header::<H>::NOT_QUEUED, Relaxed);
+        list.head = header.next.load(Relaxed);
+        match NonNull::new(list.head) {
+            // SAFETY: as above.
+            Some(next) => unsafe { next.as_ref() }.prev.store(null_mut(), Relaxed),
+            None => {
+                list.tail = null_mut();
+                self.clear_bits(level);
+            }
+        }
+        oldest
     }
 
     /// Takes the oldest coroutine of a level that may move.

@@ -126,7 +126,7 @@ impl<'a, H: Host> Running<'a, H> {
         }
         vcpu.stop();
         let mut again = Step::Yielded;
-        let is_ready = header.kind() == Kind::Switching || {
+        let is_ready = header.has_woken_itself() || header.kind() == Kind::Switching || {
             // Before the coroutine is given away.
             header.set_state(State::Blocked);
             if vcpu.inner().host.is_tracing() && !header.slot().word.will_go_on() {

@@ -16,12 +16,8 @@ pub const BUCKETS: usize = 128;
 
 /// The bucket of a duration.
 fn bucket(ticks: u64) -> usize {
-    if ticks < 1 << SUB {
-        return ticks as usize;
-    }
-    let octave = ticks.ilog2() - SUB;
-    let sub = (ticks >> octave) & ((1 << SUB) - 1);
-    ((((octave + 1) << SUB) as u64 + sub) as usize).min(BUCKETS - 1)
+    let octave = (ticks | (1 << SUB)).ilog2() - SUB;
+    (((octave << SUB) as u64 + (ticks >> octave)) as usize).min(BUCKETS - 1)
 }
 
 /// The smallest duration of a bucket.

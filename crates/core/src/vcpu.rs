@@ -29,6 +29,7 @@ mod search;
 mod suspend;
 mod watch;
 
+use crate::config::Config;
 use crate::coroutine::{Header, State};
 use crate::domain::Inner;
 use crate::host::Host;
@@ -70,15 +71,20 @@ struct Guarded<H: Host> {
     polls: u32,
     /// Polls are short: the clock is read at every fourth.
     coarse: bool,
+    /// So long after a reading the others take this vCPU for unserved: see `search`.
+    unserved_after: u64,
     /// A running mean of the ticks of a poll.
     mean: u64,
-    picks: u64,
+    /// Neither aging nor chaos: the most urgent level, and its oldest.
+    plain: bool,
+    /// Aging: turns so far.
+    turns: u64,
     /// Aging: the level after which the next turn of the others goes on.
     cursor: u8,
     random: u64,
     queues: ReadyQueues<H>,
-    /// When a level that waits was served last, or began to wait.
-    waiting_since: [u64; LEVELS],
+    /// When a level was served last, or got something by a change of levels.
+    served: [u64; LEVELS],
 }
 
 /// The state of one vCPU. See the module.
@@ -144,8 +150,9 @@ unsafe impl<H: Host> Send for Vcpu<H> {}
 unsafe impl<H: Host> Sync for Vcpu<H> {}
 
 impl<H: Host> Vcpu<H> {
-    pub(crate) fn new(domain: NonNull<Inner<H>>, index: usize, seed: u64) -> Vcpu<H> {
+    pub(crate) fn new(domain: NonNull<Inner<H>>, config: &Config, index: usize) -> Vcpu<H> {
         let lengths = Lengths::new();
+        let seed = config.chaos.unwrap_or(0) ^ ((index as u64 + 1) << 32);
         Vcpu {
             ready: AtomicU64::new(0),
             movable: AtomicU64::new(0),
@@ -177,11 +184,16 @@ impl<H: Host> Vcpu<H> {
                 batch: [0; COARSE_POLLS as usize],
                 polls: 0,
                 coarse: false,
+                unserved_after: match search::SHARE * config.look_after {
+                    0 => u64::MAX,
+                    period => period,
+                },
                 mean: 0,
-                picks: 0,
+                plain: config.aging.is_none() && config.chaos.is_none(),
+                turns: 0,
                 cursor: 0,
                 random: seed | 1,
-                waiting_since: [0; LEVELS],
+                served: [0; LEVELS],
             }),
             lengths,
             counters: Counters::new(),
@@ -300,6 +312,13 @@ impl<H: Host> Vcpu<H> {
         Some(CoroutineId::new(Table::index(slot), generation))
     }
 
+    /// Is the coroutine in this slot being polled here, by the calling thread?
+    #[inline]
+    pub(crate) fn polls_here(&self, slot: &Slot<H>) -> bool {
+        core::ptr::eq(self.current.load(Relaxed), slot)
+            && self.inner().here().is_some_and(|here| core::ptr::eq(here, self))
+    }
+
     /// The control block of what is being polled here: only for the thread that
     /// polls it, or while that thread is stopped.
     pub(crate) fn current(&self) -> Option<NonNull<Header<H>>> {
@@ -358,60 +377,33 @@ impl<H: Host> Vcpu<H> {
             // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
             unsafe { locked.push_now(back.into_owned()) };
         }
-        // A thief that comes too late for what it saw looks again: each time another vCPU has taken something, or what was
-        // seen in an inbox may not move and is seen as such from now on.
-        while domain.active.load(Relaxed) > 1 {
-            let mine = locked.queues().ready();
-            // All levels more urgent than the best here; all levels if none is.
-            let wanted = (mine & mine.wrapping_neg()).wrapping_sub(1);
-            let victim = match mine {
-                // It takes something or nothing; if something, the most urgent that there is.
-                0 if !self.may_help(locked.now()) => None,
-                _ if wanted == 0 => None,
-                _ => domain.victim(self, wanted),
-            };
-            let Some((victim, wanted)) = victim else {
-                break;
-            };
-            locked.publish();
-            drop(locked);
-            let taken = self.steal(victim, wanted, mine == 0);
-            locked = self.locked();
-            if taken {
-                break;
-            }
+        if domain.active.load(Relaxed) > 1 {
+            locked = self.look_elsewhere(locked);
         }
-        let picked = locked.next();
-        match picked {
-            None => {
-                self.set_running(NOBODY);
-                self.current.store(null_mut(), Relaxed);
-                None
-            }
-            Some((header, resumed)) => {
-                // Under the lock, so that `settle` finds it queued or running.
-                // SAFETY: it came out of a queue, so it is owned by us.
-                unsafe { self.start(header, resumed) };
-                if was_long {
-                    // A vCPU that goes to sleep sees a poll that is not long, or is seen here.
-                    fence(SeqCst);
-                }
-                let notify = domain.idle.load(Relaxed) != 0
-                    && (locked.offers_surplus() || self.is_unwatched());
-                drop(locked);
-                if notify {
-                    domain.notify_idle(self);
-                }
-                // Last, so that it is written where the caller wants it.
-                Some(match resumed {
-                    Some(entitled) => Picked::Resume {
-                        id: id_of(header),
-                        entitled,
-                    },
-                    None => Picked::Poll(Running::new(self, header)),
-                })
-            }
+        let Some((header, resumed)) = locked.next() else {
+            self.set_running(NOBODY);
+            self.current.store(null_mut(), Relaxed);
+            return None;
+        };
+        // Under the lock, so that `settle` finds it queued or running.
+        // SAFETY: it came out of a queue, so it is owned by us.
+        unsafe { self.start(header, resumed) };
+        if was_long {
+            // A vCPU that goes to sleep sees a poll that is not long, or is seen here.
+            fence(SeqCst);
         }
+        let notify =
+            domain.idle.load(Relaxed) != 0 && (locked.offers_surplus() || self.is_unwatched());
+        drop(locked);
+        if notify {
+            domain.notify_idle(self);
+        }
+        if let Some(entitled) = resumed {
+            let id = id_of(header);
+            return Some(Picked::Resume { id, entitled });
+        }
+        // Last, so that it is written where the caller wants it.
+        Some(Picked::Poll(Running::new(self, header)))
     }
 
     /// # Safety
@@ -419,7 +411,10 @@ impl<H: Host> Vcpu<H> {
     unsafe fn start(&self, coroutine: NonNull<Header<H>>, resumed: Option<bool>) {
         // SAFETY: owned, hence alive.
         let header = unsafe { coroutine.as_ref() };
-        header.set_state(State::Running);
+        match resumed {
+            Some(_) => header.resume(),
+            None => header.set_state(State::Running),
+        }
         self.set_running(header.level().get());
         // Release: a watchdog looks at the slot.
         self.current.store(header.slot_ptr().as_ptr(), Release);

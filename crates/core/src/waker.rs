@@ -57,11 +57,18 @@ pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
 pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     // A wake that is half done swallows those of others.
     let _critical = Critical::<H>::enter();
-    // SAFETY: slots with references are alive.
-    let slot = unsafe { slot.as_ref() };
+    // SAFETY: slots with references are alive, and so are their headers.
+    let (slot, header) = unsafe { (slot.as_ref(), slot.as_ref().header()) };
+    // SAFETY: as above.
+    let coroutine = unsafe { header.as_ref() };
+    if coroutine.vcpu().polls_here(slot) {
+        // By a poll that goes on afterwards, as most that yield do: its end sees it, without an atomic step.
+        coroutine.wake_itself();
+        return;
+    }
     match slot.word.wake() {
         // SAFETY: `Enqueue` makes the coroutine ours.
-        Wake::Enqueue => unsafe { Vcpu::admit(slot.header()) },
+        Wake::Enqueue => unsafe { Vcpu::admit(header) },
         Wake::Absorbed | Wake::Exited => {}
     }
 }

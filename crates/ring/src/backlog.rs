@@ -82,6 +82,7 @@ impl Backlog {
         self.occupied.get() == 0
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len.get()
     }

@@ -46,6 +46,36 @@ pub(crate) fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
+/// Operations to cancel that found the submission queue full. How many is looked at after each poll.
+#[derive(Default)]
+pub(crate) struct Cancels {
+    user_data: RefCell<Vec<u64>>,
+    len: Cell<usize>,
+}
+
+impl Cancels {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len.get()
+    }
+
+    fn push(&self, user_data: u64) {
+        self.user_data.borrow_mut().push(user_data);
+        self.len.set(self.len.get() + 1);
+    }
+
+    pub(crate) fn pop(&self) -> Option<u64> {
+        let user_data = self.user_data.borrow_mut().pop()?;
+        self.len.set(self.len.get() - 1);
+        Some(user_data)
+    }
+
+    fn clear(&self) {
+        self.user_data.borrow_mut().clear();
+        self.len.set(0);
+    }
+}
+
 /// The level whose pool is made with the ring: what a runtime takes when nothing is said.
 const FIRST_POOL: u8 = 32;
 
@@ -57,8 +87,7 @@ pub(crate) struct Driver {
     /// Streams without a buffer, by level.
     pub(crate) starved: Backlog,
     pub(crate) backlog: Backlog,
-    /// Operations to cancel that found the submission queue full.
-    pub(crate) cancels: RefCell<Vec<u64>>,
+    pub(crate) cancels: Cancels,
     /// Operations and armed streams: in the backlog, in the queue or in the kernel.
     pub(crate) flying: Flights,
     /// Handles alive, the ring itself included. Meaningful until the mailbox closes.
@@ -92,7 +121,7 @@ impl Driver {
             mail,
             starved: Backlog::new(),
             backlog: Backlog::new(),
-            cancels: RefCell::new(Vec::new()),
+            cancels: Cancels::default(),
             flying: Flights::new(),
             handles: Cell::new(1),
             closing: Cell::new(false),
@@ -177,7 +206,7 @@ impl Driver {
             Place::Flying => {
                 slot.mark(CANCELLED);
                 if !self.push_cancel(slot.user_data()) {
-                    self.cancels.borrow_mut().push(slot.user_data());
+                    self.cancels.push(slot.user_data());
                 }
             }
             Place::Free | Place::Starved | Place::Idle | Place::Done => {}
@@ -269,7 +298,7 @@ impl Driver {
         if self.closing.replace(true) {
             return false;
         }
-        self.cancels.borrow_mut().clear();
+        self.cancels.clear();
         self.end_starved();
         while let Some(slot) = self.backlog.pop() {
             self.finished(slot, -libc::ECANCELED, 0);

@@ -343,6 +343,11 @@ impl Driver {
     /// Is there a starved stream, and a buffer for it?
     #[inline]
     pub(crate) fn is_hungry(&self) -> bool {
+        self.starved.len() != 0 && self.can_feed()
+    }
+
+    #[cold]
+    fn can_feed(&self) -> bool {
         let mut levels = self.starved.occupied();
         while levels != 0 {
             let level = levels.trailing_zeros() as u8;

@@ -33,7 +33,7 @@ impl Driver {
             self.watch();
         }
         while !self.uring.is_full() {
-            let Some(user_data) = self.cancels.borrow_mut().pop() else {
+            let Some(user_data) = self.cancels.pop() else {
                 break;
             };
             let pushed = self.push_cancel(user_data);
@@ -57,7 +57,7 @@ impl Driver {
     /// The submission queue was too short for all that must be handed over before the ring may sleep.
     fn is_unsettled(&self) -> bool {
         !self.backlog.is_empty()
-            || !self.cancels.borrow().is_empty()
+            || self.cancels.len() != 0
             || !(self.watching.get() || self.closing.get())
     }
 
@@ -80,7 +80,7 @@ impl Driver {
     pub(crate) fn pending(&self) -> usize {
         self.uring.pending()
             + self.backlog.len()
-            + self.cancels.borrow().len()
+            + self.cancels.len()
             + usize::from(self.is_hungry())
     }
 

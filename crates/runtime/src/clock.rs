@@ -67,12 +67,31 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 /// Now, in ticks.
 #[inline]
 pub(crate) fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    if tick().counter {
-        // SAFETY: every x86-64 CPU has the counter.
-        return unsafe { core::arch::x86_64::_rdtsc() };
+    Ticks::new().ticks()
+}
+
+/// [`ticks`] for whoever reads it at each poll: what the clock is has been found out.
+#[derive(Clone, Copy)]
+pub(crate) struct Ticks {
+    counter: bool,
+}
+
+impl Ticks {
+    pub(crate) fn new() -> Ticks {
+        Ticks {
+            counter: tick().counter,
+        }
     }
-    now()
+
+    #[inline]
+    pub(crate) fn ticks(self) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        if self.counter {
+            // SAFETY: every x86-64 CPU has the counter.
+            return unsafe { core::arch::x86_64::_rdtsc() };
+        }
+        now()
+    }
 }
 
 struct Tick {

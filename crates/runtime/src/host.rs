@@ -45,6 +45,7 @@ pub struct Linux {
     /// What is told of long polls.
     longest: OnceLock<Arc<Longest>>,
     recorder: Recorder,
+    clock: clock::Ticks,
 }
 
 impl Linux {
@@ -55,6 +56,7 @@ impl Linux {
             preemptible: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
             longest: OnceLock::new(),
             recorder: Recorder::new(),
+            clock: clock::Ticks::new(),
         }
     }
 
@@ -123,7 +125,7 @@ unsafe impl Host for Linux {
 
     #[inline]
     fn now(&self) -> u64 {
-        clock::ticks()
+        self.clock.ticks()
     }
 
     #[inline]

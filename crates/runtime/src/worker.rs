@@ -212,8 +212,12 @@ impl Worker {
     #[inline]
     pub(crate) fn reap_is_due(&self, reaped_at: u64) -> bool {
         let waits = self.ring_is_due() || self.timers.next_deadline().is_some();
-        (waits && clock::ticks().wrapping_sub(reaped_at) >= self.reap_ticks)
-            || self.executor.is_look_due()
+        (waits && self.is_reap_interval_over(reaped_at)) || self.executor.is_look_due()
+    }
+
+    #[inline(never)]
+    fn is_reap_interval_over(&self, reaped_at: u64) -> bool {
+        clock::ticks().wrapping_sub(reaped_at) >= self.reap_ticks
     }
 
     /// The most urgent level that has something to poll; 64 if none has.

@@ -1,6 +1,6 @@
 //! Work that changes its vCPU: taken by one that has less urgent work or none, or passed on by one that has retired.
 
-use super::{STEAL_MAX, Vcpu};
+use super::{Locked, STEAL_MAX, Vcpu};
 use crate::host::Host;
 use crate::level::Level;
 use crate::sync::Ordering::Relaxed;
@@ -9,6 +9,35 @@ use crate::sync::fence;
 use crate::trace::Step;
 
 impl<H: Host> Vcpu<H> {
+    /// Fetches what the other vCPUs have that is more urgent than all that is ready here; anything, if nothing is.
+    ///
+    /// A thief that comes too late for what it saw looks again: each time another vCPU has taken something, or what was
+    /// seen in an inbox may not move and is seen as such from now on.
+    #[inline(never)]
+    pub(super) fn look_elsewhere<'a>(&'a self, mut locked: Locked<'a, H>) -> Locked<'a, H> {
+        loop {
+            let mine = locked.queues().ready();
+            // All levels more urgent than the best here; all levels if none is.
+            let wanted = (mine & mine.wrapping_neg()).wrapping_sub(1);
+            let victim = match mine {
+                // It takes something or nothing; if something, the most urgent that there is.
+                0 if !self.may_help(locked.now()) => None,
+                _ if wanted == 0 => None,
+                _ => self.inner().victim(self, wanted),
+            };
+            let Some((victim, wanted)) = victim else {
+                return locked;
+            };
+            locked.publish();
+            drop(locked);
+            let taken = self.steal(victim, wanted, mine == 0);
+            locked = self.locked();
+            if taken || self.inner().active.load(Relaxed) < 2 {
+                return locked;
+            }
+        }
+    }
+
     /// Takes work from `victim`: the oldest of its most urgent wanted level, and
     /// with `idle` up to half of that level. False: nothing was left of it.
     pub(super) fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) -> bool {

@@ -21,6 +21,18 @@ pub(crate) struct Locked<'a, H: Host> {
     pub(super) guard: Guard<'a>,
 }
 
+impl<H: Host> Vcpu<H> {
+    /// Charges polls of these levels with equal shares of the ticks since the last reading; returns a share.
+    #[inline(never)]
+    fn share_out(&self, elapsed: u64, levels: &[u8]) -> u64 {
+        let each = elapsed / levels.len() as u64;
+        for &level in levels {
+            self.counters.ran(Level::from_stored(level), each);
+        }
+        each
+    }
+}
+
 impl<'a, H: Host> Locked<'a, H> {
     pub(super) fn guarded(&mut self) -> &mut Guarded<H> {
         // SAFETY: the lock is held, and the borrow is of this guard.
@@ -62,22 +74,25 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
+    #[inline]
     pub(super) fn read_clock_now(&mut self) {
         let vcpu = self.vcpu;
         let domain = vcpu.inner();
         let now = domain.host.now();
         let guarded = self.guarded();
-        let polls = guarded.polls;
-        if polls != 0 {
-            let each = now.saturating_sub(guarded.now) / u64::from(polls);
-            for &level in &guarded.batch[..polls as usize] {
-                vcpu.counters.ran(Level::from_stored(level), each);
+        let elapsed = now.saturating_sub(guarded.now);
+        if guarded.polls != 0 {
+            let mut each = elapsed;
+            if guarded.polls == 1 {
+                vcpu.counters.ran(Level::from_stored(guarded.batch[0]), each);
+            } else {
+                each = vcpu.share_out(elapsed, &guarded.batch[..guarded.polls as usize]);
             }
             guarded.mean = (guarded.mean * 7 + each) / 8;
             guarded.coarse = each < domain.config.coarse_below;
         }
         guarded.polls = 0;
-        let was_unserved = vcpu.seems_unserved(now);
+        let was_unserved = elapsed >= guarded.unserved_after;
         guarded.now = now.max(guarded.now);
         vcpu.clock.store(guarded.now, Relaxed);
         if was_unserved {
@@ -96,6 +111,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     /// The same, also if nothing is seen there: a flag was cleared that pushers skip when they see it.
+    #[inline(never)]
     pub(super) fn take_inbox(&mut self) {
         let vcpu = self.vcpu;
         // Before taking: a pusher sets its bit after its push, so a bit may
@@ -172,17 +188,11 @@ impl<'a, H: Host> Locked<'a, H> {
         header
             .vcpu
             .store(core::ptr::from_ref(self.vcpu).cast_mut(), Relaxed);
-        if header.state() != State::Suspended {
+        if !header.is_suspended() {
             header.set_state(State::Ready);
         }
-        let level = header.level();
-        let guarded = self.guarded();
-        if guarded.queues.ready() & level.bit() == 0 {
-            guarded.waiting_since[level.index()] = since;
-        }
         // SAFETY: passed on.
-        unsafe { guarded.queues.push(coroutine, since) };
-        level
+        unsafe { self.queues().push(coroutine, since) }
     }
 
     /// Is what is left worth waking another vCPU? Then it may be taken.
@@ -209,47 +219,74 @@ impl<'a, H: Host> Locked<'a, H> {
     /// for a suspended one, whether it goes before fresh ones of its level.
     pub(super) fn next(&mut self) -> Option<(NonNull<Header<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
-        let config = &vcpu.inner().config;
-        let guarded = self.guarded();
-        let ready = guarded.queues.ready();
+        let ready = self.queues().ready();
         if ready == 0 {
             return None;
         }
-        guarded.picks += 1;
+        let urgent = Level::from_stored(ready.trailing_zeros() as u8);
+        let guarded = self.guarded();
+        let oldest = guarded.plain.then(|| guarded.queues.pop_oldest(urgent));
+        let (coroutine, level, resumed) = match oldest.flatten() {
+            Some(oldest) => (oldest, urgent, None),
+            None => self.choose(ready)?,
+        };
+        let guarded = self.guarded();
+        // SAFETY: just out of the queue, owned by us.
+        let header = unsafe { coroutine.as_ref() };
+        let now = guarded.now;
+        let waited = now.saturating_sub(header.ready_at.load(Relaxed));
+        // Since it was served last, or since the oldest of it came.
+        let served = core::mem::replace(&mut guarded.served[level.index()], now);
+        let starved = waited.min(now.saturating_sub(served));
+        vcpu.counters.started(level, waited, starved);
+        guarded.batch[guarded.polls as usize % COARSE_POLLS as usize] = level.get();
+        guarded.polls += 1;
+        self.publish();
+        Some((coroutine, resumed))
+    }
+
+    /// [`Locked::next`] with aging, chaos, or something suspended in the most urgent level: takes what is next, and says of which
+    /// level it is.
+    #[cold]
+    fn choose(&mut self, ready: u64) -> Option<(NonNull<Header<H>>, Level, Option<bool>)> {
+        let config = &self.vcpu.inner().config;
+        let (level, newest) = match self.guarded().plain {
+            true => (ready.trailing_zeros() as u8, false),
+            false => self.choose_level(ready),
+        };
+        let level = Level::from_stored(level);
+        let queues = self.queues();
+        let coroutine = queues.pop(level, newest, config.patience)?;
+        // SAFETY: just out of the queue, owned by us.
+        let suspended = unsafe { coroutine.as_ref() }.is_suspended();
+        let resumed = suspended.then(|| queues.has_fresh(level));
+        Some((coroutine, level, resumed))
+    }
+
+    /// The level whose turn it is with aging, and whether with chaos its newest goes first.
+    #[cold]
+    fn choose_level(&mut self, ready: u64) -> (u8, bool) {
+        let vcpu = self.vcpu;
+        let config = &vcpu.inner().config;
+        let guarded = self.guarded();
+        guarded.turns += 1;
         let mut level = ready.trailing_zeros() as u8;
         if let Some(every) = config.aging
-            && guarded.picks.is_multiple_of(u64::from(every.get()))
+            && guarded.turns.is_multiple_of(u64::from(every.get()))
         {
             // The next level after the one that had the last such turn.
             let after = ready & !((2u64 << (guarded.cursor & 63)).wrapping_sub(1));
             level = if after == 0 { ready } else { after }.trailing_zeros() as u8;
             guarded.cursor = level;
         }
-        let newest = config.chaos.is_some() && {
-            guarded.random ^= guarded.random << 13;
-            guarded.random ^= guarded.random >> 7;
-            guarded.random ^= guarded.random << 17;
-            guarded.random & 1 == 0
-        };
-        let level = Level::from_stored(level);
-        let coroutine = guarded.queues.pop(level, newest, config.patience)?;
-        // SAFETY: just out of the queue, owned by us.
-        let ready_at = unsafe { coroutine.as_ref() }.ready_at.load(Relaxed);
-        let since = &mut guarded.waiting_since[level.index()];
-        let starved = guarded.now.saturating_sub(*since);
-        *since = guarded.now;
-        vcpu.counters
-            .started(level, guarded.now.saturating_sub(ready_at), starved);
-        guarded.batch[guarded.polls as usize % COARSE_POLLS as usize] = level.get();
-        guarded.polls += 1;
-        if config.chaos.is_some() {
-            vcpu.ask(PREEMPT_HOST);
+        if config.chaos.is_none() {
+            return (level, false);
         }
-        // SAFETY: as above.
-        let suspended = unsafe { coroutine.as_ref() }.state() == State::Suspended;
-        let resumed = suspended.then(|| guarded.queues.has_fresh(level));
-        self.publish();
-        Some((coroutine, resumed))
+        vcpu.ask(PREEMPT_HOST);
+        guarded.random ^= guarded.random << 13;
+        guarded.random ^= guarded.random >> 7;
+        guarded.random ^= guarded.random << 17;
+        (level, guarded.random & 1 == 0)
     }
 
     /// The coroutine's levels have changed: gives it its place. False if it has
@@ -275,7 +312,7 @@ impl<'a, H: Host> Locked<'a, H> {
         if queued != Header::<H>::NOT_QUEUED {
             let guarded = self.guarded();
             if guarded.queues.ready() & new.bit() == 0 {
-                guarded.waiting_since[new.get() as usize] = guarded.now;
+                guarded.served[new.get() as usize] = guarded.now;
             }
             // SAFETY: queued, and on this vCPU, whose lock is held.
             unsafe { guarded.queues.relink(coroutine) };

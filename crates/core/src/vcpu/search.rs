@@ -52,7 +52,7 @@ use crate::sync::fence;
 
 /// The reciprocal of the share of its time that a parked vCPU spends on looks that bring nothing, and how many of them it may
 /// have in advance.
-const SHARE: u64 = 20;
+pub(super) const SHARE: u64 = 20;
 
 /// `surplus`: nothing to say.
 pub(super) const NO_SURPLUS: u8 = 0;

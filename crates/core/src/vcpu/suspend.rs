@@ -8,7 +8,7 @@
 use core::ptr::NonNull;
 
 use super::{NOBODY, Vcpu, id_of};
-use crate::coroutine::{Header, State};
+use crate::coroutine::Header;
 use crate::host::Host;
 use crate::id::CoroutineId;
 use crate::running::Picked;
@@ -95,8 +95,7 @@ impl<H: Host> Vcpu<H> {
         self.stop();
         // SAFETY: it is being polled, hence alive.
         let header = unsafe { coroutine.as_ref() };
-        header.set_goes_first(place == Place::Head);
-        header.set_state(State::Suspended);
+        header.suspend(place == Place::Head);
         self.trace(coroutine, Step::Suspended);
         self.counters.suspended(header.level());
     }
@@ -113,7 +112,7 @@ impl<H: Host> Vcpu<H> {
                 locked.read_clock_now();
                 locked.drain_inbox();
                 let here = core::ptr::eq(header.vcpu(), self)
-                    && header.state() == State::Suspended
+                    && header.is_suspended()
                     && header.queued.load(Relaxed) != Header::<H>::NOT_QUEUED;
                 if !here {
                     return None;
