@@ -316,7 +316,10 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     pub(crate) fn polls_here(&self, slot: &Slot<H>) -> bool {
         core::ptr::eq(self.current.load(Relaxed), slot)
-            && self.inner().here().is_some_and(|here| core::ptr::eq(here, self))
+            && self
+                .inner()
+                .here()
+                .is_some_and(|here| core::ptr::eq(here, self))
     }
 
     /// The control block of what is being polled here: only for the thread that

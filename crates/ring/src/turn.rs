@@ -27,7 +27,14 @@ pub(crate) fn fetch_limit(buffers: u16) -> usize {
 impl Driver {
     /// Fills the submission queue: the watch on the eventfd, cancellations, streams that can have a buffer, the backlog.
     /// True: operations cancelled in the backlog have completed, and what was woken may have work.
+    #[inline]
     fn flush(&self) -> bool {
+        let waits = self.cancels.len() + self.starved.len() + self.backlog.len();
+        (waits != 0 || !self.watching.get()) && self.flush_all()
+    }
+
+    #[inline(never)]
+    fn flush_all(&self) -> bool {
         let mut completed = false;
         if !self.watching.get() {
             self.watch();

@@ -84,7 +84,8 @@ impl<'a, H: Host> Locked<'a, H> {
         if guarded.polls != 0 {
             let mut each = elapsed;
             if guarded.polls == 1 {
-                vcpu.counters.ran(Level::from_stored(guarded.batch[0]), each);
+                vcpu.counters
+                    .ran(Level::from_stored(guarded.batch[0]), each);
             } else {
                 each = vcpu.share_out(elapsed, &guarded.batch[..guarded.polls as usize]);
             }
@@ -157,12 +158,15 @@ impl<'a, H: Host> Locked<'a, H> {
         // SAFETY: passed on.
         let level = unsafe { self.push_now(coroutine) };
         self.publish();
-        let polling = vcpu.is_polling();
-        let urgent = level.get() < vcpu.running.load(Relaxed) && polling;
+        let running = vcpu.running.load(Relaxed);
+        if level.get() > running || !vcpu.is_polling() {
+            return false;
+        }
+        let urgent = level.get() < running;
         if urgent {
             vcpu.ask(PREEMPT_WAKE);
         }
-        if polling && level.get() <= vcpu.running.load(Relaxed) && vcpu.attended.load(Relaxed) {
+        if vcpu.attended.load(Relaxed) {
             vcpu.inner().host.waits_here(urgent);
         }
         urgent

@@ -53,11 +53,15 @@ impl Reader {
                     worker.recv_multi(self.fd.clone())
                 })?),
             };
-            match armed.poll_next(cx) {
-                // The vCPU it was armed on has been released: on to this one's.
-                Poll::Ready(Err(error)) if super::is_cancelled(&error) => self.armed = None,
-                other => return other,
+            let next = armed.poll_next(cx);
+            // The vCPU it was armed on has been released: on to this one's.
+            if let Poll::Ready(Err(error)) = &next
+                && super::is_cancelled(error)
+            {
+                self.armed = None;
+                continue;
             }
+            return next;
         }
     }
 

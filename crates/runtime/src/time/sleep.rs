@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::timers::{Armed, Fired, Key, Timers};
-use crate::sync::may_proceed;
+use crate::sync::{Spare, may_proceed};
 use crate::{clock, context};
 
 /// Waits for a duration, from this call on. Zero is ready at once; what the clock
@@ -166,20 +166,27 @@ impl Sleep {
 
     /// Ready: the deadline has passed.
     fn arm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(timers) = context::timers() else {
-            panic!(
+        let mut waker = Spare::of(cx.waker());
+        let armed = context::with(|worker| {
+            let level = worker.executor.running_level();
+            match worker.timers.arm(self.deadline, &mut waker, level) {
+                Armed::At(key) => Stage::Armed(worker.timers.clone(), key),
+                Armed::Past => Stage::Done,
+                Armed::Closed => Stage::New,
+            }
+        });
+        match armed {
+            Some(armed) => self.stage = armed,
+            None => panic!(
                 "a timer was polled outside of an upshift runtime: \
                  await it in a coroutine (`Runtime::block_on`, `upshift::spawn`)"
-            );
-        };
-        match timers.arm(self.deadline, cx.waker()) {
-            Armed::At(key) => self.stage = Stage::Armed(timers, key),
-            Armed::Past => {
-                self.stage = Stage::Done;
-                return Poll::Ready(());
-            }
+            ),
+        }
+        match self.stage {
+            Stage::Done => return Poll::Ready(()),
             // The next poll is on another vCPU.
-            Armed::Closed => cx.waker().wake_by_ref(),
+            Stage::New => cx.waker().wake_by_ref(),
+            Stage::Armed(..) => {}
         }
         Poll::Pending
     }

@@ -13,6 +13,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
+use upshift_core::Level;
 use upshift_ring::Foreign;
 
 pub(super) use super::wheel::Key;
@@ -31,10 +32,11 @@ struct Alarm {
 }
 
 impl Alarm {
+    /// `level`: that of what arms it.
     #[inline]
-    fn of(waker: &mut Spare<'_>) -> Alarm {
+    fn of(waker: &mut Spare<'_>, level: impl FnOnce() -> Option<Level>) -> Alarm {
         let level = match waker.is_foreign() {
-            true => context::current_level().unwrap_or_default().get(),
+            true => level().unwrap_or_default().get(),
             false => 0,
         };
         let waker = waker.take();
@@ -148,10 +150,9 @@ impl Timers {
         }
     }
 
-    /// Arms a timer, on the thread that serves the vCPU.
+    /// Arms a timer, on the thread that serves the vCPU, which polls at `level`. Runs no code of users.
     #[inline]
-    pub(super) fn arm(&self, deadline: u64, waker: &Waker) -> Armed {
-        let mut waker = Spare::of(waker);
+    pub(super) fn arm(&self, deadline: u64, waker: &mut Spare<'_>, level: Option<Level>) -> Armed {
         let mut state = self.state.lock();
         if state.wheel.is_past(deadline) {
             return Armed::Past;
@@ -159,8 +160,11 @@ impl Timers {
         if state.closed {
             return Armed::Closed;
         }
-        let key = state.wheel.insert(deadline, Alarm::of(&mut waker));
-        self.advance(&state, deadline);
+        let alarm = Alarm::of(waker, || level);
+        let (key, fires) = state.wheel.insert(deadline, alarm);
+        if fires < self.next.load(Ordering::Relaxed) {
+            self.next.store(fires, Ordering::Relaxed);
+        }
         Armed::At(key)
     }
 
@@ -177,7 +181,8 @@ impl Timers {
             };
         };
         if !place.waker.will_wake(&waker) {
-            let before = std::mem::replace(place, Alarm::of(&mut waker));
+            let alarm = Alarm::of(&mut waker, context::current_level);
+            let before = std::mem::replace(place, alarm);
             drop(state);
             drop(before);
         }
@@ -200,16 +205,11 @@ impl Timers {
     pub(super) fn reset(&self, key: Key, deadline: u64) -> bool {
         let mut state = self.state.lock();
         let armed = state.wheel.reset(key, deadline);
-        self.advance(&state, deadline);
-        armed
-    }
-
-    #[inline]
-    fn advance(&self, state: &State, deadline: u64) {
-        let deadline = state.wheel.rounded(deadline);
-        if deadline < self.next.load(Ordering::Relaxed) {
-            self.next.store(deadline, Ordering::Relaxed);
+        let fires = state.wheel.rounded(deadline);
+        if fires < self.next.load(Ordering::Relaxed) {
+            self.next.store(fires, Ordering::Relaxed);
         }
+        armed
     }
 
     fn refresh(&self, state: &State) {

@@ -84,11 +84,12 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Adds a timer. One whose deadline has passed fires at the next `expire`.
+    /// Adds a timer. One whose deadline has passed fires at the next `expire`. With it, when it fires (ns).
     #[inline]
-    pub(crate) fn insert(&mut self, deadline: u64, value: T) -> Key {
+    pub(crate) fn insert(&mut self, deadline: u64, value: T) -> (Key, u64) {
+        let tick = self.tick(deadline);
         let node = Node {
-            tick: 0,
+            tick,
             prev: NONE,
             next: NONE,
             level: 0,
@@ -104,8 +105,8 @@ impl<T> Wheel<T> {
             self.nodes.push(node);
             u32::try_from(self.nodes.len() - 1).expect("2^32 timers do not fit into memory")
         };
-        self.arm(index, deadline);
-        Key(index)
+        self.link(index);
+        (Key(index), tick << TICK_BITS)
     }
 
     /// Removes a timer, fired or not; returns its value unless it has fired.
@@ -335,7 +336,7 @@ mod tests {
     #[test]
     fn the_last_deadline_is_kept_and_can_be_removed() {
         let mut wheel = Wheel::new(5);
-        let key = wheel.insert(u64::MAX, 1);
+        let (key, _) = wheel.insert(u64::MAX, 1);
         assert_eq!(fired(&mut wheel, u64::MAX - TICK), [0u32; 0]);
         assert_eq!(wheel.next_deadline(), Some(LAST_TICK << TICK_BITS));
         assert_eq!(wheel.remove(key), Some(1));
@@ -357,20 +358,20 @@ mod tests {
     #[test]
     fn a_fired_timer_keeps_its_node_until_it_is_removed() {
         let mut wheel = Wheel::new(0);
-        let first = wheel.insert(1, 1);
+        let (first, _) = wheel.insert(1, 1);
         assert_eq!(fired(&mut wheel, 10 * TICK), [1]);
-        let second = wheel.insert(20 * TICK, 2);
+        let (second, _) = wheel.insert(20 * TICK, 2);
         assert_ne!(first, second);
         assert!(!wheel.reset(first, 30 * TICK));
         assert_eq!(wheel.remove(first), None);
-        assert_eq!(wheel.insert(20 * TICK, 3), first);
+        assert_eq!(wheel.insert(20 * TICK, 3).0, first);
         assert_eq!(fired(&mut wheel, 20 * TICK), [2, 3]);
     }
 
     #[test]
     fn drain_takes_everything() {
         let mut wheel = Wheel::new(0);
-        let keys: Vec<_> = (0..100).map(|n| wheel.insert(1 << (n % 60), n)).collect();
+        let keys: Vec<_> = (0..100).map(|n| wheel.insert(1 << (n % 60), n).0).collect();
         let mut count = 0;
         wheel.drain(|_| count += 1);
         assert_eq!((count, wheel.next_deadline()), (100, None));
@@ -423,7 +424,7 @@ mod tests {
                         let deadline = now.saturating_add(after);
                         // One that has passed waits for the tick after the last look.
                         let at = due(deadline).max(wheel.rounded(deadline));
-                        list.push((at, number, wheel.insert(deadline, number)));
+                        list.push((at, number, wheel.insert(deadline, number).0));
                     }
                     Step::Remove(index) if !list.is_empty() => {
                         let (_, number, key) = list.swap_remove(index.index(list.len()));
