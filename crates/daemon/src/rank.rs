@@ -13,26 +13,27 @@
 //!   urgent, unless its user is trusted with that: a process of one's own, less urgent for the purpose, makes no contest.
 //! * If the configuration gives *bystanders* (programs that are not registered) a level, they count as a class that is
 //!   always there: vCPUs more urgent than it are elevated, those at or below it are not.
-//! * The thresholds of a [`Standing`] are the levels between which a vCPU may move without changing the order.
+//! * The thresholds of a [`Standing`] are the levels between which a vCPU may move without changing the order, whatever others do within
+//!   theirs: two neighbours that may both move share the levels between them.
 //!
 //! O(n) for the n vCPUs of one CPU, no allocation beyond the result's: levels are few, so they are counted first.
 
 use upshift_board::{NOTHING, Standing};
 
 /// Bands above 0; more classes than that share the highest.
-pub(crate) const BANDS: u8 = 16;
+pub const BANDS: u8 = 16;
 
 /// One vCPU as the ranking sees it, after ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entrant {
+pub struct Entrant {
     /// By which it is ranked; [`NOTHING`]: absent.
-    pub(crate) potential: u8,
+    pub potential: u8,
     /// What it could run now; [`NOTHING`]: it sleeps.
-    pub(crate) runnable: u8,
+    pub runnable: u8,
     /// Of which user it is.
-    pub(crate) user: u32,
+    pub user: u32,
     /// Whether it is elevated above programs of its own user, too.
-    pub(crate) trusted: bool,
+    pub trusted: bool,
 }
 
 /// What there is on one CPU, by level.
@@ -76,7 +77,7 @@ impl Users {
 }
 
 /// Standing of each entrant, in their order.
-pub(crate) fn rank(entrants: &[Entrant], bystanders: Option<u8>, standings: &mut Vec<Standing>) {
+pub fn rank(entrants: &[Entrant], bystanders: Option<u8>, standings: &mut Vec<Standing>) {
     let mut field = Field {
         present: 0,
         crowded: 0,
@@ -127,10 +128,15 @@ impl Field {
         } else {
             let above = self.present & (bit - 1);
             let below = self.present & !(bit | (bit - 1));
-            (
-                (u64::BITS - above.leading_zeros()) as u8,
-                (below.trailing_zeros() as u8 - u8::from(below != 0)).min(NOTHING),
-            )
+            let nearest_above = u64::BITS - above.leading_zeros();
+            let rise = nearest_above
+                .checked_sub(1)
+                .map_or(0, |other| self.last_of(other as u8, level) + 1);
+            let fall = match below.trailing_zeros() as u8 {
+                NOTHING => NOTHING,
+                other => self.last_before(level, other),
+            };
+            (rise, fall)
         };
         Standing {
             rise,
@@ -142,6 +148,27 @@ impl Field {
                 0
             },
             outranked,
+        }
+    }
+
+    /// Whether what is at this level rings for every change, or never changes.
+    fn is_fixed(&self, level: u8) -> bool {
+        self.crowded & 1 << level != 0 || self.bystanders == Some(level)
+    }
+
+    /// The last of the levels between these neighbours that is left to the more urgent one, `other`, seen from `own`, which may move.
+    fn last_of(&self, other: u8, own: u8) -> u8 {
+        match self.is_fixed(other) {
+            true => other,
+            false => (other + own - 1) / 2,
+        }
+    }
+
+    /// The same, seen from the more urgent one.
+    fn last_before(&self, own: u8, other: u8) -> u8 {
+        match self.is_fixed(other) {
+            true => other - 1,
+            false => (own + other - 1) / 2,
         }
     }
 
@@ -164,7 +191,7 @@ impl Field {
 }
 
 /// The entrant to run: of the most urgent runnable ones that which comes first from `turn` on, cyclically.
-pub(crate) fn winner(entrants: &[Entrant], turn: usize) -> Option<usize> {
+pub fn winner(entrants: &[Entrant], turn: usize) -> Option<usize> {
     let best = entrants.iter().map(|entrant| entrant.runnable).min()?;
     if best >= NOTHING {
         return None;
@@ -225,8 +252,11 @@ mod tests {
             standings.iter().map(|it| it.band).collect::<Vec<_>>(),
             [1, 0]
         );
+        // They share the levels between them, or both could move without a word, past each other.
+        assert_eq!((standings[0].rise, standings[0].fall), (0, 20));
+        assert_eq!((standings[1].rise, standings[1].fall), (21, NOTHING));
+        let standings = ranked(&[awake(2), awake(40), awake(40)], None);
         assert_eq!((standings[0].rise, standings[0].fall), (0, 39));
-        assert_eq!((standings[1].rise, standings[1].fall), (3, NOTHING));
         assert!(!standings[0].outranked && standings[1].outranked);
     }
 
@@ -339,6 +369,26 @@ mod tests {
                 for (it, standing) in entrants.iter().zip(&standings) {
                     prop_assert!(Some(it.potential) != least || standing.band == 0);
                 }
+            }
+        }
+
+        /// The same for any number of moves of any of them.
+        #[test]
+        fn all_that_stay_within_their_thresholds_change_nobody(
+            mut entrants in prop::collection::vec(prop_oneof![entrant(), of_somebody()], 1..12),
+            bystanders in prop::option::of(0u8..64),
+            moves in prop::collection::vec((any::<prop::sample::Index>(), 0..64u8), 1..40),
+        ) {
+            let before = ranked(&entrants, bystanders);
+            for (which, level) in moves {
+                let index = which.index(entrants.len());
+                if !before[index].wants_ring(level) {
+                    (entrants[index].potential, entrants[index].runnable) = (level, level);
+                }
+            }
+            let after = ranked(&entrants, bystanders);
+            for (x, y) in before.iter().zip(&after) {
+                prop_assert_eq!(x.band, y.band);
             }
         }
 
