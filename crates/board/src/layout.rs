@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use crate::urgency::{Claim, LEVELS, NOTHING, Standing};
 
 /// Version of layout and protocol; both sides must have the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// vCPUs one process can register: their doorbells, and the global page, travel in one packet, which carries 253 descriptors.
 pub const VCPUS: usize = 252;
@@ -64,15 +64,13 @@ pub struct VcpuLine {
 pub struct GlobalPage {
     header: GlobalHeader,
     cpus: [CpuLine; CPUS],
-    slots: [AtomicU32; SLOTS],
+    slots: [SlotLine; SLOTS],
 }
 
 /// Line 0 of the global page.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct GlobalHeader {
-    /// Bit L set: some registered process has something runnable at level L. A hint: CPUs publish independently.
-    pub bitmap: AtomicU64,
     /// Names one life of one daemon.
     pub generation: AtomicU64,
     /// CLOCK_MONOTONIC in ns at the daemon's last sign of life.
@@ -81,6 +79,16 @@ pub struct GlobalHeader {
     pub enforcing: AtomicU32,
     /// [`VERSION`].
     pub version: AtomicU32,
+    /// CPUs are numbered below this.
+    pub cpus: AtomicU32,
+}
+
+/// The standing of one vCPU. A line of its own, because those of one process are written by the schedulers of all its CPUs. A page of the
+/// file takes memory when a line of it is first touched.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct SlotLine {
+    standing: AtomicU32,
 }
 
 /// What ran on one CPU when its scheduler decided last. Whoever changes its claim within the thresholds of its standing does not
@@ -105,7 +113,7 @@ pub struct CpuLine {
 const _: () = {
     assert!(LOCAL_BYTES == 4 * 4096);
     assert!(size_of::<VcpuLine>() == 64 && size_of::<CpuLine>() == 64);
-    assert!(size_of::<GlobalPage>() == 64 + CPUS * 64 + SLOTS * 4);
+    assert!(size_of::<GlobalPage>() == 64 + CPUS * 64 + SLOTS * 64);
 };
 
 fn encode(level: u8) -> u32 {
@@ -226,14 +234,22 @@ impl GlobalPage {
 
     /// The word of the vCPU in `slot`; `None` from [`SLOTS`] on.
     pub fn slot(&self, slot: usize) -> Option<&AtomicU32> {
-        self.slots.get(slot)
+        self.slots.get(slot).map(|line| &line.standing)
     }
 
     /// The standing of the vCPU in `slot`; alone if there is no such slot. One load.
     pub fn standing(&self, slot: usize) -> Standing {
-        self.slots.get(slot).map_or(Standing::ALONE, |word| {
+        self.slot(slot).map_or(Standing::ALONE, |word| {
             Standing::from_word(word.load(Acquire))
         })
+    }
+
+    /// Bit L set: some registered process has something runnable at level L. A hint: CPUs publish independently, and nothing that all of
+    /// them write is kept. One load for each CPU.
+    pub fn bitmap(&self) -> u64 {
+        let count = self.header.cpus.load(Relaxed) as usize;
+        let lines = self.cpus.iter().take(count);
+        lines.fold(0, |all, line| all | line.bitmap.load(Acquire))
     }
 }
 

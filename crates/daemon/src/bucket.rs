@@ -4,7 +4,7 @@ use std::time::Instant;
 
 /// See the module. Time is passed in, so tests need no clock.
 #[derive(Debug, Clone)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     per_second: f64,
     burst: f64,
     tokens: f64,
@@ -12,7 +12,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    pub(crate) fn new(per_second: u32, burst: u32, now: Instant) -> Bucket {
+    pub fn new(per_second: u32, burst: u32, now: Instant) -> Bucket {
         Bucket {
             per_second: f64::from(per_second),
             burst: f64::from(burst.max(1)),
@@ -22,7 +22,7 @@ impl Bucket {
     }
 
     /// Takes a token; `false` if there is none.
-    pub(crate) fn take(&mut self, now: Instant) -> bool {
+    pub fn take(&mut self, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.filled).as_secs_f64();
         self.filled = now;
         self.tokens = (self.tokens + elapsed * self.per_second).min(self.burst);
@@ -34,7 +34,7 @@ impl Bucket {
     }
 
     /// Whether it is as full as it gets at `now`: nothing was taken for long.
-    pub(crate) fn is_full(&self, now: Instant) -> bool {
+    pub fn is_full(&self, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.filled).as_secs_f64();
         self.tokens + elapsed * self.per_second >= self.burst
     }

@@ -138,9 +138,9 @@ impl Builder {
             }
         };
         raise_file_limit();
-        let global = Global::new(generation()).map_err(failed("make the global page"))?;
-        global.set_enforcing(mode == Mode::Enforcing);
         let cpus = highest_cpu(self.sys.as_ref()).map_err(failed("count the CPUs"))?;
+        let global = Global::new(generation(), cpus).map_err(failed("make the global page"))?;
+        global.set_enforcing(mode == Mode::Enforcing);
         let shared = Shared::new(self.config, elevator, self.sys, self.machine, global, cpus);
         let shared = Arc::new(shared);
         let stop = upshift_board::os::doorbell().map_err(failed("make an eventfd"))?;

@@ -53,7 +53,8 @@
 mod admission;
 mod assign;
 mod bars;
-mod bucket;
+#[doc(hidden)]
+pub mod bucket;
 mod canary;
 mod config;
 mod control;
@@ -67,7 +68,7 @@ mod metrics;
 mod notify;
 mod peer;
 mod quota;
-mod rank;
+pub mod rank;
 mod roster;
 mod shared;
 mod status;

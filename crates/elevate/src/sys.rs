@@ -368,6 +368,10 @@ fn parse_start_time(stat: &[u8]) -> Option<u64> {
 /// # Errors
 /// `EINVAL` if there is no such process.
 pub fn process_time(pid: pid_t) -> io::Result<u64> {
+    // Beyond, the number below would mean another clock. The kernel's own limit is 2²².
+    if !(1..1 << 28).contains(&pid) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
     // The number of a process's clock: linux/posix-timers_types.h, CPUCLOCK_SCHED.
     let clock = (!pid << 3) | 2;
     let mut time = libc::timespec {
@@ -447,6 +451,6 @@ mod tests {
         };
         std::thread::spawn(burn).join().unwrap();
         assert!(process_time(own).unwrap() > before);
-        assert!(process_time(pid_t::MAX).is_err());
+        assert!(process_time(4_194_305).is_err() && process_time(pid_t::MAX).is_err());
     }
 }

@@ -419,7 +419,7 @@ impl Scheduler {
         now - since >= CALM
     }
 
-    /// Publishes the CPU's line and the machine's bitmap, if something has changed.
+    /// Publishes the CPU's line.
     fn publish(&mut self, winner: Option<usize>) {
         let bitmap = self
             .claims
@@ -442,11 +442,7 @@ impl Scheduler {
             self.claims.clear();
         }
         if let Some(line) = self.shared.global.page().cpu(self.cpu) {
-            let before = line.bitmap.load(Relaxed);
             line.publish(bitmap, slot, level, contenders as u32);
-            if before != bitmap {
-                self.shared.global.publish_machine(self.shared.cpus);
-            }
         }
         self.winner = slot;
     }

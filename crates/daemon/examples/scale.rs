@@ -1,0 +1,452 @@
+//! The daemon's decisions on machines that are not at hand, in virtual time: `cargo run --release -p upshift-daemon --example scale [FOLDER]` prints
+//! the table of `docs/scale.md`, and draws its plot into the folder.
+//!
+//! Real: the lines and words of the pages, claims, standings and when they ask for a ring, ranking, the choice of a winner, the limits of rings. Of
+//! the scheduler thread of a CPU its loop is rebuilt here as `cpu/scheduler.rs` has it: wake, read and rank until the standings hold still,
+//! place what has changed its band, at most 4 ms of work in 20. Assumed are times: [`WAKE`], [`ENTRANT`], [`PLACE`].
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::fmt::Write as _;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use upshift_board::layout::VcpuLine;
+use upshift_board::{NOTHING, Standing};
+use upshift_daemon::bucket::Bucket;
+use upshift_daemon::rank::{self, Entrant};
+use upshift_elevate::testing::Random;
+
+/// From a ring to the first instruction of the scheduler, and back: both on one CPU.
+const WAKE: u64 = 3_000;
+/// Reading and ranking one vCPU, once; `rank` prints what it takes here.
+const ENTRANT: u64 = 15;
+/// Moving one thread.
+const PLACE: u64 = 700;
+/// As in `cpu/scheduler.rs` and `shared.rs`.
+const SETTLE: usize = 3;
+const RINGS: (u32, u32) = (20_000, 10_000);
+const DEAF: u64 = 36_000_000;
+const WINDOW: u64 = 20_000_000;
+const BUDGET: u64 = 4_000_000;
+const MACHINES: [usize; 3] = [8, 64, 256];
+
+const PROCESSES: usize = 1_000;
+const CHANGES: u64 = 100_000;
+const SECOND: u64 = 1_000_000_000;
+/// A decision later than that after the change is late.
+const LATE: u64 = 1_000_000;
+
+/// One vCPU of a process, pinned to a CPU.
+struct Vcpu {
+    line: VcpuLine,
+    /// The daemon's word for it.
+    standing: AtomicU32,
+    cpu: usize,
+    user: u32,
+    /// The most urgent of eight levels it changes between.
+    base: u8,
+    rings: Bucket,
+    deaf_until: u64,
+    band: u8,
+    /// When it changed beyond its thresholds, if that is not decided yet.
+    waiting: Option<u64>,
+}
+
+impl Vcpu {
+    fn entrant(&self) -> Entrant {
+        let claim = self.line.claim();
+        Entrant {
+            potential: claim.potential(),
+            runnable: claim.runnable(),
+            user: self.user,
+            trusted: false,
+        }
+    }
+
+    /// Another level, or asleep and waiting for its most urgent one; whether that is one to ring for.
+    fn change(&mut self, random: &mut Random) -> bool {
+        let level = self.base + random.below(8) as u8;
+        let runs = random.below(2) == 0;
+        self.line.set_running(if runs { level } else { NOTHING });
+        self.line.set_awaited(self.base);
+        let standing = Standing::from_word(self.standing.load(Relaxed));
+        standing.wants_ring(self.line.claim().potential())
+    }
+}
+
+/// The scheduler thread of one CPU.
+struct Cpu {
+    vcpus: Vec<usize>,
+    rings: Bucket,
+    /// A wake-up is under way.
+    woken: bool,
+    /// Works, or has used up its budget, until then.
+    busy_until: u64,
+    window: u64,
+    worked: u64,
+    total: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Change,
+    Wake(usize),
+    ListenAgain(usize),
+}
+
+/// What came of one machine.
+#[derive(Default)]
+struct Outcome {
+    rings: u64,
+    turns: u64,
+    ranked: u64,
+    moved: u64,
+    /// ns from a change to the decision.
+    decisions: Vec<u64>,
+    /// Rings that were not listened to.
+    unheard: u64,
+    /// Words of standings that were written.
+    words: u64,
+    /// Lines by number of their writers, with a line for each word (as it is) and with 16 words in one (as it was).
+    shared_lines: usize,
+    shared_lines_before: usize,
+    /// Changes of the machine's bitmap, which all schedulers wrote before, and lines read to find that out.
+    header_before: u64,
+    scanned_before: u64,
+    /// Bands that were other than those by the claims, at a change that did not ring: of so many that were looked at.
+    wrong: u64,
+    checked: u64,
+    busiest: f64,
+}
+
+struct Machine {
+    start: Instant,
+    vcpus: Vec<Vcpu>,
+    cpus: Vec<Cpu>,
+    queue: BinaryHeap<Reverse<(u64, What)>>,
+    random: Random,
+    out: Outcome,
+    writers: HashMap<usize, Vec<usize>>,
+    bitmaps: Vec<u64>,
+    header: u64,
+    entrants: Vec<Entrant>,
+    standings: Vec<Standing>,
+}
+
+impl Machine {
+    fn new(cpus: usize, each: usize) -> Machine {
+        let start = Instant::now();
+        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ cpus as u64);
+        let mut machine = Machine {
+            start,
+            vcpus: Vec::new(),
+            cpus: Vec::new(),
+            queue: BinaryHeap::new(),
+            out: Outcome::default(),
+            writers: HashMap::new(),
+            bitmaps: vec![0; cpus],
+            header: 0,
+            entrants: Vec::new(),
+            standings: Vec::new(),
+            random: Random(1 + random.below(u64::MAX - 1)),
+        };
+        machine.cpus.extend((0..cpus).map(|_| Cpu {
+            vcpus: Vec::new(),
+            rings: Bucket::new(RINGS.0, RINGS.0 / 50, start),
+            woken: false,
+            busy_until: 0,
+            window: 0,
+            worked: 0,
+            total: 0,
+        }));
+        for process in 0..PROCESSES {
+            let first = random.below(cpus as u64) as usize;
+            let base = random.below(56) as u8;
+            for index in 0..each {
+                // One on each CPU of a row, as a runtime that takes a part of the machine.
+                let cpu = (first + index) % cpus;
+                machine.cpus[cpu].vcpus.push(machine.vcpus.len());
+                machine.vcpus.push(Vcpu {
+                    line: VcpuLine::new(),
+                    standing: AtomicU32::new(0),
+                    cpu,
+                    user: process as u32 % 100,
+                    base,
+                    rings: Bucket::new(RINGS.1, RINGS.1 / 50, start),
+                    deaf_until: 0,
+                    band: 0,
+                    waiting: None,
+                });
+            }
+        }
+        machine
+    }
+
+    fn at(&self, now: u64) -> Instant {
+        self.start + Duration::from_nanos(now)
+    }
+
+    fn run(mut self) -> Outcome {
+        self.queue.push(Reverse((0, What::Change)));
+        // All have just joined.
+        (0..self.cpus.len()).for_each(|cpu| self.wake(cpu, 0));
+        while let Some(Reverse((now, what))) = self.queue.pop() {
+            if now >= SECOND {
+                break;
+            }
+            match what {
+                What::Change => self.change(now),
+                What::Wake(cpu) => self.turn(cpu, now),
+                What::ListenAgain(vcpu) => self.wake(self.vcpus[vcpu].cpu, now),
+            }
+        }
+        let busiest = self.cpus.iter().map(|cpu| cpu.total).max().unwrap_or(0);
+        self.out.busiest = busiest as f64 / SECOND as f64 * 100.0;
+        let shared = |per: usize| {
+            let mut lines: HashMap<usize, Vec<usize>> = HashMap::new();
+            for (slot, writers) in &self.writers {
+                let line = lines.entry(slot / per).or_default();
+                line.extend(writers);
+                line.sort_unstable();
+                line.dedup();
+            }
+            lines.values().filter(|writers| writers.len() > 1).count()
+        };
+        (self.out.shared_lines, self.out.shared_lines_before) = (shared(1), shared(16));
+        self.out.decisions.sort_unstable();
+        self.out
+    }
+
+    /// Somewhere a level changes; the next change is at random, too.
+    fn change(&mut self, now: u64) {
+        let which = self.random.below(self.vcpus.len() as u64) as usize;
+        let mean = SECOND / CHANGES;
+        let next = now + 1 + self.random.below(2 * mean);
+        self.queue.push(Reverse((next, What::Change)));
+        let vcpu = &mut self.vcpus[which];
+        if !vcpu.change(&mut self.random) {
+            if self.random.below(64) == 0 {
+                self.check(which);
+            }
+            return;
+        }
+        self.out.rings += 1;
+        self.vcpus[which].waiting.get_or_insert(now);
+        let at = self.at(now);
+        let vcpu = &mut self.vcpus[which];
+        let cpu = &mut self.cpus[vcpu.cpu];
+        if now < vcpu.deaf_until {
+            self.out.unheard += 1;
+        } else if vcpu.rings.take(at) && cpu.rings.take(at) {
+            let cpu = vcpu.cpu;
+            self.wake(cpu, now);
+        } else {
+            self.out.unheard += 1;
+            vcpu.deaf_until = now + DEAF;
+            self.queue
+                .push(Reverse((now + DEAF, What::ListenAgain(which))));
+        }
+    }
+
+    /// A change within the thresholds: no band may be another than it is. What is still to be decided on this CPU is no such case.
+    fn check(&mut self, which: usize) {
+        let cpu = &self.cpus[self.vcpus[which].cpu];
+        let others = || cpu.vcpus.iter().map(|&index| &self.vcpus[index]);
+        if cpu.woken || others().any(|it| it.waiting.is_some()) {
+            return;
+        }
+        let entrants: Vec<Entrant> = others().map(Vcpu::entrant).collect();
+        let mut standings = Vec::new();
+        rank::rank(&entrants, None, &mut standings);
+        let same = standings
+            .iter()
+            .zip(others())
+            .all(|(a, b)| a.band == b.band);
+        self.out.checked += 1;
+        self.out.wrong += u64::from(!same);
+    }
+
+    fn wake(&mut self, cpu: usize, now: u64) {
+        let it = &mut self.cpus[cpu];
+        if !it.woken {
+            it.woken = true;
+            let at = now.max(it.busy_until) + WAKE;
+            self.queue.push(Reverse((at, What::Wake(cpu))));
+        }
+    }
+
+    fn turn(&mut self, cpu: usize, now: u64) {
+        self.out.turns += 1;
+        let mut took = WAKE;
+        let mut indices = std::mem::take(&mut self.cpus[cpu].vcpus);
+        for _ in 0..SETTLE {
+            self.entrants.clear();
+            let all = indices.iter().map(|&index| self.vcpus[index].entrant());
+            self.entrants.extend(all);
+            rank::rank(&self.entrants, None, &mut self.standings);
+            took += ENTRANT * indices.len() as u64;
+            self.out.ranked += indices.len() as u64;
+            let mut changed = false;
+            for (&index, standing) in indices.iter().zip(&self.standings) {
+                let word = &self.vcpus[index].standing;
+                if word.swap(standing.word(), Relaxed) != standing.word() {
+                    changed = true;
+                    self.out.words += 1;
+                    let writers = self.writers.entry(index).or_default();
+                    if !writers.contains(&cpu) {
+                        writers.push(cpu);
+                    }
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        let _winner = rank::winner(&self.entrants, 0);
+        for (&index, standing) in indices.iter().zip(&self.standings) {
+            let vcpu = &mut self.vcpus[index];
+            if std::mem::replace(&mut vcpu.band, standing.band) != standing.band {
+                took += PLACE;
+                self.out.moved += 1;
+            }
+        }
+        let decided = now + took;
+        let mut bitmap = 0;
+        for &index in &indices {
+            let vcpu = &mut self.vcpus[index];
+            bitmap |= vcpu.line.claim().levels();
+            if let Some(since) = vcpu.waiting.take() {
+                self.out.decisions.push(decided - since);
+            }
+        }
+        if std::mem::replace(&mut self.bitmaps[cpu], bitmap) != bitmap {
+            self.out.scanned_before += self.bitmaps.len() as u64;
+            let header = self.bitmaps.iter().fold(0, |all, it| all | it);
+            self.out.header_before += u64::from(header != self.header);
+            self.header = header;
+        }
+        let it = &mut self.cpus[cpu];
+        std::mem::swap(&mut it.vcpus, &mut indices);
+        it.woken = false;
+        if now - it.window >= WINDOW {
+            (it.window, it.worked) = (now, 0);
+        }
+        it.worked += took;
+        it.total += took;
+        it.busy_until = match it.worked >= BUDGET {
+            true => decided.max(it.window + WINDOW),
+            false => decided,
+        };
+    }
+}
+
+fn percentile(sorted: &[u64], part: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    let at = (sorted.len() as f64 * part) as usize;
+    sorted.get(at.min(last)).map_or(0.0, |&ns| ns as f64 / 1e3)
+}
+
+/// What ranking takes on this machine, so that [`ENTRANT`] can be judged.
+fn measure() {
+    let mut random = Random(7);
+    let entrants: Vec<Entrant> = (0..1000)
+        .map(|index| Entrant {
+            potential: random.below(64) as u8,
+            runnable: random.below(64) as u8,
+            user: index % 100,
+            trusted: false,
+        })
+        .collect();
+    let mut standings = Vec::new();
+    let start = Instant::now();
+    for _ in 0..1000 {
+        rank::rank(std::hint::black_box(&entrants), None, &mut standings);
+    }
+    let each = start.elapsed().as_nanos() as f64 / 1e6;
+    println!(
+        "Ranking takes {each:.1} ns for each vCPU on this machine; assumed are {ENTRANT} with reading.\n"
+    );
+}
+
+fn main() -> std::io::Result<()> {
+    measure();
+    println!(
+        "| CPUs | vCPUs of a process | vCPUs on a CPU | rings/s | turns/s | threads moved/s | decided after, µs: p50 | p99 | longest | later than 1 ms | not listened to | busiest scheduler |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
+    let mut lines = String::new();
+    let mut bars = Vec::new();
+    for cpus in MACHINES {
+        for each in [1, 16] {
+            let each = each.min(cpus);
+            let out = Machine::new(cpus, each).run();
+            let [p50, p99, most] = [0.5, 0.99, 1.0].map(|part| percentile(&out.decisions, part));
+            let late = out.decisions.iter().filter(|&&it| it > LATE).count();
+            println!(
+                "| {cpus} | {each} | {:.0} | {} | {} | {} | {p50:.1} | {p99:.1} | {most:.0} | {late} | {} | {:.1} % |",
+                (PROCESSES * each) as f64 / cpus as f64,
+                out.rings,
+                out.turns,
+                out.moved,
+                out.unheard,
+                out.busiest,
+            );
+            let _ = writeln!(
+                lines,
+                "| {cpus} | {each} | {} | {} | {} | {} | {} | {} of {} |",
+                out.shared_lines,
+                out.shared_lines_before,
+                out.words,
+                out.header_before,
+                out.scanned_before,
+                out.wrong,
+                out.checked,
+            );
+            bars.push((format!("{cpus} CPUs, {each} vCPUs each"), p50, p99));
+        }
+    }
+    println!(
+        "\n| CPUs | vCPUs of a process | lines that several CPUs write | the same with 16 standings in a line | standings written/s | writes of a bitmap of the machine, were there one/s | lines read for it/s | changes within the thresholds after which a band was wrong |"
+    );
+    println!("|---|---|---|---|---|---|---|---|\n{}", lines.trim_end());
+    if let Some(folder) = std::env::args().nth(1) {
+        std::fs::write(format!("{folder}/scale-daemon.svg"), plot(&bars))?;
+    }
+    Ok(())
+}
+
+/// Bars of p50 and p99 on a logarithmic axis, 1 µs to 100 ms.
+fn plot(bars: &[(String, f64, f64)]) -> String {
+    let x = |us: f64| 210.0 + us.max(1.0).log10() / 5.0 * 440.0;
+    let height = 40 + 34 * bars.len();
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 680 {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"680\" height=\"{height}\" fill=\"#fff\"/>\n"
+    );
+    for (power, name) in ["1 µs", "10 µs", "100 µs", "1 ms", "10 ms", "100 ms"]
+        .iter()
+        .enumerate()
+    {
+        let at = x(10f64.powi(power as i32));
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{at:.0}\" y1=\"24\" x2=\"{at:.0}\" y2=\"{height}\" stroke=\"#ddd\"/><text x=\"{at:.0}\" y=\"16\" text-anchor=\"middle\" fill=\"#555\">{name}</text>"
+        );
+    }
+    for (index, (name, p50, p99)) in bars.iter().enumerate() {
+        let y = 34 + 34 * index;
+        let _ = writeln!(
+            svg,
+            "<text x=\"200\" y=\"{}\" text-anchor=\"end\">{name}</text>\n\
+             <rect x=\"210\" y=\"{y}\" width=\"{:.0}\" height=\"10\" fill=\"#4a78b5\"/><rect x=\"210\" y=\"{}\" width=\"{:.0}\" height=\"10\" fill=\"#d98c3f\"/>",
+            y + 14,
+            x(*p50) - 210.0,
+            y + 12,
+            x(*p99) - 210.0,
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
