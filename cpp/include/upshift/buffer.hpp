@@ -34,11 +34,13 @@ class buffer {
     raw_.len = bytes.size();
   }
 
+  explicit buffer(const char* text) : buffer(std::string_view(text)) {}
+
   /// Takes a container over, for writing: no copy of its bytes.
-  explicit buffer(std::string bytes) { keep(std::move(bytes)); }
+  explicit buffer(std::string&& bytes) { keep(std::move(bytes)); }
   template <class Byte, class Allocator>
     requires(sizeof(Byte) == 1)
-  explicit buffer(std::vector<Byte, Allocator> bytes) {
+  explicit buffer(std::vector<Byte, Allocator>&& bytes) {
     keep(std::move(bytes));
   }
 

@@ -42,16 +42,16 @@ class runtime {
   /// Runs a task as the main coroutine on the calling thread; its result, or what it threw.
   template <class T>
   T block_on(task<T> main) {
-    auto frame = main.release();
-    if (frame == nullptr) detail::no_memory();
+    const upshift_task root = detail::as_root(std::move(main));
+    if (root.data == nullptr) detail::no_memory();
     void* data = nullptr;
-    const int code = upshift_runtime_block_on(raw_, frame.promise().as_root(), &data);
+    const int code = upshift_runtime_block_on(raw_, root, &data);
     if (code < 0) detail::raise(code);
     struct guard {
       void* data;
-      ~guard() { detail::promise_base::drop(data); }
+      ~guard() { detail::root_base::drop(data); }
     } guard{data};
-    return static_cast<detail::outcome<T>*>(static_cast<detail::promise_base*>(data))->take();
+    return detail::rooted<T>::take(data);
   }
 
   handle get_handle() const noexcept { return handle(upshift_runtime_handle(raw_)); }

@@ -140,7 +140,7 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
           awaiter& of;
           ~guard() { of.free(); }
         } guard{*this};
-        return static_cast<detail::outcome<T>*>(static_cast<detail::promise_base*>(data))->take();
+        return detail::rooted<T>::take(data);
       });
     }
 
@@ -152,7 +152,7 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
       return 1;
     }
     void free() noexcept {
-      if (data != nullptr) detail::promise_base::drop(std::exchange(data, nullptr));
+      if (data != nullptr) detail::root_base::drop(std::exchange(data, nullptr));
     }
 
     join_handle& handle;
@@ -169,8 +169,8 @@ namespace detail {
 template <error_mode M, class T>
 auto spawn_in(upshift_handle* in, task<T> what, level at) {
   upshift_join join;
-  auto frame = what.release();
-  const int code = frame == nullptr ? -ENOMEM : upshift_spawn(in, frame.promise().as_root(), at.value, &join);
+  const upshift_task root = as_root(std::move(what));
+  const int code = root.data == nullptr ? -ENOMEM : upshift_spawn(in, root, at.value, &join);
   return checked<M>(code, [&] { return join_handle<T>(join); });
 }
 
@@ -313,12 +313,12 @@ template <std::invocable<waker> F>
 namespace detail {
 
 template <class F, class T>
-struct job final : outcome<T> {
+struct job final : rooted<T> {
   explicit job(F what) : what(std::move(what)) {
-    this->destroy = [](promise_base* p) noexcept { delete static_cast<job*>(p); };
+    this->destroy = [](root_base* root) noexcept { delete static_cast<job*>(root); };
   }
   static int run(void* data, upshift_cx*) noexcept {
-    auto* self = static_cast<job*>(static_cast<promise_base*>(data));
+    auto* self = static_cast<job*>(static_cast<root_base*>(data));
 #if UPSHIFT_EXCEPTIONS
     try {
       self->call();
@@ -347,9 +347,9 @@ template <std::invocable F, error_mode M = throwing_t>
 auto blocking(F what, M = {}) {
   using T = std::invoke_result_t<F>;
   using job = detail::job<F, T>;
-  detail::promise_base* made = new job(std::move(what));
+  detail::root_base* made = new job(std::move(what));
   upshift_join join;
-  const upshift_task as_task{made, [](void* d, upshift_cx* c) { return job::run(d, c); }, [](void* d) { detail::promise_base::drop(d); }};
+  const upshift_task as_task{made, [](void* d, upshift_cx* c) { return job::run(d, c); }, [](void* d) { detail::root_base::drop(d); }};
   const int code = upshift_spawn_blocking(as_task, &join);
   return detail::checked<M>(code, [&] { return join_handle<T>(join); });
 }

@@ -1,7 +1,7 @@
 // task<T>: a coroutine, and how one becomes a coroutine of the runtime.
 //
-// A tree of tasks (one that awaits another, and so on) is one coroutine of the runtime, whose control block points to the promise of the root. A poll
-// of it runs `promise_base::poll`:
+// A tree of tasks (one that awaits another, and so on) is one coroutine of the runtime, whose control block points to a `root_base`. A poll
+// of it runs `root_base::poll`:
 //
 //     poll ─▶ does the tree wait for something? ── yes, and it is not ready ──▶ return 0
 //               │ no, or it is ready now
@@ -10,7 +10,7 @@
 //               ├─ it awaits an operation that is not ready ─────┼──▶ return 0: the operation's waker wakes the tree
 //               ├─ it awaits a task: that one is innermost now ──┤
 //               ├─ it ends: its parent is innermost now ─────────┘
-//               └─ it ends and is the root ──▶ return 1: the frame, with the result, goes to the join handle
+//               └─ it ends and is the first ──▶ return 1: its frame ends, the result goes to the join handle
 //
 // So nothing nests on the stack however deep or long the tree runs, with every compiler and at every level of optimization.
 #pragma once
@@ -39,21 +39,23 @@ struct waiting {
 inline int at_once(waiting*, upshift_cx*) noexcept { return 1; }
 inline constinit waiting next_poll{at_once};
 
-/// What every coroutine here has; most of it is used in the root of a tree only.
-struct promise_base {
-  promise_base* root = nullptr;
-  promise_base* parent = nullptr;
-  std::coroutine_handle<> self;
+struct promise_base;
 
-  // Of the root: the wake token of the poll, what is resumed next, what is waited for.
+/// A tree of tasks as a coroutine of the runtime: what `upshift_task::data` points to.
+struct root_base {
+  /// The wake token of the poll.
   upshift_cx* cx = nullptr;
+  /// What is resumed next.
   std::coroutine_handle<> innermost;
+  /// What is waited for.
   waiting* waits = nullptr;
   bool done = false;
-  void (*destroy)(promise_base*) noexcept = [](promise_base* p) noexcept { p->self.destroy(); };
+  /// Takes the result out of the tree, whose frames end now, and not with the handle.
+  void (*finish)(root_base*) noexcept = nullptr;
+  void (*destroy)(root_base*) noexcept = nullptr;
 
   static int poll(void* data, upshift_cx* cx) noexcept {
-    auto* root = static_cast<promise_base*>(data);
+    auto* root = static_cast<root_base*>(data);
     if (root->waits != nullptr) {
       if (root->waits->ready(root->waits, cx) == 0) return 0;
       root->waits = nullptr;
@@ -62,25 +64,27 @@ struct promise_base {
     do {
       root->innermost.resume();
     } while (root->waits == nullptr && !root->done);
-    return root->done ? 1 : 0;
+    if (!root->done) return 0;
+    root->finish(root);
+    return 1;
   }
 
   static void drop(void* data) noexcept {
-    auto* frame = static_cast<promise_base*>(data);
-    frame->destroy(frame);
+    auto* root = static_cast<root_base*>(data);
+    root->destroy(root);
   }
+};
 
-  /// The tree as a task of the ABI, which owns it from now on.
-  upshift_task as_root() noexcept {
-    root = this;
-    innermost = self;
-    return upshift_task{this, [](void* d, upshift_cx* c) { return poll(d, c); }, [](void* d) { drop(d); }};
-  }
+/// What every coroutine here has.
+struct promise_base {
+  root_base* root = nullptr;
+  promise_base* parent = nullptr;
+  std::coroutine_handle<> self;
 
   /// The tree stops here until `what` is ready.
   template <class Promise>
   static void wait_for(std::coroutine_handle<Promise> here, waiting* what) noexcept {
-    promise_base* root = here.promise().root;
+    root_base* root = here.promise().root;
     root->innermost = here;
     root->waits = what;
   }
@@ -95,7 +99,7 @@ struct promise_base {
       if (ended.parent != nullptr) {
         ended.root->innermost = ended.parent->self;
       } else {
-        ended.done = true;
+        ended.root->done = true;
       }
     }
     void await_resume() const noexcept {}
@@ -106,9 +110,9 @@ struct promise_base {
 template <class P>
 concept upshift_promise = std::derived_from<P, promise_base>;
 
-/// A promise with a result.
+/// A result, or what was thrown instead.
 template <class T>
-struct outcome : promise_base {
+struct outcome {
   std::optional<T> value;
 #if UPSHIFT_EXCEPTIONS
   std::exception_ptr thrown;
@@ -127,7 +131,7 @@ struct outcome : promise_base {
 };
 
 template <>
-struct outcome<void> : promise_base {
+struct outcome<void> {
 #if UPSHIFT_EXCEPTIONS
   std::exception_ptr thrown;
 #endif
@@ -228,7 +232,7 @@ struct frame_memory {
 };
 
 template <class T>
-struct task_promise final : outcome<T>, frame_memory {
+struct task_promise final : promise_base, outcome<T>, frame_memory {
   task<T> get_return_object() noexcept;
   static task<T> get_return_object_on_allocation_failure() noexcept;
   void unhandled_exception() noexcept {
@@ -312,6 +316,40 @@ task<T> task_promise<T>::get_return_object() noexcept {
 template <class T>
 task<T> task_promise<T>::get_return_object_on_allocation_failure() noexcept {
   return task<T>();
+}
+
+/// What a join handle is given.
+template <class T>
+struct rooted : root_base, outcome<T> {
+  static T take(void* data) { return static_cast<rooted*>(static_cast<root_base*>(data))->outcome<T>::take(); }
+};
+
+template <class T>
+struct tree final : rooted<T> {
+  explicit tree(task<T> what) noexcept : frame(what.release()) {
+    auto& first = frame.promise();
+    first.root = this;
+    this->innermost = frame;
+    this->finish = [](root_base* root) noexcept {
+      auto* self = static_cast<tree*>(root);
+      static_cast<outcome<T>&>(*self) = std::move(static_cast<outcome<T>&>(self->frame.promise()));
+      std::exchange(self->frame, nullptr).destroy();
+    };
+    this->destroy = [](root_base* root) noexcept { delete static_cast<tree*>(root); };
+  }
+  tree(const tree&) = delete;
+  ~tree() {
+    if (frame != nullptr) frame.destroy();
+  }
+
+  std::coroutine_handle<task_promise<T>> frame;
+};
+
+/// A task for the ABI, which owns it; its data is null if there was no memory.
+template <class T>
+upshift_task as_root(task<T> what) noexcept {
+  root_base* root = what ? new (std::nothrow) tree<T>(std::move(what)) : nullptr;
+  return upshift_task{root, [](void* d, upshift_cx* c) { return root_base::poll(d, c); }, [](void* d) { root_base::drop(d); }};
 }
 
 /// Awaits an operation of the ABI. `Start(op, cx)` starts it, 1 if it is ready; `Finish(op)` makes the result. It lives in the frame of the coroutine that

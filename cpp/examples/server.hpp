@@ -1,0 +1,288 @@
+// What the servers of these examples share: the command line, the announcement, the matrix protocol, a scanner of HTTP requests. Nothing of it is about coroutines, so the
+// servers of other libraries in bench/peers/cpp use it too.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace server {
+
+struct options {
+  std::string work;
+  std::string variant;
+  std::string address = "127.0.0.1:0";
+  std::string root = ".";
+  int level = 32;
+  unsigned vcpus = 1;
+};
+
+/// `[WORK] [--listen ADDR:PORT] [--variant V] [--level L] [--vcpus N] [--root DIR]`; ends the process when it is wrong.
+inline options parse(int argc, char** argv) {
+  options made;
+  int at = 1;
+  if (at < argc && argv[at][0] != '-') made.work = argv[at++];
+  for (; at + 1 < argc; at += 2) {
+    const std::string_view name = argv[at];
+    const char* value = argv[at + 1];
+    if (name == "--listen") {
+      made.address = value;
+    } else if (name == "--variant") {
+      made.variant = value;
+    } else if (name == "--root") {
+      made.root = value;
+    } else if (name == "--level") {
+      made.level = std::atoi(value);
+    } else if (name == "--vcpus") {
+      made.vcpus = static_cast<unsigned>(std::atoi(value));
+    } else {
+      break;
+    }
+  }
+  if (at != argc) {
+    std::fprintf(stderr, "usage: %s [plaintext|matrix] [--listen ADDR:PORT] [--level L] [--vcpus N] [--root DIR]\n", argv[0]);
+    std::exit(2);
+  }
+  return made;
+}
+
+/// Prints `listening on ADDR:PORT`.
+inline void announce(int fd) {
+  sockaddr_in bound{};
+  socklen_t size = sizeof bound;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size);
+  std::printf("listening on %s:%d\n", inet_ntoa(bound.sin_addr), ntohs(bound.sin_port));
+  std::fflush(stdout);
+}
+
+inline void no_delay(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+// The matrix protocol: a length of 4 bytes, little-endian, then n * n numbers of 8 bytes; the reply is the matrix squared modulo 2^64, in the same form.
+
+inline constexpr std::size_t header = 4;
+inline constexpr std::size_t max_n = 1024;
+/// Frames that each of the two queues of a connection holds.
+inline constexpr std::size_t queue = 16;
+
+/// The order of a payload of so many bytes; 0 if it is none.
+inline std::size_t order(std::uint32_t bytes) {
+  if (bytes == 0 || bytes > 8 * max_n * max_n) return 0;
+  std::size_t n = 1;
+  while (8 * n * n < bytes) ++n;
+  return 8 * n * n == bytes ? n : 0;
+}
+
+/// The reply frame of a payload of order n.
+inline std::vector<char> square(const std::vector<char>& payload, std::size_t n) {
+  std::vector<char> reply(header + payload.size());
+  const auto length = static_cast<std::uint32_t>(payload.size());
+  std::memcpy(reply.data(), &length, header);
+  std::uint64_t sums[max_n];
+  const auto cell = [&](std::size_t i, std::size_t j) {
+    std::uint64_t value;
+    std::memcpy(&value, payload.data() + 8 * (i * n + j), sizeof value);
+    return value;
+  };
+  for (std::size_t i = 0; i < n; ++i) {
+    std::memset(sums, 0, 8 * n);
+    for (std::size_t k = 0; k < n; ++k) {
+      const std::uint64_t a = cell(i, k);
+      for (std::size_t j = 0; j < n; ++j) sums[j] += a * cell(k, j);
+    }
+    std::memcpy(reply.data() + header + 8 * n * i, sums, 8 * n);
+  }
+  return reply;
+}
+
+/// Cuts the bytes of a connection into payloads.
+class frames {
+ public:
+  /// Takes bytes from the front of `chunk` to the end of a frame, and gives it; none when they are used up, or are no frame (`broken`).
+  std::optional<std::vector<char>> next(std::string_view& chunk) {
+    if (head_ < header) {
+      const std::size_t part = take(chunk, header - head_);
+      std::memcpy(length_ + head_, chunk.data(), part);
+      chunk.remove_prefix(part);
+      head_ += part;
+      if (head_ < header) return std::nullopt;
+      std::uint32_t length;
+      std::memcpy(&length, length_, header);
+      if (order(length) == 0) {
+        broken = true;
+        return std::nullopt;
+      }
+      missing_ = length;
+      payload_.reserve(missing_ < 65536 ? missing_ : 65536);
+    }
+    const std::size_t part = take(chunk, missing_);
+    payload_.insert(payload_.end(), chunk.begin(), chunk.begin() + static_cast<std::ptrdiff_t>(part));
+    chunk.remove_prefix(part);
+    missing_ -= part;
+    if (missing_ != 0) return std::nullopt;
+    head_ = 0;
+    return std::exchange(payload_, {});
+  }
+
+  bool broken = false;
+
+ private:
+  static std::size_t take(std::string_view chunk, std::size_t most) { return chunk.size() < most ? chunk.size() : most; }
+
+  char length_[header];
+  std::size_t head_ = 0;
+  std::size_t missing_ = 0;
+  std::vector<char> payload_;
+};
+
+// HTTP/1.1, as much as GET and HEAD need.
+
+inline constexpr std::size_t max_head = 8192;
+inline constexpr int max_headers = 64;
+
+struct request {
+  std::string_view method;
+  std::string_view target;
+  int minor = 1;
+  bool close = false;
+  bool keep = false;
+  bool has_body = false;
+};
+
+inline bool same(std::string_view a, std::string_view lower) {
+  if (a.size() != lower.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const char c = a[i] >= 'A' && a[i] <= 'Z' ? static_cast<char>(a[i] + 32) : a[i];
+    if (c != lower[i]) return false;
+  }
+  return true;
+}
+
+inline std::string_view trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+inline bool is_token(std::string_view text) {
+  for (const unsigned char c : text) {
+    if (c <= ' ' || c >= 127 || std::strchr("\"(),/:;<=>?@[\\]{}", c) != nullptr) return false;
+  }
+  return !text.empty();
+}
+
+/// The bytes of the head at the front of `input`; 0: it is not complete; -status: it is refused.
+inline int scan(std::string_view input, request& into) {
+  const std::string_view window = input.substr(0, max_head);
+  const auto incomplete = [&] { return window.size() == max_head ? -431 : 0; };
+  std::size_t at = window.find('\n');
+  if (at == std::string_view::npos) return incomplete();
+  std::string_view line = window.substr(0, at);
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  const std::size_t first = line.find(' ');
+  const std::size_t second = first == std::string_view::npos ? first : line.find(' ', first + 1);
+  if (second == std::string_view::npos) return -400;
+  const std::string_view version = line.substr(second + 1);
+  into = request{};
+  into.method = line.substr(0, first);
+  into.target = line.substr(first + 1, second - first - 1);
+  if (version != "HTTP/1.1" && version != "HTTP/1.0") return -400;
+  if (!is_token(into.method) || into.target.empty()) return -400;
+  into.minor = version.back() - '0';
+  for (int count = 0;; ++count) {
+    const std::size_t begin = at + 1;
+    at = window.find('\n', begin);
+    if (at == std::string_view::npos) return incomplete();
+    line = window.substr(begin, at - begin);
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (line.empty()) break;
+    if (count == max_headers) return -431;
+    const std::size_t colon = line.find(':');
+    if (colon == std::string_view::npos || !is_token(line.substr(0, colon))) return -400;
+    const std::string_view name = line.substr(0, colon);
+    std::string_view value = trim(line.substr(colon + 1));
+    if (name.size() == 10 && same(name, "connection")) {
+      while (true) {
+        const std::size_t comma = value.find(',');
+        const std::string_view token = trim(value.substr(0, comma));
+        into.close |= same(token, "close");
+        into.keep |= same(token, "keep-alive");
+        if (comma == std::string_view::npos) break;
+        value.remove_prefix(comma + 1);
+      }
+    } else if (name.size() == 14 && same(name, "content-length")) {
+      if (value.empty() || value.find_first_not_of("0123456789") != std::string_view::npos) return -400;
+      into.has_body |= value.find_first_not_of('0') != std::string_view::npos;
+    } else if (name.size() == 17 && same(name, "transfer-encoding")) {
+      into.has_body = true;
+    }
+  }
+  return static_cast<int>(at + 1);
+}
+
+inline constexpr std::string_view body = "Hello, World!";
+inline constexpr std::string_view reply = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!";
+inline constexpr std::string_view reply_keep =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\nConnection: keep-alive\r\n\r\nHello, World!";
+inline constexpr std::string_view reply_close =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\nConnection: close\r\n\r\nHello, World!";
+
+inline std::string refusal(int status) {
+  const char* reason = status == 405   ? "405 Method Not Allowed\r\nAllow: GET, HEAD"
+                       : status == 413 ? "413 Content Too Large"
+                       : status == 431 ? "431 Request Header Fields Too Large"
+                                       : "400 Bad Request";
+  return std::string("HTTP/1.1 ") + reason + "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+}
+
+/// Answers requests with the text, however they were cut on the way; one object per connection.
+class plaintext {
+ public:
+  /// Appends replies to `out`. False: send them, then close.
+  bool feed(std::string_view chunk, std::string& out) {
+    std::string_view input = chunk;
+    if (!rest_.empty()) input = rest_.append(chunk);
+    std::size_t done = 0;
+    bool open = true;
+    while (open && done < input.size()) {
+      request asked;
+      int length = scan(input.substr(done), asked);
+      if (length == 0) break;
+      if (length > 0 && asked.method != "GET" && asked.method != "HEAD") length = -405;
+      if (length > 0 && asked.has_body) length = -413;
+      if (length < 0) {
+        out += refusal(-length);
+        return false;
+      }
+      const bool close = asked.close || (asked.minor == 0 && !asked.keep);
+      std::string_view text = close ? reply_close : asked.minor == 0 ? reply_keep : reply;
+      if (asked.method == "HEAD") text.remove_suffix(body.size());
+      out += text;
+      done += static_cast<std::size_t>(length);
+      open = !close;
+    }
+    if (rest_.empty()) {
+      rest_.assign(input.substr(done));
+    } else {
+      rest_.erase(0, done);
+    }
+    return open;
+  }
+
+ private:
+  std::string rest_;
+};
+
+}  // namespace server

@@ -1,0 +1,50 @@
+// The smallest test harness: functions that register themselves, checks that end the process with a line.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+struct test_case {
+  const char* name;
+  void (*run)();
+};
+
+inline std::vector<test_case>& tests() {
+  static std::vector<test_case> all;
+  return all;
+}
+
+struct registered {
+  registered(const char* name, void (*run)()) { tests().push_back({name, run}); }
+};
+
+#define TEST(name)                                    \
+  static void name();                                 \
+  static const registered registered_##name(#name, name); \
+  static void name()
+
+#define CHECK(condition)                                                                  \
+  do {                                                                                    \
+    if (!(condition)) {                                                                   \
+      std::fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                       \
+    }                                                                                     \
+  } while (false)
+
+/// Runs the tests whose names contain the first argument, or all.
+inline int run_tests(int argc, char** argv) {
+  const std::string_view part = argc > 1 ? argv[1] : "";
+  int count = 0;
+  for (const auto& one : tests()) {
+    if (std::string_view(one.name).find(part) == std::string_view::npos) continue;
+    std::printf("test %s ... ", one.name);
+    std::fflush(stdout);
+    one.run();
+    std::printf("ok\n");
+    ++count;
+  }
+  std::printf("test result: ok. %d passed; 0 failed\n", count);
+  return count == 0;
+}

@@ -1,0 +1,427 @@
+// Sockets, files, channels, mutexes; buffers in flight; cancellation at random.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <string>
+
+#include "runtime.hpp"
+
+namespace {
+
+std::string scratch(const char* name) {
+  return (std::filesystem::temp_directory_path() / ("upshift-cpp-" + std::to_string(getpid()) + "-" + name)).string();
+}
+
+std::string address_of(int fd) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0);
+  const auto* port = reinterpret_cast<const unsigned char*>(&bound) + 2;
+  return "127.0.0.1:" + std::to_string(port[0] * 256 + port[1]);
+}
+
+u::task<> echo(u::stream peer) {
+  while (true) {
+    auto data = co_await peer.recv();
+    if (data.empty()) co_return;
+    co_await peer.write_all(std::move(data));
+  }
+}
+
+/// So many bytes of the other side.
+u::task<std::string> take(u::stream& from, std::size_t count) {
+  std::string all;
+  while (all.size() < count) {
+    auto data = co_await from.recv();
+    CHECK(!data.empty());
+    all.append(data.view());
+  }
+  co_return all;
+}
+
+}  // namespace
+
+TEST(tcp_carries_bytes_both_ways) {
+  on_two_vcpus([]() -> u::task<> {
+    auto listening = u::listener::tcp("127.0.0.1:0");
+    auto server = u::spawn([&]() -> u::task<> { co_await echo(co_await listening.accept()); });
+    auto peer = co_await u::connect_tcp(address_of(listening.fd()));
+    co_await peer.write_all(u::buffer("ping"));
+    CHECK(co_await take(peer, 4) == "ping");
+    co_await peer.write_all(std::string_view("pong"));
+    std::byte room[16];
+    CHECK(co_await peer.read(std::span<std::byte>(room)) == 4);
+    std::string big(1 << 20, 'b');
+    auto sending = u::spawn([&]() -> u::task<> {
+      auto back = co_await peer.write_all(u::buffer(std::string(big)));
+      CHECK(back.size() == big.size());
+    });
+    CHECK(co_await take(peer, big.size()) == big);
+    co_await sending;
+    CHECK(peer.shutdown());
+    CHECK((co_await peer.recv()).empty());
+    co_await server;
+  }());
+}
+
+TEST(unix_sockets_and_halves) {
+  on_two_vcpus([]() -> u::task<> {
+    const std::string path = scratch("socket");
+    auto listening = u::listener::unix_path(path);
+    auto server = u::spawn([&]() -> u::task<> { co_await echo(co_await listening.accept()); });
+    auto [input, output] = (co_await u::connect_unix(path)).split();
+    auto sending = u::spawn([](u::writer output) -> u::task<> {
+      for (int i = 0; i < 100; ++i) co_await output.write_all(u::buffer("0123456789"));
+    }(std::move(output)));
+    std::size_t got = 0;
+    while (true) {
+      auto [count, back] = co_await input.read(u::buffer(64));
+      if (count == 0) break;
+      got += count;
+    }
+    CHECK(got == 1000);
+    co_await sending;
+    co_await server;
+    std::filesystem::remove(path);
+  }());
+}
+
+TEST(datagrams) {
+  on_one_vcpu([]() -> u::task<> {
+    auto one = u::udp_socket::bind("127.0.0.1:0");
+    auto other = u::udp_socket::bind("127.0.0.1:0");
+    const auto to = *other.local_address();
+    const std::string text = "datagram";
+    CHECK(co_await one.send_to(std::as_bytes(std::span(text)), to) == text.size());
+    std::byte room[100];
+    const auto got = co_await other.recv_from(room);
+    CHECK(got.count == text.size() && std::memcmp(room, text.data(), text.size()) == 0);
+    CHECK(got.from.port == one.local_address()->port && got.from.version == 4);
+    CHECK(!co_await u::timeout(1ms, other.recv_from(room, u::as_result)));
+  }());
+}
+
+TEST(files_by_position) {
+  on_one_vcpu([]() -> u::task<> {
+    const std::string path = scratch("file");
+    auto file = co_await u::file::open(path, O_RDWR | O_CREAT | O_TRUNC);
+    co_await file.write_all_at(u::buffer("hello, file"), 0);
+    co_await file.sync();
+    CHECK(co_await file.size() == 11);
+    auto [count, data] = co_await file.read_at(u::buffer(100), 7);
+    CHECK(count == 4 && data.view() == "file");
+    co_await file.set_size(5);
+    CHECK((co_await file.read_at(std::move(data), 0)).buf.view() == "hello");
+    auto end = co_await file.read_at(u::buffer(8), 100, u::as_result);
+    CHECK(*end.count == 0);
+    const auto root = co_await u::file::open(std::filesystem::temp_directory_path().string(), O_RDONLY | O_DIRECTORY);
+    CHECK((co_await root.open_beneath("../etc/passwd", O_RDONLY, u::as_result)).error().value() == EXDEV);
+    CHECK((co_await root.size(u::as_result)).error() == std::errc::is_a_directory);
+    std::filesystem::remove(path);
+  }());
+}
+
+TEST(the_papers_calls_in_two_forms) {
+  on_one_vcpu([]() -> u::task<> {
+    const std::string path = scratch("sys");
+    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    auto written = u::write(fd, u::buffer("sync"));
+    CHECK(*written.count == 4);
+    auto asynchronous = co_await u::write(fd, u::buffer("+async"), u::get_cid());
+    CHECK(*asynchronous.count == 6);
+    lseek(fd, 0, SEEK_SET);
+    auto head = u::read(fd, u::buffer(4));
+    CHECK(head.buf.view() == "sync");
+    auto call = u::read(fd, u::buffer(100), u::get_cid());
+    auto tail = co_await call;
+    CHECK(*tail.count == 6 && tail.buf.view() == "+async");
+    CHECK((co_await u::read(-1, u::buffer(1), u::get_cid())).count.error().value() == EBADF);
+    CHECK(u::read(-1, u::buffer(1)).count.error().value() == EBADF);
+    // It wakes the coroutine that it names, whether or not that awaits it.
+    int fds[2];
+    CHECK(pipe(fds) == 0);
+    {
+      bool stop = false;
+      auto waiting = u::spawn([&]() -> u::task<> {
+        while (!stop) co_await u::park();
+      });
+      co_await u::yield_now();
+      auto reading = u::read(fds[0], tracked::make(10), waiting.id());
+      CHECK(::write(fds[1], "x", 1) == 1);
+      stop = true;
+      co_await waiting;
+      CHECK(*(co_await reading).count == 1);
+      // One that is dropped in flight.
+      auto dropped = u::read(fds[0], tracked::make(10), u::get_cid());
+    }
+    while (tracked::alive != 0) co_await u::sleep(1ms);
+    close(fds[0]);
+    close(fds[1]);
+    close(fd);
+    std::filesystem::remove(path);
+  }());
+}
+
+TEST(errors_are_thrown_or_returned_as_the_call_chooses) {
+  on_one_vcpu([]() -> u::task<> {
+    int code = 0;
+    try {
+      (void)co_await u::file::open("/nonexistent/file");
+    } catch (const std::system_error& error) {
+      code = error.code().value();
+    }
+    CHECK(code == ENOENT);
+    auto tried = co_await u::file::open("/nonexistent/file", O_RDONLY, u::as_result);
+    CHECK(!tried && tried.error() == std::errc::no_such_file_or_directory);
+    auto refused = co_await u::connect_tcp("127.0.0.1:1", u::as_result);
+    CHECK(refused.error() == std::errc::connection_refused);
+    CHECK(!u::listener::tcp("256.0.0.1:x", u::as_result));
+    auto bad = u::stream::from_fd(-1, u::as_result);
+    CHECK(bad.error().value() == EBADF);
+    // A buffer comes back with the error too.
+    auto [one, other] = connected();
+    { auto gone = std::move(other); }
+    auto failed = co_await one.write_all(u::buffer("nobody"), u::as_result);
+    CHECK(failed.done.error() == std::errc::broken_pipe && failed.buf.view() == "nobody");
+  }());
+}
+
+TEST(a_destroyed_task_with_io_in_flight_keeps_its_buffer_until_the_kernel_is_done) {
+  on_one_vcpu([]() -> u::task<> {
+    for (int i = 0; i < 100; ++i) {
+      auto [one, other] = connected();
+      auto reading = u::spawn([](u::stream& from) -> u::task<> {
+        (void)co_await from.read(tracked::make(4096));
+        CHECK(false);
+      }(one));
+      while (tracked::alive == 0) co_await u::yield_now();
+      co_await u::sleep(100us);
+      CHECK(tracked::alive == 1);
+      reading.cancel();
+      // What arrives meanwhile goes to memory that is still there.
+      co_await other.write_all(std::string_view("too late"));
+      CHECK(!co_await reading.join(u::as_result));
+      for (int n = 0; tracked::alive != 0; ++n) {
+        CHECK(n < 1000);
+        co_await u::sleep(1ms);
+      }
+    }
+  }());
+}
+
+TEST(a_runtime_that_ends_with_io_in_flight_frees_all_buffers) {
+  {
+    u::runtime runtime;
+    runtime.block_on([]() -> u::task<> {
+      for (int i = 0; i < 64; ++i) {
+        u::spawn([]() -> u::task<> {
+          auto [one, other] = connected();
+          (void)co_await one.read(tracked::make(1 << 16));
+        }).detach();
+      }
+      co_await u::sleep(2ms);
+      CHECK(tracked::alive == 64);
+    }());
+  }
+  CHECK(tracked::alive == 0);
+}
+
+TEST(channels_hand_over_and_end) {
+  on_two_vcpus([]() -> u::task<> {
+    auto [to, from] = u::channel<std::unique_ptr<int>>(2);
+    auto sending = u::spawn([](u::sender<std::unique_ptr<int>> to) -> u::task<> {
+      for (int n = 0; n < 1000; ++n) co_await to.send(std::make_unique<int>(n));
+    }(std::move(to)));
+    int expected = 0;
+    while (auto message = co_await from.recv()) CHECK(**message == expected++);
+    CHECK(expected == 1000);
+    co_await sending;
+    // What is never received is destroyed, whatever it is.
+    {
+      auto [a, b] = u::channel<counted>(4);
+      CHECK(a.try_send(counted()) && a.try_send(counted()));
+      auto copy = a;
+      CHECK(copy.try_send(counted()));
+      CHECK(counted::alive == 3);
+      CHECK(b.try_recv());
+      CHECK(counted::alive == 2);
+    }
+    CHECK(counted::alive == 0);
+    auto [lost, gone] = u::channel<std::string>(1);
+    { auto end = std::move(gone); }
+    CHECK((co_await lost.send("nobody", u::as_result)).error() == std::errc::broken_pipe);
+    auto [plain, numbers] = u::channel<int>(1);
+    CHECK(plain.try_send(7) && !plain.try_send(8));
+    CHECK(*co_await numbers.recv() == 7);
+  }());
+}
+
+TEST(a_mutex_excludes_and_lends) {
+  on_one_vcpu([]() -> u::task<> {
+    u::mutex mutex;
+    int lent = -1;
+    bool waits = false;
+    auto holder = u::spawn(
+        [&]() -> u::task<> {
+          auto guard = co_await mutex.lock();
+          while (!waits) co_await u::sleep(1ms);
+          co_await u::sleep(1ms);
+          lent = u::current_level();
+        },
+        u::level{50});
+    co_await u::sleep(2ms);
+    CHECK(!mutex.try_lock());
+    auto urgent = u::spawn(
+        [&]() -> u::task<> {
+          waits = true;
+          auto guard = co_await mutex.lock();
+        },
+        u::level{3});
+    co_await urgent;
+    CHECK(lent == 3);
+    co_await holder;
+    CHECK(mutex.try_lock());
+  }());
+}
+
+TEST(a_timeout_cancels_what_it_limits) {
+  on_one_vcpu([]() -> u::task<> {
+    auto [one, other] = connected();
+    CHECK(!co_await u::timeout(1ms, one.recv()));
+    co_await other.write_all(std::string_view("now"));
+    auto data = co_await u::timeout(10s, one.recv());
+    CHECK(data && data->view() == "now");
+    CHECK(!co_await u::timeout(1ms, u::sleep(1h)));
+    CHECK(co_await u::timeout(1h, u::sleep(1ms)));
+    u::mutex mutex;
+    auto guard = co_await mutex.lock();
+    CHECK(!co_await u::timeout(1ms, mutex.lock()));
+    guard.unlock();
+    CHECK(co_await u::timeout(1s, mutex.lock()));
+  }());
+}
+
+namespace {
+
+/// One of all that can be waited for, over things that are shared, or its own.
+struct playground {
+  u::mutex mutex;
+  std::pair<u::sender<std::unique_ptr<counted>>, u::receiver<std::unique_ptr<counted>>> channel = u::channel<std::unique_ptr<counted>>(1);
+  u::listener listening = u::listener::tcp("127.0.0.1:0");
+};
+
+u::task<> wait_somehow(playground& here, unsigned kind, unsigned delay) {
+  counted frame;
+  for (unsigned i = 0; i < delay % 3; ++i) co_await u::yield_now();
+  switch (kind) {
+    case 0: {
+      co_await u::sleep(std::chrono::microseconds(delay));
+      break;
+    }
+    case 1: {
+      auto [one, other] = connected();
+      (void)co_await one.recv();
+      break;
+    }
+    case 2: {
+      auto [one, other] = connected();
+      (void)co_await one.read(tracked::make(1024));
+      break;
+    }
+    case 3: {
+      auto guard = co_await here.mutex.lock();
+      co_await u::sleep(std::chrono::microseconds(delay));
+      break;
+    }
+    case 4: {
+      (void)co_await here.channel.first.send(std::make_unique<counted>(), u::as_result);
+      break;
+    }
+    case 5: {
+      (void)co_await here.listening.accept(u::as_result);
+      break;
+    }
+    case 6: {
+      // More than the socket takes: the buffer stays with the kernel.
+      auto [one, other] = connected();
+      auto big = tracked::make(1 << 20);
+      big.resize(1 << 20);
+      std::memset(big.data(), 1, big.size());
+      (void)co_await one.write_all(std::move(big), u::as_result);
+      break;
+    }
+    case 7: {
+      co_await wait_somehow(here, delay % 7, delay / 2);
+      break;
+    }
+    case 8: {
+      auto child = u::spawn(wait_somehow(here, delay % 7, delay / 2));
+      auto cancels = u::spawn([](u::cid id) -> u::task<> {
+        co_await u::sleep(200us);
+        u::cancel(id);
+      }(child.id()));
+      (void)co_await child.join(u::as_result);
+      break;
+    }
+    case 9: {
+      (void)co_await u::blocking([delay] { usleep(delay % 100); }).join(u::as_result);
+      break;
+    }
+    case 10: {
+      auto [one, other] = connected();
+      (void)co_await u::timeout(std::chrono::microseconds(delay), one.read(tracked::make(64), u::as_result));
+      break;
+    }
+    default: {
+      int fds[2];
+      CHECK(pipe2(fds, O_CLOEXEC) == 0);
+      {
+        auto call = u::read(fds[0], tracked::make(64), u::get_cid());
+        (void)co_await u::timeout(std::chrono::microseconds(delay), u::sleep(1h));
+      }
+      close(fds[0]);
+      close(fds[1]);
+    }
+  }
+}
+
+}  // namespace
+
+TEST(a_thousand_random_cancellations) {
+  const char* given = std::getenv("UPSHIFT_SEED");
+  const unsigned seed = given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device()();
+  std::printf("(UPSHIFT_SEED=%u) ", seed);
+  std::fflush(stdout);
+  {
+    u::config settings;
+    settings.vcpus = 2;
+    u::runtime runtime(settings);
+    runtime.block_on([](unsigned seed) -> u::task<> {
+      std::mt19937 random(seed);
+      playground here;
+      std::vector<u::join_handle<>> live;
+      for (int i = 0; i < 1000; ++i) {
+        live.push_back(u::spawn(wait_somehow(here, random() % 12, random() % 2000), u::level{static_cast<int>(random() % 64)}));
+        if (random() % 4 == 0) co_await u::sleep(std::chrono::microseconds(random() % 200));
+        if (random() % 8 == 0) co_await u::yield_now();
+        const auto at = random() % live.size();
+        live[at].cancel();
+        if (random() % 2 == 0) {
+          (void)co_await live[at].join(u::as_result);
+          live[at] = std::move(live.back());
+          live.pop_back();
+        }
+      }
+      for (auto& one : live) one.cancel();
+      for (auto& one : live) (void)co_await one.join(u::as_result);
+    }(seed));
+  }
+  // Detached grandchildren end with the runtime, and so does what the kernel had.
+  CHECK(counted::alive == 0);
+  CHECK(tracked::alive == 0);
+}
+
+int main(int argc, char** argv) { return run_tests(argc, argv); }
