@@ -11,7 +11,12 @@ use crate::run::Stop;
 use crate::setup;
 use crate::suite::{Context, Done, Verdict};
 
-const PACKAGES: [&str; 2] = ["upshift-mpi", "upshift-mpi-cases"];
+const PACKAGES: [&str; 4] = [
+    "upshift-mpi",
+    "upshift-mpi-bench",
+    "upshift-mpi-cases",
+    "upshift-mpi-matrix",
+];
 
 const TESTS: [&str; 2] = ["test", "--workspace"];
 const CLIPPY: [&str; 6] = [
@@ -66,8 +71,14 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
             cargo(root, &TESTS),
             cargo(root, &["build", "--workspace", "--release"]),
         ],
+        Some((word, rest)) if word == "bench" => {
+            let run = ["run", "--release", "-p", "upshift-mpi-bench", "--"];
+            let mut bench = cargo(root, &run);
+            bench.args(rest.iter().filter(|word| *word != "--"));
+            vec![bench]
+        }
         Some((word, _)) => {
-            eprintln!("error: `cargo xtask mpi {word}`: it takes no arguments");
+            eprintln!("error: `cargo xtask mpi {word}`: it knows `bench`, or nothing");
             return ExitCode::FAILURE;
         }
     };

@@ -63,6 +63,10 @@ fn run(name: &str, seed: u64) -> Result<usize> {
         "storm2" => case!(two, async |world| seeded::storm(world, seed).await),
         "idle" => case!(launch, requests::idle),
         "busy" => case!(launch, requests::busy),
+        "board" => case!(
+            launch.board(upshift::Board::Required),
+            requests::beside_a_daemon
+        ),
         "killed" => case!(impatient, failure::killed),
         "hung" => case!(impatient, failure::hung),
         "error" => case!(impatient, failure::error),

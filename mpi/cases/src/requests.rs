@@ -1,10 +1,11 @@
 //! Requests between ranks: levels, order, panics, callers that go away, and what a rank costs while nothing comes.
 
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use upshift::{Level, current_level, spawn, time, yield_if_needed};
+use upshift::{Handle, Level, current_level, spawn, spawn_blocking, time, yield_if_needed};
 use upshift_mpi::{Error, Result, World};
 
 pub(crate) async fn all(world: World) -> Result<()> {
@@ -141,7 +142,7 @@ pub(crate) async fn idle(world: World) -> Result<()> {
     world.comm().barrier().await?;
     time::sleep(Duration::from_millis(200)).await;
     let (began, before) = (Instant::now(), cpu());
-    time::sleep(Duration::from_secs(3)).await;
+    time::sleep(Duration::from_secs(2)).await;
     let share = (cpu() - before).as_secs_f64() / began.elapsed().as_secs_f64();
     println!("rank {}: {:.3} % of a CPU", world.rank(), share * 100.0);
     assert!(share < 0.01, "{:.3} % of a CPU", share * 100.0);
@@ -150,6 +151,26 @@ pub(crate) async fn idle(world: World) -> Result<()> {
     let reply = world.call_at(peer, Level::at::<0>(), vec![1]).await?;
     assert_eq!(reply, [1]);
     Ok(())
+}
+
+/// Ranks that a daemon elevates in turn. It ends when the input of rank 0 does.
+pub(crate) async fn beside_a_daemon(world: World) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !Handle::current().is_ok_and(|handle| handle.board_stats().joined) {
+        assert!(
+            Instant::now() < deadline,
+            "rank {} has not joined",
+            world.rank()
+        );
+        time::sleep(Duration::from_millis(10)).await;
+    }
+    world.comm().barrier().await?;
+    if world.rank() == 0 {
+        println!("all have joined");
+        let input = spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+        input.await.unwrap().unwrap();
+    }
+    busy(world).await
 }
 
 /// Ranks that spin and compute, more of them than CPUs: everybody gets on.

@@ -1,37 +1,16 @@
 //! Every case as a job of `mpirun`, at 1, 2 and 4 ranks. A job that does not end in time is killed, which is a failure.
 
-use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Command, Output};
+
+use upshift_mpi_cases::{Daemon, Running, alone, mpirun, mpirun_for, text};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-cases");
 const RANKS: [usize; 3] = [1, 2, 4];
-const SECONDS: &str = "60";
-
-/// One job at a time: each has more ranks than the machine may have CPUs.
-static ONE: Mutex<()> = Mutex::new(());
-
-/// `mpirun` and what it needs here, up to the program.
-fn mpirun(ranks: usize) -> Command {
-    let mut command = Command::new("timeout");
-    command
-        .args(["-k", "5", SECONDS, "mpirun", "--oversubscribe"])
-        .args(["-n", &ranks.to_string()])
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .env("RUST_BACKTRACE", "0")
-        .stdin(Stdio::null());
-    command
-}
 
 fn job(ranks: usize, arguments: &[&str]) -> Output {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = alone();
     let mut command = mpirun(ranks);
     command.arg(PROGRAM).args(arguments).output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    let both = [&*output.stdout, &*output.stderr].map(String::from_utf8_lossy);
-    both.concat()
 }
 
 fn passes(name: &str) {
@@ -134,7 +113,75 @@ fn more_ranks_than_cpus_get_on() {
 
 #[test]
 fn an_idle_rank_takes_little() {
-    passes("idle");
+    let output = job(2, &["idle"]);
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+/// Two ranks on one CPU, both in SCHED_FIFO from the first instruction to the last: whatever waits lets the other one run.
+#[test]
+fn elevated_ranks_that_share_a_cpu_get_on() {
+    let _one = alone();
+    let mut command = mpirun_for(20, 2);
+    // The kernel kills what has kept the CPU for three seconds: whatever goes wrong, the machine stays usable.
+    command.args(["prlimit", "--rttime=2000000:3000000"]);
+    command.args(["taskset", "-c", "0", "chrt", "-f", "10", PROGRAM, "busy"]);
+    let output = command.output().unwrap();
+    if text(&output).contains("failed to set pid") {
+        println!("skipped: elevated_ranks_that_share_a_cpu_get_on: no right to SCHED_FIFO");
+        return;
+    }
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+/// The same elevated by a real daemon, which every rank has joined.
+#[test]
+fn ranks_join_the_board() {
+    let _one = alone();
+    let Some(daemon) = Daemon::start("ranks_join_the_board") else {
+        return;
+    };
+    let mut command = mpirun(4);
+    command.env("UPSHIFT_DAEMON_SOCKET", daemon.socket());
+    let mut job = Running::start(command.args([PROGRAM, "board"]));
+    job.line("all have joined");
+    let status: serde_json::Value = serde_json::from_str(&daemon.status()).unwrap();
+    assert_eq!(status["processes"].as_array().unwrap().len(), 4, "{status}");
+    let (status, text) = job.end();
+    assert!(status.success(), "{text}");
+}
+
+/// A library that gives less than is needed: the functions that count are wrapped as MPI's profiling interface provides for.
+#[test]
+fn a_library_without_threads_is_refused() {
+    let directory = std::env::temp_dir().join(format!("upshift-mpi-single-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (source, library) = (directory.join("single.c"), directory.join("single.so"));
+    std::fs::write(
+        &source,
+        "#include <mpi.h>\nint MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {\n\
+         int code = PMPI_Init_thread(argc, argv, MPI_THREAD_SINGLE, provided);\n\
+         *provided = MPI_THREAD_SINGLE;\nreturn code;\n}\n",
+    )
+    .unwrap();
+    let mut compile = Command::new("mpicc");
+    compile
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source);
+    assert!(compile.status().unwrap().success());
+    for (case, needed) in [("points", "Funneled"), ("points2", "Serialized")] {
+        let _one = alone();
+        let mut command = mpirun(2);
+        command
+            .arg("-x")
+            .arg(format!("LD_PRELOAD={}", library.display()));
+        let output = command.args([PROGRAM, case]).output().unwrap();
+        let text = text(&output);
+        assert!(!output.status.success(), "{text}");
+        let expected = format!("provides Single thread support where {needed} is needed");
+        assert!(text.contains(&expected), "{text}");
+    }
+    let _ = std::fs::remove_dir_all(directory);
 }
 
 #[test]

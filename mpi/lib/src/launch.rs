@@ -143,9 +143,7 @@ impl Launch {
         self,
         main: impl AsyncFnOnce(World) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        if !self.single_copy {
-            forbid_single_copy()?;
-        }
+        configure(self.single_copy)?;
         initialise(self.threads())?;
         let only = (self.threads() == Threads::Funneled).then(|| thread::current().id());
         // SAFETY: MPI is initialised, on this thread.
@@ -197,17 +195,24 @@ fn system(error: std::io::Error) -> Error {
     Error::System(error.to_string())
 }
 
-/// Tells Open MPI, which is told so before it starts, to send only: see [`Launch::single_copy`].
-fn forbid_single_copy() -> Result<()> {
+/// Tells Open MPI what it must know before it starts: that its own waits, of which there are a few at the beginning and the end, are to
+/// yield the CPU, or ranks that share one and are elevated would never begin; and to send only, see [`Launch::single_copy`].
+fn configure(single_copy: bool) -> Result<()> {
     let threads = std::fs::read_dir("/proc/self/task").map_err(system)?;
     if threads.count() > 1 {
         return Err(Error::System(
             "other threads run already: launch the rank first thing in main".into(),
         ));
     }
-    for transport in ["self", "vader", "sm", "tcp"] {
+    let set = |name: &str, value: &str| {
         // SAFETY: there is no other thread that could read the environment, as counted above.
-        unsafe { std::env::set_var(format!("OMPI_MCA_btl_{transport}_flags"), "send,inplace") };
+        unsafe { std::env::set_var(format!("OMPI_MCA_{name}"), value) };
+    };
+    set("mpi_yield_when_idle", "1");
+    if !single_copy {
+        for transport in ["self", "vader", "sm", "tcp"] {
+            set(&format!("btl_{transport}_flags"), "send,inplace");
+        }
     }
     Ok(())
 }

@@ -1,0 +1,78 @@
+//! A collective that runs without pause while every rank serves the one before it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use upshift::{Level, spawn};
+use upshift_mpi::{Error, Launch, Op, Result, World};
+
+use crate::work::{Schedule, figure, histogram, median, micros, quantiles};
+
+const PER_SECOND: u32 = 200;
+const ITEMS: usize = (1 << 20) / 8;
+
+pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
+    let seconds = f64::from(scale) * 0.3;
+    let (collective, serving) = (way != "serving", way != "alone");
+    // SAFETY: all ranks give the same length.
+    let launch = unsafe { Launch::new().single_copy() };
+    launch.run(async |world: World| {
+        world.serve(async |request| request.body);
+        world.comm().barrier().await?;
+        let calls = Arc::new(AtomicBool::new(serving));
+        let reducing = spawn(
+            reduce(world.clone(), collective, seconds),
+            Level::at::<20>(),
+        );
+        let calling = spawn(call(world.clone(), calls, seconds), Level::at::<0>());
+        let ended = |error: upshift::JoinError| Error::System(error.to_string());
+        calling.await.map_err(ended)??;
+        reducing.await.map_err(ended)?
+    })
+}
+
+/// For as long as rank 0 says, which is part of what is reduced.
+async fn reduce(world: World, runs: bool, seconds: f64) -> Result<()> {
+    if !runs {
+        return Ok(());
+    }
+    let comm = world.comm().dup().await?;
+    let (began, mut taken) = (Instant::now(), Vec::new());
+    let mut items = vec![1.0f64; ITEMS];
+    loop {
+        let over = began.elapsed() > Duration::from_secs_f64(seconds) && world.rank() == 0;
+        items.fill(1.0);
+        items[0] = f64::from(u8::from(over));
+        let before = Instant::now();
+        items = comm.allreduce(items, Op::Sum).await?;
+        taken.push(before.elapsed());
+        if items[1] != world.size() as f64 {
+            return Err(Error::System("a wrong sum".into()));
+        }
+        if items[0] > 0.0 {
+            break;
+        }
+    }
+    if world.rank() == 0 {
+        figure("1 allreduce median µs", micros(median(taken)));
+    }
+    Ok(())
+}
+
+async fn call(world: World, calls: Arc<AtomicBool>, seconds: f64) -> Result<()> {
+    if !calls.load(Relaxed) {
+        return Ok(());
+    }
+    let next = (world.rank() + 1) % world.size();
+    let mut latencies = histogram();
+    let mut schedule = Schedule::new(PER_SECOND, seconds);
+    while let Some(moment) = schedule.next().await {
+        world.call_at(next, Level::at::<0>(), vec![1; 64]).await?;
+        latencies.saturating_record(moment.elapsed().as_nanos() as u64);
+    }
+    if world.rank() == 0 {
+        quantiles("2 call", &latencies);
+    }
+    Ok(())
+}

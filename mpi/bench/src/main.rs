@@ -1,0 +1,166 @@
+//! `cargo xtask mpi bench`: what overlapping, levels and serving bring on 1, 2 and 4 ranks, and from the measured costs what 64 and
+//! 1,024 ranks would do.
+//!
+//! The driver starts this program by `mpirun` once for each way of doing a thing, in interleaved rounds, and prints medians with their
+//! spread. The ways do the same work on the same ranks. What it is not: a measurement of a network, or of ranks with CPUs of their own:
+//! all ranks share one machine.
+
+mod collective;
+mod costs;
+mod model;
+mod overlap;
+mod urgent;
+mod work;
+
+use std::collections::BTreeMap;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use clap::Parser;
+
+/// Measures upshift-mpi.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Show in about a minute that it works: the figures mean nothing
+    #[arg(long)]
+    quick: bool,
+    /// Numbers of ranks
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4")]
+    ranks: Vec<usize>,
+    /// Run as a rank: the name of the measurement and how it is done
+    #[arg(long, hide = true, num_args = 2)]
+    rank: Option<Vec<String>>,
+}
+
+/// What is measured, in which ways.
+const MEASUREMENTS: [(&str, &[&str]); 4] = [
+    ("costs", &["blocking", "upshift"]),
+    ("overlap", &["blocking", "threads", "upshift"]),
+    ("urgent", &["alone", "equals", "levels"]),
+    ("collective", &["alone", "serving", "both"]),
+];
+
+const EXPLAINED: [(&str, &str); 4] = [
+    (
+        "costs",
+        "a message of 8 bytes and one of 4 MiB, half a round trip between ranks 0 and 1; a multiplication with addition; a call",
+    ),
+    (
+        "overlap",
+        "1 MiB each way between pairs of ranks, and as much computing as that takes: alone, and both; hidden = share of the shorter one that is hidden",
+    ),
+    (
+        "urgent",
+        "100 urgent requests a second for products of order 16, open loop, on all ranks in turn: alone; beside batch products of order 384 spread over all ranks, as equals and with levels",
+    ),
+    (
+        "collective",
+        "allreduce of 1 MiB without pause at level 20; 200 calls a second to the next rank at level 0, open loop; both",
+    ),
+];
+
+type Figures = BTreeMap<(String, usize, String, String), Vec<f64>>;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(rank) = &arguments.rank {
+        let [name, way] = rank.as_slice() else {
+            return ExitCode::FAILURE;
+        };
+        let scale = if arguments.quick { 1 } else { 10 };
+        let result = match name.as_str() {
+            "costs" => costs::run(way, scale),
+            "overlap" => overlap::run(way, scale),
+            "urgent" => urgent::run(way, scale),
+            _ => collective::run(way, scale),
+        };
+        return match result {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    match drive(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn drive(arguments: &Arguments) -> Result<(), String> {
+    let began = Instant::now();
+    let rounds = if arguments.quick { 1 } else { 3 };
+    let mut figures = Figures::new();
+    for _ in 0..rounds {
+        for (name, ways) in MEASUREMENTS {
+            for ranks in &arguments.ranks {
+                if name == "costs" && *ranks != 2 {
+                    continue;
+                }
+                for way in ways {
+                    measure(arguments, name, *ranks, way, &mut figures)?;
+                }
+            }
+        }
+    }
+    for (name, text) in EXPLAINED {
+        println!("\n## {name}\n{text}\n");
+        println!("| ranks | way | figure | median | least | most |\n|---|---|---|---|---|---|");
+        for ((_, ranks, way, figure), values) in figures.iter().filter(|(key, _)| key.0 == name) {
+            let mut sorted = values.clone();
+            sorted.sort_by(f64::total_cmp);
+            let (least, most) = (sorted[0], sorted[sorted.len() - 1]);
+            let median = sorted[sorted.len() / 2];
+            println!("| {ranks} | {way} | {figure} | {median:.2} | {least:.2} | {most:.2} |");
+        }
+    }
+    model::print(&figures)?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    println!(
+        "\n{rounds} rounds on {cpus} CPUs, {:.0} s",
+        began.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+fn measure(
+    arguments: &Arguments,
+    name: &str,
+    ranks: usize,
+    way: &str,
+    figures: &mut Figures,
+) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new("timeout");
+    command
+        .args(["-k", "5", "60", "mpirun", "--oversubscribe"])
+        .args(["-n", &ranks.to_string()])
+        .arg(program)
+        .args(["--rank", name, way])
+        .args(arguments.quick.then_some("--quick"))
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit());
+    eprintln!("$ mpirun --oversubscribe -n {ranks} upshift-mpi-bench --rank {name} {way}");
+    let output = command.output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(format!("{name} {way} on {ranks} ranks: {}", output.status));
+    }
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        // What a measurement says: `figure NAME VALUE`, the name with its unit.
+        if let Some((figure, value)) = line
+            .strip_prefix("figure ")
+            .and_then(|rest| rest.rsplit_once(' '))
+            && let Ok(value) = value.parse()
+        {
+            let key = (name.to_owned(), ranks, way.to_owned(), figure.to_owned());
+            figures.entry(key).or_default().push(value);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Urgent requests beside products that are spread over all ranks.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use upshift::{Level, spawn};
+use upshift_mpi::{Error, Launch, Result, World};
+use upshift_mpi_matrix::{Levels, Matrices, SPREAD};
+
+use crate::work::{Schedule, figure, histogram, quantiles};
+
+const PER_SECOND: u32 = 100;
+const SMALL: usize = 16;
+const LARGE: usize = 384;
+/// Levels of the requests of the batch: two products at a time.
+const BATCH: [u8; 2] = [5, 6];
+
+fn matrix(n: usize) -> Vec<u8> {
+    (0..8 * n * n).map(|byte| byte as u8).collect()
+}
+
+pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
+    let seconds = f64::from(scale) * 0.4;
+    // SAFETY: the lengths of all messages and collectives are computed from the order of the matrix on all ranks.
+    let launch = unsafe { Launch::new().single_copy() };
+    launch.run(async |world: World| {
+        let levels = if way == "equals" {
+            Levels::One
+        } else {
+            Levels::Eight
+        };
+        let matrices = Matrices::new(&world, levels, SPREAD).await?;
+        if world.rank() == 0 {
+            measure(&matrices, levels, seconds, way != "alone").await?;
+            matrices.end().await?;
+        }
+        matrices.ended().await;
+        Ok(())
+    })
+}
+
+async fn measure(matrices: &Matrices, levels: Levels, seconds: f64, batch: bool) -> Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let products = Arc::new(AtomicU64::new(0));
+    let batches: Vec<_> = BATCH
+        .into_iter()
+        .filter(|_| batch)
+        .map(|of_request| {
+            let (matrices, stop, products) = (matrices.clone(), stop.clone(), products.clone());
+            let work = async move {
+                let large = matrix(LARGE);
+                while !stop.load(Relaxed) {
+                    matrices.square(of_request, &large, LARGE).await?;
+                    products.fetch_add(1, Relaxed);
+                }
+                Ok::<_, Error>(())
+            };
+            spawn(work, levels.level(of_request))
+        })
+        .collect();
+    let latencies = Arc::new(Mutex::new(histogram()));
+    let level = levels.level(0);
+    let (asking, noted) = (matrices.clone(), latencies.clone());
+    let began = Instant::now();
+    // What makes the requests is never late itself: it stands for clients elsewhere.
+    let asker = spawn(
+        async move {
+            let mut schedule = Schedule::new(PER_SECOND, seconds);
+            let mut requests = Vec::new();
+            while let Some(moment) = schedule.next().await {
+                let (matrices, noted) = (asking.clone(), noted.clone());
+                let request = async move {
+                    matrices.square(0, &matrix(SMALL), SMALL).await?;
+                    let nanos = moment.elapsed().as_nanos() as u64;
+                    let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
+                    noted.saturating_record(nanos);
+                    Ok::<_, Error>(())
+                };
+                requests.push(spawn(request, level));
+            }
+            for request in requests {
+                request
+                    .await
+                    .map_err(|error| Error::System(error.to_string()))??;
+            }
+            Ok::<_, Error>(())
+        },
+        Level::at::<0>(),
+    );
+    let ended = |error: upshift::JoinError| Error::System(error.to_string());
+    asker.await.map_err(ended)??;
+    stop.store(true, Relaxed);
+    let done = products.load(Relaxed) as f64 / began.elapsed().as_secs_f64();
+    for batch in batches {
+        batch.await.map_err(ended)??;
+    }
+    let latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
+    quantiles("1 urgent", &latencies);
+    figure("2 batch products/s", done);
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! What all ways of a measurement share: computing that can be stopped, time, histograms, and MPI as C has it.
+
+use std::ffi::c_int;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use mpi_sys as sys;
+use upshift::{time, yield_if_needed};
+use upshift_mpi::{Error, Result};
+
+/// Steps of computing between two chances to give way: some 100 ns.
+const STEPS: u64 = 128;
+
+fn piece(seed: u64) -> u64 {
+    (0..STEPS).fold(seed, |sum, n| black_box(sum.wrapping_mul(31) ^ n))
+}
+
+pub(crate) fn compute(pieces: u64) {
+    black_box((0..pieces).fold(1, |seed, _| piece(seed)));
+}
+
+pub(crate) async fn compute_giving_way(pieces: u64) {
+    let mut seed = 1;
+    for _ in 0..pieces {
+        seed = piece(seed);
+        yield_if_needed().await;
+    }
+    black_box(seed);
+}
+
+/// How many pieces take that long on this rank now.
+pub(crate) fn pieces_in(time: Duration) -> u64 {
+    let began = Instant::now();
+    compute(20_000);
+    let each = began.elapsed().as_secs_f64() / 20_000.0;
+    (time.as_secs_f64() / each) as u64 + 1
+}
+
+pub(crate) fn figure(name: &str, value: f64) {
+    println!("figure {name} {value}");
+}
+
+pub(crate) fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// Latencies in nanoseconds, from the intended moment.
+pub(crate) fn histogram() -> Histogram<u64> {
+    // Up to a minute.
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("these bounds are allowed")
+}
+
+pub(crate) fn quantiles(name: &str, latencies: &Histogram<u64>) {
+    for (label, quantile) in [("p50", 0.5), ("p99", 0.99)] {
+        let value = latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        figure(&format!("{name} {label} µs"), value);
+    }
+}
+
+/// The moments of an open loop.
+pub(crate) struct Schedule {
+    began: Instant,
+    period: Duration,
+    number: u32,
+    end: Duration,
+}
+
+impl Schedule {
+    pub(crate) fn new(per_second: u32, seconds: f64) -> Schedule {
+        Schedule {
+            began: Instant::now(),
+            period: Duration::from_secs(1) / per_second,
+            number: 0,
+            end: Duration::from_secs_f64(seconds),
+        }
+    }
+
+    /// The next intended moment, once it has come.
+    pub(crate) async fn next(&mut self) -> Option<Instant> {
+        let after = self.period * self.number;
+        self.number += 1;
+        if after >= self.end {
+            return None;
+        }
+        let moment = self.began + after;
+        time::sleep(moment.saturating_duration_since(Instant::now())).await;
+        Some(moment)
+    }
+}
+
+/// MPI as a program in C uses it.
+pub(crate) struct Plain {
+    pub(crate) rank: c_int,
+    pub(crate) size: c_int,
+}
+
+impl Plain {
+    /// # Safety
+    /// Called once, before anything else of MPI.
+    pub(crate) unsafe fn init(threads: c_int) -> Result<Plain> {
+        let (mut provided, mut rank, mut size) = (0, 0, 0);
+        // SAFETY: the caller's; out-parameters.
+        unsafe {
+            sys::MPI_Init_thread(
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                threads,
+                &mut provided,
+            );
+            if provided < threads {
+                return Err(Error::System("the library lacks this thread level".into()));
+            }
+            sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut rank);
+            sys::MPI_Comm_size(sys::RSMPI_COMM_WORLD, &mut size);
+        }
+        Ok(Plain { rank, size })
+    }
+
+    /// Sends to and receives from one rank at the same time; waits for both.
+    pub(crate) fn exchange(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
+        // SAFETY: MPI is initialised while a `Plain` lives, and both sides exchange buffers of one length.
+        unsafe {
+            let mut status: sys::MPI_Status = std::mem::zeroed();
+            sys::MPI_Sendrecv(
+                out.as_ptr().cast(),
+                out.len() as c_int,
+                sys::RSMPI_UINT8_T,
+                peer,
+                1,
+                into.as_mut_ptr().cast(),
+                into.len() as c_int,
+                sys::RSMPI_UINT8_T,
+                peer,
+                1,
+                sys::RSMPI_COMM_WORLD,
+                &mut status,
+            );
+        }
+    }
+
+    /// Rank 0 sends first, rank 1 answers.
+    pub(crate) fn round_trip(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
+        let send = || {
+            // SAFETY: MPI is initialised while a `Plain` lives.
+            unsafe {
+                sys::MPI_Send(
+                    out.as_ptr().cast(),
+                    out.len() as c_int,
+                    sys::RSMPI_UINT8_T,
+                    peer,
+                    2,
+                    sys::RSMPI_COMM_WORLD,
+                )
+            };
+        };
+        if self.rank == 0 {
+            send();
+        }
+        // SAFETY: as above; both sides have buffers of one length.
+        unsafe {
+            let mut status: sys::MPI_Status = std::mem::zeroed();
+            sys::MPI_Recv(
+                into.as_mut_ptr().cast(),
+                into.len() as c_int,
+                sys::RSMPI_UINT8_T,
+                peer,
+                2,
+                sys::RSMPI_COMM_WORLD,
+                &mut status,
+            );
+        }
+        if self.rank != 0 {
+            send();
+        }
+    }
+
+    pub(crate) fn barrier(&self) {
+        // SAFETY: as above.
+        unsafe { sys::MPI_Barrier(sys::RSMPI_COMM_WORLD) };
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { sys::MPI_Finalize() };
+    }
+}
+
+/// Pairs of ranks; the last of an odd number, or the only one, with itself.
+pub(crate) fn partner(rank: usize, size: usize) -> usize {
+    let other = rank ^ 1;
+    if other < size { other } else { rank }
+}

@@ -1,0 +1,219 @@
+//! What the tests of this workspace start: jobs of `mpirun`, and a daemon. Each ends with its value, and has a bounded time.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The time after which a job is killed, in seconds.
+const LIMIT: u32 = 60;
+/// How long something that should happen may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One job at a time in a test program: each has more ranks than the machine may have CPUs.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `mpirun` with what it needs to run as root and with more ranks than CPUs, up to the program. `timeout` ends it.
+#[must_use]
+pub fn mpirun(ranks: usize) -> Command {
+    mpirun_for(LIMIT, ranks)
+}
+
+/// [`mpirun`] with a limit in seconds.
+#[must_use]
+pub fn mpirun_for(limit: u32, ranks: usize) -> Command {
+    let mut command = Command::new("timeout");
+    command
+        .args(["-k", "5", &limit.to_string()])
+        .args(["mpirun", "--oversubscribe"])
+        .args(["-n", &ranks.to_string()])
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null());
+    command
+}
+
+/// What a program has printed, of both kinds.
+#[must_use]
+pub fn text(output: &Output) -> String {
+    let both = [&*output.stdout, &*output.stderr].map(String::from_utf8_lossy);
+    both.concat()
+}
+
+/// A program that runs beside the test.
+pub struct Running {
+    child: Child,
+    /// Ends the standard input when it is dropped.
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Running {
+    /// Starts it, with its input and output connected.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn start(command: &mut Command) -> Running {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let (sender, lines) = channel();
+        let output = child
+            .stdout
+            .take()
+            .map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+        let errors = child
+            .stderr
+            .take()
+            .map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+        for pipe in [output, errors].into_iter().flatten() {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Running {
+            input: child.stdin.take(),
+            child,
+            lines,
+            seen: Vec::new(),
+        }
+    }
+
+    /// Waits for a line with `what` in it.
+    ///
+    /// # Panics
+    /// If none comes in time.
+    pub fn line(&mut self, what: &str) -> String {
+        if let Some(line) = self.seen.iter().find(|line| line.contains(what)) {
+            return line.clone();
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("no line with {what:?} in\n{}", self.seen.join("\n"));
+            };
+            self.seen.push(line.clone());
+            if line.contains(what) {
+                return line;
+            }
+        }
+    }
+
+    /// Ends its input and waits for it; its status, and all that it printed.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn end(mut self) -> (ExitStatus, String) {
+        drop(self.input.take());
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(500)) {
+            self.seen.push(line);
+        }
+        (status, self.seen.join("\n"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        if let Ok(None) = self.child.try_wait() {
+            // SIGTERM, which `timeout` and `mpirun` pass on to the ranks.
+            let pid = self.child.id().to_string();
+            let _ = Command::new("kill").arg(&pid).status();
+            std::thread::sleep(Duration::from_millis(1500));
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// A daemon of the test's own.
+pub struct Daemon {
+    program: PathBuf,
+    directory: PathBuf,
+    _running: Running,
+}
+
+impl Daemon {
+    /// Starts the one that this checkout has built; `None` if it has built none.
+    #[must_use]
+    pub fn start(test: &str) -> Option<Daemon> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+        let program = target.join("debug/upshift");
+        if !program.exists() {
+            println!(
+                "skipped: {test}: {} is not built: `cargo build`",
+                program.display()
+            );
+            return None;
+        }
+        let directory =
+            std::env::temp_dir().join(format!("upshift-mpi-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory for the socket");
+        let socket = directory.join("daemon.sock");
+        let mut running = Running::start(
+            Command::new(&program)
+                .arg("daemon")
+                .arg("--socket")
+                .arg(socket),
+        );
+        running.line("listening");
+        Some(Daemon {
+            program,
+            directory,
+            _running: running,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join("daemon.sock")
+    }
+
+    /// Its account of itself, JSON.
+    ///
+    /// # Panics
+    /// If it cannot be asked.
+    #[must_use]
+    pub fn status(&self) -> String {
+        let output = Command::new(&self.program)
+            .args(["daemon", "--status"])
+            .env("UPSHIFT_DAEMON_SOCKET", self.socket())
+            .output()
+            .expect("the daemon is asked");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

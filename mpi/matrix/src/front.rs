@@ -1,0 +1,98 @@
+//! The TCP front, on rank 0: a coroutine per connection.
+//!
+//! What reads a header has level 0 and bounded work; then the coroutine takes the level of the request, at which it reads the
+//! matrix, computes and replies. Once a rank has died, everything that comes is answered with [`wire::UNAVAILABLE`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use futures_lite::AsyncReadExt;
+use upshift::net::{TcpListener, TcpStream};
+use upshift::sync::Semaphore;
+use upshift::{Level, get_cid, reprio, spawn};
+use upshift_load::matrix::{HEADER, order};
+
+use crate::job::Matrices;
+use crate::wire::{self, header, parts};
+
+/// Connections at a time; further ones wait to be accepted.
+const CONNECTIONS: usize = 1024;
+
+/// Serves clients until it is dropped.
+///
+/// # Errors
+/// Accepting fails.
+pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let place = places.clone().acquire_owned(1).await;
+        let (stream, peer) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let matrices = matrices.clone();
+        spawn(
+            async move {
+                // The client has gone: nobody to tell.
+                let _ = connection(&matrices, stream, peer).await;
+                drop(place);
+            },
+            Level::at::<0>(),
+        )
+        .detach();
+    }
+}
+
+fn take(level: Level) {
+    if let Some(id) = get_cid() {
+        // The coroutine that calls is alive.
+        let _ = reprio(id, level);
+    }
+}
+
+async fn connection(
+    matrices: &Matrices,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+) -> io::Result<()> {
+    let mut head = [0; HEADER];
+    loop {
+        take(Level::at::<0>());
+        stream.read_exact(&mut head).await?;
+        let (length, of_request) = parts(head);
+        let n = match order(length) {
+            Ok(n) if of_request < wire::LEVELS => n,
+            Ok(_) => return refuse(&mut stream, "send a level from 0 to 7").await,
+            Err(error) => return refuse(&mut stream, &error.to_string()).await,
+        };
+        let level = matrices.levels().level(of_request);
+        if of_request == 0 {
+            matrices
+                .world()
+                .note_urgent(&format!("matrix of order {n} from {peer}"));
+        }
+        take(level);
+        let mut payload = vec![0; length as usize];
+        stream.read_exact(&mut payload).await?;
+        let result = match matrices.world().failure() {
+            Some(error) => Err(error),
+            None => matrices.square(of_request, &payload, n).await,
+        };
+        match result {
+            Ok(product) => reply(&mut stream, wire::OK, &product).await?,
+            Err(error) => {
+                reply(&mut stream, wire::UNAVAILABLE, error.to_string().as_bytes()).await?
+            }
+        }
+    }
+}
+
+async fn refuse(stream: &mut TcpStream, text: &str) -> io::Result<()> {
+    reply(stream, wire::REFUSED, text.as_bytes()).await
+}
+
+async fn reply(stream: &mut TcpStream, status: u8, body: &[u8]) -> io::Result<()> {
+    let mut frame = Vec::with_capacity(HEADER + body.len());
+    frame.extend_from_slice(&header(body.len(), status));
+    frame.extend_from_slice(body);
+    stream.write_all(frame).await.0
+}

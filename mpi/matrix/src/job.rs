@@ -1,0 +1,244 @@
+//! Who computes what: the part of the server that every rank has.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use upshift::sync::{Mutex, Notify};
+use upshift::{Level, current_level};
+use upshift_mpi::{Comm, Error, Request, Result, World};
+
+use crate::grid::{Grid, cut, paste};
+use crate::kernel::multiply;
+use crate::summa::{self, Lanes};
+use crate::wire;
+
+/// From this order on a product is spread.
+pub const SPREAD: usize = 128;
+
+const SMALL: u8 = 0;
+const LARGE: u8 = 1;
+const END: u8 = 2;
+
+/// Tags of blocks: level and direction.
+const BACK: u16 = 64;
+
+/// Whether levels are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Levels {
+    /// Eight.
+    Eight,
+    /// All requests are equals: to compare with.
+    One,
+}
+
+impl Levels {
+    /// The runtime's level of a request's.
+    #[must_use]
+    pub fn level(self, of_request: u8) -> Level {
+        let level = match self {
+            Levels::Eight => of_request.min(wire::LEVELS - 1) * 8,
+            Levels::One => 32,
+        };
+        Level::new(level).unwrap_or(Level::DEFAULT)
+    }
+}
+
+/// The products of a job. Every rank makes one, at the same time.
+#[derive(Clone)]
+pub struct Matrices {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    world: World,
+    grid: Grid,
+    blocks: Comm,
+    /// One product at a time for each level of the requests, in the order in which they come.
+    lanes: Vec<Mutex<Lanes>>,
+    next: AtomicUsize,
+    ended: Notify,
+    levels: Levels,
+    spread: usize,
+}
+
+impl Matrices {
+    /// Collective: makes the communicators, and takes requests from now on.
+    ///
+    /// # Errors
+    /// Those of the job.
+    pub async fn new(world: &World, levels: Levels, spread: usize) -> Result<Matrices> {
+        let comm = world.comm();
+        let grid = Grid::of(world.size());
+        let (row, column) = grid.place(world.rank());
+        let missing = || Error::System("a split gave no communicator".into());
+        let row = comm.split(Some(row as u32), column).await?;
+        let row = row.ok_or_else(missing)?;
+        let (place, _) = grid.place(world.rank());
+        let column = comm.split(Some(column as u32), place).await?;
+        let column = column.ok_or_else(missing)?;
+        let mut lanes = Vec::new();
+        for _ in 0..wire::LEVELS {
+            lanes.push(Mutex::new(Lanes {
+                row: row.dup().await?,
+                column: column.dup().await?,
+            }));
+        }
+        let matrices = Matrices {
+            inner: Arc::new(Inner {
+                world: world.clone(),
+                grid,
+                blocks: comm.dup().await?,
+                lanes,
+                next: AtomicUsize::new(0),
+                ended: Notify::new(),
+                levels,
+                spread: spread.max(world.size()),
+            }),
+        };
+        let serving = matrices.clone();
+        world.serve(move |request| {
+            let matrices = serving.clone();
+            async move { matrices.answer(request).await }
+        });
+        Ok(matrices)
+    }
+
+    /// The job's ranks.
+    #[must_use]
+    pub fn world(&self) -> &World {
+        &self.inner.world
+    }
+
+    pub(crate) fn levels(&self) -> Levels {
+        self.inner.levels
+    }
+
+    async fn answer(&self, request: Request) -> Vec<u8> {
+        match request.body.split_first() {
+            Some((&SMALL, payload)) => local(payload).await,
+            Some((&LARGE, &[lane, ref order @ ..])) => {
+                let n = order.try_into().map_or(0, u32::from_le_bytes) as usize;
+                // What fails here fails at rank 0, too, which says so.
+                let _ = self.take_part(lane, n).await;
+                Vec::new()
+            }
+            _ => {
+                self.inner.ended.notify_one();
+                Vec::new()
+            }
+        }
+    }
+
+    /// A rank other than 0: receives its block, multiplies, sends its part of the product back.
+    async fn take_part(&self, lane: u8, n: usize) -> Result<()> {
+        let Inner {
+            world,
+            grid,
+            blocks,
+            lanes,
+            ..
+        } = &*self.inner;
+        let lanes = lanes
+            .get(usize::from(lane))
+            .ok_or_else(|| Error::System(format!("there is no lane {lane}")))?;
+        // Rank 0 starts the next product of the lane when it has all of this one.
+        let lanes = lanes.lock().await;
+        let (rows, columns) = grid.block(n, world.rank());
+        let empty = vec![0u64; rows.len() * columns.len()];
+        let block = blocks.irecv(empty, 0, u16::from(lane)).await?.data;
+        let part = summa::square(&lanes, *grid, world.rank(), n, &block).await?;
+        blocks.isend(part, 0, u16::from(lane) | BACK).await?;
+        Ok(())
+    }
+
+    /// The square of a matrix of order `n`, at the level of the coroutine that calls, in the lane of its request's level.
+    ///
+    /// # Errors
+    /// Those of the job.
+    pub async fn square(&self, of_request: u8, payload: &[u8], n: usize) -> Result<Vec<u8>> {
+        if n < self.inner.spread || self.inner.world.size() == 1 {
+            let ranks = self.inner.world.size();
+            let rank = self.inner.next.fetch_add(1, Relaxed) % ranks;
+            if rank == self.inner.world.rank() {
+                return Ok(local(payload).await);
+            }
+            let mut body = Vec::with_capacity(payload.len() + 16);
+            body.push(SMALL);
+            body.extend_from_slice(payload);
+            return self.inner.world.call(rank, body).await;
+        }
+        self.spread(of_request.min(wire::LEVELS - 1), payload, n)
+            .await
+    }
+
+    async fn spread(&self, lane: u8, payload: &[u8], n: usize) -> Result<Vec<u8>> {
+        let Inner {
+            world,
+            grid,
+            blocks,
+            lanes,
+            ..
+        } = &*self.inner;
+        let lanes = lanes[usize::from(lane)].lock().await;
+        let level = current_level().unwrap_or_default();
+        let matrix: Vec<u64> = bytemuck::allocation::pod_collect_to_vec(payload);
+        let (mut sends, mut parts) = (Vec::new(), Vec::new());
+        for rank in 1..world.size() {
+            let (rows, columns) = grid.block(n, rank);
+            let mut start = vec![LARGE, lane];
+            start.extend_from_slice(&(n as u32).to_le_bytes());
+            // Complete when they are gone; nobody waits for it.
+            drop(world.send_at(rank, level, start));
+            let block = cut(&matrix, n, rows.clone(), columns.clone());
+            let empty = vec![0u64; block.len()];
+            sends.push(blocks.isend(block, rank, u16::from(lane)));
+            parts.push((rank, blocks.irecv(empty, rank, u16::from(lane) | BACK)));
+        }
+        let (rows, columns) = grid.block(n, 0);
+        let block = cut(&matrix, n, rows.clone(), columns.clone());
+        let mine = summa::square(&lanes, *grid, 0, n, &block).await?;
+        let mut product = matrix;
+        paste(&mut product, n, rows, columns, &mine);
+        for (rank, part) in parts {
+            let (rows, columns) = grid.block(n, rank);
+            paste(&mut product, n, rows, columns, &part.await?.data);
+        }
+        for send in sends {
+            send.await?;
+        }
+        Ok(bytemuck::cast_slice(&product).to_vec())
+    }
+
+    /// Ends the service of all ranks. Rank 0 calls it.
+    ///
+    /// # Errors
+    /// Those of the job.
+    pub async fn end(&self) -> Result<()> {
+        for rank in 0..self.inner.world.size() {
+            self.inner
+                .world
+                .send_at(rank, Level::at::<63>(), vec![END])
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the [`end`](Self::end).
+    pub async fn ended(&self) {
+        self.inner.ended.notified().await;
+    }
+}
+
+/// The product on this rank.
+async fn local(payload: &[u8]) -> Vec<u8> {
+    let matrix: Vec<u64> = bytemuck::allocation::pod_collect_to_vec(payload);
+    let n = matrix.len().isqrt();
+    let mut product = vec![0; matrix.len()];
+    multiply(&matrix, &matrix, &mut product, n, n).await;
+    bytemuck::cast_slice(&product).to_vec()
+}
+
+const _: () = assert!(
+    cfg!(target_endian = "little"),
+    "the protocol's bytes are the matrix's"
+);

@@ -1,0 +1,76 @@
+//! `mpirun -n 4 upshift-mpi-matrix`: the matrix server. Rank 0 prints where it listens, and each rank its process; it ends with the
+//! standard input of rank 0.
+
+use std::io::Read;
+use std::process::ExitCode;
+
+use clap::Parser;
+use upshift::net::TcpListener;
+use upshift::{Board, Level, spawn, spawn_blocking};
+use upshift_mpi::{Error, Launch, Result, World};
+use upshift_mpi_matrix::{Levels, Matrices, SPREAD, serve};
+
+/// The matrix server whose large products are spread over the ranks of an MPI job.
+#[derive(Clone, Debug, Parser)]
+struct Arguments {
+    /// Where rank 0 listens
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: String,
+    /// From this order on a product is spread over all ranks
+    #[arg(long, default_value_t = SPREAD)]
+    spread: usize,
+    /// Treat all requests as equals: to compare with
+    #[arg(long)]
+    no_levels: bool,
+    /// Join the machine's daemon, which must run
+    #[arg(long)]
+    board: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let board = if arguments.board {
+        Board::Required
+    } else {
+        Board::Off
+    };
+    // SAFETY: all messages and collectives of the server have the lengths that both sides compute from the order of the
+    // matrix; requests are received with the length that they have.
+    let launch = unsafe { Launch::new().single_copy() };
+    match launch
+        .board(board)
+        .run(async |world| rank(world, &arguments).await)
+    {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn rank(world: World, arguments: &Arguments) -> Result<()> {
+    let levels = if arguments.no_levels {
+        Levels::One
+    } else {
+        Levels::Eight
+    };
+    let matrices = Matrices::new(&world, levels, arguments.spread).await?;
+    println!("rank {} is process {}", world.rank(), std::process::id());
+    if world.rank() > 0 {
+        matrices.ended().await;
+        return Ok(());
+    }
+    let system = |error: std::io::Error| Error::System(format!("{}: {error}", arguments.listen));
+    let listener = TcpListener::bind(&arguments.listen).map_err(system)?;
+    println!("listening on {}", listener.local_addr().map_err(system)?);
+    let front = spawn(serve(matrices.clone(), listener), Level::at::<0>());
+    spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()))
+        .await
+        .map_err(|error| Error::System(error.to_string()))?
+        .map_err(system)?;
+    front.cancel();
+    matrices.end().await?;
+    matrices.ended().await;
+    Ok(())
+}

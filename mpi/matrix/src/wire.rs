@@ -1,0 +1,90 @@
+//! What clients speak: the frames of [`upshift_load::matrix`] with a byte more of meaning.
+//!
+//! The upper eight bits of a request's length are its level, 0 to 7; those of a reply's are its status. A reply that is not [`OK`]
+//! has a text instead of a matrix. So what speaks the plain protocol is served, at level 0.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+
+use upshift_load::matrix::{HEADER, frame};
+
+/// The body is the product.
+pub const OK: u8 = 0;
+/// A rank has died: the service ends.
+pub const UNAVAILABLE: u8 = 1;
+/// The request makes no sense; the connection ends.
+pub const REFUSED: u8 = 2;
+
+/// Levels of requests.
+pub const LEVELS: u8 = 8;
+
+/// A header: length and what is above it.
+#[must_use]
+pub fn header(length: usize, above: u8) -> [u8; HEADER] {
+    (length as u32 & 0x00ff_ffff | u32::from(above) << 24).to_le_bytes()
+}
+
+/// The two parts of a header.
+#[must_use]
+pub fn parts(header: [u8; HEADER]) -> (u32, u8) {
+    let word = u32::from_le_bytes(header);
+    (word & 0x00ff_ffff, (word >> 24) as u8)
+}
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// The product, in the bytes of the protocol.
+    Product(Vec<u8>),
+    /// The service ends; says why.
+    Unavailable(String),
+    /// The request was wrong; says why.
+    Refused(String),
+}
+
+/// A connection that blocks: for tests and measurements.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn connect(address: impl ToSocketAddrs) -> io::Result<Client> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        Ok(Client { stream })
+    }
+
+    /// Asks for the square of the matrix of order `n` that `seed` stands for.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn square(&mut self, level: u8, n: usize, seed: u64) -> io::Result<Reply> {
+        let mut request = frame(n, seed);
+        request[HEADER - 1] = level;
+        self.send(&request)
+    }
+
+    /// Sends any bytes, and reads a reply.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn send(&mut self, request: &[u8]) -> io::Result<Reply> {
+        self.stream.write_all(request)?;
+        let mut head = [0; HEADER];
+        self.stream.read_exact(&mut head)?;
+        let (length, status) = parts(head);
+        let mut body = vec![0; length as usize];
+        self.stream.read_exact(&mut body)?;
+        let text = |body: Vec<u8>| String::from_utf8_lossy(&body).into_owned();
+        match status {
+            OK => Ok(Reply::Product(body)),
+            UNAVAILABLE => Ok(Reply::Unavailable(text(body))),
+            _ => Ok(Reply::Refused(text(body))),
+        }
+    }
+}

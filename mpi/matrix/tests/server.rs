@@ -1,0 +1,143 @@
+//! The server as a user starts it: `mpirun`, clients over TCP, products checked against the plain ones.
+
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use upshift_load::matrix::{HEADER, frame, square};
+use upshift_mpi_cases::{Daemon, PATIENCE, Running, alone, mpirun};
+use upshift_mpi_matrix::wire::{Client, Reply, header};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-matrix");
+
+fn start(ranks: usize, arguments: &[&str], socket: Option<&Path>) -> (Running, String) {
+    let mut command = mpirun(ranks);
+    if let Some(socket) = socket {
+        command.env("UPSHIFT_DAEMON_SOCKET", socket);
+    }
+    let mut running = Running::start(command.arg(PROGRAM).args(arguments));
+    let line = running.line("listening on ");
+    let address = line.rsplit(' ').next().unwrap().to_owned();
+    (running, address)
+}
+
+fn expected(n: usize, seed: u64) -> Reply {
+    let mut product = Vec::new();
+    square(&frame(n, seed)[HEADER..], n, &mut product);
+    Reply::Product(product.split_off(HEADER))
+}
+
+#[test]
+fn products_are_those_of_one_machine() {
+    for ranks in [1, 2, 3, 4] {
+        let _one = alone();
+        let (running, address) = start(ranks, &["--spread", "20"], None);
+        let clients: Vec<_> = (0..8u8)
+            .map(|level| {
+                let address = address.clone();
+                thread::spawn(move || {
+                    let mut client = Client::connect(address).unwrap();
+                    for n in [1, 2, 19, 20, 21, 64, 65, 100, 131] {
+                        let seed = u64::from(level) * 1000 + n as u64;
+                        let reply = client.square(level, n, seed).unwrap();
+                        assert!(reply == expected(n, seed), "order {n} at level {level}");
+                    }
+                })
+            })
+            .collect();
+        for client in clients {
+            client.join().unwrap();
+        }
+        let mut client = Client::connect(&address).unwrap();
+        assert!(client.square(7, 300, 5).unwrap() == expected(300, 5));
+        let wrong = client.send(&header(8 * 3, 0)).unwrap();
+        assert!(matches!(wrong, Reply::Refused(text) if text.contains("square matrix")));
+        let mut client = Client::connect(&address).unwrap();
+        let wrong = client.send(&header(8, 8)).unwrap();
+        assert!(matches!(wrong, Reply::Refused(text) if text.contains("0 to 7")));
+        let (status, text) = running.end();
+        assert!(status.success(), "{text}");
+    }
+}
+
+/// Clients get products, then refusals, then nothing; the job ends and names the rank.
+#[test]
+fn a_killed_rank_is_refused_then_named() {
+    let _one = alone();
+    let (mut running, address) = start(4, &[], None);
+    let mut urgent = Client::connect(&address).unwrap();
+    // One for each rank.
+    for seed in 0..4 {
+        assert!(urgent.square(0, 16, seed).unwrap() == expected(16, seed));
+    }
+    let batch = {
+        let address = address.clone();
+        thread::spawn(move || {
+            let mut client = Client::connect(address).unwrap();
+            let mut replies = Vec::new();
+            while let Ok(reply) = client.square(5, 400, 1) {
+                replies.push(reply);
+            }
+            replies
+        })
+    };
+    let line = running.line("rank 3 is process ");
+    let pid = line.rsplit(' ').next().unwrap();
+    thread::sleep(Duration::from_millis(300));
+    assert!(
+        Command::new("kill")
+            .args(["-KILL", pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let deadline = Instant::now() + PATIENCE;
+    let mut refusals = 0;
+    loop {
+        assert!(
+            Instant::now() < deadline,
+            "the front neither refuses nor ends"
+        );
+        match urgent.square(0, 16, 9) {
+            Ok(Reply::Unavailable(text)) => {
+                assert!(text.contains("rank 3"), "{text}");
+                refusals += 1;
+            }
+            Ok(_) => {}
+            Err(_) => break,
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(refusals > 0);
+    let replies = batch.join().unwrap();
+    let known = expected(400, 1);
+    for reply in replies {
+        assert!(reply == known || matches!(reply, Reply::Unavailable(_)));
+    }
+    let (status, text) = running.end();
+    assert!(!status.success(), "{text}");
+    let named = text.lines().find(|line| line.contains("the job ends"));
+    let named = named.unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        named.contains("rank 3") && named.contains("last level-0 request: #"),
+        "{named}"
+    );
+}
+
+#[test]
+fn all_ranks_join_the_board() {
+    let _one = alone();
+    let Some(daemon) = Daemon::start("all_ranks_join_the_board") else {
+        return;
+    };
+    let (running, address) = start(4, &["--board"], Some(&daemon.socket()));
+    let mut client = Client::connect(&address).unwrap();
+    for level in 0..8 {
+        assert!(client.square(level, 200, 3).unwrap() == expected(200, 3));
+    }
+    let status: serde_json::Value = serde_json::from_str(&daemon.status()).unwrap();
+    assert_eq!(status["processes"].as_array().unwrap().len(), 4, "{status}");
+    let (status, text) = running.end();
+    assert!(status.success(), "{text}");
+}
