@@ -37,8 +37,10 @@ task<bool> answer(stream& peer, const file& root, const server::request& asked) 
     co_return false;
   }
   const std::string path = path_of(asked.target);
-  auto opened = path.empty() ? result<file>::failure(-ENOENT) : co_await root.open_beneath(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, as_result);
-  auto size = opened ? co_await opened->size(as_result) : result<std::size_t>::failure(-ENOENT);
+  // No path at all is the empty one, which is not found. (And no co_await in a conditional expression: g++ 12 miscompiles it.)
+  auto opened = co_await root.open_beneath(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, as_result);
+  auto size = result<std::size_t>::failure(-ENOENT);
+  if (opened) size = co_await opened->size(as_result);
   struct stat is{};
   // What is neither a file nor a directory (a pipe, a device) has no length to answer with.
   if (!size || fstat(opened->fd(), &is) != 0 || !S_ISREG(is.st_mode)) {

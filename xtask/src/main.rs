@@ -2,13 +2,14 @@
 //!
 //! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
 //! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed, `host` asks the
-//! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `book` makes a
+//! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
 //! book of the pages, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod book;
+mod cpp;
 mod host;
 mod mpi;
 mod os;
@@ -80,6 +81,15 @@ enum Task {
         args: Vec<String>,
     },
 
+    /// The C ABI and the headers of C++20: build, test, install into a prefix
+    ///
+    /// Uses g++ and clang++ as far as they are there; installs missing Debian packages when the user is root, or names them.
+    Cpp {
+        /// Where to install to (default: target/cpp/prefix)
+        #[arg(long, value_name = "DIR")]
+        prefix: Option<PathBuf>,
+    },
+
     /// Build a Debian package of the command: target/xtask/upshift_VERSION_ARCH.deb
     ///
     /// It installs the command, the daemon's unit and default configuration, man pages and completions. What is in it is looked at
@@ -115,6 +125,7 @@ fn main() -> ExitCode {
         Task::Soak { verbose, minutes } => suite::soak(&root, verbose, minutes),
         Task::Os { args } => bench::os(&root, &args),
         Task::Mpi { args } => mpi::command(&root, &args),
+        Task::Cpp { prefix } => cpp::command(&root, prefix),
         Task::Package => package::command(&root),
         Task::Book { install } => book::command(&root, install),
         Task::Bench { args } => bench::command(&root, &args),

@@ -232,13 +232,18 @@ impl Package {
 /// What counts instructions.
 pub(crate) const VALGRIND: &Package = &PACKAGES[1];
 
+/// A compiler of C++20, and what builds with it.
+pub(crate) const GXX: &Package = &PACKAGES[12];
+/// See [`GXX`].
+pub(crate) const CMAKE: &Package = &PACKAGES[13];
+
 /// The emulator of the kernel's tests.
 pub(crate) const QEMU: &Package = &PACKAGES[0];
 
 /// What mpi/ is built with and started by.
 pub(crate) const MPI: &[Package] = PACKAGES.split_at(9).1;
 
-const PACKAGES: [Package; 12] = [
+const PACKAGES: [Package; 15] = [
     Package {
         name: "qemu-system-misc",
         purpose: "the kernel's tests, `qemu-system-riscv64`",
@@ -323,6 +328,27 @@ const PACKAGES: [Package; 12] = [
         install: true,
         tests: true,
         is_there: has_libclang,
+    },
+    Package {
+        name: "g++",
+        purpose: "the tests of the headers of C++20, version 12 or newer",
+        install: true,
+        tests: true,
+        is_there: || host::has_program("g++") || host::has_program("clang++"),
+    },
+    Package {
+        name: "cmake",
+        purpose: "the tests of the headers of C++20",
+        install: true,
+        tests: true,
+        is_there: || host::has_program("cmake"),
+    },
+    Package {
+        name: "libasio-dev",
+        purpose: "the benchmarks' peers of C++20",
+        install: true,
+        tests: false,
+        is_there: || Path::new("/usr/include/asio.hpp").exists(),
     },
 ];
 
@@ -410,6 +436,12 @@ pub(crate) fn command(root: &Path) -> ExitCode {
 /// Installs what the tests need, as far as this user may.
 pub(crate) fn install_test_packages(stop: &Stop) {
     install_packages(|package| package.tests, stop);
+}
+
+/// Installs what the headers of C++20 are built with.
+pub(crate) fn install_cpp_packages(stop: &Stop) {
+    let names = [GXX.name, CMAKE.name];
+    install_packages(|package| names.contains(&package.name), stop);
 }
 
 fn install_packages(wanted: impl Fn(&Package) -> bool, stop: &Stop) {

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::book;
+use crate::cpp;
 use crate::mpi;
 use crate::os;
 use crate::setup::{self, BARE_TARGET, Tool};
@@ -44,7 +45,7 @@ const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
     }
 }
 
-pub(crate) static STEPS: [Step; 15] = [
+pub(crate) static STEPS: [Step; 16] = [
     step("fmt", "formatting, bench/, mpi/ and os/ too", fmt),
     step("clippy", "lints, os/ too, warnings are errors", clippy),
     step("unit", "unit and integration tests", unit),
@@ -55,6 +56,11 @@ pub(crate) static STEPS: [Step; 15] = [
     slow("asan", "ring and runtime under AddressSanitizer", asan),
     step("examples", "every example runs to its end", examples),
     step("docs", "documentation and its links, no warnings", docs),
+    slow(
+        "cpp",
+        "C++20 over the C ABI: compilers, sanitizers, servers",
+        cpp::step,
+    ),
     step("os", "the kernel in QEMU, at 1, 2 and 4 harts", os),
     step(
         "mpi",

@@ -93,7 +93,7 @@ pub(crate) struct Context<'a> {
     log: PathBuf,
     verbose: bool,
     deadline: Instant,
-    stop: &'a Stop,
+    pub(crate) stop: &'a Stop,
 }
 
 impl Context<'_> {

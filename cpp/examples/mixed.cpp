@@ -1,0 +1,53 @@
+// Rust and C++ coroutines of one process in one order: sixteen of each language, at levels that alternate, are spawned in the order of their urgency reversed, and run by
+// level, equals in the order in which they were spawned. Ends with status 1 if they do not.
+#include <cstdio>
+#include <upshift/upshift.hpp>
+#include <vector>
+
+using namespace upshift;
+
+extern "C" int mixed_spawn(int level, void (*note)(void* to, int level), void* to);
+
+struct event {
+  char language;
+  int level;
+};
+
+task<> note_twice(std::vector<event>& to, int at) {
+  for (int i = 0; i < 2; ++i) {
+    to.push_back({'C', at});
+    co_await yield_now();
+  }
+}
+
+task<bool> mix() {
+  std::vector<event> events;
+  for (int at = 60; at > 28; at -= 2) {
+    spawn(note_twice(events, at), level{at}).detach();
+    // The same level as the next one of C++, and one of its own.
+    const auto note = [](void* to, int level) { static_cast<std::vector<event>*>(to)->push_back({'R', level}); };
+    mixed_spawn(at % 4 == 0 ? at : at + 1, note, &events);
+  }
+  while (events.size() < 64) co_await sleep(std::chrono::milliseconds(1));
+  bool in_order = true;
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    std::printf("%c%d%c", events[i].language, events[i].level, i + 1 == events.size() ? '\n' : ' ');
+    if (i == 0) continue;
+    in_order &= events[i - 1].level <= events[i].level;
+  }
+  // Equals take turns: C R C R at each level that both have.
+  for (std::size_t i = 0; i + 3 < events.size(); ++i) {
+    const bool begins = i == 0 || events[i - 1].level != events[i].level;
+    if (begins && events[i + 3].level == events[i].level)
+      in_order &= events[i].language == 'C' && events[i + 1].language == 'R' && events[i + 2].language == 'C' && events[i + 3].language == 'R';
+  }
+  std::printf("%s\n", in_order ? "in order" : "NOT in order");
+  co_return in_order;
+}
+
+int main() {
+  config settings;
+  settings.vcpus = 1;
+  settings.main_level = 0;
+  return runtime(settings).block_on(mix()) ? 0 : 1;
+}

@@ -1,0 +1,38 @@
+//! The Rust half of `cpp/examples/mixed.cpp`: coroutines that note when they run, between those of C++.
+//!
+//! A process has one copy of the runtime. So a program of both languages links one static library that contains the Rust part and the C ABI: this one, which
+//! re-exports `upshift-c`, instead of `libupshift_c.a`.
+
+use std::ffi::{c_int, c_void};
+
+use upshift::Level;
+pub use upshift_c::*;
+
+/// A function of the other half that is told the level of what runs.
+pub type Note = unsafe extern "C" fn(to: *mut c_void, level: c_int);
+
+struct To(*mut c_void);
+// SAFETY: `to` is a pointer that `note` allows on any thread.
+unsafe impl Send for To {}
+
+/// Starts a Rust coroutine at a level, which calls `note` when it runs, gives way, and calls it again. 0, or -1 for what is no level.
+///
+/// # Safety
+/// In a coroutine; `note` may be called with `to` until then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mixed_spawn(level: c_int, note: Note, to: *mut c_void) -> c_int {
+    let Some(level) = u8::try_from(level).ok().and_then(|n| Level::new(n).ok()) else {
+        return -1;
+    };
+    let to = To(to);
+    let work = async move {
+        let to = to;
+        for _ in 0..2 {
+            // SAFETY: by contract.
+            unsafe { note(to.0, c_int::from(level.get())) };
+            upshift::yield_now().await;
+        }
+    };
+    upshift::spawn(work, level).detach();
+    0
+}

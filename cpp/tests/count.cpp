@@ -1,0 +1,89 @@
+// Operations to be counted under callgrind, as those of crates/counts: `count OPERATION TIMES`.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <upshift/upshift.hpp>
+
+using namespace upshift;
+
+static task<> yield_alone(int times) {
+  for (int i = 0; i < times; ++i) co_await yield_now();
+}
+
+static task<> yields(int times) {
+  std::vector<join_handle<>> all;
+  for (int i = 0; i < 8; ++i) all.push_back(spawn(yield_alone(times / 8), level{20}));
+  for (auto& one : all) co_await one;
+}
+
+static task<int> answer(int n) { co_return n; }
+
+static task<> spawn_join(int times) {
+  for (int i = 0; i < times; ++i) {
+    auto one = spawn(answer(i));
+    (void)co_await one;
+  }
+}
+
+static task<> hop(int times) {
+  auto [to, from] = channel<int>(1);
+  auto sends = spawn([](sender<int> to, int times) -> task<> {
+    for (int i = 0; i < times; ++i) co_await to.send(i);
+  }(std::move(to), times));
+  while (co_await from.recv()) {
+  }
+  co_await sends;
+}
+
+/// As `echo` of crates/counts: a request and its reply over TCP, both ends.
+static task<> echo(int times) {
+  auto listening = listener::tcp("127.0.0.1:0");
+  sockaddr_in bound{};
+  socklen_t size = sizeof bound;
+  getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&bound), &size);
+  auto server = spawn([](listener& listening) -> task<> {
+    auto peer = co_await listening.accept();
+    while (true) {
+      auto data = co_await peer.recv();
+      if (data.empty()) co_return;
+      co_await peer.write_all(std::move(data));
+    }
+  }(listening));
+  {
+    auto peer = co_await connect_tcp("127.0.0.1:" + std::to_string(ntohs(bound.sin_port)));
+    for (int i = 0; i < times; ++i) {
+      co_await peer.write_all(buffer::constant("ping"));
+      std::size_t got = 0;
+      while (got < 4) got += (co_await peer.recv()).size();
+    }
+  }
+  co_await server;
+}
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const std::string_view name = argv[1];
+  const int times = std::atoi(argv[2]);
+  config settings;
+  settings.vcpus = 1;
+  settings.spin_ns = 0;
+  settings.reap_interval_ns = 1'000'000'000;
+  runtime made(settings);
+  if (name == "yield-alone") {
+    made.block_on(yield_alone(times));
+  } else if (name == "yield") {
+    made.block_on(yields(times));
+  } else if (name == "spawn-join") {
+    made.block_on(spawn_join(times));
+  } else if (name == "hop") {
+    made.block_on(hop(times));
+  } else if (name == "echo") {
+    made.block_on(echo(times));
+  } else {
+    return 2;
+  }
+}
