@@ -451,7 +451,7 @@ impl Builder {
             interrupts: self.preemption != Preemption::Off,
             ..preempt::Rule::new(costs.suspension, asked)
         };
-        let settings = preempt::Settings::new(rule, costs.look, self.suspended.max(1) + 1);
+        let settings = preempt::Settings::new(rule, costs.looks, self.suspended.max(1) + 1);
         let unlike = rule.interrupts && self.quantum.is_some();
         if unlike && settings.quantum() > Duration::from_nanos(asked) {
             notice(format_args!(

@@ -21,7 +21,7 @@ mod policy;
 mod rule;
 
 pub use account::Account;
-pub use policy::{Decision, Policy, Sight};
+pub use policy::{Decision, Looks, Policy, Sight};
 pub use rule::{Ran, Rule, Waits};
 
 /// Suspending may take one part in so many of the time, and so may the turns of suspended polls while another may depend on them.

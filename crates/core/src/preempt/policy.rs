@@ -3,6 +3,15 @@
 use super::{Account, KEPT, RESERVE, Ran, Rule, SELDOM, SHARE, WINDOW, Waits};
 use crate::vcpu::Place;
 
+/// What it costs to have the watcher look, ns: the CPU time that others lose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Looks {
+    /// Because something came: two switches of thread, and little else.
+    pub bell: u64,
+    /// At a time: to set a timer and to take its interrupt costs more than all the rest.
+    pub timer: u64,
+}
+
 /// What a look shows of a poll that is under way.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight {
@@ -60,7 +69,8 @@ impl Policy {
         now: u64,
     ) -> Decision {
         let Sight { ran, waiting, .. } = *sight;
-        if waiting != 0 && is_asleep() {
+        // To ask costs as much as half a look, and most polls are over before it matters.
+        if waiting != 0 && ran.stretch >= rule.cost && is_asleep() {
             return Decision::SetAside;
         }
         let here = Waits::of(sight.level, waiting);
@@ -129,13 +139,19 @@ impl Policy {
     }
 
     /// A look has brought nothing, and has cost so much.
-    pub fn looked_in_vain(&mut self, look: u64, now: u64) {
-        self.looking.spend(look, now);
+    pub fn looked_in_vain(&mut self, cost: u64, now: u64) {
+        self.looking.spend(cost, now);
     }
 
-    /// For how long the watcher is not to look unasked, at that cost of a look.
-    pub fn is_deaf_for(&mut self, look: u64, now: u64) -> u64 {
-        self.looking.wait(look, now)
+    /// For how long the watcher is not to look when something comes.
+    pub fn is_deaf_for(&mut self, looks: &Looks, now: u64) -> u64 {
+        self.looking.wait(looks.bell, now)
+    }
+
+    /// For how long it is not to look by the clock: timers leave half of what the account can hold to what comes, which finds most long polls
+    /// at a quarter of the price.
+    pub fn timers_wait(&mut self, looks: &Looks, now: u64) -> u64 {
+        self.looking.wait(looks.timer + RESERVE / 2, now)
     }
 }
 
@@ -203,9 +219,11 @@ mod tests {
     #[test]
     fn a_poll_that_sleeps_is_set_aside_for_anything() {
         let mut policy = Policy::new(0);
-        let mut asleep = |waiting| policy.decide(&RULE, &sight(1, waiting), || true, 0);
-        assert_eq!(asleep(1 << 63), Decision::SetAside);
-        assert_eq!(asleep(0), Decision::Rest);
+        let mut asleep = |ran, waiting| policy.decide(&RULE, &sight(ran, waiting), || true, 0);
+        assert_eq!(asleep(RULE.cost, 1 << 63), Decision::SetAside);
+        assert_eq!(asleep(RULE.cost, 0), Decision::Rest);
+        // It is asked when it has been there for as long as suspending it costs.
+        assert!(matches!(asleep(1, 1 << 63), Decision::Later(..)));
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread;
 
+use upshift_core::preempt::Looks;
+
 use crate::affinity;
 use crate::clock;
 use crate::futex::{futex_wait, futex_wake};
@@ -18,18 +20,19 @@ const ROUNDS: usize = 33;
 pub(crate) struct Costs {
     /// To suspend a poll and to go on with it.
     pub(crate) suspension: u64,
-    /// To wake the watcher for nothing.
-    pub(crate) look: u64,
+    /// To have the watcher look for nothing.
+    pub(crate) looks: Looks,
 }
 
 impl Costs {
-    /// A look is a wake by a timer, two switches of thread and as much work. A suspension is two looks (one finds the poll, one stops it)
-    /// and six switches: to the stopped thread's handler, to the next one, to and fro for the ring, and to the stopped one when it goes on.
+    /// A look is two switches of thread and as much work as one, and perhaps a timer. A suspension is two looks (what comes finds the poll, a timer stops
+    /// it) and six switches: to the stopped thread's handler, to the next one, to and fro for the ring, and to the stopped one when it goes on.
     fn of(switch: u64, timer: u64) -> Costs {
-        let look = timer + 2 * switch;
+        let bell = 3 * switch;
+        let timer = timer + bell;
         Costs {
-            suspension: 2 * look + 6 * switch,
-            look,
+            suspension: bell + timer + 6 * switch,
+            looks: Looks { bell, timer },
         }
     }
 }
@@ -114,6 +117,10 @@ mod tests {
     #[test]
     fn a_suspension_costs_more_than_a_look() {
         let costs = costs(affinity::current().unwrap().cpus()[0]);
-        assert!(costs.look > 0 && costs.suspension > costs.look, "{costs:?}");
+        let Looks { bell, timer } = costs.looks;
+        assert!(
+            bell > 0 && timer > bell && costs.suspension > timer,
+            "{costs:?}"
+        );
     }
 }

@@ -196,7 +196,8 @@ impl Preemptible {
         }
     }
 
-    /// Something waits already, and perhaps nothing comes, or rings: then the watcher comes, within [`TURN`] of this tick.
+    /// Something waits already, and perhaps nothing comes, or rings: then the watcher comes, when a poll of this tick has run for as long as
+    /// suspending it costs, or as soon as it may.
     #[inline]
     fn come_before_long(&self, ticks: u64) {
         if self.comes_by.load(Relaxed) <= ticks {
@@ -206,10 +207,12 @@ impl Preemptible {
 
     #[cold]
     fn set_backstop(&self, ticks: u64) {
-        let by = ticks + clock::to_ticks(Duration::from_nanos(TURN));
+        let cost = clock::to_ticks(Duration::from_nanos(self.rule().cost));
+        let by = (ticks + cost).max(self.timers_from.load(Relaxed));
         // Before the timer, as its end takes this back: what it says never outlives a timer that is set.
         self.comes_by.store(by, SeqCst);
-        self.arm(clock::now() + TURN);
+        let wait = clock::from_ticks(by.saturating_sub(clock::ticks()));
+        self.arm(clock::now() + clock::nanos(wait));
     }
 
     /// Gives what is pinned, and the vCPU, to the thread that polls it (true); or keeps it until that thread is to be had, and sees to
@@ -272,11 +275,11 @@ impl Preemptible {
     #[cold]
     fn waiter(&self, more_urgent: bool) {
         let ticks = clock::ticks();
-        if !more_urgent {
-            self.come_before_long(ticks);
-        } else if !self.is_deaf(ticks) {
-            self.arm(clock::now() + self.rule().cost);
+        if more_urgent {
+            // It may have been too early for what waited before.
+            self.comes_by.store(0, Relaxed);
         }
+        self.come_before_long(ticks);
     }
 
     /// Starts one more thread. On a thread of the vCPU only: it allocates.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use upshift_board as board;
 use upshift_core::Running;
-use upshift_core::preempt::{Rule, TURN};
+use upshift_core::preempt::{Looks, Rule, TURN};
 use upshift_elevate::dispatch::register_barrier;
 use upshift_ring::{Mode, Proxy, Watch};
 
@@ -47,17 +47,17 @@ const SPARES: usize = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(super) rule: Rule,
-    /// What a look of the watcher costs, ns.
-    pub(super) look: u64,
+    /// What looks of the watcher cost.
+    pub(super) looks: Looks,
     /// Threads per vCPU, of which all but those it begins with can hold a poll that is suspended or blocked.
     pub(super) threads: usize,
 }
 
 impl Settings {
-    pub(crate) fn new(rule: Rule, look: u64, threads: usize) -> Settings {
+    pub(crate) fn new(rule: Rule, looks: Looks, threads: usize) -> Settings {
         Settings {
             rule,
-            look,
+            looks,
             threads: threads + SPARES,
         }
     }
@@ -99,6 +99,8 @@ pub(crate) struct Preemptible {
     pub(super) spare_time: u64,
     /// By this tick the watcher looks.
     pub(super) comes_by: AtomicU64,
+    /// Before this tick it is not to look by the clock for what waits: see [`Policy::timers_wait`](upshift_core::preempt::Policy::timers_wait).
+    pub(super) timers_from: AtomicU64,
     /// The watcher does not listen before this time, ticks and ns.
     deaf_until: AtomicU64,
     deaf_until_ns: AtomicU64,
@@ -195,6 +197,7 @@ impl Preemptible {
             armed: AtomicU64::new(NEVER),
             spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
             comes_by: AtomicU64::new(0),
+            timers_from: AtomicU64::new(0),
             deaf_until: AtomicU64::new(0),
             deaf_until_ns: AtomicU64::new(0),
             next_up: AtomicUsize::new(NONE),

@@ -17,6 +17,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
+use std::time::Duration;
 
 use upshift_core::Place;
 use upshift_core::preempt::{Decision, KEPT, Policy, SHARE, Sight, TURN, Waits};
@@ -30,7 +31,7 @@ use crate::board::LOOK;
 use crate::clock;
 
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
-pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_nanos(KEPT);
+pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
 /// The most looks in a row.
 const LOOKS: usize = 8;
 
@@ -38,15 +39,15 @@ const LOOKS: usize = 8;
 pub(super) fn run(vcpu: &Preemptible) {
     let mut watcher = Watcher::new(vcpu);
     while !vcpu.ended.load(Acquire) {
-        sleep(vcpu);
-        watcher.look();
+        let by_timer = sleep(vcpu);
+        watcher.look(by_timer);
     }
     // What is stopped goes on by itself.
     watcher.loosen(true);
 }
 
-/// Waits for the bell or the timer.
-fn sleep(vcpu: &Preemptible) {
+/// Waits for the bell or the timer. True: the timer alone.
+fn sleep(vcpu: &Preemptible) -> bool {
     let mut events = [vcpu.watch().raw_fd(), vcpu.timer()].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
@@ -66,6 +67,7 @@ fn sleep(vcpu: &Preemptible) {
             vcpu.has_gone_off();
         }
     }
+    events[0].revents == 0
 }
 
 /// A poll, by its thread and the ticks at which it began; 0: between polls.
@@ -105,8 +107,9 @@ impl<'a> Watcher<'a> {
     }
 
     /// Looks and acts until there is nothing to do for now.
-    fn look(&mut self) {
+    fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
+        let looks = vcpu.settings.looks;
         vcpu.looks.fetch_add(1, Relaxed);
         if let Some(eyes) = &vcpu.eyes {
             eyes.look();
@@ -131,14 +134,23 @@ impl<'a> Watcher<'a> {
         let now = clock::now();
         if next != Next::Done {
             vcpu.useless.fetch_add(1, Relaxed);
-            self.policy.looked_in_vain(vcpu.settings.look, now);
+            let cost = if by_timer { looks.timer } else { looks.bell };
+            self.policy.looked_in_vain(cost, now);
         }
-        let deaf = self.policy.is_deaf_for(vcpu.settings.look, now);
+        let deaf = self.policy.is_deaf_for(&looks, now);
         vcpu.hears_from(now, deaf);
+        let timers_wait = self.policy.timers_wait(&looks, now);
+        let timers_from = match timers_wait {
+            0 => 0,
+            wait => clock::ticks() + clock::to_ticks(Duration::from_nanos(wait)),
+        };
+        if vcpu.timers_from.load(Relaxed) != timers_from {
+            vcpu.timers_from.store(timers_from, Relaxed);
+        }
         let mut at = match next {
-            Next::At(at) => at.max(now + deaf),
+            Next::At(at) => at.max(now + timers_wait),
             // Things change as fast as we look: the others must get on.
-            Next::Now => now + 2 * SHARE * vcpu.settings.look,
+            Next::Now => now + 2 * SHARE * looks.timer,
             // A poll that has begun while nothing was heard did not look after itself.
             Next::Rest | Next::Done if deaf != 0 && (self.poll_id().1 != 0 || vcpu.is_idle()) => {
                 now + deaf
