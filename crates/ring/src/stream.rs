@@ -343,7 +343,7 @@ impl Driver {
     /// Is there a starved stream, and a buffer for it?
     #[inline]
     pub(crate) fn is_hungry(&self) -> bool {
-        self.starved.len() != 0 && self.can_feed()
+        !self.starved.is_empty() && self.can_feed()
     }
 
     #[cold]

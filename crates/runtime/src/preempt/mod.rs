@@ -33,7 +33,9 @@
 //! Sources: suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki, Taura, Balaji, PPoPP 2021); the rule
 //! is ski rental. The rule and its bounds, and what was measured: `docs/preemption.md`.
 
+mod alarm;
 mod calibrate;
+mod idle;
 mod roles;
 mod serve;
 mod service;

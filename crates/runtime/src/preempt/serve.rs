@@ -4,14 +4,14 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{compiler_fence, fence};
-use std::time::Duration;
 
 use upshift_core::preempt::TURN;
 use upshift_core::{Picked, Polled, Running, Yielded};
 
+use super::alarm::NEVER;
 use super::roles::Role;
 use super::thread::{Thread, with_current};
-use super::vcpu::{FIRST, HOME, NEVER, NONE, Preemptible};
+use super::vcpu::{FIRST, HOME, NONE, Preemptible};
 use crate::clock;
 use crate::coop;
 use crate::host::Linux;
@@ -175,12 +175,12 @@ impl Preemptible {
     /// waits already. Some loads, and one atomic step.
     #[inline]
     pub(super) fn watch_over(&self, worker: &Worker) {
-        if self.is_deaf(worker.executor.clock()) {
+        if self.alarm.is_deaf(worker.executor.clock()) {
             fence(SeqCst);
             // None: it has begun to hear meanwhile.
-            if let Some(until) = self.deaf_until() {
+            if let Some(until) = self.alarm.deaf_until() {
                 let deadline = worker.timers.next_deadline().unwrap_or(NEVER);
-                self.arm(deadline.min(until));
+                self.alarm.arm(deadline.min(until));
                 return;
             }
         }
@@ -189,30 +189,18 @@ impl Preemptible {
         }
         // A full barrier: what came before is seen here, and the watcher, when its timer has gone off, sees the poll.
         self.watch().unmask();
-        self.arm(worker.timers.next_deadline().unwrap_or(NEVER));
+        self.alarm
+            .arm(worker.timers.next_deadline().unwrap_or(NEVER));
         let waits = worker.executor.bitmap() | self.aside_levels.load(Relaxed);
         if waits != 0 || worker.ring.has_completions() {
             self.come_before_long(worker.executor.clock());
         }
     }
 
-    /// Something waits already, and perhaps nothing comes, or rings: then the watcher comes, when a poll of this tick has run for as long as
-    /// suspending it costs, or as soon as it may.
+    /// Something waits already: see [`Alarm::come_before_long`](super::alarm::Alarm::come_before_long).
     #[inline]
     fn come_before_long(&self, ticks: u64) {
-        if self.comes_by.load(Relaxed) <= ticks {
-            self.set_backstop(ticks);
-        }
-    }
-
-    #[cold]
-    fn set_backstop(&self, ticks: u64) {
-        let cost = clock::to_ticks(Duration::from_nanos(self.rule().cost));
-        let by = (ticks + cost).max(self.timers_from.load(Relaxed));
-        // Before the timer, as its end takes this back: what it says never outlives a timer that is set.
-        self.comes_by.store(by, SeqCst);
-        let wait = clock::from_ticks(by.saturating_sub(clock::ticks()));
-        self.arm(clock::now() + clock::nanos(wait));
+        self.alarm.come_before_long(ticks, || self.rule().cost);
     }
 
     /// Gives what is pinned, and the vCPU, to the thread that polls it (true); or keeps it until that thread is to be had, and sees to
@@ -277,7 +265,7 @@ impl Preemptible {
         let ticks = clock::ticks();
         if more_urgent {
             // It may have been too early for what waited before.
-            self.comes_by.store(0, Relaxed);
+            self.alarm.comes_earlier();
         }
         self.come_before_long(ticks);
     }

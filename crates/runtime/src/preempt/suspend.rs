@@ -146,7 +146,8 @@ impl Preemptible {
         self.watch_over(worker);
         if worker.executor.bitmap() != 0 || worker.ring.has_completions() {
             // It is known to be long, and what has come already does not ring.
-            self.arm(clock::now() + self.resuming.get() + self.rule().cost);
+            self.alarm
+                .arm(clock::now() + self.resuming.get() + self.rule().cost);
         }
         if let Some(owner) = thread.owner.get() {
             // SAFETY: it is about to become current, and is not within a use of the ring.

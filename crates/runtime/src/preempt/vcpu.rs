@@ -7,9 +7,8 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -18,8 +17,10 @@ use upshift_board as board;
 use upshift_core::Running;
 use upshift_core::preempt::{Looks, Rule, TURN};
 use upshift_elevate::dispatch::register_barrier;
-use upshift_ring::{Mode, Proxy, Watch};
+use upshift_ring::{Mode, Watch};
 
+use super::alarm::Alarm;
+use super::idle::{ByFirst, Idle};
 use super::roles::{Role, Roles};
 use super::service::Service;
 use super::thread::{self as place, Go, Seated, Thread};
@@ -28,7 +29,6 @@ use crate::affinity;
 use crate::board::Eyes;
 use crate::clock;
 use crate::context;
-use crate::futex::{futex_wait_for, futex_wake};
 use crate::host::Linux;
 use crate::worker::Worker;
 
@@ -38,8 +38,6 @@ pub(super) const FIRST: usize = 0;
 pub(super) const HOME: usize = 1;
 /// No thread.
 pub(super) const NONE: usize = usize::MAX;
-/// No timer is set.
-pub(super) const NEVER: u64 = u64::MAX;
 /// Threads that a vCPU begins with: one to go on with, and one to spare.
 const SPARES: usize = 2;
 
@@ -92,26 +90,16 @@ pub(crate) struct Preemptible {
     /// What it looks at for the board.
     pub(super) eyes: Option<Arc<Eyes>>,
     watch: Watch,
-    timer: OwnedFd,
-    /// When the timer goes off, ns; NEVER.
-    pub(super) armed: AtomicU64,
+    pub(super) alarm: Alarm,
     /// A vCPU that was idle so many ticks ago has time to spare.
     pub(super) spare_time: u64,
-    /// By this tick the watcher looks.
-    pub(super) comes_by: AtomicU64,
-    /// Before this tick it is not to look by the clock for what waits: see [`Policy::timers_wait`](upshift_core::preempt::Policy::timers_wait).
-    pub(super) timers_from: AtomicU64,
-    /// The watcher does not listen before this time, ticks and ns.
-    deaf_until: AtomicU64,
-    deaf_until_ns: AtomicU64,
     /// The thread that has been made current and is to be woken; NONE.
     pub(super) next_up: AtomicUsize,
     /// The thread whose suspended poll is to go on next, whatever else is ready; NONE.
     pub(super) turn: AtomicUsize,
     /// Suspended threads run, without their permits.
     pub(super) loose: AtomicBool,
-    /// A futex: 1 while the current thread waits and cannot wait in the ring.
-    idle: AtomicU32,
+    pub(super) idle: Idle,
     /// When a poll was stopped, ns, until the next thread serves; else 0.
     pub(super) stopped_at: AtomicU64,
     /// What it takes until the next thread serves.
@@ -193,17 +181,12 @@ impl Preemptible {
                 Some(post) => post.watch().clone(),
                 None => worker.ring.watch()?,
             },
-            timer: timerfd()?,
-            armed: AtomicU64::new(NEVER),
+            alarm: Alarm::new()?,
             spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
-            comes_by: AtomicU64::new(0),
-            timers_from: AtomicU64::new(0),
-            deaf_until: AtomicU64::new(0),
-            deaf_until_ns: AtomicU64::new(0),
             next_up: AtomicUsize::new(NONE),
             turn: AtomicUsize::new(NONE),
             loose: AtomicBool::new(false),
-            idle: AtomicU32::new(0),
+            idle: Idle::new(),
             stopped_at: AtomicU64::new(0),
             stopping: Mean::new(settings.rule.cost / 2),
             resuming: Mean::new(settings.rule.cost / 2),
@@ -377,106 +360,6 @@ impl Preemptible {
         place::with_current(|vcpu, _| vcpu.watch.ring_bell());
     }
 
-    pub(super) fn timer(&self) -> RawFd {
-        self.timer.as_raw_fd()
-    }
-
-    /// Has the watcher's timer go off at a time of `CLOCK_MONOTONIC`, ns, or before. From any thread of the vCPU.
-    pub(super) fn arm(&self, at: u64) {
-        // To set it to 0 would stop it for ever.
-        let at = at.max(1);
-        if at >= self.armed.load(Relaxed) || at >= self.armed.fetch_min(at, SeqCst) {
-            return;
-        }
-        // What another thread has set meanwhile is earlier, and may have been overwritten.
-        let mut at = at;
-        loop {
-            self.set_timer(at);
-            let armed = self.armed.load(SeqCst);
-            if armed >= at {
-                return;
-            }
-            at = armed;
-        }
-    }
-
-    /// The timer has gone off. A poll that begins, and takes for granted that it is still to come, is seen by the look that follows.
-    pub(super) fn has_gone_off(&self) {
-        self.armed.store(NEVER, SeqCst);
-        self.comes_by.store(0, SeqCst);
-        fence(SeqCst);
-    }
-
-    fn set_timer(&self, at: u64) {
-        // SAFETY: all-zero is a valid value of this plain struct.
-        let mut time: libc::itimerspec = unsafe { std::mem::zeroed() };
-        time.it_value.tv_sec = (at / 1_000_000_000) as i64;
-        time.it_value.tv_nsec = (at % 1_000_000_000) as i64;
-        let flags = libc::TFD_TIMER_ABSTIME;
-        // SAFETY: a pointer to a local.
-        unsafe {
-            libc::timerfd_settime(self.timer(), flags, &raw const time, std::ptr::null_mut())
-        };
-    }
-
-    /// The watcher has looked too often for nothing, and hears again in `deaf` ns from `now`.
-    pub(super) fn hears_from(&self, now: u64, deaf: u64) {
-        if deaf == 0 && self.deaf_until_ns.load(Relaxed) == 0 {
-            return;
-        }
-        let (ticks, until) = match deaf {
-            0 => (0, 0),
-            _ => (
-                clock::ticks() + clock::to_ticks(Duration::from_nanos(deaf)),
-                now + deaf,
-            ),
-        };
-        self.deaf_until_ns.store(until, Relaxed);
-        self.deaf_until.store(ticks, SeqCst);
-        if deaf != 0 {
-            self.watch.mask();
-        }
-    }
-
-    /// At this tick, does the watcher not listen?
-    #[inline]
-    pub(super) fn is_deaf(&self, ticks: u64) -> bool {
-        self.deaf_until.load(Relaxed) > ticks
-    }
-
-    /// When it does again, ns; `None`: it does.
-    pub(super) fn deaf_until(&self) -> Option<u64> {
-        Some(self.deaf_until_ns.load(Relaxed)).filter(|until| *until != 0)
-    }
-
-    /// The current thread waits, and cannot wait in the ring. It is woken by [`wake_idle`](Preemptible::wake_idle).
-    pub(super) fn wait_idle(&self, timeout: Option<Duration>) {
-        self.idle.store(1, SeqCst);
-        self.watch.unmask();
-        if !self.watch.has_completions() {
-            if self.watch.has_arrivals() {
-                self.threads[FIRST].ask_to_enter();
-            }
-            let longest = Duration::from_secs(1);
-            let time = timeout.unwrap_or(longest).min(longest);
-            futex_wait_for(&self.idle, 1, clock::nanos(time).max(1));
-        }
-        self.idle.store(0, Relaxed);
-        self.watch.mask();
-    }
-
-    pub(super) fn is_idle(&self) -> bool {
-        self.idle.load(SeqCst) == 1
-    }
-
-    /// Ends the wait of a current thread that cannot wait in the ring. Async-signal-safe.
-    pub(crate) fn wake_idle(&self) {
-        if self.idle.load(SeqCst) == 1 {
-            self.idle.store(0, SeqCst);
-            futex_wake(&self.idle);
-        }
-    }
-
     /// Adds the figures of this vCPU.
     pub(crate) fn add_to(&self, stats: &mut PreemptionStats) {
         stats.vcpus += 1;
@@ -524,27 +407,6 @@ impl Preemptible {
     }
 }
 
-/// The way of the ring's system calls while the first thread does not serve.
-struct ByFirst(*const Preemptible);
-
-// SAFETY: the ring, which holds it, is the vCPU's, and asks it from the current thread only.
-unsafe impl Send for ByFirst {}
-// SAFETY: as above.
-unsafe impl Sync for ByFirst {}
-
-impl Proxy for ByFirst {
-    fn call(&self, job: &mut dyn FnMut()) -> bool {
-        // SAFETY: see above.
-        let vcpu = unsafe { &*self.0 };
-        vcpu.service.request(job, &vcpu.threads[FIRST])
-    }
-
-    fn wait(&self, timeout: Option<Duration>) {
-        // SAFETY: see above.
-        unsafe { &*self.0 }.wait_idle(timeout);
-    }
-}
-
 impl Preemptible {
     /// The calling thread, which is not current, has come back from where it was blocked.
     pub(super) fn comes_back(&self, number: usize) {
@@ -570,15 +432,4 @@ impl Preemptible {
         aside.go_on();
         self.wake_idle();
     }
-}
-
-fn timerfd() -> io::Result<OwnedFd> {
-    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-    // SAFETY: no pointers.
-    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just made, and ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

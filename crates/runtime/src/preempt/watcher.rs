@@ -23,10 +23,11 @@ use upshift_core::Place;
 use upshift_core::preempt::{Decision, KEPT, Policy, SHARE, Sight, TURN, Waits};
 use upshift_elevate::dispatch::heavy_barrier;
 
+use super::alarm::NEVER;
 use super::roles::Role;
 use super::suspend::{NotStopped, Stopped};
 use super::thread::Thread;
-use super::vcpu::{FIRST, NEVER, NONE, Preemptible};
+use super::vcpu::{FIRST, NONE, Preemptible};
 use crate::board::LOOK;
 use crate::clock;
 
@@ -48,7 +49,7 @@ pub(super) fn run(vcpu: &Preemptible) {
 
 /// Waits for the bell or the timer. True: the timer alone.
 fn sleep(vcpu: &Preemptible) -> bool {
-    let mut events = [vcpu.watch().raw_fd(), vcpu.timer()].map(|fd| libc::pollfd {
+    let mut events = [vcpu.watch().raw_fd(), vcpu.alarm.raw_fd()].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
@@ -59,13 +60,7 @@ fn sleep(vcpu: &Preemptible) -> bool {
         vcpu.watch().clear();
     }
     if events[1].revents != 0 {
-        let mut count = 0u64;
-        // SAFETY: a pointer to a local of the size given; the descriptor does not block.
-        let read = unsafe { libc::read(vcpu.timer(), (&raw mut count).cast(), size_of::<u64>()) };
-        // Else it has been set anew meanwhile.
-        if read > 0 {
-            vcpu.has_gone_off();
-        }
+        vcpu.alarm.take();
     }
     events[0].revents == 0
 }
@@ -138,15 +133,12 @@ impl<'a> Watcher<'a> {
             self.policy.looked_in_vain(cost, now);
         }
         let deaf = self.policy.is_deaf_for(&looks, now);
-        vcpu.hears_from(now, deaf);
-        let timers_wait = self.policy.timers_wait(&looks, now);
-        let timers_from = match timers_wait {
-            0 => 0,
-            wait => clock::ticks() + clock::to_ticks(Duration::from_nanos(wait)),
-        };
-        if vcpu.timers_from.load(Relaxed) != timers_from {
-            vcpu.timers_from.store(timers_from, Relaxed);
+        vcpu.alarm.hears_after(now, deaf);
+        if deaf != 0 {
+            vcpu.watch().mask();
         }
+        let timers_wait = self.policy.timers_wait(&looks, now);
+        vcpu.alarm.looks_after(timers_wait);
         let mut at = match next {
             Next::At(at) => at.max(now + timers_wait),
             // Things change as fast as we look: the others must get on.
@@ -167,7 +159,7 @@ impl<'a> Watcher<'a> {
         if vcpu.eyes.is_some() {
             at = at.min(now + clock::nanos(LOOK));
         }
-        vcpu.arm(at.max(now + 1));
+        vcpu.alarm.arm(at.max(now + 1));
     }
 
     fn current(&self) -> &'a Thread {
@@ -410,7 +402,7 @@ impl<'a> Watcher<'a> {
     /// What comes from now on rings the bell. False: it does not hear, or there was something before.
     fn listen(&self) -> bool {
         let vcpu = self.vcpu;
-        if vcpu.is_deaf(clock::ticks()) {
+        if vcpu.alarm.is_deaf(clock::ticks()) {
             return false;
         }
         vcpu.worker().executor.set_attended(true);
@@ -433,7 +425,7 @@ impl<'a> Watcher<'a> {
             return Next::At(0);
         }
         match worker.timers.next_deadline() {
-            Some(deadline) if deadline > clock::now() => vcpu.arm(deadline),
+            Some(deadline) if deadline > clock::now() => vcpu.alarm.arm(deadline),
             _ => {}
         }
         fence(SeqCst);

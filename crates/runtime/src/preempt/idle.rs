@@ -1,0 +1,73 @@
+//! A current thread that has nothing to do, and did not make the ring: it waits on a futex while the ring's thread waits in the ring, and has
+//! that thread make the ring's system calls.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+use upshift_ring::Proxy;
+
+use super::vcpu::{FIRST, Preemptible};
+use crate::clock;
+use crate::futex::{futex_wait_for, futex_wake};
+
+/// A futex: 1 while the current thread waits.
+pub(super) struct Idle(AtomicU32);
+
+impl Idle {
+    pub(super) fn new() -> Idle {
+        Idle(AtomicU32::new(0))
+    }
+}
+
+impl Preemptible {
+    /// The current thread waits, and cannot wait in the ring. It is woken by [`wake_idle`](Preemptible::wake_idle).
+    fn wait_idle(&self, timeout: Option<Duration>) {
+        let Idle(word) = &self.idle;
+        word.store(1, SeqCst);
+        self.watch().unmask();
+        if !self.watch().has_completions() {
+            if self.watch().has_arrivals() {
+                self.threads[FIRST].ask_to_enter();
+            }
+            let longest = Duration::from_secs(1);
+            let time = timeout.unwrap_or(longest).min(longest);
+            futex_wait_for(word, 1, clock::nanos(time).max(1));
+        }
+        word.store(0, Relaxed);
+        self.watch().mask();
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle.0.load(SeqCst) == 1
+    }
+
+    /// Ends the wait of a current thread that cannot wait in the ring. Async-signal-safe.
+    pub(crate) fn wake_idle(&self) {
+        if self.is_idle() {
+            self.idle.0.store(0, SeqCst);
+            futex_wake(&self.idle.0);
+        }
+    }
+}
+
+/// The way of the ring's system calls while the first thread does not serve.
+pub(super) struct ByFirst(pub(super) *const Preemptible);
+
+// SAFETY: the ring, which holds it, is the vCPU's, and asks it from the current thread only.
+unsafe impl Send for ByFirst {}
+// SAFETY: as above.
+unsafe impl Sync for ByFirst {}
+
+impl Proxy for ByFirst {
+    fn call(&self, job: &mut dyn FnMut()) -> bool {
+        // SAFETY: see above.
+        let vcpu = unsafe { &*self.0 };
+        vcpu.service.request(job, &vcpu.threads[FIRST])
+    }
+
+    fn wait(&self, timeout: Option<Duration>) {
+        // SAFETY: see above.
+        unsafe { &*self.0 }.wait_idle(timeout);
+    }
+}
