@@ -3,12 +3,13 @@
 //! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
 //! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed, `host` asks the
 //! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
-//! book of the pages, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
+//! book of the pages, `compat` counts what of tokio runs, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod book;
+mod compat;
 mod cpp;
 mod host;
 mod mpi;
@@ -96,6 +97,14 @@ enum Task {
     /// afterwards, and the command is run from where it was unpacked.
     Package,
 
+    /// How much of what is written for tokio runs on Upshift
+    ///
+    /// Needs the registry.
+    Compat {
+        #[command(subcommand)]
+        what: compat::Compat,
+    },
+
     /// Make a book of README, ARCHITECTURE.md and docs/: target/xtask/book/html
     ///
     /// Checks the links first. Needs mdbook.
@@ -127,6 +136,7 @@ fn main() -> ExitCode {
         Task::Mpi { args } => mpi::command(&root, &args),
         Task::Cpp { prefix } => cpp::command(&root, prefix),
         Task::Package => package::command(&root),
+        Task::Compat { what } => compat::command(&root, &what),
         Task::Book { install } => book::command(&root, install),
         Task::Bench { args } => bench::command(&root, &args),
     }

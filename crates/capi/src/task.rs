@@ -11,7 +11,7 @@ use std::mem::{ManuallyDrop, align_of, size_of};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use upshift::{CoroutineId, JoinError, JoinHandle, Level, Priority, SpawnError};
+use upshift::{CoroutineId, JoinHandle, Level, Priority, SpawnError};
 
 use crate::cx::{context, token, upshift_cx};
 use crate::error::{PANICKED, errno, quietly, wall};
@@ -178,8 +178,8 @@ pub unsafe extern "C" fn upshift_join_poll(
                 unsafe { data.write(frame.into_data()) };
                 1
             }
-            Err(JoinError::Cancelled) => -libc::ECANCELED,
-            Err(JoinError::Panicked(_)) => PANICKED,
+            Err(error) if error.is_cancelled() => -libc::ECANCELED,
+            Err(_) => PANICKED,
         }
     })
 }

@@ -81,7 +81,9 @@ impl JoinError {
         }
     }
 
-    fn message(&self) -> Option<&str> {
+    /// What it said when it panicked, if that was text.
+    #[must_use]
+    pub fn message(&self) -> Option<&str> {
         match self {
             JoinError::Cancelled => None,
             JoinError::Panicked(payload) => payload.text(),
@@ -173,6 +175,16 @@ impl<T, H: Host> JoinHandle<T, H> {
                 unsafe { Vcpu::admit(slot.header()) };
             }
         });
+    }
+
+    /// The right to cancel it, apart from the handle. `None` when the result has been taken.
+    #[must_use]
+    pub fn cancel_handle(&self) -> Option<CancelHandle<H>> {
+        self.slot.map(|slot| {
+            // SAFETY: the handle's reference keeps the slot; one more is counted.
+            unsafe { slot.as_ref() }.word.retain();
+            CancelHandle { slot, id: self.id }
+        })
     }
 
     /// Takes the result if it is there.
@@ -278,6 +290,70 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
         }
         // SAFETY: the handle's reference.
         unsafe { waker::release(slot) };
+    }
+}
+
+/// The right to cancel a coroutine, and to see whether it has exited; from any thread. It
+/// keeps the control block.
+pub struct CancelHandle<H: Host> {
+    slot: NonNull<Slot<H>>,
+    id: CoroutineId,
+}
+
+// SAFETY: nothing but the id and atomics can be reached, as by a waker.
+unsafe impl<H: Host> Send for CancelHandle<H> {}
+// SAFETY: as above.
+unsafe impl<H: Host> Sync for CancelHandle<H> {}
+
+impl<H: Host> CancelHandle<H> {
+    /// The id of the coroutine.
+    #[must_use]
+    pub fn id(&self) -> CoroutineId {
+        self.id
+    }
+
+    fn slot(&self) -> &Slot<H> {
+        // SAFETY: our reference keeps it.
+        unsafe { self.slot.as_ref() }
+    }
+
+    /// Has it exited?
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.slot().word.is_exited()
+    }
+
+    /// As [`JoinHandle::cancel`].
+    pub fn cancel(&self) {
+        let slot = self.slot();
+        let _critical = Critical::<H>::enter();
+        if slot.word.wake_by_id(self.id.generation(), true) == Wake::Enqueue {
+            // SAFETY: `Enqueue` makes the coroutine ours.
+            unsafe { Vcpu::admit(slot.header()) };
+        }
+    }
+}
+
+impl<H: Host> Clone for CancelHandle<H> {
+    fn clone(&self) -> CancelHandle<H> {
+        self.slot().word.retain();
+        CancelHandle {
+            slot: self.slot,
+            id: self.id,
+        }
+    }
+}
+
+impl<H: Host> Drop for CancelHandle<H> {
+    fn drop(&mut self) {
+        // SAFETY: it is our reference.
+        unsafe { waker::release(self.slot) };
+    }
+}
+
+impl<H: Host> fmt::Debug for CancelHandle<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CancelHandle").field(&self.id).finish()
     }
 }
 

@@ -104,7 +104,7 @@ pub use coroutine::{CONTROL_BLOCK_BYTES, Kind, State};
 pub use domain::{Domain, Executor};
 pub use host::{Host, Panic};
 pub use id::{CoroutineId, Dead};
-pub use join::{JoinError, JoinHandle, Payload};
+pub use join::{CancelHandle, JoinError, JoinHandle, Payload};
 pub use level::{LEVELS, Level, LevelError, Priority};
 pub use running::{Picked, Polled, Running, Yielded};
 pub use stats::{BUCKETS, LevelStats, WaitHistogram};

@@ -23,6 +23,9 @@ mod context {
     pub(crate) fn lock_taken(_: u64) -> Taker {
         Taker::Nobody
     }
+    pub(crate) fn name() -> Option<(u64, CoroutineId)> {
+        None
+    }
     pub(crate) fn current_in(_: u64) -> Option<CoroutineId> {
         None
     }
@@ -85,7 +88,10 @@ use loom::cell::UnsafeCell;
 use loom::future::block_on;
 use loom::sync::Arc;
 use loom::thread;
-use sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
+use sync::{
+    Barrier, CancellationToken, Mutex, Notify, OnceCell, RwLock, Semaphore, SetOnce, broadcast,
+    mpsc, oneshot, watch,
+};
 
 /// Has a future enter the queue of its primitive.
 fn waits<F: Future>(future: Pin<&mut F>) {
@@ -167,10 +173,10 @@ fn permits_of_a_dropped_waiter_go_to_the_next() {
     loom::model(|| {
         let semaphore = Arc::new(Semaphore::new(1));
         let shared: &'static Semaphore = leak(&semaphore);
-        let permit = shared.try_acquire(1).unwrap();
-        let mut first = Box::pin(shared.acquire(1));
+        let permit = shared.try_acquire().unwrap();
+        let mut first = Box::pin(shared.acquire());
         waits(first.as_mut());
-        let next = thread::spawn(move || drop(block_on(shared.acquire(1)).unwrap()));
+        let next = thread::spawn(move || drop(block_on(shared.acquire()).unwrap()));
         let dropper = thread::spawn(move || drop(first));
         drop(permit);
         dropper.join().unwrap();
@@ -253,6 +259,143 @@ fn room_of_a_dropped_sender_goes_to_the_next() {
         unleak(&shared);
         drop(shared);
         assert_eq!(block_on(receiver.recv()), None);
+    });
+}
+
+/// Room that is reserved when the channel is closed is waited for; what waits is told.
+#[test]
+fn the_end_of_a_closed_channel_comes_after_its_permits() {
+    loom::model(|| {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let permit = block_on(sender.clone().reserve_owned()).unwrap();
+        let uses = thread::spawn(move || drop(permit.send(7)));
+        let waits = thread::spawn(move || block_on(sender.send(8)).is_ok());
+        receiver.close();
+        let mut received = Vec::new();
+        while let Some(value) = block_on(receiver.recv()) {
+            received.push(value);
+        }
+        uses.join().unwrap();
+        let sent = waits.join().unwrap();
+        assert_eq!(received[0], 7);
+        assert_eq!(received.len(), 1 + usize::from(sent));
+    });
+}
+
+/// A writer is alone, and what waits is let in.
+#[test]
+fn a_writer_is_alone_and_each_gets_in() {
+    loom::model(|| {
+        let lock = Arc::new(RwLock::new(UnsafeCell::new(0)));
+        let other = lock.clone();
+        let writer = thread::spawn(move || add_one(&block_on(other.write())));
+        {
+            let value = block_on(lock.read());
+            // SAFETY: as in `add_one`; readers only look.
+            value.with(|value| assert!(unsafe { *value } < 2));
+        }
+        writer.join().unwrap();
+        assert!(lock.try_write().is_ok());
+    });
+}
+
+/// A writer that is let in while it is dropped lets the next in.
+#[test]
+fn a_writer_dropped_while_it_is_let_in_leaves_the_lock_to_the_next() {
+    loom::model(|| {
+        let lock = Arc::new(RwLock::new(()));
+        let shared: &'static RwLock<()> = leak(&lock);
+        let reader = shared.try_read().unwrap();
+        let mut first = Box::pin(shared.write());
+        waits(first.as_mut());
+        let next = thread::spawn(move || drop(block_on(shared.read())));
+        let dropper = thread::spawn(move || drop(first));
+        drop(reader);
+        dropper.join().unwrap();
+        next.join().unwrap();
+        assert!(lock.try_write().is_ok());
+        unleak(&lock);
+    });
+}
+
+/// No value and no end is missed between the look and the wait.
+#[test]
+fn a_watcher_sees_the_last_value_and_the_end() {
+    loom::model(|| {
+        let (sender, mut receiver) = watch::channel(0);
+        let thread = thread::spawn(move || sender.send(1).is_ok());
+        let mut last = 0;
+        while block_on(receiver.changed()).is_ok() {
+            last = *receiver.borrow();
+        }
+        assert!(thread.join().unwrap());
+        assert_eq!(last, 1);
+    });
+}
+
+/// No message and no end is missed, and each receiver gets the message.
+#[test]
+fn every_receiver_gets_a_message_and_the_end() {
+    loom::model(|| {
+        let (sender, mut first) = broadcast::channel(1);
+        let mut second = sender.subscribe();
+        let thread = thread::spawn(move || {
+            assert_eq!(block_on(second.recv()), Ok(7));
+            assert!(block_on(second.recv()).is_err());
+        });
+        assert_eq!(sender.send(7).ok(), Some(2));
+        drop(sender);
+        assert_eq!(block_on(first.recv()), Ok(7));
+        assert!(block_on(first.recv()).is_err());
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_barrier_lets_both_pass_and_one_leads() {
+    loom::model(|| {
+        let barrier = Arc::new(Barrier::new(2));
+        let other = barrier.clone();
+        let thread = thread::spawn(move || block_on(other.wait()).is_leader());
+        let led = block_on(barrier.wait()).is_leader();
+        assert_ne!(thread.join().unwrap(), led);
+    });
+}
+
+/// One makes the value; who sees that it is made sees it.
+#[test]
+fn a_value_is_made_once_and_seen_whole() {
+    loom::model(|| {
+        let cell = Arc::new(OnceCell::new());
+        let other = cell.clone();
+        let thread = thread::spawn(move || *block_on(other.get_or_init(|| async { 1 })));
+        let seen = cell.get().copied();
+        let made = *block_on(cell.get_or_init(|| async { 2 }));
+        assert_eq!(thread.join().unwrap(), made);
+        assert!(seen.is_none_or(|seen| seen == made));
+    });
+}
+
+#[test]
+fn a_cell_that_is_set_is_not_missed() {
+    loom::model(|| {
+        let cell = Arc::new(SetOnce::new());
+        let other = cell.clone();
+        let thread = thread::spawn(move || other.set(1).unwrap());
+        assert_eq!(*block_on(cell.wait()), 1);
+        thread.join().unwrap();
+    });
+}
+
+/// A child that is made while its parent is cancelled is cancelled.
+#[test]
+fn a_child_of_a_cancelled_token_is_cancelled() {
+    loom::model(|| {
+        let token = CancellationToken::new();
+        let parent = token.clone();
+        let thread = thread::spawn(move || block_on(parent.child_token().cancelled()));
+        token.cancel();
+        thread.join().unwrap();
     });
 }
 

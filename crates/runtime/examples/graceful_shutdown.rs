@@ -41,7 +41,7 @@ async fn main() -> io::Result<()> {
     let _ = accepting.await;
 
     // Every conversation holds a permit: who has all of them is alone.
-    let all = running.acquire(MOST);
+    let all = running.acquire_many(MOST as u32);
     match time::timeout(PATIENCE, all).await {
         Ok(_) => println!("all conversations have ended"),
         Err(_) => println!(
@@ -54,7 +54,7 @@ async fn main() -> io::Result<()> {
 
 async fn accept(listener: TcpListener, running: Arc<Semaphore>) {
     loop {
-        let Ok(permit) = running.clone().acquire_owned(1).await else {
+        let Ok(permit) = running.clone().acquire_owned().await else {
             return;
         };
         match listener.accept().await {

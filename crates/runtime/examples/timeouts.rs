@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use upshift::io::AsyncReadExt;
 use upshift::net::{TcpListener, TcpStream};
 use upshift::process::Command;
-use upshift::{JoinError, Priority, time};
+use upshift::{Priority, time};
 
 #[upshift::main]
 async fn main() -> io::Result<()> {
@@ -49,7 +49,7 @@ async fn main() -> io::Result<()> {
     time::sleep(Duration::from_millis(5)).await;
     endless.cancel();
     match endless.await {
-        Err(JoinError::Cancelled) => println!("and says that it was cancelled"),
+        Err(error) if error.is_cancelled() => println!("and says that it was cancelled"),
         other => println!("unexpected: {other:?}"),
     }
 

@@ -120,6 +120,15 @@ pub(crate) fn lock_taken(home: u64) -> Taker {
     .unwrap_or(Taker::Nobody)
 }
 
+/// The number of the calling coroutine's runtime, and its id; if both have one.
+pub(crate) fn name() -> Option<(u64, CoroutineId)> {
+    let home = with(|worker| {
+        let number = &worker.shared.number;
+        number.is_named().then(|| number.get())
+    });
+    home.flatten().zip(current_id())
+}
+
 /// The current coroutine, if it is of the runtime `home`.
 pub(crate) fn current_in(home: u64) -> Option<CoroutineId> {
     with(|worker| worker.shared.number.get() == home)

@@ -39,12 +39,24 @@ pub(crate) fn refill() {
     LEFT.set(BUDGET);
 }
 
+/// How many more leaf futures may complete in this poll; and another number from now on.
+#[inline]
+pub(crate) fn replace_budget(left: u32) -> u32 {
+    LEFT.replace(left)
+}
+
+/// How many more leaf futures may complete in this poll.
+#[inline]
+pub(crate) fn budget() -> u32 {
+    LEFT.get()
+}
+
 /// May a leaf future that is ready complete now? If not it has been woken and
 /// returns `Pending`.
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
     let left = LEFT.get();
-    if left > 1 && !need_preempt() {
+    if left > 0 && !need_preempt() {
         LEFT.set(left - 1);
         return Poll::Ready(());
     }

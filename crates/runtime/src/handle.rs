@@ -50,7 +50,8 @@ impl Handle {
     {
         let (priority, location) = (priority.into(), Location::caller());
         let future = traced(future, location, priority);
-        self.shared.domain.spawn_at(future, priority, location)
+        let spawned = self.shared.domain.spawn_at(future, priority, location);
+        spawned.map(JoinHandle::of)
     }
 
     /// Wakes a coroutine.

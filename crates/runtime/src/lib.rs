@@ -49,6 +49,7 @@
 //! | `worker` | the loop of a vCPU |
 //! | `context`, `host` | from a thread to its vCPU |
 //! | `coop` | preemption test and budget |
+//! | [`task`] | results, sets of coroutines, under tokio's names |
 //! | [`net`], [`fs`], [`process`], [`signal`], [`time`], [`sync`] | what programs use |
 //! | [`io`] | the traits of the ecosystem, and copying |
 //! | `tls` | TLS over any of the streams (feature `tls`) |
@@ -65,6 +66,7 @@ mod builder;
 mod clock;
 mod context;
 mod coop;
+mod coroutine;
 mod foreign;
 pub mod fs;
 mod handle;
@@ -87,7 +89,7 @@ pub mod signal;
 mod stats;
 pub mod sync;
 pub mod sys;
-mod task;
+pub mod task;
 pub mod time;
 #[cfg(feature = "tls")]
 pub mod tls;
@@ -99,18 +101,17 @@ pub(crate) use upshift_elevate::futex;
 pub use board::{Board, BoardStats};
 pub use builder::Builder;
 pub use coop::{YieldIfNeeded, need_preempt, yield_if_needed, yield_now};
+pub use coroutine::{
+    LocalHandle, alloc_cpu, current_level, get_cid, release_cpu, reprio, spawn, spawn_blocking,
+    spawn_local, try_spawn, wake,
+};
 pub use handle::Handle;
 pub use host::Linux;
 pub use preempt::{Preemption, PreemptionStats, no_suspend};
 pub use runtime::Runtime;
 pub use stats::LevelStats;
-pub use task::{
-    JoinHandle, LocalHandle, alloc_cpu, current_level, get_cid, release_cpu, reprio, spawn,
-    spawn_blocking, spawn_local, try_spawn, wake,
-};
-pub use upshift_core::{
-    CoroutineId, Dead, JoinError, LEVELS, Level, LevelError, Priority, SpawnError, State,
-};
+pub use task::{JoinError, JoinHandle};
+pub use upshift_core::{CoroutineId, Dead, LEVELS, Level, LevelError, Priority, SpawnError, State};
 pub use upshift_macros::{main, test};
 pub use upshift_ring::{Mode, RecvBuf};
 

@@ -120,7 +120,8 @@ fn a_panicking_coroutine_reports_it_and_the_rest_lives() {
         let good = upshift::spawn(async { 5 }, Priority::Inherit);
         let error = bad.await.unwrap_err();
         assert!(error.is_panic());
-        assert_eq!(error.to_string(), "the coroutine panicked: broken: 7");
+        let said = format!("task {} panicked with message \"broken: 7\"", error.id());
+        assert_eq!(error.to_string(), said);
         assert_eq!(good.await.unwrap(), 5);
     });
 }

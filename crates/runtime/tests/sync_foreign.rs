@@ -71,7 +71,7 @@ fn a_waker_may_use_the_semaphore_it_waits_for() {
     ends(|| {
         let semaphore = Arc::new(Semaphore::new(0));
         let own = semaphore.clone();
-        wait(semaphore.acquire(1), move || own.add_permits(0));
+        wait(semaphore.acquire(), move || own.add_permits(0));
     });
 }
 

@@ -62,7 +62,7 @@ fn a_semaphore_serves_the_most_urgent() {
     let waiter = |number, log: Arc<StdMutex<Vec<usize>>>| {
         let semaphore = semaphore.clone();
         async move {
-            let _permit = semaphore.acquire(1).await.unwrap();
+            let _permit = semaphore.acquire().await.unwrap();
             log.lock().unwrap().push(number);
             yield_now().await;
         }
@@ -226,7 +226,7 @@ fn what_is_always_ready_gives_way() {
                     sender.send(n).unwrap();
                     receiver.recv().await.unwrap();
                     drop(Mutex::new(()).lock().await);
-                    drop(Semaphore::new(1).acquire(1).await);
+                    drop(Semaphore::new(1).acquire().await);
                 }
             },
             Level::DEFAULT,
@@ -263,7 +263,7 @@ fn coroutines_of_two_vcpus_lose_nothing() {
             upshift::spawn(
                 async move {
                     for n in 0..500 {
-                        let _permit = limit.acquire(1 + (n as usize % 2)).await.unwrap();
+                        let _permit = limit.acquire_many(1 + (n % 2) as u32).await.unwrap();
                         *total.lock().await += n;
                         sender.send(n).await.unwrap();
                     }

@@ -42,10 +42,10 @@ fn a_free_mutex_is_taken_at_once_and_freed_by_the_guard() {
     let mut guard = block_on(mutex.lock());
     *guard += 1;
     assert!(mutex.try_lock().is_err());
-    assert_eq!(format!("{mutex:?}"), "Mutex { <locked> }");
+    assert_eq!(format!("{mutex:?}"), "Mutex { data: <locked> }");
     drop(guard);
     assert_eq!(*mutex.try_lock().unwrap(), 2);
-    assert_eq!(format!("{mutex:?}"), "Mutex { value: 2 }");
+    assert_eq!(format!("{mutex:?}"), "Mutex { data: 2 }");
     assert_eq!(mutex.into_inner(), 2);
 }
 

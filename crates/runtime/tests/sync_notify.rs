@@ -142,11 +142,11 @@ fn dropped_and_never_polled_waiters_do_not_count() {
 fn an_enabled_waiter_is_in_the_queue_before_it_is_polled() {
     let notify = Notify::new();
     let probe = Probe::new();
-    let mut enabled = notify.notified();
-    assert!(!enabled.enable());
+    let mut enabled = std::pin::pin!(notify.notified());
+    assert!(!enabled.as_mut().enable());
     notify.notify_one();
     assert!(probe.poll(&mut notify.notified()).is_pending());
-    assert!(probe.poll(&mut enabled).is_ready());
+    assert!(probe.poll(&mut *enabled).is_ready());
 }
 
 #[test]

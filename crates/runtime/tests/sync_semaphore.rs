@@ -37,32 +37,32 @@ impl Probe {
 #[test]
 fn permits_are_counted() {
     let semaphore = Semaphore::new(3);
-    let two = block_on(semaphore.acquire(2)).unwrap();
+    let two = block_on(semaphore.acquire_many(2)).unwrap();
     assert_eq!(semaphore.available_permits(), 1);
     assert_eq!(
-        semaphore.try_acquire(2).unwrap_err(),
+        semaphore.try_acquire_many(2).unwrap_err(),
         TryAcquireError::NoPermits
     );
-    let one = semaphore.try_acquire(1).unwrap();
-    let none = block_on(semaphore.acquire(0)).unwrap();
+    let one = semaphore.try_acquire().unwrap();
+    let none = block_on(semaphore.acquire_many(0)).unwrap();
     drop((one, two, none));
     assert_eq!(semaphore.available_permits(), 3);
-    semaphore.try_acquire(3).unwrap().forget();
+    semaphore.try_acquire_many(3).unwrap().forget();
     assert_eq!(semaphore.available_permits(), 0);
-    semaphore.add_permits(usize::MAX);
-    semaphore.add_permits(usize::MAX);
-    assert_eq!(semaphore.available_permits(), usize::MAX);
+    semaphore.add_permits(Semaphore::MAX_PERMITS);
+    assert!(std::panic::catch_unwind(|| semaphore.add_permits(1)).is_err());
+    assert_eq!(semaphore.available_permits(), Semaphore::MAX_PERMITS);
 }
 
 #[test]
 fn a_waiter_for_many_is_not_overtaken_by_its_equals() {
     let semaphore = Semaphore::new(1);
     let (many, few) = (Probe::new(), Probe::new());
-    let mut three = semaphore.acquire(3);
-    let mut one = semaphore.acquire(1);
+    let mut three = semaphore.acquire_many(3);
+    let mut one = semaphore.acquire();
     assert!(many.poll(&mut three).is_pending());
     assert!(few.poll(&mut one).is_pending(), "one is free, but promised");
-    assert!(semaphore.try_acquire(1).is_err());
+    assert!(semaphore.try_acquire().is_err());
     semaphore.add_permits(1);
     assert_eq!((many.wakes(), few.wakes()), (0, 0));
     semaphore.add_permits(2);
@@ -75,7 +75,7 @@ fn a_waiter_for_many_is_not_overtaken_by_its_equals() {
 fn one_release_wakes_all_whom_it_suffices() {
     let semaphore = Semaphore::new(0);
     let probe = Probe::new();
-    let mut waiting: Vec<_> = (0..10).map(|_| semaphore.acquire(2)).collect();
+    let mut waiting: Vec<_> = (0..10).map(|_| semaphore.acquire_many(2)).collect();
     for acquire in &mut waiting {
         assert!(probe.poll(acquire).is_pending());
     }
@@ -88,8 +88,8 @@ fn one_release_wakes_all_whom_it_suffices() {
 fn a_waiter_that_gives_up_lets_those_behind_it_pass() {
     let semaphore = Semaphore::new(1);
     let probe = Probe::new();
-    let mut three = semaphore.acquire(3);
-    let mut one = semaphore.acquire(1);
+    let mut three = semaphore.acquire_many(3);
+    let mut one = semaphore.acquire();
     assert!(Probe::new().poll(&mut three).is_pending());
     assert!(probe.poll(&mut one).is_pending());
     drop(three);
@@ -101,8 +101,8 @@ fn a_waiter_that_gives_up_lets_those_behind_it_pass() {
 fn permits_of_a_waiter_that_was_served_and_dropped_come_back() {
     let semaphore = Semaphore::new(0);
     let probe = Probe::new();
-    let mut served = semaphore.acquire(2);
-    let mut next = semaphore.acquire(1);
+    let mut served = semaphore.acquire_many(2);
+    let mut next = semaphore.acquire();
     assert!(Probe::new().poll(&mut served).is_pending());
     assert!(probe.poll(&mut next).is_pending());
     semaphore.add_permits(2);
@@ -116,16 +116,16 @@ fn permits_of_a_waiter_that_was_served_and_dropped_come_back() {
 #[test]
 fn closing_ends_all_waits_and_leaves_permits_valid() {
     let semaphore = Arc::new(Semaphore::new(1));
-    let held = semaphore.clone().try_acquire_owned(1).unwrap();
+    let held = semaphore.clone().try_acquire_owned().unwrap();
     let probe = Probe::new();
-    let mut waiting = semaphore.clone().acquire_owned(1);
+    let mut waiting = semaphore.clone().acquire_owned();
     assert!(probe.poll(&mut waiting).is_pending());
     semaphore.close();
     assert_eq!(probe.wakes(), 1);
     assert!(matches!(probe.poll(&mut waiting), Poll::Ready(Err(_))));
-    assert!(block_on(semaphore.acquire(1)).is_err());
+    assert!(block_on(semaphore.acquire()).is_err());
     assert_eq!(
-        semaphore.try_acquire(1).unwrap_err(),
+        semaphore.try_acquire().unwrap_err(),
         TryAcquireError::Closed
     );
     assert!(semaphore.is_closed());
@@ -137,7 +137,7 @@ fn closing_ends_all_waits_and_leaves_permits_valid() {
 fn permits_handed_out_before_closing_are_kept() {
     let semaphore = Semaphore::new(0);
     let probe = Probe::new();
-    let mut waiting = semaphore.acquire(1);
+    let mut waiting = semaphore.acquire();
     assert!(probe.poll(&mut waiting).is_pending());
     semaphore.add_permits(1);
     semaphore.close();
@@ -158,7 +158,7 @@ fn many_threads_never_exceed_the_permits_and_none_is_lost() {
                 block_on(async {
                     for round in 0..3000_usize {
                         let wanted = (round + thread) % PERMITS + 1;
-                        let mut acquire = semaphore.acquire(wanted);
+                        let mut acquire = semaphore.acquire_many(wanted as u32);
                         let permit = if round % 3 == 0 {
                             // Gives up at once, or after it may have been served.
                             let first = poll_once(&mut acquire).await;

@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_lite::future::{pending, poll_once};
 use upshift::time::{
-    Elapsed, MissedTickBehavior, Sleep, Timeout, interval, interval_at, sleep, sleep_until,
-    timeout, timeout_at,
+    Elapsed, Instant, MissedTickBehavior, Sleep, Timeout, interval, interval_at, sleep,
+    sleep_until, timeout, timeout_at,
 };
 use upshift::{Level, Priority, Runtime, yield_now};
 

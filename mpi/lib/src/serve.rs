@@ -162,7 +162,7 @@ impl World {
 
     async fn handle(&self, message: Message, level: Level, handler: &Handler) -> Result<()> {
         let places = &self.inner.places[usize::from(level.get())];
-        let _place = places.acquire(1).await.map_err(|_| Error::Ended)?;
+        let _place = places.acquire().await.map_err(|_| Error::Ended)?;
         let (id, body, source) = receive(message).await?;
         if level.get() == 0 {
             let text = format!("#{id} of rank {source}, {} bytes", body.len());

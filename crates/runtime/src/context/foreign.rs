@@ -163,7 +163,7 @@ fn wakers_of_others_are_called_and_dropped_outside_of_uses() {
         // Two rounds: the second one's wakers take the place of the first one's.
         let mut lock = pin!(mutex.lock());
         let mut notified = pin!(notify.notified());
-        let mut permit = pin!(semaphore.acquire(1));
+        let mut permit = pin!(semaphore.acquire());
         let mut room = pin!(receiver.recv());
         let mut sleep = pin!(crate::time::sleep(Duration::from_millis(1)));
         let mut far = pin!(crate::time::sleep(Duration::from_secs(1_000)));

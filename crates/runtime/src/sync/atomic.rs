@@ -1,11 +1,15 @@
-//! The atomics of the primitives: `std`'s, or `loom`'s under the model checker
+//! The atomics of the primitives, and the lock of a value that users look at: `std`'s, or `loom`'s under the model checker
 //! (`crates/runtime-models`), so that the same source runs under exhaustion and in
 //! production. The lock, which spins, is replaced there by the checker's.
 
 #[cfg(loom)]
 pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
+#[cfg(loom)]
+pub(super) use loom::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(loom))]
 pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub(super) use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// `const` where the atomics can be made at compile time: `loom`'s cannot.
 macro_rules! const_fn {

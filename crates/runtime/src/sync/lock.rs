@@ -15,6 +15,7 @@
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
 use std::ops::{Deref, DerefMut};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -34,6 +35,10 @@ pub(crate) struct Lock<T> {
 unsafe impl<T: Send> Send for Lock<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Lock<T> {}
+
+// It is given back before anything unwinds that is not ours.
+impl<T> UnwindSafe for Lock<T> {}
+impl<T> RefUnwindSafe for Lock<T> {}
 
 impl<T> Lock<T> {
     pub(crate) const fn new(value: T) -> Lock<T> {

@@ -37,6 +37,7 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use upshift_core::CoroutineId;
 
@@ -47,9 +48,11 @@ use crate::context::{self, Taker};
 
 mod guard;
 mod locking;
+mod owned;
 
 pub use guard::{MutexGuard, TryLockError};
 pub use locking::Locking;
+pub use owned::OwnedMutexGuard;
 
 const FREE: u64 = 0;
 const CONTENDED: u64 = 1 << 31;
@@ -120,6 +123,9 @@ unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
 // SAFETY: as above; a shared mutex gives out one exclusive reference at a time.
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
+impl<T: ?Sized> UnwindSafe for Mutex<T> {}
+impl<T: ?Sized> RefUnwindSafe for Mutex<T> {}
+
 impl<T> Mutex<T> {
     const_fn! {
         /// A free mutex.
@@ -135,6 +141,14 @@ impl<T> Mutex<T> {
                 waiters: Lock::new(WaitQueue::new()),
                 value: UnsafeCell::new(value),
             }
+        }
+    }
+
+    const_fn! {
+        /// [`new`](Mutex::new), which is `const` too.
+        #[must_use]
+        pub const fn const_new(value: T) -> Mutex<T> {
+            Mutex::new(value)
         }
     }
 
@@ -359,8 +373,11 @@ impl<T> From<T> for Mutex<T> {
 impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.try_lock() {
-            Ok(value) => f.debug_struct("Mutex").field("value", &&*value).finish(),
-            Err(_) => f.write_str("Mutex { <locked> }"),
+            Ok(value) => f.debug_struct("Mutex").field("data", &&*value).finish(),
+            Err(_) => {
+                let locked = format_args!("<locked>");
+                f.debug_struct("Mutex").field("data", &locked).finish()
+            }
         }
     }
 }

@@ -5,15 +5,17 @@
 //! notification on. Every call takes the lock once: one atomic step.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::Waker;
 
 use super::atomic::{AtomicU64, Ordering, const_fn};
 use super::lock::{Guard, Lock};
-use super::spare::Spare;
-use super::wait_queue::{Key, WaitQueue};
-use super::{may_proceed, waiting_level};
+use super::wait_queue::WaitQueue;
+
+mod notified;
+
+use notified::Waiting;
+pub use notified::{Notified, OwnedNotified};
 
 /// Wakes coroutines that wait for something to have happened.
 ///
@@ -60,6 +62,7 @@ struct State {
 enum By {
     Nobody,
     One,
+    Last,
     All,
 }
 
@@ -82,6 +85,18 @@ impl Notify {
         }
     }
 
+    const_fn! {
+        /// [`new`](Notify::new), which is `const` too.
+        #[must_use]
+        pub const fn const_new() -> Notify {
+            Notify::new()
+        }
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting::since(self.broadcasts.load(Ordering::Acquire))
+    }
+
     /// Waits for a notification.
     ///
     /// From the moment of this call (not only of the first poll) the future sees
@@ -95,16 +110,24 @@ impl Notify {
     /// # });
     /// ```
     pub fn notified(&self) -> Notified<'_> {
-        Notified {
-            notify: self,
-            broadcasts: self.broadcasts.load(Ordering::Acquire),
-            stage: Stage::New,
-        }
+        Notified::new(self)
     }
 
-    /// Wakes the most urgent waiter, or stores the permit.
+    /// [`notified`](Notify::notified) with a future that keeps the `Notify` alive.
+    pub fn notified_owned(self: Arc<Self>) -> OwnedNotified {
+        OwnedNotified::new(self)
+    }
+
+    /// Wakes the most urgent waiter, of equals the one that waits longest, or stores
+    /// the permit.
     pub fn notify_one(&self) {
-        self.pass_on(self.state.lock());
+        self.pass_on(self.state.lock(), By::One);
+    }
+
+    /// Wakes the most urgent waiter, of equals the one that came last, or stores the
+    /// permit.
+    pub fn notify_last(&self) {
+        self.pass_on(self.state.lock(), By::Last);
     }
 
     /// Wakes all waiters. O(waiters).
@@ -116,8 +139,11 @@ impl Notify {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    fn pass_on(&self, mut state: Guard<'_, State>) {
-        let waker = state.waiters.pop(|_| By::One);
+    fn pass_on(&self, mut state: Guard<'_, State>, by: By) {
+        let waker = match by {
+            By::Last => state.waiters.pop_newest(|_| By::Last),
+            _ => state.waiters.pop(|_| By::One),
+        };
         if waker.is_none() {
             state.permit = true;
         }
@@ -137,115 +163,5 @@ impl Default for Notify {
 impl fmt::Debug for Notify {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Notify").finish_non_exhaustive()
-    }
-}
-
-/// The future of [`Notify::notified`].
-///
-/// When it is dropped after `notify_one` chose it, the next waiter is woken (or
-/// the permit stored) instead.
-#[must_use = "futures do nothing unless awaited"]
-pub struct Notified<'a> {
-    notify: &'a Notify,
-    broadcasts: u64,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy)]
-enum Stage {
-    New,
-    Waiting(Key),
-    Done,
-}
-
-impl Notified<'_> {
-    /// Enters the queue now instead of at the first poll; true if there already
-    /// is a notification for it, which it takes.
-    ///
-    /// Then a `notify_one` from here on counts for this future before any that is
-    /// polled later.
-    ///
-    /// ```
-    /// let notify = upshift::sync::Notify::new();
-    /// let mut notified = notify.notified();
-    /// assert!(!notified.enable());
-    /// notify.notify_one();
-    /// assert!(notified.enable());
-    /// ```
-    pub fn enable(&mut self) -> bool {
-        self.advance(&mut Context::from_waker(Waker::noop()), false)
-            .is_ready()
-    }
-
-    fn advance(&mut self, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
-        let before;
-        let mut waker = Spare::of(cx.waker());
-        let mut state = self.notify.state.lock();
-        let here = match self.stage {
-            Stage::Done => true,
-            Stage::Waiting(key) => state.waiters.granted(key),
-            Stage::New => {
-                state.permit || self.notify.broadcasts.load(Ordering::Relaxed) != self.broadcasts
-            }
-        };
-        if here {
-            if give_way && !may_proceed() {
-                drop(state);
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            match self.stage {
-                Stage::Done => {}
-                Stage::Waiting(key) => drop(state.waiters.release(key)),
-                Stage::New => {
-                    // A broadcast takes no permit away.
-                    if self.notify.broadcasts.load(Ordering::Relaxed) == self.broadcasts {
-                        state.permit = false;
-                    }
-                }
-            }
-            self.stage = Stage::Done;
-            return Poll::Ready(());
-        }
-        match self.stage {
-            Stage::Waiting(key) => {
-                before = state.waiters.refresh(key, waiting_level(), &mut waker);
-                drop(state);
-                drop(before);
-            }
-            _ => {
-                let waker = waker.take();
-                self.stage =
-                    Stage::Waiting(state.waiters.insert(waiting_level(), By::Nobody, waker));
-            }
-        }
-        Poll::Pending
-    }
-}
-
-impl Future for Notified<'_> {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.advance(cx, true)
-    }
-}
-
-impl Drop for Notified<'_> {
-    fn drop(&mut self) {
-        if let Stage::Waiting(key) = self.stage {
-            let mut state = self.notify.state.lock();
-            let released = state.waiters.release(key);
-            if released.granted == Some(By::One) {
-                self.notify.pass_on(state);
-            } else {
-                drop(state);
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Notified<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Notified").finish_non_exhaustive()
     }
 }

@@ -25,6 +25,10 @@ use std::task::{Context, Poll, Waker};
 use super::spare::Spare;
 use super::{Lock, may_proceed, park};
 
+pub mod error;
+
+pub use error::{RecvError, TryRecvError};
+
 struct State<T> {
     value: Option<T>,
     /// The sender is gone, or has sent.
@@ -57,7 +61,10 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
         Sender {
             shared: shared.clone(),
         },
-        Receiver { shared },
+        Receiver {
+            shared,
+            over: false,
+        },
     )
 }
 
@@ -159,6 +166,8 @@ impl<T> fmt::Debug for Sender<T> {
 /// Gets the value: a future of it.
 pub struct Receiver<T> {
     shared: Shared<T>,
+    /// It has said what there is to say.
+    over: bool,
 }
 
 impl<T> Receiver<T> {
@@ -171,11 +180,27 @@ impl<T> Receiver<T> {
         match state.value.take() {
             Some(value) => {
                 state.closed = true;
+                self.over = true;
                 Ok(value)
             }
-            None if state.sent || state.closed => Err(TryRecvError::Closed),
+            None if state.sent || state.closed => {
+                self.over = true;
+                Err(TryRecvError::Closed)
+            }
             None => Err(TryRecvError::Empty),
         }
+    }
+
+    /// Is no value inside?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.shared.lock().value.is_none()
+    }
+
+    /// Has it given the value, or the error? Then it is not to be polled again.
+    #[must_use]
+    pub fn is_terminated(&self) -> bool {
+        self.over
     }
 
     /// Waits with the calling thread.
@@ -217,9 +242,14 @@ impl<T> Receiver<T> {
 
 impl<T> Future for Receiver<T> {
     type Output = Result<T, RecvError>;
+
+    /// # Panics
+    /// If polled again after its end.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        assert!(!this.over, "a oneshot receiver was polled after its end");
         let mut waker = Spare::of(cx.waker());
-        let mut state = self.shared.lock();
+        let mut state = this.shared.lock();
         if state.value.is_some() || state.sent || state.closed {
             if !may_proceed() {
                 drop(state);
@@ -227,6 +257,7 @@ impl<T> Future for Receiver<T> {
                 return Poll::Pending;
             }
             state.closed = true;
+            this.over = true;
             return Poll::Ready(state.value.take().ok_or(RecvError(())));
         }
         let before = register(&mut state.receiver, &mut waker);
@@ -247,35 +278,3 @@ impl<T> fmt::Debug for Receiver<T> {
         f.debug_struct("Receiver").finish_non_exhaustive()
     }
 }
-
-/// There is and will be no value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecvError(());
-
-impl fmt::Display for RecvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the sender went without sending a value: look why it ended")
-    }
-}
-
-impl std::error::Error for RecvError {}
-
-/// Why [`Receiver::try_recv`] has no value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TryRecvError {
-    /// It has not been sent yet.
-    Empty,
-    /// The sender went without sending, or the value was taken before.
-    Closed,
-}
-
-impl fmt::Display for TryRecvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TryRecvError::Empty => "no value yet: try again later, or await the receiver",
-            TryRecvError::Closed => "there will be no value: stop asking",
-        })
-    }
-}
-
-impl std::error::Error for TryRecvError {}

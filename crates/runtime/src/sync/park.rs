@@ -41,7 +41,8 @@ thread_local! {
 pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
         context::current_id().is_none(),
-        "a blocking call in a coroutine would stop its vCPU: use the async call, or `spawn_blocking`"
+        "Cannot block the current thread from within a runtime. It would stop the vCPU: \
+         use the async call, or `spawn_blocking`"
     );
     let mut future = pin!(future);
     let parked = PARKED

@@ -16,9 +16,16 @@ use upshift_core::Level;
 
 use super::atomic::const_fn;
 use super::lock::{Guard, Lock};
+use super::park;
 use super::spare::Spare;
 use super::wait_queue::{Key, WaitQueue};
 use super::{may_proceed, waiting_level};
+
+mod error;
+mod permit;
+
+pub use error::{AcquireError, TryAcquireError};
+pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
 
 /// Limits how many do something at once.
 ///
@@ -39,7 +46,7 @@ use super::{may_proceed, waiting_level};
 /// upshift::Runtime::new()?.block_on(async {
 ///     let limit = Arc::new(Semaphore::new(2));
 ///     for job in 0..8 {
-///         let permit = limit.clone().acquire_owned(1).await?;
+///         let permit = limit.clone().acquire_owned().await?;
 ///         upshift::spawn(
 ///             async move {
 ///                 println!("at most two at a time: {job}");
@@ -50,7 +57,7 @@ use super::{may_proceed, waiting_level};
 ///         .detach();
 ///     }
 ///     // All permits: all jobs are done.
-///     let _all = limit.acquire(2).await?;
+///     let _all = limit.acquire_many(2).await?;
 ///     Ok::<(), upshift::sync::AcquireError>(())
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -96,14 +103,22 @@ impl State {
 }
 
 impl Semaphore {
+    /// As many permits as there can be.
+    pub const MAX_PERMITS: usize = usize::MAX >> 3;
+
     const_fn! {
         /// With this many permits.
+        ///
+        /// # Panics
+        /// Above [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
         ///
         /// ```
         /// static LIMIT: upshift::sync::Semaphore = upshift::sync::Semaphore::new(100);
         /// ```
         #[must_use]
+        #[track_caller]
         pub const fn new(permits: usize) -> Semaphore {
+            assert!(permits <= Semaphore::MAX_PERMITS, "a semaphore cannot have so many permits");
             Semaphore {
                 state: Lock::new(State {
                     permits,
@@ -111,6 +126,15 @@ impl Semaphore {
                     waiters: WaitQueue::new(),
                 }),
             }
+        }
+    }
+
+    const_fn! {
+        /// [`new`](Semaphore::new), which is `const` too.
+        #[must_use]
+        #[track_caller]
+        pub const fn const_new(permits: usize) -> Semaphore {
+            Semaphore::new(permits)
         }
     }
 
@@ -126,9 +150,8 @@ impl Semaphore {
         self.state.lock().closed
     }
 
-    /// Waits for `permits` permits, which come back when the [`Permit`] is
-    /// dropped. The future may be dropped at any time; what it had been handed
-    /// goes to the next. Zero permits are always there.
+    /// Waits for a permit, which comes back when it is dropped. The future may be
+    /// dropped at any time; what it had been handed goes to the next.
     ///
     /// # Errors
     /// [`AcquireError`] (from the future) when the semaphore is closed.
@@ -136,30 +159,42 @@ impl Semaphore {
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
     /// let semaphore = upshift::sync::Semaphore::new(3);
-    /// let two = semaphore.acquire(2).await?;
-    /// assert_eq!(semaphore.available_permits(), 1);
-    /// drop(two);
+    /// let one = semaphore.acquire().await?;
+    /// assert_eq!(semaphore.available_permits(), 2);
+    /// drop(one);
     /// assert_eq!(semaphore.available_permits(), 3);
     /// # Ok::<(), upshift::sync::AcquireError>(())
     /// # }).unwrap();
     /// ```
-    pub fn acquire(&self, permits: usize) -> Acquire<'_> {
+    pub fn acquire(&self) -> Acquire<'_> {
+        self.acquire_many(1)
+    }
+
+    /// [`acquire`](Semaphore::acquire) for so many permits at once. None are always
+    /// there.
+    pub fn acquire_many(&self, permits: u32) -> Acquire<'_> {
         Acquire {
             semaphore: self,
-            request: Request::new(permits),
+            request: Request::new(permits as usize),
         }
     }
 
     /// [`acquire`](Semaphore::acquire) with a permit that can be moved into
     /// another coroutine.
-    pub fn acquire_owned(self: Arc<Self>, permits: usize) -> AcquireOwned {
+    pub fn acquire_owned(self: Arc<Self>) -> AcquireOwned {
+        self.acquire_many_owned(1)
+    }
+
+    /// [`acquire_many`](Semaphore::acquire_many) with permits that can be moved into
+    /// another coroutine.
+    pub fn acquire_many_owned(self: Arc<Self>, permits: u32) -> AcquireOwned {
         AcquireOwned {
             semaphore: self,
-            request: Request::new(permits),
+            request: Request::new(permits as usize),
         }
     }
 
-    /// The permits, if they are free and no waiter goes before.
+    /// A permit, if one is free and no waiter goes before.
     ///
     /// # Errors
     /// [`TryAcquireError::NoPermits`], or [`TryAcquireError::Closed`].
@@ -168,17 +203,22 @@ impl Semaphore {
     /// use upshift::sync::{Semaphore, TryAcquireError};
     ///
     /// let semaphore = Semaphore::new(1);
-    /// let permit = semaphore.try_acquire(1)?;
-    /// assert_eq!(semaphore.try_acquire(1).unwrap_err(), TryAcquireError::NoPermits);
+    /// let permit = semaphore.try_acquire()?;
+    /// assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::NoPermits);
     /// # drop(permit);
     /// # Ok::<(), TryAcquireError>(())
     /// ```
-    pub fn try_acquire(&self, permits: usize) -> Result<Permit<'_>, TryAcquireError> {
-        self.try_take(permits)?;
-        Ok(Permit {
-            semaphore: self,
-            permits,
-        })
+    pub fn try_acquire(&self) -> Result<SemaphorePermit<'_>, TryAcquireError> {
+        self.try_acquire_many(1)
+    }
+
+    /// [`try_acquire`](Semaphore::try_acquire) for so many permits at once.
+    ///
+    /// # Errors
+    /// As [`try_acquire`](Semaphore::try_acquire).
+    pub fn try_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
+        self.try_take(permits as usize)?;
+        Ok(SemaphorePermit::new(self, permits as usize))
     }
 
     /// [`try_acquire`](Semaphore::try_acquire) with a permit that can be moved
@@ -186,15 +226,72 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`try_acquire`](Semaphore::try_acquire).
-    pub fn try_acquire_owned(
+    pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        self.try_acquire_many_owned(1)
+    }
+
+    /// [`try_acquire_many`](Semaphore::try_acquire_many) with permits that can be
+    /// moved into another coroutine.
+    ///
+    /// # Errors
+    /// As [`try_acquire`](Semaphore::try_acquire).
+    pub fn try_acquire_many_owned(
         self: Arc<Self>,
-        permits: usize,
-    ) -> Result<OwnedPermit, TryAcquireError> {
-        self.try_take(permits)?;
-        Ok(OwnedPermit {
-            semaphore: self,
-            permits,
-        })
+        permits: u32,
+    ) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        self.try_take(permits as usize)?;
+        Ok(OwnedSemaphorePermit::new(self, permits as usize))
+    }
+
+    /// [`acquire`](Semaphore::acquire) for threads: blocks the calling one.
+    ///
+    /// # Errors
+    /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Panics
+    /// In a coroutine, whose vCPU it would stop.
+    #[track_caller]
+    pub fn blocking_acquire(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
+        park::block_on(self.acquire())
+    }
+
+    /// [`acquire_many`](Semaphore::acquire_many) for threads.
+    ///
+    /// # Errors
+    /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Panics
+    /// As [`blocking_acquire`](Semaphore::blocking_acquire).
+    #[track_caller]
+    pub fn blocking_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
+        park::block_on(self.acquire_many(permits))
+    }
+
+    /// [`acquire_owned`](Semaphore::acquire_owned) for threads.
+    ///
+    /// # Errors
+    /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Panics
+    /// As [`blocking_acquire`](Semaphore::blocking_acquire).
+    #[track_caller]
+    pub fn blocking_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, AcquireError> {
+        park::block_on(self.acquire_owned())
+    }
+
+    /// [`acquire_many_owned`](Semaphore::acquire_many_owned) for threads.
+    ///
+    /// # Errors
+    /// As [`acquire`](Semaphore::acquire).
+    ///
+    /// # Panics
+    /// As [`blocking_acquire`](Semaphore::blocking_acquire).
+    #[track_caller]
+    pub fn blocking_acquire_many_owned(
+        self: Arc<Self>,
+        permits: u32,
+    ) -> Result<OwnedSemaphorePermit, AcquireError> {
+        park::block_on(self.acquire_many_owned(permits))
     }
 
     fn try_take(&self, permits: usize) -> Result<(), TryAcquireError> {
@@ -210,11 +307,29 @@ impl Semaphore {
         Ok(())
     }
 
-    /// Adds permits; at `usize::MAX` there are no more to add.
+    /// Adds permits.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_PERMITS`](Semaphore::MAX_PERMITS) then.
+    #[track_caller]
     pub fn add_permits(&self, permits: usize) {
         let mut state = self.state.lock();
-        state.permits = state.permits.saturating_add(permits);
+        match state.permits.checked_add(permits) {
+            Some(sum) if sum <= Semaphore::MAX_PERMITS => state.permits = sum,
+            _ => {
+                drop(state);
+                panic!("a semaphore cannot have so many permits");
+            }
+        }
         self.grant(state);
+    }
+
+    /// Takes so many free permits away for good, or as many as there are; how many.
+    pub fn forget_permits(&self, permits: usize) -> usize {
+        let mut state = self.state.lock();
+        let taken = permits.min(state.permits);
+        state.permits -= taken;
+        taken
     }
 
     /// From now on there are no permits: what waits or comes gets an error. What
@@ -280,7 +395,7 @@ impl Request {
             Some(key) if here => {
                 self.key = None;
                 match state.waiters.release(key).granted {
-                    Some(Wish::Closed) => Poll::Ready(Err(AcquireError(()))),
+                    Some(Wish::Closed) => Poll::Ready(Err(AcquireError::new())),
                     _ => Poll::Ready(Ok(())),
                 }
             }
@@ -291,7 +406,7 @@ impl Request {
                 drop(before);
                 Poll::Pending
             }
-            None if state.closed => Poll::Ready(Err(AcquireError(()))),
+            None if state.closed => Poll::Ready(Err(AcquireError::new())),
             None if here => {
                 state.permits -= self.permits;
                 Poll::Ready(Ok(()))
@@ -327,13 +442,13 @@ pub struct Acquire<'a> {
 }
 
 impl<'a> Future for Acquire<'a> {
-    type Output = Result<Permit<'a>, AcquireError>;
+    type Output = Result<SemaphorePermit<'a>, AcquireError>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let semaphore = self.semaphore;
         let permits = self.request.permits;
         self.request
             .poll(semaphore, cx)
-            .map_ok(|()| Permit { semaphore, permits })
+            .map_ok(|()| SemaphorePermit::new(semaphore, permits))
     }
 }
 
@@ -352,13 +467,12 @@ pub struct AcquireOwned {
 }
 
 impl Future for AcquireOwned {
-    type Output = Result<OwnedPermit, AcquireError>;
+    type Output = Result<OwnedSemaphorePermit, AcquireError>;
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let AcquireOwned { semaphore, request } = self.get_mut();
-        request.poll(semaphore, cx).map_ok(|()| OwnedPermit {
-            semaphore: semaphore.clone(),
-            permits: request.permits,
-        })
+        request
+            .poll(semaphore, cx)
+            .map_ok(|()| OwnedSemaphorePermit::new(semaphore.clone(), request.permits))
     }
 }
 
@@ -367,81 +481,3 @@ impl Drop for AcquireOwned {
         self.request.cancel(&self.semaphore);
     }
 }
-
-/// Permits of a [`Semaphore`]; dropping it gives them back.
-#[derive(Debug)]
-#[must_use = "the permits are given back when this is dropped"]
-pub struct Permit<'a> {
-    semaphore: &'a Semaphore,
-    permits: usize,
-}
-
-impl Permit<'_> {
-    /// Takes the permits away for good.
-    pub fn forget(mut self) {
-        self.permits = 0;
-    }
-}
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        self.semaphore.add_permits(self.permits);
-    }
-}
-
-/// [`Permit`] that keeps its [`Semaphore`] alive.
-#[derive(Debug)]
-#[must_use = "the permits are given back when this is dropped"]
-pub struct OwnedPermit {
-    semaphore: Arc<Semaphore>,
-    permits: usize,
-}
-
-impl OwnedPermit {
-    /// Takes the permits away for good.
-    pub fn forget(mut self) {
-        self.permits = 0;
-    }
-}
-
-impl Drop for OwnedPermit {
-    fn drop(&mut self) {
-        self.semaphore.add_permits(self.permits);
-    }
-}
-
-/// The semaphore is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AcquireError(());
-
-impl fmt::Display for AcquireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the semaphore is closed and has no more permits: stop asking for them")
-    }
-}
-
-impl std::error::Error for AcquireError {}
-
-/// Why [`Semaphore::try_acquire`] got nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TryAcquireError {
-    /// Too few are free, or a waiter goes before.
-    NoPermits,
-    /// There will be no more.
-    Closed,
-}
-
-impl fmt::Display for TryAcquireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TryAcquireError::NoPermits => {
-                "too few permits are free: try again later, or wait with `acquire`"
-            }
-            TryAcquireError::Closed => {
-                "the semaphore is closed and has no more permits: stop asking for them"
-            }
-        })
-    }
-}
-
-impl std::error::Error for TryAcquireError {}

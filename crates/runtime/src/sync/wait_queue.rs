@@ -119,14 +119,14 @@ impl<P: Copy> WaitQueue<P> {
     pub(crate) fn pop(&mut self, grant: impl FnOnce(P) -> P) -> Option<Waker> {
         let inner = self.inner.as_mut()?;
         let index = inner.head;
-        if index == NONE {
-            return None;
-        }
-        inner.unlink(index);
-        let node = inner.node(index);
-        node.waiting = false;
-        node.payload = grant(node.payload);
-        node.waker.take()
+        inner.take(index, grant)
+    }
+
+    /// The same with the last of the most urgent level.
+    pub(crate) fn pop_newest(&mut self, grant: impl FnOnce(P) -> P) -> Option<Waker> {
+        let inner = self.inner.as_mut()?;
+        let index = *inner.tails.get(inner.levels.trailing_zeros() as usize)?;
+        inner.take(index, grant)
     }
 
     /// Has this node been popped?
@@ -193,6 +193,21 @@ impl<P: Copy> WaitQueue<P> {
 impl<P> Inner<P> {
     fn node(&mut self, index: u32) -> &mut Node<P> {
         &mut self.nodes[index as usize]
+    }
+
+    /// Takes a waiting node out of the queue.
+    fn take(&mut self, index: u32, grant: impl FnOnce(P) -> P) -> Option<Waker>
+    where
+        P: Copy,
+    {
+        if index == NONE {
+            return None;
+        }
+        self.unlink(index);
+        let node = self.node(index);
+        node.waiting = false;
+        node.payload = grant(node.payload);
+        node.waker.take()
     }
 
     /// Behind the last of its level, or of the nearest more urgent one.

@@ -2,14 +2,14 @@
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::sleep::Sleep;
+use super::{Instant, nanos_of, now};
 use crate::clock;
 use crate::sync::may_proceed;
 
-/// Ticks every `period`, the first time at once. A period of zero counts as a
-/// nanosecond.
+/// Ticks every `period`, the first time at once.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,9 +23,10 @@ use crate::sync::may_proceed;
 /// ```
 ///
 /// # Panics
-/// `tick` panics outside of an upshift runtime.
+/// For a period of zero; and `tick` panics outside of an upshift runtime.
+#[track_caller]
 pub fn interval(period: Duration) -> Interval {
-    Interval::new(clock::now(), period)
+    Interval::new(now(), period)
 }
 
 /// Ticks at `start`, then every `period`. Otherwise as [`interval`].
@@ -44,8 +45,9 @@ pub fn interval(period: Duration) -> Interval {
 ///
 /// # Panics
 /// As [`interval`].
-pub fn interval_at(start: Instant, period: Duration) -> Interval {
-    Interval::new(clock::from_instant(start), period)
+#[track_caller]
+pub fn interval_at(start: impl Into<Instant>, period: Duration) -> Interval {
+    Interval::new(nanos_of(start.into()), period)
 }
 
 /// What happens to ticks that were not taken in time: those that are already
@@ -72,9 +74,11 @@ pub struct Interval {
 }
 
 impl Interval {
+    #[track_caller]
     fn new(start: u64, period: Duration) -> Interval {
+        assert!(!period.is_zero(), "an interval has a period");
         Interval {
-            period: clock::nanos(period).max(1),
+            period: clock::nanos(period),
             sleep: Sleep::at(start),
             behavior: MissedTickBehavior::default(),
         }
@@ -89,7 +93,7 @@ impl Interval {
     /// [`tick`](Interval::tick) for hand-written futures.
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
         let due = self.sleep.nanos();
-        if self.sleep.is_new() && clock::now() >= due {
+        if self.sleep.is_new() && now() >= due {
             // No timer for what is late.
             if !may_proceed() {
                 cx.waker().wake_by_ref();
@@ -98,15 +102,30 @@ impl Interval {
         } else if self.sleep.advance(cx, true).is_pending() {
             return Poll::Pending;
         }
-        let next = next_tick(due, clock::now(), self.period, self.behavior);
+        let next = next_tick(due, now(), self.period, self.behavior);
         self.sleep.reset_nanos(next);
-        Poll::Ready(clock::to_instant(due))
+        Poll::Ready(clock::to_instant(due).into())
     }
 
     /// Starts the schedule anew: the next tick comes a period from now.
     pub fn reset(&mut self) {
-        self.sleep
-            .reset_nanos(clock::now().saturating_add(self.period));
+        self.sleep.reset_nanos(now().saturating_add(self.period));
+    }
+
+    /// Starts the schedule anew: the next tick comes at once.
+    pub fn reset_immediately(&mut self) {
+        self.sleep.reset_nanos(now());
+    }
+
+    /// Starts the schedule anew: the next tick comes after this time.
+    pub fn reset_after(&mut self, after: Duration) {
+        let due = now().saturating_add(clock::nanos(after));
+        self.sleep.reset_nanos(due);
+    }
+
+    /// Starts the schedule anew: the next tick comes at this moment.
+    pub fn reset_at(&mut self, deadline: impl Into<Instant>) {
+        self.sleep.reset_nanos(nanos_of(deadline.into()));
     }
 
     /// The time between ticks.

@@ -21,13 +21,42 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod instant;
 mod interval;
+#[cfg(feature = "test-util")]
+mod pause;
 mod sleep;
 mod timeout;
 mod timers;
 mod wheel;
 
+pub use std::time::Duration;
+
+pub use instant::Instant;
 pub use interval::{Interval, MissedTickBehavior, interval, interval_at};
+#[cfg(feature = "test-util")]
+pub use pause::{advance, pause, resume};
 pub use sleep::{Sleep, sleep, sleep_until};
 pub use timeout::{Elapsed, Timeout, timeout, timeout_at};
 pub(crate) use timers::Timers;
+
+/// What can go wrong with time.
+pub mod error {
+    pub use super::timeout::Elapsed;
+}
+
+/// Now, in nanoseconds of the clock that deadlines are given in.
+#[inline]
+fn now() -> u64 {
+    #[cfg(feature = "test-util")]
+    if let Some(now) = pause::now() {
+        return now;
+    }
+    crate::clock::now()
+}
+
+/// The nanoseconds of an instant.
+#[inline]
+fn nanos_of(instant: Instant) -> u64 {
+    crate::clock::from_instant(instant.into_std())
+}

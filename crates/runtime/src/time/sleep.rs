@@ -8,9 +8,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+#[cfg(feature = "test-util")]
+use super::pause;
 use super::timers::{Armed, Fired, Key, Timers};
+use super::{Instant, nanos_of, now};
 use crate::sync::{Spare, may_proceed};
 use crate::{clock, context};
 
@@ -36,7 +39,7 @@ pub fn sleep(duration: Duration) -> Sleep {
     Sleep::at(if duration.is_zero() {
         0
     } else {
-        clock::now().saturating_add(clock::nanos(duration))
+        now().saturating_add(clock::nanos(duration))
     })
 }
 
@@ -56,8 +59,8 @@ pub fn sleep(duration: Duration) -> Sleep {
 ///
 /// # Panics
 /// As [`sleep`].
-pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep::at(clock::from_instant(deadline))
+pub fn sleep_until(deadline: impl Into<Instant>) -> Sleep {
+    Sleep::at(nanos_of(deadline.into()))
 }
 
 /// The future of [`sleep`] and [`sleep_until`].
@@ -71,6 +74,9 @@ pub struct Sleep {
 enum Stage {
     New,
     Armed(Arc<Timers>, Key),
+    /// The time is paused.
+    #[cfg(feature = "test-util")]
+    Paused(pause::Key),
     Done,
 }
 
@@ -95,13 +101,17 @@ impl Sleep {
     /// When it is ready.
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        clock::to_instant(self.deadline)
+        clock::to_instant(self.deadline).into()
     }
 
-    /// Has the deadline passed?
+    /// Has the deadline passed, since it was first polled?
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
-        matches!(self.stage, Stage::Done) || clock::now() >= self.deadline
+        match self.stage {
+            Stage::New => false,
+            Stage::Done => true,
+            _ => now() >= self.deadline,
+        }
     }
 
     /// Gives it another deadline, earlier or later, whether it is ready or not.
@@ -117,15 +127,15 @@ impl Sleep {
     /// });
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn reset(&mut self, deadline: Instant) {
-        self.reset_nanos(clock::from_instant(deadline));
+    pub fn reset(&mut self, deadline: impl Into<Instant>) {
+        self.reset_nanos(nanos_of(deadline.into()));
     }
 
     pub(super) fn reset_nanos(&mut self, deadline: u64) {
         self.deadline = deadline;
         if let Stage::Armed(timers, key) = &self.stage {
             let here = context::timers().is_some_and(|here| Arc::ptr_eq(&here, timers));
-            if here && timers.reset(*key, deadline) {
+            if here && timers.reset(*key, real(deadline)) {
                 return;
             }
             // Armed on another vCPU, which may be asleep until the old deadline:
@@ -133,6 +143,18 @@ impl Sleep {
             // fired, its wake does that.
             if let Some(waker) = timers.cancel(*key) {
                 waker.wake();
+            }
+        }
+        #[cfg(feature = "test-util")]
+        if let Stage::Paused(key) = self.stage
+            && let Some(waker) = pause::cancel(key)
+        {
+            match pause::arm(deadline, &waker) {
+                Some(Ok(key)) => {
+                    self.stage = Stage::Paused(key);
+                    return;
+                }
+                _ => waker.wake(),
             }
         }
         self.stage = Stage::New;
@@ -146,8 +168,16 @@ impl Sleep {
             Stage::Armed(timers, key) => match timers.poll(*key, cx.waker()) {
                 Fired::Not => return Poll::Pending,
                 Fired::Yes => true,
-                Fired::Evicted => clock::now() >= self.deadline,
+                Fired::Evicted => now() >= self.deadline,
             },
+            #[cfg(feature = "test-util")]
+            Stage::Paused(key) => {
+                if !pause::has_fired(*key, cx.waker()) {
+                    return Poll::Pending;
+                }
+                // Or the time goes on again.
+                now() >= self.deadline
+            }
         };
         if over {
             self.stage = Stage::Done;
@@ -166,10 +196,23 @@ impl Sleep {
 
     /// Ready: the deadline has passed.
     fn arm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        #[cfg(feature = "test-util")]
+        match pause::arm(self.deadline, cx.waker()) {
+            Some(Ok(key)) => {
+                self.stage = Stage::Paused(key);
+                return Poll::Pending;
+            }
+            Some(Err(())) => {
+                self.stage = Stage::Done;
+                return Poll::Ready(());
+            }
+            None => {}
+        }
+        let deadline = real(self.deadline);
         let mut waker = Spare::of(cx.waker());
         let armed = context::with(|worker| {
             let level = worker.executor.running_level();
-            match worker.timers.arm(self.deadline, &mut waker, level) {
+            match worker.timers.arm(deadline, &mut waker, level) {
                 Armed::At(key) => Stage::Armed(worker.timers.clone(), key),
                 Armed::Past => Stage::Done,
                 Armed::Closed => Stage::New,
@@ -186,7 +229,7 @@ impl Sleep {
             Stage::Done => return Poll::Ready(()),
             // The next poll is on another vCPU.
             Stage::New => cx.waker().wake_by_ref(),
-            Stage::Armed(..) => {}
+            _ => {}
         }
         Poll::Pending
     }
@@ -203,10 +246,21 @@ impl Future for Sleep {
 impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
-        if let Stage::Armed(timers, key) = &self.stage {
-            drop(timers.cancel(*key));
+        match &self.stage {
+            Stage::Armed(timers, key) => drop(timers.cancel(*key)),
+            #[cfg(feature = "test-util")]
+            Stage::Paused(key) => drop(pause::cancel(*key)),
+            Stage::New | Stage::Done => {}
         }
     }
+}
+
+/// What the wheel is given for a deadline.
+#[inline]
+fn real(deadline: u64) -> u64 {
+    #[cfg(feature = "test-util")]
+    let deadline = pause::real(deadline);
+    deadline
 }
 
 impl std::fmt::Debug for Sleep {

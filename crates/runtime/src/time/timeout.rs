@@ -5,8 +5,9 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::Instant;
 use super::sleep::{Sleep, sleep, sleep_until};
 
 /// Awaits `future` for a duration at most, from this call on.
@@ -39,7 +40,7 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
 /// Awaits `future` until an instant at most. Otherwise as [`timeout`].
 ///
 /// ```
-/// use std::time::{Duration, Instant};
+/// use std::time::Duration;
 ///
 /// upshift::Runtime::new()?.block_on(async {
 ///     let deadline = Instant::now() + Duration::from_millis(1);
@@ -51,7 +52,10 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
 ///
 /// # Panics
 /// As [`timeout`].
-pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
+pub fn timeout_at<F: IntoFuture>(
+    deadline: impl Into<Instant>,
+    future: F,
+) -> Timeout<F::IntoFuture> {
     Timeout {
         future: future.into_future(),
         sleep: sleep_until(deadline),

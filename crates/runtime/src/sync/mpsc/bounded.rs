@@ -1,17 +1,22 @@
 //! The bounded channel: a full one makes its senders wait.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::chan::Chan;
-use super::error::{SendError, TryRecvError, TrySendError};
+use super::error::{SendError, SendTimeoutError, TryRecvError, TrySendError};
+use super::permit::{OwnedPermit, Permit, PermitIterator, Reserve};
+use super::weak::WeakSender;
 use crate::sync::park;
 use crate::sync::wait_queue::Key;
 
-/// A channel with room for `capacity` messages; 0 counts as 1.
+/// A channel with room for `capacity` messages.
+///
+/// # Panics
+/// Without room for one.
 ///
 /// ```
 /// use upshift::sync::mpsc;
@@ -22,9 +27,11 @@ use crate::sync::wait_queue::Key;
 /// assert_eq!(receiver.try_recv(), Ok("first"));
 /// ```
 #[must_use]
+#[track_caller]
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    assert!(capacity > 0, "a bounded channel needs room for a message");
     // `usize::MAX` stands for no limit; one less does not fit into memory either.
-    let chan = Chan::new(capacity.clamp(1, usize::MAX - 1));
+    let chan = Chan::new(capacity.min(usize::MAX - 1));
     (Sender { chan: chan.clone() }, Receiver { chan })
 }
 
@@ -34,6 +41,15 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
+    /// The caller has counted it.
+    pub(super) fn of(chan: Arc<Chan<T>>) -> Sender<T> {
+        Sender { chan }
+    }
+
+    pub(super) fn chan(&self) -> &Arc<Chan<T>> {
+        &self.chan
+    }
+
     /// Puts the value in, waiting for room if there is none. Room goes to the most
     /// urgent waiting sender, first come first served within a level.
     ///
@@ -81,16 +97,152 @@ impl<T> Sender<T> {
         park::block_on(self.send(value))
     }
 
+    /// [`send`](Sender::send), for a duration at most.
+    ///
+    /// # Errors
+    /// [`SendTimeoutError`] with the value: no room in time, or closed.
+    ///
+    /// # Panics
+    /// As [`sleep`](crate::time::sleep), if there is no room at once.
+    #[cfg(not(loom))]
+    pub async fn send_timeout(
+        &self,
+        value: T,
+        timeout: std::time::Duration,
+    ) -> Result<(), SendTimeoutError<T>> {
+        match crate::time::timeout(timeout, self.reserve()).await {
+            Ok(Ok(permit)) => {
+                permit.send(value);
+                Ok(())
+            }
+            Ok(Err(_)) => Err(SendTimeoutError::Closed(value)),
+            Err(_) => Err(SendTimeoutError::Timeout(value)),
+        }
+    }
+
+    /// Waits for room, as [`send`](Sender::send) does, before there is a value.
+    ///
+    /// # Errors
+    /// [`SendError`] (from the future) when the receiver is closed or gone.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
+    /// let permit = sender.reserve().await.unwrap();
+    /// assert!(sender.try_send(1).is_err());
+    /// permit.send(2);
+    /// assert_eq!(receiver.recv().await, Some(2));
+    /// # });
+    /// ```
+    pub fn reserve(&self) -> Reserve<'_, T> {
+        Reserve::new(&self.chan, 1)
+    }
+
+    /// Waits for room for so many messages at once.
+    ///
+    /// # Errors
+    /// [`SendError`] when the receiver is closed or gone, and for more than there is room
+    /// for in all.
+    pub async fn reserve_many(
+        &self,
+        messages: usize,
+    ) -> Result<PermitIterator<'_, T>, SendError<()>> {
+        let mut reserve = Reserve::new(&self.chan, messages);
+        poll_fn(|cx| reserve.poll_room(cx)).await?;
+        Ok(PermitIterator::new(&self.chan, messages))
+    }
+
+    /// [`reserve`](Sender::reserve) with a permit that can be moved into another coroutine.
+    ///
+    /// # Errors
+    /// As [`reserve`](Sender::reserve).
+    pub async fn reserve_owned(self) -> Result<OwnedPermit<T>, SendError<()>> {
+        {
+            let mut reserve = Reserve::new(&self.chan, 1);
+            poll_fn(|cx| reserve.poll_room(cx)).await?;
+        }
+        Ok(OwnedPermit::new(self))
+    }
+
+    /// Room for a message, if there is some.
+    ///
+    /// # Errors
+    /// [`TrySendError`]: full, or closed.
+    pub fn try_reserve(&self) -> Result<Permit<'_, T>, TrySendError<()>> {
+        self.chan.try_reserve(1)?;
+        Ok(Permit::new(&self.chan))
+    }
+
+    /// Room for so many messages, if there is as much.
+    ///
+    /// # Errors
+    /// As [`try_reserve`](Sender::try_reserve).
+    pub fn try_reserve_many(
+        &self,
+        messages: usize,
+    ) -> Result<PermitIterator<'_, T>, TrySendError<()>> {
+        self.chan.try_reserve(messages)?;
+        Ok(PermitIterator::new(&self.chan, messages))
+    }
+
+    /// [`try_reserve`](Sender::try_reserve) with a permit that can be moved into another
+    /// coroutine.
+    ///
+    /// # Errors
+    /// As [`try_reserve`](Sender::try_reserve), with the sender.
+    pub fn try_reserve_owned(self) -> Result<OwnedPermit<T>, TrySendError<Self>> {
+        match self.chan.try_reserve(1) {
+            Ok(()) => Ok(OwnedPermit::new(self)),
+            Err(TrySendError::Full(())) => Err(TrySendError::Full(self)),
+            Err(TrySendError::Closed(())) => Err(TrySendError::Closed(self)),
+        }
+    }
+
+    /// Waits until the receiver is closed or gone.
+    pub async fn closed(&self) {
+        self.chan.closed().await;
+    }
+
     /// Is the receiver closed or gone?
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.chan.is_closed()
     }
 
+    /// Are both of one channel?
+    #[must_use]
+    pub fn same_channel(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.chan, &other.chan)
+    }
+
+    /// For how many messages there is room now.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.chan.room()
+    }
+
     /// For how many messages there is room in all.
     #[must_use]
     pub fn max_capacity(&self) -> usize {
         self.chan.limit()
+    }
+
+    /// A sender that does not keep the channel open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakSender<T> {
+        WeakSender::new(&self.chan)
+    }
+
+    /// How many senders the channel has.
+    #[must_use]
+    pub fn strong_count(&self) -> usize {
+        self.chan.counts().0
+    }
+
+    /// How many weak ones it has.
+    #[must_use]
+    pub fn weak_count(&self) -> usize {
+        self.chan.counts().1
     }
 }
 
@@ -137,7 +289,7 @@ impl<T> Future for Sending<'_, T> {
 impl<T> Drop for Sending<'_, T> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            self.sender.chan.cancel_send(key);
+            self.sender.chan.cancel_reserve(key);
         }
     }
 }
@@ -208,6 +360,63 @@ impl<T> Receiver<T> {
     /// ```
     pub fn close(&mut self) {
         self.chan.close(false);
+    }
+
+    /// Up to `limit` messages at once, appended to `buffer`, as soon as there is one; how
+    /// many. None: as [`recv`](Receiver::recv), or `limit` is 0.
+    ///
+    /// The future may be dropped at any time without losing a message.
+    pub async fn recv_many(&mut self, buffer: &mut Vec<T>, limit: usize) -> usize {
+        poll_fn(|cx| self.poll_recv_many(cx, buffer, limit)).await
+    }
+
+    /// [`recv_many`](Receiver::recv_many) for hand-written futures.
+    pub fn poll_recv_many(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut Vec<T>,
+        limit: usize,
+    ) -> Poll<usize> {
+        self.chan.poll_recv_many(cx, buffer, limit)
+    }
+
+    /// [`recv_many`](Receiver::recv_many) for threads: blocks the calling one.
+    ///
+    /// # Panics
+    /// In a coroutine, whose vCPU it would stop.
+    #[track_caller]
+    pub fn blocking_recv_many(&mut self, buffer: &mut Vec<T>, limit: usize) -> usize {
+        park::block_on(self.recv_many(buffer, limit))
+    }
+
+    /// Has it been closed, or are all senders gone?
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.chan.is_shut()
+    }
+
+    /// How many senders the channel has.
+    #[must_use]
+    pub fn sender_strong_count(&self) -> usize {
+        self.chan.counts().0
+    }
+
+    /// How many weak ones it has.
+    #[must_use]
+    pub fn sender_weak_count(&self) -> usize {
+        self.chan.counts().1
+    }
+
+    /// For how many messages there is room now.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.chan.room()
+    }
+
+    /// For how many messages there is room in all.
+    #[must_use]
+    pub fn max_capacity(&self) -> usize {
+        self.chan.limit()
     }
 
     /// How many messages are inside.

@@ -3,22 +3,27 @@
 //! Invariants, under the lock:
 //!
 //! * messages + reserved room ≤ limit;
-//! * senders wait only while there is no room: the one that makes room reserves it for
-//!   the first of them at once, so none that comes later can take it;
+//! * the room that is free does not suffice for the first sender that waits: whoever
+//!   makes room reserves it for the first of them at once, so none that comes later, and
+//!   is not more urgent, can take it;
 //! * a receiver's waker is kept only while there is nothing to receive; whoever
 //!   puts something in takes it out and wakes it, after the lock is given back.
 //!
-//! Messages and wakers are dropped without the lock.
+//! What has reserved room may still send after the channel was closed; the receiver's end
+//! comes after it. Messages and wakers are dropped without the lock.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use upshift_core::Level;
+
 use super::error::{SendError, TryRecvError, TrySendError};
+use crate::sync::lock::Guard;
 use crate::sync::spare::Spare;
 use crate::sync::wait_queue::{Key, WaitQueue};
-use crate::sync::{Lock, may_proceed, waiting_level};
+use crate::sync::{Lock, Notify, may_proceed, waiting_level};
 
 /// Messages for which a bounded channel has room from the start, at most.
 const PREALLOCATED: usize = 1024;
@@ -27,22 +32,39 @@ const KEPT: usize = 4096;
 
 pub(super) struct Chan<T> {
     state: Lock<State<T>>,
+    /// Told when the channel is closed.
+    closing: Notify,
 }
 
 struct State<T> {
     messages: VecDeque<T>,
     limit: usize,
-    /// Room of senders that have been woken for it.
+    /// Room of permits, and of senders that have been woken for it.
     reserved: usize,
     senders: usize,
+    weak: usize,
     closed: bool,
+    /// The receiver is gone: nothing is put in any more.
+    gone: bool,
     receiver: Option<Waker>,
-    waiting: WaitQueue<()>,
+    waiting: WaitQueue<Wish>,
+}
+
+/// What a sender waits for, then what it got.
+#[derive(Clone, Copy)]
+enum Wish {
+    Room(usize),
+    Closed,
 }
 
 impl<T> State<T> {
-    fn has_room(&self) -> bool {
-        self.messages.len() + self.reserved < self.limit
+    fn room(&self) -> usize {
+        self.limit - self.messages.len() - self.reserved
+    }
+
+    /// May a request of this level be served before all that wait?
+    fn suffices(&self, wanted: usize, level: Level) -> bool {
+        wanted <= self.room() && self.waiting.first().is_none_or(|(first, _)| level < first)
     }
 
     fn put(&mut self, value: T) -> Option<Waker> {
@@ -50,25 +72,32 @@ impl<T> State<T> {
         self.receiver.take()
     }
 
-    /// Gives room to the first sender that waits for it.
-    fn grant(&mut self) -> Option<Waker> {
-        if self.waiting.is_empty() || !self.has_room() {
-            return None;
-        }
-        self.reserved += 1;
-        self.waiting.pop(|()| ())
+    /// Gives room to the first sender that waits, if there is enough; true: to the next
+    /// one too.
+    fn grant(&mut self) -> Option<(Waker, bool)> {
+        let waker = match self.waiting.first()?.1 {
+            Wish::Room(wanted) if wanted <= self.room() => {
+                self.reserved += wanted;
+                self.waiting.pop(|wish| wish)?
+            }
+            _ => return None,
+        };
+        let room = self.room();
+        let more = matches!(self.waiting.first(), Some((_, Wish::Room(wanted))) if wanted <= room);
+        Some((waker, more))
     }
 
-    fn take(&mut self) -> Option<(T, Option<Waker>)> {
+    fn take(&mut self) -> Option<T> {
         let value = self.messages.pop_front()?;
         if self.limit == usize::MAX && self.messages.is_empty() && self.messages.capacity() > KEPT {
             self.messages = VecDeque::new();
         }
-        Some((value, self.grant()))
+        Some(value)
     }
 
+    /// Nothing will be put in any more.
     fn is_over(&self) -> bool {
-        self.senders == 0 || self.closed
+        self.senders == 0 || (self.closed && self.reserved == 0)
     }
 }
 
@@ -92,15 +121,26 @@ impl<T> Chan<T> {
                 limit,
                 reserved: 0,
                 senders: 1,
+                weak: 0,
                 closed: false,
+                gone: false,
                 receiver: None,
                 waiting: WaitQueue::new(),
             }),
+            closing: Notify::new(),
         })
     }
 
     pub(super) fn add_sender(&self) {
         self.state.lock().senders += 1;
+    }
+
+    /// One more sender, unless there is none any more.
+    pub(super) fn revive_sender(&self) -> bool {
+        let mut state = self.state.lock();
+        let alive = state.senders > 0;
+        state.senders += usize::from(alive);
+        alive
     }
 
     pub(super) fn remove_sender(&self) {
@@ -115,16 +155,153 @@ impl<T> Chan<T> {
         wake(receiver);
     }
 
+    pub(super) fn add_weak(&self) {
+        self.state.lock().weak += 1;
+    }
+
+    pub(super) fn remove_weak(&self) {
+        self.state.lock().weak -= 1;
+    }
+
+    /// How many senders there are, and how many weak ones.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.senders, state.weak)
+    }
+
+    fn grant<'a>(&'a self, mut state: Guard<'a, State<T>>) {
+        while let Some((waker, more)) = state.grant() {
+            drop(state);
+            waker.wake();
+            if !more {
+                return;
+            }
+            state = self.state.lock();
+        }
+    }
+
     pub(super) fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
+        let level = waiting_level();
         let mut state = self.state.lock();
         if state.closed {
             drop(state);
             return Err(TrySendError::Closed(value));
         }
-        if !state.has_room() {
+        if !state.suffices(1, level) {
             drop(state);
             return Err(TrySendError::Full(value));
         }
+        let receiver = state.put(value);
+        drop(state);
+        wake(receiver);
+        Ok(())
+    }
+
+    /// Reserves room for so many messages, if it is there.
+    pub(super) fn try_reserve(&self, wanted: usize) -> Result<(), TrySendError<()>> {
+        let level = waiting_level();
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(TrySendError::Closed(()));
+        }
+        if wanted > 0 && !state.suffices(wanted, level) {
+            return Err(TrySendError::Full(()));
+        }
+        state.reserved += wanted;
+        Ok(())
+    }
+
+    /// Reserves room for so many messages, or makes the sender wait. `key` is the sender's
+    /// node while it waits.
+    pub(super) fn poll_reserve(
+        &self,
+        wanted: usize,
+        key: &mut Option<Key>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError<()>>> {
+        let level = waiting_level();
+        let mut waker = Spare::of(cx.waker());
+        let mut state = self.state.lock();
+        let here = match *key {
+            Some(key) => state.waiting.granted(key),
+            None => {
+                state.closed || wanted == 0 || wanted > state.limit || state.suffices(wanted, level)
+            }
+        };
+        if here && !may_proceed() {
+            drop(state);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        match *key {
+            Some(granted) if here => {
+                *key = None;
+                match state.waiting.release(granted).granted {
+                    Some(Wish::Room(room)) if state.closed => {
+                        self.give_back(state, room);
+                        Poll::Ready(Err(SendError(())))
+                    }
+                    Some(Wish::Room(_)) => Poll::Ready(Ok(())),
+                    _ => Poll::Ready(Err(SendError(()))),
+                }
+            }
+            Some(key) => {
+                let before = state.waiting.refresh(key, level, &mut waker);
+                // A change of level may have made another one the first.
+                self.grant(state);
+                drop(before);
+                Poll::Pending
+            }
+            None if here => {
+                if state.closed || wanted > state.limit {
+                    return Poll::Ready(Err(SendError(())));
+                }
+                state.reserved += wanted;
+                Poll::Ready(Ok(()))
+            }
+            None => {
+                let waker = waker.take();
+                *key = Some(state.waiting.insert(level, Wish::Room(wanted), waker));
+                Poll::Pending
+            }
+        }
+    }
+
+    /// A sender gives up waiting; room that was kept for it goes to the next.
+    pub(super) fn cancel_reserve(&self, key: Key) {
+        let mut state = self.state.lock();
+        let released = state.waiting.release(key);
+        match released.granted {
+            Some(Wish::Room(room)) => self.give_back(state, room),
+            _ => self.grant(state),
+        }
+        drop(released.waker);
+    }
+
+    /// Room that is not needed after all.
+    pub(super) fn unreserve(&self, room: usize) {
+        self.give_back(self.state.lock(), room);
+    }
+
+    fn give_back<'a>(&'a self, mut state: Guard<'a, State<T>>, room: usize) {
+        state.reserved -= room;
+        let receiver = if state.is_over() {
+            state.receiver.take()
+        } else {
+            None
+        };
+        self.grant(state);
+        wake(receiver);
+    }
+
+    /// Puts a message where room is reserved for it; gives it back if nobody will see it.
+    pub(super) fn put_reserved(&self, value: T) -> Result<(), T> {
+        let mut state = self.state.lock();
+        if state.gone {
+            self.give_back(state, 1);
+            return Err(value);
+        }
+        state.reserved -= 1;
         let receiver = state.put(value);
         drop(state);
         wake(receiver);
@@ -139,71 +316,42 @@ impl<T> Chan<T> {
         key: &mut Option<Key>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError<T>>> {
-        let before;
-        let mut waker = Spare::of(cx.waker());
-        let mut state = self.state.lock();
-        let granted = key.is_some_and(|key| state.waiting.granted(key));
-        let here = granted || state.closed || (key.is_none() && state.has_room());
-        if here {
-            if !may_proceed() {
-                drop(state);
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            if let Some(key) = key.take() {
-                before = state.waiting.release(key).waker;
-                state.reserved -= usize::from(granted);
-            } else {
-                before = None;
-            }
-            let closed = state.closed;
-            let receiver = match value.take() {
-                Some(value) if closed => {
+        if key.is_none() {
+            let level = waiting_level();
+            let mut state = self.state.lock();
+            if !state.closed && state.suffices(1, level) && value.is_some() {
+                if !may_proceed() {
                     drop(state);
-                    drop(before);
-                    return Poll::Ready(Err(SendError(value)));
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
-                Some(value) => state.put(value),
-                // Polled after its end.
-                None => None,
-            };
-            drop(state);
-            wake(receiver);
-            drop(before);
-            return Poll::Ready(Ok(()));
-        }
-        match *key {
-            Some(key) => {
-                before = state.waiting.refresh(key, waiting_level(), &mut waker);
+                let receiver = value.take().and_then(|value| state.put(value));
                 drop(state);
-                drop(before);
-            }
-            None => {
-                let waker = waker.take();
-                *key = Some(state.waiting.insert(waiting_level(), (), waker));
+                wake(receiver);
+                return Poll::Ready(Ok(()));
             }
         }
-        Poll::Pending
-    }
-
-    /// A sender gives up waiting; room that was kept for it goes to the next.
-    pub(super) fn cancel_send(&self, key: Key) {
-        let mut state = self.state.lock();
-        let released = state.waiting.release(key);
-        if released.granted.is_some() {
-            state.reserved -= 1;
-        }
-        let next = state.grant();
-        drop(state);
-        wake(next);
+        let Poll::Ready(room) = self.poll_reserve(1, key, cx) else {
+            return Poll::Pending;
+        };
+        let Some(message) = value.take() else {
+            // Polled after its end.
+            if room.is_ok() {
+                self.unreserve(1);
+            }
+            return Poll::Ready(Ok(()));
+        };
+        Poll::Ready(match room {
+            Ok(()) => self.put_reserved(message).map_err(SendError),
+            Err(_) => Err(SendError(message)),
+        })
     }
 
     pub(super) fn try_recv(&self) -> Result<T, TryRecvError> {
         let mut state = self.state.lock();
         match state.take() {
-            Some((value, sender)) => {
-                drop(state);
-                wake(sender);
+            Some(value) => {
+                self.grant(state);
                 Ok(value)
             }
             None if state.is_over() => Err(TryRecvError::Disconnected),
@@ -212,20 +360,50 @@ impl<T> Chan<T> {
     }
 
     pub(super) fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut value = None;
+        self.poll_take(cx, 1, |message| value = Some(message))
+            .map(|_| value)
+    }
+
+    pub(super) fn poll_recv_many(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut Vec<T>,
+        limit: usize,
+    ) -> Poll<usize> {
+        if limit == 0 {
+            return Poll::Ready(0);
+        }
+        let mut messages = VecDeque::new();
+        let count =
+            std::task::ready!(self.poll_take(cx, limit, |message| messages.push_back(message)));
+        buffer.extend(messages);
+        Poll::Ready(count)
+    }
+
+    /// Takes up to `limit` messages; how many. None: there will be none any more. `to` runs no code of users.
+    #[inline]
+    fn poll_take(&self, cx: &mut Context<'_>, limit: usize, mut to: impl FnMut(T)) -> Poll<usize> {
         let mut waker = Spare::of(cx.waker());
         let mut state = self.state.lock();
-        if !state.messages.is_empty() && !may_proceed() {
-            drop(state);
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        if let Some((value, sender)) = state.take() {
-            drop(state);
-            wake(sender);
-            return Poll::Ready(Some(value));
+        if !state.messages.is_empty() {
+            if !may_proceed() {
+                drop(state);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let mut count = 0;
+            while count < limit
+                && let Some(value) = state.take()
+            {
+                to(value);
+                count += 1;
+            }
+            self.grant(state);
+            return Poll::Ready(count);
         }
         if state.is_over() {
-            return Poll::Ready(None);
+            return Poll::Ready(0);
         }
         let before = match &state.receiver {
             Some(before) if before.will_wake(&waker) => None,
@@ -240,30 +418,49 @@ impl<T> Chan<T> {
     pub(super) fn close(&self, discard: bool) {
         let mut state = self.state.lock();
         state.closed = true;
+        state.gone |= discard;
         let messages = if discard {
             mem::take(&mut state.messages)
         } else {
             VecDeque::new()
         };
-        // Room they get with this is given back when they see `closed`.
-        let mut woken = Vec::new();
-        while let Some(waker) = state.waiting.pop(|()| ()) {
-            state.reserved += 1;
-            woken.push(waker);
-        }
+        let mut woken = state.waiting.pop_all(|_| Wish::Closed);
         // A receiver that waits (its future may be elsewhere) sees the end.
         woken.extend(state.receiver.take());
         drop(state);
         woken.into_iter().for_each(Waker::wake);
+        self.closing.notify_waiters();
         drop(messages);
+    }
+
+    /// Waits until the channel is closed.
+    pub(super) async fn closed(&self) {
+        loop {
+            let closing = self.closing.notified();
+            if self.is_closed() {
+                return;
+            }
+            closing.await;
+        }
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.state.lock().closed
     }
 
+    /// Closed, or without senders.
+    pub(super) fn is_shut(&self) -> bool {
+        let state = self.state.lock();
+        state.closed || state.senders == 0
+    }
+
     pub(super) fn len(&self) -> usize {
         self.state.lock().messages.len()
+    }
+
+    /// For how many messages there is room now.
+    pub(super) fn room(&self) -> usize {
+        self.state.lock().room()
     }
 
     pub(super) fn limit(&self) -> usize {

@@ -39,6 +39,12 @@ impl<T> TrySendError<T> {
     }
 }
 
+impl<T> From<SendError<T>> for TrySendError<T> {
+    fn from(error: SendError<T>) -> TrySendError<T> {
+        TrySendError::Closed(error.0)
+    }
+}
+
 impl<T> fmt::Debug for TrySendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -82,3 +88,41 @@ impl fmt::Display for TryRecvError {
 }
 
 impl Error for TryRecvError {}
+
+/// Why `send_timeout` failed; the value is inside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum SendTimeoutError<T> {
+    /// There was no room in time.
+    Timeout(T),
+    /// The receiver is closed or gone.
+    Closed(T),
+}
+
+impl<T> SendTimeoutError<T> {
+    /// The value that was not sent.
+    pub fn into_inner(self) -> T {
+        match self {
+            SendTimeoutError::Timeout(value) | SendTimeoutError::Closed(value) => value,
+        }
+    }
+}
+
+impl<T> fmt::Debug for SendTimeoutError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SendTimeoutError::Timeout(_) => "Timeout(..)",
+            SendTimeoutError::Closed(_) => "Closed(..)",
+        })
+    }
+}
+
+impl<T> fmt::Display for SendTimeoutError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SendTimeoutError::Timeout(_) => "the channel stayed full: try again later",
+            SendTimeoutError::Closed(_) => "the channel's receiver is gone: stop sending",
+        })
+    }
+}
+
+impl<T> Error for SendTimeoutError<T> {}

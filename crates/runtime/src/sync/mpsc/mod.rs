@@ -10,6 +10,10 @@
 //! what was sent before the last sender went, then `None`; senders get their
 //! value back once the receiver is closed or gone.
 //!
+//! Room can be reserved before there is a message: [`Sender::reserve`]. What holds a
+//! [`Permit`] may use it even after the receiver was closed, and the receiver's end waits
+//! for it.
+//!
 //! A message costs the sender and the receiver one short lock each, and the
 //! receiver's waker when it had to wait; nothing is allocated per message.
 //!
@@ -38,9 +42,13 @@
 
 mod bounded;
 mod chan;
-mod error;
+pub mod error;
+mod permit;
 mod unbounded;
+mod weak;
 
 pub use bounded::{Receiver, Recv, Sender, Sending, channel};
-pub use error::{SendError, TryRecvError, TrySendError};
+pub use error::{SendError, SendTimeoutError, TryRecvError, TrySendError};
+pub use permit::{OwnedPermit, Permit, PermitIterator, Reserve};
 pub use unbounded::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+pub use weak::{WeakSender, WeakUnboundedSender};

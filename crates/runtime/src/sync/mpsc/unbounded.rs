@@ -1,12 +1,14 @@
 //! The unbounded channel: sending never waits, memory is the only limit.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::bounded::Recv;
 use super::chan::Chan;
 use super::error::{SendError, TryRecvError};
+use super::weak::WeakUnboundedSender;
 use crate::sync::park;
 
 /// A channel without a bound.
@@ -36,6 +38,11 @@ pub struct UnboundedSender<T> {
 }
 
 impl<T> UnboundedSender<T> {
+    /// The caller has counted it.
+    pub(super) fn of(chan: Arc<Chan<T>>) -> UnboundedSender<T> {
+        UnboundedSender { chan }
+    }
+
     /// Puts the value in.
     ///
     /// # Errors
@@ -46,10 +53,39 @@ impl<T> UnboundedSender<T> {
             .map_err(|error| SendError(error.into_inner()))
     }
 
+    /// Waits until the receiver is closed or gone.
+    pub async fn closed(&self) {
+        self.chan.closed().await;
+    }
+
     /// Is the receiver closed or gone?
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.chan.is_closed()
+    }
+
+    /// Are both of one channel?
+    #[must_use]
+    pub fn same_channel(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.chan, &other.chan)
+    }
+
+    /// A sender that does not keep the channel open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakUnboundedSender<T> {
+        WeakUnboundedSender::new(&self.chan)
+    }
+
+    /// How many senders the channel has.
+    #[must_use]
+    pub fn strong_count(&self) -> usize {
+        self.chan.counts().0
+    }
+
+    /// How many weak ones it has.
+    #[must_use]
+    pub fn weak_count(&self) -> usize {
+        self.chan.counts().1
     }
 }
 
@@ -116,6 +152,51 @@ impl<T> UnboundedReceiver<T> {
     /// Lets no more messages in; what is inside can still be received.
     pub fn close(&mut self) {
         self.chan.close(false);
+    }
+
+    /// Up to `limit` messages at once, appended to `buffer`, as soon as there is one; how
+    /// many. None: as [`recv`](UnboundedReceiver::recv), or `limit` is 0.
+    ///
+    /// The future may be dropped at any time without losing a message.
+    pub async fn recv_many(&mut self, buffer: &mut Vec<T>, limit: usize) -> usize {
+        poll_fn(|cx| self.poll_recv_many(cx, buffer, limit)).await
+    }
+
+    /// [`recv_many`](UnboundedReceiver::recv_many) for hand-written futures.
+    pub fn poll_recv_many(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut Vec<T>,
+        limit: usize,
+    ) -> Poll<usize> {
+        self.chan.poll_recv_many(cx, buffer, limit)
+    }
+
+    /// [`recv_many`](UnboundedReceiver::recv_many) for threads: blocks the calling one.
+    ///
+    /// # Panics
+    /// In a coroutine, whose vCPU it would stop.
+    #[track_caller]
+    pub fn blocking_recv_many(&mut self, buffer: &mut Vec<T>, limit: usize) -> usize {
+        park::block_on(self.recv_many(buffer, limit))
+    }
+
+    /// Has it been closed, or are all senders gone?
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.chan.is_shut()
+    }
+
+    /// How many senders the channel has.
+    #[must_use]
+    pub fn sender_strong_count(&self) -> usize {
+        self.chan.counts().0
+    }
+
+    /// How many weak ones it has.
+    #[must_use]
+    pub fn sender_weak_count(&self) -> usize {
+        self.chan.counts().1
     }
 
     /// How many messages are inside.

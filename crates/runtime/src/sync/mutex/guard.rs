@@ -15,6 +15,11 @@ pub struct MutexGuard<'a, T: ?Sized> {
 }
 
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
+    /// The mutex.
+    pub fn mutex(this: &Self) -> &'a Mutex<T> {
+        this.mutex
+    }
+
     /// The caller has made the word its own.
     #[inline]
     pub(super) fn new(mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
@@ -66,7 +71,7 @@ impl<T: ?Sized + fmt::Display> fmt::Display for MutexGuard<'_, T> {
 pub struct TryLockError(());
 
 impl TryLockError {
-    pub(super) fn new() -> TryLockError {
+    pub(in crate::sync) fn new() -> TryLockError {
         TryLockError(())
     }
 }

@@ -10,12 +10,8 @@ use std::panic::Location;
 use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError};
 
 use crate::context;
-use crate::host::Linux;
 use crate::observe::traced;
-
-/// The right to a coroutine's result; awaiting it lends the coroutine the
-/// waiter's priority.
-pub type JoinHandle<T> = upshift_core::JoinHandle<T, Linux>;
+use crate::task::{JoinError, JoinHandle};
 
 const OUTSIDE: &str =
     "no upshift runtime on this thread: spawn from a coroutine, or through a `Handle`";
@@ -64,7 +60,8 @@ where
     // A refused future is dropped there.
     context::with_open(|worker| {
         let domain = worker.executor.domain();
-        domain.spawn_at(future, priority, location)
+        let spawned = domain.spawn_at(future, priority, location);
+        spawned.map(JoinHandle::of)
     })
 }
 
@@ -111,7 +108,7 @@ where
     });
     match spawned {
         Some(Ok(inner)) => LocalHandle {
-            inner,
+            inner: JoinHandle::of(inner),
             not_send: std::marker::PhantomData,
         },
         Some(Err(error)) => panic!("{error}"),
@@ -147,10 +144,18 @@ impl<T> LocalHandle<T> {
     pub fn cancel(&self) {
         self.inner.cancel();
     }
+
+    /// The handle for a result that may be looked at anywhere.
+    pub(crate) fn into_sendable(self) -> JoinHandle<T>
+    where
+        T: Send,
+    {
+        self.inner
+    }
 }
 
 impl<T> Future for LocalHandle<T> {
-    type Output = Result<T, upshift_core::JoinError>;
+    type Output = Result<T, JoinError>;
     fn poll(
         mut self: std::pin::Pin<&mut Self>,
         cx: &mut std::task::Context<'_>,

@@ -1,0 +1,73 @@
+//! What can go wrong with a broadcast channel.
+
+use std::error::Error;
+use std::fmt;
+
+/// There is no receiver; here is the value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SendError<T>(pub T);
+
+impl<T> fmt::Debug for SendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendError").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Display for SendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the channel has no receiver: nobody got the message")
+    }
+}
+
+impl<T> Error for SendError<T> {}
+
+/// Why `recv` has no message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecvError {
+    /// There will be none: all senders are gone.
+    Closed,
+    /// It was too slow, and has missed so many; the next call gives the oldest that is left.
+    Lagged(u64),
+}
+
+/// Why `try_recv` has no message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TryRecvError {
+    /// There is none now.
+    Empty,
+    /// There will be none: all senders are gone.
+    Closed,
+    /// It was too slow, and has missed so many; the next call gives the oldest that is left.
+    Lagged(u64),
+}
+
+fn lagged(f: &mut fmt::Formatter<'_>, missed: u64) -> fmt::Result {
+    write!(
+        f,
+        "the receiver was too slow and missed {missed} messages: go on, or make the channel larger"
+    )
+}
+
+const CLOSED: &str = "the channel's senders are gone: stop receiving";
+
+impl fmt::Display for RecvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecvError::Closed => f.write_str(CLOSED),
+            RecvError::Lagged(missed) => lagged(f, *missed),
+        }
+    }
+}
+
+impl fmt::Display for TryRecvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TryRecvError::Empty => f.write_str("no message now: try again later, or use `recv`"),
+            TryRecvError::Closed => f.write_str(CLOSED),
+            TryRecvError::Lagged(missed) => lagged(f, *missed),
+        }
+    }
+}
+
+impl Error for RecvError {}
+impl Error for TryRecvError {}

@@ -1,0 +1,64 @@
+//! A sender that does not keep its channel open.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Sender, Shared};
+
+/// A [`Sender`] that does not keep the channel open; made by [`Sender::downgrade`].
+pub struct WeakSender<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T> WeakSender<T> {
+    pub(super) fn new(shared: &Arc<Shared<T>>) -> WeakSender<T> {
+        shared.state.lock().weak += 1;
+        WeakSender {
+            shared: shared.clone(),
+        }
+    }
+
+    /// A sender, unless the last one is gone.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Sender<T>> {
+        let mut state = self.shared.state.lock();
+        if state.senders == 0 {
+            return None;
+        }
+        state.senders += 1;
+        drop(state);
+        Some(Sender {
+            shared: self.shared.clone(),
+        })
+    }
+
+    /// How many senders there are.
+    #[must_use]
+    pub fn strong_count(&self) -> usize {
+        self.shared.state.lock().senders
+    }
+
+    /// How many weak ones there are.
+    #[must_use]
+    pub fn weak_count(&self) -> usize {
+        self.shared.state.lock().weak
+    }
+}
+
+impl<T> Clone for WeakSender<T> {
+    fn clone(&self) -> WeakSender<T> {
+        WeakSender::new(&self.shared)
+    }
+}
+
+impl<T> Drop for WeakSender<T> {
+    fn drop(&mut self) {
+        self.shared.state.lock().weak -= 1;
+    }
+}
+
+impl<T> fmt::Debug for WeakSender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakSender").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,202 @@
+//! Room in a bounded channel, held before there is a message to put in.
+
+use std::fmt;
+use std::future::Future;
+use std::iter::FusedIterator;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::bounded::Sender;
+use super::chan::Chan;
+use super::error::SendError;
+use crate::sync::wait_queue::Key;
+
+/// The future of [`Sender::reserve`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Reserve<'a, T> {
+    chan: &'a Chan<T>,
+    wanted: usize,
+    key: Option<Key>,
+}
+
+impl<'a, T> Reserve<'a, T> {
+    pub(super) fn new(chan: &'a Chan<T>, wanted: usize) -> Reserve<'a, T> {
+        Reserve {
+            chan,
+            wanted,
+            key: None,
+        }
+    }
+
+    /// Leaves the room reserved, for what the caller makes of it.
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<()>>> {
+        self.chan.poll_reserve(self.wanted, &mut self.key, cx)
+    }
+}
+
+impl<'a, T> Future for Reserve<'a, T> {
+    type Output = Result<Permit<'a, T>, SendError<()>>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let chan = self.chan;
+        self.poll_room(cx).map_ok(|()| Permit { chan })
+    }
+}
+
+impl<T> Drop for Reserve<'_, T> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.chan.cancel_reserve(key);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Reserve<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reserve").finish_non_exhaustive()
+    }
+}
+
+/// Room for one message; given back if it is dropped instead of used.
+#[must_use = "the room is given back when this is dropped"]
+pub struct Permit<'a, T> {
+    chan: &'a Chan<T>,
+}
+
+impl<'a, T> Permit<'a, T> {
+    /// The room is reserved.
+    pub(super) fn new(chan: &'a Chan<T>) -> Permit<'a, T> {
+        Permit { chan }
+    }
+
+    /// Puts the message in. If the receiver is gone it is dropped.
+    pub fn send(self, value: T) {
+        let chan = self.chan;
+        // The room is used, also if what the message wakes panics.
+        std::mem::forget(self);
+        drop(chan.put_reserved(value));
+    }
+}
+
+impl<T> Drop for Permit<'_, T> {
+    fn drop(&mut self) {
+        self.chan.unreserve(1);
+    }
+}
+
+impl<T> fmt::Debug for Permit<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").finish_non_exhaustive()
+    }
+}
+
+/// Room for several messages, as [`Permit`]s; what is left is given back when it is dropped.
+#[must_use = "the room is given back when this is dropped"]
+pub struct PermitIterator<'a, T> {
+    chan: &'a Chan<T>,
+    left: usize,
+}
+
+impl<'a, T> PermitIterator<'a, T> {
+    /// The room is reserved.
+    pub(super) fn new(chan: &'a Chan<T>, left: usize) -> PermitIterator<'a, T> {
+        PermitIterator { chan, left }
+    }
+}
+
+impl<'a, T> Iterator for PermitIterator<'a, T> {
+    type Item = Permit<'a, T>;
+
+    fn next(&mut self) -> Option<Permit<'a, T>> {
+        self.left = self.left.checked_sub(1)?;
+        Some(Permit { chan: self.chan })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<T> ExactSizeIterator for PermitIterator<'_, T> {}
+impl<T> FusedIterator for PermitIterator<'_, T> {}
+
+impl<T> Drop for PermitIterator<'_, T> {
+    fn drop(&mut self) {
+        if self.left > 0 {
+            self.chan.unreserve(self.left);
+        }
+    }
+}
+
+impl<T> fmt::Debug for PermitIterator<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PermitIterator")
+            .field("left", &self.left)
+            .finish_non_exhaustive()
+    }
+}
+
+/// [`Permit`] that has its own [`Sender`].
+#[must_use = "the room is given back when this is dropped"]
+pub struct OwnedPermit<T> {
+    /// `None` once it has been used.
+    sender: Option<Sender<T>>,
+}
+
+impl<T> OwnedPermit<T> {
+    /// The room is reserved.
+    pub(super) fn new(sender: Sender<T>) -> OwnedPermit<T> {
+        OwnedPermit {
+            sender: Some(sender),
+        }
+    }
+
+    fn take(&mut self) -> Sender<T> {
+        self.sender.take().expect("there until it is used")
+    }
+
+    /// Puts the message in; the sender is free again. If the receiver is gone the message
+    /// is dropped.
+    pub fn send(mut self, value: T) -> Sender<T> {
+        let sender = self.take();
+        drop(sender.chan().put_reserved(value));
+        sender
+    }
+
+    /// Gives the room back.
+    pub fn release(mut self) -> Sender<T> {
+        let sender = self.take();
+        sender.chan().unreserve(1);
+        sender
+    }
+
+    /// Are both of one channel?
+    #[must_use]
+    pub fn same_channel(&self, other: &Self) -> bool {
+        match &other.sender {
+            Some(sender) => self.same_channel_as_sender(sender),
+            None => false,
+        }
+    }
+
+    /// Is the sender of this channel?
+    #[must_use]
+    pub fn same_channel_as_sender(&self, sender: &Sender<T>) -> bool {
+        self.sender
+            .as_ref()
+            .is_some_and(|own| own.same_channel(sender))
+    }
+}
+
+impl<T> Drop for OwnedPermit<T> {
+    fn drop(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            sender.chan().unreserve(1);
+        }
+    }
+}
+
+impl<T> fmt::Debug for OwnedPermit<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedPermit").finish_non_exhaustive()
+    }
+}

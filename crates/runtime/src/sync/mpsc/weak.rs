@@ -1,0 +1,72 @@
+//! Senders that do not keep a channel open.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::bounded::Sender;
+use super::chan::Chan;
+use super::unbounded::UnboundedSender;
+
+macro_rules! weak_sender {
+    ($(#[$about:meta])* $weak:ident, $sender:ident, $name:literal) => {
+        $(#[$about])*
+        pub struct $weak<T> {
+            chan: Arc<Chan<T>>,
+        }
+
+        impl<T> $weak<T> {
+            pub(super) fn new(chan: &Arc<Chan<T>>) -> $weak<T> {
+                chan.add_weak();
+                $weak { chan: chan.clone() }
+            }
+
+            /// A sender, unless the last one is gone.
+            #[must_use]
+            pub fn upgrade(&self) -> Option<$sender<T>> {
+                self.chan
+                    .revive_sender()
+                    .then(|| $sender::of(self.chan.clone()))
+            }
+
+            /// How many senders the channel has.
+            #[must_use]
+            pub fn strong_count(&self) -> usize {
+                self.chan.counts().0
+            }
+
+            /// How many weak ones it has.
+            #[must_use]
+            pub fn weak_count(&self) -> usize {
+                self.chan.counts().1
+            }
+        }
+
+        impl<T> Clone for $weak<T> {
+            fn clone(&self) -> $weak<T> {
+                $weak::new(&self.chan)
+            }
+        }
+
+        impl<T> Drop for $weak<T> {
+            fn drop(&mut self) {
+                self.chan.remove_weak();
+            }
+        }
+
+        impl<T> fmt::Debug for $weak<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct($name).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+weak_sender! {
+    /// A [`Sender`] that does not keep the channel open; made by [`Sender::downgrade`].
+    WeakSender, Sender, "WeakSender"
+}
+weak_sender! {
+    /// An [`UnboundedSender`] that does not keep the channel open; made by
+    /// [`UnboundedSender::downgrade`].
+    WeakUnboundedSender, UnboundedSender, "WeakUnboundedSender"
+}

@@ -1,0 +1,192 @@
+//! The futures of [`Notify::notified`] and [`Notify::notified_owned`].
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::super::atomic::Ordering;
+use super::super::spare::Spare;
+use super::super::wait_queue::Key;
+use super::super::{may_proceed, waiting_level};
+use super::{By, Notify};
+
+/// What both have in common: how far the wait has come.
+pub(super) struct Waiting {
+    broadcasts: u64,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    New,
+    Waiting(Key),
+    Done,
+}
+
+impl Waiting {
+    /// Sees every broadcast after so many.
+    pub(super) fn since(broadcasts: u64) -> Waiting {
+        Waiting {
+            broadcasts,
+            stage: Stage::New,
+        }
+    }
+
+    fn enable(&mut self, notify: &Notify) -> bool {
+        self.advance(notify, &mut Context::from_waker(Waker::noop()), false)
+            .is_ready()
+    }
+
+    fn advance(&mut self, notify: &Notify, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
+        let before;
+        let mut waker = Spare::of(cx.waker());
+        let mut state = notify.state.lock();
+        let here = match self.stage {
+            Stage::Done => true,
+            Stage::Waiting(key) => state.waiters.granted(key),
+            Stage::New => {
+                state.permit || notify.broadcasts.load(Ordering::Relaxed) != self.broadcasts
+            }
+        };
+        if here {
+            if give_way && !may_proceed() {
+                drop(state);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            match self.stage {
+                Stage::Done => {}
+                Stage::Waiting(key) => drop(state.waiters.release(key)),
+                Stage::New => {
+                    // A broadcast takes no permit away.
+                    if notify.broadcasts.load(Ordering::Relaxed) == self.broadcasts {
+                        state.permit = false;
+                    }
+                }
+            }
+            self.stage = Stage::Done;
+            return Poll::Ready(());
+        }
+        match self.stage {
+            Stage::Waiting(key) => {
+                before = state.waiters.refresh(key, waiting_level(), &mut waker);
+                drop(state);
+                drop(before);
+            }
+            _ => {
+                let waker = waker.take();
+                self.stage =
+                    Stage::Waiting(state.waiters.insert(waiting_level(), By::Nobody, waker));
+            }
+        }
+        Poll::Pending
+    }
+
+    fn cancel(&mut self, notify: &Notify) {
+        if let Stage::Waiting(key) = self.stage {
+            let mut state = notify.state.lock();
+            let released = state.waiters.release(key);
+            match released.granted {
+                Some(by @ (By::One | By::Last)) => notify.pass_on(state, by),
+                _ => drop(state),
+            }
+        }
+    }
+}
+
+/// The future of [`Notify::notified`].
+///
+/// When it is dropped after `notify_one` chose it, the next waiter is woken (or
+/// the permit stored) instead.
+#[must_use = "futures do nothing unless awaited"]
+pub struct Notified<'a> {
+    notify: &'a Notify,
+    waiting: Waiting,
+}
+
+impl<'a> Notified<'a> {
+    pub(super) fn new(notify: &'a Notify) -> Notified<'a> {
+        let waiting = notify.waiting();
+        Notified { notify, waiting }
+    }
+
+    /// Enters the queue now instead of at the first poll; true if there already
+    /// is a notification for it, which it takes.
+    ///
+    /// Then a `notify_one` from here on counts for this future before any that is
+    /// polled later.
+    ///
+    /// ```
+    /// let notify = upshift::sync::Notify::new();
+    /// let mut notified = std::pin::pin!(notify.notified());
+    /// assert!(!notified.as_mut().enable());
+    /// notify.notify_one();
+    /// assert!(notified.enable());
+    /// ```
+    pub fn enable(mut self: Pin<&mut Self>) -> bool {
+        let notify = self.notify;
+        self.waiting.enable(notify)
+    }
+}
+
+impl Future for Notified<'_> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let notify = self.notify;
+        self.waiting.advance(notify, cx, true)
+    }
+}
+
+impl Drop for Notified<'_> {
+    fn drop(&mut self) {
+        self.waiting.cancel(self.notify);
+    }
+}
+
+impl fmt::Debug for Notified<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notified").finish_non_exhaustive()
+    }
+}
+
+/// The future of [`Notify::notified_owned`]; otherwise as [`Notified`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct OwnedNotified {
+    notify: Arc<Notify>,
+    waiting: Waiting,
+}
+
+impl OwnedNotified {
+    pub(super) fn new(notify: Arc<Notify>) -> OwnedNotified {
+        let waiting = notify.waiting();
+        OwnedNotified { notify, waiting }
+    }
+
+    /// As [`Notified::enable`].
+    pub fn enable(self: Pin<&mut Self>) -> bool {
+        let OwnedNotified { notify, waiting } = self.get_mut();
+        waiting.enable(notify)
+    }
+}
+
+impl Future for OwnedNotified {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let OwnedNotified { notify, waiting } = self.get_mut();
+        waiting.advance(notify, cx, true)
+    }
+}
+
+impl Drop for OwnedNotified {
+    fn drop(&mut self) {
+        self.waiting.cancel(&self.notify);
+    }
+}
+
+impl fmt::Debug for OwnedNotified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedNotified").finish_non_exhaustive()
+    }
+}

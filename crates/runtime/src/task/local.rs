@@ -1,0 +1,111 @@
+//! Coroutines whose futures need not be `Send`, under tokio's names.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use upshift_core::Priority;
+
+use super::JoinHandle;
+
+/// [`crate::spawn_local`] at the level of the caller.
+///
+/// # Panics
+/// As [`crate::spawn_local`].
+#[track_caller]
+pub fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: Send + 'static,
+{
+    crate::spawn_local(future, Priority::Inherit).into_sendable()
+}
+
+/// Coroutines of the caller's vCPU that are waited for together.
+///
+/// What is spawned on it runs with everything else of the vCPU from then on, whether the set is
+/// awaited or not: the vCPU is what keeps it on one thread, not the set. Awaiting the set waits
+/// until all have exited; dropping it leaves them running.
+pub struct LocalSet {
+    running: Rc<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    count: Cell<usize>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// One that has not exited.
+struct One(Rc<Running>);
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.0.count.set(self.0.count.get() - 1);
+        if self.0.count.get() == 0
+            && let Some(waker) = self.0.waker.take()
+        {
+            waker.wake();
+        }
+    }
+}
+
+impl LocalSet {
+    /// Without coroutines.
+    #[must_use]
+    pub fn new() -> LocalSet {
+        LocalSet {
+            running: Rc::default(),
+        }
+    }
+
+    /// Starts one.
+    ///
+    /// # Panics
+    /// As [`crate::spawn_local`].
+    #[track_caller]
+    pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: Send + 'static,
+    {
+        self.running.count.set(self.running.count.get() + 1);
+        let one = One(self.running.clone());
+        spawn_local(async move {
+            let _one = one;
+            future.await
+        })
+    }
+
+    /// Awaits a future, in which [`spawn_local`] works.
+    pub async fn run_until<F: Future>(&self, future: F) -> F::Output {
+        future.await
+    }
+}
+
+impl Default for LocalSet {
+    fn default() -> LocalSet {
+        LocalSet::new()
+    }
+}
+
+impl Future for LocalSet {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.running.count.get() == 0 {
+            return Poll::Ready(());
+        }
+        let before = self.running.waker.replace(Some(cx.waker().clone()));
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl fmt::Debug for LocalSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalSet").finish_non_exhaustive()
+    }
+}

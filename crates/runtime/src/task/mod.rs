@@ -1,0 +1,59 @@
+//! Coroutines under tokio's names: what runs besides, and how it ended.
+//!
+//! A task is a coroutine at the level of its spawner; [`crate::spawn`] takes another one.
+//! Awaiting a [`JoinHandle`], or [`JoinSet::join_next`], lends the waiter's level to what is
+//! awaited.
+//!
+//! ```
+//! use upshift::task::{self, JoinSet};
+//!
+//! upshift::Runtime::new()?.block_on(async {
+//!     let mut set = JoinSet::new();
+//!     for n in 0..3 {
+//!         set.spawn(async move { n });
+//!     }
+//!     let one = task::spawn(async { 1 }).await.unwrap();
+//!     assert_eq!(set.join_all().await.into_iter().sum::<i32>() + one, 4);
+//! });
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+pub mod coop;
+mod handle;
+mod local;
+mod set;
+
+use std::future::Future;
+
+use upshift_core::Priority;
+
+pub use crate::coroutine::spawn_blocking;
+pub use coop::{consume_budget, unconstrained};
+pub use handle::{AbortHandle, Id, JoinError, JoinHandle, id, try_id};
+pub use local::{LocalSet, spawn_local};
+pub use set::JoinSet;
+
+/// [`crate::spawn`] at the level of the caller.
+///
+/// # Panics
+/// As [`crate::spawn`].
+#[track_caller]
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    crate::spawn(future, Priority::Inherit)
+}
+
+/// [`crate::yield_now`].
+pub async fn yield_now() {
+    crate::yield_now().await;
+}
+
+/// Runs a blocking function in the middle of the poll. With
+/// [preemption](crate::Builder::preemption) the vCPU goes on with another thread meanwhile;
+/// without, it waits: use [`spawn_blocking`].
+pub fn block_in_place<R>(function: impl FnOnce() -> R) -> R {
+    function()
+}

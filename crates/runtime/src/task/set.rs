@@ -1,0 +1,394 @@
+//! A set of coroutines whose results come in the order in which they exit.
+//!
+//! Each has a waker of its own that puts its number into a list and wakes what waits for the
+//! set. A number is in the list at most once; it is there if its coroutine may have exited since
+//! its handle was polled. Taking a result is O(1).
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use upshift_core::Priority;
+
+use super::{AbortHandle, Id, JoinError, JoinHandle, LocalSet};
+use crate::Handle;
+use crate::sync::{Lock, Spare, may_proceed};
+
+/// Coroutines that are awaited together, in whatever order they exit; those left are cancelled
+/// when it is dropped.
+///
+/// While it is awaited, its coroutines run at the level of the waiter if that is more urgent
+/// than their own.
+///
+/// ```
+/// use upshift::task::JoinSet;
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let mut set = JoinSet::new();
+///     set.spawn(async { 1 });
+///     set.spawn(async { 2 });
+///     let mut sum = 0;
+///     while let Some(result) = set.join_next().await {
+///         sum += result.unwrap();
+///     }
+///     assert_eq!(sum, 3);
+/// });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct JoinSet<T> {
+    entries: Vec<Option<Entry<T>>>,
+    free: Vec<usize>,
+    exits: Arc<Exits>,
+}
+
+struct Entry<T> {
+    handle: JoinHandle<T>,
+    bell: Arc<Bell>,
+}
+
+/// Which may have exited, and who waits.
+struct Exits {
+    state: Lock<State>,
+}
+
+struct State {
+    numbers: VecDeque<usize>,
+    waiting: Option<Waker>,
+}
+
+/// The waker of one coroutine's handle.
+struct Bell {
+    number: usize,
+    rung: AtomicBool,
+    exits: Arc<Exits>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.rung.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut state = self.exits.state.lock();
+        state.numbers.push_back(self.number);
+        let waiting = state.waiting.take();
+        drop(state);
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+    }
+}
+
+impl<T> JoinSet<T> {
+    /// Without coroutines.
+    #[must_use]
+    pub fn new() -> JoinSet<T> {
+        JoinSet {
+            entries: Vec::new(),
+            free: Vec::new(),
+            exits: Arc::new(Exits {
+                state: Lock::new(State {
+                    numbers: VecDeque::new(),
+                    waiting: None,
+                }),
+            }),
+        }
+    }
+
+    /// How many there are whose results have not been taken.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Are there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn handles(&self) -> impl Iterator<Item = &JoinHandle<T>> {
+        self.entries.iter().flatten().map(|entry| &entry.handle)
+    }
+
+    /// Cancels all; their results can still be taken.
+    pub fn abort_all(&mut self) {
+        self.handles().for_each(JoinHandle::abort);
+    }
+
+    /// Takes all out of the set; they go on.
+    pub fn detach_all(&mut self) {
+        self.entries.clear();
+        self.free.clear();
+        // Late wakes of theirs ring for nobody.
+        *self = JoinSet::new();
+    }
+}
+
+impl<T: 'static> JoinSet<T> {
+    fn insert(&mut self, handle: JoinHandle<T>) -> AbortHandle {
+        let abort = handle.abort_handle();
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() - 1
+        });
+        let bell = Arc::new(Bell {
+            number,
+            rung: AtomicBool::new(false),
+            exits: self.exits.clone(),
+        });
+        // Its handle has not been polled: as if it had exited.
+        bell.wake_by_ref();
+        self.entries[number] = Some(Entry { handle, bell });
+        abort
+    }
+
+    /// Starts a coroutine at the level of the caller.
+    ///
+    /// # Panics
+    /// As [`crate::spawn`].
+    #[track_caller]
+    pub fn spawn<F>(&mut self, future: F) -> AbortHandle
+    where
+        F: Future<Output = T> + Send + 'static,
+        T: Send,
+    {
+        self.spawn_at(future, Priority::Inherit)
+    }
+
+    /// Starts a coroutine at a level.
+    ///
+    /// # Panics
+    /// As [`crate::spawn`].
+    #[track_caller]
+    pub fn spawn_at<F>(&mut self, future: F, priority: impl Into<Priority>) -> AbortHandle
+    where
+        F: Future<Output = T> + Send + 'static,
+        T: Send,
+    {
+        self.insert(crate::spawn(future, priority))
+    }
+
+    /// Starts a coroutine of another runtime.
+    ///
+    /// # Panics
+    /// While that shuts down; without memory.
+    #[track_caller]
+    pub fn spawn_on<F>(&mut self, future: F, handle: &Handle) -> AbortHandle
+    where
+        F: Future<Output = T> + Send + 'static,
+        T: Send,
+    {
+        match handle.spawn(future, Priority::Inherit) {
+            Ok(handle) => self.insert(handle),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Starts one that never leaves the caller's vCPU.
+    ///
+    /// # Panics
+    /// As [`crate::spawn_local`].
+    #[track_caller]
+    pub fn spawn_local<F>(&mut self, future: F) -> AbortHandle
+    where
+        F: Future<Output = T> + 'static,
+        T: Send,
+    {
+        self.insert(super::spawn_local(future))
+    }
+
+    /// Starts one that the [`LocalSet`] waits for, too.
+    ///
+    /// # Panics
+    /// As [`crate::spawn_local`].
+    #[track_caller]
+    pub fn spawn_local_on<F>(&mut self, future: F, local: &LocalSet) -> AbortHandle
+    where
+        F: Future<Output = T> + 'static,
+        T: Send,
+    {
+        self.insert(local.spawn_local(future))
+    }
+
+    /// Runs a blocking function; see [`crate::spawn_blocking`].
+    ///
+    /// # Panics
+    /// As [`crate::spawn`].
+    #[track_caller]
+    pub fn spawn_blocking<F>(&mut self, function: F) -> AbortHandle
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send,
+    {
+        self.insert(crate::spawn_blocking(function))
+    }
+
+    /// The result of the next that exits; `None` when there are none. The future may be dropped
+    /// at any time without losing a result.
+    pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
+        poll_fn(|cx| self.poll_join_next(cx)).await
+    }
+
+    /// The same, with the coroutine's id.
+    pub async fn join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
+        poll_fn(|cx| self.poll_join_next_with_id(cx)).await
+    }
+
+    /// The result of one that has exited, if there is one.
+    pub fn try_join_next(&mut self) -> Option<Result<T, JoinError>> {
+        self.try_join_next_with_id()
+            .map(|result| result.map(|(_, value)| value))
+    }
+
+    /// The same, with the coroutine's id.
+    pub fn try_join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
+        while let Some(number) = self.exits.next() {
+            if let Poll::Ready(result) = self.poll_entry(number) {
+                return Some(result);
+            }
+        }
+        None
+    }
+
+    /// [`join_next`](JoinSet::join_next) for hand-written futures. Only the last waker is woken.
+    pub fn poll_join_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, JoinError>>> {
+        self.poll_join_next_with_id(cx)
+            .map(|next| next.map(|result| result.map(|(_, value)| value)))
+    }
+
+    /// The same, with the coroutine's id.
+    pub fn poll_join_next_with_id(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<(Id, T), JoinError>>> {
+        if self.is_empty() {
+            return Poll::Ready(None);
+        }
+        if !may_proceed() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        loop {
+            if let Some(result) = self.try_join_next_with_id() {
+                return Poll::Ready(Some(result));
+            }
+            if self.exits.wait(cx.waker()) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Polls the handle of one that may have exited, with its bell as waker.
+    fn poll_entry(&mut self, number: usize) -> Poll<Result<(Id, T), JoinError>> {
+        let Some(entry) = self.entries.get_mut(number).and_then(Option::as_mut) else {
+            return Poll::Pending;
+        };
+        // Before the poll: an exit from here on rings again.
+        entry.bell.rung.store(false, Ordering::Release);
+        let waker = Waker::from(entry.bell.clone());
+        let id = entry.handle.id();
+        let polled = Pin::new(&mut entry.handle).poll(&mut Context::from_waker(&waker));
+        if polled.is_ready() {
+            // Its bell, if it rings still, is of nobody.
+            entry.bell.rung.store(true, Ordering::Release);
+            self.entries[number] = None;
+            self.free.push(number);
+        }
+        polled.map_ok(|value| (id, value))
+    }
+
+    /// Cancels all, and waits until they have exited.
+    pub async fn shutdown(&mut self) {
+        self.abort_all();
+        while self.join_next().await.is_some() {}
+    }
+
+    /// Waits for all; their results in the order in which they exited.
+    ///
+    /// # Panics
+    /// If one of them did, or was cancelled; the others are cancelled then.
+    pub async fn join_all(mut self) -> Vec<T> {
+        let mut results = Vec::with_capacity(self.len());
+        while let Some(result) = self.join_next().await {
+            match result {
+                Ok(value) => results.push(value),
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(error) => panic!("{error}"),
+                },
+            }
+        }
+        results
+    }
+}
+
+impl Exits {
+    /// The next that may have exited.
+    fn next(&self) -> Option<usize> {
+        self.state.lock().numbers.pop_front()
+    }
+
+    /// Has `waker` woken at the next exit; false: there has been one.
+    fn wait(&self, waker: &Waker) -> bool {
+        let mut waker = Spare::of(waker);
+        let mut state = self.state.lock();
+        if !state.numbers.is_empty() {
+            return false;
+        }
+        let before = match &state.waiting {
+            Some(before) if before.will_wake(&waker) => None,
+            _ => state.waiting.replace(waker.take()),
+        };
+        drop(state);
+        drop(before);
+        true
+    }
+}
+
+impl<T> Drop for JoinSet<T> {
+    fn drop(&mut self) {
+        self.handles().for_each(JoinHandle::abort);
+    }
+}
+
+impl<T> Default for JoinSet<T> {
+    fn default() -> JoinSet<T> {
+        JoinSet::new()
+    }
+}
+
+impl<T: Send + 'static, F> Extend<F> for JoinSet<T>
+where
+    F: Future<Output = T> + Send + 'static,
+{
+    fn extend<I: IntoIterator<Item = F>>(&mut self, futures: I) {
+        for future in futures {
+            self.spawn(future);
+        }
+    }
+}
+
+impl<T: Send + 'static, F> FromIterator<F> for JoinSet<T>
+where
+    F: Future<Output = T> + Send + 'static,
+{
+    fn from_iter<I: IntoIterator<Item = F>>(futures: I) -> JoinSet<T> {
+        let mut set = JoinSet::new();
+        set.extend(futures);
+        set
+    }
+}
+
+impl<T> fmt::Debug for JoinSet<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinSet").field("len", &self.len()).finish()
+    }
+}

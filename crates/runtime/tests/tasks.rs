@@ -1,0 +1,185 @@
+//! Coroutines under tokio's names: sets, handles that cancel, the budget, paused time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use upshift::task::{self, JoinSet, LocalSet};
+use upshift::time::{self, Instant};
+use upshift::{Level, Runtime, current_level};
+
+fn one() -> Runtime {
+    Runtime::builder().vcpus(1).build().unwrap()
+}
+
+fn two() -> Runtime {
+    Runtime::builder().vcpus(2).build().unwrap()
+}
+
+#[test]
+fn a_set_gives_every_result_once() {
+    two().block_on(async {
+        let mut set = JoinSet::new();
+        for round in 0..20_u64 {
+            for n in 0..50 {
+                set.spawn(async move {
+                    if n % 3 == 0 {
+                        upshift::yield_now().await;
+                    }
+                    round * 50 + n
+                });
+            }
+            // Some places are used again.
+            for _ in 0..25 {
+                set.join_next().await.unwrap().unwrap();
+            }
+        }
+        assert_eq!(set.len(), 500);
+        assert_eq!(set.join_all().await.len(), 500);
+    });
+}
+
+#[test]
+fn a_dropped_set_cancels_and_a_detached_one_does_not() {
+    two().block_on(async {
+        let count = Arc::new(AtomicUsize::new(0));
+        let start = |set: &mut JoinSet<()>| {
+            let count = count.clone();
+            set.spawn(async move {
+                time::sleep(Duration::from_millis(5)).await;
+                count.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        let mut dropped = JoinSet::new();
+        let cancelled = start(&mut dropped);
+        drop(dropped);
+        let mut detached = JoinSet::new();
+        let free = start(&mut detached);
+        detached.detach_all();
+        while !(cancelled.is_finished() && free.is_finished()) {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// Waiting for a set lends to all that is in it.
+#[test]
+fn a_set_is_as_urgent_as_what_waits_for_it() {
+    one().block_on(async {
+        let mut set = JoinSet::new();
+        set.spawn_at(
+            async {
+                while current_level() == Level::new(50).ok() {
+                    upshift::yield_now().await;
+                }
+                current_level()
+            },
+            Level::at::<50>(),
+        );
+        let wait = async move { set.join_next().await.unwrap().unwrap() };
+        let level = upshift::spawn(wait, Level::at::<3>()).await.unwrap();
+        assert_eq!(level, Level::new(3).ok());
+    });
+}
+
+#[test]
+fn an_abort_handle_works_without_its_join_handle_and_after_the_end() {
+    let abort = two().block_on(async {
+        let endless = task::spawn(std::future::pending::<()>());
+        let abort = endless.abort_handle();
+        let copy = abort.clone();
+        std::thread::spawn(move || copy.abort()).join().unwrap();
+        let error = endless.await.unwrap_err();
+        assert!(error.is_cancelled() && abort.is_finished());
+        assert_eq!(error.id(), abort.id());
+        abort
+    });
+    // The runtime is gone.
+    abort.abort();
+    assert!(abort.is_finished());
+}
+
+#[test]
+fn what_is_unconstrained_uses_up_no_budget() {
+    one().block_on(async {
+        let ready = async |times: u32| {
+            let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
+            for n in 0..times {
+                sender.send(n).unwrap();
+            }
+            let mut pending = 0;
+            for _ in 0..times {
+                let mut receive = receiver.recv();
+                std::future::poll_fn(|cx| {
+                    let polled = std::pin::Pin::new(&mut receive).poll(cx);
+                    pending += u32::from(polled.is_pending());
+                    polled
+                })
+                .await;
+            }
+            pending
+        };
+        assert!(ready(1000).await > 0);
+        assert_eq!(task::unconstrained(ready(1000)).await, 0);
+    });
+}
+
+#[test]
+fn a_local_set_waits_for_its_own() {
+    one().block_on(async {
+        let local = LocalSet::new();
+        let value = std::rc::Rc::new(std::cell::Cell::new(0));
+        let theirs = value.clone();
+        drop(local.spawn_local(async move {
+            time::sleep(Duration::from_millis(1)).await;
+            theirs.set(1);
+        }));
+        local.await;
+        assert_eq!(value.get(), 1);
+    });
+}
+
+#[test]
+fn paused_time_moves_to_the_next_timer_when_nothing_is_ready() {
+    one().block_on(async {
+        time::pause();
+        let began = Instant::now();
+        let long = task::spawn(time::sleep(Duration::from_secs(86_400)));
+        time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(began.elapsed(), Duration::from_secs(60));
+        assert!(!long.is_finished());
+        long.await.unwrap();
+        assert_eq!(began.elapsed(), Duration::from_secs(86_400));
+    });
+}
+
+#[test]
+fn timers_of_paused_time_go_off_in_order_and_by_advance() {
+    one().block_on(async {
+        time::pause();
+        let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+        for seconds in [3_u64, 1, 2] {
+            let order = order.clone();
+            drop(task::spawn(async move {
+                time::sleep(Duration::from_secs(seconds)).await;
+                order.lock().unwrap().push(seconds);
+            }));
+        }
+        task::yield_now().await;
+        time::advance(Duration::from_secs(2)).await;
+        assert_eq!(*order.lock().unwrap(), [1, 2]);
+        time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(*order.lock().unwrap(), [1, 2, 3]);
+        let began = Instant::now();
+        time::resume();
+        time::sleep(Duration::from_millis(1)).await;
+        assert!(began.elapsed() >= Duration::from_millis(1));
+    });
+    // Another runtime of the thread has its own time.
+    one().block_on(async {
+        let began = std::time::Instant::now();
+        time::sleep(Duration::from_millis(2)).await;
+        assert!(began.elapsed() >= Duration::from_millis(2));
+    });
+}
