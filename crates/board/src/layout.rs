@@ -41,7 +41,7 @@ pub struct LocalPage {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct ProcessLine {
-    /// [`VERSION`], for whoever looks at the page in a debugger.
+    /// [`VERSION`], for a reader of the page in a debugger.
     pub version: AtomicU32,
     /// How many lines follow that are in use.
     pub vcpus: AtomicU32,
@@ -100,7 +100,7 @@ pub struct CpuLine {
     pub bitmap: AtomicU64,
     /// Changes of the winner.
     pub switches: AtomicU64,
-    /// Slot of the winner plus 1; 0: nobody is runnable.
+    /// Slot of the winner plus 1; 0: none is runnable.
     pub winner: AtomicU32,
     /// Level of the winner plus 1; 0: none.
     pub level: AtomicU32,
@@ -178,7 +178,7 @@ impl VcpuLine {
         &self.bitmap
     }
 
-    /// The levels of which something has arrived that the vCPU has not taken in yet: set by whoever notices (a dispatcher
+    /// The levels of which something has arrived that the vCPU has not taken in yet: set by the thread that notices (a dispatcher
     /// thread), cleared by the vCPU. They count as runnable.
     pub fn arrived(&self) -> &AtomicU64 {
         &self.arrived

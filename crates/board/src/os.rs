@@ -24,7 +24,7 @@ pub const DESCRIPTORS: usize = 1 + crate::layout::VCPUS;
 /// Descriptors that the kernel lets one packet carry (SCM_MAX_FD).
 const MOST_DESCRIPTORS: usize = 253;
 
-/// Seals of a local page: its length is fixed, only mappings made before can write, so nobody can punch a hole into it (reading
+/// Seals of a local page: its length is fixed, only mappings made before can write, so no process can punch a hole into it (reading
 /// it would have to wait for the puncher), and so are the seals.
 pub const LOCAL_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
@@ -200,7 +200,7 @@ impl<T> std::ops::Deref for Mapping<T> {
 
 impl<T> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // SAFETY: mapped by this value and borrowed by nobody any more.
+        // SAFETY: mapped by this value and not borrowed any more.
         let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.bytes) };
     }
 }
@@ -256,7 +256,7 @@ pub fn receive(
     }
 }
 
-/// As [`receive`], for those who may not close what they are sent: descriptors of packets that are too long are handed over, too.
+/// As [`receive`], for receivers that may not close what they are sent: descriptors of packets that are too long are handed over, too.
 /// Only if no descriptors are left are some closed here.
 ///
 /// # Errors
@@ -300,7 +300,7 @@ pub fn doorbell() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, flags)?)
 }
 
-/// Rings a doorbell. One system call. A bell that nobody has answered yet rings again.
+/// Rings a doorbell. One system call. A bell that has not been answered yet rings again.
 ///
 /// # Errors
 /// The kernel's, other than "already ringing".

@@ -91,13 +91,13 @@ pub fn clamp_bitmap(bitmap: u64, ceiling: u8) -> u64 {
 /// The word 0 means alone: never ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// Ring if the potential becomes more urgent than this level: `rise` itself is still within the rank. 0: nobody is above.
+    /// Ring if the potential becomes more urgent than this level: `rise` itself is still within the rank. 0: none is above.
     pub rise: u8,
-    /// Ring if the potential becomes less urgent than this level. [`NOTHING`]: nobody is below.
+    /// Ring if the potential becomes less urgent than this level. [`NOTHING`]: none is below.
     pub fall: u8,
     /// 0: the vCPU's threads have their own policies. Above: they are elevated, the higher the more urgent.
     pub band: u8,
-    /// Whether somebody more urgent is runnable on this CPU, so that a vCPU that is not forced should give way by itself.
+    /// Whether another process with more urgent work is runnable on this CPU, so that a vCPU that is not forced should give way by itself.
     pub outranked: bool,
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn ticks() -> u64 {
     Ticks::new().ticks()
 }
 
-/// [`ticks`] for whoever reads it at each poll: what the clock is has been found out.
+/// [`ticks`] for a caller that reads it at each poll: which clock it is has been found out.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticks {
     counter: bool,

@@ -52,7 +52,7 @@ pub(crate) fn send(thread: u32) {
     }
 }
 
-/// The signal, with its handler in place: the last real-time signal that nobody
+/// The signal, with its handler in place: the last real-time signal that nothing
 /// uses. System calls of a poll that it interrupts are restarted.
 fn install() -> io::Result<libc::c_int> {
     static SIGNAL: OnceLock<Option<libc::c_int>> = OnceLock::new();

@@ -1,6 +1,6 @@
 //! The runtimes of this process, by number: how a lock names the runtime of its holder.
 //!
-//! A number is never given twice, so whoever keeps one too long reaches nobody. The
+//! A number is never given twice, so one that is kept too long reaches no runtime. The
 //! low bits are a place in a table; a runtime that finds none is [`NAMELESS`], which
 //! costs it the lending of levels by locks. Whether a number is alive is one load; the
 //! way to its domain is a lock, for what happens seldom.

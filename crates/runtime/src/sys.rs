@@ -5,7 +5,7 @@
 //! and two forms. Without a coroutine id it is synchronous: it blocks the thread,
 //! like `read(2)`. With one it is asynchronous: the operation is started at once
 //! on the vCPU's ring, at the caller's priority, and when it completes the
-//! coroutine `cid` is woken. It is also a future of the same result, for whoever
+//! coroutine `cid` is woken. It is also a future of the same result, for a caller that
 //! awaits it. Both take a buffer and give it back: `(io::Result<usize>, B)`.
 //!
 //! ```
@@ -186,7 +186,7 @@ where
             cid,
             other: std::sync::Mutex::new(None),
         });
-        // Polled once here, so that the completion wakes `cid` even if nobody
+        // Polled once here, so that the completion wakes `cid` even if nothing
         // awaits the call.
         let waker = Waker::from(notify.clone());
         let call = match Pin::new(&mut submission).poll(&mut Context::from_waker(&waker)) {

@@ -92,7 +92,7 @@ struct Queue {
     ending: Condvar,
 }
 
-/// The log: takes records, and has written them when it has been dropped, unless whoever reads the
+/// The log: takes records, and has written them when it has been dropped, unless the reader of the
 /// pipe takes longer than [`LAST`].
 pub(crate) struct AccessLog {
     queue: Arc<Queue>,
@@ -120,8 +120,8 @@ impl AccessLog {
         }
     }
 
-    /// What comes from now on goes to the file that has the name now: somebody may have moved the
-    /// old one away.
+    /// What comes from now on goes to the file that has the name now: the old one may have been
+    /// moved away.
     pub(crate) fn reopen(&self) {
         self.queue.pending().reopen = true;
     }

@@ -25,7 +25,7 @@ struct Gate {
     in_flight: AtomicU32,
     /// Admitted and not begun.
     waiting: AtomicU32,
-    /// When a request began last, or when one waited after nobody had.
+    /// When a request began last, or when one waited after none had.
     progress: AtomicU64,
     /// How long the request that began last had waited.
     last_wait: AtomicU64,

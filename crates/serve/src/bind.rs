@@ -1,4 +1,4 @@
-//! Listening, with errors that say who holds the port.
+//! Listening, with errors that say which process holds the port.
 
 use std::fs;
 use std::io;

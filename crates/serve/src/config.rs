@@ -212,7 +212,7 @@ pub struct Files {
     pub listing: bool,
     /// Serve names that begin with a dot.
     pub hidden: bool,
-    /// Serve `name.br` and `name.gz` for `name` to those who accept them.
+    /// Serve `name.br` and `name.gz` for `name` to clients that accept them.
     pub precompressed: bool,
     /// The value of `Cache-Control`, if there is to be one.
     pub cache_control: Option<String>,

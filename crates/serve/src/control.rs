@@ -81,11 +81,11 @@ fn serve(listener: &UnixListener, shared: &Weak<Shared>) {
             return;
         };
         let Ok(stream) = stream else {
-            // Out of descriptors, say: who asks waits.
+            // Out of descriptors, say: the client waits.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        // One at a time: who connects and says nothing must not lock others out.
+        // One at a time: a client that connects and says nothing must not lock others out.
         let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
         let _ = stream.set_write_timeout(Some(Duration::from_secs(2)));
         let _ = converse(stream, &Control { shared });

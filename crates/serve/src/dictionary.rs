@@ -1,6 +1,6 @@
 //! Dictionaries of structured fields: RFC 9651, section 4.2.2, read without allocating.
 //!
-//! All types of values are read, so that what is no dictionary is found; those that nobody here
+//! All types of values are read, so that what is no dictionary is found; those that nothing here
 //! asks for are only told apart from the others.
 
 /// The value of a member.

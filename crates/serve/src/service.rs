@@ -118,7 +118,7 @@ impl Http {
         now: u64,
         gated: bool,
     ) -> Result<Option<Ticket>, Refusal> {
-        // RFC 9112, section 3.2: who hears of two hosts, or none, might be led astray.
+        // RFC 9112, section 3.2: a server that is told of two hosts, or none, might be misled.
         let mut hosts = request.headers().get_all(HOST).iter();
         if request.version() == Version::HTTP_11
             && (hosts.next().is_none() || hosts.next().is_some())

@@ -111,7 +111,7 @@ impl Connection {
             return Err(JoinError::Unexpected("with too few descriptors"));
         }
         let global = fds.remove(0);
-        // Or whoever gave it could cut it short, and reading it would end this process.
+        // Or the process that gave it could cut it short, and reading it would end this process.
         let seals = rustix::fs::fcntl_get_seals(&global).unwrap_or(SealFlags::empty());
         if !seals.contains(SealFlags::SHRINK | SealFlags::SEAL) {
             return Err(JoinError::Unexpected("with a page that is not sealed"));

@@ -99,7 +99,7 @@ impl Vcpu {
         Ok(true)
     }
 
-    /// Whether another vCPU of this CPU has something more urgent than `level` to run. If nobody enforces that (the daemon has
+    /// Whether another vCPU of this CPU has something more urgent than `level` to run. If nothing enforces that (the daemon has
     /// no rights), a vCPU that sees it gives way: `sched_yield`, or sleep. Three loads.
     ///
     /// It is as old as the daemon's last turn: a quantum at most while several compete, 36 ms if all of them slept. Who gives way to one that has fallen asleep

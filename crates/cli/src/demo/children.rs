@@ -102,7 +102,7 @@ impl Children {
         }
         let tie_to_parent = move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The parent may have died before the line above; then nobody would kill us.
+            // The parent may have died before the line above; then nothing would kill this one.
             if rustix::process::getppid() != Some(parent) {
                 return Err(std::io::ErrorKind::NotFound.into());
             }

@@ -6,7 +6,7 @@
 //! | `tasks` | which processes: pids, commands to start, what each was given |
 //! | `choice` | the policy with its parameters |
 //! | `output` | live line, table, JSON |
-//! | `timeline` | who ran when, as SVG |
+//! | `timeline` | which thread ran when, as SVG |
 //!
 //! The engine runs on a thread of its own, above the tasks. This thread waits for signals and prints; it is elevated meanwhile, or a
 //! signal would wait until tasks that compute on every CPU let ordinary threads in. What the engine has elevated comes back

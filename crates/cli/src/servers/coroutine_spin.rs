@@ -160,7 +160,7 @@ impl Connection {
     async fn reply(&self, request: &Request) {
         {
             let mut output = self.output.lock().await;
-            // A client that is gone is noticed by whoever receives.
+            // A client that is gone is noticed by the coroutine that receives.
             let _ = AsyncWriteExt::write_all(&mut *output, &request.bytes()).await;
         }
         if self.outstanding.fetch_sub(1, Ordering::Relaxed) == OUTSTANDING {

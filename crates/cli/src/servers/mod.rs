@@ -109,7 +109,7 @@ fn calibrate() -> Burner {
     burner
 }
 
-/// Prints one line `listening on ADDRESS` per address: whoever started the server reads them.
+/// Prints one line `listening on ADDRESS` per address: the program that started the server reads them.
 fn announce(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<()> {
     let mut out = io::stdout().lock();
     for address in addresses {

@@ -1,6 +1,6 @@
 //! Who can be looked at, and asking: one line out, one line of JSON back.
 //!
-//! Answers are bounded in size and time, for whoever made the socket may be anything.
+//! Answers are bounded in size and time, for the process that made the socket may be any.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use upshift::observe::{PROTOCOL, Recording, SocketName, View, socket_dir, sockets};
 use upshift::trace::Timeline;
 
-/// What to do when there is nobody.
+/// What to do when there is no process to look at.
 pub(super) const NOBODY: &str = "no process of yours can be looked at: start one with UPSHIFT_OBSERVE=1 \
      (a program on the Upshift runtime with its feature `observe`, or a server of this command)";
 

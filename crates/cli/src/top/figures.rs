@@ -24,7 +24,7 @@ pub(super) struct Frame {
     pub(super) levels: Vec<Level>,
     pub(super) vcpus: Vec<Vcpu>,
     pub(super) preemption: Preemption,
-    /// Polls of more than this are stalls; 0: nobody looks.
+    /// Polls of more than this are stalls; 0: not looked for.
     pub(super) stall_limit_ns: u64,
     /// Stalls since the start.
     pub(super) stalls: u64,

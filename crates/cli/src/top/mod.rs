@@ -2,7 +2,7 @@
 //!
 //! | module | concern |
 //! |---|---|
-//! | `attach` | who can be looked at; asking over the socket |
+//! | `attach` | which processes can be looked at; asking over the socket |
 //! | `figures` | two snapshots become rates, shares and percentiles |
 //! | `plain` | these as text, for `--once` |
 //! | `record` | a timeline, for `--record` |

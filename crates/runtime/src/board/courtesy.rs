@@ -1,6 +1,6 @@
 //! How long a vCPU gives way to other processes by itself. Pure.
 //!
-//! Strict priority would let a process that says it is urgent, truly or not, keep all others waiting for ever. So whoever has
+//! Strict priority would let a process that says it is urgent, truly or not, keep all others waiting for ever. So a process that has
 //! given way for [`PATIENCE`] in a row works for [`SHARE`], 4 % of the time, whatever the others say.
 
 /// Gives way for so long in a row, ns.

@@ -1,8 +1,8 @@
 //! The board: this process among the others of the machine.
 //!
 //! With [`Builder::board`](crate::Builder::board) the vCPUs tell `upshift daemon` which levels they have runnable, and learn
-//! who else competes for their CPU. The daemon elevates the threads of whoever has the most urgent work; where it has not
-//! got the right to, whoever is outranked gives way by itself (SharedScheduler, section 3.3: "once they detect a more urgent
+//! which others compete for their CPU. The daemon elevates the threads of the process with the most urgent work; where it has not
+//! got the right to, a process that is outranked gives way by itself (SharedScheduler, section 3.3: "once they detect a more urgent
 //! coroutine in another process they take the initiative to yield").
 //!
 //! ```text

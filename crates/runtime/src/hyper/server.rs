@@ -92,7 +92,7 @@ impl Server {
     }
 
     /// The level at which connections are accepted, and requests received (default: that
-    /// of whoever runs the server). With [`levels`](Server::levels), make it at least as
+    /// of the coroutine that runs the server). With [`levels`](Server::levels), make it at least as
     /// urgent as the most urgent request.
     pub fn receive_level(mut self, level: Level) -> Server {
         self.receive = level.into();

@@ -4,7 +4,7 @@
 //! `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where there is no such directory.
 //! Whoever else could write to it could pretend to be a process of the user's, so a
 //! directory of which that is true is refused. One that others may enter (that of
-//! `upshift daemon`) is not: whoever connects is asked who he is.
+//! `upshift daemon`) is not: each peer that connects is asked for its credentials.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};

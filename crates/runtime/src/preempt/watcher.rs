@@ -4,7 +4,7 @@
 //! hear of) or its timer goes off, looks at the current thread, and does what the [policy](upshift_core::preempt) says. It allocates nothing and
 //! takes no lock that a poll may hold: a poll that is suspended in the allocator does not stop it.
 //!
-//! Nothing is forgotten: when it goes to sleep it first says that it listens, then looks once more; whoever makes something ready
+//! Nothing is forgotten: when it goes to sleep it first says that it listens, then looks once more; a thread that makes something ready
 //! does the reverse. Both steps are separated by full barriers.
 //!
 //! # What others may wait for

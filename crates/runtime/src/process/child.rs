@@ -227,7 +227,7 @@ impl Child {
     }
 }
 
-/// Waits for its end where there is no runtime: on the thread that started it for somebody who has
+/// Waits for its end where there is no runtime: on the thread that started it for a caller that has
 /// gone meanwhile, for instance. A thread is little beside a process.
 fn reap_outside(mut child: std::process::Child) {
     let name = String::from("upshift-reaper");

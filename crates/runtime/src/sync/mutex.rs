@@ -1,6 +1,6 @@
 //! A mutex that may be held across `await`, and lends.
 //!
-//! The state is one word, so that whoever finds the mutex taken knows in the same
+//! The state is one word, so that a coroutine that finds the mutex taken knows in the same
 //! step by whom:
 //!
 //! ```text

@@ -98,7 +98,7 @@ impl fmt::Debug for Connector {
 ///
 /// A write is reported as done when it is encrypted: flush to have it sent. Closing tells
 /// the peer that nothing more will come; an end without that is `UnexpectedEof`, because
-/// somebody may have cut the connection off.
+/// the connection may have been cut off.
 pub struct TlsStream<S> {
     inner: tokio_rustls::TlsStream<S>,
 }

@@ -1,7 +1,7 @@
 //! Opening names below the root.
 //!
 //! `openat2(2)` with `RESOLVE_BENEATH`: the kernel follows symbolic links, but no step of the
-//! resolution may leave the root, whatever the name, the links and whoever renames folders
+//! resolution may leave the root, whatever the name, the links and renames of folders
 //! meanwhile. First with `RESOLVE_CACHED`, which does not wait for a disk and so may be done in a
 //! poll; if the kernel would have to wait, on a thread for blocking calls.
 
