@@ -205,7 +205,7 @@ fn a_notification_of_a_dropped_waiter_goes_to_the_next() {
 
 /// A broadcast reaches whoever asked before it, polled or not, and stores nothing.
 #[test]
-fn a_broadcast_reaches_those_who_asked_before_it() {
+fn a_broadcast_reaches_all_waiters_of_before() {
     loom::model(|| {
         let notify = Arc::new(Notify::new());
         let shared: &'static Notify = leak(&notify);

@@ -164,7 +164,7 @@ fn several_buffers_are_written_in_order_by_one_call() {
 }
 
 #[test]
-fn a_peer_that_has_gone_is_an_error_also_for_who_waits_for_room() {
+fn a_peer_that_has_gone_is_an_error_also_for_a_writer_that_waits_for_room() {
     block_on(async {
         let (mut stream, client) = pair().await;
         let writing = upshift::spawn(

@@ -334,7 +334,7 @@ fn more_connections_than_receive_buffers_all_get_their_data() {
 }
 
 #[test]
-fn a_crowd_that_is_not_read_keeps_nobody_from_receiving() {
+fn streams_that_are_not_read_keep_no_other_from_receiving() {
     let runtime = Runtime::builder()
         .vcpus(1)
         .buffers(64, 1024)

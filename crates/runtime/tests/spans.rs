@@ -51,7 +51,7 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Record {
 }
 
 #[test]
-fn a_coroutine_has_a_span_if_somebody_listens() {
+fn a_coroutine_has_a_span_if_a_subscriber_listens() {
     without_a_subscriber_there_is_no_span();
     it_has_id_level_and_place();
     without_a_subscriber_there_is_no_span();

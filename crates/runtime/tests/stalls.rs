@@ -159,7 +159,7 @@ fn every_way_to_spawn_remembers_the_place() {
 }
 
 #[test]
-fn without_a_limit_nobody_looks() {
+fn without_a_limit_there_are_no_looks() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         upshift::spawn(async { burn(LIMIT) }, Level::DEFAULT)

@@ -50,7 +50,7 @@ fn a_free_mutex_is_taken_at_once_and_freed_by_the_guard() {
 }
 
 #[test]
-fn waiters_get_the_lock_in_order_and_nobody_overtakes_them() {
+fn waiters_get_the_lock_in_order_and_are_not_overtaken() {
     let mutex = Mutex::new(());
     let (first_probe, second_probe) = (Probe::new(), Probe::new());
     let guard = mutex.try_lock().unwrap();

@@ -94,7 +94,7 @@ fn a_closed_receiver_still_takes_what_is_inside() {
 }
 
 #[test]
-fn a_value_that_nobody_takes_is_dropped_once() {
+fn a_value_that_is_not_taken_is_dropped_once() {
     let value = Arc::new(());
     let (sender, receiver) = oneshot::channel();
     sender.send(value.clone()).unwrap();

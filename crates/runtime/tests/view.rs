@@ -122,7 +122,7 @@ fn nonsense_is_refused_with_a_reason() {
 }
 
 #[test]
-fn who_does_not_read_is_dropped_and_keeps_nobody_else_waiting() {
+fn a_viewer_that_does_not_read_is_dropped_and_holds_up_no_other() {
     let (_runtime, socket) = observed();
     let mut deaf = attach(&socket);
     deaf.set_write_timeout(Some(Duration::from_secs(20)))

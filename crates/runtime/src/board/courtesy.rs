@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_outranked_for_ever_works_for_four_per_cent_of_the_time() {
+    fn a_process_outranked_for_ever_works_for_four_per_cent_of_the_time() {
         let mut courtesy = Courtesy::default();
         let steps = 1_000_000_000 / 100_000;
         let worked = (1..steps).filter(|step| !courtesy.gives_way(step * 100_000));
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_outranked_now_and_then_always_gives_way() {
+    fn a_process_outranked_now_and_then_always_gives_way() {
         let mut courtesy = Courtesy::default();
         for turn in 1..1000u64 {
             assert!(courtesy.gives_way(turn * 10_000_000));

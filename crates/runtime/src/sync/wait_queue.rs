@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_nobody_waits_in_is_a_pointer() {
+    fn a_queue_without_waiters_is_a_pointer() {
         assert_eq!(size_of::<WaitQueue<u64>>(), size_of::<usize>());
     }
 

@@ -16,7 +16,7 @@ fn policy(tid: libc::pid_t) -> libc::c_int {
 }
 
 /// No thread is in a real-time policy, but the watchers, which poll nothing.
-fn assert_nobody_is_elevated() {
+fn assert_no_thread_is_elevated() {
     for tid in threads() {
         let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
         if name.is_ok_and(|name| !name.contains("/watch")) {
@@ -40,7 +40,7 @@ fn what_polls_is_never_elevated() {
         for _ in 0..20 {
             let long = upshift::spawn(async { burn(Duration::from_millis(3)) }, Level::at::<40>());
             time::sleep(Duration::from_millis(1)).await;
-            assert_nobody_is_elevated();
+            assert_no_thread_is_elevated();
             long.await.unwrap();
         }
     });
@@ -186,7 +186,7 @@ fn child() {
                 time::sleep(Duration::from_millis(5)).await;
             });
             drop(runtime);
-            assert_nobody_is_elevated();
+            assert_no_thread_is_elevated();
             std::process::exit(33);
         }
         other => panic!("no child is called {other}"),
