@@ -69,5 +69,7 @@ int main(int argc, char** argv) {
   config settings;
   settings.vcpus = options.vcpus;
   settings.main_level = 0;
+  settings.pins = options.pins.data();
+  settings.pins_len = options.pins.size();
   runtime(settings).block_on(serve(options));
 }

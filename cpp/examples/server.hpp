@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace server {
@@ -25,9 +26,11 @@ struct options {
   std::string root = ".";
   int level = 32;
   unsigned vcpus = 1;
+  /// The CPU of the first vCPU, if any.
+  std::vector<std::uint32_t> pins;
 };
 
-/// `[WORK] [--listen ADDR:PORT] [--variant V] [--level L] [--vcpus N] [--root DIR]`; ends the process when it is wrong.
+/// `[WORK] [--listen ADDR:PORT] [--variant V] [--level L] [--vcpus N] [--pin CPU] [--root DIR]`; ends the process when it is wrong.
 inline options parse(int argc, char** argv) {
   options made;
   int at = 1;
@@ -43,6 +46,8 @@ inline options parse(int argc, char** argv) {
       made.root = value;
     } else if (name == "--level") {
       made.level = std::atoi(value);
+    } else if (name == "--pin") {
+      made.pins = {static_cast<std::uint32_t>(std::atoi(value))};
     } else if (name == "--vcpus") {
       made.vcpus = static_cast<unsigned>(std::atoi(value));
     } else {
@@ -50,7 +55,7 @@ inline options parse(int argc, char** argv) {
     }
   }
   if (at != argc) {
-    std::fprintf(stderr, "usage: %s [plaintext|matrix] [--listen ADDR:PORT] [--level L] [--vcpus N] [--root DIR]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s [plaintext|matrix] [--listen ADDR:PORT] [--level L] [--vcpus N] [--pin CPU] [--root DIR]\n", argv[0]);
     std::exit(2);
   }
   return made;

@@ -368,13 +368,14 @@ struct counting : std::pmr::memory_resource {
 
 using allocator = std::pmr::polymorphic_allocator<std::byte>;
 
-u::task<int> from(std::allocator_arg_t, allocator, int n) {
+[[gnu::noinline]] u::task<int> from(std::allocator_arg_t, allocator, int n) {
   co_await u::yield_now();
   co_return n;
 }
 
 struct with_members {
-  u::task<int> run(std::allocator_arg_t, allocator) { co_return 5; }
+  // Not inlined, as `from`: clang++ would do without a frame on the heap.
+  [[gnu::noinline]] u::task<int> run(std::allocator_arg_t, allocator) { co_return 5; }
 };
 
 }  // namespace

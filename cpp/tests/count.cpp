@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <string_view>
 #include <upshift/upshift.hpp>
 
@@ -39,7 +40,19 @@ static task<> hop(int times) {
   co_await sends;
 }
 
-/// As `echo` of crates/counts: a request and its reply over TCP, both ends.
+/// All of `room`; false: the peer has finished.
+static task<bool> read_exact(stream& from, std::span<std::byte> room) {
+  while (!room.empty()) {
+    const std::size_t count = co_await from.read(room);
+    if (count == 0) co_return false;
+    room = room.subspan(count);
+  }
+  co_return true;
+}
+
+static std::string_view text(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+/// As `echo` of crates/counts: a request and its reply over TCP, both ends, in memory that is the caller's.
 static task<> echo(int times) {
   auto listening = listener::tcp("127.0.0.1:0");
   sockaddr_in bound{};
@@ -47,18 +60,15 @@ static task<> echo(int times) {
   getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&bound), &size);
   auto server = spawn([](listener& listening) -> task<> {
     auto peer = co_await listening.accept();
-    while (true) {
-      auto data = co_await peer.recv();
-      if (data.empty()) co_return;
-      co_await peer.write_all(std::move(data));
-    }
+    std::byte request[64];
+    while (co_await read_exact(peer, request)) co_await peer.write_all(text(request));
   }(listening));
   {
     auto peer = co_await connect_tcp("127.0.0.1:" + std::to_string(ntohs(bound.sin_port)));
+    std::byte reply[64] = {};
     for (int i = 0; i < times; ++i) {
-      co_await peer.write_all(buffer::constant("ping"));
-      std::size_t got = 0;
-      while (got < 4) got += (co_await peer.recv()).size();
+      co_await peer.write_all(text(reply));
+      (void)co_await read_exact(peer, reply);
     }
   }
   co_await server;

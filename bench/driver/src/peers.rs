@@ -22,6 +22,8 @@ enum Source {
     Script(&'static str, &'static str),
     /// A C file of `peers/c`.
     C(&'static str, &'static [&'static str]),
+    /// A C++ file of `peers/cpp`, the name of its program, further arguments of the compiler.
+    Cpp(&'static str, &'static str, &'static [&'static str]),
 }
 
 /// One server of the benchmarks.
@@ -86,6 +88,24 @@ const fn c(id: &'static str, file: &'static str, libs: &'static [&'static str]) 
     }
 }
 
+const fn cpp(
+    id: &'static str,
+    file: &'static str,
+    args: &'static [&'static str],
+    matrix: bool,
+) -> Peer {
+    Peer {
+        id,
+        source: Source::Cpp(file, id, args),
+        plaintext: &["plaintext"],
+        matrix: if matrix { Some(&["matrix"]) } else { None },
+        header_order_free: false,
+    }
+}
+
+/// Asio without epoll: sockets and timers by io_uring.
+const ASIO_URING: &[&str] = &["-DASIO_HAS_IO_URING", "-DASIO_DISABLE_EPOLL", "-luring"];
+
 /// Everybody, in the order of the first round.
 pub(crate) const PEERS: &[Peer] = &[
     Peer {
@@ -95,6 +115,16 @@ pub(crate) const PEERS: &[Peer] = &[
         matrix: Some(&["matrix-server", "--vcpus", "1", "--pin", "0"]),
         header_order_free: false,
     },
+    Peer {
+        id: "upshift-cpp",
+        source: Source::Cpp("upshift", "upshift-cpp", &[]),
+        plaintext: &["plaintext", "--vcpus", "1", "--pin", "0"],
+        matrix: Some(&["matrix", "--vcpus", "1", "--pin", "0"]),
+        header_order_free: false,
+    },
+    cpp("asio", "asio", &[], true),
+    cpp("asio-uring", "asio", ASIO_URING, true),
+    cpp("kuro-design", "kuro", &["-luring"], false),
     bench("tokio-ct", "peer-tokio", both("ct")),
     bench("tokio-mt", "peer-tokio", both("mt")),
     bench("monoio-tuned", "peer-monoio", both("tuned")),
@@ -435,6 +465,25 @@ fn build_one(source: Source) -> Result<PathBuf, String> {
             finish(&mut command, advice)?;
             Ok(output)
         }
+        Source::Cpp(file, name, args) => {
+            let root = bench.parent().unwrap_or(&bench);
+            let output = output_file(&format!("peer-{name}"))?;
+            let mut command = Command::new("c++");
+            command
+                .args(["-O3", "-std=c++20", "-o"])
+                .arg(&output)
+                .arg(format!("-I{}", root.join("cpp/include").display()))
+                .arg(format!("-I{}", root.join("cpp/examples").display()))
+                .arg(bench.join(format!("peers/cpp/{file}.cpp")));
+            if file == "upshift" {
+                command.arg(cargo_library(root, "upshift-c", "libupshift_c.a")?);
+            }
+            command.args(args).args(["-lpthread", "-ldl", "-lm"]);
+            let advice =
+                "needs g++ 12, Asio and liburing: apt-get install -y g++ libasio-dev liburing-dev";
+            finish(&mut command, advice)?;
+            Ok(output)
+        }
     }
 }
 
@@ -457,6 +506,18 @@ fn finish(command: &mut Command, advice: &str) -> Result<(), String> {
     let message = String::from_utf8_lossy(&output.stderr);
     let first = message.lines().find(|l| l.contains("error")).unwrap_or("");
     Err(format!("{first}; {advice}"))
+}
+
+/// A static library of a package.
+fn cargo_library(root: &Path, package: &str, name: &str) -> Result<PathBuf, String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(["build", "--release", "-p", package])
+        .current_dir(root);
+    finish(&mut command, "the C ABI of Upshift does not build")?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("release").join(name))
 }
 
 fn cargo(root: &Path, package: &'static str) -> Result<PathBuf, String> {

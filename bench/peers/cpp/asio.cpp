@@ -1,0 +1,107 @@
+// Plaintext and matrix servers on coroutines of Asio (the library that Boost.Asio is), one thread. Built twice: over epoll, its default, and over io_uring
+// (ASIO_HAS_IO_URING with ASIO_DISABLE_EPOLL), which does both sockets and timers then.
+#include <asio.hpp>
+#include <asio/experimental/as_tuple.hpp>
+#include <asio/experimental/channel.hpp>
+
+#include "server.hpp"
+
+using asio::awaitable;
+using asio::ip::tcp;
+
+// Errors as values: exceptions per closed connection would be measured too.
+constexpr auto tried = asio::experimental::as_tuple(asio::use_awaitable);
+using channel = asio::experimental::channel<void(asio::error_code, std::vector<char>)>;
+
+awaitable<void> plaintext(tcp::socket peer) {
+  server::plaintext requests;
+  std::string replies;
+  std::vector<char> room(8192);
+  while (true) {
+    auto [error, count] = co_await peer.async_read_some(asio::buffer(room), tried);
+    if (error) co_return;
+    const bool open = requests.feed({room.data(), count}, replies);
+    if (!replies.empty()) {
+      auto [failed, sent] = co_await asio::async_write(peer, asio::buffer(replies), tried);
+      if (failed) co_return;
+      replies.clear();
+    }
+    if (!open) co_return;
+  }
+}
+
+struct connection {
+  connection(tcp::socket peer) : peer(std::move(peer)), to_compute(this->peer.get_executor(), server::queue), to_send(this->peer.get_executor(), server::queue) {}
+  tcp::socket peer;
+  channel to_compute;
+  channel to_send;
+};
+
+awaitable<void> receive(std::shared_ptr<connection> of) {
+  server::frames cutter;
+  std::vector<char> room(8192);
+  while (true) {
+    auto [error, count] = co_await of->peer.async_read_some(asio::buffer(room), tried);
+    if (error) break;
+    std::string_view chunk(room.data(), count);
+    bool sent = true;
+    while (sent) {
+      auto payload = cutter.next(chunk);
+      if (!payload) break;
+      auto [refused] = co_await of->to_compute.async_send(asio::error_code(), std::move(*payload), tried);
+      sent = !refused;
+    }
+    if (!sent || cutter.broken) break;
+  }
+  of->to_compute.close();
+}
+
+awaitable<void> compute(std::shared_ptr<connection> of) {
+  while (true) {
+    auto [error, payload] = co_await of->to_compute.async_receive(tried);
+    if (error) break;
+    auto reply = server::square(payload, server::order(static_cast<std::uint32_t>(payload.size())));
+    auto [refused] = co_await of->to_send.async_send(asio::error_code(), std::move(reply), tried);
+    if (refused) break;
+  }
+  of->to_send.close();
+}
+
+awaitable<void> send(std::shared_ptr<connection> of) {
+  while (true) {
+    auto [error, reply] = co_await of->to_send.async_receive(tried);
+    if (error) break;
+    auto [failed, count] = co_await asio::async_write(of->peer, asio::buffer(reply), tried);
+    if (failed) break;
+  }
+  asio::error_code gone;
+  of->peer.shutdown(tcp::socket::shutdown_send, gone);
+}
+
+awaitable<void> serve(asio::io_context& context, server::options options) {
+  const auto colon = options.address.rfind(':');
+  const tcp::endpoint at(asio::ip::make_address(options.address.substr(0, colon)), static_cast<unsigned short>(std::stoi(options.address.substr(colon + 1))));
+  tcp::acceptor listening(context, at);
+  listening.listen(1024);
+  server::announce(listening.native_handle());
+  while (true) {
+    auto [error, peer] = co_await listening.async_accept(tried);
+    if (error) continue;
+    server::no_delay(peer.native_handle());
+    if (options.work != "matrix") {
+      asio::co_spawn(context, plaintext(std::move(peer)), asio::detached);
+      continue;
+    }
+    auto made = std::make_shared<connection>(std::move(peer));
+    asio::co_spawn(context, receive(made), asio::detached);
+    asio::co_spawn(context, compute(made), asio::detached);
+    asio::co_spawn(context, send(made), asio::detached);
+  }
+}
+
+int main(int argc, char** argv) {
+  // One thread: no locks.
+  asio::io_context context(1);
+  asio::co_spawn(context, serve(context, server::parse(argc, argv)), asio::detached);
+  context.run();
+}

@@ -1,0 +1,141 @@
+// A plaintext server in the design of the slides' framework for C++, Kuro, as its code was published: tasks that start at once and end by themselves (suspend_never at both ends), a
+// slab that gives each operation a token, one ring, one entry per operation, and a loop that submits and looks for completions without ever waiting.
+//
+// Defects of the published code that are design and therefore here: the loop uses a whole CPU when nothing happens; a task cannot be cancelled, joined or destroyed by its owner; a
+// receive holds memory for as long as its connection idles. Those that are not are mended, so that there is something to measure: a negative result ends its connection (there: the
+// process), the slab gives references to its slots (there: the address of a local copy), frames are freed (there: by luck), a full submission queue is submitted (there: null is used),
+// replies fit their buffer (there: a kilobyte of text and a head go into a kilobyte).
+#include <liburing.h>
+
+#include <coroutine>
+#include <deque>
+
+#include "server.hpp"
+
+namespace {
+
+io_uring ring;
+
+struct waiting {
+  std::coroutine_handle<> resume;
+  int result;
+};
+
+/// Tokens of operations. Slots do not move.
+struct slab {
+  std::deque<waiting> slots;
+  std::vector<std::size_t> free;
+  std::size_t take() {
+    if (free.empty()) {
+      slots.emplace_back();
+      return slots.size() - 1;
+    }
+    const std::size_t token = free.back();
+    free.pop_back();
+    return token;
+  }
+} operations;
+
+struct task {
+  struct promise_type {
+    task get_return_object() { return {}; }
+    std::suspend_never initial_suspend() noexcept { return {}; }
+    std::suspend_never final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { std::terminate(); }
+  };
+};
+
+io_uring_sqe* entry() {
+  io_uring_sqe* made;
+  while ((made = io_uring_get_sqe(&ring)) == nullptr) io_uring_submit(&ring);
+  return made;
+}
+
+struct operation {
+  explicit operation(io_uring_sqe* sqe) : token(operations.take()) { io_uring_sqe_set_data64(sqe, token); }
+  std::size_t token;
+  bool await_ready() const { return false; }
+  void await_suspend(std::coroutine_handle<> here) { operations.slots[token].resume = here; }
+  int await_resume() {
+    operations.free.push_back(token);
+    return operations.slots[token].result;
+  }
+};
+
+operation receive(int fd, char* to, std::size_t size) {
+  io_uring_sqe* sqe = entry();
+  io_uring_prep_recv(sqe, fd, to, size, 0);
+  return operation(sqe);
+}
+
+operation send(int fd, const char* from, std::size_t size) {
+  io_uring_sqe* sqe = entry();
+  io_uring_prep_send(sqe, fd, from, size, MSG_NOSIGNAL);
+  return operation(sqe);
+}
+
+operation accept(int fd) {
+  io_uring_sqe* sqe = entry();
+  io_uring_prep_accept(sqe, fd, nullptr, nullptr, SOCK_CLOEXEC);
+  return operation(sqe);
+}
+
+task converse(int fd) {
+  server::no_delay(fd);
+  server::plaintext requests;
+  std::string replies;
+  std::vector<char> room(8192);
+  bool open = true;
+  while (open) {
+    const int count = co_await receive(fd, room.data(), room.size());
+    if (count <= 0) break;
+    open = requests.feed({room.data(), static_cast<std::size_t>(count)}, replies);
+    std::string_view rest = replies;
+    while (!rest.empty()) {
+      const int sent = co_await send(fd, rest.data(), rest.size());
+      if (sent <= 0) {
+        open = false;
+        break;
+      }
+      rest.remove_prefix(static_cast<std::size_t>(sent));
+    }
+    replies.clear();
+  }
+  close(fd);
+}
+
+task serve(int listening) {
+  while (true) {
+    const int fd = co_await accept(listening);
+    if (fd >= 0) converse(fd);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto options = server::parse(argc, argv);
+  if (options.work == "matrix" || io_uring_queue_init(1024, &ring, 0) != 0) return 2;
+  const auto colon = options.address.rfind(':');
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<std::uint16_t>(std::stoi(options.address.substr(colon + 1))));
+  inet_pton(AF_INET, options.address.substr(0, colon).c_str(), &at.sin_addr);
+  const int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (bind(listening, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 || listen(listening, 1024) != 0) return 1;
+  server::announce(listening);
+  serve(listening);
+  while (true) {
+    io_uring_submit(&ring);
+    io_uring_cqe* completion;
+    while (io_uring_peek_cqe(&ring, &completion) == 0) {
+      const auto token = static_cast<std::size_t>(io_uring_cqe_get_data64(completion));
+      operations.slots[token].result = completion->res;
+      io_uring_cqe_seen(&ring, completion);
+      operations.slots[token].resume.resume();
+    }
+  }
+}
