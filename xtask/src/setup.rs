@@ -241,9 +241,9 @@ pub(crate) const CMAKE: &Package = &PACKAGES[13];
 pub(crate) const QEMU: &Package = &PACKAGES[0];
 
 /// What mpi/ is built with and started by.
-pub(crate) const MPI: &[Package] = PACKAGES.split_at(9).1;
+pub(crate) const MPI: &[Package] = PACKAGES.split_at(11).1;
 
-const PACKAGES: [Package; 15] = [
+const PACKAGES: [Package; 17] = [
     Package {
         name: "qemu-system-misc",
         purpose: "the kernel's tests, `qemu-system-riscv64`",
@@ -299,6 +299,20 @@ const PACKAGES: [Package; 15] = [
         install: true,
         tests: false,
         is_there: || host::has_program("nginx") || Path::new("/usr/sbin/nginx").exists(),
+    },
+    Package {
+        name: "redis-server",
+        purpose: "one of the unmodified servers of the benchmarks",
+        install: true,
+        tests: false,
+        is_there: || host::has_program("redis-server"),
+    },
+    Package {
+        name: "postgresql",
+        purpose: "one of the unmodified servers of the benchmarks",
+        install: true,
+        tests: false,
+        is_there: || Path::new("/usr/lib/postgresql").exists(),
     },
     Package {
         name: "golang-go",

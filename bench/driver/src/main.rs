@@ -13,6 +13,7 @@
 //! | `sections` | what is run in each section |
 //! | `preemption` | the section of long requests among short ones |
 //! | `processes` | the section of an urgent server beside a batch process |
+//! | `assign` | the section of unmodified servers beside a batch process |
 //! | `sched` | the section of policies over processes |
 //! | `serve` | the section of web servers |
 //! | `micro` | the microbenchmarks, which are programs of their own |
@@ -22,6 +23,7 @@
 //! | `render` | the page |
 //! | `machine` | kernel, processor, versions, load of a CPU |
 
+mod assign;
 mod check;
 mod conserve;
 mod machine;

@@ -78,6 +78,9 @@ const RUNS: [Beside; 5] = [
     },
 ];
 
+/// Programs that have not joined count as level 32.
+const BYSTANDERS: &str = "bystander_level = 32\n";
+
 /// One run of the section.
 #[derive(Clone)]
 struct Load {
@@ -113,7 +116,7 @@ impl Drive for Load {
         let daemon = self
             .beside
             .daemon
-            .then(|| Daemon::start(program))
+            .then(|| Daemon::start(program, BYSTANDERS))
             .transpose()?;
         let mut program = program.clone();
         program.env = daemon.iter().map(Daemon::environment).collect();
@@ -161,18 +164,18 @@ impl Drive for Load {
 }
 
 /// `upshift daemon` on a socket of its own.
-struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
     socket: PathBuf,
 }
 
 impl Daemon {
-    fn start(upshift: &Program) -> Result<Daemon, String> {
+    /// Starts it with this configuration.
+    pub(crate) fn start(upshift: &Program, text: &str) -> Result<Daemon, String> {
         let socket =
             std::env::temp_dir().join(format!("upshift-bench-{}.sock", std::process::id()));
-        // Programs that have not joined count as level 32.
         let config = socket.with_extension("toml");
-        std::fs::write(&config, "bystander_level = 32\n").map_err(|e| e.to_string())?;
+        std::fs::write(&config, text).map_err(|e| e.to_string())?;
         let child = Command::new(&upshift.file)
             .arg("daemon")
             .arg("--config")
@@ -201,7 +204,7 @@ impl Drop for Daemon {
 }
 
 /// `upshift burn`.
-struct Batch(Child);
+pub(crate) struct Batch(Child);
 
 /// What it prints at its end.
 #[derive(Deserialize)]
@@ -211,7 +214,7 @@ struct Burnt {
 }
 
 impl Batch {
-    fn start(upshift: &Program, args: &[&str]) -> Result<Batch, String> {
+    pub(crate) fn start(upshift: &Program, args: &[&str]) -> Result<Batch, String> {
         let child = Command::new(&upshift.file)
             .args(["burn", "--json", "--level", "40"])
             .args(args)
@@ -224,8 +227,13 @@ impl Batch {
         Ok(batch)
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Ends it; a row of what it did.
-    fn end(mut self) -> Result<Run, String> {
+    pub(crate) fn end(mut self) -> Result<Run, String> {
         end(&mut self.0);
         let text = first_line(&mut self.0)?;
         let burnt: Burnt =
@@ -260,7 +268,7 @@ fn first_line(child: &mut Child) -> Result<String, String> {
 }
 
 /// SIGTERM, and SIGKILL after three seconds.
-fn end(child: &mut Child) {
+pub(crate) fn end(child: &mut Child) {
     if !matches!(child.try_wait(), Ok(None)) {
         return;
     }

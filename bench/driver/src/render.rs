@@ -90,6 +90,10 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         Section::Levels => ("Eight levels at overload", Rank::AsMeasured),
         Section::Preemption => ("Long requests among short ones", Rank::AsMeasured),
         Section::Processes => ("An urgent server beside a batch process", Rank::AsMeasured),
+        Section::Assign => (
+            "Unmodified servers beside a batch process",
+            Rank::AsMeasured,
+        ),
         Section::Sched => ("Processes under policies in user space", Rank::AsMeasured),
         Section::Serve => ("Web servers", Rank::AsMeasured),
         Section::Micro => ("Microbenchmarks", Rank::AsMeasured),
@@ -117,7 +121,7 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         page.push_str(&preemption::summary::table(found));
     }
     for case in found.cases() {
-        let by_class = section == Section::Processes
+        let by_class = matches!(section, Section::Processes | Section::Assign)
             || (section == Section::Preemption && case != preemption::cases::COST);
         if by_class {
             classes(found, case, page);

@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::peers::{Built, Peer, Program, UPSHIFT};
 use crate::results::SectionResults;
 use crate::rounds::{self, Entry};
-use crate::{conserve, machine, micro, multi, preemption, processes, sched, serve};
+use crate::{assign, conserve, machine, micro, multi, preemption, processes, sched, serve};
 
 /// A part of the page that can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(crate) enum Section {
     Preemption,
     /// An urgent server beside a batch process, without and with the daemon.
     Processes,
+    /// Unmodified servers beside a batch process, under what the kernel and the daemon can do for them.
+    Assign,
     /// Processes under policies in user space.
     Sched,
     /// axum, mixed load at overload, and files.
@@ -87,7 +89,7 @@ pub(crate) fn level_row(level: u8) -> String {
 
 impl Section {
     /// All, in the order of the page.
-    pub(crate) const ALL: [Section; 13] = [
+    pub(crate) const ALL: [Section; 14] = [
         Section::Plaintext,
         Section::Pipelined,
         Section::Matrix,
@@ -96,6 +98,7 @@ impl Section {
         Section::Levels,
         Section::Preemption,
         Section::Processes,
+        Section::Assign,
         Section::Sched,
         Section::Serve,
         Section::Micro,
@@ -114,6 +117,7 @@ impl Section {
             Section::Levels => "levels",
             Section::Preemption => "preemption",
             Section::Processes => "processes",
+            Section::Assign => "assign",
             Section::Sched => "sched",
             Section::Serve => "serve",
             Section::Micro => "micro",
@@ -138,6 +142,7 @@ impl Section {
                 | Section::Levels
                 | Section::Preemption
                 | Section::Processes
+                | Section::Assign
                 | Section::Serve
         )
     }
@@ -198,6 +203,7 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
             preemption::run(&mut results, &options, built);
         }
         Section::Processes => processes::run(&mut results, options, built),
+        Section::Assign => assign::run(&mut results, options, built),
         Section::Sched => sched::run(&mut results, options, built),
         Section::Serve => serve::run(&mut results, options, built),
         Section::Micro => micro::run(&mut results, built),

@@ -1,0 +1,271 @@
+//! Requests at their times over some connections, a thread for each, in SCHED_FIFO above all that is measured.
+//!
+//! A latency counts from when the request was to be sent, so what waits behind a late answer counts, too. A thread sleeps until its next
+//! request is due, and in `read`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use upshift_load::Histogram;
+
+use super::servers::{Kind, Server};
+use crate::results::Run;
+
+/// Connections, and requests of all together.
+const CONNECTIONS: usize = 4;
+const PER_SECOND: f64 = 1000.0;
+
+/// The client's priority in SCHED_FIFO.
+const PRIORITY: i32 = 45;
+
+/// Not counted at the beginning.
+const WARMUP: Duration = Duration::from_millis(300);
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection on which requests are made.
+pub(super) struct Connection {
+    kind: Kind,
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// Opens all.
+pub(super) fn connect(server: &Server) -> Result<Vec<Connection>, String> {
+    let mut all: Vec<Connection> = Vec::new();
+    for _ in 0..CONNECTIONS {
+        all.push(Connection::open(server.kind, server.address)?);
+    }
+    if let Some(first) = all.first_mut() {
+        first.prepare()?;
+    }
+    Ok(all)
+}
+
+impl Connection {
+    pub(super) fn open(kind: Kind, address: SocketAddr) -> Result<Connection, String> {
+        let stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
+        let set = stream
+            .set_nodelay(true)
+            .and(stream.set_read_timeout(Some(PATIENCE)));
+        set.map_err(|e| e.to_string())?;
+        let mut it = Connection {
+            kind,
+            stream,
+            buffer: Vec::new(),
+        };
+        if kind == Kind::Postgres {
+            let mut hello = vec![0, 0, 0, 0, 0, 3, 0, 0];
+            hello.extend(b"user\0postgres\0database\0postgres\0\0");
+            let length = hello.len() as u32;
+            hello[..4].copy_from_slice(&length.to_be_bytes());
+            it.ask(&hello)?;
+        }
+        Ok(it)
+    }
+
+    /// Makes what is asked for.
+    fn prepare(&mut self) -> Result<(), String> {
+        match self.kind {
+            Kind::Nginx => Ok(()),
+            Kind::Redis => self.ask(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n"),
+            Kind::Postgres => self.ask(&query(
+                "create table kv as select k, 'value' || k as v from generate_series(1, 1000) k; create unique index on kv (k)",
+            )),
+        }
+    }
+
+    fn request(&self) -> Vec<u8> {
+        match self.kind {
+            Kind::Nginx => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+            Kind::Redis => b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n".to_vec(),
+            Kind::Postgres => query("select v from kv where k = 7"),
+        }
+    }
+
+    /// Sends `bytes`, and reads the whole answer.
+    fn ask(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.stream.write_all(bytes).map_err(|e| e.to_string())?;
+        self.buffer.clear();
+        let mut part = [0u8; 4096];
+        loop {
+            let length = self.stream.read(&mut part).map_err(|e| e.to_string())?;
+            if length == 0 {
+                return Err("the server has closed the connection".into());
+            }
+            self.buffer.extend_from_slice(&part[..length]);
+            match answer(self.kind, &self.buffer) {
+                Answer::Whole => return Ok(()),
+                Answer::Part => {}
+                Answer::Wrong => {
+                    let text = String::from_utf8_lossy(&self.buffer);
+                    return Err(format!("a wrong answer: {text:?}"));
+                }
+            }
+        }
+    }
+}
+
+/// A simple query of postgres.
+fn query(text: &str) -> Vec<u8> {
+    let mut message = vec![b'Q'];
+    message.extend((text.len() as u32 + 5).to_be_bytes());
+    message.extend(text.as_bytes());
+    message.push(0);
+    message
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Whole,
+    Part,
+    Wrong,
+}
+
+fn answer(kind: Kind, bytes: &[u8]) -> Answer {
+    let told = |whole: bool| if whole { Answer::Whole } else { Answer::Part };
+    match kind {
+        Kind::Nginx if bytes.len() > 12 && !bytes.starts_with(b"HTTP/1.1 200") => Answer::Wrong,
+        Kind::Nginx => told(bytes.ends_with(b"\r\n\r\nhello")),
+        Kind::Redis if bytes.starts_with(b"-") => Answer::Wrong,
+        Kind::Redis => told(bytes == b"+OK\r\n" || bytes == b"$5\r\nvalue\r\n"),
+        Kind::Postgres => {
+            let mut rest = bytes;
+            while let [what, a, b, c, d, ..] = rest {
+                let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+                match (what, rest.get(1 + length..)) {
+                    (b'E', _) => return Answer::Wrong,
+                    // Ready for the next query.
+                    (b'Z', Some(_)) => return Answer::Whole,
+                    (_, Some(after)) => rest = after,
+                    (_, None) => return Answer::Part,
+                }
+            }
+            Answer::Part
+        }
+    }
+}
+
+/// ns, up to a minute.
+fn histogram() -> Result<Histogram<u64>, String> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(|e| e.to_string())
+}
+
+/// What one connection saw.
+struct Seen {
+    latencies: Histogram<u64>,
+    lag: Histogram<u64>,
+    error: Option<String>,
+}
+
+/// Makes requests for `time` after a warm-up.
+pub(super) fn drive(connections: Vec<Connection>, time: Duration) -> Result<Run, String> {
+    let count = connections.len() as f64;
+    let gap = Duration::from_secs_f64(count / PER_SECOND);
+    let begin = Instant::now() + Duration::from_millis(20);
+    let threads: Vec<_> = connections
+        .into_iter()
+        .enumerate()
+        .map(|(index, connection)| {
+            let first = begin + gap.mul_f64(index as f64 / count);
+            std::thread::spawn(move || one(connection, first, gap, begin + WARMUP, time))
+        })
+        .collect();
+    let (mut latencies, mut lag, mut error) = (histogram()?, histogram()?, None);
+    for thread in threads {
+        let seen = thread.join().map_err(|_| "a client's thread panicked")??;
+        latencies.add(&seen.latencies).map_err(|e| e.to_string())?;
+        lag.add(&seen.lag).map_err(|e| e.to_string())?;
+        error = error.or(seen.error);
+    }
+    let us = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
+    Ok(Run {
+        per_second: latencies.len() as f64 / time.as_secs_f64(),
+        p50: us(0.5),
+        p99: us(0.99),
+        p999: us(0.999),
+        send_lag: lag.value_at_quantile(0.99) as f64 / 1e3,
+        errors: u64::from(error.is_some()),
+        first_error: error,
+        ..Run::default()
+    })
+}
+
+fn one(
+    mut connection: Connection,
+    first: Instant,
+    gap: Duration,
+    counted: Instant,
+    time: Duration,
+) -> Result<Seen, String> {
+    rise()?;
+    let mut seen = Seen {
+        latencies: histogram()?,
+        lag: histogram()?,
+        error: None,
+    };
+    let request = connection.request();
+    let mut due = first;
+    while due < counted + time {
+        let free = Instant::now();
+        std::thread::sleep(due.saturating_duration_since(free));
+        let sent = Instant::now();
+        if let Err(error) = connection.ask(&request) {
+            seen.error = Some(error);
+            return Ok(seen);
+        }
+        if due >= counted {
+            let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            seen.latencies.saturating_record(ns(due.elapsed()));
+            if free < due {
+                seen.lag.saturating_record(ns(sent - due));
+            }
+        }
+        due += gap;
+    }
+    Ok(seen)
+}
+
+/// Moves the calling thread above all that is measured.
+fn rise() -> Result<(), String> {
+    let parameters = libc::sched_param {
+        sched_priority: PRIORITY,
+    };
+    // SAFETY: a live structure; 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(format!(
+            "the client needs SCHED_FIFO: {}",
+            std::io::Error::last_os_error()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_whole_at_their_end() {
+        for (kind, bytes, says) in [
+            (
+                Kind::Nginx,
+                &b"HTTP/1.1 200 OK\r\n\r\nhel"[..],
+                Answer::Part,
+            ),
+            (Kind::Nginx, b"HTTP/1.1 200 OK\r\n\r\nhello", Answer::Whole),
+            (Kind::Nginx, b"HTTP/1.1 404 No\r\n\r\nhello", Answer::Wrong),
+            (Kind::Redis, b"$5\r\nvalue", Answer::Part),
+            (Kind::Redis, b"$5\r\nvalue\r\n", Answer::Whole),
+            (Kind::Redis, b"-ERR\r\n", Answer::Wrong),
+            (Kind::Postgres, b"C\0\0\0\x05xZ\0\0\0\x05", Answer::Part),
+            (Kind::Postgres, b"C\0\0\0\x05xZ\0\0\0\x05I", Answer::Whole),
+            (Kind::Postgres, b"E\0\0\0\x05x", Answer::Wrong),
+        ] {
+            assert_eq!(answer(kind, bytes), says, "{bytes:?}");
+        }
+        assert_eq!(query("x"), b"Q\0\0\0\x06x\0");
+    }
+}

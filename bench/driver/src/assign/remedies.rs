@@ -1,0 +1,154 @@
+//! What is done for a server beside a batch process.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::servers::{Kind, Server};
+use crate::peers::Program;
+use crate::processes::Daemon;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// Nothing.
+    Nothing,
+    /// The least nice value, of all its processes and threads.
+    Nice,
+    /// The greatest weight of a cgroup.
+    Weight,
+    /// SCHED_FIFO 10, of all its processes and threads.
+    Fifo,
+    /// SCHED_DEADLINE, of those that serve: 10 ms, at most 8 of it, 70 % of the CPUs together.
+    Deadline,
+    /// A rule of the daemon: level 8, else as by default.
+    Daemon,
+}
+
+/// ns.
+const PERIOD: usize = 10_000_000;
+
+impl Remedy {
+    pub(super) const ALL: [Remedy; 6] = [
+        Remedy::Nothing,
+        Remedy::Nice,
+        Remedy::Weight,
+        Remedy::Fifo,
+        Remedy::Deadline,
+        Remedy::Daemon,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Remedy::Nothing => "nothing",
+            Remedy::Nice => "nice −20",
+            Remedy::Weight => "cpu.weight 10000",
+            Remedy::Fifo => "chrt -f",
+            Remedy::Deadline => "SCHED_DEADLINE",
+            Remedy::Daemon => "upshift daemon",
+        }
+    }
+
+    /// The words before the server's own.
+    pub(super) fn prefix(self) -> &'static [&'static str] {
+        match self {
+            Remedy::Nice => &["nice", "-n", "-20"],
+            Remedy::Fifo => &["chrt", "-f", "10"],
+            _ => &[],
+        }
+    }
+
+    /// What has to run before the server.
+    pub(super) fn daemon(self, upshift: &Program, kind: Kind) -> Result<Option<Daemon>, String> {
+        let rule = format!("[[assign]]\ncomm = \"{}\"\nlevel = 8\n", kind.comm());
+        let daemon = (self == Remedy::Daemon).then(|| Daemon::start(upshift, &rule));
+        daemon.transpose()
+    }
+
+    /// What can be done only when the connections are there.
+    pub(super) fn apply(self, server: &Server) -> Result<(), String> {
+        match self {
+            Remedy::Deadline => {
+                let serving = server.serving();
+                let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+                let runtime = (PERIOD * cpus * 7 / 10 / serving.len().max(1)).min(PERIOD * 8 / 10);
+                serving
+                    .into_iter()
+                    .try_for_each(|pid| reserve(pid, runtime))
+            }
+            // It hears of processes at once; what is in between is a thread that has to run.
+            Remedy::Daemon => {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn reserve(pid: u32, runtime: usize) -> Result<(), String> {
+    let output = Command::new("chrt")
+        .args(["--deadline", "--sched-runtime", &runtime.to_string()])
+        .args(["--sched-period", &PERIOD.to_string(), "--pid", "0"])
+        .arg(pid.to_string())
+        .output()
+        .map_err(|e| format!("cannot start chrt: {e}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!(
+            "SCHED_DEADLINE does not fit: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+    }
+}
+
+/// A cgroup of the CPU controller, of either version; goes with its guard.
+pub(super) struct Cgroup(PathBuf);
+
+impl Cgroup {
+    pub(super) fn new(name: &str) -> Result<Cgroup, String> {
+        let name = format!("upshift-bench-{}-{name}", std::process::id());
+        // The second version gives its groups the controller only if it is asked to.
+        let _ = std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu");
+        for root in ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"] {
+            let path = Path::new(root).join(&name);
+            if std::fs::create_dir(&path).is_err() {
+                continue;
+            }
+            let it = Cgroup(path);
+            if ["cpu.weight", "cpu.shares"]
+                .iter()
+                .any(|file| it.0.join(file).exists())
+            {
+                // Where real-time is shared out by cgroup, a part of it is needed, too.
+                let _ = std::fs::write(it.0.join("cpu.rt_runtime_us"), "400000");
+                return Ok(it);
+            }
+        }
+        Err("no cgroup with the CPU controller can be made".into())
+    }
+
+    pub(super) fn take(&self, pid: u32) -> Result<(), String> {
+        let file = self.0.join("cgroup.procs");
+        std::fs::write(&file, pid.to_string()).map_err(|e| format!("{}: {e}", file.display()))
+    }
+
+    /// 100 times the default: all that the second version allows.
+    pub(super) fn set_heaviest(&self) -> Result<(), String> {
+        let weight = std::fs::write(self.0.join("cpu.weight"), "10000");
+        // 100 times the default of the first version, too.
+        weight
+            .or_else(|_| std::fs::write(self.0.join("cpu.shares"), "102400"))
+            .map_err(|e| format!("the weight of a cgroup cannot be set: {e}"))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for _ in 0..200 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}

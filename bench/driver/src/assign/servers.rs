@@ -1,0 +1,298 @@
+//! nginx, redis and postgres, as Debian packages them, each with files of its own in a temporary folder.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::processes;
+
+/// Which program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Two workers that answer with a constant.
+    Nginx,
+    /// Without persistence.
+    Redis,
+    /// A process for each connection; rows by key.
+    Postgres,
+}
+
+/// How long a server may take to listen.
+const START: Duration = Duration::from_secs(20);
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Nginx => "nginx",
+            Kind::Redis => "redis",
+            Kind::Postgres => "postgres",
+        }
+    }
+
+    /// The name of its processes.
+    pub(super) fn comm(self) -> &'static str {
+        match self {
+            Kind::Nginx => "nginx",
+            Kind::Redis => "redis-server",
+            Kind::Postgres => "postgres",
+        }
+    }
+
+    fn package(self) -> &'static str {
+        match self {
+            Kind::Nginx => "nginx-light",
+            Kind::Redis => "redis-server",
+            Kind::Postgres => "postgresql",
+        }
+    }
+
+    fn program(self) -> Option<PathBuf> {
+        let places = match self {
+            Kind::Nginx => vec![PathBuf::from("/usr/sbin/nginx")],
+            Kind::Redis => vec![PathBuf::from("/usr/bin/redis-server")],
+            Kind::Postgres => {
+                let versions = std::fs::read_dir("/usr/lib/postgresql")
+                    .into_iter()
+                    .flatten();
+                versions
+                    .flatten()
+                    .map(|it| it.path().join("bin/postgres"))
+                    .collect()
+            }
+        };
+        places.into_iter().find(|it| it.exists())
+    }
+
+    /// What it calls itself.
+    ///
+    /// # Errors
+    /// It is not installed: what to do.
+    pub(super) fn version(self) -> Result<String, String> {
+        let program = self.program().ok_or_else(|| {
+            format!(
+                "{} is not installed: `sudo apt-get install {}`",
+                self.name(),
+                self.package()
+            )
+        })?;
+        let flag = if self == Kind::Nginx {
+            "-v"
+        } else {
+            "--version"
+        };
+        let output = Command::new(program)
+            .arg(flag)
+            .output()
+            .map_err(|e| e.to_string())?;
+        // nginx tells it where errors go.
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        Ok(text.lines().next().unwrap_or_default().to_owned())
+    }
+}
+
+/// A running server; dropping it ends it.
+pub(super) struct Server {
+    pub(super) kind: Kind,
+    pub(super) address: SocketAddr,
+    child: Child,
+    /// Its processes when it had started.
+    first: Vec<u32>,
+    folder: PathBuf,
+}
+
+impl Server {
+    /// Starts it behind the words of `prefix`.
+    pub(super) fn start(kind: Kind, prefix: &[&str]) -> Result<Server, String> {
+        let folder = std::env::temp_dir().join(format!(
+            "upshift-bench-{}-{}",
+            kind.name(),
+            std::process::id()
+        ));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|it| it.local_addr())
+            .map_err(|e| e.to_string())?
+            .port();
+        let program = kind.program().ok_or("it is not installed")?;
+        let own = match kind {
+            Kind::Nginx => nginx(&program, &folder, port)?,
+            Kind::Redis => redis(&program, &folder, port),
+            Kind::Postgres => postgres(&program, &folder, port)?,
+        };
+        let mut words = prefix.iter().map(|it| (*it).to_owned()).chain(own);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command
+            .spawn()
+            .map_err(|e| format!("cannot start {}: {e}", kind.name()))?;
+        let mut server = Server {
+            kind,
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            child,
+            first: Vec::new(),
+            folder,
+        };
+        let deadline = Instant::now() + START;
+        while TcpStream::connect(server.address).is_err() || !server.is_up() {
+            if Instant::now() > deadline || !matches!(server.child.try_wait(), Ok(None)) {
+                return Err(format!("{} does not listen", kind.name()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server.first = server.processes();
+        Ok(server)
+    }
+
+    /// Whether it answers, and not only listens.
+    fn is_up(&self) -> bool {
+        super::client::Connection::open(self.kind, self.address).is_ok()
+    }
+
+    /// It, and its children of any degree.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        let mut known = vec![self.child.id()];
+        let parents = parents();
+        loop {
+            let more: Vec<u32> = parents
+                .iter()
+                .filter(|(pid, parent)| known.contains(parent) && !known.contains(pid))
+                .map(|&(pid, _)| pid)
+                .collect();
+            if more.is_empty() {
+                return known;
+            }
+            known.extend(more);
+        }
+    }
+
+    /// Those of its processes that answer requests, once the connections are there.
+    pub(super) fn serving(&self) -> Vec<u32> {
+        let all = self.processes();
+        match self.kind {
+            Kind::Redis => all,
+            Kind::Nginx => all.into_iter().skip(1).collect(),
+            Kind::Postgres => all
+                .into_iter()
+                .filter(|pid| !self.first.contains(pid))
+                .collect(),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        processes::end(&mut self.child);
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// All processes, each with its parent.
+fn parents() -> Vec<(u32, u32)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name may hold anything, and ends at the last parenthesis.
+        let after = stat.rsplit_once(')')?.1;
+        Some((pid, after.split_ascii_whitespace().nth(1)?.parse().ok()?))
+    })
+    .collect()
+}
+
+fn nginx(program: &Path, folder: &Path, port: u16) -> Result<Vec<String>, String> {
+    let work = folder.display();
+    let file = folder.join("nginx.conf");
+    let text = format!(
+        "daemon off; worker_processes 2; pid {work}/pid; error_log {work}/error.log;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{\n  access_log off; keepalive_requests 1000000000;\n\
+         client_body_temp_path {work}/1; proxy_temp_path {work}/2; fastcgi_temp_path {work}/3;\n\
+         uwsgi_temp_path {work}/4; scgi_temp_path {work}/5;\n\
+         server {{ listen 127.0.0.1:{port}; location / {{ return 200 \"hello\"; }} }}\n}}\n"
+    );
+    std::fs::write(&file, text).map_err(|e| e.to_string())?;
+    let words = [
+        program.display().to_string(),
+        "-c".into(),
+        file.display().to_string(),
+    ];
+    Ok(words
+        .into_iter()
+        .chain(["-e".into(), format!("{work}/error.log")])
+        .collect())
+}
+
+fn redis(program: &Path, folder: &Path, port: u16) -> Vec<String> {
+    let port = port.to_string();
+    let folder = folder.display().to_string();
+    let program = program.display().to_string();
+    let args = [
+        "--port",
+        &port,
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--dir",
+        &folder,
+    ];
+    std::iter::once(program.as_str())
+        .chain(args)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// It refuses to run as root.
+fn postgres(program: &Path, folder: &Path, port: u16) -> Result<Vec<String>, String> {
+    let (user, group) = id_of("postgres").ok_or("there is no user `postgres`")?;
+    std::os::unix::fs::chown(folder, Some(user), Some(group)).map_err(|e| e.to_string())?;
+    let data = folder.join("data").display().to_string();
+    let initdb = program.with_file_name("initdb");
+    let made = Command::new(&initdb)
+        .args(["--auth=trust", "--no-sync", "--locale=C", "-D", &data])
+        .current_dir("/")
+        .uid(user)
+        .gid(group)
+        .output()
+        .map_err(|e| format!("cannot start {}: {e}", initdb.display()))?;
+    if !made.status.success() {
+        return Err(String::from_utf8_lossy(&made.stderr).into_owned());
+    }
+    let settings = [
+        format!("--port={port}"),
+        "--listen_addresses=127.0.0.1".into(),
+        "--unix_socket_directories=".into(),
+        "--fsync=off".into(),
+        "--autovacuum=off".into(),
+    ];
+    let (user, group) = (user.to_string(), group.to_string());
+    let words = [
+        "setpriv",
+        "--reuid",
+        &user,
+        "--regid",
+        &group,
+        "--clear-groups",
+    ];
+    let words = words.into_iter().map(str::to_owned);
+    let server = [program.display().to_string(), "-D".into(), data];
+    Ok(words.chain(server).chain(settings).collect())
+}
+
+fn id_of(name: &str) -> Option<(u32, u32)> {
+    let text = std::fs::read_to_string("/etc/passwd").ok()?;
+    let mut fields = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?
+        .split(':')
+        .skip(1);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
