@@ -15,9 +15,11 @@ use crate::setup;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What has to be in it, beside the other man pages.
-const PROMISED: [&str; 8] = [
+const PROMISED: [&str; 10] = [
     "./usr/bin/upshift",
     "./usr/lib/systemd/system/upshift-daemon.service",
+    "./usr/lib/systemd/system/upshift-sched.service",
+    "./usr/share/doc/upshift/sched.toml",
     "./etc/upshift/daemon.toml",
     "./usr/share/man/man1/upshift.1.gz",
     "./usr/share/man/man1/upshift-daemon.1.gz",
@@ -39,7 +41,7 @@ fi
 const PRERM: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl stop upshift-daemon.service || true
+    systemctl stop upshift-sched.service upshift-daemon.service || true
 fi
 ";
 
@@ -92,11 +94,14 @@ fn package(root: &Path) -> io::Result<PathBuf> {
     tree.put(&fs::read(&binary)?, "usr/bin/upshift", 0o755)?;
     let dist = root.join("crates/daemon/dist");
     tree.copy(&dist.join("daemon.toml"), "etc/upshift/daemon.toml")?;
-    // The unit is written for what is built and installed by hand.
-    let unit = fs::read_to_string(dist.join("upshift-daemon.service"))?;
-    let unit = unit.replace("/usr/local/bin/", "/usr/bin/");
-    let place = "usr/lib/systemd/system/upshift-daemon.service";
-    tree.put(unit.as_bytes(), place, 0o644)?;
+    let of_sched = root.join("crates/sched/dist");
+    // The units are written for what is built and installed by hand.
+    for (dist, name) in [(&dist, "upshift-daemon"), (&of_sched, "upshift-sched")] {
+        let unit = fs::read_to_string(dist.join(format!("{name}.service")))?;
+        let unit = unit.replace("/usr/local/bin/", "/usr/bin/");
+        let place = format!("usr/lib/systemd/system/{name}.service");
+        tree.put(unit.as_bytes(), &place, 0o644)?;
+    }
     for (name, place) in [
         ("upshift", "bash-completion/completions/upshift"),
         ("_upshift", "zsh/vendor-completions/_upshift"),
@@ -118,6 +123,7 @@ fn package(root: &Path) -> io::Result<PathBuf> {
     for page in ["daemon.md", "threat-model.md", "sched.md"] {
         tree.copy(&root.join("docs").join(page), &format!("{doc}/{page}"))?;
     }
+    tree.copy(&of_sched.join("sched.toml"), &format!("{doc}/sched.toml"))?;
     let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
     let control = control(&fs::read(&binary)?, architecture);

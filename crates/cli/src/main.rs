@@ -51,7 +51,14 @@ use args::{Cli, Command};
 use servers::Service;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let words = match sched_cmd::expanded(std::env::args_os().collect()) {
+        Ok(words) => words,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
+    let cli = Cli::parse_from(words);
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {

@@ -43,6 +43,7 @@ Examples:
   upshift sched table plan.txt --cpu 1 --run '@a ./control' --run '@b ./vision' --timeline out.svg
   upshift sched edf --cpu 0 --pid 4711=20ms/5ms --for 10s
   upshift sched priority --cpu 0,1 --unit redis.service=0 --comm 'cc*=1'
+  upshift sched --config /etc/upshift/sched.toml
 
 --cgroup, --unit, --user and --comm name all processes that fit when it starts, each a task of its
 own, but not this one and its ancestors.
@@ -59,6 +60,9 @@ pub(crate) struct SchedArgs {
     /// The timetable, for `table`
     #[arg(value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
+    /// A TOML file with these options by their long names, and `policy` and `file`; those of the command line come after
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
     /// CPUs the processes share, e.g. `0,1`; one of them at a time runs on each
     #[arg(long, value_name = "CPUS", value_delimiter = ',', required = true, value_parser = values::cpu)]
     cpu: Vec<usize>,
@@ -123,6 +127,11 @@ impl SchedArgs {
         cpus.sort_unstable();
         cpus.dedup();
         cpus
+    }
+
+    /// Whether a file was named where it is not read: by an abbreviation, say.
+    pub(super) fn has_unread_file(&self) -> bool {
+        self.config.is_some()
     }
 
     pub(super) fn wants_trace(&self) -> bool {

@@ -14,6 +14,7 @@
 
 mod args;
 mod choice;
+mod file;
 mod output;
 mod tasks;
 mod timeline;
@@ -31,6 +32,7 @@ use upshift_elevate::{Calibration, Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Open, Processes, Report, Scheduler, Trace, Watch};
 
 pub(crate) use args::SchedArgs;
+pub(crate) use file::expanded;
 use tasks::Tasks;
 
 /// Events that a trace holds: 24 MB, two switches a millisecond for eight minutes.
@@ -104,6 +106,9 @@ impl Files {
 
 /// Runs until all processes have ended, the time is over, or a signal comes.
 pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
+    if args.has_unread_file() {
+        bail!("--config: name one file");
+    }
     let mut specs = tasks::specs(args)?;
     let timetable = choice::read_timetable(args)?;
     let files = Files::create(args)?;

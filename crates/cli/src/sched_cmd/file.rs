@@ -1,0 +1,140 @@
+//! The configuration file of `upshift sched`: a TOML table whose keys are the long names of the options, and `policy` and `file` for the first
+//! two words. It becomes words of the command line, before those that are there, so that everything else is checked as these are.
+
+use std::ffi::{OsStr, OsString};
+
+use anyhow::{Context, Result, bail};
+use toml::Value;
+
+/// The words of a command line, with those of the file for `sched --config FILE`.
+pub(crate) fn expanded(words: Vec<OsString>) -> Result<Vec<OsString>> {
+    if words.get(1).is_none_or(|word| word != "sched") {
+        return Ok(words);
+    }
+    let end = words.iter().position(|word| word == "--");
+    let own = &words[..end.unwrap_or(words.len())];
+    let place = own.iter().position(|word| given(word).is_some());
+    let Some((place, value)) = place.and_then(|at| Some((at, given(&words[at])?))) else {
+        return Ok(words);
+    };
+    let (path, after) = match value {
+        Some(path) => (path, place + 1),
+        None => match words.get(place + 1) {
+            Some(path) => (path.clone(), place + 2),
+            // The command line says what is missing.
+            None => return Ok(words),
+        },
+    };
+    let at = || path.to_string_lossy().into_owned();
+    let text = std::fs::read_to_string(&path).with_context(at)?;
+    let more = words_of(&text).with_context(at)?;
+    let mut all = words[..2].to_vec();
+    all.extend(more.into_iter().map(OsString::from));
+    all.extend_from_slice(&words[2..place]);
+    all.extend_from_slice(&words[after..]);
+    Ok(all)
+}
+
+/// Whether the word is `--config`, and the value that stands in it.
+fn given(word: &OsStr) -> Option<Option<OsString>> {
+    let rest = word.to_str()?.strip_prefix("--config")?;
+    match rest.strip_prefix('=') {
+        Some(value) => Some(Some(value.into())),
+        None => rest.is_empty().then_some(None),
+    }
+}
+
+fn words_of(text: &str) -> Result<Vec<String>> {
+    let mut table: toml::Table = text.parse()?;
+    let mut words = Vec::new();
+    for key in ["policy", "file"] {
+        if let Some(value) = table.remove(key) {
+            words.push(plain(key, &value)?);
+        }
+    }
+    for (key, value) in &table {
+        let values = match value {
+            Value::Array(values) => values.as_slice(),
+            Value::Boolean(false) => &[],
+            Value::Boolean(true) => {
+                words.push(format!("--{key}"));
+                &[]
+            }
+            value => std::slice::from_ref(value),
+        };
+        for value in values {
+            words.push(format!("--{key}={}", plain(key, value)?));
+        }
+    }
+    Ok(words)
+}
+
+fn plain(key: &str, value: &Value) -> Result<String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(number) => Ok(number.to_string()),
+        Value::Float(number) => Ok(number.to_string()),
+        _ => bail!("{key}: give a text, a number, true, or a list of these"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &[&str]) -> Result<Vec<String>> {
+        let words = line.iter().map(OsString::from).collect();
+        let all = expanded(words)?;
+        Ok(all
+            .into_iter()
+            .map(|it| it.into_string().unwrap())
+            .collect())
+    }
+
+    #[test]
+    fn a_file_becomes_words_before_those_of_the_command_line() {
+        let path = std::env::temp_dir().join(format!("upshift-sched-{}.toml", std::process::id()));
+        let text = "policy = \"priority\"\ncpu = [0, 1]\nchildren = true\njson = false\n\
+                    unit = [\"redis.service=0\", \"batch.service=9\"]\ninterval = \"2ms\"\n";
+        std::fs::write(&path, text).unwrap();
+        let file = path.to_str().unwrap();
+        let found = words(&[
+            "upshift", "sched", "--for", "1s", "--config", file, "--", "x",
+        ]);
+        std::fs::write(&path, "cpu = { a = 1 }").unwrap();
+        let equals = format!("--config={file}");
+        let wrong = words(&["upshift", "sched", &equals]).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(
+            found.unwrap(),
+            [
+                "upshift",
+                "sched",
+                "priority",
+                "--children",
+                "--cpu=0",
+                "--cpu=1",
+                "--interval=2ms",
+                "--unit=redis.service=0",
+                "--unit=batch.service=9",
+                "--for",
+                "1s",
+                "--",
+                "x"
+            ]
+        );
+        assert!(format!("{wrong:#}").contains("cpu: give"));
+        assert!(words(&["upshift", "sched", "--config", file]).is_err());
+    }
+
+    #[test]
+    fn other_commands_and_commands_behind_dashes_are_left_alone() {
+        for line in [
+            &["upshift", "daemon", "--config", "x"][..],
+            &["upshift", "sched", "rr", "--", "x", "--config", "y"],
+            &["upshift"],
+        ] {
+            assert_eq!(words(line).unwrap(), line);
+        }
+    }
+}
