@@ -32,8 +32,9 @@ macro_rules! system_calls {
             /// Closes a file descriptor.
             6 now close(file);
             /// Starts a program as described by the [`SpawnRequest`](crate::SpawnRequest)
-            /// at an address; returns its process number.
-            7 now spawn(request);
+            /// at an address; returns its process number. It is of the archive, or else a file
+            /// of the disk.
+            7 later spawn(request);
             /// Ends a child, with status [`KILLED`](crate::number::KILLED).
             8 now kill(process);
             /// How much memory is free, in pages.
@@ -120,6 +121,20 @@ macro_rules! system_calls {
             /// ([`datagram`](crate::datagram)), then as much of it as there is room for; returns
             /// how many bytes these are.
             48 later receive_from(file, start, len);
+            /// Opens a file of the disk; returns its descriptor, at its beginning. It is read, written
+            /// and closed like any file. `flags` are [`CREATE`](crate::number::CREATE) and
+            /// [`TRUNCATE`](crate::number::TRUNCATE).
+            50 later open(name, name_len, flags);
+            /// Waits until all that was written to the disk before, by whomever, stays there.
+            51 later fsync(file);
+            /// Takes the name of a file away; it is gone when nobody has it open.
+            52 later unlink(name, name_len);
+            /// The first file whose number is not below `from`: the range gets its bytes (a word) and
+            /// its name, as much as there is room for. Returns its number plus 1, and the
+            /// length of the name times 2³²; 0: there is none.
+            53 later list(from, start, len);
+            /// Where in a file is read or written next; returns how many bytes it has.
+            54 now seek(file, position);
         }
     };
 }
@@ -145,6 +160,12 @@ macro_rules! numbers {
             /// What an asynchronous call returns that is in flight: this plus a number
             /// by which it can be cancelled.
             pub const IN_FLIGHT: isize = 2;
+            /// `open`: a file that is not there is made.
+            pub const CREATE: usize = 1;
+            /// `open`: all its bytes are taken away.
+            pub const TRUNCATE: usize = 2;
+            /// `seek`: nowhere else.
+            pub const STAY: usize = usize::MAX;
             /// The status of a process that was killed.
             pub const KILLED: isize = 137;
             /// The status of a process that did what it may not.

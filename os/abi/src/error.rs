@@ -67,6 +67,12 @@ errors! {
     Refused = -17, "the connection is refused";
     /// Another socket has the port.
     InUse = -18, "another socket has the port";
+    /// No such file on the disk.
+    NoFile = -19, "no such file on the disk";
+    /// The disk is full, or there are too many files.
+    NoSpace = -20, "no space left on the disk";
+    /// There is no disk, it is damaged, or it fails.
+    DiskFailed = -21, "there is no disk, or it fails";
 }
 
 impl Error {

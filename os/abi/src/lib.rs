@@ -23,4 +23,4 @@ pub use structs::{ProcessInfo, SpawnRequest, UserRange};
 
 /// Changes whenever something in this crate does. The kernel writes it into the
 /// page that a program looks at first.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;

@@ -403,14 +403,11 @@ impl Volume {
             slot: file.0,
             index,
         };
-        if self.must_wait(1)? || !self.cache.has_room(key) {
-            return Ok(Write::Wait);
+        if let Some(first) = self.before_write(key)? {
+            return Ok(first);
         }
         let blocks = self.stored(file.0).map_or(0, |stored| stored.tree.len());
         let is_new = index as usize >= blocks;
-        if !is_new && self.cache.get(key).is_none() {
-            return Ok(Write::Fetch(self.fetch(key)));
-        }
         put(&mut self.scratch[..count])?;
         if is_new {
             self.add_block(key)?;
@@ -423,6 +420,37 @@ impl Volume {
         }
         self.mark(file.0);
         Ok(Write::Done(count))
+    }
+
+    /// What is to be done before a block of a file can be written to.
+    fn before_write(&mut self, key: Key) -> Result<Option<Write>, Error> {
+        if self.must_wait(1)? || !self.cache.has_room(key) {
+            return Ok(Some(Write::Wait));
+        }
+        let blocks = self.stored(key.slot).map_or(0, |stored| stored.tree.len());
+        let is_new = key.index as usize >= blocks;
+        if !is_new && self.cache.get(key).is_none() {
+            return Ok(Some(Write::Fetch(self.fetch(key))));
+        }
+        Ok(None)
+    }
+
+    /// What is to be done before this place of a file can be written to: fetch, or wait. `None`: nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Failed`].
+    pub fn lacks_to_write(&mut self, file: &File, offset: u64) -> Result<Option<Write>, Error> {
+        let slot = file.0;
+        let (index, _) = place(offset);
+        self.before_write(Key { slot, index })
+    }
+
+    /// What is to be fetched before this place of a file can be read.
+    pub fn lacks_to_read(&mut self, file: &File, offset: u64) -> Option<Fetch> {
+        let slot = file.0;
+        let (index, _) = place(offset);
+        let key = Key { slot, index };
+        (offset < self.size(file) && self.cache.get(key).is_none()).then(|| self.fetch(key))
     }
 
     /// A file has one more block, of zeroes.

@@ -14,7 +14,7 @@ use crate::memory::heap;
 use crate::process::{self, File, Spawn, share};
 use crate::sleep::sleep_until;
 use crate::trace::{self, Purpose};
-use crate::{chaos, clock, executor, println};
+use crate::{archive, chaos, clock, executor, println, storage};
 
 /// The first program may do everything, and begins in the middle.
 const LEVEL: Level = Level::DEFAULT;
@@ -44,7 +44,10 @@ impl InUse {
 pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error> {
     let supervise = async move {
         let before = InUse::now();
-        let status = run(&program, argument).await;
+        let status = match storage::mount().await {
+            Ok(()) => run(&program, argument).await,
+            Err(error) => Err(error),
+        };
         if let Some(times) = chaos::end() {
             println!("upshift: disturbed {times} times");
         }
@@ -56,6 +59,7 @@ pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error
                 2
             }
         };
+        storage::let_go().await;
         let leaked = !is_back(&before).await;
         trace::print();
         println!("upshift: {program} ended with {status}");
@@ -72,6 +76,15 @@ pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error
 async fn run(program: &str, argument: &str) -> Result<isize, Error> {
     let mut files = Vec::new();
     files.resize_with(3, || File::Console);
+    let share = share::machine();
+    let stored;
+    let program = match archive::find(program) {
+        Some(program) => program,
+        None => {
+            stored = storage::load(program.as_bytes(), &share).await?;
+            &stored.0
+        }
+    };
     let init = process::spawn(Spawn {
         program,
         argument: argument.as_bytes(),
@@ -79,7 +92,7 @@ async fn run(program: &str, argument: &str) -> Result<isize, Error> {
         level: LEVEL,
         ceiling: Level::MOST_URGENT,
         parent: 0,
-        share: share::machine(),
+        share,
         halvings: 0,
     })?;
     chaos::begin();

@@ -18,7 +18,8 @@
 //!
 //! ```text
 //!  table of processes ─► fields of a process (ring ─► threads)
-//!    ─► waited-for things (pipes, lives, shares, console, futex, a socket ─► network ─► its bell)
+//!    ─► waited-for things (pipes, lives, shares, console, futex, a socket ─► network ─► its bell,
+//!       files, disk)
 //!    ─► ready threads ─► timers of a hart, loaded spaces, page tables
 //!      ─► the scheduler's own ─► heap ─► frames
 //! ```
@@ -37,6 +38,7 @@ mod clock;
 mod console;
 mod device_tree;
 mod devices;
+mod disk;
 mod elf;
 mod executor;
 mod futex;
@@ -44,6 +46,7 @@ mod global;
 mod hart;
 mod init;
 mod interrupts;
+mod levels;
 mod machine;
 #[allow(unsafe_code)]
 mod memory;
@@ -53,6 +56,7 @@ mod process;
 #[cfg(feature = "selftest")]
 mod selftest;
 mod sleep;
+mod storage;
 mod switching;
 mod syscall;
 mod timers;
@@ -127,6 +131,8 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     devices::init(&machine);
     console::enable_input(&machine);
     net::init(&machine, argument(&machine, "address"));
+    disk::init(&machine);
+    storage::init();
     process::init().expect("memory to boot");
     begin(&machine);
     executor::run(&executor)

@@ -10,8 +10,10 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
+use upshift_core::Level;
+
 use crate::arch::lock::IrqLock;
-use crate::chaos;
+use crate::{chaos, executor};
 
 /// The list. It lives behind the lock of what is waited for.
 pub(crate) struct Waiters(Vec<Waker>);
@@ -74,6 +76,68 @@ where
         lock,
         look,
         listed: None,
+    }
+}
+
+/// Something that is to be as urgent as those who wait for it.
+pub(crate) trait Urgent: Awaited {
+    /// Somebody waits at this level, and not at the one before any more.
+    fn waits(&mut self, before: Option<Level>, now: Option<Level>);
+}
+
+/// As [`until`]; what is waited for is told how urgent that is, and if it becomes another.
+pub(crate) fn until_urgent<T, R, F>(lock: &IrqLock<T>, look: F) -> impl Future<Output = R> + Send
+where
+    T: Urgent + Send,
+    F: FnMut(&mut T) -> Option<R> + Send + Unpin,
+{
+    UntilUrgent {
+        lock,
+        look,
+        listed: None,
+        level: None,
+    }
+}
+
+struct UntilUrgent<'a, T: Urgent, F> {
+    lock: &'a IrqLock<T>,
+    look: F,
+    listed: Option<Waker>,
+    /// The level at which it is known to wait.
+    level: Option<Level>,
+}
+
+impl<T: Urgent, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for UntilUrgent<'_, T, F> {
+    type Output = R;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
+        let this = self.get_mut();
+        let mut data = this.lock.lock();
+        if let Some(found) = (this.look)(&mut data) {
+            return Poll::Ready(found);
+        }
+        data.waiters().add(cx.waker());
+        // It is polled again when its level changes.
+        let level = executor::domain().waits();
+        if level != this.level {
+            data.waits(this.level, level);
+            this.level = level;
+        }
+        drop(data);
+        this.listed = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<T: Urgent, F> Drop for UntilUrgent<'_, T, F> {
+    fn drop(&mut self) {
+        if let Some(waker) = self.listed.take() {
+            let mut data = self.lock.lock();
+            data.waiters().remove(&waker);
+            if let Some(level) = self.level {
+                data.waits(Some(level), None);
+            }
+        }
     }
 }
 

@@ -76,6 +76,7 @@ fn boot(image: &Image, icount: bool, arguments: &str) -> Result<String, String> 
         smp: 1,
         icount,
         network: qemu::Network::No,
+        disk: None,
         arguments: arguments.to_owned(),
     };
     let outcome = qemu::run(image, &machine, LIMIT)?;

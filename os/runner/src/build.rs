@@ -66,6 +66,12 @@ pub(crate) fn variant(
     })
 }
 
+/// The bytes of a program that was built.
+pub(crate) fn program(name: &str) -> Result<Vec<u8>, String> {
+    let file = output().join(name);
+    std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))
+}
+
 /// The programs, by the sources there are.
 fn programs() -> Result<Vec<(String, PathBuf)>, String> {
     let sources = root().join("user/src/bin");

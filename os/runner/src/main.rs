@@ -4,7 +4,7 @@
 //! `arguments` reads the command line, `build` calls cargo, `archive` writes the archive
 //! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
 //! test matrix, `doctor` makes the images for it that are wrong on purpose, `trace` and
-//! `timeline` show who did what when, `state` where a machine is that does not end, `bench` counts instructions,
+//! `timeline` show who did what when, `state` where a machine is that does not end, `disk` makes the disk of a machine, `bench` counts instructions,
 //! `evaluate` those of a server.
 
 #![forbid(unsafe_code)]
@@ -13,6 +13,7 @@ mod archive;
 mod arguments;
 mod bench;
 mod build;
+mod disk;
 mod doctor;
 mod evaluate;
 mod peer;
@@ -33,7 +34,8 @@ use evaluate::What;
 const USAGE: &str = "usage: os-runner TASK [OPTIONS]
 
 tasks:
-  run [--smp N] [KERNEL ARGUMENTS...]   boot, console on the terminal
+  run [--smp N] [--disk FILE] [KERNEL ARGUMENTS...]
+                                        boot, console on the terminal
   test [--smp N,N,...] [--seeds N] [--seed N] [--only TEXT]
                                         the test matrix, with so many seeds of chaos (10);
                                         with --seed only this one, with --only the machines
@@ -120,6 +122,7 @@ fn rings(arguments: Arguments) -> Result<ExitCode, String> {
         smp: 4,
         icount: false,
         network: qemu::Network::No,
+        disk: None,
         arguments: "init=rings".to_owned(),
     };
     let outcome = qemu::run(&image, &machine, Duration::from_secs(60))?;
@@ -137,15 +140,17 @@ fn rings(arguments: Arguments) -> Result<ExitCode, String> {
 /// Boots with the console on the terminal.
 fn run(mut arguments: Arguments) -> Result<ExitCode, String> {
     let smp = arguments.harts()?.unwrap_or(vec![1]);
+    let disk = arguments.value("--disk")?.map(PathBuf::from);
     let image = build::image()?;
     let machine = qemu::Machine {
         cpu: "",
         smp: smp[0],
         icount: false,
         network: qemu::Network::No,
+        disk: None,
         arguments: arguments.rest().join(" "),
     };
-    let status = qemu::command(&image, &machine)
+    let status = qemu::command(&image, &machine, disk.as_deref())
         .args(["-monitor", "none"])
         .status()
         .map_err(qemu::explain)?;
@@ -169,6 +174,7 @@ fn show_trace(mut arguments: Arguments) -> Result<ExitCode, String> {
         smp: smp[0],
         icount,
         network: qemu::Network::No,
+        disk: None,
         arguments: format!("init={program}{with} trace={records}"),
     };
     let outcome = qemu::run(&image, &machine, Duration::from_secs(120))?;

@@ -2,12 +2,13 @@
 
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::build::Image;
+use crate::disk::{Content, Disk};
 use crate::state;
 
 /// The longest turn of a hart where time counts instructions.
@@ -24,8 +25,24 @@ pub(crate) struct Machine {
     pub(crate) icount: bool,
     /// Its network card.
     pub(crate) network: Network,
+    /// What is on its disk, if it has one.
+    pub(crate) disk: Option<Content>,
     /// The kernel's command line.
     pub(crate) arguments: String,
+}
+
+impl Machine {
+    /// One with so many harts, and nothing else.
+    pub(crate) fn new(smp: u32, arguments: &str) -> Machine {
+        Machine {
+            smp,
+            cpu: "",
+            icount: false,
+            network: Network::No,
+            disk: None,
+            arguments: arguments.to_owned(),
+        }
+    }
 }
 
 /// A network card, on a network of its own that QEMU makes up; nothing gets out of it but where
@@ -66,7 +83,7 @@ pub(crate) struct Outcome {
 /// [`TURN_MICROS`]. The hart after one that was stopped by a timer gets a turn of no
 /// instructions, and would never run beside one that computes: it is one that the kernel
 /// leaves alone.
-pub(crate) fn command(image: &Image, machine: &Machine) -> Command {
+pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> Command {
     let takes_turns = machine.icount && machine.smp > 1;
     let (harts, arguments) = match takes_turns {
         true => (
@@ -101,6 +118,11 @@ pub(crate) fn command(image: &Image, machine: &Machine) -> Command {
         command.args(["-netdev", &format!("user,id=net,{forward}")]);
         command.args(["-device", "virtio-net-device,netdev=net"]);
     }
+    if let Some(disk) = disk {
+        let drive = format!("if=none,id=disk,format=raw,file={}", disk.display());
+        command.args(["-drive", &drive]);
+        command.args(["-device", "virtio-blk-device,drive=disk"]);
+    }
     if !machine.cpu.is_empty() {
         command.args(["-cpu", machine.cpu]);
     }
@@ -108,8 +130,8 @@ pub(crate) fn command(image: &Image, machine: &Machine) -> Command {
         // Without `sleep=off`, idle time is tied to the host's clock.
         command.args(["-icount", "shift=0,sleep=off"]);
     }
-    if takes_turns {
-        // The timer of this object is due all the time, and does nothing: the network that
+    if takes_turns || machine.icount && disk.is_some() {
+        // Without any timer QEMU would not see to the disk while the hart waits for it. The timer of this object is due all the time, and does nothing: the network that
         // it filters has no packets, and no device.
         let filter = format!("filter-buffer,id=turns,netdev=none,interval={TURN_MICROS}");
         command.args(["-netdev", "hubport,id=none,hubid=0", "-object", &filter]);
@@ -124,13 +146,24 @@ pub(crate) fn explain(error: io::Error) -> String {
     )
 }
 
-/// Boots and waits for the end, at most `limit`.
+/// Boots with a disk of its own, if it has one, and waits for the end, at most `limit`.
 pub(crate) fn run(image: &Image, machine: &Machine, limit: Duration) -> Result<Outcome, String> {
+    let disk = machine.disk.map(Disk::new).transpose()?;
+    run_on(image, machine, disk.as_ref().map(Disk::path), limit)
+}
+
+/// The same, on a disk that may have been another machine's.
+pub(crate) fn run_on(
+    image: &Image,
+    machine: &Machine,
+    disk: Option<&Path>,
+    limit: Duration,
+) -> Result<Outcome, String> {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let start = Instant::now();
     let (process, run) = (std::process::id(), RUNS.fetch_add(1, Relaxed));
     let monitor = Monitor(std::env::temp_dir().join(format!("os-runner-{process}-{run}")));
-    let mut child = command(image, machine)
+    let mut child = command(image, machine, disk)
         .arg("-monitor")
         .arg(format!("unix:{},server=on,wait=off", monitor.0.display()))
         .stdin(Stdio::null())

@@ -12,6 +12,7 @@ pub mod asynchronous;
 #[allow(unsafe_code)]
 pub mod coroutine;
 pub mod cpu;
+pub mod files;
 #[allow(unsafe_code)]
 mod heap;
 mod io;

@@ -6,6 +6,10 @@
 //! claim and a completion at the controller, and a look into the table.
 
 #[allow(unsafe_code)]
+mod virtio;
+#[allow(unsafe_code)]
+mod virtio_blk;
+#[allow(unsafe_code)]
 mod virtio_net;
 
 use core::sync::atomic::AtomicUsize;
@@ -16,7 +20,9 @@ use crate::arch::lock::{IrqLock, Once};
 use crate::arch::plic::Plic;
 use crate::hart;
 use crate::machine::{Device, Machine};
-pub(crate) use virtio_net::{Card, Line, Received};
+pub(crate) use virtio::Line;
+pub(crate) use virtio_blk::{BLOCK, Disk, Memory, Request};
+pub(crate) use virtio_net::{Card, Received};
 
 /// Sources that may be attached: those of `-machine virt` are fewer.
 const SOURCES: usize = 128;
@@ -69,6 +75,15 @@ impl Network {
     pub(crate) fn attach(&self, function: fn(usize)) {
         attach(self.device, function, 0);
     }
+}
+
+/// The first disk of the machine, and what it interrupts by. `function` is called whenever it does.
+pub(crate) fn find_disk(machine: &Machine, function: fn(usize)) -> Option<(Disk, Line)> {
+    machine.virtio.iter().find_map(|device| {
+        let found = (Disk::new(*device)?, Line::of(*device)?);
+        attach(*device, function, 0);
+        Some(found)
+    })
 }
 
 /// Calls `function(word)` whenever the device interrupts, on a hart of our choice.

@@ -42,6 +42,7 @@ use upshift_core::{CoroutineId, Level, Priority};
 
 use crate::arch::lock::{IrqLock, Once};
 use crate::devices::{Line, Network};
+use crate::levels::{self, Levels};
 use crate::machine::Machine;
 use crate::sleep::{Sleep, sleep_until};
 use crate::{clock, executor, println};
@@ -73,9 +74,8 @@ struct Stack {
     nobody: SocketSet<'static>,
     /// Sockets that could not send at their last turn.
     silent: Vec<Index>,
-    /// How many calls of each level wait, and which levels these are.
-    waiting: [u16; upshift_core::LEVELS],
-    levels: u64,
+    /// The calls that wait.
+    waiting: Levels,
     /// When the clock wakes the receiver.
     alarm: Option<Instant>,
     receiver: CoroutineId,
@@ -116,8 +116,7 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
         table: Table::new(clock::now()),
         nobody: SocketSet::new(Vec::new()),
         silent: Vec::with_capacity(SOCKETS),
-        waiting: [0; upshift_core::LEVELS],
-        levels: 0,
+        waiting: Levels::new(),
         alarm: None,
         receiver: receiver.id(),
         sender: sender.id(),
@@ -161,29 +160,10 @@ fn wake() {
     }
 }
 
-/// Gives a coroutine the most urgent of these levels.
-fn set_level(coroutine: CoroutineId, levels: u64) {
-    let least = executor::LEAST_URGENT_WORK;
-    let most = levels.trailing_zeros() as u8;
-    let level = Level::new(most).unwrap_or(least).min(least);
-    let domain = executor::domain();
-    if domain.level(coroutine) != Ok(level) {
-        let _ = domain.reprio(coroutine, level);
-    }
-}
-
 impl Stack {
-    /// A call of this level waits, or not any more.
-    fn wait(&mut self, level: Level, begins: bool) {
-        let count = &mut self.waiting[usize::from(level.get())];
-        match begins {
-            true => *count += 1,
-            false => *count -= 1,
-        }
-        match *count {
-            0 => self.levels &= !level.bit(),
-            _ => self.levels |= level.bit(),
-        }
+    /// A call waits at this level, not at the one before any more.
+    fn waits(&mut self, before: Option<Level>, now: Option<Level>) {
+        self.waiting.change(before, now);
         self.settle_receiver();
     }
 
@@ -203,7 +183,7 @@ impl Stack {
     /// Wakes the sender if there is something to be sent.
     fn go_on_sending(&self) {
         if self.table.levels() != 0 {
-            set_level(self.sender, self.table.levels());
+            levels::follow(self.sender, self.table.levels());
             let _ = executor::domain().wake(self.sender);
         }
     }
@@ -220,7 +200,7 @@ impl Stack {
 
     fn settle_receiver(&self) {
         let back = self.link.level().map_or(0, Level::bit);
-        set_level(self.receiver, self.levels | back);
+        levels::follow(self.receiver, self.waiting.bits() | back);
     }
 
     /// Handles a frame that has come in. False: there is none, or no room for an answer.
@@ -497,7 +477,7 @@ impl Future for Sender {
             left -= 1;
         }
         let stack = net.lock();
-        set_level(stack.sender, stack.table.levels());
+        levels::follow(stack.sender, stack.table.levels());
         stack.go_on_receiving();
         if left == 0 {
             // More, after others of its level.

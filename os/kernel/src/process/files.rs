@@ -10,6 +10,7 @@ use super::share::{Resource, Taken};
 use crate::console;
 use crate::net::Socket;
 use crate::pipe::End;
+use crate::storage::Opened;
 
 /// The most descriptors of a process: both ends of 4,096 pipes.
 const MAX_FILES: usize = 8192;
@@ -25,25 +26,37 @@ pub(crate) enum File {
     Pipe(End),
     /// A socket.
     Socket(Arc<Socket>),
+    /// A file of the disk.
+    Stored(Arc<Opened>),
 }
 
 impl File {
     /// Waits until there is something to take, or will never be.
-    pub(crate) async fn readable(&self) {
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(crate) async fn readable(&self) -> Result<(), Error> {
         match self {
             File::Console => console::readable().await,
             File::Pipe(end) => end.readable().await,
             File::Socket(socket) => socket.readable().await,
+            File::Stored(file) => file.readable().await?,
         }
+        Ok(())
     }
 
     /// Waits until there is room, or nobody who would take anything.
-    pub(crate) async fn writable(&self) {
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(crate) async fn writable(&self) -> Result<(), Error> {
         match self {
             File::Console => {}
             File::Pipe(end) => end.writable().await,
             File::Socket(socket) => socket.writable().await,
+            File::Stored(file) => file.writable().await?,
         }
+        Ok(())
     }
 
     /// Takes what there is, if anything is or will ever be; 0 at the end.
@@ -51,8 +64,8 @@ impl File {
         match self {
             File::Console => console::try_read(to).map(Ok),
             File::Pipe(end) => end.try_read(to),
-            // In place: see `syscall/sockets.rs`.
-            File::Socket(_) => Some(Err(Error::BadFile)),
+            // In place: see `syscall/sockets.rs` and `syscall/storage.rs`.
+            File::Socket(_) | File::Stored(_) => Some(Err(Error::BadFile)),
         }
     }
 
@@ -64,7 +77,7 @@ impl File {
                 Some(Ok(from.len()))
             }
             File::Pipe(end) => end.try_write(from),
-            File::Socket(_) => Some(Err(Error::BadFile)),
+            File::Socket(_) | File::Stored(_) => Some(Err(Error::BadFile)),
         }
     }
 
@@ -79,12 +92,23 @@ impl File {
         }
     }
 
+    /// The file of the disk.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`]: it is none.
+    pub(crate) fn stored(self) -> Result<Arc<Opened>, Error> {
+        match self {
+            File::Stored(file) => Ok(file),
+            _ => Err(Error::BadFile),
+        }
+    }
+
     /// Puts in what fits, if anything does or there is an error.
     pub(crate) fn put(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => self.try_write(from),
             File::Pipe(end) => end.put(from),
-            File::Socket(_) => Some(Err(Error::BadFile)),
+            File::Socket(_) | File::Stored(_) => Some(Err(Error::BadFile)),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{Identity, Process, Share, load};
 use crate::arch::lock::IrqLock;
 use crate::arch::trap::UserContext;
 use crate::waiters::until;
-use crate::{archive, executor, users};
+use crate::{executor, users};
 
 /// The most processes at one time.
 pub(super) const MAX_PROCESSES: usize = 256;
@@ -61,8 +61,8 @@ pub(crate) fn living() -> usize {
 
 /// What a new process gets.
 pub(crate) struct Spawn<'a> {
-    /// The name of its program.
-    pub(crate) program: &'a str,
+    /// Its program.
+    pub(crate) program: &'a [u8],
     /// Bytes for it.
     pub(crate) argument: &'a [u8],
     /// Its descriptors 0, 1, ….
@@ -81,14 +81,13 @@ pub(crate) struct Spawn<'a> {
 /// Starts a program; returns the process.
 ///
 /// # Errors
-/// [`Error::NoProgram`], [`Error::BadProgram`], [`Error::TooMany`] processes or threads, in
-/// all or of the share, [`Error::OutOfMemory`].
+/// [`Error::BadProgram`], [`Error::TooMany`] processes or threads, in all or of the share,
+/// [`Error::OutOfMemory`].
 pub(crate) fn spawn(spawn: Spawn<'_>) -> Result<Arc<Process>, Error> {
-    let program = archive::find(spawn.program).ok_or(Error::NoProgram)?;
     let share = spawn.share.part(spawn.halvings);
     let reserved = Reserved::new(&share)?;
     let level = spawn.level.max(spawn.ceiling);
-    let (process, context) = make(reserved.number(), program, share, spawn)?;
+    let (process, context) = make(reserved.number(), share, spawn)?;
     let (_, thread) = process.add_thread(None, context, level)?;
     reserved.become_process(process.clone());
     users::push_back(thread);
@@ -259,12 +258,11 @@ fn child(parent: usize, number: usize) -> Result<Arc<Process>, Error> {
 
 fn make(
     number: usize,
-    program: &[u8],
     share: Arc<Share>,
     spawn: Spawn<'_>,
 ) -> Result<(Arc<Process>, UserContext), Error> {
     let (name, level) = (number as u64, spawn.level.max(spawn.ceiling));
-    let (space, context) = load::load(program, name, level, spawn.argument, &share)?;
+    let (space, context) = load::load(spawn.program, name, level, spawn.argument, &share)?;
     let mut files = Files::new();
     for file in spawn.files {
         files.add(&share, [file])?;

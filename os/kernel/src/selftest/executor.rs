@@ -210,7 +210,7 @@ pub(super) async fn raise_reaches_a_thread_on_its_way_to_the_queue() -> Outcome 
     with_the_others_busy(async {
         let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);
         let spawn = Spawn {
-            program: "child",
+            program: crate::archive::find("child").ok_or("there is no such program")?,
             argument: b"endless",
             files: Vec::new(),
             level: level(40),

@@ -10,7 +10,7 @@ use core::ops::Range;
 
 use os_abi::Error;
 
-use super::{Answer, sockets};
+use super::{Answer, sockets, storage};
 use crate::memory::PAGE;
 use crate::memory::pagetable::{Access, Mapping};
 use crate::memory::user::UserSlice;
@@ -18,6 +18,8 @@ use crate::process::{self, File, Process};
 use crate::{chaos, clock, executor, futex, sleep};
 
 pub(super) use super::sockets::{accept, connect, receive_from, send_to};
+pub(super) use super::spawn::spawn;
+pub(super) use super::storage::{fsync, list, open, unlink};
 
 /// Bytes that a call moves at a time. They are on the stack of the hart, never in the
 /// control block of the call: so it is small, and cheap to move to its place.
@@ -67,15 +69,17 @@ pub(super) fn read(
             if let Some(answer) = read_now(&process, &file, slice) {
                 return answer;
             }
-            file.readable().await;
+            file.readable().await?;
         }
     })
 }
 
 /// Reads what there is, at most [`CHUNK`], and gives it to the program. `None`: nothing.
 fn read_now(process: &Process, file: &File, slice: UserSlice) -> Option<Answer> {
-    if let File::Socket(socket) = file {
-        return sockets::read(process, socket, slice);
+    match file {
+        File::Socket(socket) => return sockets::read(process, socket, slice),
+        File::Stored(file) => return storage::read(process, file, slice),
+        _ => {}
     }
     let mut chunk = [0; CHUNK];
     let want = slice.len().min(CHUNK);
@@ -108,19 +112,23 @@ pub(super) fn write(
     Begin::Waits(write_file(process, file, slice))
 }
 
-/// Bytes that are moved at a time: sockets are written to in place.
+/// Bytes that are moved at a time: sockets and files of the disk are written to in place.
 fn most_at_once(file: &File) -> usize {
     match file {
-        File::Socket(_) => PAGE,
+        File::Socket(_) | File::Stored(_) => PAGE,
         _ => CHUNK,
     }
 }
 
 /// Writes all of it, at most [`most_at_once`], if there is room.
 fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<Option<isize>, Error> {
-    if let File::Socket(socket) = file {
-        let written = sockets::write(process, socket, slice, true).transpose()?;
-        return Ok(written.map(|count| count as isize));
+    let in_place = match file {
+        File::Socket(socket) => Some(sockets::write(process, socket, slice, true)),
+        File::Stored(file) => Some(storage::write(process, file, slice, true)),
+        _ => None,
+    };
+    if let Some(written) = in_place {
+        return Ok(written.transpose()?.map(|count| count as isize));
     }
     let mut chunk = [0; CHUNK];
     let chunk = &mut chunk[..slice.len()];
@@ -143,7 +151,11 @@ async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answ
             // What was written before the error is the answer.
             Some(Err(_)) if done > 0 => return Ok(done as isize),
             Some(Err(error)) => return Err(error),
-            None => file.writable().await,
+            None => match file.writable().await {
+                Ok(()) => {}
+                Err(_) if done > 0 => return Ok(done as isize),
+                Err(error) => return Err(error),
+            },
         }
     }
     Ok(done as isize)
@@ -151,8 +163,10 @@ async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answ
 
 /// Writes what there is room for of a part of at most [`most_at_once`]. `None`: there is none.
 fn write_part(process: &Process, file: &File, part: UserSlice) -> Option<Result<usize, Error>> {
-    if let File::Socket(socket) = file {
-        return sockets::write(process, socket, part, false);
+    match file {
+        File::Socket(socket) => return sockets::write(process, socket, part, false),
+        File::Stored(file) => return storage::write(process, file, part, false),
+        _ => {}
     }
     let mut chunk = [0; CHUNK];
     let chunk = &mut chunk[..part.len()];

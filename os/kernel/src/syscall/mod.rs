@@ -12,6 +12,8 @@ mod in_flight;
 mod later;
 mod now;
 mod sockets;
+mod spawn;
+mod storage;
 mod thread;
 
 use alloc::boxed::Box;

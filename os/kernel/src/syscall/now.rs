@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use os_abi::{Error, ProcessInfo, SpawnRequest, UserRange};
+use os_abi::{Error, ProcessInfo, UserRange};
 use upshift_core::Level;
 
 use super::Answer;
@@ -13,13 +13,14 @@ use crate::executor::LEAST_URGENT_WORK;
 use crate::memory::heap;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
-use crate::process::{self, File, MAX_PASSED, Spawn, Thread};
+use crate::process::{self, File, Thread};
 use crate::{clock, futex, pipe, users};
 
 /// The longest name of a program.
-const MAX_NAME: usize = 64;
+pub(super) const MAX_NAME: usize = 64;
 
 pub(super) use super::sockets::{bind, datagram_socket, listen, shutdown, socket};
+pub(super) use super::storage::seek;
 
 type Arguments = [usize; 6];
 
@@ -88,7 +89,7 @@ pub(super) fn set_level(thread: &mut Thread, [level, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-fn level_of(word: u64) -> Result<Level, Error> {
+pub(super) fn level_of(word: u64) -> Result<Level, Error> {
     let byte = u8::try_from(word).map_err(|_| Error::BadArgument)?;
     Level::new(byte).map_err(|_| Error::BadArgument)
 }
@@ -106,7 +107,7 @@ pub(super) fn close(thread: &mut Thread, [file, ..]: Arguments) -> Answer {
 }
 
 /// The bytes of a range, if they are not more than `most`.
-fn bytes(space: &AddressSpace, range: UserRange, most: usize) -> Result<Vec<u8>, Error> {
+pub(super) fn bytes(space: &AddressSpace, range: UserRange, most: usize) -> Result<Vec<u8>, Error> {
     let slice = UserSlice::new(range.start as usize, range.len as usize)?;
     if slice.len() > most {
         return Err(Error::BadArgument);
@@ -120,47 +121,9 @@ fn bytes(space: &AddressSpace, range: UserRange, most: usize) -> Result<Vec<u8>,
     Ok(bytes)
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
     bytes.chunks_exact(8).map(word)
-}
-
-pub(super) fn spawn(thread: &mut Thread, [request, ..]: Arguments) -> Answer {
-    let space = thread.process.space()?;
-    let slice = UserSlice::new(request, size_of::<SpawnRequest>())?;
-    let mut raw = [0; size_of::<SpawnRequest>()];
-    space.read(slice, &mut raw)?;
-    let mut request = [0; SpawnRequest::WORDS];
-    for (place, word) in request.iter_mut().zip(words(&raw)) {
-        *place = word;
-    }
-    let request = SpawnRequest::from_words(request);
-    let name = bytes(&space, request.program, MAX_NAME)?;
-    let name = String::from_utf8(name).map_err(|_| Error::NoProgram)?;
-    let argument = bytes(&space, request.argument, ProcessInfo::ARGUMENT)?;
-    let list = bytes(&space, request.files, 8 * MAX_PASSED)?;
-    let mut files = Vec::with_capacity(MAX_PASSED);
-    for descriptor in words(&list) {
-        files.push(thread.process.file(descriptor as usize)?);
-    }
-    let (level, ceiling) = (level_of(request.level)?, level_of(request.ceiling)?);
-    if ceiling < thread.process.ceiling || level < ceiling {
-        return Err(Error::TooUrgent);
-    }
-    if level > LEAST_URGENT_WORK {
-        return Err(Error::BadArgument);
-    }
-    let child = process::spawn(Spawn {
-        program: &name,
-        argument: &argument,
-        files,
-        level,
-        ceiling,
-        parent: thread.process.number(),
-        share: thread.process.share().clone(),
-        halvings: u32::try_from(request.halvings).unwrap_or(u32::MAX),
-    })?;
-    Ok(child.number() as isize)
 }
 
 /// The name and the argument of a program, as `exec` gets them.

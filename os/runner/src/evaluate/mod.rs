@@ -155,6 +155,7 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
         smp: load.harts,
         icount: !load.by_clock,
         network: Network::No,
+        disk: None,
         arguments: format!("init=matrix with={server},{words}"),
     };
     let outcome = qemu::run(image, &machine, LIMIT)?;

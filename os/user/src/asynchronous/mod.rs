@@ -255,3 +255,24 @@ pub(crate) fn send_to(socket: usize, bytes: Vec<u8>, to: ([u8; 4], u16), cid: Ci
 pub(crate) fn receive_from(socket: usize, buffer: Vec<u8>, cid: Cid) -> Read {
     Read(transfer(number::receive_from, socket, buffer, cid))
 }
+
+fn named(number: usize, name: &str, flags: usize, cid: Cid) -> Call {
+    let (start, len) = (name.as_ptr() as usize, name.len());
+    call(number, |_| [start, len, flags, 0, 0], None, cid)
+}
+
+pub(crate) fn open(name: &str, flags: usize, cid: Cid) -> Call {
+    named(number::open, name, flags, cid)
+}
+
+pub(crate) fn unlink(name: &str, cid: Cid) -> Call {
+    named(number::unlink, name, 0, cid)
+}
+
+pub(crate) fn fsync(file: usize, cid: Cid) -> Call {
+    call(number::fsync, |_| [file, 0, 0, 0, 0], None, cid)
+}
+
+pub(crate) fn list(from: usize, buffer: Vec<u8>, cid: Cid) -> Read {
+    Read(transfer(number::list, from, buffer, cid))
+}

@@ -94,7 +94,7 @@ fn run(mut random: Random) -> isize {
 /// Any call. `Some`: it is over.
 fn call(random: &mut Random) -> Option<isize> {
     let arguments: [usize; 6] = core::array::from_fn(|_| random.word());
-    let call = random.below(50) as usize;
+    let call = random.below(56) as usize;
     // Or soon: a thread that starts nowhere ends its process.
     let is_end = matches!(
         call,
@@ -106,7 +106,7 @@ fn call(random: &mut Random) -> Option<isize> {
     // Synchronously, those that may wait seldom do. (`futex_lock` has no other form.)
     let waits = matches!(
         call,
-        16..=21
+        16..=21 | 50..=53
             | number::futex_lock
             | number::accept
             | number::connect

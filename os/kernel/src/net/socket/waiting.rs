@@ -65,12 +65,7 @@ impl<F> Until<'_, F> {
     fn waits_at(&mut self, stack: &mut Stack, level: Option<Level>) {
         let before = core::mem::replace(&mut self.level, level);
         if before != level {
-            if let Some(level) = level {
-                stack.wait(level, true);
-            }
-            if let Some(before) = before {
-                stack.wait(before, false);
-            }
+            stack.waits(before, level);
         }
     }
 }

@@ -1,0 +1,97 @@
+//! What virtio drivers have in common: memory for `virtio-drivers`, the registers of a slot.
+
+use core::ptr::NonNull;
+
+use virtio_drivers::transport::mmio::MmioTransport;
+use virtio_drivers::transport::{DeviceType, Transport};
+use virtio_drivers::{BufferDirection, Hal, PhysAddr as BusAddr};
+
+use crate::arch::Register;
+use crate::machine::{Device, Kind};
+use crate::memory::dma::{Dma, InDevice};
+use crate::memory::{PAGE, PhysAddr};
+
+/// Registers of a virtio slot (virtio 1.2, 4.2.2).
+const INTERRUPT_STATUS: usize = 0x60;
+const INTERRUPT_ACK: usize = 0x64;
+
+/// What the driver asks of the kernel.
+pub(super) struct Memory;
+
+// SAFETY: frames are zeroed, aligned, contiguous, mapped at a fixed distance, and given once;
+// registers are mapped likewise.
+unsafe impl Hal for Memory {
+    fn dma_alloc(pages: usize, _: BufferDirection) -> (BusAddr, NonNull<u8>) {
+        match Dma::new(pages * PAGE) {
+            Ok(dma) => {
+                // The driver gives it back when the device has forgotten it.
+                let start = dma.lend().address();
+                let seen = NonNull::new(start.direct() as *mut u8);
+                (start.get() as BusAddr, seen.unwrap_or(NonNull::dangling()))
+            }
+            // What the driver takes for a failure.
+            Err(_) => (0, NonNull::dangling()),
+        }
+    }
+
+    unsafe fn dma_dealloc(start: BusAddr, _: NonNull<u8>, pages: usize) -> i32 {
+        // SAFETY: the driver gives back what it got, with as many pages.
+        drop(unsafe { InDevice::again(PhysAddr::new(start as usize), pages * PAGE).back() });
+        0
+    }
+
+    unsafe fn mmio_phys_to_virt(start: BusAddr, _: usize) -> NonNull<u8> {
+        let seen = PhysAddr::new(start as usize).direct() as *mut u8;
+        NonNull::new(seen).unwrap_or(NonNull::dangling())
+    }
+
+    unsafe fn share(buffer: NonNull<[u8]>, _: BufferDirection) -> BusAddr {
+        // Buffers are frames, which the kernel sees at a fixed distance.
+        PhysAddr::of_image(buffer.cast::<u8>().as_ptr().addr()).get() as BusAddr
+    }
+
+    unsafe fn unshare(_: BusAddr, _: NonNull<[u8]>, _: BufferDirection) {}
+}
+
+/// The registers by which a slot says why it interrupts.
+#[derive(Clone, Copy)]
+pub(crate) struct Line {
+    status: Register<u32>,
+    acknowledge: Register<u32>,
+}
+
+impl Line {
+    /// `None` if the device is no virtio slot.
+    pub(crate) fn of(device: Device) -> Option<Line> {
+        if device.kind() != Kind::Virtio {
+            return None;
+        }
+        let register = |offset| {
+            let address = PhysAddr::new(device.base().get() + offset);
+            // SAFETY: the device tree says that it is a virtio slot; these two registers of
+            // one make it access nothing.
+            unsafe { Register::new(address) }
+        };
+        Some(Line {
+            status: register(INTERRUPT_STATUS)?,
+            acknowledge: register(INTERRUPT_ACK)?,
+        })
+    }
+
+    /// The interrupt is seen to. For the handler, whatever else is done with the device.
+    pub(crate) fn acknowledge(self) {
+        self.acknowledge.write(self.status.read());
+    }
+}
+
+/// The slot of a device, if it has one of this type.
+pub(super) fn transport(device: Device, wanted: DeviceType) -> Option<MmioTransport<'static>> {
+    if device.kind() != Kind::Virtio {
+        return None;
+    }
+    let header = NonNull::new(device.base().direct() as *mut _)?;
+    // SAFETY: the device tree says that there is a virtio slot of this size; it is mapped
+    // for good, and nothing else uses it but `Line`, for registers of its own.
+    let transport = unsafe { MmioTransport::new(header, device.size()) }.ok()?;
+    (transport.device_type() == wanted).then_some(transport)
+}

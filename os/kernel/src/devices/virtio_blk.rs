@@ -1,0 +1,252 @@
+//! A virtio disk, by the queue of `virtio-drivers`, in a legacy or a modern slot. Nothing spins: not even a flush.
+//!
+//! ```text
+//!        take           begin               reap            take_done        give_back
+//!  free ─────► ours ───────────► in device ──────► done ───────────────► ours ─────────► free
+//!                                     │ forget               ▲
+//!                                     └──────── reap ────────┼──────────────────────────► free
+//! ```
+//!
+//! [`REQUESTS`] buffers of a block are all there ever are. One belongs to the device from the call that tells it of it until that
+//! has put it into its used ring (`memory/dma.rs`). If the device has no cache of its own, there is nothing to flush.
+
+use virtio_drivers::queue::VirtQueue;
+use virtio_drivers::transport::mmio::MmioTransport;
+use virtio_drivers::transport::{DeviceStatus, DeviceType, Transport};
+
+use super::virtio::{Memory as Frames, transport};
+use crate::machine::Device;
+use crate::memory::PAGE;
+use crate::memory::dma::{Dma, InDevice};
+
+/// Bytes of a block.
+pub(crate) const BLOCK: usize = PAGE;
+/// Requests at a time.
+const REQUESTS: usize = 8;
+/// Places of the queue: a request takes three at most.
+const QUEUE: usize = 32;
+/// Bytes of a sector, in which the device counts.
+const SECTOR: usize = 512;
+
+/// Features (virtio 1.2, 5.2.3 and 6).
+const FLUSH: u64 = 1 << 9;
+const VERSION_1: u64 = 1 << 32;
+/// Types of requests, and the status of one that was done (5.2.6).
+const IN: u32 = 0;
+const OUT: u32 = 1;
+const FLUSH_OUT: u32 = 4;
+const OK: u8 = 0;
+/// Bytes of the header of a request; the status follows it in memory.
+const HEADER: usize = 16;
+
+/// What is asked of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Read this block into the buffer.
+    Read(u32),
+    /// Write the buffer to this block.
+    Write(u32),
+    /// What was written is to stay.
+    Flush,
+}
+
+/// The memory of a request: its header and status, and a block.
+pub(crate) struct Memory {
+    /// Which of all it is: nothing else has this number until it is given back.
+    number: usize,
+    header: Dma,
+    block: Dma,
+}
+
+impl Memory {
+    fn new(number: usize) -> Option<Memory> {
+        Some(Memory {
+            number,
+            header: Dma::new(PAGE).ok()?,
+            block: Dma::new(BLOCK).ok()?,
+        })
+    }
+
+    /// The block.
+    pub(crate) fn block(&mut self) -> Option<&mut [u8; BLOCK]> {
+        self.block.first_chunk_mut()
+    }
+}
+
+/// The memory of a request, while the device has it.
+struct Lent {
+    number: usize,
+    header: InDevice,
+    block: InDevice,
+    request: Request,
+    is_wanted: bool,
+}
+
+/// The disk.
+pub(crate) struct Disk {
+    transport: MmioTransport<'static>,
+    queue: VirtQueue<Frames, QUEUE>,
+    blocks: u64,
+    can_flush: bool,
+    free: [Option<Memory>; REQUESTS],
+    /// By token: that is free for another request as soon as one is reaped.
+    lent: [Option<Lent>; QUEUE],
+    /// What is over, and whether it was done; by number.
+    done: [Option<(Memory, bool)>; REQUESTS],
+}
+
+impl Disk {
+    /// The disk in a slot. `None`: there is none that can be written, or no memory for it.
+    pub(crate) fn new(device: Device) -> Option<Disk> {
+        let mut transport = transport(device, DeviceType::Block)?;
+        let begun = DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER;
+        transport.set_status(DeviceStatus::empty());
+        transport.set_status(begun);
+        let features = transport.read_device_features() & (FLUSH | VERSION_1);
+        transport.write_driver_features(features);
+        transport.set_status(begun | DeviceStatus::FEATURES_OK);
+        transport.set_guest_page_size(PAGE as u32);
+        let sectors = transport.read_consistent(|| {
+            let low: u32 = transport.read_config_space(0)?;
+            let high: u32 = transport.read_config_space(4)?;
+            Ok(u64::from(low) | u64::from(high) << 32)
+        });
+        let mut queue = VirtQueue::new(&mut transport, 0, false, false).ok()?;
+        queue.set_dev_notify(true);
+        transport.finish_init();
+        let mut disk = Disk {
+            transport,
+            queue,
+            blocks: sectors.ok()? / (BLOCK / SECTOR) as u64,
+            can_flush: features & FLUSH != 0,
+            free: [const { None }; REQUESTS],
+            lent: [const { None }; QUEUE],
+            done: [const { None }; REQUESTS],
+        };
+        for (number, place) in disk.free.iter_mut().enumerate() {
+            *place = Some(Memory::new(number)?);
+        }
+        Some(disk)
+    }
+
+    /// How many blocks it has.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// May what was written be lost before it is flushed?
+    pub(crate) fn can_flush(&self) -> bool {
+        self.can_flush
+    }
+
+    /// Memory for a request.
+    pub(crate) fn take(&mut self) -> Option<Memory> {
+        self.free.iter_mut().find_map(Option::take)
+    }
+
+    /// It is not needed any more.
+    pub(crate) fn give_back(&mut self, memory: Memory) {
+        if let Some(place) = self.free.iter_mut().find(|place| place.is_none()) {
+            *place = Some(memory);
+        }
+    }
+
+    /// Asks the disk; by the number the answer is found. `Err`: it takes no more requests.
+    pub(crate) fn begin(&mut self, mut memory: Memory, request: Request) -> Result<usize, Memory> {
+        let sectors = |block: u32| u64::from(block) * (BLOCK / SECTOR) as u64;
+        let (kind, sector) = match request {
+            Request::Read(block) => (IN, sectors(block)),
+            Request::Write(block) => (OUT, sectors(block)),
+            Request::Flush => (FLUSH_OUT, 0),
+        };
+        memory.header[..4].copy_from_slice(&kind.to_le_bytes());
+        memory.header[4..8].fill(0);
+        memory.header[8..HEADER].copy_from_slice(&sector.to_le_bytes());
+        // Anything but what it says when it is done.
+        memory.header[HEADER] = !OK;
+        let (header, status) = memory.header.split_at_mut(HEADER);
+        let status = &mut status[..1];
+        // SAFETY: the memory is the device's until `reap` finds it used.
+        let token = unsafe {
+            match request {
+                Request::Read(_) => self.queue.add(&[header], &mut [&mut memory.block, status]),
+                Request::Write(_) => self.queue.add(&[header, &memory.block], &mut [status]),
+                Request::Flush => self.queue.add(&[header], &mut [status]),
+            }
+        };
+        let Ok(token) = token else {
+            return Err(memory);
+        };
+        let number = memory.number;
+        self.lent[usize::from(token) % QUEUE] = Some(Lent {
+            number,
+            header: memory.header.lend(),
+            block: memory.block.lend(),
+            request,
+            is_wanted: true,
+        });
+        if self.queue.should_notify() {
+            self.transport.notify(0);
+        }
+        Ok(number)
+    }
+
+    /// Takes back what the device has done. True: there was something.
+    pub(crate) fn reap(&mut self) -> bool {
+        let mut has_done = false;
+        while let Some(token) = self.queue.peek_used() {
+            let at = usize::from(token) % QUEUE;
+            let Some(lent) = self.lent[at].take() else {
+                // It says of nothing that it has done it.
+                break;
+            };
+            // SAFETY: the device has put it into its used ring.
+            let (mut header, mut block) = unsafe { (lent.header.back(), lent.block.back()) };
+            let (request, status) = header.split_at_mut(HEADER);
+            let status = &mut status[..1];
+            // SAFETY: the memory of this token, as it was added.
+            let popped = unsafe {
+                match lent.request {
+                    Request::Read(_) => {
+                        let outputs = &mut [&mut *block, &mut *status];
+                        self.queue.pop_used(token, &[request], outputs)
+                    }
+                    Request::Write(_) => {
+                        let inputs = &[&*request, &*block];
+                        self.queue.pop_used(token, inputs, &mut [&mut *status])
+                    }
+                    Request::Flush => self.queue.pop_used(token, &[request], &mut [&mut *status]),
+                }
+            };
+            let is_done = popped.is_ok() && status[0] == OK;
+            has_done = true;
+            let number = lent.number;
+            let memory = Memory {
+                number,
+                header,
+                block,
+            };
+            match lent.is_wanted {
+                true => self.done[number] = Some((memory, is_done)),
+                false => self.give_back(memory),
+            }
+        }
+        has_done
+    }
+
+    /// The memory of a request that is over, and whether it was done.
+    pub(crate) fn take_done(&mut self, number: usize) -> Option<(Memory, bool)> {
+        self.done.get_mut(number)?.take()
+    }
+
+    /// Nobody waits for a request any more.
+    pub(crate) fn forget(&mut self, number: usize) {
+        if let Some((memory, _)) = self.take_done(number) {
+            return self.give_back(memory);
+        }
+        let mut lent = self.lent.iter_mut().flatten();
+        if let Some(lent) = lent.find(|lent| lent.number == number) {
+            lent.is_wanted = false;
+        }
+    }
+}

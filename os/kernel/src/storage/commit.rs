@@ -1,0 +1,59 @@
+//! The committer: writes what has changed when somebody waits for that.
+
+use core::future::poll_fn;
+use core::task::Poll;
+
+use os_abi::Error;
+use os_files::Step;
+
+use super::{STORAGE, Storage, until_committed};
+use crate::disk::Buffer;
+
+/// The coroutine.
+pub(super) async fn run() {
+    loop {
+        // Woken by whoever waits.
+        poll_fn(|_| STORAGE.lock().begin().map_or(Poll::Pending, Poll::Ready)).await;
+        if commit().await.is_err()
+            && let Some(volume) = &mut STORAGE.lock().volume
+        {
+            volume.fail();
+        }
+        let waiters = STORAGE.lock().waiters.take();
+        waiters.wake();
+    }
+}
+
+impl Storage {
+    /// Begins a commit, if somebody waits for one.
+    fn begin(&mut self) -> Option<()> {
+        let is_wanted = self.waiting.bits() != 0;
+        let volume = self.volume.as_mut().filter(|_| is_wanted)?;
+        volume.begin_commit().then_some(())
+    }
+}
+
+async fn commit() -> Result<(), Error> {
+    let mut buffer = Buffer::take().await;
+    loop {
+        let step = {
+            let mut storage = STORAGE.lock();
+            let step = storage.volume()?.commit(buffer.bytes()?);
+            step.map_err(super::told)?
+        };
+        match step {
+            Step::Write(block) => buffer.write(block).await?,
+            Step::Flush => buffer.flush().await?,
+            Step::Done => return Ok(()),
+        }
+    }
+}
+
+/// Waits until all that has been changed is on the disk.
+///
+/// # Errors
+/// [`Error::DiskFailed`].
+pub(crate) async fn sync() -> Result<(), Error> {
+    let moment = STORAGE.lock().volume()?.moment();
+    until_committed(moment).await
+}

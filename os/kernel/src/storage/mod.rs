@@ -1,0 +1,146 @@
+//! Files on the disk: `os-files`, driven by coroutines of the kernel.
+//!
+//! ```text
+//!  call ── lock ─► Volume: done, or ─► a block is missing: read it, supply it, try again
+//!                                  └─► wait for a commit ◄── Committer: a step at a time under the lock,
+//!                                                             the disk without it
+//! ```
+//!
+//! All files have one lock, which is never held while the disk works. The *committer* writes what has changed when
+//! somebody waits for that, and is as urgent as the most urgent of those. What it writes is of one moment: so after a power cut
+//! the disk is as it was at some moment not before the last `fsync`, with all that was done until then and nothing else.
+//!
+//! The disk is mounted when the first program starts, and let go of when it has ended: everything is on the disk then,
+//! and memory is as it was.
+
+mod commit;
+mod file;
+mod mount;
+mod program;
+
+use os_abi::Error;
+use os_files::Volume;
+use upshift_core::{CoroutineId, Level};
+
+use crate::arch::lock::IrqLock;
+use crate::levels::{self, Levels};
+use crate::waiters::{Awaited, Urgent, Waiters, until_urgent};
+use crate::{disk, executor};
+pub(crate) use commit::sync;
+pub(crate) use file::Opened;
+pub(crate) use mount::{init, let_go, mount};
+pub(crate) use program::load;
+
+/// Files, and those who wait for the committer.
+struct Storage {
+    volume: Option<Volume>,
+    waiters: Waiters,
+    waiting: Levels,
+    committer: Option<CoroutineId>,
+}
+
+static STORAGE: IrqLock<Storage> = IrqLock::new(Storage {
+    volume: None,
+    waiters: Waiters::new(),
+    waiting: Levels::new(),
+    committer: None,
+});
+
+impl Awaited for Storage {
+    fn waiters(&mut self) -> &mut Waiters {
+        &mut self.waiters
+    }
+}
+
+impl Urgent for Storage {
+    fn waits(&mut self, before: Option<Level>, now: Option<Level>) {
+        self.waiting.change(before, now);
+        if let Some(committer) = self.committer {
+            levels::follow(committer, self.waiting.bits());
+            // It never ends.
+            let _ = executor::domain().wake(committer);
+        }
+    }
+}
+
+impl Storage {
+    fn volume(&mut self) -> Result<&mut Volume, Error> {
+        self.volume.as_mut().ok_or(Error::DiskFailed)
+    }
+}
+
+/// What a program is told of an error of the file system.
+fn told(error: os_files::Error) -> Error {
+    match error {
+        os_files::Error::NoFile => Error::NoFile,
+        os_files::Error::BadName | os_files::Error::BadOffset => Error::BadArgument,
+        os_files::Error::NoSpace => Error::NoSpace,
+        os_files::Error::OutOfMemory => Error::OutOfMemory,
+        os_files::Error::Damaged | os_files::Error::Blank | os_files::Error::Failed => {
+            Error::DiskFailed
+        }
+    }
+}
+
+/// Does something to the volume that may have to wait for commits (`None`), until it is done.
+async fn when_it_may<R>(
+    mut attempt: impl FnMut(&mut Volume) -> Result<Option<R>, os_files::Error>,
+) -> Result<R, Error> {
+    loop {
+        let moment = {
+            let mut storage = STORAGE.lock();
+            let volume = storage.volume()?;
+            if let Some(done) = attempt(volume).map_err(told)? {
+                return Ok(done);
+            }
+            volume.moment()
+        };
+        until_committed(moment).await?;
+    }
+}
+
+/// Waits until the disk has what was changed before a moment.
+async fn until_committed(moment: u64) -> Result<(), Error> {
+    until_urgent(&STORAGE, |storage| match storage.volume() {
+        Ok(volume) => match volume.has(moment) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(error) => Some(Err(told(error))),
+        },
+        Err(error) => Some(Err(error)),
+    })
+    .await
+}
+
+/// Reads a block that the volume lacks, and gives it to it.
+async fn fetch(fetch: os_files::Fetch) -> Result<(), Error> {
+    let mut buffer = disk::Buffer::take().await;
+    let read = buffer.read(fetch.block()).await;
+    let mut storage = STORAGE.lock();
+    // If the file has changed meanwhile, the block may be another's by now: the volume sees to that.
+    read?;
+    storage
+        .volume()?
+        .supply(fetch, buffer.bytes()?)
+        .map_err(told)
+}
+
+/// Takes the name of a file away.
+///
+/// # Errors
+/// [`Error::NoFile`], [`Error::BadArgument`], [`Error::DiskFailed`].
+pub(crate) async fn unlink(name: &[u8]) -> Result<(), Error> {
+    when_it_may(|volume| Ok(volume.unlink(name)?.then_some(()))).await
+}
+
+/// The first file whose number is not below `from`: its number plus 1, its bytes, its name, given to `give`.
+pub(crate) fn list<R>(
+    from: usize,
+    give: impl FnOnce(usize, u64, &str) -> Result<R, Error>,
+) -> Result<Option<R>, Error> {
+    let mut storage = STORAGE.lock();
+    let listed = storage.volume()?.list(from);
+    listed
+        .map(|file| give(file.next, file.size, file.name))
+        .transpose()
+}

@@ -1,0 +1,69 @@
+//! From the disk to memory and back, when the first program starts and when it has ended.
+
+use os_abi::Error;
+use os_files::{Mount, Volume};
+use upshift_core::Priority;
+
+use super::{STORAGE, commit, sync, told};
+use crate::disk::{self, Buffer};
+use crate::{executor, println};
+
+/// Starts the committer, while booting, if there is a disk.
+pub(crate) fn init() {
+    if disk::blocks().is_some() {
+        let options = Priority::At(executor::LEAST_URGENT_WORK);
+        let committer = executor::spawn(commit::run(), options).expect("memory to boot");
+        STORAGE.lock().committer = Some(committer.id());
+        committer.detach();
+    }
+}
+
+/// Mounts the disk, if there is one; one that is blank is formatted.
+///
+/// # Errors
+/// The disk fails, is damaged, or has too much on it for the memory.
+pub(crate) async fn mount() -> Result<(), Error> {
+    let Some(blocks) = disk::blocks() else {
+        return Ok(());
+    };
+    let volume = match read(blocks).await {
+        Err(os_files::Error::Blank) => {
+            println!("upshift: the disk is blank, and is formatted");
+            Volume::format(blocks)
+        }
+        outcome => outcome,
+    };
+    let volume = volume.map_err(|error| {
+        println!("upshift: the disk is not mounted: {error}");
+        told(error)
+    })?;
+    let is_new = volume.is_changed();
+    STORAGE.lock().volume = Some(volume);
+    if is_new {
+        sync().await?;
+    }
+    Ok(())
+}
+
+async fn read(blocks: u64) -> Result<Volume, os_files::Error> {
+    let mut mount = Mount::new(blocks);
+    let mut buffer = Buffer::take().await;
+    while let Some(block) = mount.next() {
+        let failed = |_| os_files::Error::Failed;
+        buffer.read(block).await.map_err(failed)?;
+        mount.supply(buffer.bytes().map_err(failed)?)?;
+    }
+    mount.finish()
+}
+
+/// Writes what has changed, and forgets all files. Nobody has one open.
+pub(crate) async fn let_go() {
+    if STORAGE.lock().volume.is_none() {
+        return;
+    }
+    if let Err(error) = sync().await {
+        println!("upshift: the disk has not all that was written: {error}");
+    }
+    let volume = STORAGE.lock().volume.take();
+    drop(volume);
+}

@@ -1,0 +1,55 @@
+//! Programs that are files of the disk.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use os_abi::{Error, number};
+use os_files::BLOCK;
+
+use super::Opened;
+use crate::memory;
+use crate::process::Share;
+use crate::process::share::{Resource, Taken};
+
+/// The longest, in bytes.
+const LONGEST: usize = 2 << 20;
+
+/// The bytes of a program, and what they take of a share meanwhile.
+///
+/// # Errors
+/// [`Error::NoProgram`], [`Error::BadProgram`]: it is too long. [`Error::OutOfMemory`], [`Error::DiskFailed`].
+pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Taken), Error> {
+    let no_program = |error| match error {
+        // Without a disk there is none either.
+        Error::NoFile | Error::BadArgument | Error::DiskFailed => Error::NoProgram,
+        error => error,
+    };
+    let file = Opened::open(name, 0, share).await.map_err(no_program)?;
+    let size = file.seek(number::STAY)?;
+    if size > LONGEST {
+        return Err(Error::BadProgram);
+    }
+    if memory::is_short() {
+        return Err(Error::OutOfMemory);
+    }
+    let taken = share.take(Resource::Memory, size.div_ceil(1 << 10))?;
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(size)
+        .map_err(|_| Error::OutOfMemory)?;
+    while bytes.len() < size {
+        // Of the size it had: it may grow meanwhile.
+        let want = BLOCK.min(size - bytes.len());
+        let give = |part: &[u8]| {
+            bytes.extend_from_slice(part);
+            Ok(())
+        };
+        match file.read(want, give) {
+            Some(Ok(0)) => break,
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Err(error),
+            None => file.readable().await?,
+        }
+    }
+    Ok((bytes, taken))
+}

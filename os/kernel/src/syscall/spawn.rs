@@ -1,0 +1,95 @@
+//! Starting programs: those of the archive at once, files of the disk when they are read.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use os_abi::{Error, ProcessInfo, SpawnRequest};
+use upshift_core::Level;
+
+use super::Answer;
+use super::later::Begin;
+use super::now::{MAX_NAME, bytes, level_of, words};
+use crate::executor::LEAST_URGENT_WORK;
+use crate::memory::user::UserSlice;
+use crate::process::{self, File, MAX_PASSED, Process, Spawn};
+use crate::{archive, storage};
+
+/// What a program asks for, as it was when the call was made.
+struct Wanted {
+    name: String,
+    argument: Vec<u8>,
+    files: Vec<File>,
+    level: Level,
+    ceiling: Level,
+    halvings: u32,
+}
+
+impl Wanted {
+    fn read(process: &Process, request: usize) -> Result<Wanted, Error> {
+        let space = process.space()?;
+        let slice = UserSlice::new(request, size_of::<SpawnRequest>())?;
+        let mut raw = [0; size_of::<SpawnRequest>()];
+        space.read(slice, &mut raw)?;
+        let mut request = [0; SpawnRequest::WORDS];
+        for (place, word) in request.iter_mut().zip(words(&raw)) {
+            *place = word;
+        }
+        let request = SpawnRequest::from_words(request);
+        let name = bytes(&space, request.program, MAX_NAME)?;
+        let name = String::from_utf8(name).map_err(|_| Error::NoProgram)?;
+        let argument = bytes(&space, request.argument, ProcessInfo::ARGUMENT)?;
+        let list = bytes(&space, request.files, 8 * MAX_PASSED)?;
+        let mut files = Vec::with_capacity(MAX_PASSED);
+        for descriptor in words(&list) {
+            files.push(process.file(descriptor as usize)?);
+        }
+        let (level, ceiling) = (level_of(request.level)?, level_of(request.ceiling)?);
+        if ceiling < process.ceiling || level < ceiling {
+            return Err(Error::TooUrgent);
+        }
+        if level > LEAST_URGENT_WORK {
+            return Err(Error::BadArgument);
+        }
+        Ok(Wanted {
+            name,
+            argument,
+            files,
+            level,
+            ceiling,
+            halvings: u32::try_from(request.halvings).unwrap_or(u32::MAX),
+        })
+    }
+
+    fn start(self, process: &Process, program: &[u8]) -> Answer {
+        let child = process::spawn(Spawn {
+            program,
+            argument: &self.argument,
+            files: self.files,
+            level: self.level,
+            ceiling: self.ceiling,
+            parent: process.number(),
+            share: process.share().clone(),
+            halvings: self.halvings,
+        })?;
+        Ok(child.number() as isize)
+    }
+}
+
+pub(super) fn spawn(
+    process: Arc<Process>,
+    [request, ..]: [usize; 6],
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    let wanted = match Wanted::read(&process, request) {
+        Ok(wanted) => wanted,
+        Err(error) => return Begin::Done(Err(error)),
+    };
+    if let Some(program) = archive::find(&wanted.name) {
+        return Begin::Done(wanted.start(&process, program));
+    }
+    Begin::Waits(async move {
+        let (program, _taken) = storage::load(wanted.name.as_bytes(), process.share()).await?;
+        wanted.start(&process, &program)
+    })
+}

@@ -1,0 +1,122 @@
+//! The calls that are about files of the disk. Bytes go from the program's memory to blocks of files in memory and back.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use os_abi::{Error, UserRange};
+
+use super::Answer;
+use super::later::Begin;
+use super::now::{MAX_NAME, bytes};
+use crate::memory::pagetable::Access;
+use crate::memory::user::UserSlice;
+use crate::process::{File, Process, Thread};
+use crate::storage::{self, Opened};
+
+type Arguments = [usize; 6];
+
+/// Reads what is in memory. `None`: nothing of it is.
+pub(super) fn read(process: &Process, file: &Opened, to: UserSlice) -> Option<Answer> {
+    let space = match process.space() {
+        Ok(space) => space,
+        Err(error) => return Some(Err(error)),
+    };
+    let count = file.read(to.len(), |bytes| {
+        space.write(to.part(0, bytes.len()), bytes)
+    })?;
+    Some(count.map(|count| count as isize))
+}
+
+/// Writes `all`, or what goes into a block. `None`: it has to wait.
+pub(super) fn write(
+    process: &Process,
+    file: &Opened,
+    from: UserSlice,
+    all: bool,
+) -> Option<Result<usize, Error>> {
+    let space = match process.space() {
+        Ok(space) => space,
+        Err(error) => return Some(Err(error)),
+    };
+    file.write(from.len(), all, |bytes| {
+        space.read(from.part(0, bytes.len()), bytes)
+    })
+}
+
+fn name(process: &Process, start: usize, len: usize) -> Result<Vec<u8>, Error> {
+    let range = UserRange {
+        start: start as u64,
+        len: len as u64,
+    };
+    bytes(&*process.space()?, range, MAX_NAME)
+}
+
+pub(super) fn open(
+    process: Arc<Process>,
+    [start, len, flags, ..]: Arguments,
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    let name = name(&process, start, len);
+    Begin::Waits(async move {
+        let file = Opened::open(&name?, flags, process.share()).await?;
+        let [descriptor] = process.add_files([File::Stored(file)])?;
+        Ok(descriptor as isize)
+    })
+}
+
+pub(super) fn fsync(
+    process: Arc<Process>,
+    [file, ..]: Arguments,
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    let file = process.file(file).and_then(File::stored);
+    Begin::Waits(async move {
+        file?;
+        storage::sync().await?;
+        Ok(0)
+    })
+}
+
+pub(super) fn unlink(
+    process: Arc<Process>,
+    [start, len, ..]: Arguments,
+    _: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    let name = name(&process, start, len);
+    Begin::Waits(async move {
+        storage::unlink(&name?).await?;
+        Ok(0)
+    })
+}
+
+pub(super) fn list(
+    process: Arc<Process>,
+    [from, start, len, ..]: Arguments,
+    at_once: bool,
+) -> Begin<impl Future<Output = Answer>> {
+    let to = UserSlice::new(start, len).and_then(|to| {
+        process.space()?.check(to, Access::Write)?;
+        Ok(to)
+    });
+    let look = move |process: &Process| {
+        let (space, to) = (process.space()?, to?);
+        let listed = storage::list(from, |next, size, name| {
+            let size = size.to_le_bytes();
+            let first = size.len().min(to.len());
+            space.write(to.part(0, first), &size[..first])?;
+            let fits = name.len().min(to.len() - first);
+            space.write(to.part(first, fits), &name.as_bytes()[..fits])?;
+            Ok((next | name.len() << 32) as isize)
+        })?;
+        Ok(listed.unwrap_or(0))
+    };
+    if at_once {
+        return Begin::Done(look(&process));
+    }
+    Begin::Waits(async move { look(&process) })
+}
+
+pub(super) fn seek(thread: &mut Thread, [file, position, ..]: Arguments) -> Answer {
+    let file = thread.process.file(file)?.stored()?;
+    Ok(file.seek(position)? as isize)
+}

@@ -1,0 +1,261 @@
+//! What is run: the machines of the suite.
+
+use super::wrong::{failures, refusals};
+use super::{FUZZ_SEEDS_AT_ONCE, LIMIT_OF_INSTRUCTIONS, MOST_FOR_A_FIFTH, Run, run_of};
+use crate::disk::Content;
+use crate::qemu::{Network, Outcome};
+use crate::trace::{self, Kind};
+use crate::{build, doctor, peer, sequence};
+
+/// Only programs that make any calls, with these seeds.
+pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
+    let last = first + FUZZ_SEEDS_AT_ONCE - 1;
+    let icounted = if icount { " icount" } else { "" };
+    let mut run = run_of(
+        format!("any calls, seeds {first} to {last}, smp {smp}{icounted}"),
+        smp,
+        &format!("init=hostile with=seeds-{first}-{FUZZ_SEEDS_AT_ONCE}"),
+    );
+    run.machine.icount = icount;
+    run.machine.disk = Some(Content::Blank);
+    run.last = "upshift: hostile ended with 0";
+    run
+}
+
+/// All of it.
+pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
+    let mut runs = failures();
+    runs.extend(refusals()?);
+    runs.push(run_of("icount kernel".to_owned(), 1, "selftest icount").icount());
+    runs.push(run_of("icount".to_owned(), 1, "init=tests with=exact").icount());
+    runs.extend([4, 8].map(harts));
+    runs.extend([1, 4].map(laws));
+    runs.push(network(1, true, Network::Modern));
+    runs.push(network(2, false, Network::Legacy));
+    runs.push(network(4, false, Network::Modern));
+    for harts in [1, 2] {
+        runs.push(echo(harts)?);
+    }
+    runs.push(echo_of_datagrams()?);
+    runs.extend([(1, true), (2, false), (4, false)].map(files));
+    runs.push(rings_of_pipes());
+    runs.extend(["coroutines", "threads"].map(matrix_server));
+    runs.push(Run {
+        last: "upshift: traced ended with 0",
+        check: sequence_is_exact,
+        ..run_of("trace".to_owned(), 1, "init=traced trace").icount()
+    });
+    runs.push(Run {
+        last: "upshift: child ended with 0",
+        check: |outcome| match trace::parse(&outcome.output) {
+            Some(trace) if trace.lost != 0 => Ok(()),
+            _ => Err("there is no trace, or what it lacks is not counted".to_owned()),
+        },
+        ..run_of(
+            "untrue trace".to_owned(),
+            1,
+            "init=child with=untrue-trace trace=16",
+        )
+    });
+    for &harts in smp {
+        let with = if harts == 1 { " with=single" } else { "" };
+        runs.push(run_of(format!("smp {harts} kernel"), harts, "selftest"));
+        runs.push(run_of(
+            format!("smp {harts}"),
+            harts,
+            &format!("init=tests{with}"),
+        ));
+        runs.push(Run {
+            last: "upshift: rings ended with 0",
+            ..run_of(format!("smp {harts} rings"), harts, "init=rings with=short")
+        });
+    }
+    let stripped = build::variant("stripped", |_, file| doctor::stripped(file))?;
+    runs.push(Run {
+        image: Some(stripped),
+        ..run_of("stripped".to_owned(), 2, "init=tests")
+    });
+    runs.extend((1..=seeds).map(chaos));
+    Ok(runs)
+}
+
+/// An echo server in the machine, and a peer outside. On one hart the network tells the machine
+/// its address.
+fn echo(smp: u32) -> Result<Run, String> {
+    let port = peer::free_port()?;
+    let address = match smp {
+        1 => "dhcp",
+        _ => "10.0.2.15/24,10.0.2.2",
+    };
+    let arguments = format!("init=sockets with=serve address={address}");
+    let mut run = run_of(format!("echo, smp {smp}"), smp, &arguments);
+    if smp == 1 {
+        run.check = |outcome| match outcome.output.contains("10.0.2.15/24 by DHCP") {
+            true => Ok(()),
+            false => Err("it has no address".to_owned()),
+        };
+    }
+    run.machine.network = Network::Forwarded(port);
+    run.last = "upshift: sockets ended with 0";
+    run.peer = Some(peer::speak);
+    Ok(run)
+}
+
+/// The same server, and a peer that sends datagrams.
+fn echo_of_datagrams() -> Result<Run, String> {
+    let mut run = echo(2)?;
+    run.name = "echo of datagrams, smp 2".to_owned();
+    if let Network::Forwarded(port) = run.machine.network {
+        run.machine.network = Network::ForwardedDatagrams(port);
+    }
+    run.peer = Some(peer::speak_datagrams);
+    Ok(run)
+}
+
+/// The kernel's own tests on a machine with a network card.
+fn network(smp: u32, icount: bool, network: Network) -> Run {
+    let (slot, icounted) = match network {
+        Network::Legacy => ("legacy", ""),
+        _ => ("modern", if icount { ", icount" } else { "" }),
+    };
+    let icounted_too = if icount { " icount" } else { "" };
+    // No timer for the address: the tests know all that there are.
+    let arguments = format!("selftest{icounted_too} address=10.0.2.15/24,10.0.2.2");
+    let mut run = run_of(
+        format!("{slot} network card, smp {smp}{icounted}"),
+        smp,
+        &arguments,
+    );
+    run.machine.network = network;
+    run.check = |outcome| match outcome.output.contains("upshift: network card ") {
+        true => Ok(()),
+        false => Err("there is no card".to_owned()),
+    };
+    run.machine.icount = icount;
+    run
+}
+
+/// The tests that assert times across harts.
+fn harts(smp: u32) -> Run {
+    let mut run = run_of(
+        format!("icount smp {smp}"),
+        smp,
+        &format!("init=harts with={smp}"),
+    );
+    run.machine.icount = true;
+    run.last = "upshift: harts ended with 0";
+    run
+}
+
+/// The programs' tests on several harts in deterministic time.
+pub(super) fn tests_in_turns(smp: u32) -> Run {
+    let mut run = run_of(format!("icount smp {smp} tests"), smp, "init=tests");
+    run.machine.icount = true;
+    run.limit = LIMIT_OF_INSTRUCTIONS;
+    run
+}
+
+/// What threads of all levels note of when they ran, held against the laws of the scheduler.
+fn laws(smp: u32) -> Run {
+    let name = format!("icount smp {smp} laws");
+    let mut run = run_of(name, smp, &format!("init=laws with={smp}"));
+    run.machine.icount = true;
+    run.last = "upshift: laws ended with 0";
+    run
+}
+
+/// Files of a disk, on a machine whose cards are legacy or modern.
+fn files((smp, icount): (u32, bool)) -> Run {
+    let icounted = if icount { ", icount" } else { "" };
+    let mut run = run_of(format!("files, smp {smp}{icounted}"), smp, "init=files");
+    run.machine.icount = icount;
+    run.machine.disk = Some(Content::Programs);
+    if smp == 4 {
+        run.machine.network = Network::Legacy;
+    }
+    run.last = "upshift: files ended with 0";
+    run
+}
+
+/// The server of the evaluation; its clients look at every reply.
+fn matrix_server(model: &str) -> Run {
+    let arguments = format!("init=matrix with={model},16,8,4,0,50,1");
+    let mut run = run_of(format!("matrix server, {model}, icount"), 1, &arguments);
+    run.machine.icount = true;
+    run.last = "upshift: matrix ended with 0";
+    run
+}
+
+/// Four rings on 4 harts, in instructions of all harts: a vCPU too many costs little.
+fn rings_of_pipes() -> Run {
+    let mut run = run_of("icount smp 4 rings".to_owned(), 4, "init=rings with=exact");
+    run.machine.icount = true;
+    run.last = "upshift: rings ended with 0";
+    run.check = |outcome| {
+        let ratio = |line: &str| {
+            line.split_once("5 vCPUs to 4: ")?
+                .1
+                .split(' ')
+                .next()?
+                .parse()
+                .ok()
+        };
+        let ratios: Vec<u32> = outcome.output.lines().filter_map(ratio).collect();
+        match ratios.len() == 2 && ratios.iter().all(|ratio| *ratio <= MOST_FOR_A_FIFTH) {
+            true => Ok(()),
+            false => Err(format!(
+                "5 vCPUs took {ratios:?} thousandths of what 4 took"
+            )),
+        }
+    };
+    run
+}
+
+/// The programs' tests under chaos: every fifth seed where time counts instructions, so
+/// that it repeats exactly, the others on 2 and 4 harts.
+pub(super) fn chaos(seed: u64) -> Run {
+    let (smp, icount) = match (seed % 5, seed % 2) {
+        (0, _) => (1, true),
+        (_, 1) => (2, false),
+        _ => (4, false),
+    };
+    let icounted = if icount { " icount" } else { "" };
+    let mut run = run_of(
+        format!("chaos seed {seed}, smp {smp}{icounted}"),
+        smp,
+        &format!("init=tests with=chaos chaos={seed}"),
+    );
+    run.machine.icount = icount;
+    if icount {
+        run.limit = LIMIT_OF_INSTRUCTIONS;
+    }
+    run.check = |outcome| match outcome.output.contains("upshift: disturbed ") {
+        true => Ok(()),
+        false => Err("nothing was disturbed".to_owned()),
+    };
+    run.repeat = Some(format!("cargo xtask os -- test --seed {seed}"));
+    run
+}
+
+/// The coroutines of the program `traced`, and of its calls, go through exactly these
+/// states in this order.
+fn sequence_is_exact(outcome: &Outcome) -> Result<(), String> {
+    let trace = trace::parse(&outcome.output).ok_or("there is no trace")?;
+    let seen: Vec<String> = trace
+        .records
+        .iter()
+        .filter(|record| record.kind == Kind::User || record.is_call)
+        .map(|record| format!("{} {} {}", record.state, record.level, record.who))
+        .collect();
+    for (number, (seen, expected)) in seen.iter().zip(sequence::TRACED).enumerate() {
+        if seen != expected {
+            return Err(format!(
+                "change {number} is `{seen}` instead of `{expected}`; all: {seen:#?}"
+            ));
+        }
+    }
+    match seen.len() == sequence::TRACED.len() {
+        true => Ok(()),
+        false => Err(format!("{} changes: {seen:#?}", seen.len())),
+    }
+}

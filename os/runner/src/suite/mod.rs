@@ -1,0 +1,255 @@
+//! The test matrix: the kernel's own tests and the programs', on each number of
+//! harts, in deterministic time, and under chaos; images that must be refused; the ways
+//! in which the machine must fail.
+//!
+//! A run passes if the machine exits with the right status, the last line is there, no
+//! line speaks of a panic, and what else is asked of its output holds.
+
+mod matrix;
+mod power_cut;
+mod wrong;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::build::{self, Image};
+use crate::qemu::{self, Machine, Network, Outcome};
+use crate::state;
+use matrix::{chaos, fuzz, matrix, tests_in_turns};
+
+/// Generous: the host may be slow, and a hang is rare.
+const LIMIT: Duration = Duration::from_secs(120);
+/// For all tests of the programs where instructions count as time, under chaos or on several harts:
+/// QEMU has one thread then, and the host may be busy.
+const LIMIT_OF_INSTRUCTIONS: Duration = Duration::from_secs(600);
+
+/// What five vCPUs may take of the time of four, on 4 harts, in thousandths.
+const MOST_FOR_A_FIFTH: u32 = 1_200;
+
+/// Seeds of chaos, if nothing else is said; a soak begins with those behind them.
+pub(crate) const SEEDS: u64 = 10;
+/// Seeds of chaos of a soak.
+const SOAK_SEEDS: u64 = 40;
+/// Seeds of programs that make any calls, of a soak, and how many of them one machine has.
+const FUZZ_SEEDS: u64 = 200;
+const FUZZ_SEEDS_AT_ONCE: u64 = 50;
+
+/// How often the power is cut, and how often in a soak.
+const POWER_CUTS: u64 = 5;
+const SOAK_POWER_CUTS: u64 = 200;
+
+/// Machines that run at the same time.
+const AT_ONCE: usize = 2;
+
+/// Which seeds of chaos are run.
+#[derive(Clone, Copy)]
+pub(crate) enum Seeds {
+    /// So many, after everything else.
+    First(u64),
+    /// This one, and nothing else.
+    Only(u64),
+}
+
+/// One run of the machine.
+struct Run {
+    name: String,
+    /// Other than the usual one.
+    image: Option<Image>,
+    machine: Machine,
+    /// The exit status that is right.
+    status: i32,
+    /// The last line begins so.
+    last: &'static str,
+    /// How long it may take.
+    limit: Duration,
+    /// What else must hold.
+    check: fn(&Outcome) -> Result<(), String>,
+    /// What speaks to the machine meanwhile, at a port of 127.0.0.1.
+    peer: Option<fn(u16) -> Result<(), String>>,
+    /// How to repeat it.
+    repeat: Option<String>,
+}
+
+/// A run with the usual image whose programs or tests pass.
+fn run_of(name: String, smp: u32, arguments: &str) -> Run {
+    let last = match arguments.starts_with("selftest") {
+        true => "selftest: ",
+        false => "upshift: tests ended with 0",
+    };
+    Run {
+        name,
+        image: None,
+        machine: Machine::new(smp, arguments),
+        status: 0,
+        last,
+        limit: LIMIT,
+        check: |_| Ok(()),
+        peer: None,
+        repeat: None,
+    }
+}
+
+impl Run {
+    /// The same where time counts instructions.
+    fn icount(mut self) -> Run {
+        self.machine.icount = true;
+        self
+    }
+}
+
+/// Runs all of it, or only one seed of chaos, or what has `only` in its name, and prints one
+/// line per test.
+pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitCode, String> {
+    let image = build::image()?;
+    let mut runs = match seeds {
+        Seeds::Only(seed) => vec![chaos(seed)],
+        Seeds::First(count) => matrix(smp, count)?,
+    };
+    if let Some(part) = only {
+        runs.retain(|run| run.name.contains(part));
+    }
+    let mut code = run_all(&image, runs.into_iter())?;
+    if let Seeds::First(_) = seeds
+        && only.is_none_or(|only| power_cut::NAME.contains(only))
+        && !power_cut::run(&image, POWER_CUTS)?
+    {
+        code = ExitCode::FAILURE;
+    }
+    if let (Seeds::First(count), None) = (seeds, only) {
+        println!(
+            "chaos: {count} seeds; `cargo xtask os -- soak` runs those up to {SOAK_SEEDS}, and \
+             {FUZZ_SEEDS} of programs that make any calls"
+        );
+    }
+    Ok(code)
+}
+
+/// The programs' tests, so many times; then the seeds that the matrix leaves out.
+pub(crate) fn soak(smp: u32, runs: u64) -> Result<ExitCode, String> {
+    let image = build::image()?;
+    let seeds = (SEEDS + 1..=SOAK_SEEDS).map(chaos);
+    let fuzz = (1..=FUZZ_SEEDS)
+        .step_by(FUZZ_SEEDS_AT_ONCE as usize)
+        .flat_map(|first| [(1, true), (2, false), (4, false)].map(|with| fuzz(first, with)));
+    let again =
+        (1..=runs).map(|number| run_of(format!("soak {number}, smp {smp}"), smp, "init=tests"));
+    // A series is of one machine at a time: what it waits for is its own.
+    let turns = [2, 4, 8].map(tests_in_turns);
+    let survived = power_cut::run(&image, SOAK_POWER_CUTS)?;
+    let first = run_some(&image, again, 1)?;
+    let then = run_all(&image, turns.into_iter().chain(fuzz).chain(seeds))?;
+    Ok(match survived && first == ExitCode::SUCCESS {
+        true => then,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn run_all(image: &Image, runs: impl Iterator<Item = Run> + Send) -> Result<ExitCode, String> {
+    run_some(image, runs, AT_ONCE)
+}
+
+/// Runs them, so many at the same time, and prints what their tests say when they have ended.
+fn run_some(
+    image: &Image,
+    runs: impl Iterator<Item = Run> + Send,
+    at_once: usize,
+) -> Result<ExitCode, String> {
+    let runs = Mutex::new(runs);
+    let counts = Mutex::new((0, 0));
+    let next = || runs.lock().map_or(None, |mut runs| runs.next());
+    let work = || -> Result<(), String> {
+        while let Some(run) = next() {
+            let (passed, failed) = run_one(image, &run)?;
+            if let Ok(mut counts) = counts.lock() {
+                counts.0 += passed;
+                counts.1 += failed;
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        let mut ended = workers.into_iter().map(|worker| worker.join());
+        ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
+    })?;
+    let (passed, failed) = counts.into_inner().unwrap_or((0, 1));
+    println!("{passed} passed, {failed} failed");
+    Ok(ExitCode::from(u8::from(failed != 0)))
+}
+
+/// One machine: how many tests passed and failed, its end included.
+fn run_one(image: &Image, run: &Run) -> Result<(u32, u32), String> {
+    let image = run.image.as_ref().unwrap_or(image);
+    let peer = match (run.peer, run.machine.network) {
+        (Some(peer), Network::Forwarded(port) | Network::ForwardedDatagrams(port)) => {
+            Some(std::thread::spawn(move || peer(port)))
+        }
+        _ => None,
+    };
+    let outcome = qemu::run(image, &run.machine, run.limit)?;
+    let peer = peer.map_or(Ok(()), |peer| {
+        peer.join().unwrap_or(Err("it panicked".into()))
+    });
+    let name = &run.name;
+    let (mut passed, mut failed) = (0, 0);
+    // Nothing of another machine in between.
+    let mut report = std::io::stdout().lock();
+    let tests = outcome.output.lines();
+    for line in tests.filter(|line| line.starts_with("test ")) {
+        let _ = writeln!(report, "{name}: {line}");
+        match line.ends_with(" ok") {
+            true => passed += 1,
+            false => failed += 1,
+        }
+    }
+    let took = outcome.took;
+    let verdict = verdict(run, &outcome);
+    match verdict.and(peer.map_err(|error| format!("the peer: {error}"))) {
+        Ok(()) => {
+            passed += 1;
+            let _ = writeln!(report, "{name}: test ends_as_it_should ... ok ({took:.1?})");
+        }
+        Err(reason) => {
+            failed += 1;
+            let output = &outcome.output;
+            let _ = writeln!(
+                report,
+                "{name}: FAILED after {took:.1?}: {reason}\n{output}"
+            );
+            let _ = write!(report, "{}", state_of(name, image, &outcome));
+            if let Some(repeat) = &run.repeat {
+                let _ = writeln!(report, "{name}: to repeat it: {repeat}");
+            }
+        }
+    }
+    Ok((passed, failed))
+}
+
+/// Keeps what is known of a run that has failed, and says where each hart was.
+fn state_of(name: &str, image: &Image, outcome: &Outcome) -> String {
+    let state = outcome.state.as_deref().unwrap_or("it ended by itself\n");
+    let said = format!("{}\n{}", outcome.end, outcome.output);
+    let (path, harts) = state::keep(name, image, state, &said);
+    let path = path.display();
+    format!("{harts}{name}: its last state is kept in {path}\n")
+}
+
+fn verdict(run: &Run, outcome: &Outcome) -> Result<(), String> {
+    if run.status == 0 && outcome.output.contains("panicked") {
+        return Err("something panicked".to_owned());
+    }
+    match outcome.status {
+        Some(status) if status == run.status => {}
+        _ => {
+            let (end, right) = (&outcome.end, run.status);
+            return Err(format!("{end} instead of exit status {right}"));
+        }
+    }
+    let mut lines = outcome.output.lines().rev();
+    if !lines.any(|line| line.starts_with(run.last)) {
+        return Err(format!("the line `{}` is missing", run.last));
+    }
+    (run.check)(outcome)
+}

@@ -1,0 +1,222 @@
+//! Power cuts: a machine makes the changes of a seed, and is killed in the middle, at a moment that the seed says. What it said was
+//! synced has to be on its disk, and what is on its disk has to be as after some number of changes. Then it boots again, and
+//! has to see what is there.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use os_files::direct::Mounted;
+use os_files::load::{self, Change, Model};
+
+use super::{AT_ONCE, LIMIT};
+use crate::build::Image;
+use crate::disk::{Content, Disk};
+use crate::qemu::{self, Machine};
+
+/// What it is called.
+pub(super) const NAME: &str = "power cut";
+
+/// The machine is killed after so many syncs at most, and so many microseconds after one.
+const MOST_SYNCS: u64 = 40;
+const MOST_MICROS: u64 = 12_000;
+/// Changes that may be on the disk beyond those that the machine said are synced: those up to the next sync, which may be
+/// over, and up to the one after that.
+const BEYOND: u64 = 14;
+/// It is booted again for every so many seeds.
+const BOOTED: u64 = 5;
+
+/// Cuts the power for so many seeds. True: nothing was lost.
+pub(super) fn run(image: &Image, seeds: u64) -> Result<bool, String> {
+    let mut lost = 0;
+    let seeds: Vec<u64> = (1..=seeds).collect();
+    for some in seeds.chunks(AT_ONCE) {
+        let outcomes = std::thread::scope(|scope| {
+            let spawn = |seed: &u64| {
+                let seed = *seed;
+                (seed, scope.spawn(move || cut(image, seed)))
+            };
+            let running: Vec<_> = some.iter().map(spawn).collect();
+            let join = |(seed, one): (u64, std::thread::ScopedJoinHandle<'_, _>)| {
+                (seed, one.join().unwrap_or(Err("it panicked".to_owned())))
+            };
+            running.into_iter().map(join).collect::<Vec<_>>()
+        });
+        for (seed, outcome) in outcomes {
+            match outcome {
+                Ok(what) => {
+                    println!("{NAME}, seed {seed}: test what_was_synced_is_there ... ok ({what})")
+                }
+                Err(what) => {
+                    lost += 1;
+                    println!("{NAME}, seed {seed}: FAILED: {what}");
+                }
+            }
+        }
+    }
+    println!(
+        "{NAME}: {} of {} seeds lost nothing",
+        seeds.len() - lost,
+        seeds.len()
+    );
+    Ok(lost == 0)
+}
+
+/// Half of the seeds are at a moment within the first formatting or few syncs.
+fn moment(seed: u64) -> (u64, Duration) {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = |below: u64| {
+        state = (state ^ (state >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb) | 1;
+        (state >> 20) % below
+    };
+    (next(MOST_SYNCS), Duration::from_micros(next(MOST_MICROS)))
+}
+
+/// One power cut: what came of it, in words.
+fn cut(image: &Image, seed: u64) -> Result<String, String> {
+    let disk = Disk::new(Content::Blank)?;
+    let (syncs, delay) = moment(seed);
+    let harts = [1, 2][(seed % 2) as usize];
+    let machine = Machine::new(harts, &format!("init=files with=changes-{seed}"));
+    let said = kill_after(image, &machine, &disk, syncs, delay)?;
+    let synced = said
+        .iter()
+        .filter_map(|line| line.strip_prefix("synced ")?.parse().ok());
+    let synced: u64 = synced.max().unwrap_or(0);
+    let found = match Mounted::mount(disk.bytes()?) {
+        Ok(mounted) => contents(mounted)?,
+        Err(os_files::Error::Blank) if synced == 0 => {
+            return Ok("before it was formatted".to_owned());
+        }
+        Err(error) => return Err(format!("after {synced} synced: {error}")),
+    };
+    let changes = number_of_changes(&found, seed, synced)?;
+    if seed.is_multiple_of(BOOTED) {
+        boots_again(image, &disk, &found)?;
+    }
+    Ok(format!("{synced} changes synced, {changes} there"))
+}
+
+/// Boots, and kills the machine some time after it has said so many times that something is synced. What it said.
+fn kill_after(
+    image: &Image,
+    machine: &Machine,
+    disk: &Disk,
+    syncs: u64,
+    delay: Duration,
+) -> Result<Vec<String>, String> {
+    let mut child = qemu::command(image, machine, Some(disk.path()))
+        .args(["-monitor", "none"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(qemu::explain)?;
+    let output = child.stdout.take().expect("stdout is piped");
+    let (lines, said) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            let _ = lines.send(line);
+        }
+    });
+    let mut all = Vec::new();
+    let mut seen = 0;
+    let mut failed = None;
+    loop {
+        match said.recv_timeout(LIMIT) {
+            Ok(line) => {
+                let is_begin = line == "changing";
+                seen += u64::from(line.starts_with("synced "));
+                all.push(line);
+                if (is_begin && syncs == 0) || (seen > 0 && seen >= syncs) {
+                    break;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                failed = Some("it says nothing");
+                break;
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                failed = Some("it has ended");
+                break;
+            }
+        }
+    }
+    std::thread::sleep(delay);
+    let _ = child.kill();
+    let _ = child.wait();
+    let _ = reader.join();
+    all.extend(said.iter());
+    match failed {
+        None => Ok(all),
+        Some(failed) => Err(format!("{failed}: {}", all.join("\n"))),
+    }
+}
+
+/// All files of a disk but the one that the program syncs.
+fn contents(mut mounted: Mounted<Vec<u8>>) -> Result<Model, String> {
+    let mut names = Vec::new();
+    let mut from = 0;
+    while let Some(listed) = mounted.volume.list(from) {
+        names.push(listed.name.to_owned());
+        from = listed.next;
+    }
+    let mut model = Model::default();
+    for name in names {
+        let read = |mounted: &mut Mounted<Vec<u8>>| {
+            let file = mounted.open(name.as_bytes(), false)?;
+            let bytes = mounted.read_all(&file)?;
+            mounted.volume.close(file);
+            Ok(bytes)
+        };
+        let bytes =
+            read(&mut mounted).map_err(|error: os_files::Error| format!("{name}: {error}"))?;
+        model.0.insert(name, bytes);
+    }
+    model.0.remove("synced");
+    Ok(model)
+}
+
+/// How many changes were made to come to these files: not fewer than were synced.
+fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, String> {
+    let mut model = Model::default();
+    for n in 0..=synced + BEYOND {
+        if n >= synced && model == *found {
+            return Ok(n);
+        }
+        let (name, change) = load::change(seed, n);
+        if n >= synced && matches!(change, Change::Write { .. }) {
+            // A file is made before it is written to.
+            let mut made = model.clone();
+            made.apply(&name, &Change::Create);
+            if made == *found {
+                return Ok(n);
+            }
+        }
+        model.apply(&name, &change);
+    }
+    Err(format!(
+        "the files are not as after any number of changes from {synced} on"
+    ))
+}
+
+/// The kernel sees the same files.
+fn boots_again(image: &Image, disk: &Disk, found: &Model) -> Result<(), String> {
+    let machine = Machine::new(1, "init=files with=sums");
+    let outcome = qemu::run_on(image, &machine, Some(disk.path()), LIMIT)?;
+    let sum = |bytes: &[u8]| {
+        bytes.iter().fold(0u64, |sum, byte| {
+            sum.wrapping_mul(1_099_511_628_211) ^ u64::from(*byte)
+        })
+    };
+    for (name, bytes) in &found.0 {
+        let line = format!("file {name}: {} {:x}", bytes.len(), sum(bytes));
+        if !outcome.output.lines().any(|said| said == line) {
+            return Err(format!("`{line}` is missing:\n{}", outcome.output));
+        }
+    }
+    match outcome.status {
+        Some(0) => Ok(()),
+        _ => Err(format!("{}:\n{}", outcome.end, outcome.output)),
+    }
+}

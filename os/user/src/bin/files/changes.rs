@@ -1,0 +1,52 @@
+//! The changes of a seed, for tests with power cuts: see [`os_files::load`].
+
+use os_files::load::{self, Change};
+use os_user::files::{CREATE, fsync, list, open, read_to_end, seek, size, unlink};
+use os_user::{Error, println, write};
+
+use crate::close;
+
+/// Changes between two syncs.
+const SYNCED: u64 = 7;
+
+/// Makes changes until the machine is no more.
+pub(crate) fn run(seed: u64) -> Result<(), Error> {
+    let synced = open("synced", CREATE)?;
+    println!("changing");
+    for n in 0.. {
+        let (name, change) = load::change(seed, n);
+        if change == Change::Unlink {
+            match unlink(&name) {
+                Ok(()) | Err(Error::NoFile) => {}
+                Err(error) => return Err(error),
+            }
+        } else {
+            let file = open(&name, CREATE)?;
+            if let Change::Write { part, len, first } = change {
+                let (offset, bytes) = load::write(size(file)?, part, len, first);
+                seek(file, offset)?;
+                write(file, &bytes)?;
+            }
+            close(file);
+        }
+        if n % SYNCED == SYNCED - 1 {
+            fsync(synced)?;
+            println!("synced {}", n + 1);
+        }
+    }
+    Ok(())
+}
+
+/// Says of each file how long it is, and what its bytes sum up to.
+pub(crate) fn print_sums() -> Result<(), Error> {
+    for (name, size) in list()? {
+        let file = open(&name, 0)?;
+        let bytes = read_to_end(file)?;
+        close(file);
+        let sum = bytes.iter().fold(0u64, |sum, byte| {
+            sum.wrapping_mul(1_099_511_628_211) ^ u64::from(*byte)
+        });
+        println!("file {name}: {size} {sum:x}");
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Files by asynchronous calls, of many coroutines and levels.
+
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::Poll;
+
+use os_user::coroutine::{current, spawn, spawn_local};
+use os_user::files::{
+    CREATE, TRUNCATE, fsync, fsync_async, list, list_async, open, open_async, read_to_end, seek,
+    unlink, unlink_async,
+};
+use os_user::testing::{Outcome, text};
+use os_user::{Error, ensure, read, write};
+
+use crate::{close, fresh, pattern};
+
+const BLOCK: usize = 4096;
+
+pub(crate) async fn both_forms_do_the_same() -> Outcome {
+    let (file, _) = open_async("both", CREATE | TRUNCATE, current()).await;
+    let file = file.map_err(text)? as usize;
+    let bytes = pattern(5, 2 * BLOCK + 1);
+    let (count, _) = write!(file, bytes.clone(), current()).await;
+    ensure!(count == Ok(bytes.len()), "wrote {count:?}");
+    let (synced, _) = fsync_async(file, current()).await;
+    ensure!(synced == Ok(0), "{synced:?}");
+    seek(file, 0).map_err(text)?;
+    let mut all = Vec::new();
+    loop {
+        let (count, part) = read!(file, vec![0; BLOCK], current()).await;
+        match count.map_err(text)? {
+            0 => break,
+            count => all.extend_from_slice(&part[..count]),
+        }
+    }
+    ensure!(all == bytes, "other bytes");
+    let (mut files, mut from) = (Vec::new(), 0);
+    while let Some((next, name, size)) = list_async(from, current()).await.map_err(text)? {
+        files.push((name, size));
+        from = next;
+    }
+    ensure!(list() == Ok(files), "other files");
+    close(file);
+    let (unlinked, _) = unlink_async("both", current()).await;
+    ensure!(unlinked == Ok(0), "{unlinked:?}");
+    let (gone, _) = open_async("both", 0, current()).await;
+    ensure!(gone == Err(Error::NoFile), "{gone:?}");
+    Ok(())
+}
+
+/// Each writes a file of its own and syncs it, all at the same time.
+pub(crate) async fn writers_of_all_levels_get_on() -> Outcome {
+    const WRITERS: usize = 12;
+    let writer = |number: usize| async move {
+        let name = format!("writer {number}");
+        let (file, _) = open_async(&name, CREATE | TRUNCATE, current()).await;
+        let file = file? as usize;
+        let bytes = pattern(number, 6 * BLOCK);
+        for part in bytes.chunks(1_000) {
+            let (count, _) = write!(file, part.to_vec(), current()).await;
+            count?;
+        }
+        let (synced, _) = fsync_async(file, current()).await;
+        synced?;
+        close(file);
+        Ok::<(), Error>(())
+    };
+    let mut all = Vec::new();
+    for number in 0..WRITERS {
+        let level = 10 + 4 * number as u8;
+        all.push(spawn(writer(number), Some(level)).map_err(text)?);
+    }
+    for one in all {
+        one.await.unwrap_or(Err(Error::Cancelled)).map_err(text)?;
+    }
+    for number in 0..WRITERS {
+        let name = format!("writer {number}");
+        let file = open(&name, 0).map_err(text)?;
+        ensure!(
+            read_to_end(file) == Ok(pattern(number, 6 * BLOCK)),
+            "{name}"
+        );
+        close(file);
+        unlink(&name).map_err(text)?;
+    }
+    Ok(())
+}
+
+/// A file whose first blocks are not in memory any more.
+fn cold(name: &str, blocks: usize) -> Result<(), alloc::string::String> {
+    for (name, blocks) in [(name, blocks), ("other", 70)] {
+        let file = fresh(name)?;
+        write(file, &pattern(1, blocks * BLOCK)).map_err(text)?;
+        fsync(file).map_err(text)?;
+        seek(file, 0).map_err(text)?;
+        read_to_end(file).map_err(text)?;
+        close(file);
+    }
+    unlink("other").map_err(text)
+}
+
+/// A block is read for it before all but those that the disk is busy with.
+pub(crate) async fn an_urgent_read_waits_for_few() -> Outcome {
+    const BLOCKS: usize = 48;
+    cold("slow", BLOCKS)?;
+    let done = Rc::new(Cell::new(0));
+    let mut all = Vec::new();
+    for block in 1..BLOCKS {
+        let done = done.clone();
+        let reader = async move {
+            let file = open("slow", 0)?;
+            seek(file, (block * BLOCK) as u64)?;
+            let (count, _) = read!(file, vec![0; 16], current()).await;
+            done.set(done.get() + 1);
+            close(file);
+            count
+        };
+        all.push(spawn_local(reader, Some(50)).map_err(text)?);
+    }
+    let before = done.clone();
+    let urgent = async move {
+        let file = open("slow", 0)?;
+        let (count, _) = read!(file, vec![0; 16], current()).await;
+        close(file);
+        count.map(|_| before.get())
+    };
+    // After the others have asked.
+    os_user::coroutine::yield_now().await;
+    let urgent = spawn_local(urgent, Some(5)).map_err(text)?;
+    let waited = urgent
+        .await
+        .unwrap_or(Err(Error::Cancelled))
+        .map_err(text)?;
+    for one in all {
+        let count = one.await.unwrap_or(Err(Error::Cancelled));
+        ensure!(count == Ok(16), "{count:?}");
+    }
+    ensure!(waited <= 24, "{waited} less urgent reads came first");
+    unlink("slow").map_err(text)
+}
+
+/// Reads that are dropped at once, many times more than there are buffers.
+pub(crate) async fn a_dropped_read_leaves_nothing_behind() -> Outcome {
+    cold("dropped", 48)?;
+    for round in 0..3 {
+        let mut files = Vec::new();
+        let mut reads = Vec::new();
+        for block in 0..24 {
+            let file = open("dropped", 0).map_err(text)?;
+            seek(file, (block * BLOCK) as u64).map_err(text)?;
+            reads.push(read!(file, vec![0; 64], current()));
+            files.push(file);
+        }
+        // Some have begun by now, and are polled once.
+        poll_fn(|cx| {
+            for read in &mut reads {
+                let _ = Pin::new(read).poll(cx);
+            }
+            Poll::Ready(())
+        })
+        .await;
+        drop(reads);
+        for file in files {
+            close(file);
+        }
+        let file = open("dropped", 0).map_err(text)?;
+        let bytes = read_to_end(file).map_err(text)?;
+        ensure!(
+            bytes == pattern(1, 48 * BLOCK),
+            "round {round}: other bytes"
+        );
+        close(file);
+    }
+    unlink("dropped").map_err(text)
+}
+
+/// Many wait for the disk at the same time.
+pub(crate) async fn syncs_share_a_commit() -> Outcome {
+    let file = fresh("synced")?;
+    write(file, b"x").map_err(text)?;
+    let mut all = Vec::new();
+    for number in 0..60u8 {
+        let sync = async move { fsync_async(file, current()).await.0 };
+        all.push(spawn_local(sync, Some(number)).map_err(text)?);
+    }
+    for one in all {
+        let synced = one.await.unwrap_or(Err(Error::Cancelled));
+        ensure!(synced == Ok(0), "{synced:?}");
+    }
+    close(file);
+    unlink("synced").map_err(text)
+}

@@ -1,0 +1,235 @@
+//! What is in files, by synchronous calls.
+
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use os_user::files::{fsync, list, open, read_to_end, seek, size, unlink};
+use os_user::testing::{Outcome, text};
+use os_user::{Error, ensure, pipe, read, spawn, spawn_within, sys, wait, write};
+
+use crate::{close, fresh, pattern};
+
+const BLOCK: usize = 4096;
+
+pub(crate) async fn what_is_written_is_read() -> Outcome {
+    let file = fresh("a")?;
+    let bytes = pattern(1, 3 * BLOCK + 17);
+    write(file, &bytes).map_err(text)?;
+    ensure!(
+        size(file) == Ok(bytes.len() as u64),
+        "size {:?}",
+        size(file)
+    );
+    ensure!(
+        read_to_end(file) == Ok(Vec::new()),
+        "something behind the end"
+    );
+    seek(file, 0).map_err(text)?;
+    ensure!(read_to_end(file).as_ref() == Ok(&bytes), "other bytes");
+    // In the middle, across the end of a block; what is around stays.
+    seek(file, BLOCK as u64 - 5).map_err(text)?;
+    write(file, &[9; 10]).map_err(text)?;
+    fsync(file).map_err(text)?;
+    close(file);
+    let file = open("a", 0).map_err(text)?;
+    let mut right = bytes;
+    right[BLOCK - 5..BLOCK + 5].fill(9);
+    ensure!(
+        read_to_end(file) == Ok(right),
+        "other bytes after it was opened again"
+    );
+    close(file);
+    unlink("a").map_err(text)
+}
+
+pub(crate) async fn files_are_listed_until_they_are_unlinked() -> Outcome {
+    let before = list().map_err(text)?;
+    for number in 0..5 {
+        let file = fresh(&format!("listed {number}"))?;
+        write(file, &pattern(number, number)).map_err(text)?;
+        close(file);
+    }
+    let mut now = list().map_err(text)?;
+    now.retain(|file| !before.contains(file));
+    now.sort();
+    let right: Vec<_> = (0..5).map(|n| (format!("listed {n}"), n)).collect();
+    ensure!(now == right, "{now:?}");
+    for number in 0..5 {
+        unlink(&format!("listed {number}")).map_err(text)?;
+    }
+    ensure!(list() == Ok(before), "something is left");
+    ensure!(
+        unlink("listed 1") == Err(Error::NoFile),
+        "it can be unlinked twice"
+    );
+    Ok(())
+}
+
+pub(crate) async fn an_unlinked_file_is_there_for_whoever_has_it_open() -> Outcome {
+    let file = fresh("gone")?;
+    write(file, &pattern(3, 5_000)).map_err(text)?;
+    unlink("gone").map_err(text)?;
+    ensure!(open("gone", 0) == Err(Error::NoFile), "it can be opened");
+    fsync(file).map_err(text)?;
+    seek(file, 0).map_err(text)?;
+    ensure!(read_to_end(file) == Ok(pattern(3, 5_000)), "other bytes");
+    close(file);
+    Ok(())
+}
+
+pub(crate) async fn wrong_calls_are_errors() -> Outcome {
+    ensure!(open("no such file", 0) == Err(Error::NoFile), "it is there");
+    ensure!(open("", 1) == Err(Error::BadArgument), "an empty name");
+    ensure!(open("a", 4) == Err(Error::BadArgument), "flags");
+    let long = format!("{:65}", 1);
+    ensure!(open(&long, 1) == Err(Error::BadArgument), "a long name");
+    let not_utf8 = [0xffu8; 2];
+    let open_raw = |start: usize, len| sys::open(start, len, 1);
+    let answer = open_raw(not_utf8.as_ptr() as usize, 2);
+    ensure!(answer == Err(Error::BadArgument), "no UTF-8: {answer:?}");
+    ensure!(open_raw(16, 5) == Err(Error::BadAddress), "a name nowhere");
+    let pipe = pipe().map_err(text)?;
+    ensure!(
+        fsync(pipe.reader) == Err(Error::BadFile),
+        "a pipe is synced"
+    );
+    ensure!(
+        seek(pipe.reader, 0) == Err(Error::BadFile),
+        "a pipe has places"
+    );
+    close(pipe.reader);
+    close(pipe.writer);
+    ensure!(fsync(77) == Err(Error::BadFile), "nothing is synced");
+    let file = fresh("b")?;
+    seek(file, 1).map_err(text)?;
+    ensure!(
+        write(file, b"x") == Err(Error::BadArgument),
+        "behind the end"
+    );
+    ensure!(size(file) == Ok(0), "it has grown");
+    seek(file, 0).map_err(text)?;
+    for start in [16, 1 << 38, usize::MAX - 3] {
+        let answers = [sys::read(file, start, 8), sys::write(file, start, 8)];
+        ensure!(
+            answers == [Err(Error::BadAddress); 2],
+            "{start}: {answers:?}"
+        );
+        ensure!(sys::list(0, start, 8) == Err(Error::BadAddress), "{start}");
+    }
+    // Half of it is the program's.
+    let end = sys::map(1).map_err(text)? as usize + BLOCK;
+    let answer = sys::write(file, end - 4, 8);
+    ensure!(answer == Err(Error::BadAddress), "half a range: {answer:?}");
+    ensure!(size(file) == Ok(0), "it has grown");
+    close(file);
+    unlink("b").map_err(text)
+}
+
+/// Twice as many blocks as the kernel keeps in memory, in several files.
+pub(crate) async fn more_than_memory_keeps_comes_back() -> Outcome {
+    const FILES: usize = 4;
+    const LEN: usize = 40 * BLOCK + 100;
+    for number in 0..FILES {
+        let file = fresh(&format!("long {number}"))?;
+        write(file, &pattern(number, LEN)).map_err(text)?;
+        close(file);
+    }
+    for number in 0..FILES {
+        let file = open(&format!("long {number}"), 0).map_err(text)?;
+        let bytes = read_to_end(file).map_err(text)?;
+        ensure!(
+            bytes == pattern(number, LEN),
+            "file {number} has other bytes"
+        );
+        // A little of a block that is not in memory.
+        seek(file, BLOCK as u64 * 3 + 7).map_err(text)?;
+        write(file, &[0xaa]).map_err(text)?;
+        seek(file, BLOCK as u64 * 3).map_err(text)?;
+        let mut part = [0; 16];
+        read(file, &mut part).map_err(text)?;
+        let mut right = pattern(number, LEN)[3 * BLOCK..3 * BLOCK + 16].to_vec();
+        right[7] = 0xaa;
+        ensure!(part[..] == right[..], "file {number}: {part:?}");
+        close(file);
+        unlink(&format!("long {number}")).map_err(text)?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_full_disk_says_so() -> Outcome {
+    let file = fresh("full")?;
+    let block = vec![1; 16 * BLOCK];
+    let mut written = 0;
+    let error = loop {
+        match write(file, &block) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        ensure!(written < 1_000, "it is never full");
+    };
+    ensure!(error == Error::NoSpace, "{error}");
+    ensure!(written > 15, "full after {written}");
+    ensure!(
+        open("another", 1) == Err(Error::NoSpace),
+        "there is room for another"
+    );
+    close(file);
+    unlink("full").map_err(text)?;
+    let file = fresh("another")?;
+    write(file, &block).map_err(text)?;
+    close(file);
+    unlink("another").map_err(text)
+}
+
+pub(crate) async fn a_position_is_shared_with_children() -> Outcome {
+    let file = fresh("shared")?;
+    let child = spawn("child", b"note from the child", &[0, file], 30).map_err(text)?;
+    ensure!(wait(child) == Ok(0), "the child has failed");
+    write(file, b", then ours").map_err(text)?;
+    seek(file, 0).map_err(text)?;
+    let bytes = read_to_end(file).map_err(text)?;
+    ensure!(
+        bytes == b"from the child, then ours",
+        "{:?}",
+        alloc::string::String::from_utf8_lossy(&bytes)
+    );
+    close(file);
+    unlink("shared").map_err(text)
+}
+
+pub(crate) async fn what_is_open_counts_in_the_share() -> Outcome {
+    let bounds = os_user::Bounds {
+        level: 30,
+        ceiling: 30,
+        halvings: 5,
+    };
+    let hoard = spawn_within("files", b"hoard", &[0, 1], bounds).map_err(text)?;
+    let status = wait(hoard);
+    ensure!(status == Ok(0), "{status:?}");
+    unlink("hoarded").map_err(text)
+}
+
+pub(crate) async fn programs_are_files() -> Outcome {
+    // The runner has put it there.
+    let child = spawn("bin/child", b"exit 7", &[], 30).map_err(text)?;
+    ensure!(wait(child) == Ok(7), "another program");
+    let none = spawn("bin/none", b"", &[], 30);
+    ensure!(none == Err(Error::NoProgram), "{none:?}");
+    let file = fresh("text")?;
+    write(file, b"this is no program").map_err(text)?;
+    let no_program = spawn("text", b"", &[], 30);
+    ensure!(no_program == Err(Error::BadProgram), "{no_program:?}");
+    close(file);
+    unlink("text").map_err(text)?;
+    // A copy is a program, too.
+    let from = open("bin/child", 0).map_err(text)?;
+    let bytes = read_to_end(from).map_err(text)?;
+    close(from);
+    let to = fresh("bin/copy")?;
+    write(to, &bytes).map_err(text)?;
+    close(to);
+    let child = spawn("bin/copy", b"exit 9", &[], 30).map_err(text)?;
+    ensure!(wait(child) == Ok(9), "the copy is another program");
+    unlink("bin/copy").map_err(text)
+}

@@ -1,0 +1,89 @@
+//! Files of the disk, as programs see them. Without an argument it tests; `changes SEED` does the changes of a seed until
+//! somebody ends the machine, and says which are synced; `sums` says what there is; `hoard` opens a file
+//! as often as it may.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod changes;
+mod concurrent;
+mod contents;
+
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use os_user::files::{CREATE, TRUNCATE, open};
+use os_user::testing::run_all;
+use os_user::{Error, sys};
+
+os_user::coroutine_entry!(main);
+
+os_user::tests! {
+    what_is_written_is_read,
+    files_are_listed_until_they_are_unlinked,
+    an_unlinked_file_is_there_for_whoever_has_it_open,
+    wrong_calls_are_errors,
+    more_than_memory_keeps_comes_back,
+    a_full_disk_says_so,
+    a_position_is_shared_with_children,
+    what_is_open_counts_in_the_share,
+    programs_are_files,
+    both_forms_do_the_same,
+    writers_of_all_levels_get_on,
+    an_urgent_read_waits_for_few,
+    a_dropped_read_leaves_nothing_behind,
+    syncs_share_a_commit,
+}
+
+use concurrent::*;
+use contents::*;
+
+async fn main() -> isize {
+    let argument = core::str::from_utf8(os_user::argument()).unwrap_or("");
+    let outcome = match argument.split_once('-').unwrap_or((argument, "")) {
+        ("changes", seed) => changes::run(seed.parse().unwrap_or(1)),
+        ("sums", _) => changes::print_sums(),
+        ("hoard", _) => return hoard(),
+        _ => return run_all(TESTS).await,
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(error) => {
+            os_user::println!("files: {argument}: {error}");
+            1
+        }
+    }
+}
+
+/// Opens a file until that is an error, which has to be the share's.
+fn hoard() -> isize {
+    for _ in 0..20_000 {
+        match open("hoarded", CREATE) {
+            Ok(_) => {}
+            Err(Error::OutOfMemory | Error::TooMany) => return 0,
+            Err(_) => return 1,
+        }
+    }
+    2
+}
+
+/// An empty file of this name.
+fn fresh(name: &str) -> Result<usize, alloc::string::String> {
+    open(name, CREATE | TRUNCATE).map_err(|error| format!("{name}: {error}"))
+}
+
+fn close(file: usize) {
+    let _ = sys::close(file);
+}
+
+/// Bytes by a number.
+fn pattern(number: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = (at / 3 + number * 7) as u8;
+    }
+    bytes
+}
