@@ -2,14 +2,15 @@
 //!
 //! Coroutines are cheaper; threads are for code that waits synchronously, and for
 //! further vCPUs ([`crate::cpu`]). A thread begins with the level of the one that has
-//! started it. Starting and joining one are two system calls; its stack, 64 KiB
-//! above an unmapped page, is used again by later ones.
+//! started it. Starting and joining one are two system calls; its stack,
+//! above an unmapped page, is used again by later ones; 64 KiB, or [as many](set_stack_pages) as
+//! the program says.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use os_abi::Error;
 use os_abi::layout::PAGE;
@@ -18,8 +19,23 @@ use crate::lock::SpinLock;
 use crate::sys;
 use os_pages::line_index;
 
-/// Pages of a stack.
+/// Pages of a stack, if the program says nothing else.
 const STACK_PAGES: usize = 16;
+
+/// Pages of the stacks of threads that start from now on.
+static PAGES: AtomicUsize = AtomicUsize::new(STACK_PAGES);
+
+/// Threads that start from now on have stacks of so many pages, at least one.
+pub fn set_stack_pages(pages: usize) {
+    PAGES.store(pages.max(1), Relaxed);
+}
+
+/// The memory of a stack.
+#[derive(Clone, Copy)]
+struct Stack {
+    start: usize,
+    pages: usize,
+}
 
 /// The index of the calling thread among those of the process, 0 to 63. No other thread
 /// has it meanwhile.
@@ -38,12 +54,12 @@ struct Packet<T> {
 /// A thread that is there, or was: its number and stack.
 struct Body {
     number: usize,
-    stack: usize,
+    stack: Stack,
     ended: Arc<AtomicBool>,
 }
 
 /// Stacks that nobody uses.
-static STACKS: SpinLock<Vec<usize>> = SpinLock::new(Vec::new());
+static STACKS: SpinLock<Vec<Stack>> = SpinLock::new(Vec::new());
 /// Threads whose handles were dropped.
 static LEFT: SpinLock<Vec<Body>> = SpinLock::new(Vec::new());
 
@@ -60,12 +76,16 @@ extern "C" fn start(argument: *mut Start) -> ! {
     }
 }
 
-fn take_stack() -> Result<usize, Error> {
-    let free = STACKS.lock().pop();
-    match free {
-        Some(stack) => Ok(stack),
-        None => Ok(sys::map_stack(STACK_PAGES)? as usize),
+fn take_stack() -> Result<Stack, Error> {
+    let pages = PAGES.load(Relaxed);
+    let mut stacks = STACKS.lock();
+    let free = stacks.iter().rposition(|stack| stack.pages == pages);
+    if let Some(free) = free {
+        return Ok(stacks.swap_remove(free));
     }
+    drop(stacks);
+    let start = sys::map_stack(pages)? as usize;
+    Ok(Stack { start, pages })
 }
 
 impl Body {
@@ -122,7 +142,7 @@ where
     };
     let stack = take_stack()?;
     let argument = Box::into_raw(Box::new(Start(Box::new(begin))));
-    let top = stack + STACK_PAGES * PAGE;
+    let top = stack.start + stack.pages * PAGE;
     match sys::thread_create(start as *const () as usize, top, argument as usize) {
         Ok(number) => Ok(JoinHandle {
             packet,

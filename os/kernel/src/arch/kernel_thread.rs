@@ -21,8 +21,12 @@ use core::pin::Pin;
 use core::ptr::null_mut;
 use core::task::{Context, Poll};
 
+use os_abi::Error;
+
 use super::lock::IrqLock;
 use crate::memory::dma::Dma;
+use crate::process::Share;
+use crate::process::share::{Resource, Taken};
 
 /// Bytes of a stack, as the papers have them.
 const STACK: usize = 4 * 4096;
@@ -83,32 +87,50 @@ unsafe extern "C" {
     fn __begin_thread();
 }
 
-/// Stacks that no call of a process uses.
-pub(crate) struct Stacks(IrqLock<Vec<Dma>>);
+/// A stack, and what it takes of a share.
+struct Stack {
+    frames: Dma,
+    _taken: Taken,
+}
+
+/// The stacks that no call of a process uses. All that it has count in its share.
+pub(crate) struct Stacks {
+    free: IrqLock<Vec<Stack>>,
+    share: Arc<Share>,
+}
 
 impl Stacks {
-    pub(crate) fn new() -> Arc<Stacks> {
-        Arc::new(Stacks(IrqLock::new(Vec::new())))
+    pub(crate) fn new(share: Arc<Share>) -> Arc<Stacks> {
+        let free = IrqLock::new(Vec::new());
+        Arc::new(Stacks { free, share })
     }
 
-    fn take(&self) -> Option<Dma> {
-        let free = self.0.lock().pop();
-        free.or_else(|| Dma::new(STACK).ok())
+    fn take(&self) -> Result<Stack, Error> {
+        let free = self.free.lock().pop();
+        if let Some(stack) = free {
+            return Ok(stack);
+        }
+        let taken = self.share.take(Resource::Memory, STACK >> 10)?;
+        Ok(Stack {
+            frames: Dma::new(STACK).map_err(|_| Error::OutOfMemory)?,
+            _taken: taken,
+        })
     }
 
-    fn give_back(&self, stack: Dma) {
-        let mut stacks = self.0.lock();
+    fn give_back(&self, stack: Stack) {
+        let mut stacks = self.free.lock();
         if stacks.try_reserve(1).is_ok() {
             stacks.push(stack);
         }
     }
 }
 
-/// A future that is polled on a stack of its own. Without memory for one, on that of the hart.
+/// A future that is polled on a stack of its own.
 pub(crate) struct OnThread<F: Future> {
     call: F,
     result: Option<F::Output>,
-    stack: Option<Dma>,
+    /// Until it is dropped.
+    stack: Option<Stack>,
     home: Arc<Stacks>,
     /// The stack pointer of the thread while it waits, that of the hart while it runs; 0
     /// before it has begun.
@@ -122,16 +144,18 @@ pub(crate) struct OnThread<F: Future> {
 unsafe impl<F: Future + Send> Send for OnThread<F> where F::Output: Send {}
 
 impl<F: Future> OnThread<F> {
-    pub(crate) fn new(call: F, home: Arc<Stacks>) -> OnThread<F> {
-        OnThread {
+    /// # Errors
+    /// [`Error::OutOfMemory`]: there is no stack for it, in the machine or in the share.
+    pub(crate) fn new(call: F, home: Arc<Stacks>) -> Result<OnThread<F>, Error> {
+        Ok(OnThread {
             call,
             result: None,
-            stack: home.take(),
+            stack: Some(home.take()?),
             home,
             other: 0,
             context: null_mut(),
             _pinned: PhantomPinned,
-        }
+        })
     }
 
     /// The thread: polls whenever it goes on.
@@ -156,14 +180,7 @@ impl<F: Future> Future for OnThread<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         // SAFETY: nothing is moved out of it.
         let this = unsafe { self.get_unchecked_mut() };
-        let Some(stack) = &mut this.stack else {
-            // SAFETY: it is pinned, as `this` is.
-            return unsafe { Pin::new_unchecked(&mut this.call) }.poll(cx);
-        };
         if this.other == 0 {
-            let frame = stack.len() - SAVED;
-            stack[..CANARY.len()].copy_from_slice(&CANARY);
-            this.other = stack.as_ptr().addr() + frame;
             let run: extern "C" fn(*mut OnThread<F>) -> ! = OnThread::<F>::run;
             let words = [
                 __begin_thread as *const () as usize,
@@ -173,6 +190,10 @@ impl<F: Future> Future for OnThread<F> {
             let Some(stack) = &mut this.stack else {
                 return Poll::Pending;
             };
+            let stack = &mut stack.frames;
+            let frame = stack.len() - SAVED;
+            stack[..CANARY.len()].copy_from_slice(&CANARY);
+            this.other = stack.as_ptr().addr() + frame;
             for (place, word) in stack[frame..].chunks_exact_mut(8).zip(words) {
                 place.copy_from_slice(&word.to_ne_bytes());
             }
@@ -184,7 +205,7 @@ impl<F: Future> Future for OnThread<F> {
         unsafe { __exchange_stacks(&raw mut (*this).other) };
         // SAFETY: the thread waits for the next exchange.
         let this = unsafe { &mut *this };
-        let is_whole = |stack: &Dma| stack[..CANARY.len()] == CANARY;
+        let is_whole = |stack: &Stack| stack.frames[..CANARY.len()] == CANARY;
         assert!(
             this.stack.as_ref().is_some_and(is_whole),
             "the stack of a kernel thread is full"

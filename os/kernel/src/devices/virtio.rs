@@ -2,8 +2,8 @@
 
 use core::ptr::NonNull;
 
+use virtio_drivers::transport::DeviceType;
 use virtio_drivers::transport::mmio::MmioTransport;
-use virtio_drivers::transport::{DeviceType, Transport};
 use virtio_drivers::{BufferDirection, Hal, PhysAddr as BusAddr};
 
 use crate::arch::Register;
@@ -12,6 +12,7 @@ use crate::memory::dma::{Dma, InDevice};
 use crate::memory::{PAGE, PhysAddr};
 
 /// Registers of a virtio slot (virtio 1.2, 4.2.2).
+const DEVICE_ID: usize = 0x08;
 const INTERRUPT_STATUS: usize = 0x60;
 const INTERRUPT_ACK: usize = 0x64;
 
@@ -84,14 +85,19 @@ impl Line {
     }
 }
 
-/// The slot of a device, if it has one of this type.
+/// The slot of a device, if it has one of this type. The driver of another is left alone: a transport that is dropped
+/// resets its device.
 pub(super) fn transport(device: Device, wanted: DeviceType) -> Option<MmioTransport<'static>> {
     if device.kind() != Kind::Virtio {
+        return None;
+    }
+    // SAFETY: the device tree says that it is a virtio slot; reading this register does nothing.
+    let id = unsafe { Register::<u32>::new(PhysAddr::new(device.base().get() + DEVICE_ID)) };
+    if DeviceType::try_from(id?.read()).ok() != Some(wanted) {
         return None;
     }
     let header = NonNull::new(device.base().direct() as *mut _)?;
     // SAFETY: the device tree says that there is a virtio slot of this size; it is mapped
     // for good, and nothing else uses it but `Line`, for registers of its own.
-    let transport = unsafe { MmioTransport::new(header, device.size()) }.ok()?;
-    (transport.device_type() == wanted).then_some(transport)
+    unsafe { MmioTransport::new(header, device.size()) }.ok()
 }

@@ -120,6 +120,8 @@ impl Process {
         files: Files,
         heap_end: usize,
     ) -> Arc<Process> {
+        #[cfg(feature = "kernel-threads")]
+        let stacks_of = identity.share.clone();
         Arc::new(Process {
             identity,
             ceiling,
@@ -135,7 +137,7 @@ impl Process {
             pending_level: PendingLevel::new(),
             heap_end: AtomicUsize::new(heap_end),
             #[cfg(feature = "kernel-threads")]
-            stacks: crate::arch::kernel_thread::Stacks::new(),
+            stacks: crate::arch::kernel_thread::Stacks::new(stacks_of),
         })
     }
 

@@ -127,7 +127,10 @@ where
         }
     };
     #[cfg(feature = "kernel-threads")]
-    let call = crate::arch::kernel_thread::OnThread::new(call, process.stacks.clone());
+    let call = match crate::arch::kernel_thread::OnThread::new(call, process.stacks.clone()) {
+        Ok(call) => call,
+        Err(error) => return Some((thread, Err(error))),
+    };
     let token = match form {
         Form::Synchronous => None,
         Form::Asynchronous { token, .. } => Some(token),

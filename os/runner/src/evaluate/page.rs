@@ -69,7 +69,7 @@ const INTRODUCTION: &str = "# The papers' server in the kernel
 The matrix server of the SharedScheduler papers, in four models, by one command: `cargo xtask os -- evaluate`, which makes this
 page, its plots and the file of points. KC and KT: a call that waits is a coroutine of the kernel, or a kernel
 thread (a kernel with the feature `kernel-threads`: 16 KiB of stack, a switch of stacks, the scheduler's queues of each hart). UC and UT: the server has three
-coroutines for each connection (receive, compute, send, with a queue between each two), or three threads. Clients are coroutines of one process in all
+coroutines for each connection (receive, compute, send, with a queue between each two), or three threads with stacks of 16 KiB. Clients are coroutines of one process in all
 models, over the loopback; their share and the network's are in the figures, in all models alike.
 
 Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million instructions, and every figure repeats exactly. On several harts QEMU

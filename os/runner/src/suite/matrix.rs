@@ -70,6 +70,10 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
             ..run_of(format!("smp {harts} rings"), harts, "init=rings with=short")
         });
     }
+    let mut threads = matrix_server("threads");
+    threads.name = format!("kernel threads, {}", threads.name);
+    threads.image = Some(build::with_kernel_threads()?);
+    runs.push(threads);
     let stripped = build::variant("stripped", |_, file| doctor::stripped(file))?;
     runs.push(Run {
         image: Some(stripped),
@@ -127,6 +131,8 @@ fn network(smp: u32, icount: bool, network: Network) -> Run {
         &arguments,
     );
     run.machine.network = network;
+    // Each driver leaves the other's device alone.
+    run.machine.disk = Some(Content::Blank);
     run.check = |outcome| match outcome.output.contains("upshift: network card ") {
         true => Ok(()),
         false => Err("there is no card".to_owned()),

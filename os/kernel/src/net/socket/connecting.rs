@@ -67,6 +67,19 @@ impl Stack {
     }
 }
 
+impl State {
+    /// The port of a socket that neither listens nor is connected, 0: none.
+    fn port_of_fresh(&self) -> Result<u16, Error> {
+        match *self {
+            State::Fresh {
+                port,
+                kind: Kind::Stream,
+            } => Ok(port),
+            _ => Err(Error::BadFile),
+        }
+    }
+}
+
 impl Socket {
     /// Lets so many connections come in until they are accepted.
     ///
@@ -75,13 +88,7 @@ impl Socket {
     /// [`Error::TooMany`], [`Error::OutOfMemory`].
     pub(crate) fn listen(&self, count: usize) -> Result<(), Error> {
         let mut state = self.state.lock();
-        let State::Fresh {
-            port,
-            kind: Kind::Stream,
-        } = *state
-        else {
-            return Err(Error::BadFile);
-        };
+        let port = state.port_of_fresh()?;
         if port == 0 || !(1..=MAX_BACKLOG).contains(&count) {
             return Err(Error::BadArgument);
         }
@@ -142,13 +149,7 @@ impl Socket {
     pub(crate) async fn connect(&self, address: u32, to: u16) -> Result<(), Error> {
         {
             let mut state = self.state.lock();
-            let State::Fresh {
-                port,
-                kind: Kind::Stream,
-            } = *state
-            else {
-                return Err(Error::BadFile);
-            };
+            let port = state.port_of_fresh()?;
             let remote = IpEndpoint::new(IpAddress::Ipv4(Ipv4Address::from(address)), to);
             let mut stack = stack();
             let port = match port {

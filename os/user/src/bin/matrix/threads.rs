@@ -59,8 +59,12 @@ impl Queue {
     }
 }
 
+/// Pages of a thread's stack, as the papers have them: 16 KiB.
+const STACK_PAGES: usize = 4;
+
 /// Serves so many connections until all have ended.
 pub(crate) fn serve(port: u16, count: usize) -> Result<(), Error> {
+    thread::set_stack_pages(STACK_PAGES);
     let listener = listen(port, 4)?;
     let mut all = Vec::new();
     for _ in 0..count {

@@ -1,0 +1,179 @@
+//! How many sockets there are, and that they come back: closed, leaked, or with calls in flight.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use os_user::coroutine::current;
+use os_user::net::{
+    SELF, accept, accept_async, connect, connect_async, datagrams, listen, receive_from_async,
+    send_to,
+};
+use os_user::testing::{Outcome, text};
+use os_user::{Bounds, Error, ensure, read, sleep, spawn_within, sys, write};
+
+pub(crate) async fn sockets_are_limited_and_come_back() -> Outcome {
+    for round in 0..2 {
+        let mut listeners = Vec::new();
+        let error = loop {
+            match listen(2000 + listeners.len() as u16, 16) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => break error,
+            }
+        };
+        let count = listeners.len();
+        for listener in listeners {
+            sys::close(listener).map_err(text)?;
+        }
+        ensure!(
+            error == Error::TooMany && (1..=64).contains(&count),
+            "round {round}: {count} listeners, then {error:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Runs this program with a task, to its end, in the same share: what it leaves counts there.
+pub(crate) async fn run_task(task: &[u8], files: &[usize]) -> Outcome {
+    let bounds = Bounds {
+        level: 20,
+        ceiling: 20,
+        halvings: 0,
+    };
+    let child = spawn_within("sockets", task, files, bounds).map_err(text)?;
+    let (status, _) = os_user::asynchronous::wait(child, current()).await;
+    ensure!(status == Ok(0), "status {status:?}");
+    Ok(())
+}
+
+/// As many datagram sockets as there are, closed again.
+pub(crate) fn count_sockets() -> Result<usize, String> {
+    let mut sockets = Vec::new();
+    while let Ok(socket) = datagrams(0) {
+        sockets.push(socket);
+    }
+    let count = sockets.len();
+    for socket in sockets {
+        sys::close(socket).map_err(text)?;
+    }
+    Ok(count)
+}
+
+/// Until there are as many as before: closed connections linger for a moment.
+pub(crate) async fn sockets_come_back(before: usize) -> Outcome {
+    for _ in 0..70 {
+        if count_sockets()? == before {
+            return Ok(());
+        }
+        sleep(100_000).await;
+    }
+    let now = count_sockets()?;
+    Err(alloc::format!("{now} sockets instead of {before}"))
+}
+
+/// Sockets of every kind and in every state, none of which it closes.
+pub(crate) fn leak() -> Outcome {
+    for _ in 0..4 {
+        // To the parent's listener.
+        let connection = connect(SELF, 1020).map_err(text)?;
+        write(connection, b"left").map_err(text)?;
+    }
+    let listener = listen(1021, 4).map_err(text)?;
+    for n in 0..3 {
+        let connection = connect(SELF, 1021).map_err(text)?;
+        if n > 0 {
+            accept(listener).map_err(text)?;
+        }
+        if n > 1 {
+            sys::shutdown(connection).map_err(text)?;
+        }
+    }
+    for _ in 0..10 {
+        sys::socket().map_err(text)?;
+        let port = datagrams(0).map_err(text)?;
+        send_to(port, b"nobody", (SELF, 1022)).map_err(text)?;
+    }
+    Ok(())
+}
+
+/// What a program has left open ends as if it had closed it: whoever it was connected to reads
+/// what was written, then the end; ports and places are free again.
+pub(crate) async fn leaked_sockets_are_closed() -> Outcome {
+    let before = count_sockets()?;
+    let listener = listen(1020, 8).map_err(text)?;
+    run_task(b"leak", &[]).await?;
+    for n in 0..4 {
+        let connection = accept(listener).map_err(text)?;
+        let mut bytes = [0; 16];
+        let count = read!(connection, &mut bytes).map_err(text)?;
+        ensure!(&bytes[..count] == b"left", "connection {n}: {count} bytes");
+        let end = read!(connection, &mut bytes);
+        ensure!(end == Ok(0), "connection {n}: {end:?}");
+        sys::close(connection).map_err(text)?;
+    }
+    sys::close(listener).map_err(text)?;
+    let again = listen(1021, 4).map_err(text)?;
+    sys::close(again).map_err(text)?;
+    sockets_come_back(before).await
+}
+
+/// Ends while calls of every kind wait.
+pub(crate) async fn leave_calls_in_flight() -> Outcome {
+    let listener = listen(1023, 2).map_err(text)?;
+    let one = connect(SELF, 1023).map_err(text)?;
+    let other = accept(listener).map_err(text)?;
+    let port = datagrams(0).map_err(text)?;
+    let third = sys::socket().map_err(text)? as usize;
+    let calls = (
+        accept_async(listener, current()),
+        // Nobody has this address.
+        connect_async(third, [10, 9, 8, 7], 1, current()),
+        receive_from_async(port, Vec::from([0; 64]), current()),
+        os_user::read!(other, Vec::from([0; 64]), current()),
+        // More than there is room for on both sides.
+        os_user::write!(one, Vec::from([1; 20_000]), current()),
+    );
+    sleep(2_000).await;
+    core::mem::forget(calls);
+    Ok(())
+}
+
+pub(crate) async fn exit_with_calls_in_flight_leaves_nothing_behind() -> Outcome {
+    let before = count_sockets()?;
+    for _ in 0..3 {
+        run_task(b"flight", &[]).await?;
+    }
+    sockets_come_back(before).await
+}
+
+/// Closes what it has been given, and what it has not.
+pub(crate) fn close_all() -> Outcome {
+    write(0, b"mine").map_err(text)?;
+    for file in 0..100 {
+        let right = file < 2;
+        let closed = sys::close(file);
+        ensure!(closed.is_ok() == right, "{file}: {closed:?}");
+    }
+    for file in [0, 5, 99] {
+        ensure!(sys::shutdown(file) == Err(Error::BadFile), "ended {file}");
+    }
+    Ok(())
+}
+
+/// A descriptor is its process's: what another closes, its parent and the peer still have.
+pub(crate) async fn sockets_of_others_cannot_be_closed() -> Outcome {
+    let listener = listen(1024, 1).map_err(text)?;
+    let one = connect(SELF, 1024).map_err(text)?;
+    let other = accept(listener).map_err(text)?;
+    run_task(b"closer", &[one, listener]).await?;
+    write(one, b", and mine").map_err(text)?;
+    let mut bytes = [0; 32];
+    let mut count = 0;
+    while count < 14 {
+        count += read!(other, &mut bytes[count..]).map_err(text)?;
+    }
+    ensure!(&bytes[..count] == b"mine, and mine", "{count} bytes");
+    for file in [one, other, listener] {
+        sys::close(file).map_err(text)?;
+    }
+    Ok(())
+}

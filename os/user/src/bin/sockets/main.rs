@@ -1,0 +1,120 @@
+//! The tests of sockets, over the loopback, which needs no card; with the argument `serve` an
+//! echo server at port 7, of connections and of datagrams, for a peer outside of the machine.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod leaks;
+mod packets;
+mod stream;
+mod streams;
+mod urgency;
+
+use alloc::vec::Vec;
+
+use os_user::coroutine::{self, current, reprio};
+use os_user::net::{accept_async, datagram, datagrams, listen, receive_from_async, send_to_async};
+use os_user::testing::{Outcome, run_all, text};
+use os_user::{Error, sys, tests};
+
+use leaks::{
+    close_all, exit_with_calls_in_flight_leaves_nothing_behind, leak, leaked_sockets_are_closed,
+    leave_calls_in_flight, sockets_are_limited_and_come_back, sockets_of_others_cannot_be_closed,
+};
+use packets::{
+    datagrams_are_whole_or_lost, datagrams_come_with_where_they_come_from,
+    wrong_datagrams_are_errors,
+};
+use streams::{
+    bytes_come_back_in_order, connection_to_nobody_is_refused, connections_are_served_at_once,
+    end_is_read_after_what_was_written, full_connection_makes_the_writer_wait,
+    port_is_for_one_listener, waiting_for_a_connection_can_be_cancelled,
+    writing_to_what_is_closed_is_an_error, wrong_sockets_are_errors,
+};
+use urgency::{
+    answer_of_a_listener_is_as_urgent_as_the_call, network_is_as_urgent_as_what_waits_for_it,
+};
+
+os_user::coroutine_entry!(main);
+
+tests! {
+    bytes_come_back_in_order,
+    connections_are_served_at_once,
+    connection_to_nobody_is_refused,
+    end_is_read_after_what_was_written,
+    writing_to_what_is_closed_is_an_error,
+    full_connection_makes_the_writer_wait,
+    wrong_sockets_are_errors,
+    waiting_for_a_connection_can_be_cancelled,
+    sockets_are_limited_and_come_back,
+    datagrams_come_with_where_they_come_from,
+    datagrams_are_whole_or_lost,
+    wrong_datagrams_are_errors,
+    port_is_for_one_listener,
+    leaked_sockets_are_closed,
+    exit_with_calls_in_flight_leaves_nothing_behind,
+    sockets_of_others_cannot_be_closed,
+    network_is_as_urgent_as_what_waits_for_it,
+    answer_of_a_listener_is_as_urgent_as_the_call,
+}
+
+async fn main() -> isize {
+    let task = match os_user::argument() {
+        b"serve" => serve().await,
+        b"leak" => leak(),
+        b"flight" => leave_calls_in_flight().await,
+        b"closer" => close_all(),
+        _ => {
+            reprio(current(), 5);
+            return run_all(TESTS).await;
+        }
+    };
+    isize::from(task.is_err())
+}
+
+/// Serves connections until one says `quit`.
+async fn serve() -> Outcome {
+    let listener = listen(7, 4).map_err(text)?;
+    let port = datagrams(7).map_err(text)?;
+    coroutine::spawn(echo_datagrams(port), None).map_err(text)?;
+    loop {
+        let (connection, _) = accept_async(listener, current()).await;
+        let connection = connection.map_err(text)? as usize;
+        let one = async move {
+            if echo(connection).await == Ok(b"quit".into()) {
+                os_user::exit(0);
+            }
+        };
+        coroutine::spawn(one, None).map_err(text)?;
+    }
+}
+
+/// Sends back what comes, until the end; returns the last that came.
+async fn echo(connection: usize) -> Result<Vec<u8>, Error> {
+    let mut last = Vec::new();
+    loop {
+        let (count, buffer) = os_user::read!(connection, Vec::from([0; 256]), current()).await;
+        let count = count?;
+        if count == 0 {
+            sys::close(connection)?;
+            return Ok(last);
+        }
+        last = Vec::from(&buffer[..count]);
+        let (count, _) = os_user::write!(connection, last.clone(), current()).await;
+        count?;
+    }
+}
+
+/// Sends datagrams back, for ever.
+async fn echo_datagrams(port: usize) -> Result<(), Error> {
+    loop {
+        let buffer = Vec::from([0; datagram::HEADER + datagram::MOST]);
+        let (count, buffer) = receive_from_async(port, buffer, current()).await;
+        if let Some((address, from, bytes)) = datagram::parse(&buffer[..count?]) {
+            let (sent, _) = send_to_async(port, bytes.into(), (address, from), current()).await;
+            sent?;
+        }
+    }
+}

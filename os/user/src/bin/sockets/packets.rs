@@ -1,0 +1,106 @@
+//! Datagrams: whole, or lost; and where they come from.
+
+use alloc::vec::Vec;
+
+use os_user::coroutine::current;
+use os_user::net::{
+    SELF, datagram, datagrams, receive_from, receive_from_async, send_to, send_to_async,
+};
+use os_user::testing::{Outcome, text};
+use os_user::{Error, ensure, read, sleep, sys, write};
+
+pub(crate) async fn datagrams_come_with_where_they_come_from() -> Outcome {
+    let (one, other) = (datagrams(3000), datagrams(0));
+    let (one, other) = (one.map_err(text)?, other.map_err(text)?);
+    let mut buffer = [0; 40];
+    // Nothing is there before it is sent: it waits.
+    let waiting = receive_from_async(one, Vec::from([0; 40]), current());
+    let sent = send_to(other, b"there", (SELF, 3000)).map_err(text)?;
+    ensure!(sent == 5, "{sent} sent");
+    let (count, bytes) = waiting.await;
+    let count = count.map_err(text)?;
+    let parsed = datagram::parse(&bytes[..count]);
+    let Some((SELF, port, b"there")) = parsed else {
+        return Err(alloc::format!("{parsed:?}"));
+    };
+    send_to(one, b"", (SELF, port)).map_err(text)?;
+    let count = receive_from(other, &mut buffer).map_err(text)?;
+    let parsed = datagram::parse(&buffer[..count]);
+    ensure!(parsed == Some((SELF, 3000, &b""[..])), "{parsed:?}");
+    // What there is no room for is cut off.
+    send_to(one, b"longer", (SELF, port)).map_err(text)?;
+    let count = receive_from(other, &mut buffer[..datagram::HEADER + 3]).map_err(text)?;
+    let parsed = datagram::parse(&buffer[..count]);
+    ensure!(parsed == Some((SELF, 3000, &b"lon"[..])), "{parsed:?}");
+    for file in [one, other] {
+        sys::close(file).map_err(text)?;
+    }
+    Ok(())
+}
+
+/// More are sent than there is room for: some come, in order, and no part of one.
+pub(crate) async fn datagrams_are_whole_or_lost() -> Outcome {
+    let (one, other) = (datagrams(3001), datagrams(0));
+    let (one, other) = (one.map_err(text)?, other.map_err(text)?);
+    for n in 0..100u8 {
+        let bytes = Vec::from([n; 500]);
+        let (sent, _) = send_to_async(other, bytes, (SELF, 3001), current()).await;
+        ensure!(sent == Ok(500), "{n}: {sent:?}");
+    }
+    sleep(20_000).await;
+    let (mut seen, mut last) = (0, None);
+    loop {
+        let call = receive_from_async(one, Vec::from([0; 600]), current());
+        if seen > 0 {
+            // Nothing wakes it if there is none.
+            sleep(2_000).await;
+            call.cancel();
+        }
+        let (count, bytes) = call.await;
+        let Ok(count) = count else {
+            break;
+        };
+        let n = bytes[datagram::HEADER];
+        ensure!(count == datagram::HEADER + 500, "{count} bytes");
+        ensure!(
+            bytes[datagram::HEADER..count].iter().all(|byte| *byte == n) && last < Some(n),
+            "{n} after {last:?}"
+        );
+        last = Some(n);
+        seen += 1;
+    }
+    ensure!((4..100).contains(&seen), "{seen} datagrams");
+    for file in [one, other] {
+        sys::close(file).map_err(text)?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn wrong_datagrams_are_errors() -> Outcome {
+    let socket = datagrams(3002).map_err(text)?;
+    let stream = sys::socket().map_err(text)? as usize;
+    let long = Vec::from([0; datagram::MOST + 1]);
+    let mut short = [0; datagram::HEADER - 1];
+    let answers = [
+        (datagrams(3002), Error::InUse),
+        (send_to(socket, &long, (SELF, 3003)), Error::BadArgument),
+        (send_to(socket, b"x", (SELF, 0)), Error::BadArgument),
+        (send_to(socket, b"x", ([0; 4], 9)), Error::BadArgument),
+        (send_to(stream, b"x", (SELF, 9)), Error::BadFile),
+        (receive_from(socket, &mut short), Error::BadArgument),
+        (receive_from(stream, &mut [0; 9]), Error::BadFile),
+        (read(socket, &mut [0]), Error::BadFile),
+        (write(socket, b"x").map(|()| 0), Error::BadFile),
+        (sys::listen(socket, 1).map(|_| 0), Error::BadFile),
+        (sys::connect(socket, 0, 9).map(|_| 0), Error::BadFile),
+    ];
+    for (n, (answer, right)) in answers.into_iter().enumerate() {
+        ensure!(answer == Err(right), "call {n}: {answer:?}");
+    }
+    for file in [socket, stream] {
+        sys::close(file).map_err(text)?;
+    }
+    let again = datagrams(3002).map_err(text)?;
+    sys::close(again).map_err(text)?;
+    Ok(())
+}

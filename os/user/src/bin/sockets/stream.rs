@@ -1,0 +1,76 @@
+//! A stream of bytes that a server sends back, and what checks it.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use os_user::coroutine::{self, current};
+use os_user::net::{SELF, accept_async, connect_async, listen};
+use os_user::testing::{Outcome, text};
+use os_user::{ensure, sys};
+
+use crate::echo;
+
+/// A byte of a stream, by its place.
+pub(crate) fn byte(at: usize) -> u8 {
+    (at % 251) as u8
+}
+
+/// Reads all until the end, and checks that it is the stream.
+pub(crate) async fn check(connection: usize) -> Result<usize, String> {
+    let mut done = 0;
+    loop {
+        let (count, buffer) = os_user::read!(connection, Vec::from([0; 200]), current()).await;
+        let count = count.map_err(text)?;
+        if count == 0 {
+            return Ok(done);
+        }
+        for found in &buffer[..count] {
+            ensure!(*found == byte(done), "byte {done} is {found}");
+            done += 1;
+        }
+    }
+}
+
+/// Sends the stream to a server, ends writing, and checks what comes back.
+pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
+    let socket = sys::socket().map_err(text)? as usize;
+    let (answer, _) = connect_async(socket, SELF, port, current()).await;
+    answer.map_err(text)?;
+    let writer = async move {
+        let all: Vec<u8> = (0..total).map(byte).collect();
+        let (count, _) = os_user::write!(socket, all, current()).await;
+        sys::shutdown(socket)?;
+        count
+    };
+    let writer = coroutine::spawn(writer, None).map_err(text)?;
+    let seen = check(socket).await?;
+    let count = writer.await;
+    ensure!(count == Some(Ok(total)), "{count:?} written");
+    ensure!(seen == total, "{seen} bytes came back");
+    sys::close(socket).map_err(text)?;
+    Ok(())
+}
+
+/// A server that serves so many connections.
+pub(crate) fn server(port: u16, count: usize) -> Result<coroutine::JoinHandle<Outcome>, String> {
+    // What finds no room in the backlog is refused.
+    let listener = listen(port, count).map_err(text)?;
+    let serve = async move {
+        let mut all = Vec::new();
+        for _ in 0..count {
+            let (connection, _) = accept_async(listener, current()).await;
+            let connection = connection.map_err(text)? as usize;
+            all.push(coroutine::spawn(echo(connection), None).map_err(text)?);
+        }
+        for one in all {
+            ensure!(matches!(one.await, Some(Ok(_))), "a connection has failed");
+        }
+        sys::close(listener).map_err(text)?;
+        Ok(())
+    };
+    coroutine::spawn(serve, None).map_err(text)
+}
+
+pub(crate) fn ended(outcome: Option<Outcome>) -> Outcome {
+    outcome.unwrap_or_else(|| Err("it was cancelled".into()))
+}

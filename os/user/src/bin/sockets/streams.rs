@@ -1,0 +1,152 @@
+//! Connections: bytes in order, ends, errors, cancelling.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::SeqCst;
+
+use os_user::coroutine::{self, current};
+use os_user::net::{SELF, accept, accept_async, connect, listen};
+use os_user::testing::{Outcome, text};
+use os_user::{Error, ensure, read, sleep, sys, thread, write};
+
+use crate::stream::{byte, check, ended, send_and_check, server};
+
+pub(crate) async fn bytes_come_back_in_order() -> Outcome {
+    let server = server(1000, 1)?;
+    send_and_check(1000, 20_000).await?;
+    ended(server.await)
+}
+
+pub(crate) async fn connections_are_served_at_once() -> Outcome {
+    let server = server(1001, 6)?;
+    let mut clients = Vec::new();
+    for n in 0..6 {
+        let client = send_and_check(1001, 1_000 + n * 700);
+        clients.push(coroutine::spawn(client, None).map_err(text)?);
+    }
+    for client in clients {
+        ended(client.await)?;
+    }
+    ended(server.await)
+}
+
+pub(crate) async fn connection_to_nobody_is_refused() -> Outcome {
+    let answer = connect(SELF, 1002);
+    ensure!(answer == Err(Error::Refused), "{answer:?}");
+    Ok(())
+}
+
+/// In the synchronous form, from two threads.
+pub(crate) async fn end_is_read_after_what_was_written() -> Outcome {
+    let listener = listen(1003, 1).map_err(text)?;
+    let writer = thread::spawn(move || {
+        let connection = accept(listener)?;
+        write(connection, b"the last words")?;
+        sys::close(connection)
+    });
+    let writer = writer.map_err(text)?;
+    let connection = connect(SELF, 1003).map_err(text)?;
+    let (mut all, mut part) = (Vec::new(), [0; 4]);
+    loop {
+        match read(connection, &mut part).map_err(text)? {
+            0 => break,
+            count => all.extend_from_slice(&part[..count]),
+        }
+    }
+    ensure!(all == b"the last words", "{all:?}");
+    writer.join().map_err(text)?.map_err(text)?;
+    sys::close(connection).map_err(text)?;
+    sys::close(listener).map_err(text)?;
+    Ok(())
+}
+
+pub(crate) async fn writing_to_what_is_closed_is_an_error() -> Outcome {
+    let listener = listen(1004, 1).map_err(text)?;
+    let connection = connect(SELF, 1004).map_err(text)?;
+    let other = accept(listener).map_err(text)?;
+    sys::shutdown(connection).map_err(text)?;
+    let answer = write(connection, b"more");
+    ensure!(answer == Err(Error::BrokenPipe), "{answer:?}");
+    let answer = read(other, &mut [0]);
+    ensure!(answer == Ok(0), "{answer:?}");
+    for file in [connection, other, listener] {
+        sys::close(file).map_err(text)?;
+    }
+    Ok(())
+}
+
+/// Nobody reads: both buffers are full at last, and everything comes when somebody does.
+pub(crate) async fn full_connection_makes_the_writer_wait() -> Outcome {
+    const TOTAL: usize = 30_000;
+    let listener = listen(1005, 1).map_err(text)?;
+    let connection = connect(SELF, 1005).map_err(text)?;
+    let other = accept(listener).map_err(text)?;
+    let over = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let over = over.clone();
+        async move {
+            let all: Vec<u8> = (0..TOTAL).map(byte).collect();
+            let (count, _) = os_user::write!(connection, all, current()).await;
+            over.store(true, SeqCst);
+            let _ = sys::close(connection);
+            count
+        }
+    };
+    let writer = coroutine::spawn(writer, None).map_err(text)?;
+    sleep(20_000).await;
+    ensure!(!over.load(SeqCst), "there is room for everything");
+    let seen = check(other).await?;
+    ensure!(seen == TOTAL, "{seen} bytes");
+    let count = writer.await;
+    ensure!(count == Some(Ok(TOTAL)), "{count:?}");
+    sys::close(other).map_err(text)?;
+    sys::close(listener).map_err(text)?;
+    Ok(())
+}
+
+pub(crate) async fn wrong_sockets_are_errors() -> Outcome {
+    let socket = sys::socket().map_err(text)? as usize;
+    let pipe = os_user::pipe().map_err(text)?;
+    let answers = [
+        (sys::listen(socket, 4), Error::BadArgument),
+        (sys::bind(socket, 70_000), Error::BadArgument),
+        (sys::accept(socket), Error::BadFile),
+        (sys::accept(pipe.reader), Error::BadFile),
+        (sys::shutdown(socket), Error::BadFile),
+        (sys::bind(pipe.reader, 9), Error::BadFile),
+        (sys::connect(socket, 0, 0), Error::BadArgument),
+        (sys::connect(usize::MAX, 0, 9), Error::BadFile),
+        (sys::connect(socket, usize::MAX, 9), Error::BadArgument),
+        (read(socket, &mut [0]).map(|_| 0), Error::BadFile),
+    ];
+    for (n, (answer, right)) in answers.into_iter().enumerate() {
+        ensure!(answer == Err(right), "call {n}: {answer:?}");
+    }
+    for file in [socket, pipe.reader, pipe.writer] {
+        sys::close(file).map_err(text)?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn waiting_for_a_connection_can_be_cancelled() -> Outcome {
+    let listener = listen(1006, 2).map_err(text)?;
+    let call = accept_async(listener, current());
+    sleep(1_000).await;
+    call.cancel();
+    let (answer, _) = call.await;
+    ensure!(answer == Err(Error::Cancelled), "{answer:?}");
+    drop(accept_async(listener, current()));
+    sys::close(listener).map_err(text)?;
+    Ok(())
+}
+
+pub(crate) async fn port_is_for_one_listener() -> Outcome {
+    let listener = listen(3004, 2).map_err(text)?;
+    let answer = listen(3004, 1);
+    ensure!(answer == Err(Error::InUse), "{answer:?}");
+    sys::close(listener).map_err(text)?;
+    let again = listen(3004, 1).map_err(text)?;
+    sys::close(again).map_err(text)?;
+    Ok(())
+}
