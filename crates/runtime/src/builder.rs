@@ -13,6 +13,9 @@ use upshift_core::{Config, Domain, Level};
 use upshift_ring::{Bracket, Mode};
 
 use crate::affinity;
+use crate::around::{OnStart, OnStop, Surroundings};
+#[cfg(feature = "tokio-rt")]
+use crate::beside::Beside;
 use crate::blocking::Pool;
 use crate::board::{Board, Membership};
 use crate::clock;
@@ -57,6 +60,9 @@ pub struct Builder {
     name: String,
     stall_limit: Option<Duration>,
     on_stall: Option<OnStall>,
+    surroundings: Surroundings,
+    #[cfg(feature = "tokio-rt")]
+    tokio: bool,
     #[cfg(feature = "observe")]
     observe: bool,
 }
@@ -81,6 +87,9 @@ impl Builder {
             name: "upshift".into(),
             stall_limit: None,
             on_stall: None,
+            surroundings: Surroundings::default(),
+            #[cfg(feature = "tokio-rt")]
+            tokio: false,
             #[cfg(feature = "observe")]
             observe: false,
         }
@@ -308,6 +317,43 @@ impl Builder {
         self
     }
 
+    /// Runs `tell` on every thread that begins to poll for a vCPU, before its first poll; the thread of
+    /// [`block_on`](Runtime::block_on) begins with each call, and, with preemption, a spare one
+    /// each time that it goes on. It must not block; a panic is noticed, and the thread goes on.
+    #[must_use]
+    pub fn on_vcpu_start(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
+        self.surroundings.add(Arc::new(OnStart(tell)));
+        self
+    }
+
+    /// Runs `tell` on every thread that ends to poll for a vCPU, as often as
+    /// [`on_vcpu_start`](Builder::on_vcpu_start) was told of it.
+    #[must_use]
+    pub fn on_vcpu_stop(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
+        self.surroundings.add(Arc::new(OnStop(tell)));
+        self
+    }
+
+    /// Starts a runtime of tokio beside this one: `tokio::{time, net, fs, signal, process}`, `spawn_blocking` and what is
+    /// built on them work in coroutines, at their levels. What is `tokio::spawn`ed runs on a thread of tokio's, and has no
+    /// level: spawn what has one with [`spawn`](crate::spawn).
+    ///
+    /// Needs the feature `tokio-rt`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let runtime = upshift::Runtime::builder().tokio(true).build()?;
+    /// runtime.block_on(tokio::time::sleep(Duration::from_millis(1)));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[cfg(feature = "tokio-rt")]
+    #[must_use]
+    pub fn tokio(mut self, tokio: bool) -> Builder {
+        self.tokio = tokio;
+        self
+    }
+
     /// Builds the runtime and starts its threads.
     ///
     /// # Errors
@@ -364,6 +410,20 @@ impl Builder {
             look_after: clock::to_ticks(MOVING),
             patience: clock::to_ticks(preempt::PATIENCE),
         };
+        #[cfg_attr(
+            not(feature = "tokio-rt"),
+            expect(unused_mut, reason = "tokio's is added")
+        )]
+        let mut surroundings = self.surroundings;
+        #[cfg(feature = "tokio-rt")]
+        let beside = match self.tokio {
+            true => Some(Beside::start(&self.name)?),
+            false => None,
+        };
+        #[cfg(feature = "tokio-rt")]
+        if let Some(around) = beside.as_ref().and_then(Beside::around) {
+            surroundings.add(around);
+        }
         let mut ring = self.ring;
         ring.bracket = Some(Bracket {
             enter: permit::enter,
@@ -394,6 +454,7 @@ impl Builder {
             meters: Meters::default(),
             reaches: Reaches::default(),
             watch: OnceLock::new(),
+            surroundings,
         });
         let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
         let pin = shared.pin_of(0);
@@ -424,6 +485,8 @@ impl Builder {
             main_level: self.main_level,
             observers: Observers::default(),
             affinity,
+            #[cfg(feature = "tokio-rt")]
+            _beside: beside,
             not_send: PhantomData,
         };
         for _ in 1..self.vcpus {

@@ -27,7 +27,9 @@ pub(crate) fn enter(worker: &Worker) -> Entered {
     // SAFETY: the worker has the executor, and is borrowed by its own thread
     // until `Entered` is dropped (it is not `Sync`).
     unsafe { crate::host::serve(Some(worker.executor.vcpu())) };
-    Entered { before }
+    let entered = Entered { before };
+    worker.shared.surroundings.begin();
+    entered
 }
 
 /// Ends what [`enter`] began.
@@ -37,6 +39,10 @@ pub(crate) struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        // SAFETY: entered on this thread until now.
+        if let Some(worker) = unsafe { WORKER.get().as_ref() } {
+            worker.shared.surroundings.end();
+        }
         WORKER.set(self.before);
         // SAFETY: the worker of before, if any, is still entered on this thread.
         unsafe { crate::host::serve(self.before.as_ref().map(|worker| worker.executor.vcpu())) };

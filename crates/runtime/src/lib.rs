@@ -60,6 +60,9 @@
 //! | `hyper` (feature) | hyper, axum and tower on this runtime |
 
 mod affinity;
+mod around;
+#[cfg(feature = "tokio-rt")]
+mod beside;
 mod blocking;
 mod board;
 mod builder;

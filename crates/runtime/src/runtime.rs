@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) reaches: Reaches,
     /// Set if polls are watched.
     pub(crate) watch: OnceLock<Arc<Watch>>,
+    /// What threads are within while they poll.
+    pub(crate) surroundings: crate::around::Surroundings,
 }
 
 /// What each vCPU says of itself; one that is released and added again goes on with its own.
@@ -272,6 +274,9 @@ pub struct Runtime {
     /// The affinity of the building thread before it was pinned.
     pub(crate) affinity: Option<affinity::Mask>,
     pub(crate) observers: Observers,
+    /// Ends when the vCPUs have.
+    #[cfg(feature = "tokio-rt")]
+    pub(crate) _beside: Option<crate::beside::Beside>,
     pub(crate) not_send: PhantomData<*const ()>,
 }
 

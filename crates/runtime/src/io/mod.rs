@@ -47,10 +47,12 @@
 //! [`FileStream`]: crate::fs::FileStream
 
 mod adapter;
+mod async_fd;
 mod copy;
 mod pipe;
 mod readiness;
 
+pub use async_fd::AsyncFd;
 pub use copy::{copy, copy_bidirectional, copy_buf};
 pub use pipe::{PipeReader, PipeWriter, pipe};
 

@@ -62,9 +62,11 @@ impl<T> State<T> {
         self.limit - self.messages.len() - self.reserved
     }
 
-    /// May a request of this level be served before all that wait?
-    fn suffices(&self, wanted: usize, level: Level) -> bool {
-        wanted <= self.room() && self.waiting.first().is_none_or(|(first, _)| level < first)
+    /// May the caller be served before all that wait?
+    #[inline]
+    fn suffices(&self, wanted: usize) -> bool {
+        wanted <= self.room()
+            && (self.waiting.is_empty() || self.waiting.first().is_none_or(goes_after_caller))
     }
 
     fn put(&mut self, value: T) -> Option<Waker> {
@@ -99,6 +101,12 @@ impl<T> State<T> {
     fn is_over(&self) -> bool {
         self.senders == 0 || (self.closed && self.reserved == 0)
     }
+}
+
+/// Is the first that waits less urgent than the caller?
+#[cold]
+fn goes_after_caller((first, _): (Level, Wish)) -> bool {
+    waiting_level() < first
 }
 
 fn wake(waker: Option<Waker>) {
@@ -169,7 +177,15 @@ impl<T> Chan<T> {
         (state.senders, state.weak)
     }
 
-    fn grant<'a>(&'a self, mut state: Guard<'a, State<T>>) {
+    #[inline]
+    fn grant<'a>(&'a self, state: Guard<'a, State<T>>) {
+        if !state.waiting.is_empty() {
+            self.grant_waiting(state);
+        }
+    }
+
+    #[cold]
+    fn grant_waiting<'a>(&'a self, mut state: Guard<'a, State<T>>) {
         while let Some((waker, more)) = state.grant() {
             drop(state);
             waker.wake();
@@ -181,13 +197,12 @@ impl<T> Chan<T> {
     }
 
     pub(super) fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
-        let level = waiting_level();
         let mut state = self.state.lock();
         if state.closed {
             drop(state);
             return Err(TrySendError::Closed(value));
         }
-        if !state.suffices(1, level) {
+        if !state.suffices(1) {
             drop(state);
             return Err(TrySendError::Full(value));
         }
@@ -199,12 +214,11 @@ impl<T> Chan<T> {
 
     /// Reserves room for so many messages, if it is there.
     pub(super) fn try_reserve(&self, wanted: usize) -> Result<(), TrySendError<()>> {
-        let level = waiting_level();
         let mut state = self.state.lock();
         if state.closed {
             return Err(TrySendError::Closed(()));
         }
-        if wanted > 0 && !state.suffices(wanted, level) {
+        if wanted > 0 && !state.suffices(wanted) {
             return Err(TrySendError::Full(()));
         }
         state.reserved += wanted;
@@ -224,9 +238,7 @@ impl<T> Chan<T> {
         let mut state = self.state.lock();
         let here = match *key {
             Some(key) => state.waiting.granted(key),
-            None => {
-                state.closed || wanted == 0 || wanted > state.limit || state.suffices(wanted, level)
-            }
+            None => state.closed || wanted == 0 || wanted > state.limit || state.suffices(wanted),
         };
         if here && !may_proceed() {
             drop(state);
@@ -316,35 +328,52 @@ impl<T> Chan<T> {
         key: &mut Option<Key>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError<T>>> {
-        if key.is_none() {
-            let level = waiting_level();
-            let mut state = self.state.lock();
-            if !state.closed && state.suffices(1, level) && value.is_some() {
-                if !may_proceed() {
-                    drop(state);
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
+        let mut waker = Spare::of(cx.waker());
+        let mut state = self.state.lock();
+        let here = match *key {
+            Some(key) => state.waiting.granted(key),
+            None => state.closed || state.suffices(1),
+        };
+        if !here {
+            match *key {
+                Some(key) => {
+                    let before = state.waiting.refresh(key, waiting_level(), &mut waker);
+                    // A change of level may have made another one the first.
+                    self.grant(state);
+                    drop(before);
                 }
-                let receiver = value.take().and_then(|value| state.put(value));
+                None => {
+                    let wish = Wish::Room(1);
+                    *key = Some(state.waiting.insert(waiting_level(), wish, waker.take()));
+                }
+            }
+            return Poll::Pending;
+        }
+        if !may_proceed() {
+            drop(state);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let granted = key.take().map(|key| state.waiting.release(key).granted);
+        let has_room = matches!(granted, Some(Some(Wish::Room(_))));
+        match value.take() {
+            Some(message) if !state.closed => {
+                state.reserved -= usize::from(has_room);
+                let receiver = state.put(message);
                 drop(state);
                 wake(receiver);
-                return Poll::Ready(Ok(()));
+                Poll::Ready(Ok(()))
+            }
+            message => {
+                if has_room {
+                    self.give_back(state, 1);
+                } else {
+                    drop(state);
+                }
+                // Without a message it was polled after its end.
+                Poll::Ready(message.map_or(Ok(()), |message| Err(SendError(message))))
             }
         }
-        let Poll::Ready(room) = self.poll_reserve(1, key, cx) else {
-            return Poll::Pending;
-        };
-        let Some(message) = value.take() else {
-            // Polled after its end.
-            if room.is_ok() {
-                self.unreserve(1);
-            }
-            return Poll::Ready(Ok(()));
-        };
-        Poll::Ready(match room {
-            Ok(()) => self.put_reserved(message).map_err(SendError),
-            Err(_) => Err(SendError(message)),
-        })
     }
 
     pub(super) fn try_recv(&self) -> Result<T, TryRecvError> {

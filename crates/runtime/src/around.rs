@@ -1,0 +1,75 @@
+//! What a thread is within while it polls for a vCPU.
+//!
+//! An [`Around`] is begun when a thread takes the loop of a vCPU up, and ended when it leaves
+//! it: the thread of a vCPU once, that of `block_on` with each call, spare threads each time that
+//! they go on. Coroutines move between threads, so each thread has to be within the same.
+//! Nothing of it is on the way of a poll.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::notice::notice;
+
+/// Code of users around the polls of a thread.
+pub(crate) trait Around: Send + Sync {
+    /// The calling thread will poll.
+    fn begin(&self);
+    /// It will not any more. Called on the same thread.
+    fn end(&self);
+}
+
+/// All of a runtime, the outermost first.
+#[derive(Clone, Default)]
+pub(crate) struct Surroundings(Vec<Arc<dyn Around>>);
+
+impl Surroundings {
+    pub(crate) fn add(&mut self, around: Arc<dyn Around>) {
+        self.0.push(around);
+    }
+
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.0.iter().for_each(|around| told(|| around.begin()));
+    }
+
+    #[inline]
+    pub(crate) fn end(&self) {
+        self.0.iter().rev().for_each(|around| told(|| around.end()));
+    }
+}
+
+/// The loop of a vCPU does not unwind.
+fn told(call: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(call)).is_err() {
+        notice(format_args!(
+            "what was to run at the start or the end of a vCPU's thread panicked; it goes on"
+        ));
+    }
+}
+
+impl fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} around", self.0.len())
+    }
+}
+
+/// Of `Builder::on_vcpu_start`.
+pub(crate) struct OnStart<F>(pub(crate) F);
+
+impl<F: Fn() + Send + Sync> Around for OnStart<F> {
+    fn begin(&self) {
+        (self.0)();
+    }
+    fn end(&self) {}
+}
+
+/// Of `Builder::on_vcpu_stop`.
+pub(crate) struct OnStop<F>(pub(crate) F);
+
+impl<F: Fn() + Send + Sync> Around for OnStop<F> {
+    fn begin(&self) {}
+    fn end(&self) {
+        (self.0)();
+    }
+}

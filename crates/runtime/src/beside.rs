@@ -1,0 +1,84 @@
+//! A runtime of tokio beside this one (feature `tokio-rt`), for code that asks for it.
+//!
+//! Threads that poll coroutines are *within* tokio's runtime (its `Handle::enter`): so what code
+//! in a coroutine makes of `tokio::{time, net, fs, signal, process}` and `spawn_blocking` finds
+//! a driver. A thread of tokio's turns that driver; when something is ready there it wakes the
+//! coroutine, which is polled here, at its level. What is `tokio::spawn`ed is polled by
+//! tokio's thread: it has no level.
+//!
+//! A wake costs a switch from tokio's thread to the vCPU's; entering a context happens once per
+//! thread, not per poll. Nothing of tokio's insides is used.
+//!
+//! At the end of the runtime the vCPUs leave first, and cancel what is left within tokio's
+//! runtime; then that is shut down without waiting for blocking calls.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+
+use tokio::runtime::{self, EnterGuard, Handle};
+
+use crate::around::Around;
+
+/// tokio's runtime, for as long as ours lives.
+pub(crate) struct Beside {
+    runtime: Option<runtime::Runtime>,
+}
+
+impl Beside {
+    /// With one thread that drives it and runs its tasks.
+    pub(crate) fn start(name: &str) -> io::Result<Beside> {
+        let runtime = runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name(format!("{name}-tokio"))
+            .enable_all()
+            .build()?;
+        Ok(Beside {
+            runtime: Some(runtime),
+        })
+    }
+
+    pub(crate) fn around(&self) -> Option<Arc<dyn Around>> {
+        let runtime = self.runtime.as_ref()?;
+        Some(Arc::new(Within(runtime.handle().clone())))
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Threads that poll are within it.
+struct Within(Handle);
+
+/// In this order: the guard goes first.
+struct Entered {
+    #[expect(dead_code, reason = "held for its drop")]
+    guard: EnterGuard<'static>,
+    #[expect(dead_code, reason = "what the guard borrows")]
+    handle: Box<Handle>,
+}
+
+thread_local! {
+    /// What this thread is within, the innermost last.
+    static ENTERED: RefCell<Vec<Entered>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Around for Within {
+    fn begin(&self) {
+        let handle = Box::new(self.0.clone());
+        // SAFETY: what it borrows is on the heap and is dropped after it.
+        let guard =
+            unsafe { std::mem::transmute::<EnterGuard<'_>, EnterGuard<'static>>(handle.enter()) };
+        ENTERED.with_borrow_mut(|entered| entered.push(Entered { guard, handle }));
+    }
+
+    fn end(&self) {
+        let last = ENTERED.with_borrow_mut(Vec::pop);
+        drop(last);
+    }
+}

@@ -1,0 +1,105 @@
+//! Readiness of any descriptor.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use upshift_ring::Fd;
+
+use super::readiness::Readiness;
+
+/// A descriptor that is waited for: of another library, or of a kind that this crate does not
+/// know (a netlink socket, an eventfd, an epoll set, a device).
+///
+/// A wait is one poll operation of the ring, at the level of the coroutine; several coroutines
+/// may wait, in both directions. It ends as long as the descriptor *is* ready, so whoever wants
+/// to hear of the next change first uses it up, until the call says
+/// [`WouldBlock`](io::ErrorKind::WouldBlock): [`read_with`](AsyncFd::read_with) and
+/// [`write_with`](AsyncFd::write_with) do that, one system call per transfer that need not wait.
+/// The descriptor should be non-blocking.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use std::os::unix::net::UnixStream;
+///
+/// upshift::Runtime::new()?.block_on(async {
+///     let (mut here, there) = UnixStream::pair()?;
+///     there.set_nonblocking(true)?;
+///     let there = upshift::io::AsyncFd::new(there);
+///     here.write_all(b"hi")?;
+///     let mut text = [0; 2];
+///     let count = there
+///         .read_with(|fd| (&UnixStream::from(fd.try_clone_to_owned()?)).read(&mut text))
+///         .await?;
+///     assert_eq!(&text[..count], b"hi");
+///     Ok::<(), std::io::Error>(())
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct AsyncFd {
+    fd: Fd,
+}
+
+impl AsyncFd {
+    /// Of a descriptor, which it owns.
+    pub fn new(fd: impl Into<OwnedFd>) -> AsyncFd {
+        AsyncFd { fd: Fd::new(fd) }
+    }
+
+    /// Waits until it can be read from, or has an end or an error to report. The future may be
+    /// dropped at any time.
+    ///
+    /// # Errors
+    /// What the kernel answered to the poll; and outside a runtime.
+    pub async fn readable(&self) -> io::Result<()> {
+        let mut readiness = Readiness::readable();
+        poll_fn(|cx| readiness.poll_ready(cx, &self.fd)).await
+    }
+
+    /// Waits until it can be written to, or has an error to report. The future may be dropped at
+    /// any time.
+    ///
+    /// # Errors
+    /// As [`readable`](AsyncFd::readable).
+    pub async fn writable(&self) -> io::Result<()> {
+        let mut readiness = Readiness::writable();
+        poll_fn(|cx| readiness.poll_ready(cx, &self.fd)).await
+    }
+
+    /// Calls `read` until it says something else than *would block*, and waits in between.
+    ///
+    /// # Errors
+    /// Those of `read`, and as [`readable`](AsyncFd::readable).
+    pub async fn read_with<R>(
+        &self,
+        mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let mut readiness = Readiness::readable();
+        poll_fn(|cx| readiness.poll_io(cx, &self.fd, |fd| read(fd.as_fd()))).await
+    }
+
+    /// Calls `write` until it says something else than *would block*, and waits in between.
+    ///
+    /// # Errors
+    /// Those of `write`, and as [`readable`](AsyncFd::readable).
+    pub async fn write_with<R>(
+        &self,
+        mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let mut readiness = Readiness::writable();
+        poll_fn(|cx| readiness.poll_io(cx, &self.fd, |fd| write(fd.as_fd()))).await
+    }
+}
+
+impl AsFd for AsyncFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for AsyncFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}

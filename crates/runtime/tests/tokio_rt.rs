@@ -1,0 +1,189 @@
+//! Code that needs a runtime of tokio, in coroutines: on one and several vCPUs, with preemption, in `block_on` and at the end.
+#![cfg(feature = "tokio-rt")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use upshift::task::JoinSet;
+use upshift::{Level, Preemption, Priority, Runtime, current_level};
+
+/// Inline with one vCPU and with two, and preemptible.
+fn runtimes() -> impl Iterator<Item = Runtime> {
+    [
+        (1, Preemption::Off),
+        (2, Preemption::Off),
+        (2, Preemption::Preferred),
+    ]
+    .into_iter()
+    .map(|(vcpus, preemption)| {
+        let builder = Runtime::builder().vcpus(vcpus).preemption(preemption);
+        builder.tokio(true).build().unwrap()
+    })
+}
+
+async fn echo(listener: tokio::net::TcpListener) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        let serve = async move {
+            let mut byte = [0];
+            while stream.read_exact(&mut byte).await.is_ok() {
+                if stream.write_all(&byte).await.is_err() {
+                    return;
+                }
+            }
+        };
+        upshift::spawn(serve, Priority::Inherit).detach();
+    }
+}
+
+async fn ping(address: std::net::SocketAddr, times: u8) {
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    for n in 0..times {
+        stream.write_all(&[n]).await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), n);
+    }
+}
+
+#[test]
+fn time_net_fs_process_signal_and_blocking_calls_work() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let never = std::future::pending::<()>();
+            let late = tokio::time::timeout(Duration::from_millis(1), never).await;
+            assert!(late.is_err());
+            assert_eq!(tokio::spawn(async { 7 }).await.unwrap(), 7);
+            assert_eq!(tokio::task::spawn_blocking(|| 8).await.unwrap(), 8);
+            assert!(!tokio::fs::read("/proc/self/stat").await.unwrap().is_empty());
+            let status = tokio::process::Command::new("true").status().await;
+            assert!(status.unwrap().success());
+            let kind = tokio::signal::unix::SignalKind::user_defined2();
+            let mut signal = tokio::signal::unix::signal(kind).unwrap();
+            // SAFETY: the signal is handled since the line above.
+            unsafe { libc::raise(libc::SIGUSR2) };
+            signal.recv().await.unwrap();
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            upshift::spawn(echo(listener), Level::at::<8>()).detach();
+            upshift::spawn(ping(address, 20), Level::at::<8>())
+                .await
+                .unwrap();
+        });
+    }
+}
+
+/// Whichever thread polls them.
+#[test]
+fn many_coroutines_of_all_levels_find_it_and_keep_their_levels() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let mut set = JoinSet::new();
+            for n in 0..400_u16 {
+                let level = Level::new((n % 64) as u8).unwrap();
+                let work = async move {
+                    for _ in 0..3 {
+                        tokio::time::sleep(Duration::from_micros(100)).await;
+                        upshift::yield_now().await;
+                    }
+                    // Joining lends the level of the main coroutine at most.
+                    current_level().unwrap() <= level
+                };
+                set.spawn_at(work, level);
+            }
+            assert!(set.join_all().await.into_iter().all(|kept| kept));
+        });
+    }
+}
+
+/// Round trips of level 2 beside busy coroutines of level 40: they end long before.
+#[test]
+fn what_is_urgent_overtakes_in_its_waits_for_tokio() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let over = Arc::new(AtomicBool::new(false));
+            let finished = Arc::new(AtomicUsize::new(0));
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            upshift::spawn(echo(listener), Level::at::<2>()).detach();
+            let mut busy = JoinSet::new();
+            for _ in 0..4 {
+                let (over, finished) = (over.clone(), finished.clone());
+                let compute = async move {
+                    let began = std::time::Instant::now();
+                    // Bounded, should the urgent one starve.
+                    while !over.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(20)
+                    {
+                        for n in 0..1000_u32 {
+                            std::hint::black_box(n);
+                        }
+                        upshift::yield_if_needed().await;
+                    }
+                    if !over.load(Ordering::Relaxed) {
+                        finished.fetch_add(1, Ordering::Relaxed);
+                    }
+                };
+                busy.spawn_at(compute, Level::at::<40>());
+            }
+            upshift::spawn(ping(address, 50), Level::at::<2>())
+                .await
+                .unwrap();
+            assert_eq!(finished.load(Ordering::Relaxed), 0);
+            over.store(true, Ordering::Relaxed);
+            busy.join_all().await;
+        });
+    }
+}
+
+/// What is left at the end is dropped within tokio's runtime.
+#[test]
+fn a_runtime_ends_with_sockets_timers_and_tasks_of_tokio_in_use() {
+    struct Within(Arc<AtomicUsize>);
+    impl Drop for Within {
+        fn drop(&mut self) {
+            drop(tokio::time::sleep(Duration::from_secs(1)));
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    for runtime in runtimes() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        runtime.block_on(async {
+            for n in 0..20 {
+                let within = Within(dropped.clone());
+                let wait = async move {
+                    let _within = within;
+                    let _listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+                    tokio::time::sleep(Duration::from_secs(3600)).await;
+                };
+                upshift::spawn(wait, Level::new(n).unwrap()).detach();
+            }
+            drop(tokio::spawn(std::future::pending::<()>()));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        });
+        drop(runtime);
+        assert_eq!(dropped.load(Ordering::SeqCst), 20);
+    }
+}
+
+#[test]
+fn each_thread_that_polls_is_told_of_before_and_after() {
+    for preemption in [Preemption::Off, Preemption::Preferred] {
+        let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (starts, stops) = (begun.clone(), ended.clone());
+        let runtime = Runtime::builder()
+            .vcpus(2)
+            .preemption(preemption)
+            .on_vcpu_start(move || {
+                starts.fetch_add(1, Ordering::SeqCst);
+            })
+            .on_vcpu_stop(move || {
+                stops.fetch_add(1, Ordering::SeqCst);
+            })
+            .build()
+            .unwrap();
+        runtime.block_on(async { assert!(begun.load(Ordering::SeqCst) > 0) });
+        drop(runtime);
+        let (begun, ended) = (begun.load(Ordering::SeqCst), ended.load(Ordering::SeqCst));
+        assert!(begun >= 2 && begun == ended, "{begun} and {ended}");
+    }
+}
