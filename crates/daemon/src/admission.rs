@@ -1,6 +1,6 @@
-//! Who may come in, and how often: counts and rates per user. Pure, with time passed in.
+//! Which users may come in, and how often: counts and rates per user. Pure, with time passed in.
 //!
-//! **Kept places.** A quarter of everything that is limited for all users together is kept for those whom the configuration names,
+//! **Kept places.** A quarter of everything that is limited for all users together is kept for the users that the configuration names,
 //! and half of that for root, so that strangers, however many users they are, do not keep those out.
 
 use std::collections::HashMap;
@@ -9,15 +9,15 @@ use std::time::Instant;
 use crate::bucket::Bucket;
 use crate::config::Limits;
 
-/// Users of which something is remembered at most; who has nothing open is forgotten first.
+/// Users of which something is remembered at most; one with nothing open is forgotten first.
 const USERS: usize = 2048;
 
-/// For whom places are kept.
+/// The users for which places are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
     /// The rest.
     Anybody,
-    /// Users for whom there is a rule that lets them in.
+    /// Users that a rule lets in.
     Named,
     /// The administrator.
     Root,
@@ -77,7 +77,7 @@ impl Admission {
         }
     }
 
-    /// Others from now on; who is in stays in.
+    /// Others from now on; clients that are in stay in.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }

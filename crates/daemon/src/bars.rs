@@ -4,7 +4,7 @@
 //! last bar starts over. So what an offence takes from others before it is noticed, say 0.1 s, a user has once in 11 s at most in the
 //! long run: 1 %.
 //!
-//! One user is one offender, however many processes it starts. Asking costs one load while nobody is barred.
+//! One user is one offender, however many processes it starts. Asking costs one load while no user is barred.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_secs(1 << 12);
 /// For so many times its last bar a user has to be good.
 const PROBATION: u32 = 10;
 
-/// Users remembered at most. Beyond, those whose bar ends first are forgotten.
+/// Users remembered at most. Beyond, the bars that end first are forgotten.
 const USERS: usize = 1024;
 
 /// See the module.

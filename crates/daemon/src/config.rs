@@ -14,7 +14,7 @@ use upshift_board::LEVELS;
 use crate::admission::Standing;
 use crate::assign::{Assign, FileAssign, Traits};
 
-/// What the daemon does, for whom, and within which limits.
+/// What the daemon does, for which users, and within which limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Where to listen.
@@ -29,7 +29,7 @@ pub struct Config {
     pub bystander_percent: u32,
     /// The level programs that are not registered count as; `None`: registered ones are elevated only against each other.
     pub bystander_level: Option<u8>,
-    /// Whether to build only the global page and elevate nobody, even with rights.
+    /// Whether to build only the global page and elevate nothing, even with rights.
     pub cooperative: bool,
     /// Where Prometheus may ask: a path for a Unix socket, or an address and port; `None`: nowhere.
     pub metrics: Option<String>,
@@ -86,13 +86,13 @@ impl Default for Limits {
 /// A ceiling for some users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// Whom it is for.
+    /// The users it is for.
     pub who: Who,
     /// Their most urgent level; `None`: they may not register.
     pub ceiling: Option<u8>,
 }
 
-/// Whom a rule is for.
+/// The users a rule is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// A user.

@@ -38,7 +38,7 @@ pub struct Daemon {
 pub enum Mode {
     /// It does.
     Enforcing,
-    /// It only says who is most urgent; processes give way by themselves.
+    /// It only says what is most urgent; processes give way by themselves.
     Cooperative {
         /// What is missing; `None`: the configuration asks for it.
         missing: Option<MissingRights>,
@@ -195,7 +195,7 @@ impl Daemon {
         self.shared.elevator.as_ref()?.guardian_pid()
     }
 
-    /// Applies another configuration, soon: nobody loses its connection, unless a rule denies it now. What cannot be changed while it runs
+    /// Applies another configuration, soon: no client loses its connection, unless a rule denies it now. What cannot be changed while it runs
     /// (socket, cooperative, metrics) stays, and a line on standard error says so.
     pub fn reload(&self, config: Config) {
         self.orders.put(config);

@@ -1,7 +1,7 @@
 //! The daemon's side of the global page.
 //!
-//! Mapped writable once, then sealed: from then on nobody, the daemon included, can map it writable, write to it or change its
-//! length, whatever descriptor of it he holds. Processes get a descriptor opened for reading.
+//! Mapped writable once, then sealed: from then on no process, the daemon included, can map it writable, write to it or change its
+//! length, whatever descriptor of it it holds. Processes get a descriptor opened for reading.
 //!
 //! Each CPU's line and each slot have one writer, the scheduler thread of that CPU; the header is the control thread's.
 

@@ -23,10 +23,10 @@
 //! ```
 //!
 //! Invariants:
-//! * Nobody stays elevated: whatever is moved is recorded with the guardian first.
+//! * No thread stays elevated: whatever is moved is recorded with the guardian first.
 //! * Nothing a process writes is believed beyond its ceiling, and nothing it writes can stop a thread of the daemon.
 //! * While no vCPU changes its rank, the daemon makes no system call but its waits, and each 36 ms two looks at what is elevated.
-//! * Without rights it elevates nobody and says so (*cooperative*); the global page is kept all the same.
+//! * Without rights it elevates nothing and says so (*cooperative*); the global page is kept all the same.
 //!
 //! | module | concern |
 //! |---|---|
@@ -34,14 +34,14 @@
 //! | `listen` | the socket |
 //! | `control` | connections and registrations |
 //! | `admission`, `bucket` | limits and rates |
-//! | `peer` | who is at the other end |
-//! | `rank` | who ranks where: pure |
+//! | `peer` | the process at the other end |
+//! | `rank` | the ranks of one CPU: pure |
 //! | `cpu` | the scheduler of one CPU |
 //! | `assign` | programs that know nothing of the daemon |
 //! | `quota` | CPU quotas of cgroups |
-//! | `roster`, `bars` | who is recorded; who is not elevated for what it did |
+//! | `roster`, `bars` | recorded threads; users that are not elevated for what they did |
 //! | `canary` | whether ordinary threads get to run on every CPU |
-//! | `global` | the page everybody reads |
+//! | `global` | the page that all clients read |
 //! | `status` | the census |
 //! | `log`, `metrics` | what it says, and its figures for Prometheus |
 //! | `notify` | the service manager |

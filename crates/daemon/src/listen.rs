@@ -1,4 +1,4 @@
-//! The socket: made with its permissions before anybody can connect, taken over from a daemon that died, never from one that
+//! The socket: made with its permissions before a client can connect, taken over from a daemon that died, never from one that
 //! lives. A daemon that ends leaves neither the socket nor the lock beside it.
 
 use std::error::Error;
@@ -122,12 +122,12 @@ impl Listener {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         };
-        // Whoever holds the lock is the only daemon; what is left at the path is a dead one's, unless it answers.
+        // The holder of the lock is the only daemon; what is left at the path is a dead one's, unless it answers.
         let probe = socket().map_err(|error| failed("open a socket for")(error.into()))?;
         use rustix::io::Errno;
         match rustix::net::connect(&probe, &address) {
             Err(Errno::CONNREFUSED | Errno::NOENT) => {}
-            // Or of another kind, or too busy to answer: somebody listens.
+            // Or of another kind, or too busy to answer: a program listens.
             Ok(()) | Err(Errno::PROTOTYPE | Errno::AGAIN) => {
                 return Err(ListenError::InUse {
                     socket: path.clone(),
@@ -155,7 +155,7 @@ impl Listener {
             path: path.clone(),
             _lock: lock,
         };
-        // Nobody can connect before `listen`.
+        // No client can connect before `listen`.
         listener.permit(config)?;
         rustix::net::listen(&listener.socket, BACKLOG)
             .map_err(|error| failed("listen at")(error.into()))?;
@@ -191,7 +191,7 @@ impl Drop for Listener {
 /// Times that a lock is tried which its holder removes at that moment.
 const LOCK_ATTEMPTS: usize = 100;
 
-/// Takes the lock file beside the socket; whoever has it is the daemon.
+/// Takes the lock file beside the socket; its holder is the daemon.
 fn lock(socket: &Path) -> Result<Lock, ListenError> {
     let mut path = socket.as_os_str().to_os_string();
     path.push(".lock");
@@ -213,7 +213,7 @@ fn lock(socket: &Path) -> Result<Lock, ListenError> {
                 let _ = writeln!(file, "{}", std::process::id());
                 return Ok(Lock { _file: file, path });
             }
-            // Its holder has ended and removed it since it was opened: the next one may be anybody's.
+            // Its holder has ended and removed it since it was opened: the next one may be another daemon's.
             Ok(()) => {}
             Err(rustix::io::Errno::AGAIN) => {
                 let owner = std::fs::read_to_string(&path).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! What the daemon says on standard error, by a thread of its own.
 //!
-//! Whoever has something to say is above everybody, and who reads may be slow, or not there: so a line is left in a short queue, and one
+//! Threads that have something to say run above everything, and the reader may be slow, or not there: so a line is left in a short queue, and one
 //! that finds no room there is counted, not waited for. Complaints of one kind come each [`COMPLAINT`] at most; ejections one line each.
 
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ impl Log {
             .stack_size(128 * 1024)
             .spawn(move || {
                 for line in queue {
-                    // `eprintln!` would panic where nobody reads it any more, or the disk is full.
+                    // `eprintln!` would panic where the reader has gone, or the disk is full.
                     let _ = writeln!(std::io::stderr(), "upshift daemon: {line}");
                     let lost = missing.swap(0, Relaxed);
                     if lost > 0 {
@@ -49,7 +49,7 @@ impl Log {
                             writeln!(std::io::stderr(), "upshift daemon: {lost} lines were lost");
                     }
                 }
-                // Nobody may wait for it any more.
+                // No thread waits for it any more.
                 let _ = done.send(());
             });
         Log {
@@ -92,7 +92,7 @@ impl Drop for Log {
                 .written
                 .get_mut()
                 .unwrap_or_else(PoisonError::into_inner);
-            // Who does not read by then loses the rest.
+            // A reader that has not read by then loses the rest.
             let _ = written.recv_timeout(GRACE);
         }
     }

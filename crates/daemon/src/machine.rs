@@ -70,7 +70,7 @@ impl Machine for Real {
             let digits = word.trim_start_matches("0x");
             i64::from_str_radix(digits, 16).ok()
         });
-        // The flags say which clock, and whose futex.
+        // The flags say which clock, and whether the futex is private.
         let operation = operation.map(|all| (all as i32) & libc::FUTEX_CMD_MASK);
         Ok(number == Some(libc::SYS_futex)
             && matches!(
@@ -100,7 +100,7 @@ impl Machine for Real {
     }
 
     fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32> {
-        // The kernel takes it from the process at each call, whoever may read its files.
+        // The kernel takes it from the process at each call, whatever the modes of its files.
         Ok(rustix::fs::fstat(process)?.st_uid)
     }
 
@@ -115,7 +115,7 @@ impl Machine for Real {
 
     fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
         // Files that cannot be sealed have no seals to ask for. With these the length is fixed for ever and no hole can be punched,
-        // so reading the page cannot fault, and waits for nobody.
+        // so reading the page cannot fault, and does not wait.
         let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| io::ErrorKind::InvalidInput)?;
         let length = rustix::fs::fstat(file)?.st_size;
         if !seals.contains(LOCAL_SEALS) || length != LOCAL_BYTES as i64 {

@@ -1,6 +1,6 @@
 //! Figures for Prometheus: the census as its text format, over HTTP, on a socket of their own.
 //!
-//! An ordinary thread that asks the daemon as any client does, and answers one at a time: whoever is slow is given up after
+//! An ordinary thread that asks the daemon as any client does, and answers one at a time: a slow client is given up after
 //! [`PATIENCE`]. Nothing here can hold up what schedules. `metrics` of the configuration says where: a path for a Unix socket, or an
 //! address and port.
 

@@ -1,4 +1,4 @@
-//! Who is at the other end of a socket, as the kernel knows it. Nothing of this comes from the peer.
+//! The process at the other end of a socket, as the kernel knows it. Nothing of this comes from the peer.
 //!
 //! Unsafe code: two socket options that no safe library offers.
 #![allow(unsafe_code)]

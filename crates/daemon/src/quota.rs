@@ -1,4 +1,4 @@
-//! CPU quotas of cgroups: nobody is elevated beyond them.
+//! CPU quotas of cgroups: no thread is elevated beyond them.
 //!
 //! The kernel holds ordinary threads to the quota of their cgroup, and real-time ones to nothing of the kind. So the schedulers charge
 //! what the registered threads of a cgroup with a quota use, elevated or not, to an *account* that is filled at the rate of the quota,
@@ -67,7 +67,7 @@ impl Account {
     }
 }
 
-/// The accounts of all cgroups with a quota that somebody registered is in.
+/// The accounts of all cgroups with a quota and a registered or assigned process.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     accounts: Mutex<HashMap<PathBuf, Arc<Account>>>,

@@ -1,4 +1,4 @@
-//! Who ranks where on one CPU: pure logic, without memory of the past and without system calls.
+//! The ranks of the vCPUs of one CPU: pure logic, without memory of the past and without system calls.
 //!
 //! ```text
 //!  potential of each vCPU       2        2        40       64 (absent)
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! * vCPUs of equal potential form a *class*. The least urgent class has band 0: its threads keep their own policies and
-//!   share what is left, with each other and with everybody else on the machine. Each class above is elevated, one band
-//!   higher than the next. A CPU with one class elevates nobody.
-//! * Elevation takes from everybody on the CPU, registered or not. So a vCPU is elevated only if somebody of *another user* is less
+//!   share what is left, with each other and with everything else on the machine. Each class above is elevated, one band
+//!   higher than the next. On a CPU with one class none is elevated.
+//! * Elevation takes from all programs on the CPU, registered or not. So a vCPU is elevated only if a vCPU of *another user* is less
 //!   urgent, unless its user is trusted with that: a process of one's own, less urgent for the purpose, makes no contest.
 //! * If the configuration gives *bystanders* (programs that are not registered) a level, they count as a class that is
 //!   always there: vCPUs more urgent than it are elevated, those at or below it are not.
@@ -38,7 +38,7 @@ pub struct Entrant {
 
 /// What there is on one CPU, by level.
 struct Field {
-    /// Bit L: somebody has potential L.
+    /// Bit L: at least one has potential L.
     present: u64,
     /// Bit L: two or more have.
     crowded: u64,
@@ -46,7 +46,7 @@ struct Field {
     best: u8,
     entrants: usize,
     bystanders: Option<u8>,
-    /// By level: whose vCPUs are less urgent than it.
+    /// By level: the users of the vCPUs that are less urgent.
     below: [Users; NOTHING as usize],
 }
 
@@ -114,7 +114,7 @@ impl Field {
         let level = own.potential;
         let outranked = self.best < own.runnable.min(level);
         if level >= NOTHING {
-            // Whoever is not alone says so when he appears.
+            // A vCPU that is not alone rings when it appears.
             let alone = self.entrants == 1 && self.bystanders.is_none();
             return Standing {
                 rise: if alone { 0 } else { NOTHING },
@@ -140,7 +140,7 @@ impl Field {
         };
         Standing {
             rise,
-            // An absent vCPU competes with nobody.
+            // An absent vCPU competes with none.
             fall,
             band: if self.may_rise(own) {
                 self.band(level)
@@ -392,7 +392,7 @@ mod tests {
             }
         }
 
-        /// The promise behind the thresholds: within them, nobody's band changes.
+        /// The promise behind the thresholds: within them, no band changes.
         #[test]
         fn who_stays_within_its_thresholds_changes_nobody(
             entrants in prop::collection::vec(prop_oneof![entrant(), of_somebody()], 1..12),

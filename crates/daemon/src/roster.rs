@@ -9,7 +9,7 @@
 //! Both orders are sequentially consistent, so a suspended thread ends in SCHED_OTHER whichever comes first. A thread leaves the
 //! roster before it is given back, under the lock under which it is demoted, so nothing is done to what is no longer held.
 //!
-//! Whoever demotes behind the back of the schedulers counts an *epoch*: they place their threads again when it changes.
+//! What demotes threads without the schedulers counts an *epoch*: they place their threads again when it changes.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -26,7 +26,7 @@ use crate::machine::Machine;
 /// In place of a CPU: a thread that may run on several.
 pub(crate) const EVERYWHERE: usize = usize::MAX;
 
-/// Of whom a thread is, and where.
+/// Process and user of a thread, and where it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) pid: i32,
@@ -149,7 +149,7 @@ impl Roster {
         let _ = self.watch.set(std::thread::current());
     }
 
-    /// Changes when somebody else than the schedulers has moved threads.
+    /// Changes when threads were moved by something else than the schedulers.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)
     }
@@ -171,7 +171,7 @@ impl Roster {
         }
     }
 
-    /// Lets everybody be placed again.
+    /// Lets all threads be placed again.
     pub(crate) fn resume(&self) {
         for hold in self.lock().values() {
             hold.suspended.store(false, SeqCst);

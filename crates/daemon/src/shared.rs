@@ -28,7 +28,7 @@ pub(crate) const CANARY: Priority = Priority::MIN;
 /// The canary's watch, above the daemon's other threads too.
 pub(crate) const WATCH: Priority = Priority::of::<47>();
 
-/// How long the daemon may be without a sign of life before the guardian demotes everybody: as long as the canary of a CPU.
+/// How long the daemon may be without a sign of life before the guardian demotes all threads: as long as the canary of a CPU.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// What each of the daemon's threads limits itself to: so much work in so much time.
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pub(crate) roster: Roster,
     /// Users that are not elevated for a while.
     pub(crate) bars: Bars,
-    /// Users whose dispatchers are not, because they used too much.
+    /// Users with dispatchers that are not, because they used too much.
     pub(crate) overdrafts: Bars,
     pub(crate) quotas: Quotas,
 }

@@ -11,7 +11,7 @@ use crate::policy::Nanos;
 pub struct Config {
     /// The CPUs that the tasks share; one task at a time runs on each.
     pub cpus: Vec<usize>,
-    /// Where tasks wait. Above it are the notches of those who are favoured …
+    /// Where tasks wait. Above it are the notches of those that are favoured …
     pub base: Priority,
     /// … up to this one.
     pub top: Priority,
@@ -30,7 +30,7 @@ pub struct Config {
 /// SCHED_FIFO threads that never sleep keep every ordinary thread off their CPU: daemons, shells, sshd, the kernel's own
 /// workers. The kernel stops them all for 50 ms of each second where real-time throttling is on, schedulers included. Instead,
 /// for `part` of each `every` the tasks leave SCHED_FIFO: the one in front competes like a single ordinary thread of nice 0,
-/// the others stay behind everybody (SCHED_IDLE). If no ordinary thread wants the CPU, the task in front goes on as before, so the
+/// the others stay behind everything (SCHED_IDLE). If no ordinary thread wants the CPU, the task in front goes on as before, so the
 /// pieces cost nothing but the calls. With 12 %, one ordinary thread that wants the CPU gets somewhat more than 4 % of it (4.2 to
 /// 4.8 % measured), several get up to 12 %, and the throttling never strikes.
 #[derive(Debug, Clone, Copy, PartialEq)]

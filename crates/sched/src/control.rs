@@ -1,6 +1,6 @@
 //! [`Control`]: what other threads tell a running engine, and what they learn from it.
 //!
-//! The engine runs above everybody, so nobody may hold a lock it needs: words are atomic, and the report is handed over by a
+//! The engine runs above everything, so no other thread may hold a lock it needs: words are atomic, and the report is handed over by a
 //! lock that the engine only *tries*. Ringing costs a system call.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -65,7 +65,7 @@ impl Control {
         self.shared.ended.swap(false, AcqRel)
     }
 
-    /// Tells the engine what has become of a process. Who has ended has time until the engine wakes up by itself. What there is no room
+    /// Tells the engine what has become of a process. An ended process has time until the engine wakes up by itself. What there is no room
     /// for makes it look at everything.
     pub(crate) fn changed(&self, change: Change) {
         let mut changes = self
@@ -96,7 +96,7 @@ impl Control {
         report.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Leaves a report, unless somebody is reading.
+    /// Leaves a report, unless a thread is reading.
     pub(crate) fn publish(&self, report: impl FnOnce() -> Report) {
         if let Ok(mut slot) = self.shared.report.try_lock() {
             *slot = Some(report());

@@ -49,7 +49,7 @@ pub struct Engine<M> {
     open: bool,
     turn: Turn,
     turn_began: Nanos,
-    /// Whether the turn was touched by an open piece, so that what was used says little about who slept.
+    /// Whether the turn was touched by an open piece, so that what was used says little about which tasks slept.
     turn_was_open: bool,
     began: Nanos,
     /// The scheduler's own CPU time before that.
@@ -83,7 +83,7 @@ struct Cpu {
     number: usize,
     ratchet: Ratchet,
     favoured: Vec<TaskId>,
-    /// The favoured task is one the policy did not name: who ran last, kept in front during an open piece.
+    /// The favoured task is one the policy did not name: the one that ran last, kept in front during an open piece.
     leads: bool,
 }
 
@@ -214,7 +214,7 @@ impl<M: Member> Engine<M> {
 
     /// Everything that is due at `now`.
     fn work(&mut self, now: Nanos, clock: &mut dyn Clock, due: &mut Due) -> Result<(), SchedError> {
-        // Whoever slept through that (stopped, suspended) may know threads whose numbers are somebody else's by now.
+        // A scheduler that slept through that (stopped, suspended) may know threads whose numbers are another's by now.
         let slept = now.saturating_sub(due.next()) > SLEPT;
         self.note_changes()?;
         if self.control.take_ended() || slept {
@@ -430,7 +430,7 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Lets ordinary threads in. Those behind go first, so that nobody gets before the one in front.
+    /// Lets ordinary threads in. Those behind go first, so that none gets before the one in front.
     fn open(&mut self, now: Nanos) -> Result<(), SchedError> {
         if self.open {
             return Ok(());

@@ -73,7 +73,7 @@ impl SchedError {
         }
     }
 
-    /// Only facts that are cheap: the caller runs above everybody.
+    /// Only facts that are cheap: the caller runs above everything.
     pub(crate) fn missing_rights(pid: i32) -> SchedError {
         SchedError::Refused {
             pid,

@@ -1,6 +1,6 @@
 //! Scheduling policies in user space, for processes that know nothing of it, on a stock kernel.
 //!
-//! A thread above all others decides who runs next, raises the priority of that process's threads, and sleeps; the kernel does
+//! A thread above all others decides which process runs next, raises the priority of that process's threads, and sleeps; the kernel does
 //! the switch. This is time slicing and table-driven scheduling by priority elevation, after Yasukata and Ishiguro, "Developing
 //! Process Scheduling Policies in User Space with Common OS Features" (APSys 2024), §3, made safe to use: everything is
 //! given back whatever dies (`upshift-elevate`), ordinary threads keep a part of the CPU ([`Open`]), threads that are born
@@ -8,7 +8,7 @@
 //!
 //! | part | concern |
 //! |---|---|
-//! | [`Policy`], [`Turn`], [`Usage`] | who runs next: a trait of six small methods |
+//! | [`Policy`], [`Turn`], [`Usage`] | what runs next: a trait of six small methods |
 //! | [`policies`], [`timetable`] | round-robin, table, shares, deadlines, levels, solo |
 //! | [`Member`], [`Processes`] | a task: threads that are raised, lowered and moved as one |
 //! | [`Engine`], [`Config`], [`Scheduler`] | the loop, and a thread that runs it |
@@ -17,7 +17,7 @@
 //!
 //! # A policy in 30 lines
 //!
-//! Whoever has used the least CPU time so far runs, for a slice:
+//! The task that has used the least CPU time so far runs, for a slice:
 //!
 //! ```
 //! use upshift_sched::{Nanos, Policy, TaskId, Turn, Usage};

@@ -1,11 +1,11 @@
-//! [`Policy`]: who runs next, and until when.
+//! [`Policy`]: what runs next, and until when.
 //!
 //! A policy is told which tasks there are and, if it asks, how much CPU time they used; it answers with tasks in order of
 //! preference and the time at which it wants to be asked again. It never sees a process, a thread or a clock, so it is
 //! tested in virtual time.
 //!
 //! The engine calls a policy from one thread, that of the scheduler, which runs above all tasks: what a policy does delays
-//! everybody, so it neither blocks nor does input and output. All methods take O(tasks) at most in the policies of this crate.
+//! everything, so it neither blocks nor does input and output. All methods take O(tasks) at most in the policies of this crate.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub struct Usage {
     pub slept: bool,
 }
 
-/// Decides who runs. See the [crate's page](crate) for one in 30 lines.
+/// Decides what runs. See the [crate's page](crate) for one in 30 lines.
 pub trait Policy: Send {
     /// Its name, as the user knows it.
     fn name(&self) -> &'static str;
@@ -82,7 +82,7 @@ impl Turn {
     }
 
     /// Favours a task. The first ones get a CPU each; those after them run at once when one before them blocks; all others
-    /// after those, in no order. A policy that knows who sleeps goes on until it has favoured one that does not for each CPU.
+    /// after those, in no order. A policy that knows which tasks sleep goes on until it has favoured one that does not for each CPU.
     /// Without any call all tasks are equal, and one that has a CPU keeps it until it blocks.
     pub fn favour(&mut self, task: TaskId) {
         if !self.favoured.contains(&task) {

@@ -31,7 +31,7 @@ const ASKED: usize = 32;
 #[derive(Debug)]
 pub struct Processes {
     label: String,
-    /// Before the watch: the end of the last watch is awaited, and its thread does not run below who is still elevated.
+    /// Before the watch: the end of the last watch is awaited, and its thread does not run below what is still elevated.
     processes: Vec<Process>,
     watch: Watch,
     elevator: Elevator,
@@ -180,7 +180,7 @@ impl Member for Processes {
         self.elevator.beat();
         let (standing, cpu, threads) = (self.standing, self.cpu, self.threads());
         if thorough {
-            // Or nobody would give the threads back if this process died, too.
+            // Or nothing would give the threads back if this process died, too.
             let guarded = self.elevator.ensure_guardian();
             guarded.map_err(SchedError::Elevate)?;
             let ended = &mut self.ended;

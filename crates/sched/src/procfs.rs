@@ -39,7 +39,7 @@ pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
     if pid == 1 || ancestors().contains(&pid) {
         return Err(SchedError::Ancestor(pid));
     }
-    // Only the owner may read the limits; whoever may not will be refused below anyway.
+    // Only the owner may read the limits; another user is refused below anyway.
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     match time_limit(&limits) {
         Some(limit_us) => Err(SchedError::TimeLimit { pid, limit_us }),
@@ -82,7 +82,7 @@ pub fn ancestors() -> Vec<i32> {
 /// Whether a process of this user or of root holds a lock on `file`; so it is taken to be if that cannot be found out.
 ///
 /// A process that has ended may have left its lock to a child. No scheduler does that, so on the machine itself, where all that live
-/// can be seen, one that cannot is nobody that matters.
+/// can be seen, one that cannot does not matter.
 pub(crate) fn is_locked_by_a_peer(file: &fs::File) -> bool {
     let (Ok(found), Ok(locks)) = (file.metadata(), fs::read_to_string("/proc/locks")) else {
         return true;

@@ -1,7 +1,7 @@
 //! [`Ratchet`]: which SCHED_FIFO priority makes a task run next, with as few system calls as possible.
 //!
 //! The plain way to switch is two calls for each thread: raise the next task, lower the last one. A ratchet raises the next
-//! one *above* the last one instead, one notch at a time, and lowers nobody until the range is used up. Then all go
+//! one *above* the last one instead, one notch at a time, and lowers none until the range is used up. Then all go
 //! back to the base and it starts again. With *n* tasks and a range of *r* notches a switch costs at most *1 + n / r* calls
 //! for each thread instead of 2.
 //!
@@ -27,7 +27,7 @@ pub(crate) struct Notch {
 }
 
 impl Ratchet {
-    /// Notches from `base`, where those wait who are not favoured, up to `top`, which is above it.
+    /// Notches from `base`, where those wait that are not favoured, up to `top`, which is above it.
     pub(crate) fn new(base: Priority, top: Priority) -> Ratchet {
         Ratchet {
             base: base.get(),
@@ -36,7 +36,7 @@ impl Ratchet {
         }
     }
 
-    /// Everybody is at the base.
+    /// All are at the base.
     pub(crate) fn reset(&mut self) {
         self.highest = self.base;
     }

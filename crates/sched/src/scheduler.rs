@@ -45,7 +45,7 @@ impl Scheduler {
             let (guard, mut engine) = match built {
                 Ok(built) => built,
                 Err(error) => {
-                    // Whoever started this waits for it.
+                    // The thread that started this waits for it.
                     let _ = ready.send(Err(error));
                     return Ok(Default::default());
                 }
@@ -53,7 +53,7 @@ impl Scheduler {
             let _ = ready.send(Ok(engine.control()));
             let result = engine.run(&mut Monotonic);
             let trace = engine.trace().clone();
-            // The tasks before their scheduler: until they are back, nobody may get between.
+            // The tasks before their scheduler: until they are back, nothing may get between.
             drop(engine);
             drop(guard);
             result.map(|report| (report, trace))

@@ -1,4 +1,4 @@
-//! Timetables as text: one entry a line, who and for how long.
+//! Timetables as text: one entry a line, which task and for how long.
 //!
 //! ```text
 //! # a repeating timetable of 20 ms

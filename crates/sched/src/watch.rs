@@ -117,7 +117,7 @@ impl Watch {
             .spawn(move || {
                 // Without the right it is as late as ordinary threads are.
                 let _elevated = elevator.elevate_current(priority);
-                // Whoever started it waits for this.
+                // The thread that started it waits for this.
                 let _ = ready.send(());
                 loop {
                     match (next(fd), &events) {
@@ -128,7 +128,7 @@ impl Watch {
                 }
             });
         let thread = Some(thread.map_err(failed())?);
-        // An error means that it has ended already, and nobody is watched.
+        // An error means that it has ended already, and nothing is watched.
         let _ = is_ready.recv();
         Ok(Watch {
             shared: Arc::new(Shared {
@@ -172,7 +172,7 @@ fn descriptor(make: impl FnOnce() -> libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was just made and belongs to nobody else.
+    // SAFETY: it was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

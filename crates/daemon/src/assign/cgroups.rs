@@ -45,7 +45,7 @@ fn with_mounts(groups: &str, mounts: &str, is_of_root: impl Fn(&Path) -> bool) -
         let (controllers, path) = (fields.next()?, fields.next()?);
         let vouched = match mount_of(mounts, controllers) {
             Some(mount) if !path.contains("..") => vouched(&mount, path, &is_of_root),
-            // Nobody can make a directory in what is not mounted, and what lies outside of a namespace cannot be looked at.
+            // No directory can be made in what is not mounted, and what lies outside of a namespace cannot be looked at.
             _ => path.len(),
         };
         let path = path.to_string();

@@ -84,7 +84,7 @@ impl Domains {
         self.began + TURN
     }
 
-    /// The end of a period: decides who takes a breath in the next one, for `percent` for ordinary programs.
+    /// The end of a period: decides which domains take a breath in the next one, for `percent` for ordinary programs.
     pub(super) fn turn(&mut self, percent: u32, now: Instant) {
         let period = now - self.began;
         self.began = now;

@@ -324,7 +324,7 @@ impl Work {
         }
     }
 
-    /// Counts what was used by domain, when that is due, and lets those step aside whose domain takes a breath.
+    /// Counts what was used by domain, when that is due, and lets the processes of domains that take a breath step aside.
     fn breathe(&mut self, now: Instant) {
         if now < self.domains.due() {
             return;

@@ -1,8 +1,8 @@
 //! What happens when a canary is silent; the states are drawn in `mod.rs`.
 //!
-//! **Who is a culprit.** Those who lend their priority: they sleep in a lock whose holder inherits it. And those on a silent CPU who
+//! **Culprits** are threads that lend their priority: they sleep in a lock whose holder inherits it. And those on a silent CPU that
 //! have themselves used half of the second half of the silence. Their users are barred, for longer each time. If no culprit is
-//! found (a way nobody knows), all who were elevated where it helped to demote them are, for a second, as suspects; whoever
+//! found (an unknown way), the users of all that was elevated where it helped to demote it are, for a second, as suspects; one that
 //! goes on has the CPU for 100 ms of each 1.1 s.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -102,7 +102,7 @@ impl Alarm {
         silent.all(Cage::sings)
     }
 
-    /// Asks those who have answered, and looks at the others.
+    /// Asks the canaries that have answered, and looks at the others.
     fn listen(&mut self, shared: &Shared, cages: &mut [Cage], now: Instant) {
         self.silent.clear();
         let mut dubious = HashSet::new();
@@ -128,7 +128,7 @@ impl Alarm {
         self.stage = Stage::Local(now);
     }
 
-    /// Notes the CPU time of whoever is elevated on CPUs of which the canary is late.
+    /// Notes the CPU time of what is elevated on CPUs of which the canary is late.
     fn sample(&mut self, shared: &Shared, dubious: &HashSet<usize>, now: Instant) {
         if dubious.is_empty() {
             self.samples.clear();
@@ -137,7 +137,7 @@ impl Alarm {
         let here = |hold: &Hold| hold.may_run_on(dubious) && hold.is_raised();
         for hold in shared.roster.holds(here) {
             if now.elapsed() > ROUND / 10 {
-                // Many: whoever is not sampled is a suspect like the others.
+                // Many: a thread that is not sampled is a suspect like the others.
                 return;
             }
             if !self.samples.contains_key(&hold.tid)

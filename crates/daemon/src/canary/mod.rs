@@ -1,27 +1,27 @@
 //! The canary: whether ordinary threads get to run, on every CPU, whatever it is that keeps them from it.
 //!
 //! ```text
-//!   Calm ──silent for 80 ms──▶ Local ──sings──▶ Examined ──▶ Calm      Local: everybody elevated on the silent CPUs is demoted
-//!                                │ 10 ms            ▲                   Global: everybody elevated anywhere is
+//!   Calm ──silent for 80 ms──▶ Local ──sings──▶ Examined ──▶ Calm      Local: what is elevated on the silent CPUs is demoted
+//!                                │ 10 ms            ▲                   Global: what is elevated anywhere is
 //!                                ▼                  │                   Examined: culprits are found and barred, the others
 //!                              Global ────sings─────┘                             are elevated again
 //!                                │ 10 ms
 //!                                ▼
-//!                              Foreign ──sings──▶ Calm                  Foreign: it was nobody of ours
+//!                              Foreign ──sings──▶ Calm                  Foreign: it was none of ours
 //! ```
 //!
-//! While anybody is recorded for elevation, the *watch*, above everything else of the daemon, asks the canary of each CPU every
+//! While any thread is recorded for elevation, the *watch*, above everything else of the daemon, asks the canary of each CPU every
 //! 20 ms to sing. A canary is pinned to its CPU, at the lowest priority of SCHED_FIFO: what keeps it from running keeps every ordinary
 //! thread from running, and nothing else does. (An ordinary thread would be silent too where many ordinary threads compete
 //! for what the elevated leave: beside a compiler in every second run of the tests.) One that has not sung for 80 ms has been kept from
 //! its CPU for up to 100 ms ([`ROUND`] + [`PATIENCE`]), which the rules do not allow, so all that is elevated there is demoted at once.
 //! What is elevated without the daemon's knowledge can only borrow from what is elevated with it (priority inheritance), maybe on
-//! another CPU; so if the canary goes on being silent, everybody is demoted, everywhere.
+//! another CPU; so if the canary goes on being silent, all threads are demoted, everywhere.
 //!
-//! The watch trusts nobody's account, the daemon's own included, and takes no part in any decision. Its sign of life is also
-//! the daemon's heartbeat for the guardian, which demotes everybody if the whole daemon is stopped.
+//! The watch trusts no account, the daemon's own included, and takes no part in any decision. Its sign of life is also
+//! the daemon's heartbeat for the guardian, which demotes all threads if the whole daemon is stopped.
 //!
-//! A round costs a wait, and a wake of each canary: some 15 µs a CPU. While nobody is recorded the watch sleeps.
+//! A round costs a wait, and a wake of each canary: some 15 µs a CPU. While none is recorded the watch sleeps.
 //!
 //! | file | concern |
 //! |---|---|

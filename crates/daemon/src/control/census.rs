@@ -24,7 +24,7 @@ impl Censuses {
     /// A file with `text` for `user`, opened for reading, at its beginning.
     pub(super) fn file(&mut self, user: u32, text: &str) -> io::Result<OwnedFd> {
         let file = upshift_board::os::memory_file("upshift-census", 0)?;
-        // Nobody but the daemon can open it again for writing.
+        // Only the daemon can open it again for writing.
         rustix::fs::fchmod(&file, Mode::RUSR)?;
         let reading = rustix::fs::open(
             format!("/proc/self/fd/{}", file.as_raw_fd()),
@@ -44,7 +44,7 @@ impl Censuses {
         Ok(reading)
     }
 
-    /// The last connection of `user` is gone: nobody waits for its files any more.
+    /// The last connection of `user` is gone: its files are not waited for any more.
     pub(super) fn forget(&mut self, user: u32) {
         for file in self.of.remove(&user).unwrap_or_default() {
             let _ = rustix::fs::ftruncate(file.as_fd(), 0);

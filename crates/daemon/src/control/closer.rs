@@ -1,6 +1,6 @@
 //! [`Closer`]: closes what came from clients, on threads of its own.
 //!
-//! Whoever closes the last descriptor of a file may have to wait for it: a TCP connection can linger for minutes, a file of a
+//! Closing the last descriptor of a file may take time: a TCP connection can linger for minutes, a file of a
 //! user's own file system is flushed by that user. Descriptors travel in packets and in packets of sockets that travel, so what
 //! a connection holds is not known before it is closed, either. So all of it is closed here; [`THREADS`] threads may wait at
 //! once, the rest queues. Nothing is closed by the control thread but what is known to be harmless: memory files.
@@ -21,7 +21,7 @@ const THREADS: usize = 64;
 /// So many descriptors may queue before nothing more is let in.
 const ROOM: usize = 1024;
 
-/// Whoever has been closing something for so long is waiting for somebody.
+/// A thread that has been closing something for so long is stuck.
 const STUCK: Duration = Duration::from_millis(5);
 
 /// A thread beside the first one that has had nothing to close for so long ends.
@@ -97,7 +97,7 @@ impl Closer {
         self.work.bell.notify_one();
         self.relieve_locked(&mut state);
         if state.threads == 0 {
-            // Nobody else will ever do it: rather be held up than run out of descriptors.
+            // No other thread will do it: rather be held up than run out of descriptors.
             state.waiting = 0;
             let all = std::mem::take(&mut state.queue);
             drop(state);
@@ -105,7 +105,7 @@ impl Closer {
         }
     }
 
-    /// Starts another thread if those that are there wait for somebody; to be called from time to time.
+    /// Starts another thread if those that are there are stuck; to be called from time to time.
     pub(super) fn relieve(&self) {
         self.relieve_locked(&mut self.work.lock());
     }
@@ -181,7 +181,7 @@ impl Drop for Closer {
         state.ends = true;
         self.work.bell.notify_all();
         let bell = &self.work.bell;
-        // Who closes something that takes longer ends by itself, or with the process.
+        // A thread that takes longer ends by itself, or with the process.
         drop(bell.wait_timeout_while(state, GRACE, |it| it.alive > 0));
     }
 }

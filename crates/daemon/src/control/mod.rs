@@ -9,7 +9,7 @@
 //! It owns every connection and session. Schedulers get what they need through their mailboxes, and answer through latches, at
 //! most a second.
 //!
-//! It sits at the schedulers' priority, because a thread that everybody elevated can hold up cannot take anything back; so it
+//! It sits at the schedulers' priority, because a thread that anything elevated can hold up cannot take anything back; so it
 //! limits itself: of each 20 ms it works at most 4, whatever it is asked.
 //!
 //! | file | concern |
@@ -89,7 +89,7 @@ pub(crate) struct Control {
     admission: Admission,
     slots: Slots,
     schedulers: HashMap<usize, CpuScheduler>,
-    /// There from the first registration on, if anybody is elevated at all.
+    /// There from the first registration on, if the daemon elevates at all.
     watch: Option<Watch>,
     assigner: Option<Assigner>,
     censuses: Censuses,
@@ -292,7 +292,7 @@ impl Control {
         Ok(())
     }
 
-    /// One message of one connection; the next comes in the next round, so nobody keeps others waiting.
+    /// One message of one connection; the next comes in the next round, so no client keeps others waiting.
     fn read(&mut self, key: u64, flags: EventFlags) {
         let Some(connection) = self.connections.get(&key) else {
             return;
@@ -437,7 +437,7 @@ impl Control {
     }
 }
 
-/// Whether closing it waits for nobody: only memory files can be asked for their seals.
+/// Whether closing it cannot wait: only memory files can be asked for their seals.
 fn is_memory(file: &OwnedFd) -> bool {
     rustix::fs::fcntl_get_seals(file).is_ok()
 }

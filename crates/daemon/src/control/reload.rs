@@ -1,6 +1,6 @@
-//! Another configuration while the daemon runs: nobody loses its connection, its page or its place.
+//! Another configuration while the daemon runs: no client loses its connection, its page or its place.
 //!
-//! What applies at once: ceilings and rules (who is denied now is disconnected), limits for what comes, `[[assign]]` rules, shares, quanta,
+//! What applies at once: ceilings and rules (users that are denied now are disconnected), limits for what comes, `[[assign]]` rules, shares, quanta,
 //! mode and group of the socket. What needs another daemon: where it listens, whether it elevates at all, and where metrics are.
 
 use std::os::fd::OwnedFd;

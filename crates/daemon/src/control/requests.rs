@@ -19,7 +19,7 @@ use crate::cpu::{Charge, Command, Entry, Latch, Tally};
 use crate::listen::command_of;
 use crate::status;
 
-/// Whose registration it is, and what it may have.
+/// The process that registers, and what it may have.
 #[derive(Clone, Copy)]
 struct Who {
     key: u64,

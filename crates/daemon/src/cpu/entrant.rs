@@ -22,7 +22,7 @@ pub(crate) struct Entry {
     pub(crate) user: u32,
     /// Whether its user is elevated above programs of its own, too.
     pub(crate) trusted: bool,
-    /// Its directory in `/proc`: of whom it is now.
+    /// Its directory in `/proc`, which says of which user it is now.
     pub(crate) process: Arc<OwnedFd>,
     /// The quotas its threads are charged to, when they were looked up, and whether one of them is used up.
     pub(crate) accounts: Vec<Arc<Account>>,

@@ -9,7 +9,7 @@
 //! A thread is recorded when it is first moved. Until then, and for threads that had another policy than SCHED_OTHER
 //! (SCHED_BATCH, SCHED_RR), `Fair` means `Own`: demoted is what it had.
 //!
-//! A thread may end without a word, and its number come to mean a thread of anybody. So it is recorded, which fixes the start
+//! A thread may end without a word, and its number come to mean any other thread. So it is recorded, which fixes the start
 //! time, *before* its clock proves that it still is the one that was registered; and as long as it is recorded, it is looked at
 //! more often than numbers can come round (`watch.rs`).
 //!

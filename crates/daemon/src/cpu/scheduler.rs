@@ -54,7 +54,7 @@ pub(super) struct Scheduler {
     claims: Vec<Claim>,
     entrants: Vec<Entrant>,
     standings: Vec<Standing>,
-    /// Among equals, who is next.
+    /// Among equals, which is next.
     turn: usize,
     turned: Instant,
     winner: Option<usize>,
@@ -132,7 +132,7 @@ impl Scheduler {
     }
 
     /// A turn that began at `began` is over: if those of this window have taken too long, the rest of it is for others, but for what has
-    /// its time, like a look at who is elevated. At this
+    /// its time, like a look at what is elevated. At this
     /// priority the time that passes is the time that is used, and reading it costs no system call.
     fn keep_to_budget(&mut self, began: Instant) {
         let now = Instant::now();
@@ -148,7 +148,7 @@ impl Scheduler {
         }
     }
 
-    /// Comes back to its CPU, which was unplugged and is there again, or which somebody has taken from it.
+    /// Comes back to its CPU, which was unplugged and is there again, or which was taken from it.
     fn stay_here(&self) {
         if rustix::thread::sched_getcpu() != self.cpu
             && let Some(only) = upshift_elevate::sys::CpuSet::only(self.cpu)
@@ -346,7 +346,7 @@ impl Scheduler {
         self.entrants.iter().filter(equal).count()
     }
 
-    /// Whether somebody is elevated on this CPU.
+    /// Whether anything is elevated on this CPU.
     fn contested(&self) -> bool {
         self.standings.iter().any(|standing| standing.band > 0)
     }
@@ -409,7 +409,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether nobody has been elevated here for so long that everything is given back.
+    /// Whether nothing has been elevated here for so long that everything is given back.
     fn is_calm(&mut self, contested: bool, now: Instant) -> bool {
         if contested {
             self.calm_since = None;

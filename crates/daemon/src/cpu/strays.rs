@@ -1,7 +1,7 @@
 //! Threads that have left the CPU to which they are registered: elevated they stand in the way of others there.
 //!
-//! They are looked for at each look of the watch, and once at an unpredictable moment between two: the scheduler's switches are there for
-//! everybody to read in `/proc`, so a thread could be elsewhere for most of the time, and here for each look. One that is found is put
+//! They are looked for at each look of the watch, and once at an unpredictable moment between two: every process can read the scheduler's
+//! switches in `/proc`, so a thread could be elsewhere for most of the time, and here for each look. One that is found is put
 //! out, and if the CPU is still there, its user is barred as for any offence (`bars.rs`).
 
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -1,12 +1,12 @@
-//! Who takes more than his share of one CPU.
+//! What takes more than its share of one CPU.
 //!
 //! While vCPUs compete, each 36 ms the CPU time of the elevated threads is looked at (2 µs a thread):
 //!
 //! * What others had less than their share while workers were elevated is *owed*. When half of a breath is, there is a *breath*: for
-//!   some 2 ms those who used the CPU, and the vCPUs of the lowest class, run in SCHED_IDLE, that is: only if no other program wants
+//!   some 2 ms the threads that used the CPU, and the vCPUs of the lowest class, run in SCHED_IDLE, that is: only if no other program wants
 //!   it. So a program that is not registered keeps `bystander_percent` of each CPU, in short pieces, waits some 40 ms at most, and
-//!   the kernel's throttling of real-time threads (50 ms of nothing each second) is never met. If nobody else wants the CPU a breath
-//!   takes nothing from anyone. SCHED_IDLE counts within a cgroup (or session) only: between groups the kernel shares equally. So a
+//!   the kernel's throttling of real-time threads (50 ms of nothing each second) is never met. If nothing else wants the CPU a breath
+//!   takes nothing. SCHED_IDLE counts within a cgroup (or session) only: between groups the kernel shares equally. So a
 //!   breath goes on, up to [`PIECES`] times, until others have had what is theirs, or have left most of two pieces unused. The first look is when the first worker rises, so that none comes later than that.
 //! * Dispatchers of all users together have a budget, `dispatcher_percent` of the CPU. If they use more, those of the users that had
 //!   more than an equal part of it go to what they had, for a second at first, then for longer (`bars.rs`).
@@ -16,12 +16,12 @@
 //!   elevated until it is registered again (`strays.rs`).
 //! * A thread that has ended without a word is forgotten before its number can come to mean another one.
 //!
-//! **Who parts between two looks** is counted, too, or coming and going would be free. What it used is read where it still lives; where
+//! **What leaves between two looks** is counted, too, or coming and going would be free. What it used is read where it still lives; where
 //! it does not, it counts as having used all the time since the last look: for breaths at once; for dispatchers as a *debt* of the user,
 //! which the budget pays off, and for which the user is barred when it is more than [`DEBT`], because honest processes end as well.
 //!
-//! What a process *says* plays no part in this. A cooperative daemon has nobody to look at; it takes a turn each quantum instead
-//! (each 36 ms while all sleep), because who falls asleep keeps its rank and does not ring, and those who give way to it go on only
+//! What a process *says* plays no part in this. A cooperative daemon has nothing to look at; it takes a turn each quantum instead
+//! (each 36 ms while all sleep), because a vCPU that falls asleep keeps its rank and does not ring, and those that give way to it go on only
 //! when they see that.
 
 use std::collections::HashMap;
@@ -50,7 +50,7 @@ const DEBT: Duration = Duration::from_millis(4 * LOOK.as_millis() as u64);
 /// How often the quotas of a process are looked up.
 const QUOTAS: Duration = Duration::from_secs(1);
 
-/// How long who was put out stays out.
+/// How long a thread that was put out stays out.
 pub(super) const EJECTED: Duration = Duration::from_secs(3600);
 
 /// See the module.
@@ -70,10 +70,10 @@ pub(super) struct Watch {
     /// Pieces of the breath under way so far, and what others have had of them.
     pieces: u32,
     theirs: Duration,
-    /// Pieces beside these, which who was to leave the CPU has taken.
+    /// Pieces beside these that were taken by threads that were to leave the CPU.
     intrusions: u32,
     dispatcher_percent: u64,
-    /// Those who have parted since the last look, by user.
+    /// What has left since the last look, by user.
     parted: HashMap<u32, Parted>,
     /// ns of dispatchers that have ended, by user.
     debts: HashMap<u32, u64>,
@@ -132,7 +132,7 @@ impl Watch {
         }
     }
 
-    /// When to look next; `idle`: nobody has anything to run now.
+    /// When to look next; `idle`: no vCPU has anything to run now.
     pub(super) fn next_look(&self, idle: bool) -> Instant {
         self.looked
             + if idle {
@@ -151,7 +151,7 @@ impl Watch {
         self.looked = self.looked.max(now - self.every);
     }
 
-    /// The scheduler has worked for so long, which nobody else has had.
+    /// The scheduler has worked for so long, which no other thread has had.
     pub(super) fn worked(&mut self, time: Duration) {
         self.own += time;
     }
@@ -220,7 +220,7 @@ impl Scheduler {
             self.watch.pieces += 1;
         }
         self.watch.theirs += theirs;
-        // A piece is shorter than a slice of the kernel, so that one says nothing of who wants it.
+        // A piece is shorter than a slice of the kernel, so that one does not say whether it is wanted.
         let wanted = self.watch.pieces < 2 || self.watch.theirs * 4 > self.watch.breath;
         let had = self.watch.theirs * 10 > self.watch.breath * 9;
         if (intruded || (wanted && !had)) && self.watch.pieces < PIECES {
@@ -234,7 +234,7 @@ impl Scheduler {
         }
     }
 
-    /// Called before the first worker of the CPU rises: so far nobody owes anything.
+    /// Called before the first worker of the CPU rises: so far nothing is owed.
     pub(super) fn look_before_the_rise(&mut self, now: Instant) {
         let elapsed = now - std::mem::replace(&mut self.watch.looked, now);
         if self.watch.breath_until.is_none() {
@@ -242,7 +242,7 @@ impl Scheduler {
         }
     }
 
-    /// Adds what those used who have parted; ns of workers.
+    /// Adds what threads used that have left; ns of workers.
     fn count_the_parted(
         &mut self,
         dispatching: &mut HashMap<u32, u64>,
@@ -275,7 +275,7 @@ impl Scheduler {
         working
     }
 
-    /// If the dispatchers of all users have used more than their budget, those of the users who had more than an equal part of it are
+    /// If the dispatchers of all users have used more than their budget, those of the users that had more than an equal part of it are
     /// moved down.
     fn bar_dispatchers(&mut self, used: &HashMap<u32, u64>, budget: u64, now: Instant) {
         if used.values().sum::<u64>() <= budget {

@@ -1,11 +1,11 @@
-//! What tasks used: for the policy, for the report, and to find who runs where the policy favours nobody.
+//! What tasks used: for the policy, for the report, and to find the task that runs where the policy favours none.
 
 use super::{Engine, Slot};
 use crate::member::{Member, Standing};
 use crate::policy::{Nanos, TaskId, Usage};
 use crate::report::{Report, TaskReport};
 
-/// A turn shorter than this says nothing about who slept, ns.
+/// A turn shorter than this says nothing about which tasks slept, ns.
 const TELLING: Nanos = 50_000;
 
 /// A task that seems to sleep on is asked every so many turns whether it does.
@@ -21,8 +21,8 @@ impl<M: Member> Slot<M> {
         }
     }
 
-    /// Whether it has used little because somebody above kept it from its CPU, or the machine from this one. Asking is dear, so
-    /// who is known to sleep is asked rarely.
+    /// Whether it has used little because something above kept it from its CPU, or the machine from this one. Asking is dear, so
+    /// one that is known to sleep is asked rarely.
     fn is_kept_from_its_cpu(&mut self) -> bool {
         self.unasked += 1;
         if self.sleeps && self.unasked < ASK_AGAIN {
@@ -69,7 +69,7 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// Where the policy favours nobody, an open piece must not decide who goes on: finds who used most since the last one.
+    /// Where the policy favours none, an open piece must not decide which goes on: finds the one that used most since the last one.
     pub(super) fn find_leaders(&mut self) {
         if self.cpus.iter().all(|cpu| !cpu.favoured.is_empty()) {
             return;

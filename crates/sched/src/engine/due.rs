@@ -100,7 +100,7 @@ impl Due {
         now >= self.thorough
     }
 
-    /// Notes a look, which has found threads that were `born` or not: who bears one may bear more, and waits for it.
+    /// Notes a look, which has found threads that were `born` or not: a process that starts one may start more, and waits for it.
     pub(super) fn looked(&mut self, now: Nanos, born: bool) {
         if self.is_thorough(now) {
             self.thorough = now + self.follow * THOROUGH;

@@ -19,7 +19,7 @@ struct Sim {
     now: Nanos,
     end: Nanos,
     tasks: Vec<SimTask>,
-    /// When somebody above has every CPU.
+    /// When something above has every CPU.
     stolen: fn(Nanos) -> bool,
     /// CPU time of an ordinary thread that always wants every CPU.
     bystander: Option<Nanos>,

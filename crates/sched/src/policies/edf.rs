@@ -39,7 +39,7 @@ pub struct Edf {
     given: Vec<(TaskId, Reservation)>,
     jobs: Vec<Job>,
     slice: Nanos,
-    /// Who shares what is left over: the first one is next.
+    /// The tasks that share what is left over: the first one is next.
     rest: VecDeque<TaskId>,
     /// What the first one has of its slice.
     rest_left: Nanos,
@@ -91,7 +91,7 @@ impl fmt::Display for EdfError {
 impl Error for EdfError {}
 
 impl Edf {
-    /// Nobody has a reservation yet.
+    /// No task has a reservation yet.
     pub fn new() -> Edf {
         Edf::default()
     }
@@ -134,7 +134,7 @@ impl Edf {
         self.rest_left = self.slice;
     }
 
-    /// Who shares what is left over: those without a reservation, or all.
+    /// The tasks that share what is left over: those without a reservation, or all.
     fn sort_out_the_rest(&mut self) {
         let none_is_free = self.jobs.iter().all(|job| job.reserved.is_some());
         let shares = |job: &&Job| none_is_free || job.reserved.is_none();
@@ -222,7 +222,7 @@ impl Policy for Edf {
             let job = self.jobs.iter().find(|job| job.task == *task);
             job.is_some_and(|job| job.sleeps)
         };
-        // Who sleeps keeps its place in front, so that it runs when it wakes, and its slice is for the next one meanwhile.
+        // A sleeper keeps its place in front, so that it runs when it wakes, and its slice is for the next one meanwhile.
         for task in &self.rest {
             turn.favour(*task);
             awake += usize::from(!sleeps(task));

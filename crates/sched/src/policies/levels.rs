@@ -1,7 +1,7 @@
 //! [`Levels`]: strict levels, round-robin within a level.
 //!
-//! Level 0 is the most urgent. A less urgent task runs only while everybody more urgent sleeps; a sleeper keeps its place above
-//! those, so it runs the moment it wakes, without this policy being asked. Within a level those who are awake take turns
+//! Level 0 is the most urgent. A less urgent task runs only while everything more urgent sleeps; a sleeper keeps its place above
+//! those, so it runs the moment it wakes, without this policy being asked. Within a level those that are awake take turns
 //! of one slice. A level that never sleeps starves those below it: that is what strict means.
 
 use std::collections::{BTreeMap, VecDeque};

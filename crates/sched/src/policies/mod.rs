@@ -1,15 +1,15 @@
 //! The policies that come with the crate.
 //!
-//! | policy | who runs | what for |
+//! | policy | what runs | what for |
 //! |---|---|---|
 //! | [`RoundRobin`] | each in turn for one slice | equal progress of equal programs |
-//! | [`Table`] | whom a repeating timetable names | time-triggered systems, reproducible experiments |
+//! | [`Table`] | what a repeating timetable names | time-triggered systems, reproducible experiments |
 //! | [`Weighted`] | by shares: stride scheduling | a reserved part of a CPU |
 //! | [`Edf`] | the earliest deadline, with a budget for each period | periodic work |
 //! | [`Levels`] | the most urgent level, in turn within it | a server before its batch jobs |
 //! | [`Solo`] | one until it blocks | as few switches as possible |
 //!
-//! All are work-conserving: who is not picked runs when those who are block.
+//! All are work-conserving: a task that is not picked runs when those that are block.
 
 mod edf;
 mod levels;

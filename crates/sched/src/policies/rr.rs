@@ -1,7 +1,7 @@
 //! [`RoundRobin`]: each task in turn, for one slice.
 //!
 //! Slices end on a grid, so a late timer shortens the next slice instead of moving all of them. A task that blocks keeps its
-//! slice: whoever runs meanwhile gets it for nothing, but not for longer, and each of the others does in turn. With K CPUs, K tasks run
+//! slice: the task that runs meanwhile gets it for nothing, but not for longer, and each of the others does in turn. With K CPUs, K tasks run
 //! and K move to the back. A turn costs one system call for each thread that is raised, one to read the CPU time of each task in front,
 //! and the wait.
 
@@ -17,7 +17,7 @@ pub struct RoundRobin {
     ends: Nanos,
     /// The front of the queue has not run yet.
     fresh: bool,
-    /// Who slept through most of its last slice.
+    /// The tasks that slept through most of their last slice.
     sleepers: HashSet<TaskId>,
     /// Slices so far. A round of them and the number of the others have no common divisor, so that each of those stands in for each
     /// task.

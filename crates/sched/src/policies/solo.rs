@@ -1,7 +1,7 @@
 //! [`Solo`]: one task at a time, until it blocks.
 //!
-//! This is what the kernel does with SCHED_FIFO threads of one priority, so the policy favours nobody and is never asked
-//! again: no timer, no switch that nobody needed. Threads of one task queue for themselves.
+//! This is what the kernel does with SCHED_FIFO threads of one priority, so the policy favours none and is never asked
+//! again: no timer, no switch that is not needed. Threads of one task queue for themselves.
 
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 

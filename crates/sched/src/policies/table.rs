@@ -9,7 +9,7 @@ use crate::policy::{Nanos, Policy, TaskId, Turn};
 /// One line of the timetable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Who is favoured, in order. Nobody: all are equal.
+    /// The tasks that are favoured, in order. None: all are equal.
     pub tasks: Vec<TaskId>,
     /// For how long, ns.
     pub length: Nanos,
@@ -25,7 +25,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Follows `entries` again and again. Entries without length are left out; without any entry nobody is favoured.
+    /// Follows `entries` again and again. Entries without length are left out; without any entry no task is favoured.
     pub fn new(entries: Vec<Entry>) -> Table {
         let entries: Vec<Entry> = entries.into_iter().filter(|e| e.length > 0).collect();
         let lengths = entries.iter().map(|entry| entry.length);

@@ -2,8 +2,8 @@
 //!
 //! Waldspurger and Weihl, "Stride Scheduling: Deterministic Proportional-Share Resource Management" (MIT LCS TM-528, 1995).
 //! Each task has a *pass*, the CPU time it has used divided by its shares; the task with the smallest pass runs for one
-//! slice. Here a pass grows by what was really used, so slices that end late or are lent out while somebody sleeps are
-//! charged to whom they went. Over any time in which a set of tasks stays awake, what each of them gets differs from its
+//! slice. Here a pass grows by what was really used, so slices that end late or are lent out while a task sleeps are
+//! charged to the task they went to. Over any time in which a set of tasks stays awake, what each of them gets differs from its
 //! share by less than one slice and one timer's lateness.
 //!
 //! A task that sleeps saves nothing up: its pass is kept at least at the smallest pass of those awake. It stays in front of them,

@@ -29,7 +29,7 @@ const PASSES: usize = 8;
 pub(super) struct Process {
     pub(super) pid: i32,
     pidfd: OwnedFd,
-    /// `/proc/PID/task`, locked: nobody else schedules the process.
+    /// `/proc/PID/task`, locked: no other scheduler has the process.
     tasks: File,
     /// Its link count when its threads were read, which is their number and two; 0: they are to be read again.
     links: u64,
@@ -74,7 +74,7 @@ impl Process {
         })?;
         let tasks = File::open(format!("/proc/{pid}/task")).map_err(gone)?;
         // Two schedulers would record each other's doing as the process's own. The lock ends with this process, however it ends.
-        // Anybody can take such a lock, so that of another user, if that is not root, means nothing.
+        // Any process can take such a lock, so that of another user, if that is not root, means nothing.
         if matches!(tasks.try_lock(), Err(TryLockError::WouldBlock))
             && procfs::is_locked_by_a_peer(&tasks)
         {
@@ -251,7 +251,7 @@ impl Process {
         }
     }
 
-    /// On another CPU a thread would be before everybody there, until somebody looks: after it was found there its process is ordinary,
+    /// On another CPU a thread would be before everything there, until it is looked at: after it was found there its process is ordinary,
     /// for twice as long each time.
     fn has_strayed(&mut self) {
         let now = Instant::now();
