@@ -44,7 +44,7 @@ fn run(name: &str, seed: u64) -> Result<usize> {
     }
     let two = launch.vcpus(2);
     let impatient = launch
-        .hang_limit(Duration::from_secs(2))
+        .hang_limit(Duration::from_secs(3))
         .grace(Duration::from_millis(400));
     match name {
         "points" => case!(launch, points::all),

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mpi_sys as sys;
-use upshift::{Board, Level, Preemption, Runtime, spawn, time};
+use upshift::{Board, JoinHandle, Level, Preemption, Runtime, spawn, time};
 
 use crate::comm::Comm;
 use crate::error::{Error, Result, Threads, check};
@@ -170,6 +170,7 @@ impl Launch {
         let result = runtime.block_on(async {
             let looks = spawn(progress(job.clone()), Level::at::<0>());
             job.set_engine(runtime.handle(), looks.id());
+            let looks = spawn(guard(job.clone(), looks), Level::at::<63>());
             let beats = spawn(beat(node.clone()), Level::at::<0>());
             let rings = spawn(answer(job.clone(), bell), Level::at::<0>());
             let world = World::new(world, service, replies);
@@ -177,7 +178,8 @@ impl Launch {
             leave(&job, &world).await?;
             rings.cancel();
             beats.cancel();
-            looks.cancel();
+            // It ends by itself, at the job's end.
+            let _ = looks.await;
             Ok::<T, E>(output)
         });
         if result.is_ok() {
@@ -282,35 +284,45 @@ unsafe fn join_node(vcpus: usize) -> Result<Node> {
             sys::RSMPI_UINT32_T,
             near,
         ))?;
-        // The first rank names the file; nobody else has this process's number now.
-        let mut leader: [c_int; 2] = [std::process::id() as c_int, 0];
-        let path = |pid: c_int| PathBuf::from(format!("/dev/shm/upshift-mpi-{pid}"));
+        // The first rank names the file; its number alone would be that of others in other namespaces, too.
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH);
+        let nanos = clock.map_or(0, |time| time.subsec_nanos() as c_int);
+        let mut leader: [c_int; 3] = [std::process::id() as c_int, nanos, 0];
+        let path = |[pid, nanos, _]: [c_int; 3]| {
+            PathBuf::from(format!("/dev/shm/upshift-mpi-{pid}-{nanos}"))
+        };
         if me == 0 {
-            // What a killed process of this number left.
-            let _ = std::fs::remove_file(path(leader[0]));
-            let created = node::create(&path(leader[0]), ranks.len());
-            leader[1] = created
+            let created = node::create(&path(leader), ranks.len());
+            leader[2] = created
                 .as_ref()
                 .err()
                 .map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
         }
         check(sys::MPI_Bcast(
             leader.as_mut_ptr().cast(),
-            2,
+            leader.len() as c_int,
             sys::RSMPI_INT32_T,
             0,
             near,
         ))?;
-        if leader[1] != 0 {
-            return Err(system(std::io::Error::from_raw_os_error(leader[1])));
+        if leader[2] != 0 {
+            return Err(system(std::io::Error::from_raw_os_error(leader[2])));
         }
-        let node = Node::open(&path(leader[0]), ranks, me as usize, vcpus).map_err(system);
+        let node = Node::open(&path(leader), ranks, me as usize, vcpus).map_err(system);
         check(sys::MPI_Barrier(near))?;
         if me == 0 {
-            let _ = std::fs::remove_file(path(leader[0]));
+            let _ = std::fs::remove_file(path(leader));
         }
         sys::MPI_Comm_free(&mut near);
         node
+    }
+}
+
+/// Without progress a rank would hang, and its heart go on beating: it dies instead.
+async fn guard(job: Arc<Job>, looks: JoinHandle<()>) {
+    if looks.await.is_err() && !job.has_ended() {
+        eprintln!("upshift-mpi: the progress coroutine has panicked");
+        std::process::abort();
     }
 }
 

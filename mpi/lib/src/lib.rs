@@ -66,3 +66,8 @@ pub use persistent::Persistent;
 pub use point::{Message, Received, Source, Tag};
 pub use serve::{PLACES, Request, World};
 pub use watch::{Death, STATUS};
+
+/// The program of the page is compiled with the examples of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/mpi.md")]
+struct Page;

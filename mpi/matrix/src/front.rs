@@ -26,7 +26,7 @@ const CONNECTIONS: usize = 1024;
 pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let place = places.clone().acquire_owned(1).await;
+        let place = places.clone().acquire_owned().await;
         let (stream, peer) = listener.accept().await?;
         stream.set_nodelay(true)?;
         let matrices = matrices.clone();
