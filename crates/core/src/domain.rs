@@ -30,7 +30,7 @@ use crate::vcpu::{Vcpu, id_of};
 use crate::waker;
 pub use executor::Executor;
 pub(crate) use inner::Inner;
-use inner::discard;
+pub(crate) use inner::discard;
 
 /// A handle on a domain: spawn, wake, change priorities, inspect.
 pub struct Domain<H: Host> {

@@ -25,6 +25,7 @@ mod balance;
 mod inspect;
 mod locked;
 mod park;
+mod pinned;
 mod search;
 mod suspend;
 mod watch;

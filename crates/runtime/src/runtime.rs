@@ -487,6 +487,11 @@ impl Drop for Runtime {
             worker.retire();
         }
         if given_up != 0 {
+            // They would be dropped on the thread that serves vCPU 0 now.
+            if let Some(vcpu) = shared.domain.vcpus().find(|vcpu| vcpu.index() == 0) {
+                // SAFETY: this thread built the runtime, so what is pinned there is its own, and it polls nothing now.
+                unsafe { vcpu.discard_pinned() };
+            }
             notice(format_args!(
                 "a poll did not end within a second of the runtime's shutdown; its thread goes on without it"
             ));

@@ -484,15 +484,15 @@ impl Worker {
     }
 
     /// The vCPU leaves: what is pinned to it is cancelled, the rest moves on, and
-    /// the ring is cancelled, drained and closed. False: a poll is stopped in the middle that does not end; then the vCPU stays as it
-    /// is, for ever.
+    /// the ring is cancelled, drained and closed. False: a poll is stopped in the middle that does not end, or a future is left that only
+    /// the thread of `block_on`, which has gone, may drop; then the vCPU stays as it is, for ever.
     pub(crate) fn retire(self: Box<Worker>) -> bool {
         // Before its threads end: nothing is left elevated, and the daemon sees no dispatcher vanish.
         if let Some(membership) = &self.shared.membership {
             membership.forget(self.executor.index());
         }
         if let Some(preemptible) = self.preemptible.get()
-            && !preemptible.end()
+            && (!preemptible.end() || (preemptible.has_home() && self.executor.has_pinned()))
         {
             std::mem::forget(self);
             return false;

@@ -138,26 +138,14 @@ impl<H: Host> Executor<H> {
 
     /// One round over everything pinned here; true if there was something.
     fn cancel_pinned(&self) -> bool {
-        let inner = &self.domain.inner;
         let mut found = false;
-        for (index, slot) in inner.table.slots() {
-            let Some(generation) = slot.word.tenant() else {
-                continue;
-            };
-            let id = CoroutineId::new(index, generation);
-            let ours = inner.with(id, |coroutine| {
-                // SAFETY: `with` holds a reference.
-                let header = unsafe { coroutine.as_ref() };
-                header.is_pinned() && core::ptr::eq(header.vcpu(), &**self)
-            });
-            if ours == Ok(true) {
-                found = true;
-                match slot.word.wake_by_id(generation, true) {
-                    // SAFETY: `Enqueue` makes the coroutine ours; this thread
-                    // serves its vCPU.
-                    Wake::Enqueue => unsafe { discard(slot.header()) },
-                    Wake::Absorbed | Wake::Exited => {}
-                }
+        for (id, slot) in self.pinned() {
+            found = true;
+            match slot.word.wake_by_id(id.generation(), true) {
+                // SAFETY: `Enqueue` makes the coroutine ours; this thread
+                // serves its vCPU.
+                Wake::Enqueue => unsafe { discard(slot.header()) },
+                Wake::Absorbed | Wake::Exited => {}
             }
         }
         while let Some(coroutine) = { self.locked().take_pinned() } {

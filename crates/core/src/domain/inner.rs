@@ -309,7 +309,7 @@ impl<H: Host> Inner<H> {
 ///
 /// # Safety
 /// The caller owns it.
-pub(super) unsafe fn discard<H: Host>(coroutine: NonNull<Header<H>>) {
+pub(crate) unsafe fn discard<H: Host>(coroutine: NonNull<Header<H>>) {
     // SAFETY: owned; its vCPU lives as long as the domain.
     unsafe {
         let end = Header::cancel(coroutine);

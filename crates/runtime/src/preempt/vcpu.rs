@@ -325,7 +325,7 @@ impl Preemptible {
     }
 
     /// Is there a thread for what is pinned?
-    pub(super) fn has_home(&self) -> bool {
+    pub(crate) fn has_home(&self) -> bool {
         self.index == 0
     }
 

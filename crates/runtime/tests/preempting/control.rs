@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use upshift::{JoinHandle, Level, State, time};
+use upshift::{JoinHandle, Level, Priority, State, time};
 
 use crate::{Alone, build, builder, burn, runtime, spin_until};
 
@@ -394,4 +394,55 @@ fn block_on_begins_beside_a_poll_that_does_not_end() {
         runtime.block_on(endless).unwrap(),
         "block_on had to wait for it"
     );
+}
+
+/// Says where it is dropped.
+struct Tattle {
+    made: std::thread::ThreadId,
+    dropped: std::sync::mpsc::Sender<bool>,
+    _not_send: std::rc::Rc<()>,
+}
+
+impl Drop for Tattle {
+    fn drop(&mut self) {
+        let at_home = std::thread::current().id() == self.made;
+        let _ = self.dropped.send(at_home);
+    }
+}
+
+#[test]
+fn a_local_coroutine_is_dropped_at_home_though_a_poll_outlives_the_runtime() {
+    let Some(runtime) = runtime() else { return };
+    let (dropped, drops) = std::sync::mpsc::channel();
+    let spins = Arc::new(AtomicBool::new(false));
+    let has_spun = spins.clone();
+    runtime.block_on(async move {
+        let tattle = Tattle {
+            made: std::thread::current().id(),
+            dropped,
+            _not_send: std::rc::Rc::default(),
+        };
+        let waits = async move {
+            let _kept = tattle;
+            std::future::pending::<()>().await;
+        };
+        upshift::spawn_local(waits, Priority::Inherit).detach();
+        upshift::yield_now().await;
+        // More urgent than what is cancelled, and longer than a runtime waits.
+        let spin = async move {
+            burn(Duration::from_millis(2500));
+            spins.store(true, Ordering::SeqCst);
+        };
+        upshift::spawn(spin, Level::at::<0>()).detach();
+    });
+    drop(runtime);
+    assert_eq!(drops.try_recv(), Ok(true));
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !has_spun.load(Ordering::SeqCst) {
+        assert!(
+            Instant::now() < limit,
+            "the poll that outlived the runtime does not end"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -1,0 +1,43 @@
+//! What is pinned to a vCPU, for hosts in which another thread than the one that serves the vCPU polls it.
+
+use core::ptr;
+
+use super::Vcpu;
+use crate::domain::discard;
+use crate::host::Host;
+use crate::id::CoroutineId;
+use crate::table::Slot;
+
+impl<H: Host> Vcpu<H> {
+    /// What is pinned here, with its slot. O(coroutines of the domain).
+    pub(crate) fn pinned(&self) -> impl Iterator<Item = (CoroutineId, &Slot<H>)> {
+        let inner = self.inner();
+        inner.table.slots().filter_map(move |(index, slot)| {
+            let id = CoroutineId::new(index, slot.word.tenant()?);
+            let ours = inner.with(id, |coroutine| {
+                // SAFETY: `with` holds a reference.
+                let header = unsafe { coroutine.as_ref() };
+                header.is_pinned() && ptr::eq(header.vcpu(), self)
+            });
+            (ours == Ok(true)).then_some((id, slot))
+        })
+    }
+
+    /// Is anything pinned here? While something is, the vCPU must not be retired on another thread than that which polls it.
+    /// O(coroutines of the domain).
+    #[must_use]
+    pub fn has_pinned(&self) -> bool {
+        self.pinned().next().is_some()
+    }
+
+    /// Ends what is pinned here and queued, without a poll, whatever thread serves the vCPU.
+    ///
+    /// # Safety
+    /// The calling thread is that which polls what is pinned here, and in the middle of no such poll.
+    pub unsafe fn discard_pinned(&self) {
+        while let Some(coroutine) = { self.locked().take_pinned() } {
+            // SAFETY: out of the queue, so ours, and dropped on its own thread.
+            unsafe { discard(coroutine) };
+        }
+    }
+}
