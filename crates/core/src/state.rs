@@ -27,6 +27,9 @@
 //! answer `Again` (5). A wake never skips its write because the bit is set
 //! already: the write is what orders the waker's data before the next poll.
 //!
+//! A poll that wakes its own coroutine needs none of this: its thread marks the
+//! control block (`Header::wake_itself`), and looks at the mark before `end_poll`.
+//!
 //! Why none is doubled: between two polls at most one `Enqueue` is answered.
 //!
 //! References: one for the coroutine itself until it has exited, one for the

@@ -142,3 +142,46 @@ fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
     assert_eq!(unsafe { second.suspend_current(Place::Tail) }, Some(id));
     SERVED.set(None);
 }
+
+#[test]
+fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
+    let domain = Domain::new(Tracing(Changes::default()), Config::default());
+    let executor = Arc::new(domain.add_vcpu().unwrap());
+    SERVED.set(Some(executor.vcpu()));
+    let polls = Arc::new(Mutex::new(0));
+    let (seen, vcpu) = (polls.clone(), executor.vcpu());
+    let vcpu = vcpu.as_ptr() as usize;
+    let twice = poll_fn(move |cx| {
+        let mut polls = seen.lock().unwrap();
+        *polls += 1;
+        if *polls == 2 {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        // SAFETY: vCPUs live as long as their domain; this poll is under way on it, and goes on when it has been picked, below.
+        unsafe {
+            let vcpu = &*(vcpu as *const Vcpu<Tracing>);
+            assert!(vcpu.suspend_current(Place::Head).is_some());
+        }
+        RESUME.with_borrow(|resume| resume.as_ref().unwrap()());
+        Poll::Pending
+    });
+    let picks = executor.clone();
+    RESUME.set(Some(Box::new(move || {
+        assert!(matches!(picks.pick(None), Some(Picked::Resume { .. })));
+    })));
+    let handle = domain.spawn(twice, Priority::At(Level::at::<9>())).unwrap();
+    run(&executor);
+    assert_eq!(*polls.lock().unwrap(), 2);
+    assert!(handle.is_finished());
+    RESUME.set(None);
+    drop((handle, executor));
+    SERVED.set(None);
+}
+
+type Resume = Box<dyn Fn()>;
+
+thread_local! {
+    /// Picks the poll that has just been suspended.
+    static RESUME: std::cell::RefCell<Option<Resume>> = const { std::cell::RefCell::new(None) };
+}
