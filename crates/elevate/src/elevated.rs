@@ -162,8 +162,8 @@ impl Elevated {
     }
 
     /// Moves the thread to `SCHED_DEADLINE`, above every priority of `SCHED_FIFO`: `runtime` in each `period`, within `deadline` of its
-    /// beginning. The kernel enforces the runtime; beyond it the thread has what other reservations leave over (`SCHED_FLAG_RECLAIM`). Its
-    /// children are `SCHED_OTHER`. The rest is as with [`set_fair`](Elevated::set_fair).
+    /// beginning. The kernel enforces the runtime: beyond it the thread waits for the next period. (With `SCHED_FLAG_RECLAIM` it would have
+    /// up to 95 % of a CPU, above everything else.) Its children are `SCHED_OTHER`. The rest is as with [`set_fair`](Elevated::set_fair).
     ///
     /// # Errors
     /// As [`set_fair`](Elevated::set_fair); `EBUSY` if the reservations add up to more than the kernel admits, `EPERM` if the thread may not
@@ -180,7 +180,7 @@ impl Elevated {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let attr = SchedAttr {
             policy: libc::SCHED_DEADLINE as u32,
-            flags: (libc::SCHED_FLAG_RESET_ON_FORK | libc::SCHED_FLAG_RECLAIM) as u64,
+            flags: libc::SCHED_FLAG_RESET_ON_FORK as u64,
             runtime: ns(runtime),
             deadline: ns(deadline),
             period: ns(period),
