@@ -42,6 +42,8 @@ tasks:
                                         whose name has this text
   soak [--smp N] [--runs N]             the programs' tests, again and again (4 harts,
                                         20 times), then more seeds
+  power-cut [--seeds N]                 kills a machine in the middle of its writes, so many times
+                                        (200, as the soak does)
   bench                                 what things cost, in instructions
   evaluate [--quick | --clock | --draw] [--to FOLDER]
                                         the matrix server of the papers, in four models: what
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         "run" => run(arguments),
         "bench" => arguments.end().and_then(|()| bench::run()),
         "evaluate" => evaluate(arguments),
+        "power-cut" => power_cut(arguments),
         "rings" => rings(arguments),
         "soak" => soak(arguments),
         "test" => test(arguments),
@@ -110,6 +113,12 @@ fn soak(mut arguments: Arguments) -> Result<ExitCode, String> {
     let runs = arguments.number("--runs")?.unwrap_or(20);
     arguments.end()?;
     suite::soak(smp[0], runs)
+}
+
+fn power_cut(mut arguments: Arguments) -> Result<ExitCode, String> {
+    let seeds = arguments.number("--seeds")?;
+    arguments.end()?;
+    suite::power_cuts(seeds)
 }
 
 /// Boots with 4 harts, and prints what the program `rings` has measured. Not where

@@ -15,6 +15,7 @@ pub mod cpu;
 pub mod files;
 #[allow(unsafe_code)]
 mod heap;
+pub mod hogs;
 mod io;
 #[allow(unsafe_code)]
 pub mod lock;

@@ -182,11 +182,11 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
 fn draw(folder: &Path) -> Result<(), String> {
     let read = |by_clock| {
         let file = fs::read_to_string(points_in(folder, by_clock)).unwrap_or_default();
-        let commit = file
+        let commits = file
             .lines()
-            .next()
-            .and_then(|line| line.strip_prefix("# commit "));
-        (point::parse(&file), commit.unwrap_or("none").to_owned())
+            .filter_map(|line| line.strip_prefix("# commit "));
+        let commits: Vec<String> = commits.map(|commit| format!("`{commit}`")).collect();
+        (point::parse(&file), commits.join(" and "))
     };
     let (counted, commit) = read(false);
     let (timed, commit_of_clock) = read(true);

@@ -39,7 +39,7 @@ pub(crate) fn page(
     let mut page = INTRODUCTION.to_owned();
     let _ = writeln!(
         page,
-        "\nThe points are in [`points.csv`](:points.csv), of commit `{commit}`.\n"
+        "\nThe points are in [`points.csv`](:points.csv), of commit {commit}.\n"
     );
     let points = Points(counted);
     goals(&mut page, &points);
@@ -53,7 +53,7 @@ pub(crate) fn page(
     if !timed.is_empty() {
         let _ = writeln!(
             page,
-            "\n## By the host's clock\n\n`cargo xtask os -- evaluate --clock`, commit `{of_clock}`; \
+            "\n## By the host's clock\n\n`cargo xtask os -- evaluate --clock`, commit {of_clock}; \
              the points are in [`points-clock.csv`](:points-clock.csv)."
         );
         let points = Points(timed);
@@ -69,7 +69,7 @@ const INTRODUCTION: &str = "# The papers' server in the kernel
 The matrix server of the SharedScheduler papers, in four models, by one command: `cargo xtask os -- evaluate`, which makes this
 page, its plots and the file of points. KC and KT: a call that waits is a coroutine of the kernel, or a kernel
 thread (a kernel with the feature `kernel-threads`: 16 KiB of stack, a switch of stacks, the scheduler's queues of each hart). UC and UT: the server has three
-coroutines for each connection (receive, compute, send, with a queue between each two), or three threads with stacks of 16 KiB. Clients are coroutines of one process in all
+coroutines for each connection (receive, compute, send, with a queue between each two), or three threads. Clients are coroutines of one process in all
 models, over the loopback; their share and the network's are in the figures, in all models alike.
 
 Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million instructions, and every figure repeats exactly. On several harts QEMU
@@ -189,7 +189,7 @@ fn memory(page: &mut String, points: &Points<'_>) {
     }
     let _ = writeln!(
         page,
-        "\n## Memory\n\nWhat a connection takes: both of its ends, its buffers, coroutines or threads, the client included; the growth from {} to {} \
+        "\n## Memory\n\nWhat a connection takes: both of its ends, its buffers, coroutines or threads (with stacks of 16 KiB in user and kernel mode, as published), the client included; the growth from {} to {} \
          connections. Published for 26 MiB of frames: KCUC {}, KTUT {} connections.",
         plan::FEW,
         plan::MANY,

@@ -146,6 +146,13 @@ pub(crate) fn soak(smp: u32, runs: u64) -> Result<ExitCode, String> {
     })
 }
 
+/// Power cuts, and nothing else: as many as a soak has, or so many.
+pub(crate) fn power_cuts(seeds: Option<u64>) -> Result<ExitCode, String> {
+    let image = build::image()?;
+    let survived = power_cut::run(&image, seeds.unwrap_or(SOAK_POWER_CUTS))?;
+    Ok(ExitCode::from(u8::from(!survived)))
+}
+
 fn run_all(image: &Image, runs: impl Iterator<Item = Run> + Send) -> Result<ExitCode, String> {
     run_some(image, runs, AT_ONCE)
 }

@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use os_user::asynchronous;
 use os_user::coroutine::{self, current, reprio, yield_now};
+use os_user::hogs::{COUNT, Hogs, PATIENCE, hog};
 use os_user::sync::Mutex;
 use os_user::testing::{Outcome, run_all, text};
 use os_user::thread::{self, JoinHandle};
@@ -53,67 +54,6 @@ async fn main() -> isize {
     }
     reprio(current(), TESTS_LEVEL);
     run_all(TESTS).await
-}
-
-/// Threads that compute on all harts.
-struct Hogs {
-    threads: Vec<JoinHandle<bool>>,
-    over: Arc<AtomicBool>,
-}
-
-/// More than a machine has harts.
-const COUNT: usize = 9;
-/// Seconds after which they give up.
-const PATIENCE: u64 = 20;
-
-/// Computes until it is over. False: nothing has said so.
-fn hog(over: &AtomicBool) -> bool {
-    let limit = now() + PATIENCE * ticks_per_second();
-    while !over.load(SeqCst) {
-        for n in 0..2_000 {
-            core::hint::black_box(n);
-        }
-        if now() > limit {
-            return false;
-        }
-    }
-    true
-}
-
-impl Hogs {
-    fn start() -> Result<Hogs, alloc::string::String> {
-        let over = Arc::new(AtomicBool::new(false));
-        let mut threads = Vec::new();
-        for _ in 0..COUNT {
-            let over = over.clone();
-            let hog = thread::spawn(move || {
-                let _ = sys::set_level(HOGS);
-                hog(&over)
-            });
-            threads.push(hog.map_err(text)?);
-        }
-        Ok(Hogs { threads, over })
-    }
-
-    /// Whatever ends them.
-    fn end(&self) -> Arc<AtomicBool> {
-        self.over.clone()
-    }
-
-    /// Waits for all, once they are to end. An error: their time had run out.
-    async fn join(self) -> Outcome {
-        // Joining lends, so not before.
-        let limit = now() + 2 * PATIENCE * ticks_per_second();
-        while !self.over.load(SeqCst) && now() < limit {
-            sleep(1_000).await;
-        }
-        let mut in_time = self.over.swap(true, SeqCst);
-        for hog in self.threads {
-            in_time &= hog.join().map_err(text)?;
-        }
-        ensure!(in_time, "it waited behind what is less urgent");
-        Ok(())
-    }
 }
 
 /// Looks now and then, until it holds or a second is over.
@@ -187,7 +127,7 @@ async fn mutex_lends_to_its_holder() -> Outcome {
         })
     }?;
     held.pass();
-    let hogs = Hogs::start()?;
+    let hogs = Hogs::start(HOGS)?;
     let over = hogs.end();
     let waiter = at(URGENT, move || {
         begun.open();
@@ -237,7 +177,7 @@ async fn joining_lends_to_a_thread() -> Outcome {
         let begun = begun.clone();
         at(LATER, move || begun.pass())?
     };
-    let hogs = Hogs::start()?;
+    let hogs = Hogs::start(HOGS)?;
     let over = hogs.end();
     let waiter = at(URGENT, move || {
         begun.open();
@@ -276,7 +216,7 @@ async fn loans_go_along_a_chain() -> Outcome {
     let joined = at(LATER, move || drop(first.lock()))?;
     // Until all of them wait for each other.
     sleep_micros(10_000);
-    let hogs = Hogs::start()?;
+    let hogs = Hogs::start(HOGS)?;
     let over = hogs.end();
     let waiter = at(URGENT, move || {
         begun.open();
@@ -308,7 +248,7 @@ async fn loan_reaches_a_holder_in_a_call() -> Outcome {
     held.pass();
     // Until it reads.
     sleep_micros(10_000);
-    let hogs = Hogs::start()?;
+    let hogs = Hogs::start(HOGS)?;
     let over = hogs.end();
     let waiter = at(URGENT, move || {
         drop(lock.lock());
@@ -343,7 +283,7 @@ async fn loan_ends_with_the_lock() -> Outcome {
         })?
     };
     held.pass();
-    let hogs = Hogs::start()?;
+    let hogs = Hogs::start(HOGS)?;
     let waiter = at(URGENT, move || {
         begun.open();
         drop(lock.lock());
@@ -371,7 +311,7 @@ async fn loan_ends_with_the_waiter() -> Outcome {
             }
         })?
     };
-    let hogs = Hogs::start()?;
+    let hogs = Hogs::start(HOGS)?;
     let waiting = asynchronous::thread_join(slow.number(), current());
     let before = STEPS.load(SeqCst);
     let lent = until(|| STEPS.load(SeqCst) != before).await;
@@ -438,7 +378,7 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
         polled(before, [true, true]).await,
         "they are not polled at their new levels"
     );
-    let hogs = Hogs::start()?;
+    let hogs = Hogs::start(HOGS)?;
     write(first.writer, &[1]).map_err(text)?;
     write(second.writer, &[1]).map_err(text)?;
     until(|| got.load(SeqCst) != 0).await;
@@ -501,7 +441,7 @@ async fn joined_coroutine_lends_to_its_call() -> Outcome {
     let reader = coroutine::spawn(reader, Some(LATER as u8)).map_err(text)?;
     // Until it reads.
     sleep(10_000).await;
-    let hogs = Hogs::start()?;
+    let hogs = Hogs::start(HOGS)?;
     let over = hogs.end();
     let waiter = async move {
         let count = reader.await;

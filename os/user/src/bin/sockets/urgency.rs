@@ -1,14 +1,12 @@
 //! The network is as urgent as what waits for it.
 
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::SeqCst;
 
 use os_user::coroutine::current;
+use os_user::hogs::Hogs;
 use os_user::net::{SELF, connect_async, listen};
 use os_user::testing::{Outcome, text};
-use os_user::{ensure, now, sys, thread, ticks_per_second};
+use os_user::{ensure, now, sys, ticks_per_second};
 
 use crate::stream::{ended, send_and_check, server};
 
@@ -43,32 +41,9 @@ pub(crate) async fn answer_of_a_listener_is_as_urgent_as_the_call() -> Outcome {
 
 /// Does something while less urgent threads compute on all harts.
 pub(crate) async fn beside_hogs(what: impl Future<Output = Outcome>) -> Outcome {
-    let over = Arc::new(AtomicBool::new(false));
-    let mut hogs = Vec::new();
-    for _ in 0..9 {
-        let over = over.clone();
-        let hog = thread::spawn(move || {
-            let _ = sys::set_level(25);
-            let limit = now() + 20 * ticks_per_second();
-            while !over.load(SeqCst) {
-                for n in 0..2_000 {
-                    core::hint::black_box(n);
-                }
-                if now() > limit {
-                    return false;
-                }
-            }
-            true
-        });
-        hogs.push(hog.map_err(text)?);
-    }
+    let hogs = Hogs::start(25)?;
     let outcome = what.await;
-    over.store(true, SeqCst);
-    let mut in_time = true;
-    for hog in hogs {
-        in_time &= hog.join().map_err(text)?;
-    }
-    outcome?;
-    ensure!(in_time, "it waited behind what is less urgent");
-    Ok(())
+    hogs.end().store(true, SeqCst);
+    let in_time = hogs.join().await;
+    outcome.and(in_time)
 }
