@@ -33,8 +33,6 @@ use crate::clock;
 
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
-/// The most looks in a row.
-const LOOKS: usize = 8;
 
 /// Runs until the vCPU has ended.
 pub(super) fn run(vcpu: &Preemptible) {
@@ -116,7 +114,8 @@ impl<'a> Watcher<'a> {
             self.loosen(false);
         }
         let mut next = Next::Now;
-        for _ in 0..LOOKS {
+        // What has changed meanwhile is looked at again at once while that costs less than to come back by the clock.
+        for _ in 0..(looks.timer / looks.bell).max(2) {
             let id = self.poll_id();
             next = self.decide(id);
             if next == Next::Rest {
