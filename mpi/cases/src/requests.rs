@@ -34,7 +34,32 @@ pub(crate) async fn all(world: World) -> Result<()> {
     world.comm().barrier().await?;
     many(&world).await?;
     world.comm().barrier().await?;
-    gone(&world).await
+    gone(&world).await?;
+    always_ready(&world).await
+}
+
+/// A coroutine whose operations are complete at once gives way all the same.
+async fn always_ready(world: &World) -> Result<()> {
+    let alone = world.comm().split(Some(world.rank() as u32), 0).await?;
+    let alone = alone.unwrap();
+    let stop = Arc::new(AtomicUsize::new(0));
+    let (seen, deadline) = (stop.clone(), Instant::now() + Duration::from_secs(20));
+    let batch = spawn(
+        async move {
+            while seen.load(SeqCst) == 0 {
+                alone.barrier().await?;
+                assert!(Instant::now() < deadline, "it never gave way");
+            }
+            Ok(())
+        },
+        Level::at::<40>(),
+    );
+    let urgent = async move {
+        time::sleep(Duration::from_millis(2)).await;
+        stop.store(1, SeqCst);
+    };
+    spawn(urgent, Level::at::<0>()).await.unwrap();
+    batch.await.unwrap()
 }
 
 /// More at a time than there are places.

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use mpi_sys as sys;
+use upshift::yield_if_needed;
 
 use crate::comm::Peers;
 use crate::error::{Error, Result, check};
@@ -93,6 +94,10 @@ impl<T> Operation<T> {
 impl<T> Future for Operation<T> {
     type Output = Result<T>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        // A loop whose operations are all complete at once would keep the vCPU.
+        if pin!(yield_if_needed()).poll(cx).is_pending() {
+            return Poll::Pending;
+        }
         match self.poll_completion(cx) {
             Poll::Ready(Ok(completion)) => Poll::Ready((self.finish)(&self.job, completion)),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
