@@ -50,12 +50,10 @@ struct State<T> {
     waiting: WaitQueue<Wish>,
 }
 
-/// What a sender waits for, then what it got.
-#[derive(Clone, Copy)]
-enum Wish {
-    Room(usize),
-    Closed,
-}
+/// For how many messages a sender waits, then how much room it got. None: the channel is closed.
+type Wish = usize;
+
+const CLOSED: Wish = 0;
 
 impl<T> State<T> {
     fn room(&self) -> usize {
@@ -76,17 +74,13 @@ impl<T> State<T> {
 
     /// Gives room to the first sender that waits, if there is enough; true: to the next
     /// one too.
+    #[inline]
     fn grant(&mut self) -> Option<(Waker, bool)> {
-        let waker = match self.waiting.first()?.1 {
-            Wish::Room(wanted) if wanted <= self.room() => {
-                self.reserved += wanted;
-                self.waiting.pop(|wish| wish)?
-            }
-            _ => return None,
-        };
-        let room = self.room();
-        let more = matches!(self.waiting.first(), Some((_, Wish::Room(wanted))) if wanted <= room);
-        Some((waker, more))
+        let (_, wanted) = self.waiting.first()?;
+        let left = self.room().checked_sub(wanted)?;
+        self.reserved += wanted;
+        let waker = self.waiting.pop(|wish| wish)?;
+        Some((waker, left > 0 && !self.waiting.is_empty()))
     }
 
     fn take(&mut self) -> Option<T> {
@@ -178,14 +172,7 @@ impl<T> Chan<T> {
     }
 
     #[inline]
-    fn grant<'a>(&'a self, state: Guard<'a, State<T>>) {
-        if !state.waiting.is_empty() {
-            self.grant_waiting(state);
-        }
-    }
-
-    #[cold]
-    fn grant_waiting<'a>(&'a self, mut state: Guard<'a, State<T>>) {
+    fn grant<'a>(&'a self, mut state: Guard<'a, State<T>>) {
         while let Some((waker, more)) = state.grant() {
             drop(state);
             waker.wake();
@@ -248,14 +235,12 @@ impl<T> Chan<T> {
         match *key {
             Some(granted) if here => {
                 *key = None;
-                match state.waiting.release(granted).granted {
-                    Some(Wish::Room(room)) if state.closed => {
-                        self.give_back(state, room);
-                        Poll::Ready(Err(SendError(())))
-                    }
-                    Some(Wish::Room(_)) => Poll::Ready(Ok(())),
-                    _ => Poll::Ready(Err(SendError(()))),
+                let room = state.waiting.release(granted).granted.unwrap_or(CLOSED);
+                if state.closed {
+                    self.give_back(state, room);
+                    return Poll::Ready(Err(SendError(())));
                 }
+                Poll::Ready(Ok(()))
             }
             Some(key) => {
                 let before = state.waiting.refresh(key, level, &mut waker);
@@ -273,7 +258,7 @@ impl<T> Chan<T> {
             }
             None => {
                 let waker = waker.take();
-                *key = Some(state.waiting.insert(level, Wish::Room(wanted), waker));
+                *key = Some(state.waiting.insert(level, wanted, waker));
                 Poll::Pending
             }
         }
@@ -283,10 +268,7 @@ impl<T> Chan<T> {
     pub(super) fn cancel_reserve(&self, key: Key) {
         let mut state = self.state.lock();
         let released = state.waiting.release(key);
-        match released.granted {
-            Some(Wish::Room(room)) => self.give_back(state, room),
-            _ => self.grant(state),
-        }
+        self.give_back(state, released.granted.unwrap_or(CLOSED));
         drop(released.waker);
     }
 
@@ -342,10 +324,7 @@ impl<T> Chan<T> {
                     self.grant(state);
                     drop(before);
                 }
-                None => {
-                    let wish = Wish::Room(1);
-                    *key = Some(state.waiting.insert(waiting_level(), wish, waker.take()));
-                }
+                None => *key = Some(state.waiting.insert(waiting_level(), 1, waker.take())),
             }
             return Poll::Pending;
         }
@@ -354,22 +333,20 @@ impl<T> Chan<T> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let granted = key.take().map(|key| state.waiting.release(key).granted);
-        let has_room = matches!(granted, Some(Some(Wish::Room(_))));
+        let granted = key
+            .take()
+            .and_then(|key| state.waiting.release(key).granted);
+        let room = granted.unwrap_or(CLOSED);
         match value.take() {
             Some(message) if !state.closed => {
-                state.reserved -= usize::from(has_room);
+                state.reserved -= room;
                 let receiver = state.put(message);
                 drop(state);
                 wake(receiver);
                 Poll::Ready(Ok(()))
             }
             message => {
-                if has_room {
-                    self.give_back(state, 1);
-                } else {
-                    drop(state);
-                }
+                self.give_back(state, room);
                 // Without a message it was polled after its end.
                 Poll::Ready(message.map_or(Ok(()), |message| Err(SendError(message))))
             }
@@ -389,9 +366,18 @@ impl<T> Chan<T> {
     }
 
     pub(super) fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        let mut value = None;
-        self.poll_take(cx, 1, |message| value = Some(message))
-            .map(|_| value)
+        let mut waker = Spare::of(cx.waker());
+        let mut state = self.state.lock();
+        if !state.messages.is_empty() && !may_proceed() {
+            drop(state);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if let Some(value) = state.take() {
+            self.grant(state);
+            return Poll::Ready(Some(value));
+        }
+        Self::wait(state, &mut waker).map(|()| None)
     }
 
     pub(super) fn poll_recv_many(
@@ -403,39 +389,36 @@ impl<T> Chan<T> {
         if limit == 0 {
             return Poll::Ready(0);
         }
-        let mut messages = VecDeque::new();
-        let count =
-            std::task::ready!(self.poll_take(cx, limit, |message| messages.push_back(message)));
+        let mut waker = Spare::of(cx.waker());
+        let mut state = self.state.lock();
+        if !state.messages.is_empty() && !may_proceed() {
+            drop(state);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        // All of them is one move, whatever their number.
+        let messages = if limit >= state.messages.len() {
+            mem::take(&mut state.messages)
+        } else {
+            state.messages.drain(..limit).collect()
+        };
+        let count = messages.len();
+        if count == 0 {
+            return Self::wait(state, &mut waker).map(|()| 0);
+        }
+        self.grant(state);
         buffer.extend(messages);
         Poll::Ready(count)
     }
 
-    /// Takes up to `limit` messages; how many. None: there will be none any more. `to` runs no code of users.
+    /// The receiver waits for a message; ready: there will be none.
     #[inline]
-    fn poll_take(&self, cx: &mut Context<'_>, limit: usize, mut to: impl FnMut(T)) -> Poll<usize> {
-        let mut waker = Spare::of(cx.waker());
-        let mut state = self.state.lock();
-        if !state.messages.is_empty() {
-            if !may_proceed() {
-                drop(state);
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            let mut count = 0;
-            while count < limit
-                && let Some(value) = state.take()
-            {
-                to(value);
-                count += 1;
-            }
-            self.grant(state);
-            return Poll::Ready(count);
-        }
+    fn wait(mut state: Guard<'_, State<T>>, waker: &mut Spare<'_>) -> Poll<()> {
         if state.is_over() {
-            return Poll::Ready(0);
+            return Poll::Ready(());
         }
         let before = match &state.receiver {
-            Some(before) if before.will_wake(&waker) => None,
+            Some(before) if before.will_wake(waker) => None,
             _ => state.receiver.replace(waker.take()),
         };
         drop(state);
@@ -453,7 +436,7 @@ impl<T> Chan<T> {
         } else {
             VecDeque::new()
         };
-        let mut woken = state.waiting.pop_all(|_| Wish::Closed);
+        let mut woken = state.waiting.pop_all(|_| CLOSED);
         // A receiver that waits (its future may be elsewhere) sees the end.
         woken.extend(state.receiver.take());
         drop(state);
