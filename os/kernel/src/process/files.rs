@@ -1,5 +1,6 @@
 //! The file descriptors of a process.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -40,7 +41,8 @@ impl File {
             File::Console => console::readable().await,
             File::Pipe(end) => end.readable().await,
             File::Socket(socket) => socket.readable().await,
-            File::Stored(file) => file.readable().await?,
+            // In a box, so that calls of other files, which are many, stay small.
+            File::Stored(file) => Box::pin(file.readable()).await?,
         }
         Ok(())
     }
@@ -54,7 +56,7 @@ impl File {
             File::Console => {}
             File::Pipe(end) => end.writable().await,
             File::Socket(socket) => socket.writable().await,
-            File::Stored(file) => file.writable().await?,
+            File::Stored(file) => Box::pin(file.writable()).await?,
         }
         Ok(())
     }
