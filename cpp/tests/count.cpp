@@ -74,6 +74,28 @@ static task<> echo(int times) {
   co_await server;
 }
 
+static constexpr char reply[65] = "7777777777777777777777777777777777777777777777777777777777777777";
+
+/// As `request` of crates/counts: received in buffers of the runtime's, sent through the ring.
+static task<> request(int times) {
+  auto listening = listener::tcp("127.0.0.1:0");
+  sockaddr_in bound{};
+  socklen_t size = sizeof bound;
+  getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&bound), &size);
+  auto server = spawn([](listener& listening) -> task<> {
+    auto peer = co_await listening.accept();
+    while (!(co_await peer.recv()).empty()) co_await peer.write_all(buffer::constant({reply, 64}));
+  }(listening));
+  {
+    auto peer = co_await connect_tcp("127.0.0.1:" + std::to_string(ntohs(bound.sin_port)));
+    for (int i = 0; i < times; ++i) {
+      co_await peer.write_all(buffer::constant({reply, 64}));
+      (void)co_await peer.recv();
+    }
+  }
+  co_await server;
+}
+
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const std::string_view name = argv[1];
@@ -91,6 +113,8 @@ int main(int argc, char** argv) {
     made.block_on(spawn_join(times));
   } else if (name == "hop") {
     made.block_on(hop(times));
+  } else if (name == "request") {
+    made.block_on(request(times));
   } else if (name == "echo") {
     made.block_on(echo(times));
   } else {

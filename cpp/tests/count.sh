@@ -14,4 +14,5 @@ yield 20000
 spawn-join 5000
 hop 10000
 echo 500
+request 500
 OPERATIONS

@@ -28,7 +28,7 @@ macro_rules! operations {
     };
 }
 
-pub(crate) const OPERATIONS: [Operation; 11] = operations! {
+pub(crate) const OPERATIONS: [Operation; 12] = operations! {
     "yield-alone", "a coroutine yields, and nothing else is ready", 20_000, yield_alone;
     "yield", "one of eight coroutines of a level yields", 20_000, yield_among_equals;
     "spawn-join", "a coroutine is spawned, runs and is awaited", 5_000, spawn_join;
@@ -40,6 +40,7 @@ pub(crate) const OPERATIONS: [Operation; 11] = operations! {
     "level", "a coroutine that is ready gets another level", 10_000, level;
     "timer", "a timer is armed and dropped", 10_000, timer;
     "echo", "a request and its reply over TCP, both ends", 500, echo;
+    "request", "the same in buffers of the ring's, as a server of requests does it", 500, request;
 };
 
 fn on_one_vcpu<F: Future<Output = io::Result<()>>>(main: F) -> io::Result<()> {
@@ -234,6 +235,32 @@ fn echo(times: u32) -> io::Result<()> {
         for _ in 0..times {
             AsyncWriteExt::write_all(&mut stream, &reply).await?;
             stream.read_exact(&mut reply).await?;
+        }
+        drop(stream);
+        server.await.map_err(io::Error::other)?
+    })
+}
+
+/// As `echo`, but what a server does: it receives in buffers of the runtime's, and its reply goes out through the ring.
+fn request(times: u32) -> io::Result<()> {
+    static REPLY: [u8; 64] = [7; 64];
+    on_one_vcpu(async move {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let server = upshift::spawn(
+            async move {
+                let (mut stream, _) = listener.accept().await?;
+                while !stream.recv().await?.is_empty() {
+                    stream.write_all(REPLY.as_slice()).await.0?;
+                }
+                io::Result::Ok(())
+            },
+            Priority::Inherit,
+        );
+        let mut stream = TcpStream::connect(address).await?;
+        for _ in 0..times {
+            stream.write_all(REPLY.as_slice()).await.0?;
+            black_box(stream.recv().await?);
         }
         drop(stream);
         server.await.map_err(io::Error::other)?
