@@ -13,7 +13,7 @@ const PER_SECOND: u32 = 200;
 const ITEMS: usize = (1 << 20) / 8;
 
 pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
-    let seconds = f64::from(scale) * 0.3;
+    let seconds = f64::from(scale) * 0.2;
     let (collective, serving) = (way != "serving", way != "alone");
     // SAFETY: all ranks give the same length.
     let launch = unsafe { Launch::new().single_copy() };

@@ -21,7 +21,7 @@ fn matrix(n: usize) -> Vec<u8> {
 }
 
 pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
-    let seconds = f64::from(scale) * 0.4;
+    let seconds = f64::from(scale) * 0.3;
     // SAFETY: the lengths of all messages and collectives are computed from the order of the matrix on all ranks.
     let launch = unsafe { Launch::new().single_copy() };
     launch.run(async |world: World| {
