@@ -399,7 +399,7 @@ void upshift_sender_free(struct upshift_sender *sender);
 void upshift_receiver_free(struct upshift_receiver *receiver);
 
 /*
- Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone; then out.handles[0] is the
+ Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone; then `out.handles[0]` is the
  message. If the operation is dropped before, so is the message.
  */
 int upshift_send(struct upshift_op *op,
@@ -414,7 +414,7 @@ int upshift_try_send(const struct upshift_sender *sender,
                      void *data);
 
 /*
- Waits for a message: result 1, and out.handles[0] is the message; 0: the channel has ended. One at a time.
+ Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended. One at a time.
  */
 int upshift_receive(struct upshift_op *op,
                     struct upshift_cx *cx,
@@ -453,7 +453,7 @@ void upshift_yield_now(struct upshift_cx *cx);
 int upshift_should_yield(void);
 
 /*
- Opens a file as `open(2)`: out.handles[0] is an upshift_file. With `beneath`, a directory, the path is relative to it and leads to nothing
+ Opens a file as `open(2)`: `out.handles[0]` is an upshift_file. With `beneath`, a directory, the path is relative to it and leads to nothing
  outside it.
  */
 int upshift_open(struct upshift_op *op,

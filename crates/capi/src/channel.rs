@@ -116,7 +116,7 @@ impl Outcome for Received {
     }
 }
 
-/// Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone; then out.handles[0] is the
+/// Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone; then `out.handles[0]` is the
 /// message. If the operation is dropped before, so is the message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_send(
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn upshift_try_send(
     })
 }
 
-/// Waits for a message: result 1, and out.handles[0] is the message; 0: the channel has ended. One at a time.
+/// Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended. One at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_receive(
     op: *mut upshift_op,

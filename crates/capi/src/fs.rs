@@ -43,7 +43,7 @@ fn options(flags: c_int, mode: u32) -> OpenOptions {
     options
 }
 
-/// Opens a file as `open(2)`: out.handles[0] is an upshift_file. With `beneath`, a directory, the path is relative to it and leads to nothing
+/// Opens a file as `open(2)`: `out.handles[0]` is an upshift_file. With `beneath`, a directory, the path is relative to it and leads to nothing
 /// outside it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_open(
