@@ -3,6 +3,10 @@
 //! `tokio`: tokio's published tests, from the registry's copy of its package. They are compiled where they lie, against a library of
 //! tokio's name that is made of `upshift::{sync, time, task}` (`compat/tokio-names`), and each test runs in a process of its own, within
 //! its time. What is printed is the table of `docs/ecosystem.md`.
+//!
+//! `programs`: crates that need a runtime of tokio, as they are, against real servers.
+
+mod programs;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -57,11 +61,17 @@ pub(crate) enum Compat {
         /// Only these files (`sync_mpsc`)
         files: Vec<String>,
     },
+    /// Crates that need a runtime of tokio, against postgres, redis and HTTP servers
+    Programs {
+        /// Only these operations (`redis`)
+        operations: Vec<String>,
+    },
 }
 
 pub(crate) fn command(root: &Path, what: &Compat) -> ExitCode {
     let done = match what {
         Compat::Tokio { files } => tokio(root, files),
+        Compat::Programs { operations } => programs::programs(root, operations),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

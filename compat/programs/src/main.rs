@@ -1,0 +1,81 @@
+//! Crates that need a runtime of tokio, on Upshift with `Builder::tokio`, against real servers.
+//!
+//! `compat-programs NAME` runs the operation of that name 300 times alone, and 300 times at level
+//! 8 beside four coroutines of level 40 that compute: those must not end first. Then 300 times in
+//! a `current_thread` runtime of tokio. It prints a line of the table: medians in microseconds.
+//! The servers are in `COMPAT_POSTGRES` (a connection string) and `COMPAT_REDIS` (a URL); those of
+//! HTTP are its own.
+
+mod operations;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use operations::{Operation, Result};
+use upshift::{Level, Runtime};
+
+const TIMES: usize = 300;
+/// The urgent one has starved if it takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn main() -> Result<()> {
+    let name = std::env::args().nth(1).ok_or("which operation?")?;
+    let runtime = Runtime::builder().vcpus(2).tokio(true).build()?;
+    let made = name.clone();
+    let (alone, beside) = runtime.block_on(async move {
+        // Off the main coroutine, as in a program.
+        let run = async move {
+            let operation = operations::make(&made).await?;
+            let alone = median(&operation).await?;
+            let over = Arc::new(AtomicBool::new(false));
+            let busy: Vec<_> = (0..4).map(|_| compute(over.clone())).collect();
+            let beside = median(&operation).await?;
+            over.store(true, Ordering::Relaxed);
+            for computes in busy {
+                if computes.await? {
+                    return Err("what computes at level 40 ended first".into());
+                }
+            }
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>((alone, beside))
+        };
+        upshift::spawn(run, Level::at::<8>()).await?
+    })?;
+    drop(runtime);
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(async { median(&operations::make(&name).await?).await })?;
+    println!("| {name} | {alone} | {beside} | {tokio} |");
+    Ok(())
+}
+
+/// Microseconds.
+async fn median(operation: &Operation) -> Result<u128> {
+    let mut times = Vec::new();
+    for _ in 0..TIMES {
+        let began = Instant::now();
+        operation().await?;
+        times.push(began.elapsed().as_micros());
+    }
+    times.sort_unstable();
+    Ok(times[TIMES / 2])
+}
+
+/// Computes until it is told to end; true: it was not.
+fn compute(over: Arc<AtomicBool>) -> upshift::JoinHandle<bool> {
+    let computes = async move {
+        let began = Instant::now();
+        while !over.load(Ordering::Relaxed) {
+            if began.elapsed() > PATIENCE {
+                return true;
+            }
+            for n in 0..2000_u32 {
+                std::hint::black_box(n);
+            }
+            upshift::yield_if_needed().await;
+        }
+        false
+    };
+    upshift::spawn(computes, Level::at::<40>())
+}

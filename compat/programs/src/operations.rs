@@ -1,0 +1,159 @@
+//! What is run: one round trip each.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::routing::get;
+use futures_util::{SinkExt, StreamExt};
+use tokio::sync::Mutex;
+use tower::{Service, ServiceBuilder, ServiceExt};
+
+pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+pub type Operation =
+    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<()>> + Send>> + Send + Sync>;
+
+/// An operation from an async closure over something shared.
+fn operation<T, F>(shared: T, run: impl Fn(Arc<T>) -> F + Send + Sync + 'static) -> Operation
+where
+    T: Send + Sync + 'static,
+    F: Future<Output = Result<()>> + Send + 'static,
+{
+    let shared = Arc::new(shared);
+    Box::new(move || Box::pin(run(shared.clone())))
+}
+
+pub async fn make(name: &str) -> Result<Operation> {
+    match name {
+        "reqwest-http1" => request(false).await,
+        "reqwest-http2" => request(true).await,
+        "axum-sse" => events().await,
+        "axum-ws-tungstenite" => web_socket().await,
+        "tower" => tower().await,
+        "tokio-postgres" => postgres().await,
+        "redis" => redis().await,
+        _ => Err("no such operation".into()),
+    }
+}
+
+/// `axum::serve`, which spawns what it serves.
+async fn serve() -> Result<SocketAddr> {
+    let events = || async {
+        let first =
+            futures_util::stream::once(async { Ok::<_, Infallible>(Event::default().data("1")) });
+        let alive = KeepAlive::new().interval(Duration::from_secs(1));
+        Sse::new(first.chain(futures_util::stream::pending())).keep_alive(alive)
+    };
+    let echo = |upgrade: WebSocketUpgrade| async {
+        upgrade.on_upgrade(|mut socket| async move {
+            while let Some(Ok(message)) = socket.recv().await {
+                if socket.send(message).await.is_err() {
+                    return;
+                }
+            }
+        })
+    };
+    let app = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .route("/events", get(events))
+        .route("/echo", get(echo));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    Ok(address)
+}
+
+async fn request(http2: bool) -> Result<Operation> {
+    let url = format!("http://{}/", serve().await?);
+    let client = reqwest::Client::builder().no_proxy();
+    let client = match http2 {
+        true => client.http2_prior_knowledge(),
+        false => client,
+    };
+    Ok(operation((client.build()?, url), |shared| async move {
+        let answer = shared.0.get(&shared.1).send().await?.error_for_status()?;
+        let mut body = answer.bytes_stream();
+        let mut text = Vec::new();
+        while let Some(piece) = body.next().await {
+            text.extend_from_slice(&piece?);
+        }
+        (text == b"hello")
+            .then_some(())
+            .ok_or("another answer".into())
+    }))
+}
+
+async fn events() -> Result<Operation> {
+    let url = format!("http://{}/events", serve().await?);
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    Ok(operation((client, url), |shared| async move {
+        let mut body = shared.0.get(&shared.1).send().await?.bytes_stream();
+        let first = body.next().await.ok_or("no event")??;
+        (&first[..] == b"data: 1\n\n")
+            .then_some(())
+            .ok_or("another event".into())
+    }))
+}
+
+async fn web_socket() -> Result<Operation> {
+    let url = format!("ws://{}/echo", serve().await?);
+    let (socket, _) = tokio_tungstenite::connect_async(url).await?;
+    Ok(operation(Mutex::new(socket), |socket| async move {
+        let mut socket = socket.lock().await;
+        socket.send("hello".into()).await?;
+        let answer = socket.next().await.ok_or("closed")??;
+        (answer.to_text()? == "hello")
+            .then_some(())
+            .ok_or("another answer".into())
+    }))
+}
+
+/// Buffer (a task of tokio's), rate limit and timeout (timers of tokio's).
+async fn tower() -> Result<Operation> {
+    let service = ServiceBuilder::new()
+        .buffer(8)
+        .timeout(Duration::from_secs(5))
+        .rate_limit(1_000_000, Duration::from_secs(1))
+        .service(tower::service_fn(|n: u32| async move {
+            tokio::task::yield_now().await;
+            Ok::<_, Infallible>(n + 1)
+        }));
+    Ok(operation(Mutex::new(service), |service| async move {
+        let mut service = service.lock().await;
+        let answer = service.ready().await?.call(1).await?;
+        (answer == 2).then_some(()).ok_or("another answer".into())
+    }))
+}
+
+async fn postgres() -> Result<Operation> {
+    let server = std::env::var("COMPAT_POSTGRES")?;
+    let (client, connection) = tokio_postgres::connect(&server, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    let statement = client.prepare("SELECT $1::int4 + 1").await?;
+    Ok(operation((client, statement), |shared| async move {
+        let row = shared.0.query_one(&shared.1, &[&1_i32]).await?;
+        (row.get::<_, i32>(0) == 2)
+            .then_some(())
+            .ok_or("another sum".into())
+    }))
+}
+
+async fn redis() -> Result<Operation> {
+    let client = redis::Client::open(std::env::var("COMPAT_REDIS")?)?;
+    let connection = client.get_multiplexed_async_connection().await?;
+    Ok(operation(connection, |connection| async move {
+        let mut connection = (*connection).clone();
+        let counted: i64 = redis::cmd("INCR")
+            .arg("n")
+            .query_async(&mut connection)
+            .await?;
+        (counted > 0).then_some(()).ok_or("no count".into())
+    }))
+}
