@@ -185,9 +185,9 @@ impl Disk {
             request,
             is_wanted: true,
         });
-        if self.queue.should_notify() {
-            self.transport.notify(0);
-        }
+        // Whatever the device says it needs: between the write of the index and the read of that word the queue has no
+        // fence, so a device that has just gone to sleep would not be woken.
+        self.transport.notify(0);
         Ok(number)
     }
 
