@@ -9,6 +9,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::task::RawWakerVTable;
 
+use crate::preempt::Waits;
 use crate::trace::Change;
 use crate::vcpu::Poll;
 use crate::vcpu::Vcpu;
@@ -76,10 +77,10 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     }
 
     /// The poll that is under way on the calling thread has made something ready
-    /// that is `more_urgent` than it, or as urgent, on its own vCPU, which is
-    /// attended. Cheap: it may come with every wake.
-    fn waits_here(&self, more_urgent: bool) {
-        let _ = more_urgent;
+    /// on its own vCPU, which is attended: more urgent than it, as urgent, or, if
+    /// nothing of that waits, less. Cheap: it may come with every wake.
+    fn waits_here(&self, waits: Waits) {
+        let _ = waits;
     }
 
     /// A coroutine has taken a step, for traces. From whatever thread or handler

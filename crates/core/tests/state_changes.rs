@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
@@ -146,7 +147,7 @@ fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
 #[test]
 fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
     let domain = Domain::new(Tracing(Changes::default()), Config::default());
-    let executor = Arc::new(domain.add_vcpu().unwrap());
+    let executor = Rc::new(domain.add_vcpu().unwrap());
     SERVED.set(Some(executor.vcpu()));
     let polls = Arc::new(Mutex::new(0));
     let (seen, vcpu) = (polls.clone(), executor.vcpu());

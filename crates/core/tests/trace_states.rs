@@ -9,6 +9,7 @@ use std::panic::panic_any;
 use std::sync::atomic::Ordering;
 
 use support::{Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now};
+use upshift_core::preempt::Waits;
 use upshift_core::{Config, CoroutineId, Kind, Picked, Place, SpawnOptions, State};
 
 #[test]
@@ -176,8 +177,7 @@ fn the_host_hears_of_what_becomes_ready_during_a_poll() {
         }
         assert_eq!(
             *waiting.lock().unwrap(),
-            [false, true],
-            "not the less urgent"
+            [Waits::Nothing, Waits::Equal, Waits::Urgent]
         );
         let from_outside = || {
             std::thread::scope(|scope| {

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use upshift_core::preempt::Waits;
 use upshift_core::{Change, Host, MAX_VCPUS, Panic, Poll, Vcpu};
 use upshift_ring::{Remote, Watch};
 
@@ -168,8 +169,8 @@ unsafe impl Host for Linux {
     }
 
     #[inline]
-    fn waits_here(&self, more_urgent: bool) {
-        preempt::waits_here(more_urgent);
+    fn waits_here(&self, waits: Waits) {
+        preempt::waits_here(waits);
     }
 
     fn attend(&self, index: usize) {

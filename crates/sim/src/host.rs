@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use upshift_core::preempt::Waits;
 use upshift_core::{Change, Host, Vcpu};
 
 use crate::world::World;
@@ -99,8 +100,9 @@ unsafe impl Host for SimHost {
         }
     }
 
-    fn waits_here(&self, _: bool) {
-        if let Some(world) = inhabited()
+    fn waits_here(&self, waits: Waits) {
+        if waits != Waits::Nothing
+            && let Some(world) = inhabited()
             && let Some(vcpu) = world.serving()
         {
             world.supervise(vcpu);

@@ -10,6 +10,7 @@ use crate::coroutine::{Header, State};
 use crate::host::Host;
 use crate::level::Level;
 use crate::lock::Guard;
+use crate::preempt::Waits;
 use crate::queue::ReadyQueues;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::fence;
@@ -159,15 +160,13 @@ impl<'a, H: Host> Locked<'a, H> {
         let level = unsafe { self.push_now(coroutine) };
         self.publish();
         let running = vcpu.running.load(Relaxed);
-        if level.get() > running || !vcpu.is_polling() {
-            return false;
-        }
-        let urgent = level.get() < running;
+        let urgent = level.get() < running && vcpu.is_polling();
         if urgent {
             vcpu.ask(PREEMPT_WAKE);
         }
-        if vcpu.attended.load(Relaxed) {
-            vcpu.inner().host.waits_here(urgent);
+        if vcpu.attended.load(Relaxed) && vcpu.is_polling() {
+            let host = &vcpu.inner().host;
+            host.waits_here(Waits::of(running, level.bit()));
         }
         urgent
     }

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use upshift_core::Place;
+use upshift_core::preempt::Waits;
 use upshift_core::{
     Config, CoroutineId, Domain, Executor, Host, JoinError, JoinHandle, Level, Panic, Picked,
     Polled, Priority, Vcpu,
@@ -35,7 +36,7 @@ pub struct TestHost {
     /// vCPUs that asked for attention.
     pub attended: Mutex<Vec<usize>>,
     /// What polls made ready on their own vCPU: was it more urgent?
-    pub waiting: Mutex<Vec<bool>>,
+    pub waiting: Mutex<Vec<Waits>>,
     /// Polls that were watched, and when they ended.
     pub watched: Mutex<Vec<(upshift_core::Poll, u64)>>,
 }
@@ -59,8 +60,8 @@ unsafe impl Host for TestHost {
     fn attend(&self, index: usize) {
         self.attended.lock().unwrap().push(index);
     }
-    fn waits_here(&self, more_urgent: bool) {
-        self.waiting.lock().unwrap().push(more_urgent);
+    fn waits_here(&self, waits: Waits) {
+        self.waiting.lock().unwrap().push(waits);
     }
     fn watched(&self, _: usize, poll: &upshift_core::Poll, ended: u64) {
         self.watched.lock().unwrap().push((*poll, ended));

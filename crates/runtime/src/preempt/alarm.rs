@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::Duration;
 
+use upshift_core::preempt::KEPT;
+
 use crate::clock;
 
 /// No timer is set.
@@ -18,6 +20,8 @@ pub(super) struct Alarm {
     armed: AtomicU64,
     /// By this tick the watcher looks at a poll behind which something waits.
     comes_by: AtomicU64,
+    /// By this tick it looks whether a poll sleeps behind which something less urgent waits.
+    sees_by: AtomicU64,
     /// Before this tick it is not to look by the clock: see [`Policy::timers_wait`](upshift_core::preempt::Policy::timers_wait).
     looks_from: AtomicU64,
     /// It does not listen before this time, ticks and ns.
@@ -38,6 +42,7 @@ impl Alarm {
             timer: unsafe { OwnedFd::from_raw_fd(fd) },
             armed: AtomicU64::new(NEVER),
             comes_by: AtomicU64::new(0),
+            sees_by: AtomicU64::new(0),
             looks_from: AtomicU64::new(0),
             deaf_until: AtomicU64::new(0),
             deaf_until_ns: AtomicU64::new(0),
@@ -89,6 +94,7 @@ impl Alarm {
         if read > 0 {
             self.armed.store(NEVER, SeqCst);
             self.comes_by.store(0, SeqCst);
+            self.sees_by.store(0, SeqCst);
             fence(SeqCst);
         }
     }
@@ -109,6 +115,16 @@ impl Alarm {
         self.comes_by.store(by, SeqCst);
         let wait = clock::from_ticks(by.saturating_sub(clock::ticks()));
         self.arm(clock::now() + clock::nanos(wait));
+    }
+
+    /// Something less urgent waits behind a poll of this tick, for its end or for its sleep: the watcher looks before it has slept for long.
+    #[inline]
+    pub(super) fn see_sleep(&self, ticks: u64) {
+        if self.sees_by.load(Relaxed) <= ticks {
+            let by = ticks + clock::to_ticks(Duration::from_nanos(KEPT));
+            self.sees_by.store(by, SeqCst);
+            self.arm(clock::now() + KEPT);
+        }
     }
 
     /// Something has come that waits less: what was said before is not early enough.

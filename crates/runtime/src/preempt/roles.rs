@@ -93,6 +93,13 @@ impl Roles {
         Some(next)
     }
 
+    /// The current one is stopped, and is `role` from now on; one whose poll was suspended is current.
+    pub(super) fn stop_for(&mut self, role: Role, suspended: usize) {
+        debug_assert_eq!(self.roles[suspended], Role::Suspended);
+        self.roles[self.current] = role;
+        self.become_current(suspended);
+    }
+
     /// One that was blocked is queued.
     pub(super) fn unblock(&mut self, thread: usize) {
         debug_assert_eq!(self.roles[thread], Role::Blocked);
@@ -134,6 +141,11 @@ mod tests {
         for role in [Role::Suspended, Role::Blocked] {
             let mut stopped = roles.clone();
             if stopped.stop(role).is_some() {
+                next.push(stopped);
+            }
+            for heir in roles.of(Role::Suspended) {
+                let mut stopped = roles.clone();
+                stopped.stop_for(role, heir);
                 next.push(stopped);
             }
         }

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{compiler_fence, fence};
 
-use upshift_core::preempt::TURN;
+use upshift_core::preempt::{TURN, Waits};
 use upshift_core::{Picked, Polled, Running, Yielded};
 
 use super::alarm::NEVER;
@@ -255,17 +255,28 @@ impl Preemptible {
             if self.hand_over(worker, free.unwrap_or(FIRST)) {
                 return;
             }
+            // Each thread holds a poll: one of those goes on.
+            let heir = self.heir(&self.roles(), NONE);
+            let id = heir.map(|heir| self.suspended_on(heir));
+            if let Some(id) = id
+                && worker.executor.pick_suspended(id).is_some()
+            {
+                return self.resume(worker, id, TURN);
+            }
             std::thread::yield_now();
         }
     }
 
     /// The poll of the calling thread has made something of this vCPU ready, which waits for its end.
     #[cold]
-    fn waiter(&self, more_urgent: bool) {
+    fn waiter(&self, waits: Waits) {
         let ticks = clock::ticks();
-        if more_urgent {
-            // It may have been too early for what waited before.
-            self.alarm.comes_earlier();
+        match waits {
+            // What is less urgent waits for the end of the poll, or for its sleep.
+            Waits::Nothing => return self.alarm.see_sleep(ticks),
+            Waits::Equal => {}
+            // What was said for what waited before may not be early enough.
+            Waits::Urgent => self.alarm.comes_earlier(),
         }
         self.come_before_long(ticks);
     }
@@ -283,10 +294,10 @@ impl Preemptible {
 
 /// The poll of this thread has made something ready on its vCPU that it holds up.
 #[inline]
-pub(crate) fn waits_here(more_urgent: bool) {
+pub(crate) fn waits_here(waits: Waits) {
     with_current(|vcpu, number| {
         if vcpu.current.load(Acquire) == number {
-            vcpu.waiter(more_urgent);
+            vcpu.waiter(waits);
         }
     });
 }

@@ -1,11 +1,13 @@
 //! How a poll is stopped, and how it goes on.
 
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+use upshift_core::preempt::TURN;
 use upshift_core::{CoroutineId, Place};
 use upshift_elevate::dispatch::heavy_barrier;
 
-use super::roles::Role;
+use super::roles::{Role, Roles};
 use super::thread::Go;
 use super::vcpu::{NONE, Preemptible};
 use crate::clock;
@@ -42,12 +44,20 @@ impl Preemptible {
         if thread.permit.revoke(heavy_barrier).is_err() {
             return Err(NotStopped::InUse);
         }
+        let is_asleep = thread.is_asleep();
+        let turn = self.turn.load(Relaxed);
+        // With a poll in the middle on every thread, one of them goes on in place of one that sleeps or that others wait behind: it may hold
+        // what is waited for.
+        let heir = match roles.free() {
+            None if is_asleep || turn != NONE => self.heir(&roles, turn),
+            _ => None,
+        };
         let stopped = if thread.began.load(Relaxed) == 0 {
             Err(NotStopped::Over)
-        } else if roles.free().is_none() {
+        } else if roles.free().is_none() && heir.is_none() {
             Err(NotStopped::NoThread)
         } else {
-            self.take_poll(current, place, thread.is_asleep())
+            self.take_poll(current, place, is_asleep)
         };
         let role = match stopped {
             Ok(Stopped::Suspended) => Role::Suspended,
@@ -60,7 +70,22 @@ impl Preemptible {
             }
         };
         thread.since.store(clock::now(), Relaxed);
-        let _ = thread.owner.set(self.worker().ring.owner());
+        let worker = self.worker();
+        let _ = thread.owner.set(worker.ring.owner());
+        if let Some(heir) = heir {
+            self.turn.store(NONE, Relaxed);
+            let id = self.suspended_on(heir);
+            // This thread stands in for the one that is stopped: the permit is revoked, and no other is current.
+            if worker.executor.pick_suspended(id).is_none() {
+                unreachable!("{id} is suspended on a thread");
+            }
+            roles.stop_for(role, heir);
+            self.goes_on(worker, roles, heir, TURN);
+            if role == Role::Suspended {
+                thread.interrupt();
+            }
+            return stopped;
+        }
         let Some(next) = roles.stop(role) else {
             unreachable!("there is a free thread, and the lock is held");
         };
@@ -132,14 +157,28 @@ impl Preemptible {
         let Some(to) = self.threads.iter().position(holds) else {
             unreachable!("{id} is suspended on a thread");
         };
-        let thread = &self.threads[to];
         // Held until the permit is granted: the watcher sees all of it or nothing.
         let mut roles = self.roles();
+        roles.give_to(to);
+        self.goes_on(worker, roles, to, turn);
+    }
+
+    /// The suspended thread that is to go on if there is no other: the one whose turn it is, or the one that was suspended first.
+    pub(super) fn heir(&self, roles: &Roles, turn: usize) -> Option<usize> {
+        let since = |&thread: &usize| self.threads[thread].since.load(Relaxed);
+        if turn != NONE && roles.role(turn) == Role::Suspended {
+            return Some(turn);
+        }
+        roles.of(Role::Suspended).min_by_key(since)
+    }
+
+    /// The thread `to` holds a suspended poll, which has been picked, and is current; its permit is still revoked.
+    fn goes_on(&self, worker: &Worker, roles: MutexGuard<'_, Roles>, to: usize, turn: u64) {
+        let thread = &self.threads[to];
         thread.coroutine.store(0, Relaxed);
         thread.turn.store(turn, Relaxed);
         thread.resumed.store(clock::ticks(), Relaxed);
         thread.woken.store(clock::now(), Relaxed);
-        roles.give_to(to);
         self.suspended.fetch_sub(1, SeqCst);
         self.current.store(to, Release);
         worker.publish(worker.executor.running_level().unwrap_or_default().get());
@@ -165,8 +204,11 @@ impl Preemptible {
         if turn == NONE || self.roles().role(turn) != Role::Suspended {
             return None;
         }
-        Some(CoroutineId::from_u64(
-            self.threads[turn].coroutine.load(Acquire),
-        ))
+        Some(self.suspended_on(turn))
+    }
+
+    /// The coroutine whose poll is suspended on a thread.
+    pub(super) fn suspended_on(&self, thread: usize) -> CoroutineId {
+        CoroutineId::from_u64(self.threads[thread].coroutine.load(Acquire))
     }
 }

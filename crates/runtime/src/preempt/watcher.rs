@@ -34,6 +34,9 @@ use crate::clock;
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
 
+/// After so long, ns, a vCPU that stands still for want of threads says so.
+const PATIENT_FOR: u64 = 1_000_000_000;
+
 /// Runs until the vCPU has ended.
 pub(super) fn run(vcpu: &Preemptible) {
     let mut watcher = Watcher::new(vcpu);
@@ -86,6 +89,8 @@ struct Watcher<'a> {
     last_turn: usize,
     /// A poll, or none, and the vCPU's clock when a use of a permit was found under way; when that was, and the CPU time of its thread then.
     stuck: Option<((PollId, u64), u64, u64)>,
+    /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has been said.
+    crowded: Option<(PollId, u64)>,
 }
 
 impl<'a> Watcher<'a> {
@@ -96,6 +101,7 @@ impl<'a> Watcher<'a> {
             policy: Policy::new(now),
             last_turn: FIRST,
             stuck: None,
+            crowded: None,
         }
     }
 
@@ -358,9 +364,28 @@ impl<'a> Watcher<'a> {
             Err(NotStopped::Over) => Next::Now,
             Err(NotStopped::NoThread) => {
                 vcpu.turn.store(NONE, SeqCst);
+                self.has_no_thread(id, now);
                 Next::At(now + KEPT)
             }
             Err(NotStopped::InUse) => self.in_use(id, now),
+        }
+    }
+
+    /// All threads of the vCPU hold a poll that sleeps, if the current one does. That may be meant; if it lasts, it is said once.
+    fn has_no_thread(&mut self, id: PollId, now: u64) {
+        const SAYS: &str = "upshift: every thread of a vCPU sleeps in the middle of a poll: what waits there waits until one wakes up; \
+            raise Builder::max_suspended\n";
+        match self.crowded {
+            Some((_, NEVER)) => {}
+            Some((before, since)) if before == id => {
+                if now - since >= PATIENT_FOR && self.current().is_asleep() {
+                    self.crowded = Some((id, NEVER));
+                    // Not by a lock that a poll may hold.
+                    // SAFETY: a pointer to a constant of the length given.
+                    unsafe { libc::write(2, SAYS.as_ptr().cast(), SAYS.len()) };
+                }
+            }
+            _ => self.crowded = Some((id, now)),
         }
     }
 

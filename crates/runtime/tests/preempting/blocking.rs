@@ -68,3 +68,29 @@ fn a_poll_that_runs_is_not_interrupted() {
     let stats = runtime.handle().preemption_stats();
     assert_eq!(stats.suspensions, stats.set_aside, "{stats:?}");
 }
+
+/// A poll sleeps until something less urgent, which it has started, has run; nothing else happens on the vCPU.
+fn waits_for_what_it_has_started(runtime: &Alone) {
+    for _ in 0..300 {
+        runtime.block_on(async {
+            let waits = async {
+                let (sender, receiver) = std::sync::mpsc::channel();
+                let sends = async move { sender.send(7).unwrap() };
+                upshift::spawn(sends, Level::at::<63>()).detach();
+                receiver.recv().unwrap()
+            };
+            let waits = upshift::spawn(waits, Level::at::<5>());
+            assert_eq!(waits.await.unwrap(), 7);
+        });
+    }
+}
+
+#[test]
+fn a_poll_that_sleeps_until_something_less_urgent_has_run_is_set_aside() {
+    if let Some(runtime) = crate::runtime() {
+        waits_for_what_it_has_started(&runtime);
+    }
+    if let Some(runtime) = tolerant() {
+        waits_for_what_it_has_started(&runtime);
+    }
+}

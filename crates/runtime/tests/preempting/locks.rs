@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use upshift::{Level, time};
 
-use crate::{burn, runtime, spin_until};
+use crate::{build, builder, burn, runtime, spin_until};
 
 /// A coroutine of level 40 takes a lock, tells so, and computes for long with it;
 /// one of level 5 wants the lock. `locked` runs its argument under the lock.
@@ -179,4 +179,40 @@ fn the_mutex_of_this_crate_lends_across_a_suspension() {
         assert!(middle.await.unwrap());
         holder.await.unwrap();
     });
+}
+
+/// More polls wait for one lock than there are threads to hold them.
+fn crowd(vcpus: usize) {
+    let Some(runtime) = build(builder().vcpus(vcpus).max_suspended(4)) else {
+        return;
+    };
+    runtime.block_on(async {
+        let lock = Arc::new(Mutex::new(0));
+        let all: Vec<_> = (0..16_u8)
+            .map(|number| {
+                let lock = lock.clone();
+                let locks = async move {
+                    for _ in 0..5 {
+                        {
+                            let mut held = lock.lock().unwrap();
+                            burn(Duration::from_millis(1 + u64::from(number) % 3));
+                            *held += 1;
+                        }
+                        upshift::yield_now().await;
+                    }
+                };
+                upshift::spawn(locks, Level::new(number).unwrap())
+            })
+            .collect();
+        for one in all {
+            one.await.unwrap();
+        }
+        assert_eq!(*lock.lock().unwrap(), 16 * 5);
+    });
+}
+
+#[test]
+fn a_crowd_at_one_lock_gets_through_with_few_threads() {
+    crowd(1);
+    crowd(2);
 }
