@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use upshift_board::Role;
-use upshift_core::{Config, Domain, Level};
+use upshift_core::{Config, Domain, Level, MAX_VCPUS};
 use upshift_ring::{Bracket, Mode};
 
 use crate::affinity;
@@ -95,7 +95,7 @@ impl Builder {
         }
     }
 
-    /// How many vCPUs (default: one per CPU the process may use). At least 1.
+    /// How many vCPUs (default: one per CPU the process may use). 1 to 256.
     #[must_use]
     pub fn vcpus(mut self, vcpus: usize) -> Builder {
         self.vcpus = vcpus;
@@ -344,7 +344,7 @@ impl Builder {
     /// use std::time::Duration;
     ///
     /// let runtime = upshift::Runtime::builder().tokio(true).build()?;
-    /// runtime.block_on(tokio::time::sleep(Duration::from_millis(1)));
+    /// runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[cfg(feature = "tokio-rt")]
@@ -357,7 +357,7 @@ impl Builder {
     /// Builds the runtime and starts its threads.
     ///
     /// # Errors
-    /// `InvalidInput` for zero vCPUs or a CPU that does not exist; what the kernel
+    /// `InvalidInput` for no vCPU or more than 256, a name with a NUL, or a CPU that does not exist; what the kernel
     /// answered to the set-up of a ring, with what to change; what it answered to
     /// the start of a thread; with [`Preemption::Required`], `PermissionDenied` with
     /// the right that is missing and how to give it; with [`Board::Required`], `NotFound` without a daemon, and what
@@ -367,6 +367,21 @@ impl Builder {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "a runtime needs at least one vCPU",
+            ));
+        }
+        if self.vcpus > MAX_VCPUS {
+            let vcpus = self.vcpus;
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "{vcpus} vCPUs: a runtime has at most {MAX_VCPUS}, and one per CPU is enough"
+                ),
+            ));
+        }
+        if self.name.contains('\0') {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the name of a runtime is that of its threads: it cannot have a NUL in it",
             ));
         }
         let settings = match self.preemption {

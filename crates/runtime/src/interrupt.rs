@@ -35,6 +35,16 @@ pub(crate) fn claim() -> io::Result<()> {
     unblock(signal)
 }
 
+/// May this process send signals to its threads? A sandbox may forbid it.
+pub(crate) fn may_send() -> io::Result<()> {
+    // SAFETY: no pointers; signal 0 is not sent.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), 0) };
+    match sent {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Interrupts a thread of this process that has [claimed](claim); one that has ended is left alone. Async-signal-safe.
 pub(crate) fn send(thread: u32) {
     let Ok(signal) = install() else { return };

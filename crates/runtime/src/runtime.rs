@@ -206,7 +206,8 @@ impl Shared {
                 let _ = ready.send(Ok((stop.clone(), preemptible)));
                 worker.run(|| stop.load(Ordering::Relaxed) && !worker.has_stopped_polls());
                 worker.retire();
-            })?;
+            })
+            .map_err(no_thread)?;
         let (stop, preemptible) = is_ready
             .recv()
             .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;
@@ -264,6 +265,16 @@ impl Shared {
     pub(crate) fn others(&self) -> std::sync::MutexGuard<'_, Vec<Other>> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Why a thread of a vCPU could not be started, and what to do.
+pub(crate) fn no_thread(error: io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!(
+            "no thread for a vCPU: {error}: raise RLIMIT_NPROC (`ulimit -u`), pids.max of the cgroup, or the limit on memory"
+        ),
+    )
 }
 
 /// Vcpus, threads and rings: everything coroutines need. See the [crate].

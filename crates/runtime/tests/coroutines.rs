@@ -390,7 +390,14 @@ fn chaos_changes_the_order_and_nothing_else() {
 
 #[test]
 fn wrong_settings_are_errors() {
-    assert!(Runtime::builder().vcpus(0).build().is_err());
+    for wrong in [
+        Runtime::builder().vcpus(0),
+        Runtime::builder().vcpus(10_000),
+        Runtime::builder().name("a\0b"),
+    ] {
+        let error = wrong.build().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
+    }
     let error = Runtime::builder()
         .vcpus(1)
         .pin([100_000])

@@ -30,6 +30,8 @@ use crate::board::Eyes;
 use crate::clock;
 use crate::context;
 use crate::host::Linux;
+use crate::interrupt;
+use crate::runtime::no_thread;
 use crate::worker::Worker;
 
 /// The thread that made the ring.
@@ -155,6 +157,7 @@ impl Preemptible {
         settings: Settings,
     ) -> io::Result<Arc<Preemptible>> {
         register_barrier().map_err(|error| refusal(format_args!("membarrier: {error}")))?;
+        interrupt::may_send().map_err(|error| refusal(format_args!("tgkill: {error}")))?;
         if worker.ring.mode() != Mode::DeferTaskrun {
             return Err(refusal(
                 "it needs a ring with deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`",
@@ -244,7 +247,8 @@ impl Preemptible {
                 // Elsewhere it is slower, not wrong.
                 let _ = affinity::pin(cpu);
                 main();
-            })?;
+            })
+            .map_err(no_thread)?;
         self.joins().push(thread);
         Ok(())
     }

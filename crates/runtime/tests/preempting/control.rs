@@ -429,11 +429,16 @@ fn a_local_coroutine_is_dropped_at_home_though_a_poll_outlives_the_runtime() {
         upshift::spawn_local(waits, Priority::Inherit).detach();
         upshift::yield_now().await;
         // More urgent than what is cancelled, and longer than a runtime waits.
+        let starts = Arc::new(AtomicBool::new(false));
+        let started = starts.clone();
         let spin = async move {
+            starts.store(true, Ordering::SeqCst);
             burn(Duration::from_millis(2500));
             spins.store(true, Ordering::SeqCst);
         };
         upshift::spawn(spin, Level::at::<0>()).detach();
+        // This poll is suspended for it, and goes on in a turn. One that has not begun is cancelled.
+        assert!(spin_until(&started));
     });
     drop(runtime);
     assert_eq!(drops.try_recv(), Ok(true));
