@@ -150,8 +150,7 @@ fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
     let executor = Rc::new(domain.add_vcpu().unwrap());
     SERVED.set(Some(executor.vcpu()));
     let polls = Arc::new(Mutex::new(0));
-    let (seen, vcpu) = (polls.clone(), executor.vcpu());
-    let vcpu = vcpu.as_ptr() as usize;
+    let seen = polls.clone();
     let twice = poll_fn(move |cx| {
         let mut polls = seen.lock().unwrap();
         *polls += 1;
@@ -161,8 +160,8 @@ fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
         cx.waker().wake_by_ref();
         // SAFETY: vCPUs live as long as their domain; this poll is under way on it, and goes on when it has been picked, below.
         unsafe {
-            let vcpu = &*(vcpu as *const Vcpu<Tracing>);
-            assert!(vcpu.suspend_current(Place::Head).is_some());
+            let vcpu = SERVED.get().unwrap();
+            assert!(vcpu.as_ref().suspend_current(Place::Head).is_some());
         }
         RESUME.with_borrow(|resume| resume.as_ref().unwrap()());
         Poll::Pending

@@ -61,7 +61,7 @@ impl<H: Host> Drop for Aside<H> {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Suspends the coroutine that is being polled here: it queues in its level as [`State::Suspended`], and when `pick`
+    /// Suspends the coroutine that is being polled here: it queues in its level as [`State::Suspended`](crate::State::Suspended), and when `pick`
     /// comes to it again it answers [`Picked::Resume`]. `None` if nothing is being polled.
     ///
     /// # Safety

@@ -14,7 +14,7 @@ impl fmt::Display for RecvError {
 
 impl std::error::Error for RecvError {}
 
-/// Why [`Receiver::try_recv`] has no value.
+/// Why [`Receiver::try_recv`](super::Receiver::try_recv) has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
     /// It has not been sent yet.

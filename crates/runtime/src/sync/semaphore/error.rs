@@ -20,7 +20,7 @@ impl fmt::Display for AcquireError {
 
 impl std::error::Error for AcquireError {}
 
-/// Why [`Semaphore::try_acquire`] got nothing.
+/// Why [`Semaphore::try_acquire`](super::Semaphore::try_acquire) got nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryAcquireError {
     /// Too few are free, or a waiter goes before.
