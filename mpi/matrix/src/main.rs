@@ -70,7 +70,13 @@ async fn rank(world: World, arguments: &Arguments) -> Result<()> {
         .map_err(|error| Error::System(error.to_string()))?
         .map_err(system)?;
     front.cancel();
-    matrices.end().await?;
-    matrices.ended().await;
-    Ok(())
+    let end = matrices.end().await;
+    if end.is_ok() {
+        matrices.ended().await;
+    }
+    if world.failure().is_some() {
+        // mpirun ends the input, too, when a rank has died: clients are refused until the watchdog ends this one.
+        std::future::pending::<()>().await;
+    }
+    end
 }

@@ -109,13 +109,13 @@ fn a_killed_rank_is_refused_then_named() {
         }
         thread::sleep(Duration::from_millis(5));
     }
-    assert!(refusals > 0);
     let replies = batch.join().unwrap();
     let known = expected(400, 1);
     for reply in replies {
         assert!(reply == known || matches!(reply, Reply::Unavailable(_)));
     }
     let (status, text) = running.end();
+    assert!(refusals > 0, "{text}");
     assert!(!status.success(), "{text}");
     let named = text.lines().find(|line| line.contains("the job ends"));
     let named = named.unwrap_or_else(|| panic!("{text}"));

@@ -40,7 +40,7 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
 /// Awaits `future` until an instant at most. Otherwise as [`timeout`].
 ///
 /// ```
-/// use std::time::Duration;
+/// use std::time::{Duration, Instant};
 ///
 /// upshift::Runtime::new()?.block_on(async {
 ///     let deadline = Instant::now() + Duration::from_millis(1);
