@@ -240,9 +240,10 @@ impl Builder {
         self
     }
 
-    /// How many polls of a vCPU can be suspended at the same time (default 32): each
-    /// needs a thread, which is started with the runtime. When so many are, the
-    /// next that overruns is not interrupted until one of them has ended.
+    /// How many polls of a vCPU can be suspended or blocked at the same time (default 32; at least 1): each
+    /// needs a thread, which is started when it is first needed. When so many are, one that overruns goes on
+    /// until one of them has ended; one that blocks, or behind which others may wait, makes room for one of
+    /// them.
     #[must_use]
     pub fn max_suspended(mut self, polls: usize) -> Builder {
         self.suspended = polls;
