@@ -349,7 +349,9 @@ impl Worker {
             let limit = self.sleep();
             // Late is also a wait that a wake ended just before its limit: each thing a wake may stand for is looked at.
             let early = limit.is_none_or(|limit| clock::ticks() < limit);
-            let told = !self.executor.is_parked() || self.executor.has_arrivals();
+            let told = !self.executor.is_parked()
+                || self.executor.has_arrivals()
+                || self.is_waited_for_at_home();
             if early || told || self.stop.load(Ordering::Relaxed) {
                 break false;
             }
@@ -370,6 +372,12 @@ impl Worker {
         }
         spin.worthwhile =
             woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.spin.is_zero();
+    }
+
+    /// Has the thread come that polls what is pinned, and has been picked?
+    fn is_waited_for_at_home(&self) -> bool {
+        let preemptible = self.preemptible.get();
+        preemptible.is_some_and(|preemptible| preemptible.home_waits() != 0)
     }
 
     /// Waits once: for completions, timers, wakes, or the next look around, whose tick it returns.

@@ -319,7 +319,7 @@ impl Preemptible {
     }
 
     /// The levels of what is pinned, has been picked, and waits for nothing but the vCPU.
-    pub(super) fn home_waits(&self) -> u64 {
+    pub(crate) fn home_waits(&self) -> u64 {
         let levels = self.aside_levels.load(Acquire);
         if levels != 0 && self.roles().role(HOME) == Role::Home {
             levels

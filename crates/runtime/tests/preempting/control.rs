@@ -451,3 +451,22 @@ fn a_local_coroutine_is_dropped_at_home_though_a_poll_outlives_the_runtime() {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// A vCPU of a new runtime may be told that the thread of `block_on` has come while it is still starting, or just when its wait reaches the
+/// limit of a look around.
+#[test]
+fn a_new_runtime_hears_that_the_thread_of_block_on_has_come() {
+    for round in 0..400_u64 {
+        let Some(runtime) = build(builder().vcpus(2)) else {
+            return;
+        };
+        let began = Instant::now();
+        // Idle for as long as the first few looks are apart.
+        let idle = Duration::from_micros(round * 7 % 400);
+        while began.elapsed() < idle {
+            std::hint::spin_loop();
+        }
+        runtime.block_on(async { upshift::yield_now().await });
+        assert!(began.elapsed() < Duration::from_secs(20), "round {round}");
+    }
+}
