@@ -209,7 +209,7 @@ fn wakers_of_others_are_called_at_the_level_of_what_left_them() {
     let notes = Arc::new(Notes(std::sync::Mutex::default()));
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
-        let due = std::time::Instant::now() + Duration::from_millis(5);
+        let due = std::time::Instant::now() + Duration::from_millis(50);
         let mut parts = Vec::new();
         for (level, name) in [(40, "later"), (10, "soon")] {
             let notes = notes.clone();
