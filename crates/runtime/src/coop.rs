@@ -7,64 +7,98 @@
 //!
 //! * [`need_preempt`]: two loads of words that a wake of something more urgent
 //!   sets. Under 2 ns, no system call.
-//! * At every 32nd test the clock: a due timer, or a completion that has waited in
+//! * Now and then the clock: a due timer, or a completion that has waited in
 //!   the ring for the reap interval, gets the poll to give way, for it may make
 //!   something more urgent ready; and a poll longer than the quantum gives way to
 //!   its equals. So does another process that the board says is more urgent.
 //!
+//! How many tests there are between two looks at the clock follows from how long they
+//! took: a poll begins with a look at its first test, and each look sets the number so that the next
+//! one comes after about a quarter of the reap interval (5 µs), at most 32 tests and at most
+//! twice as many as before. A loop that tests each nanosecond looks at each
+//! 32nd test, one that tests each 10 µs at each.
+//!
 //! Leaf futures of this crate count their completions and yield after a budget,
-//! so a coroutine whose I/O is always ready does not keep the vCPU.
+//! so a coroutine whose I/O is always ready does not keep the vCPU. Pieces of long
+//! transfers take microseconds each: [`poll_piece`] has the clock looked at before each one,
+//! and ends a poll that has had its share.
 
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use crate::clock;
 use crate::context;
+use crate::worker::Worker;
 
 /// Leaf futures that may complete in one poll.
-const BUDGET: u32 = 128;
-/// Tests between two readings of the clock.
-const CLOCK_EVERY: u32 = 32;
+const LEAVES: u32 = 128;
+/// What a poll may spend on pieces of a transfer.
+pub(crate) const SHARE: Duration = Duration::from_micros(100);
+/// The most tests between two looks at the clock.
+const MOST_TESTS: u32 = 32;
 
-thread_local! {
-    static LEFT: Cell<u32> = const { Cell::new(BUDGET) };
-    static TESTS: Cell<u32> = const { Cell::new(0) };
+/// What a poll may do before it gives way or looks at the clock.
+struct Budget {
+    /// Leaf futures that may complete.
+    leaves: Cell<u32>,
+    /// Tests until the next look at the clock.
+    tests: Cell<u32>,
+    /// So many there were to be from the last look to this one.
+    step: Cell<u32>,
+    /// Ticks of the last look.
+    looked: Cell<u64>,
 }
 
-/// A poll begins.
+thread_local! {
+    static BUDGET: Budget = const {
+        Budget {
+            leaves: Cell::new(LEAVES),
+            tests: Cell::new(1),
+            step: Cell::new(1),
+            looked: Cell::new(0),
+        }
+    };
+}
+
+/// A poll begins: its first test looks at the clock.
 #[inline]
 pub(crate) fn refill() {
-    LEFT.set(BUDGET);
+    BUDGET.with(|budget| {
+        budget.leaves.set(LEAVES);
+        budget.tests.set(1);
+        budget.step.set(1);
+    });
 }
 
 /// How many more leaf futures may complete in this poll; and another number from now on.
 #[inline]
 pub(crate) fn replace_budget(left: u32) -> u32 {
-    LEFT.replace(left)
+    BUDGET.with(|budget| budget.leaves.replace(left))
 }
 
 /// How many more leaf futures may complete in this poll.
 #[inline]
 pub(crate) fn budget() -> u32 {
-    LEFT.get()
+    BUDGET.with(|budget| budget.leaves.get())
 }
 
 /// May a leaf future that is ready complete now? If not it has been woken and
 /// returns `Pending`.
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
-    let left = LEFT.get();
+    let left = budget();
     if left > 0 && !need_preempt() {
-        LEFT.set(left - 1);
+        replace_budget(left - 1);
         return Poll::Ready(());
     }
     if context::current_id().is_none() {
         // Not in a coroutine: there is nothing to give way to.
         return Poll::Ready(());
     }
-    LEFT.set(BUDGET);
+    replace_budget(LEAVES);
     cx.waker().wake_by_ref();
     Poll::Pending
 }
@@ -87,19 +121,69 @@ fn should_yield() -> bool {
     if need_preempt() {
         return true;
     }
-    let tests = TESTS.get().wrapping_add(1);
-    TESTS.set(tests);
-    tests.is_multiple_of(CLOCK_EVERY) && overrun()
+    BUDGET.with(|budget| {
+        let left = budget.tests.get() - 1;
+        budget.tests.set(left);
+        left == 0 && look(budget)
+    })
 }
 
+/// Looks at the clock, and says when to look again.
 #[cold]
-fn overrun() -> bool {
+fn look(budget: &Budget) -> bool {
+    budget.tests.set(1);
+    let now = clock::ticks();
     context::with(|worker| {
-        let ran = clock::ticks().saturating_sub(worker.executor.clock());
-        (ran > worker.reap_ticks && worker.ring.has_completions())
-            || (ran > worker.quantum_ticks && worker.executor.bitmap() != 0)
-            || worker.timer_is_due()
-            || worker.is_outranked()
+        // The first look of a poll is not longer ago than its beginning.
+        let before = budget.looked.replace(now).max(worker.executor.clock());
+        let took = now.saturating_sub(before).max(1);
+        let step = budget.step.get();
+        let fit = u64::from(step).saturating_mul(worker.look_ticks) / took;
+        let step = fit.clamp(1, u64::from((2 * step).min(MOST_TESTS))) as u32;
+        budget.step.set(step);
+        budget.tests.set(step);
+        is_overrun(worker, now)
+    })
+    .unwrap_or(false)
+}
+
+/// Does something wait that only the clock tells of?
+fn is_overrun(worker: &Worker, now: u64) -> bool {
+    let ran = now.saturating_sub(worker.executor.clock());
+    (ran > worker.reap_ticks && worker.ring.has_completions())
+        || (ran > worker.quantum_ticks && worker.executor.bitmap() != 0)
+        || worker.timer_is_due()
+        || worker.is_outranked()
+}
+
+/// May the next piece of a long transfer, which takes microseconds, be done in this poll?
+/// If not, because something waits or the poll has had its share of 100 µs, the coroutine has
+/// been woken, and this is `Pending` for the rest of the poll.
+///
+/// For bodies and writers, which are polled by others:
+///
+/// ```
+/// # use std::task::{Context, Poll, ready};
+/// # fn next_piece() -> Option<Vec<u8>> { None }
+/// fn poll_chunk(cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+///     ready!(upshift::task::poll_piece(cx));
+///     Poll::Ready(next_piece())
+/// }
+/// ```
+#[inline]
+pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
+    if context::current_id().is_none() || !(need_preempt() || is_piece_too_much()) {
+        return Poll::Ready(());
+    }
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+fn is_piece_too_much() -> bool {
+    let now = clock::ticks();
+    context::with(|worker| {
+        let ran = now.saturating_sub(worker.executor.clock());
+        ran > worker.share_ticks || is_overrun(worker, now)
     })
     .unwrap_or(false)
 }

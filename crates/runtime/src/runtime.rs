@@ -26,6 +26,7 @@ use crate::board::{BoardStats, Membership};
 use crate::builder::Builder;
 use crate::clock;
 use crate::context;
+use crate::coop;
 use crate::handle::Handle;
 use crate::host::Linux;
 use crate::metrics::Meter;
@@ -126,6 +127,8 @@ impl Shared {
             meter,
             quantum_ticks: clock::to_ticks(self.quantum),
             reap_ticks: clock::to_ticks(self.reap_interval),
+            look_ticks: clock::to_ticks(self.reap_interval / 4).max(1),
+            share_ticks: clock::to_ticks(coop::SHARE),
             pending_level: Cell::new(u8::MAX),
             neighbours_deadline: Cell::new(None),
             is_ending: Cell::new(false),

@@ -90,6 +90,10 @@ pub(crate) struct Worker {
     pub(crate) meter: Arc<Meter>,
     pub(crate) quantum_ticks: u64,
     pub(crate) reap_ticks: u64,
+    /// Between two looks at the clock within a poll.
+    pub(crate) look_ticks: u64,
+    /// What a poll may spend on pieces of a transfer.
+    pub(crate) share_ticks: u64,
     /// The most urgent level of the operations that wait to be submitted;
     /// `u8::MAX` if none does.
     pub(crate) pending_level: Cell<u8>,

@@ -449,6 +449,42 @@ async fn the_test_attribute_builds_a_runtime() {
 }
 
 #[test]
+fn tests_that_take_long_all_look_at_the_clock() {
+    one().block_on(async {
+        let due = Instant::now() + Duration::from_millis(5);
+        let woken = Arc::new(AtomicBool::new(false));
+        let timer = woken.clone();
+        let urgent = upshift::spawn(
+            async move {
+                upshift::time::sleep_until(due).await;
+                timer.store(true, Ordering::Relaxed);
+            },
+            URGENT,
+        );
+        let batch = upshift::spawn(
+            async move {
+                // A loop that tests often looks at the clock now and then.
+                for _ in 0..100 {
+                    upshift::yield_if_needed().await;
+                }
+                let mut late = 0;
+                while !woken.load(Ordering::Relaxed) {
+                    burn(Duration::from_micros(20));
+                    late += u32::from(Instant::now() > due);
+                    upshift::yield_if_needed().await;
+                }
+                late
+            },
+            LATE,
+        );
+        let late = batch.await.unwrap();
+        urgent.await.unwrap();
+        // The timers' clock may be a step behind.
+        assert!(late <= 3, "{late} tests after the timer was due");
+    });
+}
+
+#[test]
 fn a_timer_interrupts_a_batch_that_asks() {
     one().block_on(async {
         let batch = upshift::spawn(

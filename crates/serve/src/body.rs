@@ -42,6 +42,12 @@ impl Body {
         Body(Kind::Boxed(body.map_err(Into::into).boxed_unsync()))
     }
 
+    /// All of it is there: the next piece takes no time.
+    #[inline]
+    pub(crate) fn is_at_hand(&self) -> bool {
+        matches!(self.0, Kind::Whole(_))
+    }
+
     pub(crate) fn file(file: FileBody) -> Body {
         Body(Kind::File(file))
     }

@@ -40,6 +40,8 @@ use crate::{bind, clock, reply, sweep};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long accepting rests when descriptors or memory have run out.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
+/// What a connection holds of a response that its client does not read, and of a request's body.
+const BUFFERED: usize = 64 * 1024;
 /// Accepting and the watch over time-outs go before all requests.
 const WATCH: Level = Level::at::<1>();
 
@@ -264,6 +266,8 @@ async fn none_left(shared: &Shared) {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     static FAILURES: Notices = Notices::new();
     loop {
+        // A thousand may have come at once.
+        poll_fn(upshift::task::poll_piece).await;
         match listener.accept().await {
             Ok((stream, peer)) => admit(&shared, stream, peer),
             Err(error) if error.raw_os_error().is_some() => {
@@ -390,12 +394,14 @@ impl Seat {
 
     fn http1(&self, limits: &Limits) -> http1::Builder {
         let mut builder = http1::Builder::new();
+        let header_bytes = usize::try_from(limits.header_bytes).unwrap_or(usize::MAX);
         // Not `pipeline_flush`: with it hyper closes without sending its 400 when more follows a
         // head that is wrong.
         builder
             .header_read_timeout(None)
+            .max_buf_size(BUFFERED.max(header_bytes))
             .max_headers(limits.headers)
-            .max_header_size(usize::try_from(limits.header_bytes).unwrap_or(usize::MAX));
+            .max_header_size(header_bytes);
         builder
     }
 
@@ -409,7 +415,7 @@ impl Seat {
             .max_local_error_reset_streams(128)
             .initial_stream_window_size(64 * 1024)
             .initial_connection_window_size(1 << 20)
-            .max_send_buf_size(64 * 1024)
+            .max_send_buf_size(BUFFERED)
             .keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(20));
         builder

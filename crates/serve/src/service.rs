@@ -388,6 +388,9 @@ impl HttpBody for Counted {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if !self.inner.is_at_hand() {
+            ready!(upshift::task::poll_piece(cx));
+        }
         self.offer(false);
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
         self.offer(frame.is_some());

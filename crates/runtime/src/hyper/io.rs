@@ -14,6 +14,9 @@
 //!    └─────────────────────────────────────────────────────┴────────────────┘
 //! ```
 //!
+//! A `sendmsg` copies what it sends, some 10 µs for 64 KiB, and the socket may take megabytes:
+//! before each the poll asks whether it should give way.
+//!
 //! A write is accepted once the one before it has completed, so at most one buffer of
 //! [`Io::COPIED`] bytes is under way; a flush does not wait for it, a shutdown does, and a
 //! drop leaves it to a coroutine of its own, for [`LINGER`] at most: a peer that reads
@@ -34,6 +37,7 @@ use upshift_core::Priority;
 use upshift_ring::{Fd, Submission, op};
 
 use crate::context;
+use crate::coop;
 use crate::io::Source;
 use crate::net::{TcpStream, is_cancelled, start};
 use crate::time;
@@ -172,6 +176,7 @@ impl Io {
             self.send(buffer)?;
             return Poll::Ready(Ok(length));
         }
+        ready!(coop::poll_piece(cx));
         loop {
             match send_now(self.stream.fd(), pieces) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

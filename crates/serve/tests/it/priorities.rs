@@ -1,13 +1,15 @@
 //! The level of a request, how it changes, and who is refused under overload.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use upshift::Level;
 use upshift_serve::Config;
 
-use crate::harness::{Folder, Running, tool, until};
+use crate::harness::{Folder, Running, read_until, tool, until};
 
 /// Answers with its level; `/work` computes until told to stop and says at which level it ended.
 fn app(stop: Arc<AtomicBool>) -> axum::Router {
@@ -185,4 +187,71 @@ fn talk(address: std::net::SocketAddr, path: &str, priority: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+const PIECE: usize = 64 * 1024;
+
+/// Pieces without end; counts them.
+struct Endless(Arc<AtomicU64>);
+
+impl http_body::Body for Endless {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        static BYTES: [u8; PIECE] = [0; PIECE];
+        let piece = bytes::Bytes::from_static(&BYTES);
+        Poll::Ready(Some(Ok(http_body::Frame::data(piece))))
+    }
+}
+
+#[test]
+fn no_poll_of_a_download_goes_on_for_long() {
+    use std::io::{Read, Write};
+    let folder = Folder::new();
+    let (pieces, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let counters = (pieces.clone(), most.clone());
+    let app = axum::Router::new().fallback(move || {
+        let (pieces, most) = counters.clone();
+        let counted = pieces.clone();
+        async move {
+            // An equal that is always ready runs after each poll of the download.
+            let equal = async move {
+                let mut last = 0;
+                while last < 1000 {
+                    let now = counted.load(Ordering::Relaxed);
+                    most.fetch_max(now - last, Ordering::Relaxed);
+                    last = now;
+                    upshift::yield_now().await;
+                }
+            };
+            upshift::spawn(equal, upshift::Priority::Inherit).detach();
+            axum::body::Body::new(Endless(pieces))
+        }
+    });
+    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
+    let mut stream = server.connect();
+    let request = b"GET / HTTP/1.1\r\nhost: test\r\npriority: u=7\r\n\r\n";
+    stream.write_all(request).unwrap();
+    // All that fits into the sockets, then more while it is read.
+    std::thread::sleep(Duration::from_millis(200));
+    let mut some = vec![0; 1 << 20];
+    until("1000 pieces", || {
+        assert_ne!(stream.read(&mut some).unwrap(), 0);
+        pieces.load(Ordering::Relaxed) > 1100
+    });
+    // In 100 us a machine handles five to ten, a loaded one fewer; the sockets take 60.
+    let most = most.load(Ordering::Relaxed);
+    assert!((1..=30).contains(&most), "{most} pieces in one poll");
+    // And who is more urgent gets an answer meanwhile.
+    let mut other = server.connect();
+    other
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n")
+        .unwrap();
+    let answer = read_until(&mut other, |bytes| bytes.ends_with(b"ok\n"));
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
 }
