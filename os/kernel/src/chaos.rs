@@ -102,8 +102,30 @@ pub(crate) fn quantum(ticks: u64) -> u64 {
 /// Memory is out, once in `times`.
 #[inline]
 pub(crate) fn is_out_of_memory(times: u64) -> bool {
+    #[cfg(feature = "selftest")]
+    if REFUSED
+        .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
+        .is_ok()
+    {
+        return true;
+    }
     one_in(times)
 }
+
+/// Memory is out for so many of the next times, whatever the seed.
+#[cfg(feature = "selftest")]
+pub(crate) fn refuse_memory(times: u64) {
+    REFUSED.store(times, SeqCst);
+}
+
+/// How many of these are left.
+#[cfg(feature = "selftest")]
+pub(crate) fn refusals_left() -> u64 {
+    REFUSED.load(SeqCst)
+}
+
+#[cfg(feature = "selftest")]
+static REFUSED: AtomicU64 = AtomicU64::new(0);
 
 /// Dawdles, once in 16 times, for at most 20 µs: whoever comes in between is let.
 #[inline]

@@ -24,6 +24,13 @@ pub(crate) struct Sleep {
     armed: Option<(usize, Key)>,
 }
 
+impl Sleep {
+    /// Is a timer set? Not before the first poll, nor while there is no memory for one.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.is_some()
+    }
+}
+
 impl Future for Sleep {
     type Output = ();
 

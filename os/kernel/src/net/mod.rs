@@ -444,16 +444,18 @@ impl Future for Receiver {
         // An alarm that is early is left as it is.
         let next = stack.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_early = |alarm| alarm > now() && next.is_some_and(|next| alarm <= next);
-        if stack.alarm.is_some_and(is_early) {
-            return Poll::Pending;
-        }
-        stack.alarm = next;
+        let is_kept = stack.alarm.is_some_and(is_early);
+        stack.alarm = if is_kept { stack.alarm } else { next };
         drop(stack);
-        self.sleep = next.map(|next| {
-            let left = next.total_micros() - now().total_micros();
-            sleep_until(clock::now() + clock::from_micros(u64::try_from(left).unwrap_or(0)))
-        });
+        if !is_kept {
+            self.sleep = next.map(|next| {
+                let left = next.total_micros() - now().total_micros();
+                sleep_until(clock::now() + clock::from_micros(u64::try_from(left).unwrap_or(0)))
+            });
+        }
+        // One that found no memory for its entry has asked for this poll.
         if let Some(sleep) = &mut self.sleep
+            && !sleep.is_armed()
             && Pin::new(sleep).poll(cx).is_ready()
         {
             cx.waker().wake_by_ref();

@@ -3,6 +3,9 @@
 
 use alloc::format;
 use alloc::vec::Vec;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -18,7 +21,7 @@ use crate::memory::heap;
 use crate::process::share::machine;
 use crate::selftest::{Outcome, is_icount};
 use crate::sleep::sleep_until;
-use crate::{clock, ensure, executor};
+use crate::{chaos, clock, ensure, executor};
 
 const SELF: u32 = 0x7f00_0001;
 /// Ports that only these tests use.
@@ -447,4 +450,35 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
     };
     ensure!(left == 0, "{left} sockets are left");
     Ok(())
+}
+
+/// Where nobody answers, and no route leads.
+const NOWHERE: u32 = 0x3fff_ffff;
+
+/// A socket that waits for the clock is not forgotten when there is no memory for the alarm.
+pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
+    let before = in_use().await;
+    let mut pause = pin!(sleep_until(clock::now() + clock::from_micros(1_000)));
+    let socket = Socket::stream(&machine());
+    {
+        let mut connects = pin!(socket.connect(NOWHERE, PORT));
+        poll_fn(|cx| {
+            // The test's own timer is set before there is none for others.
+            let pauses = pause.as_mut().poll(cx).is_pending();
+            let connects = connects.as_mut().poll(cx).is_pending();
+            Poll::Ready((pauses && connects).then_some(()))
+        })
+        .await
+        .ok_or("it does not wait")?;
+    }
+    // The sender finds no way to the peer, and the clock is to look again.
+    chaos::refuse_memory(1);
+    pause.await;
+    let left = chaos::refusals_left();
+    chaos::refuse_memory(0);
+    ensure!(left == 0, "no alarm was set");
+    let ended = socket.shutdown(executor::level());
+    ended.map_err(|error| format!("{error}"))?;
+    drop(socket);
+    comes_back(before).await
 }

@@ -72,6 +72,7 @@ tests! {
     network::garbage_harms_nothing,
     network::flood_of_beginnings_keeps_nobody_out,
     network::resets_leave_nothing_behind,
+    network::alarm_that_found_no_memory_is_set_later,
 }
 
 /// Starts the tests; the last one ends the machine. With `icount` the machine
