@@ -592,6 +592,34 @@ fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
 }
 
 #[test]
+fn readers_that_read_nothing_cost_little_and_give_it_back() {
+    const READERS: u64 = 400;
+    let folder = Folder::new();
+    let big = std::fs::File::create(folder.0.join("big.bin")).unwrap();
+    big.set_len(256 << 20).unwrap();
+    let server = Server::start(&folder, &[]);
+    server.get("/healthz", "");
+    let before = resident(&server);
+    let readers: Vec<_> = (0..READERS).map(|_| server.send("/big.bin", "")).collect();
+    for reader in &readers {
+        // It has begun.
+        assert_eq!(reader.peek(&mut [0]).unwrap(), 1);
+    }
+    // A piece of 64 KiB, and buffers for the head; 400 KiB where hyper may buffer as it likes.
+    let mut most = 0;
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(50));
+        most = resident(&server).max(most);
+    }
+    let each = (most - before) * 1024 / READERS;
+    assert!(each < 200, "{each} KiB for each reader");
+    drop(readers);
+    wait_until("the memory", || {
+        resident(&server) < before + (most - before) / 3
+    });
+}
+
+#[test]
 fn commands_reach_the_server_that_runs() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--control", "control"]);

@@ -47,6 +47,18 @@ pub use crate::__read as read;
 #[doc(inline)]
 pub use crate::__write as write;
 
+/// Has the allocator give back to the kernel what is free in its heaps, if it is glibc's, which keeps
+/// what lies between blocks in use. Takes some 0.1 ms for each MiB that goes back, while other threads
+/// that allocate may have to wait: for the moment after much has been freed, in
+/// [`spawn_blocking`](crate::spawn_blocking).
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: may be called at any time, from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __read {

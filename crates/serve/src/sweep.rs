@@ -1,4 +1,5 @@
-//! The coroutine that advances the coarse clock and ends what has lasted too long.
+//! The coroutine that advances the coarse clock, ends what has lasted too long, and gives memory
+//! back when many connections have gone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,12 +12,20 @@ use crate::shared::Shared;
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_millis(250);
+/// So many connections less are worth a look at the heap.
+const MANY: usize = 256;
+/// Looks at the heap are so far apart.
+const REST: u64 = 2000;
 
 /// Runs until it is cancelled.
 pub(crate) async fn sweep(shared: Arc<Shared>) {
+    let mut tide = Tide::default();
     loop {
         time::sleep(EVERY).await;
         let now = clock::millis();
+        if tide.is_out(shared.connections.count(), now) {
+            upshift::spawn_blocking(upshift::sys::trim_heap).detach();
+        }
         shared.coarse.store(now, Relaxed);
         let live = shared.live();
         shared.connections.each(|conn| {
@@ -30,5 +39,46 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
             }
         });
         shared.rates.prune(clock::nanos());
+    }
+}
+
+/// How many connections there were.
+#[derive(Default)]
+struct Tide {
+    high: usize,
+    trimmed: u64,
+}
+
+impl Tide {
+    /// Have many gone, since there were most?
+    fn is_out(&mut self, open: usize, now: u64) -> bool {
+        self.high = self.high.max(open);
+        let is_out = self.high - open >= MANY && now.saturating_sub(self.trimmed) >= REST;
+        if is_out {
+            self.high = open;
+            self.trimmed = now;
+        }
+        is_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tide_is_out_once_when_many_have_gone() {
+        let mut tide = Tide::default();
+        let mut is_out = |open, now| tide.is_out(open, now);
+        assert!(!is_out(10_000, 10_000));
+        assert!(!is_out(9_900, 10_250));
+        assert!(is_out(5_000, 10_500));
+        assert!(!is_out(5_000, 13_000));
+        assert!(!is_out(5_200, 13_250));
+        assert!(is_out(0, 13_500));
+        // Not again so soon.
+        assert!(!is_out(1_000, 13_750));
+        assert!(!is_out(0, 14_000));
+        assert!(is_out(0, 15_500));
     }
 }
