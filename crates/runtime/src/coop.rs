@@ -128,6 +128,14 @@ fn should_yield() -> bool {
     })
 }
 
+/// A leaf future has done work in place, a read of the page cache for one. If the poll should give way, no other one completes in it.
+#[inline]
+pub(crate) fn charge() {
+    if should_yield() {
+        replace_budget(0);
+    }
+}
+
 /// Looks at the clock, and says when to look again.
 #[cold]
 fn look(budget: &Budget) -> bool {

@@ -7,11 +7,16 @@ use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry};
 use std::io;
 
-/// Result and buffer of a transfer that fills the buffer.
-fn filled<B: IoBufMut>(result: i32, mut buffer: B) -> (io::Result<usize>, B) {
-    let result = outcome(result);
+/// Result and buffer of a transfer that fills the buffer behind its first `before` bytes, which are there already.
+fn filled<B: IoBufMut>(result: i32, before: u32, mut buffer: B) -> (io::Result<usize>, B) {
+    let before = before as usize;
+    let result = match outcome(result) {
+        // What is there is there.
+        Err(_) if before > 0 => Ok(before),
+        result => result.map(|count| before + count),
+    };
     if let Ok(count) = result {
-        // SAFETY: the kernel has written so many bytes from the first one on, and never more than there was room for.
+        // SAFETY: so many bytes from the first one on have been written, and never more than there was room for.
         unsafe { buffer.set_filled(count) };
     }
     (result, buffer)
@@ -23,6 +28,7 @@ pub struct ReadAt<B> {
     fd: Fd,
     buffer: B,
     offset: u64,
+    before: u32,
     ioprio: u16,
 }
 
@@ -33,8 +39,21 @@ impl<B: IoBufMut> ReadAt<B> {
             fd,
             buffer,
             offset,
+            before: 0,
             ioprio: 0,
         }
+    }
+
+    /// Of what is to be read, the first `count` bytes are in the buffer already: reads what comes behind them, and resolves to the
+    /// bytes of both. An error is then told by the next read.
+    ///
+    /// # Safety
+    ///
+    /// The first `count` bytes of the buffer are initialised, and there is room for so many.
+    #[must_use]
+    pub unsafe fn behind(mut self, count: u32) -> Self {
+        self.before = count;
+        self
     }
 
     /// Sets the I/O priority, as `ioprio_set(2)` encodes it; 0 is the thread's own.
@@ -52,15 +71,22 @@ unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
     type Output = (io::Result<usize>, B);
 
     fn entry(&mut self) -> Entry {
-        let length = clamp(self.buffer.io_capacity());
-        opcode::Read::new(self.fd.target(), self.buffer.io_mut_ptr(), length)
-            .offset(self.offset)
+        let before = self.before as usize;
+        let length = clamp(self.buffer.io_capacity() - before);
+        // SAFETY: there is room for what is there already.
+        let start = unsafe { self.buffer.io_mut_ptr().add(before) };
+        opcode::Read::new(self.fd.target(), start, length)
+            .offset(match self.before {
+                // Perhaps the file's own position.
+                0 => self.offset,
+                before => self.offset + u64::from(before),
+            })
             .ioprio(self.ioprio)
             .build()
     }
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
-        filled(result, self.buffer)
+        filled(result, self.before, self.buffer)
     }
 }
 
@@ -151,7 +177,7 @@ unsafe impl<B: IoBufMut> Operation for Recv<B> {
     }
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
-        filled(result, self.buffer)
+        filled(result, 0, self.buffer)
     }
 }
 

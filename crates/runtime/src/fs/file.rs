@@ -1,15 +1,21 @@
 //! An open file: reads and writes by position.
 
 use std::fs::Permissions;
+use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use upshift_ring::{Fd, IoBuf, IoBufMut, op};
 
-use super::{FileStream, Metadata, OpenOptions, current_ioprio};
-use crate::blocking;
+use super::at_once::{self, Now, Tries};
+use super::{FileStream, Metadata, OpenOptions, current_ioprio, sync};
 use crate::net::{start, transfer};
+use crate::{blocking, context, coop};
+
+/// What the kernel reads at once at most.
+const LONGEST_READ: usize = 0x7fff_f000;
 
 /// An open file.
 ///
@@ -30,11 +36,14 @@ use crate::net::{start, transfer};
 #[derive(Clone, Debug)]
 pub struct File {
     fd: Fd,
+    tries: Tries,
 }
 
 impl File {
-    pub(super) fn new(fd: Fd) -> File {
-        File { fd }
+    /// Opened with these flags of `open(2)`.
+    pub(super) fn new(fd: Fd, flags: i32) -> File {
+        let tries = Tries::with_flags(flags);
+        File { fd, tries }
     }
 
     pub(super) fn fd(&self) -> &Fd {
@@ -67,19 +76,136 @@ impl File {
     pub fn from_std(file: std::fs::File) -> File {
         File {
             fd: Fd::new(OwnedFd::from(file)),
+            tries: Tries::unknown(),
         }
     }
 
     /// Reads at a position, in bytes, at most what the buffer holds. 0 bytes: the
-    /// end of the file.
+    /// end of the file. What the page cache holds is read without the ring.
     ///
     /// # Errors
     /// What `pread` would answer; and outside a runtime.
     pub async fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> (io::Result<usize>, B) {
-        transfer!(
-            op::ReadAt::new(self.fd.clone(), buffer, offset).ioprio(current_ioprio()),
-            buffer
-        )
+        let (result, buffer, _) = self.read_to_end_at(buffer, offset).await;
+        (result, buffer)
+    }
+
+    /// As [`read_at`](File::read_at), and says whether the end of the file was seen behind what
+    /// was read.
+    pub(super) async fn read_to_end_at<B: IoBufMut>(
+        &self,
+        mut buffer: B,
+        offset: u64,
+    ) -> (io::Result<usize>, B, bool) {
+        let mut filled = 0;
+        if self.tries.is_due(Some(&self.fd)) && context::with_open(|_| ()).is_some() {
+            let room = buffer.io_capacity().min(LONGEST_READ);
+            loop {
+                poll_fn(coop::poll_proceed).await;
+                let count = self.read_now(&mut buffer, filled, room, offset);
+                filled += count.unwrap_or(0);
+                match count {
+                    Some(count) if count == 0 || filled == room => {
+                        // SAFETY: so many bytes have been written, from the first one on.
+                        unsafe { buffer.set_filled(filled) };
+                        return (Ok(filled), buffer, count == 0);
+                    }
+                    Some(_) => {}
+                    None => break,
+                }
+            }
+        }
+        let read = |buffer| {
+            let read = op::ReadAt::new(self.fd.clone(), buffer, offset).ioprio(current_ioprio());
+            // SAFETY: they have been written, and `LONGEST_READ` fits.
+            unsafe { read.behind(filled as u32) }
+        };
+        let (result, buffer) = transfer!(read(buffer), buffer);
+        (result, buffer, false)
+    }
+
+    /// Reads into an empty vector what is cached, if that is worth a try. False: go through
+    /// the ring.
+    pub(super) fn read_cached(&self, buffer: &mut Vec<u8>, offset: u64) -> bool {
+        let room = buffer.capacity();
+        if !self.tries.is_due(Some(&self.fd)) || context::with_open(|_| ()).is_none() {
+            return false;
+        }
+        let Some(count) = self.read_now(buffer, 0, room, offset) else {
+            return false;
+        };
+        // SAFETY: so many bytes have been written, from the first one on.
+        unsafe { buffer.set_filled(count) };
+        true
+    }
+
+    /// Reads the beginning of a file that has just been opened, as far as it is cached.
+    pub(super) fn read_beginning(&self) -> Beginning {
+        let mut beginning = Beginning {
+            bytes: [const { MaybeUninit::uninit() }; BEGINNING],
+            count: 0,
+            is_all: false,
+            is_local: false,
+        };
+        if !self.tries.is_due(Some(&self.fd)) {
+            return beginning;
+        }
+        while beginning.count < BEGINNING && !beginning.is_all {
+            let (start, room) = (beginning.count, BEGINNING - beginning.count);
+            // SAFETY: there is so much room behind what has been read.
+            let read = unsafe {
+                let to = beginning.bytes.as_mut_ptr().cast::<u8>().add(start);
+                at_once::read(&self.fd, to, room, start as u64)
+            };
+            match read {
+                Now::Done(count) => {
+                    coop::charge();
+                    beginning.is_local = true;
+                    beginning.count += count;
+                    beginning.is_all = count == 0;
+                }
+                Now::Waits => {
+                    beginning.is_local = true;
+                    // The ring has it from here on.
+                    self.tries.missed();
+                    break;
+                }
+                Now::Cannot => {
+                    self.tries.never();
+                    break;
+                }
+            }
+        }
+        beginning
+    }
+
+    /// Reads a piece that is cached into a buffer behind what it holds; 0 is the end of the
+    /// file. `None`: go through the ring.
+    fn read_now<B: IoBufMut>(
+        &self,
+        buffer: &mut B,
+        filled: usize,
+        room: usize,
+        offset: u64,
+    ) -> Option<usize> {
+        let offset = offset.checked_add(filled as u64)?;
+        // SAFETY: `filled` bytes have been written, and `room` is at most what there is.
+        let read = unsafe {
+            let start = buffer.io_mut_ptr().add(filled);
+            at_once::read(&self.fd, start, room - filled, offset)
+        };
+        match read {
+            Now::Done(count) => {
+                self.tries.hit();
+                coop::charge();
+                return Some(count);
+            }
+            // Of a read that had something the rest is not cached: that says nothing.
+            Now::Waits if filled > 0 => {}
+            Now::Waits => self.tries.missed(),
+            Now::Cannot => self.tries.never(),
+        }
+        None
     }
 
     /// Writes at a position, in bytes. May write less than all.
@@ -163,20 +289,22 @@ impl File {
         (Ok(()), rest.into_inner())
     }
 
-    /// Waits until data and metadata are on the device.
+    /// Waits until data and metadata are on the device: what has been written to this
+    /// file before the call, by whomever. Calls that wait at the same time share an
+    /// `fsync`.
     ///
     /// # Errors
     /// What `fsync` answers; and outside a runtime.
     pub async fn sync_all(&self) -> io::Result<()> {
-        start(op::Fsync::new(self.fd.clone()))?.await
+        sync::sync(&self.fd, true).await
     }
 
-    /// Waits until the data is on the device.
+    /// Waits until the data is on the device; see [`sync_all`](File::sync_all).
     ///
     /// # Errors
     /// What `fdatasync` answers; and outside a runtime.
     pub async fn sync_data(&self) -> io::Result<()> {
-        start(op::Fsync::data(self.fd.clone()))?.await
+        sync::sync(&self.fd, false).await
     }
 
     /// Length, kind, times, owner and permissions.
@@ -220,12 +348,45 @@ impl File {
         FileStream::new(self)
     }
 
+    /// The length of a file of a file system that has it in memory, in bytes.
+    pub(super) fn local_len(&self) -> io::Result<u64> {
+        // SAFETY: all zeroes is a valid value, and it is written to only.
+        unsafe {
+            let mut answer: libc::stat = std::mem::zeroed();
+            match libc::fstat(self.fd.as_raw_fd(), &raw mut answer) {
+                0 => Ok(answer.st_size as u64),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+
     /// The length of the file in bytes.
     ///
     /// # Errors
     /// What `statx` answers; and outside a runtime.
     pub async fn len(&self) -> io::Result<u64> {
         Ok(start(op::Statx::of(self.fd.clone()))?.await?.stx_size)
+    }
+}
+
+/// Bytes of a file that are read before its length is asked for.
+const BEGINNING: usize = 8 << 10;
+
+/// See [`File::read_beginning`].
+pub(super) struct Beginning {
+    bytes: [MaybeUninit<u8>; BEGINNING],
+    count: usize,
+    /// The end of the file has been seen.
+    pub(super) is_all: bool,
+    /// Its file system knows `RWF_NOWAIT`. Then it keeps the attributes of an open file in memory.
+    pub(super) is_local: bool,
+}
+
+impl Beginning {
+    /// What was read.
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: so many bytes have been written.
+        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.count) }
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Reads and writes go over the ring, by position; so do opening, inspecting,
 //! syncing and truncating files, and making, moving and removing names. What the
+//! kernel has in its caches is read, and opened, at once, without the ring; calls that
+//! wait for the same file to be on the device share an `fsync`. What the
 //! kernel's ring cannot do (listing directories, resolving links, permissions, the
 //! recursive calls) runs on threads for blocking calls, at the level of the caller.
 //!
@@ -14,6 +16,7 @@
 //! [`write_at`](File::write_at) say where, and any number of coroutines may use it at
 //! once. [`File::into_stream`] gives one that has, with the traits of [`io`](crate::io).
 
+mod at_once;
 mod copy;
 mod directory;
 mod file;
@@ -21,6 +24,7 @@ mod metadata;
 mod names;
 mod options;
 mod stream;
+mod sync;
 mod whole;
 
 pub use copy::{Progress, copy, copy_with};

@@ -1,12 +1,41 @@
 //! How a file is opened.
 
+use std::future::poll_fn;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use upshift_ring::{Fd, op};
 
+use super::at_once::{self, Now, Tries};
 use super::{File, invalid};
 use crate::net::start;
+use crate::{context, coop};
+
+thread_local! {
+    /// Of names that this thread opens.
+    static NAMES: Tries = const { Tries::new() };
+}
+
+/// Opens a file at once if that is worth a try and goes without waiting.
+async fn cached(path: &Path, flags: i32) -> Option<OwnedFd> {
+    if !NAMES.with(|names| names.is_due(None)) {
+        return None;
+    }
+    poll_fn(coop::poll_proceed).await;
+    context::with_open(|_| ())?;
+    NAMES.with(|names| match at_once::open(path, flags) {
+        Now::Done(fd) => {
+            names.hit();
+            Some(fd)
+        }
+        Now::Waits => {
+            names.missed();
+            None
+        }
+        Now::Cannot => None,
+    })
+}
 
 /// How to open a file, as [`std::fs::OpenOptions`].
 #[derive(Clone, Debug, Default)]
@@ -82,8 +111,12 @@ impl OpenOptions {
     /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination that
     /// means nothing; and outside a runtime.
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
-        let open = op::OpenAt::new(None, path, self.flags()?, self.mode.unwrap_or(0o666))?;
-        Ok(File::new(Fd::new(start(open)?.await?)))
+        let (path, flags) = (path.as_ref(), self.flags()?);
+        if let Some(fd) = cached(path, flags).await {
+            return Ok(File::new(Fd::new(fd), flags));
+        }
+        let open = op::OpenAt::new(None, path, flags, self.mode.unwrap_or(0o666))?;
+        Ok(File::new(Fd::new(start(open)?.await?), flags))
     }
 
     /// Opens a file beneath a directory: `path` is relative to it, and nothing in
@@ -104,18 +137,19 @@ impl OpenOptions {
     /// # Errors
     /// As [`open`](OpenOptions::open); `CrossesDevices` (EXDEV) if the path leads out.
     pub async fn open_beneath(&self, directory: &File, path: impl AsRef<Path>) -> io::Result<File> {
+        let flags = self.flags()?;
         loop {
             let open = op::OpenAt2::new(
                 Some(directory.fd().clone()),
                 path.as_ref(),
-                self.flags()?,
+                flags,
                 self.mode.unwrap_or(0o666),
                 libc::RESOLVE_BENEATH | libc::RESOLVE_NO_MAGICLINKS,
             )?;
             match start(open)?.await {
                 // Something was renamed on the way: the kernel cannot be sure.
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                result => return Ok(File::new(Fd::new(result?))),
+                result => return Ok(File::new(Fd::new(result?), flags)),
             }
         }
     }

@@ -209,6 +209,10 @@ impl Source for FileStream {
                     let mut buffer = std::mem::take(&mut self.data);
                     buffer.reserve_exact(SIZE);
                     self.start = 0;
+                    if self.file.read_cached(&mut buffer, self.position) {
+                        self.data = buffer;
+                        return Poll::Ready(Ok(&self.data));
+                    }
                     let read = op::ReadAt::new(self.file.fd().clone(), buffer, self.position);
                     self.reading.insert(start(read.ioprio(current_ioprio()))?)
                 }

@@ -36,25 +36,48 @@ unsafe impl IoBufMut for Tail {
 /// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let file = File::open(path).await?;
-    let length = usize::try_from(file.len().await?)
-        .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    let mut all = Vec::new();
-    // One more, so that the end is seen without growing. Files of the kernel say 0.
-    all.try_reserve_exact(length.saturating_add(1).max(LEAST))?;
+    let (mut all, length) = begin(&file).await?;
+    let Some(length) = length else {
+        return Ok(all);
+    };
     loop {
         if all.capacity() - all.len() < LEAST && all.len() != length {
             all.try_reserve(all.len().max(LEAST))?;
         }
         let offset = all.len() as u64;
-        let (result, tail) = file.read_at(Tail(all), offset).await;
+        let (result, tail, ends) = file.read_to_end_at(Tail(all), offset).await;
         all = tail.0;
-        if result? == 0 {
+        if result? == 0 || ends {
             return Ok(all);
         }
         if all.capacity() == all.len() {
             all.try_reserve(LEAST)?;
         }
     }
+}
+
+/// What is cached of the beginning, with room for the rest; and the length of the file, unless this is all.
+async fn begin(file: &File) -> io::Result<(Vec<u8>, Option<usize>)> {
+    let mut all = Vec::new();
+    let known = {
+        let beginning = file.read_beginning();
+        all.try_reserve_exact(beginning.bytes().len())?;
+        all.extend_from_slice(beginning.bytes());
+        if beginning.is_all {
+            return Ok((all, None));
+        }
+        beginning.is_local.then(|| file.local_len())
+    };
+    let length = match known {
+        Some(length) => length?,
+        None => file.len().await?,
+    };
+    let length =
+        usize::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    // One more, so that the end is seen without growing. Files of the kernel say 0.
+    let room = length.saturating_add(1).max(LEAST);
+    all.try_reserve_exact(room.saturating_sub(all.len()))?;
+    Ok((all, Some(length)))
 }
 
 /// Reads a whole file of UTF-8 text.

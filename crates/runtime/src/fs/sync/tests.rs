@@ -1,0 +1,124 @@
+use super::*;
+use crate::{Level, Priority, Runtime};
+
+/// A file without a name, and a call that keeps its group.
+fn file() -> (Fd, Call) {
+    let path = std::env::temp_dir().join(format!(
+        "upshift-sync-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    let file = std::fs::File::create(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let fd = Fd::new(std::os::fd::OwnedFd::from(file));
+    let call = Call::begin(&fd);
+    (fd, call)
+}
+
+fn started(call: &Call) -> usize {
+    call.group.0.lock().started
+}
+
+fn on(vcpus: usize, test: impl Future<Output = ()>) {
+    let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
+    runtime.block_on(test);
+}
+
+#[test]
+fn calls_of_the_same_time_share_an_operation() {
+    on(1, async {
+        let (fd, call) = file();
+        let calls: Vec<_> = (0..32)
+            .map(|n| {
+                let fd = fd.clone();
+                crate::spawn(async move { sync(&fd, n == 31).await }, Priority::Inherit)
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        assert!((1..=8).contains(&started(&call)), "{}", started(&call));
+    });
+}
+
+#[test]
+fn a_call_waits_for_an_operation_that_began_after_it() {
+    on(2, async {
+        let (fd, call) = file();
+        let call = Arc::new(call);
+        let calls: Vec<_> = (0..64)
+            .map(|n| {
+                let (fd, call) = (fd.clone(), call.clone());
+                let work = async move {
+                    for _ in 0..10 {
+                        let before = started(&call);
+                        sync(&fd, false).await.unwrap();
+                        assert!(started(&call) > before);
+                    }
+                };
+                crate::spawn(work, Level::new(n % 64).unwrap())
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        let rounds = call.group.0.lock();
+        assert!(rounds.running.is_none() && rounds.next.is_none());
+    });
+}
+
+#[test]
+fn others_go_on_when_the_leader_is_dropped() {
+    on(1, async {
+        let (fd, call) = file();
+        for _ in 0..50 {
+            let theirs = fd.clone();
+            let leader = crate::spawn(async move { sync(&theirs, false).await }, Priority::Inherit);
+            crate::yield_now().await;
+            let followers: Vec<_> = (0..4)
+                .map(|_| {
+                    let fd = fd.clone();
+                    crate::spawn(async move { sync(&fd, true).await }, Priority::Inherit)
+                })
+                .collect();
+            crate::yield_now().await;
+            leader.cancel();
+            for follower in followers {
+                follower.await.unwrap().unwrap();
+            }
+        }
+        assert!(call.group.0.lock().running.is_none());
+    });
+}
+
+#[test]
+fn an_error_is_told_to_all() {
+    on(1, async {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        let fd = Fd::new(std::os::fd::OwnedFd::from(writer));
+        let calls: Vec<_> = (0..8)
+            .map(|_| {
+                let fd = fd.clone();
+                crate::spawn(async move { sync(&fd, false).await }, Priority::Inherit)
+            })
+            .collect();
+        for call in calls {
+            let error = call.await.unwrap().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        }
+    });
+}
+
+#[test]
+fn nothing_is_kept_of_a_file_that_nobody_waits_for() {
+    on(1, async {
+        let (fd, call) = file();
+        sync(&fd, false).await.unwrap();
+        drop(call);
+        assert!(!GROUPS.lock().contains_key(&fd.as_raw_fd()));
+    });
+    let (fd, call) = file();
+    let outside = futures_lite::future::block_on(sync(&fd, false));
+    assert!(outside.is_err());
+    assert!(call.group.0.lock().running.is_none());
+}

@@ -1,0 +1,332 @@
+//! Reads of what the page cache holds, which go without the ring, beside those that it does not hold, which do not: the
+//! same bytes either way.
+
+use std::io::{ErrorKind, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::poll;
+use upshift::fs::{self, File, OpenOptions};
+use upshift::io::AsyncReadExt;
+use upshift::{Level, Priority, Runtime};
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    Runtime::builder()
+        .vcpus(1)
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+/// A file that is removed again, and what it contains.
+struct Scratch {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl Scratch {
+    fn new(name: &str, length: usize) -> Scratch {
+        let name = format!("upshift-cached-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let bytes: Vec<u8> = (0..length as u64)
+            .map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+            .collect();
+        std::fs::write(&path, &bytes).unwrap();
+        Scratch { path, bytes }
+    }
+
+    /// Takes a part of the file out of the page cache; a length of 0 means the rest.
+    fn forget(&self, from: i64, length: i64) {
+        let file = std::fs::File::open(&self.path).unwrap();
+        file.sync_all().unwrap();
+        // SAFETY: advice about a file that is open.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), from, length, libc::POSIX_FADV_DONTNEED) };
+    }
+
+    /// Reads so many bytes from here on, and compares.
+    async fn check(&self, file: &File, offset: usize, length: usize) {
+        let start = offset.min(self.bytes.len());
+        let expected = &self.bytes[start..(offset + length).min(self.bytes.len()).max(start)];
+        let (count, buffer) = file
+            .read_at(Vec::with_capacity(length), offset as u64)
+            .await;
+        let count = count.unwrap();
+        assert_eq!(count, expected.len(), "{length} bytes at {offset}");
+        assert!(buffer == expected, "{length} bytes at {offset}");
+        let (count, buffer) = file
+            .read_at(vec![7; length].into_boxed_slice(), offset as u64)
+            .await;
+        assert_eq!(count.unwrap(), expected.len());
+        assert!(&buffer[..expected.len()] == expected);
+        assert!(buffer[expected.len()..].iter().all(|&byte| byte == 7));
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Lengths around pages and pieces, offsets around them and around the end.
+const LENGTHS: [usize; 8] = [1, 100, 4096, 5000, 65_536, 262_144, 262_145, 700_001];
+
+#[test]
+fn cached_bytes_are_the_bytes_of_the_file() {
+    let scratch = Scratch::new("warm", 1_000_003);
+    block_on(async {
+        let file = File::open(&scratch.path).await.unwrap();
+        for length in LENGTHS {
+            for offset in [
+                0, 1, 4095, 262_144, 999_999, 1_000_002, 1_000_003, 5_000_000,
+            ] {
+                scratch.check(&file, offset, length).await;
+            }
+        }
+        let (count, _) = file.read_at(Vec::new(), 0).await;
+        assert_eq!(count.unwrap(), 0);
+        assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
+        let taken = File::from_std(std::fs::File::open(&scratch.path).unwrap());
+        scratch.check(&taken, 17, 4096).await;
+    });
+}
+
+#[test]
+fn so_are_those_that_come_from_the_device_and_those_of_which_a_part_does() {
+    let scratch = Scratch::new("cold", 1_000_003);
+    block_on(async {
+        let file = File::open(&scratch.path).await.unwrap();
+        for (at, length) in LENGTHS.into_iter().enumerate() {
+            scratch.forget(0, 0);
+            scratch.check(&file, 4096 * at, length).await;
+            // A hole in the cache: the beginning is there, then it is not.
+            let _ = std::fs::read(&scratch.path).unwrap();
+            scratch.forget(64 << 10, 128 << 10);
+            scratch.check(&file, 1000, length).await;
+        }
+        for _ in 0..3 {
+            scratch.forget(0, 0);
+            assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
+            scratch.forget(4096, 0);
+            assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
+        }
+    });
+}
+
+#[test]
+fn whole_files_of_all_sizes() {
+    for length in [0, 1, 63, 64, 65, 4096, 8191, 8192, 8193, 20_000, 300_000] {
+        let scratch = Scratch::new(&format!("whole-{length}"), length);
+        block_on(async {
+            assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
+            scratch.forget(0, 0);
+            assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
+            let mut all = Vec::new();
+            let mut stream = File::open(&scratch.path).await.unwrap().into_stream();
+            stream.read_to_end(&mut all).await.unwrap();
+            assert!(all == scratch.bytes);
+        });
+    }
+}
+
+#[test]
+fn direct_reads_are_the_devices() {
+    let scratch = Scratch::new("direct", 64 << 10);
+    scratch.forget(0, 0);
+    block_on(async {
+        let direct = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(&scratch.path)
+            .await;
+        let Ok(file) = direct else {
+            return; // a file system without it
+        };
+        #[repr(align(4096))]
+        struct Aligned([u8; 8192]);
+        let memory = Box::leak(Box::new(Aligned([0; 8192])));
+        // SAFETY: it is leaked memory, given back below.
+        let buffer = unsafe { Box::from_raw(std::ptr::from_mut(&mut memory.0[..])) };
+        let (count, buffer) = file.read_at(buffer, 4096).await;
+        let matches = count
+            .as_ref()
+            .is_ok_and(|&count| buffer[..count] == scratch.bytes[4096..4096 + count]);
+        std::mem::forget(buffer);
+        assert!(matches, "{count:?}");
+    });
+}
+
+#[test]
+fn files_that_do_not_know_of_it_are_read_all_the_same() {
+    block_on(async {
+        let status = fs::read_to_string("/proc/self/status").await.unwrap();
+        assert!(status.contains("VmRSS"));
+        let file = File::open("/proc/self/status").await.unwrap();
+        for _ in 0..3 {
+            let (count, buffer) = file.read_at(vec![0; 16], 0).await;
+            assert_eq!(&buffer[..count.unwrap()], &status.as_bytes()[..16]);
+        }
+        let zero = File::open("/dev/zero").await.unwrap();
+        let (count, buffer) = zero.read_at(vec![1; 100_000], 5).await;
+        assert_eq!((count.unwrap(), buffer), (100_000, vec![0; 100_000]));
+
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"through a pipe").unwrap();
+        let pipe = File::from_std(OwnedFd::from(reader).into());
+        let (count, buffer) = pipe.read_at(vec![0; 64], u64::MAX).await;
+        assert_eq!(&buffer[..count.unwrap()], b"through a pipe");
+        drop(writer);
+        let (count, _) = pipe.read_at(vec![0; 64], u64::MAX).await;
+        assert_eq!(count.unwrap(), 0);
+
+        let directory = File::open("/").await.unwrap();
+        let error = directory.read_at(vec![0; 64], 0).await.0.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::IsADirectory);
+        let error = fs::read("/does/not/exist").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        let shared =
+            PathBuf::from("/dev/shm").join(format!("upshift-cached-{}", std::process::id()));
+        if std::fs::write(&shared, b"in memory").is_ok() {
+            let bytes = fs::read(&shared).await;
+            std::fs::remove_file(&shared).unwrap();
+            assert_eq!(bytes.unwrap(), b"in memory");
+        }
+    });
+}
+
+#[test]
+fn a_fifo_does_not_hold_up_the_vcpu() {
+    let path = std::env::temp_dir().join(format!("upshift-cached-fifo-{}", std::process::id()));
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a path that ends in 0.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    block_on(async {
+        // Twice: now the name is cached.
+        for _ in 0..2 {
+            let file = File::open(&path).await.unwrap();
+            let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            (&writer).write_all(b"hello").unwrap();
+            let (count, buffer) = file.read_at(vec![0; 8], u64::MAX).await;
+            assert_eq!(&buffer[..count.unwrap()], b"hello");
+        }
+    });
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn what_is_appended_is_seen() {
+    let scratch = Scratch::new("append", 10);
+    block_on(async {
+        let log = OpenOptions::new()
+            .append(true)
+            .open(&scratch.path)
+            .await
+            .unwrap();
+        let file = File::open(&scratch.path).await.unwrap();
+        let mut expected = scratch.bytes.clone();
+        for n in 0..50_u8 {
+            let (count, _) = file.read_at(vec![0; 64], expected.len() as u64).await;
+            assert_eq!(count.unwrap(), 0);
+            log.write_all_at(vec![n; 33], 0).await.0.unwrap();
+            if n % 10 == 0 {
+                log.sync_data().await.unwrap();
+            }
+            let (count, buffer) = file.read_at(vec![0; 64], expected.len() as u64).await;
+            assert_eq!(&buffer[..count.unwrap()], [n; 33]);
+            expected.extend_from_slice(&[n; 33]);
+        }
+        assert_eq!(fs::read(&scratch.path).await.unwrap(), expected);
+    });
+}
+
+#[test]
+fn a_read_is_dropped_wherever_it_is() {
+    let scratch = Scratch::new("dropped", 3 << 20);
+    block_on(async {
+        let file = File::open(&scratch.path).await.unwrap();
+        for round in 0..100_usize {
+            if round % 3 == 0 {
+                scratch.forget(0, 0);
+            } else if round % 3 == 1 {
+                scratch.forget(1 << 20, 1 << 20);
+            }
+            let mut read = Box::pin(file.read_at(Vec::with_capacity(3 << 20), 0));
+            for _ in 0..round % 5 {
+                if let Poll::Ready((count, bytes)) = poll!(read.as_mut()) {
+                    assert_eq!(count.unwrap(), 3 << 20);
+                    assert!(bytes == scratch.bytes);
+                    break;
+                }
+                upshift::yield_now().await;
+            }
+        }
+        scratch.check(&file, 0, 3 << 20).await;
+    });
+}
+
+#[test]
+fn a_long_cached_read_gives_way_to_what_is_more_urgent() {
+    let scratch = Scratch::new("long", 96 << 20);
+    // In the cache, as far as there is room for it.
+    assert!(std::fs::read(&scratch.path).unwrap() == scratch.bytes);
+    block_on(async {
+        let file = File::open(&scratch.path).await.unwrap();
+        let has_run = Arc::new(AtomicBool::new(false));
+        let sets = has_run.clone();
+        let urgent = async move {
+            upshift::time::sleep(Duration::from_micros(500)).await;
+            sets.store(true, Ordering::Relaxed);
+        };
+        let urgent = upshift::spawn(urgent, Level::MOST_URGENT);
+        let bulk = async move {
+            // Polled before the urgent one's time has come; it takes longer than that.
+            let (count, _) = file.read_at(Vec::with_capacity(96 << 20), 0).await;
+            assert_eq!(count.unwrap(), 96 << 20);
+            has_run.load(Ordering::Relaxed)
+        };
+        let gave_way = upshift::spawn(bulk, Level::new(40).unwrap());
+        assert!(
+            gave_way.await.unwrap(),
+            "the urgent one ran after the whole read"
+        );
+        urgent.await.unwrap();
+    });
+}
+
+#[test]
+fn many_readers_while_the_cache_comes_and_goes() {
+    let scratch = Arc::new(Scratch::new("many", 2_000_000));
+    let runtime = Runtime::builder().vcpus(2).build().unwrap();
+    runtime.block_on(async {
+        let file = File::open(&scratch.path).await.unwrap();
+        let readers: Vec<_> = (0..16_usize)
+            .map(|reader| {
+                let (file, scratch) = (file.clone(), scratch.clone());
+                let work = async move {
+                    for n in 0..60 {
+                        let random = (reader * 60 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+                        if n % 16 == reader {
+                            scratch.forget(0, 0);
+                        }
+                        let length = LENGTHS[random % LENGTHS.len()];
+                        scratch.check(&file, random % 2_000_000, length).await;
+                    }
+                };
+                upshift::spawn(work, Priority::Inherit)
+            })
+            .collect();
+        for reader in readers {
+            reader.await.unwrap();
+        }
+    });
+    // Nothing was written on the way.
+    let file = std::fs::File::open(&scratch.path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 1_999_999).unwrap();
+    assert_eq!(byte[0], scratch.bytes[1_999_999]);
+}
