@@ -16,6 +16,7 @@
 //! | `assign` | the section of unmodified servers beside a batch process |
 //! | `sched` | the section of policies over processes |
 //! | `serve` | the section of web servers |
+//! | `files` | the section of files |
 //! | `micro` | the microbenchmarks, which are programs of their own |
 //! | `conserve`, `multi` | their sections of two workers |
 //! | `results` | the data, a file for each section |
@@ -26,6 +27,7 @@
 mod assign;
 mod check;
 mod conserve;
+mod files;
 mod machine;
 mod measure;
 mod micro;

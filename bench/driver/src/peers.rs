@@ -264,6 +264,22 @@ const SERVE: &[(&str, Source, &[&str])] = &[
     ("nginx", Source::Script("nginx/serve", "nginx"), &[]),
 ];
 
+/// What is measured on files: name, source, further arguments.
+const FILES: &[(&str, Source, &[&str])] = &[
+    (UPSHIFT, Source::Bench("files-upshift"), &[]),
+    ("upshift-cpp", Source::Cpp("files", "files-cpp", &[]), &[]),
+    (
+        "pool",
+        Source::Bench("files-threads"),
+        &["--variant", "pool"],
+    ),
+    ("threads", Source::Bench("files-threads"), &[]),
+    ("tokio-fs", Source::Bench("files-tokio"), &[]),
+    ("compio", Source::Bench("files-compio"), &[]),
+    ("go", Source::Go("files/go", "files-go"), &[]),
+    (RAW_C, Source::C("files", &["-luring"]), &[]),
+];
+
 /// A program that was built: its file and its first arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -327,6 +343,15 @@ impl Built {
     /// The program that measures policies over processes.
     pub(crate) fn sched(&self) -> Option<Program> {
         self.program(SCHED, &[])
+    }
+
+    /// The programs of the section `files` that exist.
+    pub(crate) fn files(&self) -> Vec<(&'static str, Program)> {
+        FILES
+            .iter()
+            .filter(|(id, ..)| self.is_wanted(id))
+            .filter_map(|&(id, source, args)| Some((id, self.program(source, args)?)))
+            .collect()
     }
 
     /// The spin servers of others that exist.
@@ -397,6 +422,10 @@ pub(crate) fn build(options: &Options) -> Built {
     }
     if options.only.contains(&Section::Serve) {
         sources.extend(SERVE.iter().map(|&(id, source, _)| (id, source)));
+    }
+    if options.only.contains(&Section::Files) {
+        let wanted = FILES.iter().filter(|(id, ..)| built.is_wanted(id));
+        sources.extend(wanted.map(|&(id, source, _)| (id, source)));
     }
     if options.only.contains(&Section::Micro) {
         let wanted = MICRO.iter().filter(|m| built.is_wanted(m.id));
@@ -475,7 +504,7 @@ fn build_one(source: Source) -> Result<PathBuf, String> {
                 .arg(format!("-I{}", root.join("cpp/include").display()))
                 .arg(format!("-I{}", root.join("cpp/examples").display()))
                 .arg(bench.join(format!("peers/cpp/{file}.cpp")));
-            if file == "upshift" {
+            if ["upshift", "files"].contains(&file) {
                 command.arg(cargo_library(root, "upshift-c", "libupshift_c.a")?);
             }
             command.args(args).args(["-lpthread", "-ldl", "-lm"]);

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::conserve;
+use crate::files;
 use crate::machine;
 use crate::peers::{RAW_C, UPSHIFT};
 use crate::preemption;
@@ -96,6 +97,7 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         ),
         Section::Sched => ("Processes under policies in user space", Rank::AsMeasured),
         Section::Serve => ("Web servers", Rank::AsMeasured),
+        Section::Files => ("Files", Rank::AsMeasured),
         Section::Micro => ("Microbenchmarks", Rank::AsMeasured),
         Section::Conserve => (
             "Beside a worker that computes, while another one idles",
@@ -120,7 +122,11 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
     if section == Section::Preemption {
         page.push_str(&preemption::summary::table(found));
     }
-    for case in found.cases() {
+    if section == Section::Files {
+        page.push_str(&files::tables(found));
+    }
+    let cases = found.cases().into_iter();
+    for case in cases.filter(|_| section != Section::Files) {
         let by_class = matches!(section, Section::Processes | Section::Assign)
             || (section == Section::Preemption && case != preemption::cases::COST);
         if by_class {

@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::peers::{Built, Peer, Program, UPSHIFT};
 use crate::results::SectionResults;
 use crate::rounds::{self, Entry};
-use crate::{assign, conserve, machine, micro, multi, preemption, processes, sched, serve};
+use crate::{assign, conserve, files, machine, micro, multi, preemption, processes, sched, serve};
 
 /// A part of the page that can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(crate) enum Section {
     Sched,
     /// axum, mixed load at overload, and files.
     Serve,
+    /// Files, by blocking calls and without.
+    Files,
     /// Microbenchmarks.
     Micro,
     /// What is ready beside a worker that computes and one that idles.
@@ -89,7 +91,7 @@ pub(crate) fn level_row(level: u8) -> String {
 
 impl Section {
     /// All, in the order of the page.
-    pub(crate) const ALL: [Section; 14] = [
+    pub(crate) const ALL: [Section; 15] = [
         Section::Plaintext,
         Section::Pipelined,
         Section::Matrix,
@@ -101,6 +103,7 @@ impl Section {
         Section::Assign,
         Section::Sched,
         Section::Serve,
+        Section::Files,
         Section::Micro,
         Section::Conserve,
         Section::Multi,
@@ -120,6 +123,7 @@ impl Section {
             Section::Assign => "assign",
             Section::Sched => "sched",
             Section::Serve => "serve",
+            Section::Files => "files",
             Section::Micro => "micro",
             Section::Conserve => "conserve",
             Section::Multi => "multi",
@@ -206,6 +210,7 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         Section::Assign => assign::run(&mut results, options, built),
         Section::Sched => sched::run(&mut results, options, built),
         Section::Serve => serve::run(&mut results, options, built),
+        Section::Files => files::run(&mut results, options, built),
         Section::Micro => micro::run(&mut results, built),
         Section::Conserve => conserve::run(&mut results, options, built),
         Section::Multi => multi::run(&mut results, options, built),

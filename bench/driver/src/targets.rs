@@ -6,7 +6,7 @@ use crate::sections::{
     ALONE_CASE, LEVELS, MATRIX, ONE_LEVEL_CASE, ORDERS, OVERLOAD_CASE, PLAINTEXT, Section,
     VCPUS_CASE, level_row, matrix_case, plaintext_case, single_case, vcpus_row,
 };
-use crate::{assign, conserve, multi, preemption, processes_targets, sched, serve_targets};
+use crate::{assign, conserve, files, multi, preemption, processes_targets, sched, serve_targets};
 
 /// Differences below this share mean nothing on a virtual machine.
 pub(crate) const NOISE: f64 = 0.05;
@@ -95,6 +95,7 @@ fn rows_of(section: Section) -> fn(&SectionResults, &mut Vec<Row>) {
         Section::Assign => assign::rows,
         Section::Sched => sched::rows,
         Section::Serve => serve_targets::rows,
+        Section::Files => files::rows,
         Section::Micro => micro,
         Section::Conserve => conserve::rows,
         Section::Multi => multi::rows,

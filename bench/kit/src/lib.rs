@@ -5,6 +5,7 @@
 //! Nothing here knows a runtime. The matrix frames come from `upshift-load`, which the peers use directly.
 
 pub mod conserve;
+pub mod files;
 pub mod frames;
 pub mod micro;
 pub mod multi;

@@ -1,0 +1,571 @@
+//! The section `files`: the same work on files, blocking and not; on one CPU, with the page cache warm and cold.
+//!
+//! The files lie in `target/files` of the benchmarks, so on the file system of the checkout. Every program is bound to CPU 0, its threads and those
+//! that the kernel runs for its ring with it; of the mixed row the client is on CPU 1.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bench_kit::files::{
+    BIG, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG, OUT,
+    RECORD, SMALL, first, small, word,
+};
+use serde::Deserialize;
+
+use crate::machine::Watch;
+use crate::options::{Options, bench_dir};
+use crate::peers::{Built, Program, RAW_C, UPSHIFT};
+use crate::results::{Cell, Run, SectionResults, Spread};
+use crate::sections::Section;
+use crate::server::pin;
+use crate::targets::{Row, at_most, row};
+
+/// In what state the page cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cache {
+    /// What is read is in it.
+    Warm,
+    /// Nothing is in it.
+    Cold,
+}
+
+/// A row of the section: its name, the program's row, further arguments, the state of the cache.
+struct Case {
+    name: &'static str,
+    row: &'static str,
+    args: &'static [&'static str],
+    cache: Cache,
+}
+
+const fn case(
+    name: &'static str,
+    row: &'static str,
+    args: &'static [&'static str],
+    cache: Cache,
+) -> Case {
+    Case {
+        name,
+        row,
+        args,
+        cache,
+    }
+}
+
+const CASES: [Case; 9] = [
+    case(
+        "open, read, close 10,000 files of 4 KiB, warm",
+        "open",
+        &[],
+        Cache::Warm,
+    ),
+    case(
+        "open, read, close 10,000 files of 4 KiB, cold",
+        "open",
+        &["--once"],
+        Cache::Cold,
+    ),
+    case("random 4 KiB reads, warm", "random", &[], Cache::Warm),
+    case(
+        "random 4 KiB reads, cold",
+        "random",
+        &["--once"],
+        Cache::Cold,
+    ),
+    case(
+        "random 4 KiB reads, O_DIRECT",
+        "random",
+        &["--direct"],
+        Cache::Cold,
+    ),
+    case("sequential 1 MiB reads, warm", "read", &[], Cache::Warm),
+    case(
+        "sequential 1 MiB reads, cold",
+        "read",
+        &["--once"],
+        Cache::Cold,
+    ),
+    case("sequential 1 MiB writes", "write", &[], Cache::Warm),
+    case("append 512 bytes and fdatasync", "append", &[], Cache::Warm),
+];
+/// The urgent reads of the row `mixed`, and the writes beside them.
+const MIXED: [&str; 2] = [
+    "urgent 4 KiB reads beside 1 MiB writes: the reads",
+    "urgent 4 KiB reads beside 1 MiB writes: the writes",
+];
+/// Tasks of every row but `mixed`.
+const TASKS: &str = "32";
+/// Time between two urgent reads.
+const PACE: Duration = Duration::from_millis(1);
+/// How much ahead of all others the urgent reads are to be, in p99.
+const AHEAD: f64 = 3.0;
+
+/// What a program prints.
+#[derive(Deserialize)]
+struct Printed {
+    ops: f64,
+    seconds: f64,
+    p50: f64,
+    p99: f64,
+    p999: f64,
+    user: f64,
+    sys: f64,
+    sum: u64,
+}
+
+/// Measures all rows.
+pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+    let dir = bench_dir().join("target/files");
+    if let Err(error) = make(&dir) {
+        results.notes.push(format!("{}: {error}", dir.display()));
+        return;
+    }
+    let mut programs = built.files();
+    programs.retain(|(name, program)| match check(program, &dir) {
+        Ok(()) => true,
+        Err(why) => {
+            eprintln!("  {name} is left out: {why}");
+            results.notes.push(format!("{name} is left out: {why}"));
+            false
+        }
+    });
+    if !forget_all(&dir) {
+        let note = "cold: posix_fadvise(POSIX_FADV_DONTNEED) for each file, since drop_caches was refused; names stay cached";
+        results.notes.push(note.into());
+    }
+    let cases = if options.quick {
+        &CASES[..3]
+    } else {
+        &CASES[..]
+    };
+    for round in 0..options.rounds_of(Section::Files) {
+        for case in cases {
+            for index in 0..programs.len() {
+                let (name, program) = &programs[(index + round) % programs.len()];
+                match one(case, program, &dir, options) {
+                    Ok(run) => record(results, case.name, name, run),
+                    Err(why) => results.notes.push(format!("{}, {name}: {why}", case.name)),
+                }
+            }
+        }
+        for index in 0..programs.len() {
+            let (name, program) = &programs[(index + round) % programs.len()];
+            match mixed(program, &dir, options) {
+                Ok(runs) => {
+                    for (case, run) in MIXED.into_iter().zip(runs) {
+                        record(results, case, name, run);
+                    }
+                }
+                Err(why) => results.notes.push(format!("{}, {name}: {why}", MIXED[0])),
+            }
+        }
+    }
+}
+
+fn record(results: &mut SectionResults, case: &str, peer: &str, run: Run) {
+    eprintln!(
+        "{case:>48} {peer:<12} {:>10.0}/s  p50 {:>8.1} p99 {:>8.1} µs  {:>7.2} µs/op  others {:>3.0} %",
+        run.per_second,
+        run.p50,
+        run.p99,
+        run.cpu(),
+        100.0 * run.foreign
+    );
+    let known = results.cells.iter_mut();
+    match known.into_iter().find(|c| c.case == case && c.peer == peer) {
+        Some(cell) => cell.runs.push(run),
+        None => results.cells.push(Cell {
+            case: case.to_owned(),
+            peer: peer.to_owned(),
+            runs: vec![run],
+        }),
+    }
+}
+
+/// Makes the files that are read, unless they are there.
+fn make(dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir.join("small"))?;
+    let bytes = |number: u64, from: u64, words: u64| -> Vec<u8> {
+        let words = (from..from + words).map(|index| word(number, index).to_le_bytes());
+        words.flatten().collect()
+    };
+    let length = |path: &Path| std::fs::metadata(path).map_or(0, |data| data.len());
+    let big = dir.join("big");
+    if length(&big) != BIG {
+        let file = File::create(&big)?;
+        for piece in 0..BIG / LONG as u64 {
+            let words = LONG as u64 / 8;
+            file.write_all_at(
+                &bytes(BIG_NUMBER, piece * words, words),
+                piece * LONG as u64,
+            )?;
+        }
+        file.sync_all()?;
+    }
+    for number in 0..SMALL {
+        let path = small(dir, number);
+        if length(&path) != BLOCK as u64 {
+            std::fs::write(path, bytes(number as u64, 0, BLOCK as u64 / 8))?;
+        }
+    }
+    Ok(())
+}
+
+/// The same bytes as everybody: what the program reads and writes when it is asked for a little of everything.
+fn check(program: &Program, dir: &Path) -> Result<(), String> {
+    clean(dir);
+    let printed = start(program, "check", dir, &[])?.end()?;
+    let words = |number: u64, count: u64| {
+        (0..count).fold(0_u64, |sum, index| sum.wrapping_add(word(number, index)))
+    };
+    let small: u64 = (0..SMALL as u64).step_by(100).fold(0, |sum, number| {
+        sum.wrapping_add(words(number, BLOCK as u64 / 8))
+    });
+    let expected = small
+        .wrapping_add(words(BIG_NUMBER, CHECKED_BLOCKS * BLOCK as u64 / 8))
+        .wrapping_add(words(BIG_NUMBER, CHECKED_PIECES * LONG as u64 / 8));
+    if printed.sum != expected {
+        return Err("it has read other bytes than there are".into());
+    }
+    let read = |name: &str| std::fs::read(dir.join(name)).map_err(|e| format!("{name}: {e}"));
+    let piece = (CHECKED_PIECES - 1) * LONG as u64 / 8;
+    let last: Vec<u8> = (piece..piece + LONG as u64 / 8)
+        .flat_map(|index| word(BIG_NUMBER, index).to_le_bytes())
+        .collect();
+    if read("out")? != last.repeat(CHECKED_PIECES as usize) {
+        return Err("it has written other bytes than it should".into());
+    }
+    let record: Vec<u8> = (0..RECORD as u64 / 8)
+        .flat_map(|index| word(BIG_NUMBER, index).to_le_bytes())
+        .collect();
+    if read("log")? != record.repeat(CHECKED_RECORDS) {
+        return Err("it has appended other bytes than it should".into());
+    }
+    Ok(())
+}
+
+/// Removes what programs have written, and waits until the device is at rest.
+fn clean(dir: &Path) {
+    for name in ["out", "log"] {
+        let _ = std::fs::remove_file(dir.join(name));
+    }
+    // SAFETY: no pointers.
+    unsafe { libc::sync() };
+}
+
+/// Empties the page cache; false: without the right to, so each file is asked for, and names stay.
+fn forget_all(dir: &Path) -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::sync() };
+    if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
+        return true;
+    }
+    let paths = (0..SMALL).map(|number| small(dir, number));
+    for file in paths
+        .chain([dir.join("big")])
+        .filter_map(|path| File::open(path).ok())
+    {
+        // SAFETY: advice about a file that is open.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    }
+    false
+}
+
+/// Puts into the page cache what a row reads.
+fn warm(row: &str, dir: &Path) -> std::io::Result<()> {
+    match row {
+        "open" => (0..SMALL).try_for_each(|number| std::fs::read(small(dir, number)).map(drop)),
+        "random" | "read" | "mixed" => {
+            let mut file = File::open(dir.join("big"))?;
+            let mut buffer = vec![0; LONG];
+            while file.read(&mut buffer)? != 0 {}
+            Ok(())
+        }
+        // Written once, so that all has its place.
+        "write" => prepare(&dir.join("out")),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a file that is written over.
+fn prepare(path: &Path) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    for _ in 0..OUT / LONG as u64 {
+        file.write_all(&vec![1; LONG])?;
+    }
+    file.sync_all()
+}
+
+/// A program under way.
+struct Started {
+    child: std::process::Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+fn start(program: &Program, row: &str, dir: &Path, args: &[&str]) -> Result<Started, String> {
+    let mut command = Command::new(&program.file);
+    command
+        .arg(row)
+        .args(["--dir"])
+        .arg(dir)
+        .args(&program.args)
+        .args(args)
+        .stdout(Stdio::piped());
+    pin(&mut command, 0);
+    let mut child = command
+        .spawn()
+        .map_err(|e| format!("cannot start {}: {e}", program.file.display()))?;
+    let out = child.stdout.take().ok_or("the program has no output")?;
+    Ok(Started {
+        child,
+        out: BufReader::new(out),
+    })
+}
+
+impl Started {
+    fn line(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        self.out.read_line(&mut line).map_err(|e| e.to_string())?;
+        Ok(line.trim().to_owned())
+    }
+
+    fn end(mut self) -> Result<Printed, String> {
+        let line = self.line()?;
+        let status = self.child.wait().map_err(|e| e.to_string())?;
+        if !status.success() {
+            return Err(format!("ended with {status}"));
+        }
+        serde_json::from_str(&line).map_err(|e| format!("not a report: `{line}` ({e})"))
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Printed {
+    fn run(&self, watch: &Watch) -> Run {
+        let ([first, second], time) = watch.stop();
+        let used = self.user + self.sys;
+        Run {
+            per_second: self.ops / self.seconds,
+            p50: self.p50,
+            p99: self.p99,
+            p999: self.p999,
+            user: 1e6 * self.user / self.ops.max(1.0),
+            sys: 1e6 * self.sys / self.ops.max(1.0),
+            server_busy: used / self.seconds,
+            foreign: (first + second - used / time.as_secs_f64()).max(0.0),
+            ..Run::default()
+        }
+    }
+}
+
+/// One run of one row.
+fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<Run, String> {
+    clean(dir);
+    match case.cache {
+        Cache::Warm => warm(case.row, dir).map_err(|e| e.to_string())?,
+        Cache::Cold => drop(forget_all(dir)),
+    }
+    let seconds = options.time.as_secs_f64().to_string();
+    let mut args = vec!["--seconds", &seconds, "--tasks", TASKS];
+    args.extend(case.args);
+    let watch = Watch::start();
+    let printed = start(program, case.row, dir, &args)?.end()?;
+    if printed.ops == 0.0 {
+        return Err("no operation in the time".into());
+    }
+    Ok(printed.run(&watch))
+}
+
+/// One run of `mixed`: an urgent read each [`PACE`], counted from when it was due; and what was written meanwhile.
+fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<[Run; 2], String> {
+    clean(dir);
+    let written = (0..BULK).map(|number| dir.join(format!("bulk-{number}")));
+    written
+        .collect::<Vec<PathBuf>>()
+        .iter()
+        .try_for_each(|path| prepare(path))
+        .and_then(|()| warm("mixed", dir))
+        .map_err(|e| e.to_string())?;
+    let watch = Watch::start();
+    let mut started = start(program, "mixed", dir, &["--tasks", TASKS])?;
+    let line = started.line()?;
+    let address = line.strip_prefix("listening on ");
+    let address = address.ok_or_else(|| format!("no address: `{line}`"))?;
+    let mut stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
+    stream
+        .set_nodelay(true)
+        .and_then(|()| stream.set_read_timeout(Some(Duration::from_secs(5))))
+        .map_err(|e| e.to_string())?;
+    let time = options.time;
+    let client = std::thread::spawn(move || ask(&mut stream, time));
+    let mut times = client.join().map_err(|_| "the client panicked")??;
+    let printed = started.end()?;
+    let taken = options.time.as_secs_f64();
+    times.sort_unstable();
+    let at = |quantile: f64| times[(times.len() as f64 * quantile) as usize] as f64 / 1e3;
+    let writes = printed.run(&watch);
+    let urgent = Run {
+        per_second: times.len() as f64 / taken,
+        p50: at(0.5),
+        p99: at(0.99),
+        p999: at(0.999),
+        server_busy: writes.server_busy,
+        foreign: writes.foreign,
+        ..Run::default()
+    };
+    Ok([urgent, writes])
+}
+
+/// How long reads are not counted.
+const WARM_UP: Duration = Duration::from_millis(100);
+
+/// Asks for a block each [`PACE`] on CPU 1; the time until each was there, ns. A read that was due before the one before it was answered counts from
+/// when it was due.
+fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
+    // SAFETY: plain bits, for which zeros are valid; the call reads them only.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(1, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+    }
+    let (mut times, mut block, mut reply) = (Vec::new(), 1_u64, vec![0; BLOCK]);
+    let began = Instant::now();
+    let mut due = began;
+    while due - began < WARM_UP + time {
+        due += PACE;
+        let left = due.saturating_duration_since(Instant::now());
+        std::thread::sleep(left);
+        let sent = if left.is_zero() { due } else { Instant::now() };
+        block = word(BIG_NUMBER + 1, block) % (BIG / BLOCK as u64);
+        stream
+            .write_all(&block.to_le_bytes())
+            .and_then(|()| stream.read_exact(&mut reply))
+            .map_err(|e| format!("no reply: {e}"))?;
+        if due - began > WARM_UP {
+            times.push(sent.elapsed().as_nanos() as u64);
+        }
+        if first(&reply) != word(BIG_NUMBER, block * BLOCK as u64 / 8) {
+            return Err("other bytes than in the file".into());
+        }
+    }
+    Ok(times)
+}
+
+/// What was to be reached: nobody does more, raw C hardly more, and urgent reads wait for a third of what they wait for elsewhere.
+pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
+    let rate = |run: &Run| run.per_second;
+    for case in CASES.iter().map(|case| case.name).chain([MIXED[1]]) {
+        let ours = section.cell(case, UPSHIFT).and_then(|c| c.median(rate));
+        let best = best_other(section, case, |run| -run.per_second);
+        rows.push(row(
+            format!("files, {case}: nobody does more"),
+            ours.zip(best).map(|(us, (peer, best))| {
+                let text = format!("{us:.0}/s; best other {peer} {:.0}", -best);
+                (text, at_most(-best / us, 1.0))
+            }),
+        ));
+        let raw = section.cell(case, RAW_C).and_then(|c| c.median(rate));
+        rows.push(row(
+            format!("files, {case}: ≥ 0.95 × raw C"),
+            ours.zip(raw).map(|(us, raw)| {
+                let text = format!("{:.2} × ({us:.0}/s against {raw:.0}/s)", us / raw);
+                (text, at_most(0.95 * raw / us, 1.0))
+            }),
+        ));
+    }
+    let ours = section.cell(MIXED[0], UPSHIFT);
+    let ours = ours.and_then(|c| c.median(|run| run.p99));
+    let best = best_other(section, MIXED[0], |run| run.p99);
+    rows.push(row(
+        format!("files, {}: p99 ahead of all by {AHEAD} ×", MIXED[0]),
+        ours.zip(best).map(|(us, (peer, best))| {
+            let text = format!("{us:.0} µs; best other {peer} {best:.0}");
+            (text, at_most(AHEAD * us, best))
+        }),
+    ));
+}
+
+/// The smallest median of those that are neither ours nor raw C.
+fn best_other<'a>(
+    section: &'a SectionResults,
+    case: &str,
+    of: impl Fn(&Run) -> f64,
+) -> Option<(&'a str, f64)> {
+    section
+        .cells
+        .iter()
+        .filter(|c| c.case == case && !c.peer.starts_with(UPSHIFT) && c.peer != RAW_C)
+        .filter_map(|c| Some((c.peer.as_str(), c.median(&of)?)))
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// A table for each row of the section.
+pub(crate) fn tables(found: &SectionResults) -> String {
+    let mut page = String::new();
+    for case in found.cases() {
+        let is_urgent = case == MIXED[0];
+        let key = |run: &Run| if is_urgent { run.p99 } else { -run.per_second };
+        let value = |cell: &Cell| cell.median(key).unwrap_or(f64::INFINITY);
+        let mut cells: Vec<&Cell> = found.cells.iter().filter(|c| c.case == case).collect();
+        cells.sort_by(|a, b| value(a).total_cmp(&value(b)));
+        let ours = found.cell(case, UPSHIFT).map(value);
+        let _ = write!(
+            page,
+            "### {case}\n\n\
+             | peer | op/s | p50 µs | p99 µs | p99.9 µs | CPU µs/op | user | kernel | CPU busy | {} | runs |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|\n",
+            if is_urgent {
+                "p99 ÷ upshift's"
+            } else {
+                "op/s ÷ upshift's"
+            }
+        );
+        for cell in cells {
+            let plain = |of: fn(&Run) -> f64| match cell.median(of) {
+                Some(value) if value > 0.0 => format!("{value:.2}"),
+                _ => "–".into(),
+            };
+            let ratio = ours.map_or("–".into(), |ours| format!("{:.2}", value(cell) / ours));
+            let name = match cell.peer.as_str() {
+                UPSHIFT => "**upshift**",
+                other => other,
+            };
+            let _ = writeln!(
+                page,
+                "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {ratio} | {} |",
+                spread(cell.spread(|r| r.per_second), 0),
+                spread(cell.spread(|r| r.p50), 1),
+                spread(cell.spread(|r| r.p99), 1),
+                spread(cell.spread(|r| r.p999), 0),
+                plain(Run::cpu),
+                plain(|r| r.user),
+                plain(|r| r.sys),
+                plain(|r| r.server_busy),
+                cell.runs.len(),
+            );
+        }
+        page.push('\n');
+    }
+    page
+}
+
+fn spread(of: Option<Spread>, digits: usize) -> String {
+    of.map_or("–".into(), |s| {
+        format!(
+            "{:.digits$} ({:.digits$}–{:.digits$})",
+            s.median, s.min, s.max
+        )
+    })
+}

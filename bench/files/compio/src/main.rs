@@ -1,0 +1,74 @@
+//! Files on compio, over io_uring, with its defaults.
+
+use std::net::TcpStream;
+use std::os::fd::{FromRawFd, IntoRawFd};
+use std::path::PathBuf;
+
+use bench_kit::files::{BLOCK, Host, Plan, run};
+use compio::BufResult;
+use compio::fs::File;
+use compio::io::{AsyncReadAtExt, AsyncReadExt, AsyncWriteAtExt, AsyncWriteExt};
+use compio::runtime::{Runtime, spawn};
+
+struct Compio;
+
+impl Host for Compio {
+    type File = File;
+
+    fn spawn(_late: bool, task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> {
+        let handle = spawn(task);
+        async move {
+            let _ = handle.await;
+        }
+    }
+
+    fn file(file: std::fs::File) -> File {
+        // SAFETY: it is given away.
+        unsafe { File::from_raw_fd(file.into_raw_fd()) }
+    }
+
+    async fn whole(path: PathBuf) -> Vec<u8> {
+        compio::fs::read(path).await.expect("a file")
+    }
+
+    async fn read(file: &File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
+        let BufResult(result, buffer) = file.read_exact_at(buffer, offset).await;
+        result.expect("a read");
+        buffer
+    }
+
+    async fn write(file: &File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
+        let mut file = file;
+        let BufResult(result, buffer) = (&mut file).write_all_at(buffer, offset).await;
+        result.expect("a write");
+        buffer
+    }
+
+    async fn sync(file: &File) {
+        file.sync_data().await.expect("a device");
+    }
+
+    async fn serve(stream: TcpStream, file: File) {
+        stream.set_nonblocking(true).expect("a socket");
+        let mut stream = compio::net::TcpStream::from_std(stream).expect("a socket");
+        let mut buffer = vec![0; BLOCK];
+        let mut number = vec![0; 8];
+        loop {
+            let BufResult(result, asked) = stream.read_exact(number).await;
+            if result.is_err() {
+                return;
+            }
+            let block = bench_kit::files::first(&asked);
+            number = asked;
+            buffer = Self::read(&file, buffer, block * BLOCK as u64).await;
+            let BufResult(result, back) = stream.write_all(buffer).await;
+            result.expect("the driver reads");
+            buffer = back;
+        }
+    }
+}
+
+fn main() {
+    let runtime = Runtime::new().expect("a runtime can be built");
+    runtime.block_on(run::<Compio>(Plan::of_process()));
+}

@@ -1,0 +1,3 @@
+module upshift.test/files
+
+go 1.22

@@ -1,0 +1,250 @@
+//! Files by blocking calls: `threads`, where each thread does what a task does elsewhere, and `pool`, where one thread hands each
+//! operation to a pool of so many threads and is told when it is done, as runtimes without io_uring do.
+
+mod pool;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bench_kit::files::{
+    BIG, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG, Mode, OUT,
+    Plan, RECORD, Report, Row, SMALL, Times, WARM_UP, aligned, first, one_connection, open_std,
+    pattern, random, seed, small, sum, word,
+};
+
+/// What the tasks of a row share.
+struct Shared {
+    plan: Plan,
+    next: AtomicU64,
+    until: Mutex<Instant>,
+    stopped: AtomicBool,
+}
+
+impl Shared {
+    fn new(plan: &Plan, time: Duration) -> Shared {
+        Shared {
+            plan: plan.clone(),
+            next: AtomicU64::new(0),
+            until: Mutex::new(Instant::now() + time),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    fn until(&self) -> Instant {
+        *self.until.lock().expect("nothing panics with it")
+    }
+
+    fn take(&self, pieces: u64) -> Option<u64> {
+        let next = self.next.fetch_add(1, Relaxed);
+        (!self.plan.once || next < pieces).then_some(next % pieces)
+    }
+}
+
+/// A task: what it needs for its operations.
+struct Task {
+    shared: Arc<Shared>,
+    file: Option<Arc<File>>,
+    number: usize,
+    buffer: Vec<u8>,
+    random: u64,
+}
+
+impl Task {
+    fn new(shared: &Arc<Shared>, file: Option<Arc<File>>, number: usize) -> Task {
+        let buffer = match shared.plan.row {
+            Row::Random | Row::Open => aligned(BLOCK),
+            Row::Append => pattern(RECORD),
+            Row::Read => aligned(LONG),
+            _ => pattern(LONG),
+        };
+        Task {
+            shared: shared.clone(),
+            file,
+            number,
+            buffer,
+            random: seed(number),
+        }
+    }
+
+    /// One operation; false: there is none left.
+    fn step(&mut self) -> bool {
+        let Task { shared, buffer, .. } = self;
+        let row = shared.plan.row;
+        let Some(file) = &self.file else {
+            let Some(number) = shared.take(SMALL as u64) else {
+                return false;
+            };
+            let bytes = std::fs::read(small(&shared.plan.dir, number as usize)).expect("a file");
+            assert_eq!((bytes.len(), first(&bytes)), (BLOCK, word(number, 0)));
+            return true;
+        };
+        let size = match row {
+            Row::Read => BIG,
+            _ => OUT,
+        };
+        let piece = match row {
+            Row::Random => Some(random(&mut self.random) % (BIG / BLOCK as u64)),
+            Row::Append => Some(0),
+            _ => shared.take(size / LONG as u64),
+        };
+        let Some(piece) = piece else { return false };
+        let offset = piece * buffer.len() as u64;
+        match row {
+            Row::Append => {
+                buffer[..8].copy_from_slice(&(self.number as u64).to_le_bytes());
+                let mut file: &File = file;
+                file.write_all(buffer).expect("a write");
+                file.sync_data().expect("a device");
+            }
+            Row::Write | Row::Mixed => {
+                buffer[..8].copy_from_slice(&word(BIG_NUMBER, piece).to_le_bytes());
+                file.write_all_at(buffer, offset).expect("a write");
+            }
+            _ => {
+                file.read_exact_at(buffer, offset).expect("a read");
+                assert_eq!(first(buffer), word(BIG_NUMBER, offset / 8));
+            }
+        }
+        true
+    }
+
+    /// Operations until the time is over, on this thread.
+    fn run(&mut self) -> Times {
+        let until = self.shared.until();
+        let mut times = Times::default();
+        loop {
+            let began = Instant::now();
+            if began >= until || self.shared.stopped.load(Relaxed) || !self.step() {
+                return times;
+            }
+            times.since(began);
+        }
+    }
+}
+
+fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
+    let (path, mode) = shared.plan.file(0);
+    let file = (shared.plan.row != Row::Open).then(|| Arc::new(open_std(&path, mode)));
+    (0..shared.plan.tasks)
+        .map(|number| Task::new(shared, file.clone(), number))
+        .collect()
+}
+
+/// A thread per task.
+fn threads(tasks: Vec<Task>) -> Times {
+    let mut all = Times::default();
+    let threads: Vec<_> = tasks
+        .into_iter()
+        .map(|mut task| std::thread::spawn(move || (task.run(), task.buffer.leak())))
+        .collect();
+    for thread in threads {
+        all.add(thread.join().expect("nothing panics").0);
+    }
+    all
+}
+
+fn main() {
+    let plan = Plan::of_process();
+    if plan.row == Row::Check {
+        check(&plan);
+    }
+    if plan.row == Row::Mixed {
+        mixed(&plan);
+    }
+    let run = |shared: &Arc<Shared>| match plan.variant.as_str() {
+        "pool" => pool::run(tasks(shared), plan.tasks),
+        _ => threads(tasks(shared)),
+    };
+    if !plan.once {
+        run(&Arc::new(Shared::new(&plan, WARM_UP)));
+    }
+    let report = Report::start();
+    let times = run(&Arc::new(Shared::new(&plan, plan.time)));
+    report.end(times, 0);
+}
+
+fn mixed(plan: &Plan) -> ! {
+    let mut stream = one_connection();
+    let big = Arc::new(open_std(&plan.dir.join("big"), Mode::Read));
+    let report = Report::start();
+    let bulk: Vec<Task> = (0..BULK)
+        .map(|number| {
+            let (path, mode) = plan.file(number);
+            let shared = Arc::new(Shared::new(plan, Duration::from_secs(3600)));
+            Task::new(&shared, Some(Arc::new(open_std(&path, mode))), number)
+        })
+        .collect();
+    let all: Vec<Arc<Shared>> = bulk.iter().map(|task| task.shared.clone()).collect();
+    let pool = (plan.variant == "pool").then(|| pool::Pool::new(plan.tasks));
+    let theirs = pool.clone();
+    let writing = std::thread::spawn(move || match theirs {
+        Some(pool) => pool::drive(&pool, bulk),
+        None => threads(bulk),
+    });
+    serve(&mut stream, &big, pool.as_ref());
+    for shared in all {
+        shared.stopped.store(true, Relaxed);
+    }
+    report.end(writing.join().expect("nothing panics"), 0);
+}
+
+fn serve(stream: &mut TcpStream, big: &Arc<File>, pool: Option<&pool::Pool>) {
+    let mut number = [0; 8];
+    let mut buffer = vec![0; BLOCK];
+    while stream.read_exact(&mut number).is_ok() {
+        let offset = u64::from_le_bytes(number) * BLOCK as u64;
+        if let Some(pool) = pool {
+            let (tell, told) = std::sync::mpsc::channel();
+            let (big, mut theirs) = (big.clone(), buffer);
+            pool.submit(Box::new(move || {
+                big.read_exact_at(&mut theirs, offset).expect("a read");
+                let _ = tell.send(theirs);
+            }));
+            buffer = told.recv().expect("it is done");
+        } else {
+            big.read_exact_at(&mut buffer, offset).expect("a read");
+        }
+        stream.write_all(&buffer).expect("the driver reads");
+    }
+}
+
+fn check(plan: &Plan) -> ! {
+    let report = Report::start();
+    let mut total = 0_u64;
+    let mut count = |bytes: &[u8]| total = total.wrapping_add(sum(bytes));
+    for number in (0..SMALL).step_by(100) {
+        count(&std::fs::read(small(&plan.dir, number)).expect("a file"));
+    }
+    let big = open_std(&plan.dir.join("big"), Mode::Read);
+    let mut block = vec![0; BLOCK];
+    for number in (0..CHECKED_BLOCKS).rev() {
+        big.read_exact_at(&mut block, number * BLOCK as u64)
+            .expect("a read");
+        count(&block);
+    }
+    let mut long = vec![0; LONG];
+    for piece in 0..CHECKED_PIECES {
+        big.read_exact_at(&mut long, piece * LONG as u64)
+            .expect("a read");
+        count(&long);
+    }
+    let out = open_std(&plan.dir.join("out"), Mode::Write);
+    for piece in 0..CHECKED_PIECES {
+        out.write_all_at(&long, piece * LONG as u64)
+            .expect("a write");
+    }
+    out.sync_data().expect("a device");
+    let mut log = open_std(&plan.dir.join("log"), Mode::Append);
+    let record = pattern(RECORD);
+    for _ in 0..CHECKED_RECORDS {
+        log.write_all(&record).expect("a write");
+        log.sync_data().expect("a device");
+    }
+    std::mem::forget(record);
+    report.end(Times::default(), total)
+}

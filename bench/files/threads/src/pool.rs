@@ -1,0 +1,86 @@
+//! A pool of threads with one queue, and a thread that keeps it busy.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::Instant;
+
+use bench_kit::files::Times;
+
+use crate::Task;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads' queue.
+#[derive(Clone)]
+pub(crate) struct Pool(Arc<(Mutex<VecDeque<Job>>, Condvar)>);
+
+impl Pool {
+    /// Starts so many threads.
+    pub(crate) fn new(threads: usize) -> Pool {
+        let pool = Pool(Arc::default());
+        for _ in 0..threads {
+            let pool = pool.clone();
+            std::thread::spawn(move || pool.work());
+        }
+        pool
+    }
+
+    fn work(&self) {
+        let (jobs, come) = &*self.0;
+        loop {
+            let mut waiting = jobs.lock().expect("nothing panics with it");
+            let job = loop {
+                match waiting.pop_front() {
+                    Some(job) => break job,
+                    None => waiting = come.wait(waiting).expect("nothing panics with it"),
+                }
+            };
+            drop(waiting);
+            job();
+        }
+    }
+
+    /// Has a job done.
+    pub(crate) fn submit(&self, job: Job) {
+        let (jobs, come) = &*self.0;
+        jobs.lock().expect("nothing panics with it").push_back(job);
+        come.notify_one();
+    }
+}
+
+/// Runs the tasks, each with one operation at a time, on a pool of so many threads.
+pub(crate) fn run(tasks: Vec<Task>, threads: usize) -> Times {
+    drive(&Pool::new(threads), tasks)
+}
+
+/// As [`run`], on a pool that is there.
+pub(crate) fn drive(pool: &Pool, tasks: Vec<Task>) -> Times {
+    let (tell, told) = mpsc::channel::<(Task, Instant, bool)>();
+    let start = |mut task: Task| {
+        let (tell, began) = (tell.clone(), Instant::now());
+        pool.submit(Box::new(move || {
+            let more = task.step();
+            let _ = tell.send((task, began, more));
+        }));
+    };
+    let mut times = Times::default();
+    let mut running = tasks.len();
+    tasks.into_iter().for_each(start);
+    while running > 0 {
+        let (task, began, more) = told.recv().expect("it is done");
+        if more {
+            times.since(began);
+        }
+        let stopped = task
+            .shared
+            .stopped
+            .load(std::sync::atomic::Ordering::Relaxed);
+        if more && !stopped && Instant::now() < task.shared.until() {
+            start(task);
+        } else {
+            task.buffer.leak();
+            running -= 1;
+        }
+    }
+    times
+}

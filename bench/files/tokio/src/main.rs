@@ -1,0 +1,70 @@
+//! Files on `tokio::fs`, runtime `current_thread`. Reads and writes by position are `spawn_blocking` of the standard library's,
+//! which is in its favour: its `File` would seek on the pool, then read on the pool, and copy.
+
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bench_kit::files::{BLOCK, Host, Plan, run};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+
+struct Tokio;
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> T {
+    let result = spawn_blocking(work).await.expect("it does not panic");
+    result.expect("a file")
+}
+
+impl Host for Tokio {
+    type File = Arc<std::fs::File>;
+
+    fn spawn(_late: bool, task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> {
+        let handle = spawn_local(task);
+        async move { handle.await.expect("tasks do not panic") }
+    }
+
+    fn file(file: std::fs::File) -> Self::File {
+        Arc::new(file)
+    }
+
+    async fn whole(path: PathBuf) -> Vec<u8> {
+        tokio::fs::read(path).await.expect("a file")
+    }
+
+    async fn read(file: &Self::File, mut buffer: Vec<u8>, offset: u64) -> Vec<u8> {
+        let file = file.clone();
+        blocking(move || file.read_exact_at(&mut buffer, offset).map(|()| buffer)).await
+    }
+
+    async fn write(file: &Self::File, buffer: Vec<u8>, offset: u64) -> Vec<u8> {
+        let file = file.clone();
+        blocking(move || file.write_all_at(&buffer, offset).map(|()| buffer)).await
+    }
+
+    async fn sync(file: &Self::File) {
+        let file = file.clone();
+        blocking(move || file.sync_data()).await;
+    }
+
+    async fn serve(stream: TcpStream, file: Self::File) {
+        stream.set_nonblocking(true).expect("a socket");
+        let mut stream = tokio::net::TcpStream::from_std(stream).expect("a socket");
+        let mut buffer = vec![0; BLOCK];
+        while let Ok(number) = stream.read_u64_le().await {
+            buffer = Self::read(&file, buffer, number * BLOCK as u64).await;
+            stream.write_all(&buffer).await.expect("the driver reads");
+        }
+    }
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime can be built");
+    LocalSet::new().block_on(&runtime, run::<Tokio>(Plan::of_process()));
+}
