@@ -54,7 +54,7 @@ pub fn word(number: u64, index: u64) -> u64 {
 /// The sum of the words of some bytes.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks_exact(8).map(|chunk| first(chunk));
+    let words = bytes.chunks_exact(8).map(first);
     words.fold(0, u64::wrapping_add)
 }
 
