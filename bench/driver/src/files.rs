@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bench_kit::files::{
     BIG, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG, OUT,
-    RECORD, SMALL, first, small, word,
+    RECORD, SMALL, SMALL_LENGTH, first, small, word,
 };
 use serde::Deserialize;
 
@@ -60,13 +60,13 @@ const fn case(
 
 const CASES: [Case; 9] = [
     case(
-        "open, read, close 10,000 files of 4 KiB, warm",
+        "open, read, close 10,000 files of 4,000 bytes, warm",
         "open",
         &[],
         Cache::Warm,
     ),
     case(
-        "open, read, close 10,000 files of 4 KiB, cold",
+        "open, read, close 10,000 files of 4,000 bytes, cold",
         "open",
         &["--once"],
         Cache::Cold,
@@ -99,8 +99,8 @@ const MIXED: [&str; 2] = [
     "urgent 4 KiB reads beside 1 MiB writes: the reads",
     "urgent 4 KiB reads beside 1 MiB writes: the writes",
 ];
-/// Tasks of every row but `mixed`.
-const TASKS: &str = "32";
+/// Tasks of a row, and of those that read or write 1 MiB at a time.
+const TASKS: [&str; 2] = ["32", "4"];
 /// Time between two urgent reads.
 const PACE: Duration = Duration::from_millis(1);
 /// How much ahead of all others the urgent reads are to be, in p99.
@@ -210,8 +210,8 @@ fn make(dir: &Path) -> std::io::Result<()> {
     }
     for number in 0..SMALL {
         let path = small(dir, number);
-        if length(&path) != BLOCK as u64 {
-            std::fs::write(path, bytes(number as u64, 0, BLOCK as u64 / 8))?;
+        if length(&path) != SMALL_LENGTH as u64 {
+            std::fs::write(path, bytes(number as u64, 0, SMALL_LENGTH as u64 / 8))?;
         }
     }
     Ok(())
@@ -225,7 +225,7 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
         (0..count).fold(0_u64, |sum, index| sum.wrapping_add(word(number, index)))
     };
     let small: u64 = (0..SMALL as u64).step_by(100).fold(0, |sum, number| {
-        sum.wrapping_add(words(number, BLOCK as u64 / 8))
+        sum.wrapping_add(words(number, SMALL_LENGTH as u64 / 8))
     });
     let expected = small
         .wrapping_add(words(BIG_NUMBER, CHECKED_BLOCKS * BLOCK as u64 / 8))
@@ -378,7 +378,8 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
         Cache::Cold => drop(forget_all(dir)),
     }
     let seconds = options.time.as_secs_f64().to_string();
-    let mut args = vec!["--seconds", &seconds, "--tasks", TASKS];
+    let tasks = TASKS[usize::from(matches!(case.row, "read" | "write"))];
+    let mut args = vec!["--seconds", &seconds, "--tasks", tasks];
     args.extend(case.args);
     let watch = Watch::start();
     let printed = start(program, case.row, dir, &args)?.end()?;
@@ -399,7 +400,7 @@ fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<[Run; 2], S
         .and_then(|()| warm("mixed", dir))
         .map_err(|e| e.to_string())?;
     let watch = Watch::start();
-    let mut started = start(program, "mixed", dir, &["--tasks", TASKS])?;
+    let mut started = start(program, "mixed", dir, &["--tasks", TASKS[0]])?;
     let line = started.line()?;
     let address = line.strip_prefix("listening on ");
     let address = address.ok_or_else(|| format!("no address: `{line}`"))?;

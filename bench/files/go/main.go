@@ -18,13 +18,14 @@ import (
 )
 
 const (
-	block  = 4096
-	long   = 1 << 20
-	record = 512
-	small  = 10_000
-	bulk   = 8
-	big    = 512 << 20
-	out    = 64 << 20
+	block       = 4096
+	long        = 1 << 20
+	record      = 512
+	small       = 10_000
+	smallLength = 4000
+	bulk        = 8
+	big         = 512 << 20
+	out         = 64 << 20
 )
 
 func word(number, index uint64) uint64 {
@@ -126,7 +127,7 @@ func (s *shared) run(task int, file *os.File) []uint32 {
 				return times
 			}
 			bytes := must(os.ReadFile(path(int(number))))
-			check(len(bytes) == block && first(bytes) == word(number, 0), "other bytes than in the file")
+			check(len(bytes) == smallLength && first(bytes) == word(number, 0), "other bytes than in the file")
 		case "random":
 			state ^= state << 13
 			state ^= state >> 7

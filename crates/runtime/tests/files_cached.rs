@@ -135,6 +135,26 @@ fn whole_files_of_all_sizes() {
 }
 
 #[test]
+fn an_opened_file_is_not_marked() {
+    let scratch = Scratch::new("marked", 10);
+    block_on(async {
+        // The second time the name is cached.
+        for _ in 0..2 {
+            let file = File::open(&scratch.path).await.unwrap();
+            // SAFETY: a query.
+            let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+            assert_eq!(flags & libc::O_NONBLOCK, 0);
+            let mut asked = OpenOptions::new();
+            let asked = asked.read(true).custom_flags(libc::O_NONBLOCK);
+            let file = asked.open(&scratch.path).await.unwrap();
+            // SAFETY: a query.
+            let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+            assert_ne!(flags & libc::O_NONBLOCK, 0);
+        }
+    });
+}
+
+#[test]
 fn direct_reads_are_the_devices() {
     let scratch = Scratch::new("direct", 64 << 10);
     scratch.forget(0, 0);

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use bench_kit::files::{
     BIG, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG, Mode, OUT,
-    Plan, RECORD, Report, Row, SMALL, Times, WARM_UP, aligned, first, one_connection, open_std,
-    pattern, random, seed, small, sum, word,
+    Plan, RECORD, Report, Row, SMALL, SMALL_LENGTH, Times, WARM_UP, aligned, first, one_connection,
+    open_std, pattern, random, seed, small, sum, word,
 };
 
 /// What the tasks of a row share.
@@ -80,7 +80,10 @@ impl Task {
                 return false;
             };
             let bytes = std::fs::read(small(&shared.plan.dir, number as usize)).expect("a file");
-            assert_eq!((bytes.len(), first(&bytes)), (BLOCK, word(number, 0)));
+            assert_eq!(
+                (bytes.len(), first(&bytes)),
+                (SMALL_LENGTH, word(number, 0))
+            );
             return true;
         };
         let size = match row {

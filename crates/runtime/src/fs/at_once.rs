@@ -162,10 +162,21 @@ pub(super) unsafe fn read(fd: &Fd, start: *mut u8, length: usize, offset: u64) -
     usize::try_from(count).map_or_else(|_| failed(), Now::Done)
 }
 
+/// Was the end of the file seen by a read at `offset` of `count` bytes, with room for so many? What is not cached begins with a page: a read that is cut
+/// short within one is cut short by the end.
+pub(super) fn is_end(offset: u64, count: usize, room: usize) -> bool {
+    let within = !(offset + count as u64).is_multiple_of(SMALLEST_PAGE);
+    count == 0 || (count < room.min(PIECE) && within)
+}
+
+/// Pages are of this size, or of multiples of it.
+const SMALLEST_PAGE: u64 = 4096;
+
 /// The longest path that is tried, with the 0 at its end.
 const PATH: usize = 256;
 
-/// Opens what the kernel has cached the name of. `flags` as for `open(2)`; nothing is created or cut off.
+/// Opens what the kernel has cached the name of. `flags` as for `open(2)`; nothing is created or cut off. The open file is marked with
+/// `O_NONBLOCK`: before the ring reads it, or a user sees it, that is to be taken back.
 pub(super) fn open(path: &Path, flags: i32) -> Now<OwnedFd> {
     let path = path.as_os_str().as_bytes();
     let changes = libc::O_CREAT | libc::O_TRUNC | libc::O_TMPFILE & !libc::O_DIRECTORY;
@@ -199,14 +210,7 @@ pub(super) fn open(path: &Path, flags: i32) -> Now<OwnedFd> {
         return failed();
     }
     // SAFETY: the kernel made it for us.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    if flags & libc::O_NONBLOCK == 0 {
-        // SAFETY: its own descriptor, which nobody else knows yet.
-        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) } != 0 {
-            return Now::Cannot;
-        }
-    }
-    Now::Done(fd)
+    Now::Done(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(test)]
@@ -263,17 +267,22 @@ mod tests {
         let Now::Done(fd) = open(&path, libc::O_RDONLY) else {
             return; // not in the cache, or a kernel before 5.12
         };
-        // SAFETY: queries.
-        let (flags, closes) = unsafe {
-            (
-                libc::fcntl(fd.as_raw_fd(), libc::F_GETFL),
-                libc::fcntl(fd.as_raw_fd(), libc::F_GETFD),
-            )
-        };
-        assert_eq!(flags & libc::O_NONBLOCK, 0);
+        // SAFETY: a query.
+        let closes = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
         assert_eq!(closes & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
         assert_eq!(open(Path::new("a\0b"), libc::O_RDONLY).kind(), "cannot");
         assert_eq!(open(&path, libc::O_RDWR | libc::O_CREAT).kind(), "cannot");
+    }
+
+    #[test]
+    fn a_read_cut_short_within_a_page_has_seen_the_end() {
+        assert!(is_end(0, 0, 10));
+        assert!(is_end(0, 100, 4096));
+        assert!(is_end(4096, 5, 8192));
+        assert!(!is_end(0, 4096, 8192));
+        assert!(!is_end(100, 4096 - 100, 8192));
+        assert!(!is_end(0, 100, 100));
+        assert!(!is_end(1, PIECE, 2 * PIECE));
     }
 
     impl<T> Now<T> {

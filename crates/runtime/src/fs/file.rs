@@ -3,7 +3,6 @@
 use std::fs::Permissions;
 use std::future::poll_fn;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
@@ -71,6 +70,15 @@ impl File {
             .await
     }
 
+    /// Waits in calls of others, too; see [`at_once::open`].
+    pub(super) fn unmark(&self, flags: i32) -> io::Result<()> {
+        // SAFETY: no pointers.
+        match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETFL, flags) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Takes over a file of the standard library.
     #[must_use]
     pub fn from_std(file: std::fs::File) -> File {
@@ -102,16 +110,15 @@ impl File {
             let room = buffer.io_capacity().min(LONGEST_READ);
             loop {
                 poll_fn(coop::poll_proceed).await;
-                let count = self.read_now(&mut buffer, filled, room, offset);
-                filled += count.unwrap_or(0);
-                match count {
-                    Some(count) if count == 0 || filled == room => {
-                        // SAFETY: so many bytes have been written, from the first one on.
-                        unsafe { buffer.set_filled(filled) };
-                        return (Ok(filled), buffer, count == 0);
-                    }
-                    Some(_) => {}
-                    None => break,
+                let Some(count) = self.read_now(&mut buffer, filled, room, offset) else {
+                    break;
+                };
+                let is_end = at_once::is_end(offset + filled as u64, count, room - filled);
+                filled += count;
+                if is_end || filled == room {
+                    // SAFETY: so many bytes have been written, from the first one on.
+                    unsafe { buffer.set_filled(filled) };
+                    return (Ok(filled), buffer, is_end);
                 }
             }
         }
@@ -141,28 +148,26 @@ impl File {
 
     /// Reads the beginning of a file that has just been opened, as far as it is cached.
     pub(super) fn read_beginning(&self) -> Beginning {
-        let mut beginning = Beginning {
-            bytes: [const { MaybeUninit::uninit() }; BEGINNING],
-            count: 0,
-            is_all: false,
-            is_local: false,
-        };
+        let mut beginning = Beginning::default();
         if !self.tries.is_due(Some(&self.fd)) {
             return beginning;
         }
-        while beginning.count < BEGINNING && !beginning.is_all {
-            let (start, room) = (beginning.count, BEGINNING - beginning.count);
+        let bytes = &mut beginning.bytes;
+        bytes.reserve_exact(BEGINNING);
+        while bytes.len() < BEGINNING && !beginning.is_all {
+            let (start, room) = (bytes.len(), BEGINNING - bytes.len());
             // SAFETY: there is so much room behind what has been read.
             let read = unsafe {
-                let to = beginning.bytes.as_mut_ptr().cast::<u8>().add(start);
+                let to = bytes.as_mut_ptr().add(start);
                 at_once::read(&self.fd, to, room, start as u64)
             };
             match read {
                 Now::Done(count) => {
                     coop::charge();
+                    // SAFETY: so many bytes have been written.
+                    unsafe { bytes.set_len(start + count) };
                     beginning.is_local = true;
-                    beginning.count += count;
-                    beginning.is_all = count == 0;
+                    beginning.is_all = at_once::is_end(start as u64, count, room);
                 }
                 Now::Waits => {
                     beginning.is_local = true;
@@ -373,21 +378,14 @@ impl File {
 const BEGINNING: usize = 8 << 10;
 
 /// See [`File::read_beginning`].
+#[derive(Default)]
 pub(super) struct Beginning {
-    bytes: [MaybeUninit<u8>; BEGINNING],
-    count: usize,
+    /// What was read.
+    pub(super) bytes: Vec<u8>,
     /// The end of the file has been seen.
     pub(super) is_all: bool,
     /// Its file system knows `RWF_NOWAIT`. Then it keeps the attributes of an open file in memory.
     pub(super) is_local: bool,
-}
-
-impl Beginning {
-    /// What was read.
-    pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes have been written.
-        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.count) }
-    }
 }
 
 impl AsRawFd for File {

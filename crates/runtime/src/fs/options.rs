@@ -111,12 +111,23 @@ impl OpenOptions {
     /// `NotFound`, `PermissionDenied`, …; `InvalidInput` for a combination that
     /// means nothing; and outside a runtime.
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
-        let (path, flags) = (path.as_ref(), self.flags()?);
+        let (file, marked) = self.open_marked(path.as_ref()).await?;
+        if let Some(flags) = marked {
+            file.unmark(flags)?;
+        }
+        Ok(file)
+    }
+
+    /// As [`open`](OpenOptions::open). If it was opened at once, it is still marked (see
+    /// [`at_once::open`]): then the flags that it is to have come with it.
+    pub(super) async fn open_marked(&self, path: &Path) -> io::Result<(File, Option<i32>)> {
+        let flags = self.flags()?;
         if let Some(fd) = cached(path, flags).await {
-            return Ok(File::new(Fd::new(fd), flags));
+            let marked = (flags & libc::O_NONBLOCK == 0).then_some(flags);
+            return Ok((File::new(Fd::new(fd), flags), marked));
         }
         let open = op::OpenAt::new(None, path, flags, self.mode.unwrap_or(0o666))?;
-        Ok(File::new(Fd::new(start(open)?.await?), flags))
+        Ok((File::new(Fd::new(start(open)?.await?), flags), None))
     }
 
     /// Opens a file beneath a directory: `path` is relative to it, and nothing in

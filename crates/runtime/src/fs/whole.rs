@@ -5,7 +5,7 @@ use std::path::Path;
 
 use upshift_ring::{IoBuf, IoBufMut};
 
-use super::File;
+use super::{File, OpenOptions};
 
 /// The smallest read that is tried.
 const LEAST: usize = 64;
@@ -35,11 +35,32 @@ unsafe impl IoBufMut for Tail {
 /// # Errors
 /// As [`File::open`] and [`File::read_at`]; `OutOfMemory` if it does not fit.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    let file = File::open(path).await?;
-    let (mut all, length) = begin(&file).await?;
-    let Some(length) = length else {
+    let (file, marked) = OpenOptions::new()
+        .read(true)
+        .open_marked(path.as_ref())
+        .await?;
+    let beginning = file.read_beginning();
+    let mut all = beginning.bytes;
+    if beginning.is_all {
+        all.shrink_to_fit();
         return Ok(all);
+    }
+    if all.is_empty() {
+        all = Vec::new();
+    }
+    if let Some(flags) = marked {
+        file.unmark(flags)?;
+    }
+    let length = if beginning.is_local {
+        file.local_len()?
+    } else {
+        file.len().await?
     };
+    let length =
+        usize::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    // One more, so that the end is seen without growing. Files of the kernel say 0.
+    let room = length.saturating_add(1).max(LEAST);
+    all.try_reserve_exact(room.saturating_sub(all.len()))?;
     loop {
         if all.capacity() - all.len() < LEAST && all.len() != length {
             all.try_reserve(all.len().max(LEAST))?;
@@ -54,30 +75,6 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
             all.try_reserve(LEAST)?;
         }
     }
-}
-
-/// What is cached of the beginning, with room for the rest; and the length of the file, unless this is all.
-async fn begin(file: &File) -> io::Result<(Vec<u8>, Option<usize>)> {
-    let mut all = Vec::new();
-    let known = {
-        let beginning = file.read_beginning();
-        all.try_reserve_exact(beginning.bytes().len())?;
-        all.extend_from_slice(beginning.bytes());
-        if beginning.is_all {
-            return Ok((all, None));
-        }
-        beginning.is_local.then(|| file.local_len())
-    };
-    let length = match known {
-        Some(length) => length?,
-        None => file.len().await?,
-    };
-    let length =
-        usize::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    // One more, so that the end is seen without growing. Files of the kernel say 0.
-    let room = length.saturating_add(1).max(LEAST);
-    all.try_reserve_exact(room.saturating_sub(all.len()))?;
-    Ok((all, Some(length)))
 }
 
 /// Reads a whole file of UTF-8 text.
