@@ -1,7 +1,6 @@
 //! An open file: reads and writes by position.
 
 use std::fs::Permissions;
-use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -9,12 +8,10 @@ use std::path::Path;
 use upshift_ring::{Fd, IoBuf, IoBufMut, op};
 
 use super::at_once::{self, Now, Tries};
+use super::read::Reading;
 use super::{FileStream, Metadata, OpenOptions, current_ioprio, sync};
 use crate::net::{start, transfer};
 use crate::{blocking, context, coop};
-
-/// What the kernel reads at once at most.
-const LONGEST_READ: usize = 0x7fff_f000;
 
 /// An open file.
 ///
@@ -93,49 +90,19 @@ impl File {
     ///
     /// # Errors
     /// What `pread` would answer; and outside a runtime.
-    pub async fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> (io::Result<usize>, B) {
-        let (result, buffer, _) = self.read_to_end_at(buffer, offset).await;
-        (result, buffer)
-    }
-
-    /// As [`read_at`](File::read_at), and says whether the end of the file was seen behind what
-    /// was read.
-    pub(super) async fn read_to_end_at<B: IoBufMut>(
+    pub fn read_at<B: IoBufMut>(
         &self,
-        mut buffer: B,
+        buffer: B,
         offset: u64,
-    ) -> (io::Result<usize>, B, bool) {
-        let mut filled = 0;
-        if self.tries.is_due(Some(&self.fd)) && context::with_open(|_| ()).is_some() {
-            let room = buffer.io_capacity().min(LONGEST_READ);
-            loop {
-                poll_fn(coop::poll_proceed).await;
-                let Some(count) = self.read_now(&mut buffer, filled, room, offset) else {
-                    break;
-                };
-                let is_end = at_once::is_end(offset + filled as u64, count, room - filled);
-                filled += count;
-                if is_end || filled == room {
-                    // SAFETY: so many bytes have been written, from the first one on.
-                    unsafe { buffer.set_filled(filled) };
-                    return (Ok(filled), buffer, is_end);
-                }
-            }
-        }
-        let read = |buffer| {
-            let read = op::ReadAt::new(self.fd.clone(), buffer, offset).ioprio(current_ioprio());
-            // SAFETY: they have been written, and `LONGEST_READ` fits.
-            unsafe { read.behind(filled as u32) }
-        };
-        let (result, buffer) = transfer!(read(buffer), buffer);
-        (result, buffer, false)
+    ) -> impl Future<Output = (io::Result<usize>, B)> + use<'_, B> {
+        Reading::new(self, buffer, offset)
     }
 
     /// Reads into an empty vector what is cached, if that is worth a try. False: go through
     /// the ring.
     pub(super) fn read_cached(&self, buffer: &mut Vec<u8>, offset: u64) -> bool {
         let room = buffer.capacity();
-        if !self.tries.is_due(Some(&self.fd)) || context::with_open(|_| ()).is_none() {
+        if !self.is_tried() {
             return false;
         }
         let Some(count) = self.read_now(buffer, 0, room, offset) else {
@@ -186,7 +153,7 @@ impl File {
 
     /// Reads a piece that is cached into a buffer behind what it holds; 0 is the end of the
     /// file. `None`: go through the ring.
-    fn read_now<B: IoBufMut>(
+    pub(super) fn read_now<B: IoBufMut>(
         &self,
         buffer: &mut B,
         filled: usize,
@@ -211,6 +178,11 @@ impl File {
             Now::Cannot => self.tries.never(),
         }
         None
+    }
+
+    /// Is a read worth a try without the ring? Never outside a runtime.
+    pub(super) fn is_tried(&self) -> bool {
+        self.tries.is_due(Some(&self.fd)) && context::with_open(|_| ()).is_some()
     }
 
     /// Writes at a position, in bytes. May write less than all.

@@ -23,6 +23,7 @@ mod file;
 mod metadata;
 mod names;
 mod options;
+mod read;
 mod stream;
 mod sync;
 mod whole;

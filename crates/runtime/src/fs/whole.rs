@@ -66,9 +66,11 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
             all.try_reserve(all.len().max(LEAST))?;
         }
         let offset = all.len() as u64;
-        let (result, tail, ends) = file.read_to_end_at(Tail(all), offset).await;
+        let room = all.capacity() - all.len();
+        let (result, tail) = file.read_at(Tail(all), offset).await;
         all = tail.0;
-        if result? == 0 || ends {
+        let count = result?;
+        if count == 0 || (beginning.is_local && count < room) {
             return Ok(all);
         }
         if all.capacity() == all.len() {
