@@ -1,7 +1,31 @@
 //! What a ring is made of and what it has done.
 
+use crate::offload::Offload;
 use crate::owner::Bracket;
 use std::fmt;
+use std::sync::Arc;
+
+/// What carries operations out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Driver {
+    /// io_uring if it works here, otherwise readiness.
+    #[default]
+    Auto,
+    /// io_uring, or an error that says what to change.
+    Ring,
+    /// epoll and calls that do not block; files on threads. Works wherever Linux does.
+    Readiness,
+}
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Driver::Auto => "auto",
+            Driver::Ring => "ring",
+            Driver::Readiness => "readiness",
+        })
+    }
+}
 
 /// How the kernel hands completions over, from the best rung of the ladder to the worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -13,6 +37,8 @@ pub enum Mode {
     CoopTaskrun,
     /// The kernel interrupts the ring's thread for completions.
     Plain,
+    /// There is no io_uring: the ring's thread waits for readiness and makes the calls ([`Driver::Readiness`]).
+    Readiness,
 }
 
 impl Mode {
@@ -21,7 +47,7 @@ impl Mode {
         match self {
             Mode::DeferTaskrun => Some(Mode::CoopTaskrun),
             Mode::CoopTaskrun => Some(Mode::Plain),
-            Mode::Plain => None,
+            Mode::Plain | Mode::Readiness => None,
         }
     }
 }
@@ -32,6 +58,7 @@ impl fmt::Display for Mode {
             Mode::DeferTaskrun => "single issuer, deferred task work",
             Mode::CoopTaskrun => "cooperative task work",
             Mode::Plain => "plain",
+            Mode::Readiness => "readiness (epoll)",
         })
     }
 }
@@ -64,8 +91,12 @@ pub struct Config {
     pub accept_window: u16,
     /// Operations and streams alive at once (128 bytes each, allocated 256 at a time as needed). Up to 2²⁴.
     pub max_operations: u32,
-    /// The highest rung to try.
+    /// What carries operations out.
+    pub driver: Driver,
+    /// The highest rung of io_uring to try.
     pub mode: Mode,
+    /// Where calls that block are made, such as those on files, by [`Driver::Readiness`]; `None`: on a thread each.
+    pub offload: Option<Arc<dyn Offload>>,
     /// Called around each use of a handle, where the ring's owner may change; see [`Ring::adopt`](crate::Ring::adopt).
     pub bracket: Option<Bracket>,
 }
@@ -80,7 +111,9 @@ impl Default for Config {
             recv_window: 16,
             accept_window: 128,
             max_operations: 1 << 18,
+            driver: Driver::Auto,
             mode: Mode::DeferTaskrun,
+            offload: None,
             bracket: None,
         }
     }
@@ -99,6 +132,8 @@ impl Config {
             Some("Config::buffer_size must be 1 byte to 16 MiB")
         } else if self.recv_window == 0 || self.accept_window == 0 {
             Some("Config::recv_window and Config::accept_window must be at least 1")
+        } else if self.mode == Mode::Readiness {
+            Some("Config::mode is a rung of io_uring; set Config::driver to Driver::Readiness")
         } else if !(1..=1 << 24).contains(&self.max_operations) {
             Some("Config::max_operations must be 1 to 16777216")
         } else {

@@ -4,6 +4,7 @@
 //! cells, no borrow lives across foreign code, and every function finishes its own bookkeeping before it runs any.
 //! How entries are handed over and completions fetched is in `turn.rs`, what streams do with theirs in `stream.rs`.
 
+use crate::backend::Backend;
 use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
 use crate::foreign::Kept;
@@ -12,7 +13,6 @@ use crate::operation::{Operation, Stored};
 use crate::pool::Pools;
 use crate::slab::Slab;
 use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
-use crate::uring::Uring;
 use crate::watch::Flights;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
@@ -80,7 +80,7 @@ impl Cancels {
 const FIRST_POOL: u8 = 32;
 
 pub(crate) struct Driver {
-    pub(crate) uring: Uring,
+    pub(crate) backend: Backend,
     pub(crate) slab: Slab,
     pub(crate) pools: Pools,
     pub(crate) mail: Arc<Mailbox>,
@@ -104,18 +104,18 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(config: &Config, mail: Arc<Mailbox>) -> io::Result<Self> {
-        let uring = Uring::new(config)?;
+        let backend = Backend::new(config)?;
         let pools = Pools::new(config.buffers, config.buffer_size);
         // One now, so that a kernel or a limit that refuses does so at the start.
         if config.buffers != 0
-            && let Err(error) = pools.provide(FIRST_POOL, &uring)
+            && let Err(error) = pools.provide(FIRST_POOL, &backend)
         {
-            // SAFETY: nothing is in flight, and `uring` is not used again.
-            unsafe { uring.close() };
+            // SAFETY: nothing is in flight, and `backend` is not used again.
+            unsafe { backend.close() };
             return Err(error);
         }
         Ok(Self {
-            uring,
+            backend,
             slab: Slab::new(config.max_operations),
             pools,
             mail,
@@ -151,7 +151,7 @@ impl Driver {
         slot.level.set(level);
         self.handles.set(self.handles.get() + 1);
         self.flying.begin(level);
-        if self.backlog.is_empty() && !self.uring.is_full() {
+        if self.backlog.is_empty() && !self.backend.is_full() {
             // SAFETY: just stored.
             let entry = unsafe { (*Stored::<T>::place(slot.payload())).entry() };
             self.push(slot, entry);
@@ -164,7 +164,7 @@ impl Driver {
     /// Queues the entry of a slot that is not flying.
     pub(crate) fn launch(&self, slot: &Slot) {
         self.flying.begin(slot.level.get());
-        if self.backlog.is_empty() && !self.uring.is_full() {
+        if self.backlog.is_empty() && !self.backend.is_full() {
             self.push_slot(slot);
         } else {
             self.postpone(slot);
@@ -192,7 +192,7 @@ impl Driver {
         slot.place.set(Place::Flying);
         // SAFETY: the contract of `Operation`: the entry's pointers are good while the operation lies in its slot, and it
         // does until its terminal completion.
-        let pushed = unsafe { self.uring.push(&entry) };
+        let pushed = unsafe { self.backend.push(&entry, slot.level.get()) };
         debug_assert!(pushed, "callers check for room");
     }
 
@@ -217,11 +217,11 @@ impl Driver {
         let mut entry = opcode::AsyncCancel::new(user_data)
             .build()
             .user_data(CANCEL);
-        if self.uring.skips_success() {
+        if self.backend.skips_success() {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         }
         // SAFETY: points to nothing.
-        unsafe { self.uring.push(&entry) }
+        unsafe { self.backend.push(&entry, 0) }
     }
 
     /// The handle of a one-shot is gone.
@@ -235,9 +235,7 @@ impl Driver {
     }
 
     #[inline]
-    pub(crate) fn dispatch(&self, completion: &cqueue::Entry) {
-        let user_data = completion.user_data();
-        let (result, flags) = (completion.result(), completion.flags());
+    pub(crate) fn dispatch(&self, user_data: u64, result: i32, flags: u32) {
         match self.slab.get(user_data as u32) {
             Some(slot)
                 if slot.generation.get() == (user_data >> 32) as u32
@@ -314,8 +312,8 @@ impl Driver {
     pub(crate) fn stats(&self) -> Stats {
         let counters = &self.counters;
         Stats {
-            enters: self.uring.enters.get(),
-            submitted: self.uring.submitted.get(),
+            enters: self.backend.enters(),
+            submitted: self.backend.submitted(),
             completed: counters.completed.get(),
             stale: counters.stale.get(),
             backlog_max: counters.backlog_max.get(),
@@ -355,7 +353,7 @@ mod tests {
         for late in [old, u64::from(u32::MAX >> 1)] {
             let entry = opcode::Nop::new().build().user_data(late);
             // SAFETY: points to nothing.
-            assert!(unsafe { driver.uring.push(&entry) });
+            assert!(unsafe { driver.backend.push(&entry, 0) });
         }
         driver.submit().unwrap();
         driver.reap();
@@ -369,6 +367,6 @@ mod tests {
         }
         driver.dispose(second);
         // SAFETY: the last use, and nothing is in flight.
-        unsafe { driver.uring.close() };
+        unsafe { driver.backend.close() };
     }
 }

@@ -8,8 +8,8 @@
 //! three stores and one release of the tail, no system call. `available` counts what the kernel still has; it is exact when
 //! all completions have been read and an overestimate before, which costs at most one futile attempt to receive.
 
+use crate::backend::Backend;
 use crate::backlog::LEVELS;
-use crate::uring::Uring;
 use std::cell::{Cell, OnceCell};
 use std::io;
 use std::ptr::{self, NonNull};
@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// One entry of the buffer ring, as the kernel lays it out. The last field of entry 0 is the tail of the ring.
 #[repr(C)]
-struct Descriptor {
-    address: u64,
-    length: u32,
-    id: u16,
-    tail: AtomicU16,
+pub(crate) struct Descriptor {
+    pub(crate) address: u64,
+    pub(crate) length: u32,
+    pub(crate) id: u16,
+    pub(crate) tail: AtomicU16,
 }
 
 /// A private anonymous mapping, page-aligned and zeroed.
@@ -164,7 +164,7 @@ impl Pools {
     ///
     /// # Errors
     /// EOPNOTSUPP if the ring is to have no buffers; what mapping or registering them answered.
-    pub(crate) fn provide(&self, level: u8, uring: &Uring) -> io::Result<()> {
+    pub(crate) fn provide(&self, level: u8, backend: &Backend) -> io::Result<()> {
         if self.entries == 0 {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
@@ -172,7 +172,7 @@ impl Pools {
         if place.get().is_none() {
             let pool = Pool::new(self.entries, self.size)?;
             // SAFETY: the pool lives as long as the driver, which unregisters it before it goes.
-            unsafe { uring.register_buffers(pool.address(), self.entries, group(level))? };
+            unsafe { backend.register_buffers(pool.address(), self.entries, group(level))? };
             let made = place.set(pool);
             debug_assert!(made.is_ok(), "one thread makes the pools");
         }
@@ -180,10 +180,10 @@ impl Pools {
     }
 
     /// Takes all pools from the kernel.
-    pub(crate) fn withdraw(&self, uring: &Uring) {
+    pub(crate) fn withdraw(&self, backend: &Backend) {
         for (level, pool) in self.pools.iter().enumerate() {
             if pool.get().is_some() {
-                uring.unregister_buffers(level as u16);
+                backend.unregister_buffers(level as u16);
             }
         }
     }

@@ -73,7 +73,7 @@ impl Ring {
 
     /// The rung of the ladder that the kernel granted.
     pub fn mode(&self) -> Mode {
-        self.shared().driver.uring.mode()
+        self.shared().driver.backend.mode()
     }
 
     /// Starts an operation: it is in the submission queue when this returns, or in the backlog of its level if the queue
@@ -151,10 +151,27 @@ impl Ring {
         result
     }
 
-    /// Is there something to [reap](Self::reap), or to fetch from the kernel by [`submit`](Self::submit)? Four loads.
+    /// Is there something to [reap](Self::reap), or known to be there to be fetched by [`submit`](Self::submit)? Four loads.
     #[inline]
     pub fn has_completions(&self) -> bool {
-        self.shared().driver.uring.has_completions()
+        self.shared().driver.backend.has_completions()
+    }
+
+    /// The same, also where it takes a system call to know.
+    pub fn has_arrivals(&self) -> bool {
+        self.shared().driver.backend.has_arrivals()
+    }
+
+    /// Is a [`submit`](Self::submit) due: is there something to reap, or to hand over? `busy` is for a thread that has not waited for
+    /// some time: with [`Driver::Readiness`](crate::Driver::Readiness) nothing shows it what has arrived, and it is to ask. A few loads.
+    #[inline]
+    pub fn is_due(&self, busy: bool) -> bool {
+        self.shared().driver.is_due(busy)
+    }
+
+    /// Can a [`Watch`] tell of arrivals while the ring's thread is busy?
+    pub fn tells_of_arrivals(&self) -> bool {
+        matches!(self.mode(), Mode::DeferTaskrun | Mode::Readiness)
     }
 
     /// Entries that [`submit`](Self::submit) would hand over.
@@ -186,13 +203,13 @@ impl Ring {
     /// What the kernel answers to another descriptor, or to a second registration (EBUSY).
     pub fn watch(&self) -> io::Result<Watch> {
         let driver = &self.shared().driver;
-        driver.uring.watch(driver.flying.levels())
+        driver.backend.watch(driver.flying.levels())
     }
 
     /// Did the calling thread make this ring? Others enter the kernel by its [proxy](Self::set_proxy).
     #[inline]
     pub fn is_made_here(&self) -> bool {
-        self.shared().driver.uring.is_made_here()
+        self.shared().driver.backend.is_made_here()
     }
 
     /// The thread that owns the user-space side of this ring.
@@ -261,7 +278,7 @@ impl Ring {
 
     /// What makes the system calls of owners that did not make the ring.
     pub fn set_proxy(&self, proxy: Box<dyn Proxy>) {
-        self.shared().driver.uring.set_proxy(proxy);
+        self.shared().driver.backend.set_proxy(proxy);
     }
 
     /// What has been done so far.

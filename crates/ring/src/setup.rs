@@ -9,7 +9,7 @@ use std::{error, fmt, fs, io};
 #[derive(Clone, Debug)]
 pub struct SetupError {
     errno: i32,
-    what: &'static str,
+    what: String,
     advice: &'static str,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn advice(errno: i32, disabled: Option<u8>) -> &'static str {
              (Docker: `--security-opt seccomp=unconfined` or a profile with these three calls)"
         }
         (libc::ENOSYS, _) => {
-            "the kernel has no io_uring, or a sandbox hides it; use Linux 5.11 or newer built with CONFIG_IO_URING \
+            "the kernel has no io_uring, or a sandbox hides it; use Linux 6.0 or newer built with CONFIG_IO_URING \
              (6.1 or newer for full speed), and allow io_uring_setup in the seccomp profile"
         }
         (libc::ENOMEM, _) => {
@@ -64,10 +64,22 @@ pub(crate) fn advice(errno: i32, disabled: Option<u8>) -> &'static str {
         }
         (libc::ENFILE, _) => "too many open files on this machine; raise `sysctl fs.file-max`",
         (libc::EINVAL, _) => {
-            "the kernel refuses the sizes or is too old; use Linux 5.11 or newer, or smaller values in Config"
+            "the kernel refuses the sizes or is too old; use Linux 6.0 or newer, or smaller values in Config"
         }
         _ => "unexpected; check dmesg and `sysctl kernel.io_uring_disabled`",
     }
+}
+
+/// What an io_uring that is there cannot do, and has to.
+pub(crate) fn lacks(what: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        SetupError {
+            errno: libc::EOPNOTSUPP,
+            what: format!("this io_uring lacks {what}"),
+            advice: "use Linux 6.0 or newer (6.1 or newer for full speed), or the readiness driver",
+        },
+    )
 }
 
 /// `error` with advice.
@@ -83,7 +95,7 @@ pub(crate) fn explain(what: &'static str, error: &io::Error) -> io::Error {
         error.kind(),
         SetupError {
             errno,
-            what,
+            what: what.to_owned(),
             advice,
         },
     )
@@ -108,8 +120,7 @@ pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
             Ok(ring) => {
                 let params = ring.params();
                 if !params.is_feature_nodrop() || !params.is_feature_ext_arg() {
-                    let error = io::Error::from_raw_os_error(libc::ENOSYS);
-                    return Err(explain("this io_uring lacks NODROP or EXT_ARG", &error));
+                    return Err(lacks("NODROP or EXT_ARG (Linux 5.11)"));
                 }
                 return Ok((ring, mode));
             }
@@ -138,7 +149,7 @@ fn build_mode(config: &Config, mode: Mode) -> io::Result<IoUring> {
                 .setup_taskrun_flag()
                 .setup_submit_all();
         }
-        Mode::Plain => {}
+        Mode::Plain | Mode::Readiness => {}
     }
     builder.build(config.entries)
 }
@@ -159,7 +170,7 @@ mod tests {
             (libc::ENOMEM, None, "RLIMIT_MEMLOCK"),
             (libc::EMFILE, None, "RLIMIT_NOFILE"),
             (libc::ENFILE, None, "fs.file-max"),
-            (libc::EINVAL, None, "Linux 5.11"),
+            (libc::EINVAL, None, "Linux 6.0"),
         ];
         for (errno, disabled, word) in cases {
             let text = advice(errno, disabled);

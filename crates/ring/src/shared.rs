@@ -220,9 +220,9 @@ impl Shared {
             shared.read_letters();
         }
         shared.owner.store(0, Ordering::Relaxed);
-        shared.driver.pools.withdraw(&shared.driver.uring);
+        shared.driver.pools.withdraw(&shared.driver.backend);
         // SAFETY: nothing is in flight, and without an owner the driver is not called again.
-        unsafe { shared.driver.uring.close() };
+        unsafe { shared.driver.backend.close() };
         // SAFETY: the mailbox has closed, and the ring is done.
         unsafe { Self::leave(this) };
     }

@@ -152,7 +152,7 @@ impl Driver {
             return Err(libc::ECANCELED);
         }
         if kind == Kind::Recv
-            && let Err(error) = self.pools.provide(level, &self.uring)
+            && let Err(error) = self.pools.provide(level, &self.backend)
         {
             return Err(errno_of(&error));
         }

@@ -3,6 +3,7 @@
 //! All system calls on the way of an operation are made here, one per turn unless a queue is too short. What the kernel
 //! refuses for want of memory or of room for completions stays queued for the next turn.
 
+use crate::backend::Backend;
 use crate::driver::{CANCEL, Driver, KICK, count};
 use crate::slot::CANCELLED;
 use io_uring::{opcode, types};
@@ -39,7 +40,7 @@ impl Driver {
         if !self.watching.get() {
             self.watch();
         }
-        while !self.uring.is_full() {
+        while !self.backend.is_full() {
             let Some(user_data) = self.cancels.pop() else {
                 break;
             };
@@ -47,7 +48,7 @@ impl Driver {
             debug_assert!(pushed, "there is room");
         }
         self.feed();
-        while !self.uring.is_full() {
+        while !self.backend.is_full() {
             let Some(slot) = self.backlog.pop() else {
                 break;
             };
@@ -70,7 +71,7 @@ impl Driver {
 
     #[cold]
     fn watch(&self) {
-        if self.closing.get() || self.uring.is_full() {
+        if self.closing.get() || self.backend.is_full() {
             return;
         }
         let fd = types::Fd(self.mail.kick.raw_fd());
@@ -79,30 +80,40 @@ impl Driver {
             .build()
             .user_data(KICK);
         // SAFETY: points to nothing, and the eventfd lives as long as the mailbox.
-        self.watching.set(unsafe { self.uring.push(&entry) });
+        self.watching.set(unsafe { self.backend.push(&entry, 0) });
     }
 
     /// Entries that a submit would hand over; all starved streams that can have a buffer count as one.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
-        self.uring.pending()
+        self.backend.pending()
             + self.backlog.len()
             + self.cancels.len()
             + usize::from(self.is_hungry())
     }
 
+    /// Is there something to reap or to hand over? See [`crate::Ring::is_due`].
+    #[inline]
+    pub(crate) fn is_due(&self, busy: bool) -> bool {
+        self.backend.is_due(busy)
+            || self.backlog.len() + self.cancels.len() != 0
+            || self.is_hungry()
+    }
+
     /// Hands everything over and fetches what the kernel holds back, without waiting.
     pub(crate) fn submit(&self) -> io::Result<()> {
+        self.backend.begin_turn();
         for _ in 0..ENTERS {
             self.flush();
-            let fetch = self.uring.owes_completions();
-            if self.uring.pending() == 0 && (!fetch || self.uring.unread() >= self.fetch_limit) {
+            let fetch = self.backend.owes_completions();
+            if self.backend.pending() == 0 && (!fetch || self.backend.unread() >= self.fetch_limit)
+            {
                 return Ok(());
             }
-            if fetch && self.uring.is_overflown() {
+            if fetch && self.backend.is_overflown() {
                 count(&self.counters.overflows);
             }
-            match self.uring.enter(fetch) {
+            match self.backend.enter(fetch) {
                 Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
@@ -115,29 +126,28 @@ impl Driver {
         Ok(())
     }
 
-    /// Shows the kernel all entries, for an enter that another thread makes. True: one is due.
+    /// Hands over what can be handed over by another thread than the maker. True: an enter of the maker is due.
     pub(crate) fn publish(&self) -> bool {
         self.flush();
-        self.uring.publish();
-        self.uring.pending() != 0 || self.uring.owes_completions()
+        self.backend.publish()
     }
 
     /// One enter that hands everything over and waits; see [`crate::Ring::wait`].
     pub(crate) fn wait(&self, block: bool, timeout: Option<Duration>) -> io::Result<()> {
         let mut completed = self.flush();
         while self.is_unsettled() {
-            match self.uring.enter(self.uring.owes_completions()) {
+            match self.backend.enter(self.backend.owes_completions()) {
                 // The kernel takes nothing: the caller must reap first.
                 Ok(0) => return Ok(()),
                 Ok(_) => completed |= self.flush(),
                 Err(error) => return Self::interrupted(error),
             }
         }
-        if self.uring.is_overflown() {
+        if self.backend.is_overflown() {
             count(&self.counters.overflows);
         }
         let want = u32::from(block && !self.is_hungry() && !completed);
-        match self.uring.enter_and_wait(want, timeout) {
+        match self.backend.enter_and_wait(want, timeout) {
             Ok(_) => Ok(()),
             Err(error) => Self::interrupted(error),
         }
@@ -154,13 +164,21 @@ impl Driver {
     /// Reads all completions; returns how many.
     pub(crate) fn reap(&self) -> usize {
         let mut read = 0;
-        loop {
-            while let Some(completion) = self.uring.next_completion() {
-                read += 1;
-                self.dispatch(&completion);
-            }
-            if !self.uring.refill() {
-                break;
+        match &self.backend {
+            Backend::Kernel(uring) => loop {
+                while let Some(entry) = uring.next_completion() {
+                    read += 1;
+                    self.dispatch(entry.user_data(), entry.result(), entry.flags());
+                }
+                if !uring.refill() {
+                    break;
+                }
+            },
+            Backend::Readiness(readiness) => {
+                while let Some(completion) = readiness.next_completion() {
+                    read += 1;
+                    self.dispatch(completion.user_data, completion.result, completion.flags);
+                }
             }
         }
         let completed = &self.counters.completed;
@@ -176,11 +194,11 @@ impl Driver {
                 .user_data(CANCEL);
             // A full queue is emptied by the enter below; a later round has room.
             // SAFETY: points to nothing.
-            let _ = unsafe { self.uring.push(&entry) };
+            let _ = unsafe { self.backend.push(&entry, 0) };
         }
         // Most operations end within the first enter; the time is for those in the kernel's worker threads.
         let result = self
-            .uring
+            .backend
             .enter_and_wait(1, Some(Duration::from_millis(10)));
         self.reap();
         result.map(drop).or_else(Self::interrupted)

@@ -56,7 +56,7 @@ impl Uring {
         if params.is_feature_no_iowait() {
             wait_flags |= EnterFlags::NO_IOWAIT;
         }
-        Ok(Self {
+        let uring = Self {
             ring,
             maker: this_thread(),
             proxy: OnceCell::new(),
@@ -69,7 +69,15 @@ impl Uring {
             skips_success: params.is_feature_skip_cqe_on_success(),
             enters: Cell::new(0),
             submitted: Cell::new(0),
-        })
+        };
+        // A filter may let an instance be made, and not be entered.
+        if let Err(error) = uring.enter(true) {
+            // SAFETY: nothing is in flight, and it is not used again.
+            unsafe { uring.close() };
+            return Err(explain("cannot enter io_uring", &error));
+        }
+        uring.enters.set(0);
+        Ok(uring)
     }
 
     pub(crate) fn mode(&self) -> Mode {

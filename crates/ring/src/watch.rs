@@ -7,29 +7,183 @@
 //! what came before is not noticed until the ring is entered. The caller puts a full barrier between the two.
 //!
 //! The kernel signals while the ring's thread is busy only in [`Mode::DeferTaskrun`](crate::Mode::DeferTaskrun): in the other
-//! modes completions are made, and the bell rings, when that thread enters the kernel or is interrupted.
+//! modes completions are made, and the bell rings, when that thread enters the kernel or is interrupted. With the readiness driver
+//! it always does (`readiness/bell.rs`).
 
 use crate::backlog::LEVELS;
 use crate::ends::Ends;
+use crate::readiness::bell::Bell;
+use crate::readiness::epoll;
 use io_uring::cqueue::CompletionQueue;
 use io_uring::squeue::SubmissionQueue;
 use io_uring::types::Timespec;
 use io_uring::{EnterFlags, IoUring};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::{fmt, io};
+use std::{fmt, io, ptr};
 
 /// See [`Ring::watch`](crate::Ring::watch). Any thread; stays valid, and silent, when the ring is gone.
 #[derive(Clone)]
-pub struct Watch(Arc<Shared>);
-
-struct Shared {
-    bell: OwnedFd,
+pub struct Watch {
+    kind: Kind,
     levels: Arc<AtomicU64>,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Kernel(Arc<Instance>),
+    Readiness(Arc<Bell>),
+}
+
+use Kind::{Kernel, Readiness};
+
+impl Watch {
+    /// A masked bell for this instance.
+    pub(crate) fn new(ring: Arc<IoUring>, levels: Arc<AtomicU64>) -> io::Result<Self> {
+        let kind = Kernel(Arc::new(Instance::new(ring)?));
+        Ok(Self { kind, levels })
+    }
+
+    /// A masked bell of the readiness driver.
+    pub(crate) fn of_bell(bell: Arc<Bell>, levels: Arc<AtomicU64>) -> Self {
+        let kind = Readiness(bell);
+        Self { kind, levels }
+    }
+
+    /// Readable when the bell has rung; for `poll`.
+    pub fn raw_fd(&self) -> RawFd {
+        match &self.kind {
+            Kernel(instance) => instance.bell.as_raw_fd(),
+            Readiness(bell) => bell.raw_fd(),
+        }
+    }
+
+    /// Rings the bell, masked or not. One `write`.
+    pub fn ring_bell(&self) {
+        match &self.kind {
+            Kernel(instance) => epoll::signal(&instance.bell),
+            Readiness(bell) => bell.ring(),
+        }
+    }
+
+    /// Silences the bell. One `read`; with the readiness driver two system calls.
+    pub fn clear(&self) {
+        match &self.kind {
+            Kernel(instance) => epoll::silence(&instance.bell),
+            Readiness(bell) => bell.clear(),
+        }
+    }
+
+    /// From now on arrivals do not ring; with the readiness driver the next one may. One atomic step if they did.
+    #[inline]
+    pub fn mask(&self) {
+        match &self.kind {
+            Kernel(instance) => instance.mask(),
+            Readiness(bell) => bell.mask(),
+        }
+    }
+
+    /// From now on the next arrival rings. One atomic step, with the readiness driver a system call now and then; a full barrier.
+    #[inline]
+    pub fn unmask(&self) {
+        match &self.kind {
+            Kernel(instance) => instance.unmask(),
+            Readiness(bell) => bell.unmask(),
+        }
+    }
+
+    /// Is there anything that the ring's owner has not seen? A few loads; with the readiness driver a system call.
+    #[inline]
+    pub fn has_arrivals(&self) -> bool {
+        match &self.kind {
+            Kernel(instance) => {
+                instance.sq.taskrun() || instance.sq.cq_overflow() || instance.ends.unread() != 0
+            }
+            Readiness(bell) => bell.has_arrivals(),
+        }
+    }
+
+    /// Are there completions that another thread can read, standing in for the owner? A few loads; with the readiness driver, where
+    /// those are all that have arrived, a system call.
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        match &self.kind {
+            Kernel(instance) => instance.ends.unread() != 0,
+            Readiness(bell) => bell.has_arrivals(),
+        }
+    }
+
+    /// Hands over what has been published, has the kernel make completions that it holds back, and rings the bell. On the thread that
+    /// made the ring, and async-signal-safe: two system calls and a `write`.
+    pub fn enter(&self) {
+        if let Kernel(instance) = &self.kind {
+            instance.enter();
+        }
+        self.ring_bell();
+    }
+
+    /// Has the kernel make the completions that it holds back, if there are any. On the thread that made the ring, and async-signal-safe: at
+    /// most one system call.
+    pub fn fetch(&self) {
+        if let Kernel(instance) = &self.kind {
+            instance.fetch();
+        }
+    }
+
+    /// Hands over what has been published, if anything has. On the thread that made the ring, and async-signal-safe: at most one system call.
+    pub fn hand_over(&self) {
+        if let Kernel(instance) = &self.kind {
+            instance.hand_over();
+        }
+    }
+
+    /// Hands over what has been published, and waits until there are completions to read, or a signal arrives that `mask` (the
+    /// kernel's set: bit *n* - 1 for signal *n*) does not block. While completions wait to be read, until there are more, or for
+    /// a millisecond. On the thread that made the ring, and async-signal-safe: one system call, and one for what has been published.
+    ///
+    /// With the readiness driver, whose arrivals are any owner's to fetch, for the signal alone.
+    ///
+    /// # Errors
+    /// Those of `io_uring_enter`; EINTR for a signal.
+    pub fn wait(&self, mask: u64) -> io::Result<()> {
+        match &self.kind {
+            Kernel(instance) => instance.wait(mask),
+            Readiness(_) => wait_for_signal(mask),
+        }
+    }
+
+    /// Bit L is set iff an operation or an armed stream that was started at level L has not completed. One load.
+    #[inline]
+    pub fn levels_in_flight(&self) -> u64 {
+        self.levels.load(Ordering::Relaxed)
+    }
+}
+
+/// Waits for a signal that `mask` does not block.
+fn wait_for_signal(mask: u64) -> io::Result<()> {
+    let (nothing, for_ever) = (ptr::null::<libc::pollfd>(), ptr::null::<libc::timespec>());
+    // The kernel's own call: its set of signals has 64 bits.
+    // SAFETY: no descriptors, no time, and a set that lives for the length of the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            nothing,
+            0,
+            for_ever,
+            &raw const mask,
+            size_of::<u64>(),
+        )
+    };
+    epoll::checked(result as libc::c_int).map(drop)
+}
+
+/// An io_uring as other threads see it.
+struct Instance {
+    bell: OwnedFd,
     sq: ManuallyDrop<SubmissionQueue<'static>>,
     cq: ManuallyDrop<CompletionQueue<'static>>,
     ends: Ends,
@@ -39,20 +193,13 @@ struct Shared {
 
 // SAFETY: of the views only methods are called that load, or change atomically, words that are shared with the kernel. They are
 // never dropped, so they never write back positions of their own. The mapping lives as long as `ring`.
-unsafe impl Send for Shared {}
+unsafe impl Send for Instance {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for Instance {}
 
-impl Watch {
-    /// A masked bell for this instance.
-    pub(crate) fn new(ring: Arc<IoUring>, levels: Arc<AtomicU64>) -> io::Result<Self> {
-        // SAFETY: no pointers involved.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a fresh descriptor without another owner.
-        let bell = unsafe { OwnedFd::from_raw_fd(fd) };
+impl Instance {
+    fn new(ring: Arc<IoUring>) -> io::Result<Self> {
+        let bell = epoll::eventfd()?;
         // SAFETY: the views stay within a struct that owns the instance, and nothing is pushed or popped through them.
         let (sq, cq): (SubmissionQueue<'static>, CompletionQueue<'static>) = unsafe {
             let instance: &'static IoUring = &*Arc::as_ptr(&ring);
@@ -62,74 +209,38 @@ impl Watch {
         // SAFETY: used while the instance lives.
         let ends = unsafe { Ends::of(&cq) };
         cq.disable_eventfd();
-        ring.submitter().register_eventfd(fd)?;
-        Ok(Self(Arc::new(Shared {
+        ring.submitter().register_eventfd(bell.as_raw_fd())?;
+        Ok(Self {
             bell,
-            levels,
             sq,
             cq,
             ends,
             ring,
-        })))
+        })
     }
 
-    /// Readable when the bell has rung; for `poll`.
-    pub fn raw_fd(&self) -> RawFd {
-        self.0.bell.as_raw_fd()
-    }
-
-    /// Rings the bell, masked or not. One `write`.
-    pub fn ring_bell(&self) {
-        let one = 1u64;
-        // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves it readable.
-        unsafe { libc::write(self.raw_fd(), (&raw const one).cast(), 8) };
-    }
-
-    /// Silences the bell. One `read`.
-    pub fn clear(&self) {
-        let mut count = 0u64;
-        // SAFETY: eight writable bytes; the descriptor does not block.
-        unsafe { libc::read(self.raw_fd(), (&raw mut count).cast(), 8) };
-    }
-
-    /// From now on arrivals do not ring. One atomic step if they did.
     #[inline]
-    pub fn mask(&self) {
-        if !self.0.cq.eventfd_disabled() {
-            self.0.cq.disable_eventfd();
+    fn mask(&self) {
+        if !self.cq.eventfd_disabled() {
+            self.cq.disable_eventfd();
         }
     }
 
-    /// From now on the next arrival rings. One atomic step; a full barrier.
     #[inline]
-    pub fn unmask(&self) {
-        if !self.0.cq.eventfd_disabled() {
+    fn unmask(&self) {
+        if !self.cq.eventfd_disabled() {
             fence(SeqCst);
             return;
         }
-        self.0.cq.enable_eventfd();
+        self.cq.enable_eventfd();
         // There the atomic step is one.
         if !cfg!(target_arch = "x86_64") {
             fence(SeqCst);
         }
     }
 
-    /// Is there anything that the ring's owner has not seen? A few loads.
-    #[inline]
-    pub fn has_arrivals(&self) -> bool {
-        self.0.sq.taskrun() || self.0.sq.cq_overflow() || self.0.ends.unread() != 0
-    }
-
-    /// Are there completions to read? A few loads.
-    #[inline]
-    pub fn has_completions(&self) -> bool {
-        self.0.ends.unread() != 0
-    }
-
-    /// Hands over what has been published, has the kernel make completions that it holds back, and rings the bell. On the thread that
-    /// made the ring, and async-signal-safe: two system calls and a `write`.
-    pub fn enter(&self) {
-        let submitter = self.0.ring.submitter();
+    fn enter(&self) {
+        let submitter = self.ring.submitter();
         let fetch = EnterFlags::GETEVENTS.bits();
         // A call that takes fewer entries than it says returns before it fetches. What fails is for the owner to meet.
         // SAFETY: no argument block.
@@ -137,43 +248,33 @@ impl Watch {
             let _ = submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None);
             let _ = submitter.enter::<libc::sigset_t>(0, 0, fetch, None);
         }
-        self.ring_bell();
     }
 
-    /// Has the kernel make the completions that it holds back, if there are any. On the thread that made the ring, and async-signal-safe: at
-    /// most one system call.
-    pub fn fetch(&self) {
-        if !self.0.sq.taskrun() {
+    fn fetch(&self) {
+        if !self.sq.taskrun() {
             return;
         }
         let fetch = EnterFlags::GETEVENTS.bits();
-        let submitter = self.0.ring.submitter();
+        let submitter = self.ring.submitter();
         // SAFETY: no argument block.
         let _ = unsafe { submitter.enter::<libc::sigset_t>(0, 0, fetch, None) };
     }
 
-    /// Hands over what has been published, if anything has. On the thread that made the ring, and async-signal-safe: at most one system call.
-    pub fn hand_over(&self) {
+    fn hand_over(&self) {
         if self.has_published() {
-            let submitter = self.0.ring.submitter();
+            let submitter = self.ring.submitter();
             // What fails is for the owner to meet.
             // SAFETY: no argument block.
             let _ = unsafe { submitter.enter::<libc::sigset_t>(u32::MAX, 0, 0, None) };
         }
     }
 
-    /// Hands over what has been published, and waits until there are completions to read, or a signal arrives that `mask` (the
-    /// kernel's set: bit *n* - 1 for signal *n*) does not block. While completions wait to be read, until there are more, or for
-    /// a millisecond. On the thread that made the ring, and async-signal-safe: one system call, and one for what has been published.
-    ///
-    /// # Errors
-    /// Those of `io_uring_enter`; EINTR for a signal.
-    pub fn wait(&self, mask: u64) -> io::Result<()> {
+    fn wait(&self, mask: u64) -> io::Result<()> {
         // What another thread reads meanwhile moves the goal: hence the time.
         static UNREAD: Timespec = Timespec::new().nsec(1_000_000);
         self.hand_over();
-        let submitter = self.0.ring.submitter();
-        let unread = self.0.ends.unread();
+        let submitter = self.ring.submitter();
+        let unread = self.ends.unread();
         let argument = Argument {
             mask: &raw const mask as u64,
             mask_size: size_of::<u64>() as u32,
@@ -191,14 +292,8 @@ impl Watch {
     /// Are there entries that the kernel has not taken?
     fn has_published(&self) -> bool {
         // SAFETY: a view of its own, which is not dropped, so it writes nothing back.
-        let view = ManuallyDrop::new(unsafe { self.0.ring.submission_shared() });
+        let view = ManuallyDrop::new(unsafe { self.ring.submission_shared() });
         !view.is_empty()
-    }
-
-    /// Bit L is set iff an operation or an armed stream that was started at level L has not completed. One load.
-    #[inline]
-    pub fn levels_in_flight(&self) -> u64 {
-        self.0.levels.load(Ordering::Relaxed)
     }
 }
 

@@ -6,7 +6,7 @@ use common::{Job, block_on, pair, ring, run_all, turn_until};
 use std::cell::Cell;
 use std::io::{Read, Write};
 use std::task::{Context, Poll, Waker};
-use upshift_ring::{Config, RecvMulti, Ring, op};
+use upshift_ring::{Config, Mode, RecvMulti, Ring, op};
 
 fn poll(stream: &mut RecvMulti) -> Poll<std::io::Result<upshift_ring::RecvBuf>> {
     stream.poll_next(&mut Context::from_waker(Waker::noop()))
@@ -135,7 +135,8 @@ fn a_slow_consumer_holds_no_more_than_its_window() {
         // And nothing is lost for the slow one.
         assert!(collect(&mut slow, data.len()).await == data);
     });
-    assert!(ring.stats().stalled > 1);
+    // With readiness it may have caught up each time before its stream could be stopped.
+    assert!(ring.stats().stalled > 1 || ring.mode() == Mode::Readiness);
     drop((slow, quick));
     turn_until(&ring, || ring.slots_in_use() == 0);
 }

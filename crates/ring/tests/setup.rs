@@ -3,10 +3,14 @@
 
 mod common;
 use common::{in_child, is_child, limit_descriptors};
-use upshift_ring::{Config, Mode, Ring, SetupError};
+use upshift_ring::{Config, Driver, Mode, Ring, SetupError};
 
 fn forbid_io_uring(errno: i32) {
-    let number = libc::SYS_io_uring_setup as u32;
+    forbid(libc::SYS_io_uring_setup, errno);
+}
+
+fn forbid(call: libc::c_long, errno: i32) {
+    let number = call as u32;
     let code = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let program = [
         code((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
@@ -61,7 +65,7 @@ fn a_seccomp_filter_with_eperm_is_named() {
         return in_child(name);
     }
     forbid_io_uring(libc::EPERM);
-    let (errno, text) = refusal(Config::default());
+    let (errno, text) = refusal(common::on_io_uring());
     assert_eq!(errno, libc::EPERM);
     assert!(
         text.contains("seccomp") && text.contains("io_uring_setup"),
@@ -76,9 +80,53 @@ fn a_kernel_without_io_uring_is_named() {
         return in_child(name);
     }
     forbid_io_uring(libc::ENOSYS);
-    let (errno, text) = refusal(Config::default());
+    let (errno, text) = refusal(common::on_io_uring());
     assert_eq!(errno, libc::ENOSYS);
     assert!(text.contains("CONFIG_IO_URING"), "{text}");
+}
+
+/// An instance that can be made and not be entered is none.
+#[test]
+fn a_filter_that_forbids_only_to_enter_is_named_and_fallen_back_from() {
+    let name = "a_filter_that_forbids_only_to_enter_is_named_and_fallen_back_from";
+    if !is_child(name) {
+        return in_child(name);
+    }
+    forbid(libc::SYS_io_uring_enter, libc::EPERM);
+    let (errno, text) = refusal(common::on_io_uring());
+    assert_eq!(errno, libc::EPERM);
+    assert!(text.contains("io_uring_enter"), "{text}");
+    let ring = common::ring();
+    assert_eq!(ring.mode(), Mode::Readiness);
+    common::block_on(&ring, ring.start(upshift_ring::op::Nop::new(), 0)).unwrap();
+}
+
+#[test]
+fn without_io_uring_readiness_is_taken_unless_it_is_asked_for() {
+    let name = "without_io_uring_readiness_is_taken_unless_it_is_asked_for";
+    if !is_child(name) {
+        return in_child(name);
+    }
+    forbid_io_uring(libc::EPERM);
+    let error = upshift_ring::probe_ring().unwrap_err();
+    assert!(error.to_string().contains("seccomp"), "{error}");
+    assert_eq!(common::ring().mode(), Mode::Readiness);
+}
+
+#[test]
+fn the_driver_that_is_asked_for_is_taken() {
+    let of = |driver| {
+        let config = Config {
+            driver,
+            ..Config::default()
+        };
+        Ring::new(config).unwrap().mode()
+    };
+    assert_eq!(of(Driver::Readiness), Mode::Readiness);
+    if common::has_io_uring() {
+        assert_ne!(of(Driver::Auto), Mode::Readiness);
+        assert_ne!(of(Driver::Ring), Mode::Readiness);
+    }
 }
 
 #[test]
@@ -98,13 +146,16 @@ fn too_few_descriptors_are_named() {
 
 #[test]
 fn every_rung_of_the_ladder_works() {
+    if !common::has_io_uring() {
+        return;
+    }
     for mode in [Mode::DeferTaskrun, Mode::CoopTaskrun, Mode::Plain] {
         let ring = Ring::new(Config {
             mode,
-            ..Config::default()
+            ..common::on_io_uring()
         })
         .unwrap();
-        assert!(ring.mode() >= mode);
+        assert!(ring.mode() >= mode && ring.mode() != Mode::Readiness);
         common::block_on(&ring, ring.start(upshift_ring::op::Nop::new(), 0)).unwrap();
     }
 }

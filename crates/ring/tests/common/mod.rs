@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
-use upshift_ring::{Config, Fd, Remote, Ring};
+use upshift_ring::{Config, Driver, Fd, Remote, Ring};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -106,6 +106,23 @@ pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 
 pub(crate) fn ring() -> Ring {
     Ring::new(Config::default()).unwrap()
+}
+
+/// Is there an io_uring? For tests that are about it.
+pub(crate) fn has_io_uring() -> bool {
+    let there = upshift_ring::probe_ring().is_ok();
+    if !there {
+        println!("skipped: it is about io_uring, which does not work here");
+    }
+    there
+}
+
+/// A configuration that stands for io_uring, whatever else there is.
+pub(crate) fn on_io_uring() -> Config {
+    Config {
+        driver: Driver::Ring,
+        ..Config::default()
+    }
 }
 
 /// A connected pair over loopback TCP: ours as a shared descriptor, theirs as a stream.

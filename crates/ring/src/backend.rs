@@ -1,0 +1,237 @@
+//! What carries entries out: the kernel's io_uring, or readiness and nonblocking calls. Owner only.
+//!
+//! This is the one seam between the two drivers. It lies below the slots: what goes down is an entry of the submission queue, what
+//! comes up is a completion (`user_data`, result, flags), and receive buffers are lent through the same ring in memory. So
+//! operations, streams, cancellation, mail and owners are the same code for both, and an [`Operation`](crate::Operation) does not
+//! know which one it runs on.
+//!
+//! The choice is a branch per call, which a program never takes both ways; reading completions chooses once per batch
+//! (`turn.rs`). It costs nothing that `cargo xtask test counts` can see.
+
+use crate::config::{Config, Driver, Mode};
+use crate::owner::Proxy;
+use crate::probe;
+use crate::readiness::Readiness;
+use crate::uring::Uring;
+use crate::watch::Watch;
+use io_uring::squeue::Entry;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+pub(crate) enum Backend {
+    Kernel(Uring),
+    Readiness(Box<Readiness>),
+}
+
+/// One expression for both.
+macro_rules! both {
+    ($self:expr, $backend:ident => $call:expr) => {
+        match $self {
+            Backend::Kernel($backend) => $call,
+            Backend::Readiness($backend) => $call,
+        }
+    };
+}
+
+impl Backend {
+    pub(crate) fn new(config: &Config) -> io::Result<Self> {
+        let readiness = || Ok(Self::Readiness(Box::new(Readiness::new(config)?)));
+        match config.driver {
+            Driver::Ring => Ok(Self::Kernel(Uring::new(config)?)),
+            Driver::Readiness => readiness(),
+            Driver::Auto => match probe::ring().and_then(|()| Uring::new(config)) {
+                Ok(uring) => Ok(Self::Kernel(uring)),
+                Err(error) if probe::is_about_io_uring(&error) => readiness(),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        match self {
+            Self::Kernel(uring) => uring.mode(),
+            Self::Readiness(_) => Mode::Readiness,
+        }
+    }
+
+    /// The completion of a request that succeeds can be suppressed.
+    pub(crate) fn skips_success(&self) -> bool {
+        match self {
+            Self::Kernel(uring) => uring.skips_success(),
+            // It has none for cancellations.
+            Self::Readiness(_) => true,
+        }
+    }
+
+    /// See [`Watch`].
+    pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<Watch> {
+        both!(self, backend => backend.watch(levels))
+    }
+
+    pub(crate) fn set_proxy(&self, proxy: Box<dyn Proxy>) {
+        if let Self::Kernel(uring) = self {
+            uring.set_proxy(proxy);
+        }
+    }
+
+    /// May the calling thread make the system calls? Those of readiness any owner makes.
+    #[inline]
+    pub(crate) fn is_made_here(&self) -> bool {
+        match self {
+            Self::Kernel(uring) => uring.is_made_here(),
+            Self::Readiness(_) => true,
+        }
+    }
+
+    /// No room for another entry before the next enter.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        both!(self, backend => backend.is_full())
+    }
+
+    /// Queues an entry of a level; no system call. False: the queue is full.
+    ///
+    /// # Safety
+    /// What the entry points to stays valid until its terminal completion.
+    #[inline]
+    #[must_use]
+    pub(crate) unsafe fn push(&self, entry: &Entry, level: u8) -> bool {
+        match self {
+            // SAFETY: forwarded.
+            Self::Kernel(uring) => unsafe { uring.push(entry) },
+            // SAFETY: forwarded.
+            Self::Readiness(readiness) => unsafe { readiness.push(entry, level) },
+        }
+    }
+
+    /// Entries that have not been taken yet.
+    #[inline]
+    pub(crate) fn pending(&self) -> usize {
+        both!(self, backend => backend.pending())
+    }
+
+    /// A turn begins: one that does not know of arrivals is to ask.
+    #[inline]
+    pub(crate) fn begin_turn(&self) {
+        if let Self::Readiness(readiness) = self {
+            readiness.begin_turn();
+        }
+    }
+
+    /// There may be completions that only an enter brings to the queue.
+    #[inline]
+    pub(crate) fn owes_completions(&self) -> bool {
+        both!(self, backend => backend.owes_completions())
+    }
+
+    pub(crate) fn is_overflown(&self) -> bool {
+        match self {
+            Self::Kernel(uring) => uring.is_overflown(),
+            Self::Readiness(_) => false,
+        }
+    }
+
+    /// There are completions to reap, or known to be there to fetch. A few loads.
+    #[inline]
+    pub(crate) fn has_completions(&self) -> bool {
+        both!(self, backend => backend.has_completions())
+    }
+
+    /// The same, also where it takes a system call to know.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        match self {
+            Self::Kernel(uring) => uring.has_completions(),
+            Self::Readiness(readiness) => readiness.has_arrivals(),
+        }
+    }
+
+    /// There are completions, or entries to hand over. `busy`: or what has arrived shows only when an enter asks for it, and something
+    /// may arrive. A few loads.
+    #[inline]
+    pub(crate) fn is_due(&self, busy: bool) -> bool {
+        match self {
+            Self::Kernel(uring) => uring.has_completions() || uring.pending() != 0,
+            Self::Readiness(readiness) => readiness.is_due(busy),
+        }
+    }
+
+    /// Completions in the queue that have not been read.
+    pub(crate) fn unread(&self) -> usize {
+        both!(self, backend => backend.unread())
+    }
+
+    /// Does what can be done of an enter on behalf of its maker. True: the maker owes the rest.
+    pub(crate) fn publish(&self) -> bool {
+        match self {
+            Self::Kernel(uring) => {
+                uring.publish();
+                uring.pending() != 0 || uring.owes_completions()
+            }
+            Self::Readiness(readiness) => {
+                readiness.enter(true);
+                false
+            }
+        }
+    }
+
+    /// Hands all entries over without waiting; with `fetch` completions that are held back are made, too.
+    pub(crate) fn enter(&self, fetch: bool) -> io::Result<usize> {
+        match self {
+            Self::Kernel(uring) => uring.enter(fetch),
+            Self::Readiness(readiness) => Ok(readiness.enter(fetch)),
+        }
+    }
+
+    /// Hands all entries over and waits for `want` completions or for the time to pass.
+    pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
+        both!(self, backend => backend.enter_and_wait(want, timeout))
+    }
+
+    /// Lends a ring of `entries` (a power of two) buffers at `address`.
+    ///
+    /// # Safety
+    /// The memory stays valid until [`unregister_buffers`](Self::unregister_buffers) or [`close`](Self::close).
+    pub(crate) unsafe fn register_buffers(
+        &self,
+        address: u64,
+        entries: u16,
+        group: u16,
+    ) -> io::Result<()> {
+        match self {
+            // SAFETY: forwarded.
+            Self::Kernel(uring) => unsafe { uring.register_buffers(address, entries, group) },
+            Self::Readiness(readiness) => {
+                // SAFETY: forwarded.
+                unsafe { readiness.register_buffers(address, entries, group) };
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn unregister_buffers(&self, group: u16) {
+        both!(self, backend => backend.unregister_buffers(group));
+    }
+
+    /// `io_uring_enter`, or what stands for it.
+    pub(crate) fn enters(&self) -> u64 {
+        both!(self, backend => backend.enters.get())
+    }
+
+    pub(crate) fn submitted(&self) -> u64 {
+        both!(self, backend => backend.submitted.get())
+    }
+
+    /// Closes the instance.
+    ///
+    /// # Safety
+    /// Called once; nothing of `self` is used afterwards; nothing is in flight.
+    pub(crate) unsafe fn close(&self) {
+        match self {
+            // SAFETY: forwarded.
+            Self::Kernel(uring) => unsafe { uring.close() },
+            Self::Readiness(readiness) => readiness.close(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Calls that block, made on other threads, for [`Driver::Readiness`](crate::Driver::Readiness): what the kernel's own worker threads
+//! do for io_uring.
+//!
+//! ```text
+//!   Queued ──1 run──► Running ──2──► posted: its result
+//!     └──────3 cancelled, or dropped by the pool──► posted: ECANCELED
+//! ```
+//!
+//! A call that runs is not interrupted: it ends when the kernel ends it, also if it has been cancelled. What it points to belongs to its slot until it is posted.
+
+use crate::readiness::sqe::Sqe;
+use crate::readiness::{blocking, epoll};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, io, mem, thread};
+
+/// Threads that may block. A runtime has some; a ring that is given none starts one for each call.
+pub trait Offload: Send + Sync + fmt::Debug {
+    /// Has `job` [run](Job::run) on another thread, those of more urgent levels (0 is the most urgent) first. One that is dropped ends
+    /// with ECANCELED.
+    fn offload(&self, level: u8, job: Job);
+}
+
+/// A thread for each call. Without threads, the caller's own.
+#[derive(Debug)]
+pub(crate) struct ThreadEach;
+
+impl Offload for ThreadEach {
+    fn offload(&self, _level: u8, job: Job) {
+        let call = job.0.clone();
+        let started = thread::Builder::new()
+            .name("upshift-ring/file".into())
+            .stack_size(64 << 10)
+            .spawn(move || {
+                // Whole, so that one that does not run ends.
+                let job = job;
+                job.run();
+            });
+        if started.is_err() {
+            call.make();
+        }
+    }
+}
+
+/// A call that blocks.
+pub struct Job(Arc<Call>);
+
+impl Job {
+    pub(crate) fn new(call: &Arc<Call>) -> Self {
+        Self(call.clone())
+    }
+
+    /// Makes the call, and tells the ring.
+    pub fn run(self) {
+        self.0.make();
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if self.0.take() {
+            self.0.post(-libc::ECANCELED);
+        }
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").finish_non_exhaustive()
+    }
+}
+
+/// A call and whether somebody has taken it upon himself.
+pub(crate) struct Call {
+    request: Sqe,
+    taken: AtomicBool,
+    cancelled: AtomicBool,
+    posts: Arc<Posts>,
+}
+
+impl Call {
+    pub(crate) fn new(request: Sqe, posts: &Arc<Posts>) -> Arc<Self> {
+        Arc::new(Self {
+            request,
+            taken: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+            posts: posts.clone(),
+        })
+    }
+
+    /// Keeps it from being made. False: it is under way, or over; then it posts.
+    #[must_use]
+    pub(crate) fn cancel(&self) -> bool {
+        self.cancelled.store(true, Ordering::Relaxed);
+        self.take()
+    }
+
+    fn take(&self) -> bool {
+        !self.taken.swap(true, Ordering::AcqRel)
+    }
+
+    fn make(&self) {
+        if self.take() {
+            let is_cancelled = || self.cancelled.load(Ordering::Relaxed);
+            self.post(blocking::make(&self.request, is_cancelled));
+        }
+    }
+
+    fn post(&self, result: i32) {
+        self.posts.post(self.request.user_data, result);
+    }
+}
+
+/// Results on their way back to the ring, and the eventfd that tells of them.
+pub(crate) struct Posts {
+    results: Mutex<Vec<(u64, i32)>>,
+    pub(crate) eventfd: OwnedFd,
+}
+
+impl Posts {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            results: Mutex::default(),
+            eventfd: epoll::eventfd()?,
+        })
+    }
+
+    fn results(&self) -> MutexGuard<'_, Vec<(u64, i32)>> {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Any thread. One `write` for the first of what the ring takes at a time.
+    fn post(&self, user_data: u64, result: i32) {
+        let first = {
+            let mut results = self.results();
+            results.push((user_data, result));
+            results.len() == 1
+        };
+        if first {
+            epoll::signal(&self.eventfd);
+        }
+    }
+
+    /// The ring. A post that comes meanwhile is taken, or signals again.
+    pub(crate) fn take(&self) -> Vec<(u64, i32)> {
+        epoll::silence(&self.eventfd);
+        mem::take(&mut *self.results())
+    }
+}

@@ -1,0 +1,93 @@
+//! Does io_uring work here? Asked by doing, not by the version of the kernel: what is missing, and what is forbidden, shows.
+
+use crate::config::Config;
+use crate::pool::Pool;
+use crate::setup::{build, errno_of, explain, lacks};
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+const RECEIVE: u64 = 1;
+const CANCEL: u64 = 2;
+
+/// Tries what the driver needs of io_uring on a small instance, which is closed again: to set it up, to enter it, to lend it buffers, a
+/// receive that goes on, and the end of all at once. About twenty system calls.
+///
+/// # Errors
+/// What is missing or refused, with what to change ([`SetupError`](crate::SetupError)).
+pub fn ring() -> io::Result<()> {
+    let config = Config {
+        entries: 4,
+        cq_entries: 8,
+        ..Config::default()
+    };
+    let (mut ring, _) = build(&config)?;
+    let pool = Pool::new(2, 64).map_err(|error| explain("cannot map receive buffers", &error))?;
+    // SAFETY: the pool lives longer than the instance, which is closed first.
+    let lent = unsafe {
+        ring.submitter()
+            .register_buf_ring_with_flags(pool.address(), 2, 0, 0)
+    };
+    lent.map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => lacks("rings of buffers (Linux 5.19)"),
+        _ => explain("cannot register receive buffers", &error),
+    })?;
+    let outcome = receive_and_cancel(&mut ring);
+    drop(ring);
+    drop(pool);
+    outcome
+}
+
+fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
+    let (ours, mut theirs) =
+        UnixStream::pair().map_err(|error| explain("cannot make a socket", &error))?;
+    theirs.write_all(b"?")?;
+    let receive = opcode::RecvMulti::new(Fd(ours.as_raw_fd()), 0).build();
+    let received = ask(ring, &receive.user_data(RECEIVE))?;
+    let goes_on = received.result() == 1
+        && cqueue::more(received.flags())
+        && cqueue::buffer_select(received.flags()).is_some();
+    if !goes_on {
+        return Err(lacks("receives that go on (Linux 6.0)"));
+    }
+    let cancel = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
+    let mut ended = [ask(ring, &cancel.user_data(CANCEL))?, next(ring)?];
+    ended.sort_by_key(cqueue::Entry::user_data);
+    let [receive, cancel] = ended;
+    if cancel.result() < 0 || receive.result() != -libc::ECANCELED {
+        return Err(lacks("the cancellation of everything (Linux 5.19)"));
+    }
+    Ok(())
+}
+
+/// Hands an entry over, and waits for a completion.
+fn ask(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cqueue::Entry> {
+    // SAFETY: the socket lives until the operation on it has ended, or the instance is closed; buffers are those that are lent.
+    if unsafe { ring.submission().push(entry) }.is_err() {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    next(ring)
+}
+
+fn next(ring: &mut IoUring) -> io::Result<cqueue::Entry> {
+    let patience = Timespec::from(Duration::from_secs(5));
+    let args = SubmitArgs::new().timespec(&patience);
+    loop {
+        if let Some(completion) = ring.completion().next() {
+            return Ok(completion);
+        }
+        match ring.submitter().submit_with_args(1, &args) {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) => return Err(explain("cannot enter io_uring", &error)),
+        }
+    }
+}
+
+/// Does io_uring lack something, rather than the process descriptors or memory?
+pub(crate) fn is_about_io_uring(error: &io::Error) -> bool {
+    !matches!(errno_of(error), libc::EMFILE | libc::ENFILE)
+}

@@ -1,0 +1,445 @@
+//! One try at an operation, without blocking: it is done, or waits for readiness, or goes to a thread that may block.
+
+use crate::pool::Descriptor;
+use crate::readiness::blocking::{self, Vectors, errno, result};
+use crate::readiness::epoll;
+use crate::readiness::sqe::{
+    ACCEPT_MULTISHOT, BUFFER, BUFFER_SELECT, MORE, POLL_FIRST, POLL_MULTI, RECV_MULTISHOT, Sqe,
+};
+use io_uring::opcode;
+use libc::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+const READABLE: u32 = libc::EPOLLIN as u32;
+const WRITABLE: u32 = libc::EPOLLOUT as u32;
+
+/// Buffers, or connections, that a stream takes at a time, as in the kernel.
+const AT_A_TIME: usize = 32;
+
+/// What came of a try.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// Its terminal completion.
+    Done(i32),
+    /// Try again when the descriptor is ready for this.
+    Wait(u32),
+    /// Only a thread that may block can do it.
+    Offload,
+}
+
+use Outcome::{Done, Offload, Wait};
+
+/// A buffer ring that the driver lends; this is the kernel's end of it.
+#[derive(Clone, Copy)]
+pub(super) struct Group {
+    ring: *const Descriptor,
+    mask: u16,
+    head: u16,
+}
+
+impl Group {
+    /// # Safety
+    /// The memory is a ring of `entries` descriptors (a power of two) as long as this is used.
+    pub(super) unsafe fn new(address: u64, entries: u16) -> Self {
+        Self {
+            ring: ptr::with_exposed_provenance(address as usize),
+            mask: entries.wrapping_sub(1),
+            head: 0,
+        }
+    }
+
+    /// The next buffer: where, how long, and its number.
+    fn peek(&self) -> Option<(*mut u8, usize, u16)> {
+        // SAFETY: entry 0 exists, and its last field is the tail, atomic on both ends.
+        let tail: &AtomicU16 = unsafe { &(*self.ring).tail };
+        if tail.load(Ordering::Acquire) == self.head {
+            return None;
+        }
+        let index = usize::from(self.head & self.mask);
+        // SAFETY: between head and tail the entries are filled, and not written. Field by field, because the last one of entry 0 is
+        // the tail.
+        unsafe {
+            let entry = self.ring.add(index);
+            let address = (&raw const (*entry).address).read();
+            let length = (&raw const (*entry).length).read();
+            let id = (&raw const (*entry).id).read();
+            let address = ptr::with_exposed_provenance_mut(address as usize);
+            Some((address, length as usize, id))
+        }
+    }
+
+    fn take(&mut self) {
+        self.head = self.head.wrapping_add(1);
+    }
+}
+
+/// Tries. `done` are the bytes of earlier tries of one that waits until all is there; `post` takes completions that are not the last.
+/// `first`: it has not waited for readiness yet.
+pub(super) fn attempt(
+    sqe: &Sqe,
+    done: &mut u32,
+    first: bool,
+    groups: &mut [Option<Group>],
+    post: &mut impl FnMut(i32, u32),
+) -> Outcome {
+    if blocking::is_blocking(sqe.opcode) {
+        return Offload;
+    }
+    match sqe.opcode {
+        opcode::Nop::CODE => Done(0),
+        opcode::Read::CODE | opcode::Readv::CODE => transfer(sqe, READABLE),
+        opcode::Write::CODE | opcode::Writev::CODE => transfer(sqe, WRITABLE),
+        opcode::Send::CODE | opcode::SendZc::CODE | opcode::SendMsg::CODE => {
+            send_or_recv(sqe, done, WRITABLE)
+        }
+        opcode::Recv::CODE | opcode::RecvMsg::CODE if sqe.ioprio & POLL_FIRST != 0 && first => {
+            Wait(READABLE)
+        }
+        opcode::Recv::CODE | opcode::RecvMsg::CODE if sqe.ioprio & RECV_MULTISHOT != 0 => {
+            receive_stream(sqe, groups, post)
+        }
+        opcode::Recv::CODE | opcode::RecvMsg::CODE if sqe.flags & BUFFER_SELECT == 0 => {
+            send_or_recv(sqe, done, READABLE)
+        }
+        opcode::Accept::CODE => accept(sqe, first, post),
+        opcode::Connect::CODE => connect(sqe, first),
+        opcode::PollAdd::CODE if sqe.length & POLL_MULTI == 0 => {
+            match epoll::ready(sqe.fd, sqe.op_flags) {
+                0 => Wait(sqe.op_flags),
+                events if events & libc::POLLNVAL as u32 != 0 => Done(-libc::EBADF),
+                events => Done(events.cast_signed()),
+            }
+        }
+        // SAFETY: no pointers involved.
+        opcode::Shutdown::CODE => Done(result(unsafe {
+            libc::shutdown(sqe.fd, sqe.length.cast_signed())
+        })),
+        _ => Done(-libc::EOPNOTSUPP),
+    }
+}
+
+fn would_block(result: i32) -> bool {
+    result == -libc::EAGAIN || result == -libc::EWOULDBLOCK
+}
+
+/// One message in either direction; with `MSG_WAITALL` until nothing is left.
+fn send_or_recv(sqe: &Sqe, done: &mut u32, events: u32) -> Outcome {
+    loop {
+        let moved = transmit(sqe, *done as usize, events);
+        let so_far = |error| {
+            if *done == 0 {
+                error
+            } else {
+                done.cast_signed()
+            }
+        };
+        match moved {
+            moved if would_block(moved) => {
+                let gives_up = sqe.op_flags & libc::MSG_DONTWAIT as u32 != 0;
+                return if gives_up {
+                    Done(so_far(moved))
+                } else {
+                    Wait(events)
+                };
+            }
+            moved if moved == -libc::EINTR => {}
+            moved if moved <= 0 => return Done(so_far(moved)),
+            moved => {
+                *done += moved.cast_unsigned();
+                let all = sqe.op_flags & libc::MSG_WAITALL as u32 != 0;
+                if !all || *done as usize >= whole_length(sqe) {
+                    return Done(done.cast_signed());
+                }
+            }
+        }
+    }
+}
+
+fn is_message(sqe: &Sqe) -> bool {
+    matches!(sqe.opcode, opcode::SendMsg::CODE | opcode::RecvMsg::CODE)
+}
+
+/// The pieces of a message.
+///
+/// # Safety
+/// The entry points to a valid header.
+unsafe fn pieces(sqe: &Sqe) -> &[libc::iovec] {
+    // SAFETY: forwarded.
+    let header = unsafe { &*sqe.pointer::<libc::msghdr>() };
+    if header.msg_iovlen == 0 {
+        return &[];
+    }
+    // SAFETY: so many there are.
+    unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen) }
+}
+
+fn whole_length(sqe: &Sqe) -> usize {
+    if is_message(sqe) {
+        // SAFETY: an entry of this kind points to a header, until its terminal completion.
+        let pieces = unsafe { pieces(sqe) };
+        pieces.iter().map(|piece| piece.iov_len).sum()
+    } else {
+        sqe.length as usize
+    }
+}
+
+/// Moves what can be moved at once of what comes after the first `done` bytes.
+fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
+    let flags = sqe.op_flags.cast_signed() & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    let sends = events == WRITABLE;
+    if !is_message(sqe) {
+        let length = sqe.length as usize - done;
+        // SAFETY: the entry's buffer is valid for its length, of which `done` has been moved.
+        return result(unsafe {
+            let buffer = sqe.pointer::<u8>().add(done);
+            if sends {
+                libc::send(sqe.fd, buffer.cast(), length, flags)
+            } else {
+                libc::recv(sqe.fd, buffer.cast(), length, flags)
+            }
+        } as i64);
+    }
+    let message = sqe.pointer::<libc::msghdr>();
+    let mut left;
+    let mut rest;
+    let message = if done == 0 {
+        message
+    } else {
+        // SAFETY: as in `whole_length`.
+        left = after(unsafe { pieces(sqe) }, done);
+        // SAFETY: as there.
+        rest = unsafe { *message };
+        rest.msg_iov = left.as_mut_ptr();
+        rest.msg_iovlen = left.len() as _;
+        &raw mut rest
+    };
+    // SAFETY: a header of valid pieces.
+    result(unsafe {
+        if sends {
+            libc::sendmsg(sqe.fd, message, flags)
+        } else {
+            libc::recvmsg(sqe.fd, message, flags)
+        }
+    } as i64)
+}
+
+/// What comes after the first `done` bytes.
+fn after(pieces: &[libc::iovec], mut done: usize) -> Vec<libc::iovec> {
+    let mut left = Vec::new();
+    for piece in pieces {
+        let skipped = done.min(piece.iov_len);
+        done -= skipped;
+        if skipped < piece.iov_len {
+            left.push(libc::iovec {
+                // SAFETY: within the piece.
+                iov_base: unsafe { piece.iov_base.cast::<u8>().add(skipped) }.cast(),
+                iov_len: piece.iov_len - skipped,
+            });
+        }
+    }
+    left
+}
+
+/// Receives into buffers of the group until nothing is there, or there is none.
+fn receive_stream(
+    sqe: &Sqe,
+    groups: &mut [Option<Group>],
+    post: &mut impl FnMut(i32, u32),
+) -> Outcome {
+    let Some(Some(group)) = groups.get_mut(usize::from(sqe.buffer_group)) else {
+        return Done(-libc::ENOBUFS);
+    };
+    let is_message = is_message(sqe);
+    for taken in 0..AT_A_TIME {
+        let Some((buffer, length, id)) = group.peek() else {
+            // It lacks one only if there is more to receive.
+            return match taken {
+                0 => Done(-libc::ENOBUFS),
+                _ => Wait(READABLE),
+            };
+        };
+        let received = if is_message {
+            // SAFETY: the buffer is ours until its completion is posted.
+            unsafe { receive_datagram(sqe, buffer, length) }
+        } else {
+            // SAFETY: as above.
+            result(unsafe { libc::recv(sqe.fd, buffer.cast(), length, libc::MSG_DONTWAIT) } as i64)
+        };
+        match received {
+            received if would_block(received) => return Wait(READABLE),
+            received if received == -libc::EINTR => {}
+            received if received <= 0 => return Done(received),
+            received => {
+                group.take();
+                post(received, MORE | BUFFER | u32::from(id) << 16);
+                // There was no more; if there is by now, the descriptor is readable.
+                if !is_message && (received as usize) < length {
+                    return Wait(READABLE);
+                }
+            }
+        }
+    }
+    Wait(READABLE)
+}
+
+/// `struct io_uring_recvmsg_out`, before the address and the data.
+#[repr(C)]
+struct Datagram {
+    name: u32,
+    control: u32,
+    payload: u32,
+    flags: u32,
+}
+
+/// A datagram with its sender, laid out as the kernel does.
+///
+/// # Safety
+/// The buffer can be written, and the entry points to a header.
+unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
+    // SAFETY: forwarded.
+    let wanted = unsafe { &*sqe.pointer::<libc::msghdr>() };
+    let name = wanted.msg_namelen as usize;
+    let control = wanted.msg_controllen;
+    let before = size_of::<Datagram>() + name + control;
+    if length < before {
+        return -libc::EFAULT;
+    }
+    // SAFETY: within the buffer.
+    let (at_name, at_control, at_data) = unsafe {
+        let at_name = buffer.add(size_of::<Datagram>());
+        (at_name, at_name.add(name), buffer.add(before))
+    };
+    let mut piece = libc::iovec {
+        iov_base: at_data.cast(),
+        iov_len: length - before,
+    };
+    // SAFETY: all zeroes is an empty message.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = at_name.cast();
+    message.msg_namelen = name as libc::socklen_t;
+    message.msg_control = at_control.cast();
+    message.msg_controllen = control as _;
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    let flags = sqe.op_flags.cast_signed() | libc::MSG_DONTWAIT;
+    // SAFETY: a header of valid parts.
+    let received = result(unsafe { libc::recvmsg(sqe.fd, &raw mut message, flags) } as i64);
+    if received < 0 {
+        return received;
+    }
+    let header = Datagram {
+        name: message.msg_namelen,
+        control: message.msg_controllen as u32,
+        payload: received.cast_unsigned(),
+        flags: message.msg_flags.cast_unsigned(),
+    };
+    // SAFETY: there is room, wherever it lies.
+    unsafe { buffer.cast::<Datagram>().write_unaligned(header) };
+    before as i32 + received
+}
+
+fn set_nonblocking(fd: c_int) -> i32 {
+    // SAFETY: no pointers involved.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags >= 0 && flags & libc::O_NONBLOCK == 0 {
+        // SAFETY: no pointers involved.
+        unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) };
+    }
+    flags
+}
+
+/// Accepts what waits. The listening socket does not block from then on: another one who accepts on it might be faster.
+fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
+    if first && set_nonblocking(sqe.fd) < 0 {
+        return Done(-errno());
+    }
+    let flags = sqe.op_flags.cast_signed();
+    let many = sqe.ioprio & ACCEPT_MULTISHOT != 0;
+    for _ in 0..AT_A_TIME {
+        let length = sqe.second_pointer::<libc::socklen_t>();
+        // SAFETY: the address, and its length, are valid or null.
+        let accepted = result(unsafe { libc::accept4(sqe.fd, sqe.pointer(), length, flags) });
+        match accepted {
+            accepted if would_block(accepted) => return Wait(READABLE),
+            accepted if accepted == -libc::EINTR => {}
+            accepted if accepted < 0 || !many => return Done(accepted),
+            accepted => post(accepted, MORE),
+        }
+    }
+    Wait(READABLE)
+}
+
+/// The socket is made not to block for the length of the call.
+pub(super) fn connect_at_once(sqe: &Sqe) -> i32 {
+    let before = set_nonblocking(sqe.fd);
+    // SAFETY: the address is valid for its length.
+    let connected =
+        result(unsafe { libc::connect(sqe.fd, sqe.pointer(), sqe.offset as libc::socklen_t) });
+    if before >= 0 && before & libc::O_NONBLOCK == 0 {
+        // SAFETY: no pointers involved.
+        unsafe { libc::fcntl(sqe.fd, libc::F_SETFL, before) };
+    }
+    connected
+}
+
+/// Begins to connect, or asks what came of it.
+fn connect(sqe: &Sqe, first: bool) -> Outcome {
+    if !first {
+        let mut error: c_int = 0;
+        let mut length = size_of::<c_int>() as libc::socklen_t;
+        // SAFETY: pointers to locals, of the length given.
+        let asked = result(unsafe {
+            libc::getsockopt(
+                sqe.fd,
+                libc::SOL_SOCKET,
+                libc::SO_ERROR,
+                (&raw mut error).cast(),
+                &raw mut length,
+            )
+        });
+        return Done(if asked < 0 { asked } else { -error });
+    }
+    let connected = connect_at_once(sqe);
+    match connected {
+        connected if connected == -libc::EINPROGRESS || connected == -libc::EINTR => Wait(WRITABLE),
+        // A socket of this machine whose queue is full: it gives no sign when there is room.
+        connected if would_block(connected) => Offload,
+        connected => Done(connected),
+    }
+}
+
+/// Reads or writes what can be at once: from the page cache, or from a pipe.
+fn transfer(sqe: &Sqe, events: u32) -> Outcome {
+    let vectors = Vectors::of(sqe);
+    let (pointer, count) = (vectors.pointer(), vectors.count());
+    let call = |offset: i64| {
+        // SAFETY: the buffers are valid for what the operation does with them.
+        result(unsafe {
+            if events == READABLE {
+                libc::preadv2(sqe.fd, pointer, count, offset, libc::RWF_NOWAIT)
+            } else {
+                libc::pwritev2(sqe.fd, pointer, count, offset, libc::RWF_NOWAIT)
+            }
+        } as i64)
+    };
+    loop {
+        // All ones is -1: the file's own position.
+        let mut moved = call(sqe.offset.cast_signed());
+        if moved == -libc::ESPIPE {
+            moved = call(-1);
+        }
+        match moved {
+            moved if would_block(moved) => return Wait(events),
+            moved if moved == -libc::EINTR => {}
+            moved if moved == -libc::EOPNOTSUPP || moved == -libc::ENOSYS => {
+                // A terminal, say: readiness is all that it tells.
+                return match epoll::ready(sqe.fd, events) {
+                    0 => Wait(events),
+                    _ => Offload,
+                };
+            }
+            moved => return Done(moved),
+        }
+    }
+}

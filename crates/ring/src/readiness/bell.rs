@@ -1,0 +1,184 @@
+//! Telling other threads of arrivals: an epoll instance that watches the ring's own, and an eventfd.
+//!
+//! The instance of the ring is readable when something is ready that the owner has not fetched. The *bell* is a second instance that
+//! contains it, one-shot, so that who sleeps behind the bell is woken by an arrival although the owner is busy, and only once.
+//!
+//! | | is to ring (`wanted`) | is not |
+//! |---|---|---|
+//! | armed in the kernel | an arrival rings | the next arrival may ring, in vain; disarmed before the owner fetches |
+//! | not armed | there is an arrival that has rung | silence |
+//!
+//! Masking is one store, so a thread whose polls follow one another without a fetch makes no system call for it; a fetch with the bell
+//! armed costs two. Who is told by [`has_arrivals`](Bell::has_arrivals) that there is none will hear of the next one.
+
+use crate::readiness::epoll::{self, Epoll, Event, NO_EVENT};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
+
+const ARRIVAL: u64 = 0;
+const RUNG: u64 = 1;
+
+/// Any thread, but for what says otherwise. Outlives the ring.
+pub(crate) struct Bell {
+    /// The ring's own instance; fetched from by the owner only.
+    pub(crate) epoll: Epoll,
+    /// Completions in the queue. Written by the owner.
+    unread: AtomicU32,
+    wanted: AtomicBool,
+    armed: AtomicBool,
+    /// It has rung for an arrival, and the owner has not fetched since.
+    rung: AtomicBool,
+    outer: OnceLock<Outer>,
+}
+
+struct Outer {
+    epoll: Epoll,
+    eventfd: OwnedFd,
+}
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: Epoll::new()?,
+            unread: AtomicU32::new(0),
+            wanted: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
+            rung: AtomicBool::new(false),
+            outer: OnceLock::new(),
+        })
+    }
+
+    /// Hangs the bell, masked; EBUSY the second time.
+    pub(crate) fn hang(&self) -> io::Result<()> {
+        let outer = Outer {
+            epoll: Epoll::new()?,
+            eventfd: epoll::eventfd()?,
+        };
+        let readable = libc::EPOLLIN as u32;
+        outer.epoll.add(outer.eventfd.as_raw_fd(), readable, RUNG)?;
+        outer.epoll.add(self.epoll.raw_fd(), 0, ARRIVAL)?;
+        let hung = self.outer.set(outer);
+        hung.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
+    }
+
+    /// Readable when it rings.
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.outer.get().map_or(-1, |outer| outer.epoll.raw_fd())
+    }
+
+    /// Async-signal-safe.
+    pub(crate) fn ring(&self) {
+        if let Some(outer) = self.outer.get() {
+            epoll::signal(&outer.eventfd);
+        }
+    }
+
+    /// Silences it. Up to two system calls.
+    pub(crate) fn clear(&self) {
+        let Some(outer) = self.outer.get() else {
+            return;
+        };
+        let mut events = [NO_EVENT; 2];
+        let rang = outer.epoll.wait(&mut events, Some(Duration::ZERO));
+        for event in &events[..rang.unwrap_or(0)] {
+            let Event { u64: token, .. } = *event;
+            match token {
+                ARRIVAL => {
+                    self.rung.store(true, SeqCst);
+                    self.armed.store(false, SeqCst);
+                }
+                _ => epoll::silence(&outer.eventfd),
+            }
+        }
+    }
+
+    /// Async-signal-safe.
+    #[inline]
+    pub(crate) fn mask(&self) {
+        self.wanted.store(false, Relaxed);
+    }
+
+    /// A full barrier. What has rung already does not ring again before it is fetched: the owner sees it in
+    /// [`has_rung`](Self::has_rung), others in [`has_arrivals`](Self::has_arrivals).
+    #[inline]
+    pub(crate) fn unmask(&self) {
+        self.wanted.swap(true, SeqCst);
+        let has_rung = || self.rung.load(SeqCst) && self.epoll.is_ready();
+        if !self.armed.load(SeqCst) && !has_rung() {
+            self.arm();
+        }
+    }
+
+    /// Is something ready that the owner has not fetched, or fetched and not read? One system call.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        if self.has_unread() || self.epoll.is_ready() {
+            return true;
+        }
+        self.arm_if_wanted();
+        false
+    }
+
+    /// It is known that something has arrived: it does not ring again before that is fetched.
+    #[inline]
+    pub(crate) fn has_rung(&self) -> bool {
+        self.rung.load(Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn has_unread(&self) -> bool {
+        self.unread.load(Relaxed) != 0
+    }
+
+    /// Owner.
+    #[inline]
+    pub(crate) fn set_unread(&self, unread: usize) {
+        let unread = u32::try_from(unread).unwrap_or(u32::MAX);
+        self.unread.store(unread, Release);
+    }
+
+    /// Owner: it fetches, and may sleep. What it fetches itself is not to ring.
+    #[inline]
+    pub(crate) fn before_fetch(&self) {
+        if self.rung.load(Relaxed) {
+            self.rung.store(false, Relaxed);
+        }
+        if self.armed.load(Relaxed) && !self.wanted.load(Relaxed) {
+            self.disarm();
+        }
+    }
+
+    /// Owner.
+    #[inline]
+    pub(crate) fn after_fetch(&self) {
+        self.arm_if_wanted();
+    }
+
+    #[inline]
+    fn arm_if_wanted(&self) {
+        if self.wanted.load(SeqCst) && !self.armed.load(SeqCst) {
+            self.arm();
+        }
+    }
+
+    fn arm(&self) {
+        if let Some(outer) = self.outer.get() {
+            self.armed.store(true, SeqCst);
+            let once = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
+            let _ = outer.epoll.change(self.epoll.raw_fd(), once, ARRIVAL);
+        }
+    }
+
+    #[cold]
+    fn disarm(&self) {
+        if let Some(outer) = self.outer.get() {
+            self.armed.store(false, SeqCst);
+            let _ = outer.epoll.change(self.epoll.raw_fd(), 0, ARRIVAL);
+            // Unmasked by another thread meanwhile, which saw it armed.
+            self.arm_if_wanted();
+        }
+    }
+}

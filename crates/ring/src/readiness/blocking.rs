@@ -1,0 +1,208 @@
+//! The calls that may block, made on threads of an [`Offload`](crate::Offload).
+
+use crate::readiness::attempt;
+use crate::readiness::sqe::{DATASYNC, Sqe};
+use io_uring::opcode;
+use libc::{c_char, c_int, c_long};
+use std::time::Duration;
+use std::{io, thread};
+
+/// What a result of -1 means.
+pub(crate) fn errno() -> i32 {
+    io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(libc::EIO)
+}
+
+/// A result as the kernel puts it into a completion.
+pub(crate) fn result(returned: impl Into<i64>) -> i32 {
+    match returned.into() {
+        -1 => -errno(),
+        returned => i32::try_from(returned).unwrap_or(i32::MAX),
+    }
+}
+
+/// Is this operation one that blocks?
+pub(crate) fn is_blocking(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        opcode::Fsync::CODE
+            | opcode::OpenAt::CODE
+            | opcode::OpenAt2::CODE
+            | opcode::Close::CODE
+            | opcode::Statx::CODE
+            | opcode::Ftruncate::CODE
+            | opcode::RenameAt::CODE
+            | opcode::UnlinkAt::CODE
+            | opcode::MkDirAt::CODE
+            | opcode::SymlinkAt::CODE
+            | opcode::LinkAt::CODE
+    )
+}
+
+/// A local socket whose peer's queue is full is tried again after so long.
+const FULL: Duration = Duration::from_millis(1);
+
+/// Makes the call, and again as long as a signal interrupts it.
+pub(crate) fn make(sqe: &Sqe, is_cancelled: impl Fn() -> bool) -> i32 {
+    set_io_priority(sqe);
+    loop {
+        let result = call(sqe);
+        if result == -libc::EAGAIN && sqe.opcode == opcode::Connect::CODE {
+            thread::sleep(FULL);
+        } else if result != -libc::EINTR || sqe.opcode == opcode::Close::CODE {
+            // The descriptor is gone whatever `close` answers.
+            return result;
+        }
+        if is_cancelled() {
+            return -libc::ECANCELED;
+        }
+    }
+}
+
+/// The priority of reads and writes at the device is the thread's.
+fn set_io_priority(sqe: &Sqe) {
+    use std::cell::Cell;
+    thread_local!(static PRIORITY: Cell<u16> = const { Cell::new(0) });
+    let carries = matches!(
+        sqe.opcode,
+        opcode::Read::CODE | opcode::Write::CODE | opcode::Readv::CODE | opcode::Writev::CODE
+    );
+    if carries && PRIORITY.replace(sqe.ioprio) != sqe.ioprio {
+        /// `IOPRIO_WHO_PROCESS`; 0: the calling thread.
+        const PROCESS: c_int = 1;
+        // What may not be set is not: it is advice.
+        // SAFETY: no pointers involved.
+        unsafe { libc::syscall(libc::SYS_ioprio_set, PROCESS, 0, c_int::from(sqe.ioprio)) };
+    }
+}
+
+fn call(sqe: &Sqe) -> i32 {
+    let path = sqe.pointer::<c_char>().cast_const();
+    let second = sqe.second_pointer::<c_char>().cast_const();
+    let (fd, flags, length) = (sqe.fd, sqe.op_flags.cast_signed(), sqe.length.cast_signed());
+    // SAFETY: what an entry points to is valid for what its operation does with it until the completion, which comes after this; the
+    // fields are those of `struct io_uring_sqe` for each operation.
+    unsafe {
+        match sqe.opcode {
+            opcode::Read::CODE | opcode::Readv::CODE => read(sqe),
+            opcode::Write::CODE | opcode::Writev::CODE => write(sqe),
+            opcode::Connect::CODE => attempt::connect_at_once(sqe),
+            opcode::Fsync::CODE if sqe.op_flags & DATASYNC != 0 => result(libc::fdatasync(fd)),
+            opcode::Fsync::CODE => result(libc::fsync(fd)),
+            opcode::OpenAt::CODE => result(libc::openat(fd, path, flags, sqe.length)),
+            opcode::OpenAt2::CODE => {
+                let how = sqe.second_pointer::<libc::open_how>();
+                let size = sqe.length as usize;
+                result(libc::syscall(libc::SYS_openat2, fd, path, how, size))
+            }
+            opcode::Close::CODE => result(libc::close(fd)),
+            opcode::Statx::CODE => {
+                let answer = sqe.second_pointer::<libc::statx>();
+                result(libc::statx(fd, path, flags, sqe.length, answer))
+            }
+            opcode::Ftruncate::CODE => {
+                result(libc::ftruncate(fd, sqe.offset.cast_signed() as libc::off_t))
+            }
+            opcode::RenameAt::CODE => result(rename(fd, path, length, second, flags)),
+            opcode::UnlinkAt::CODE => result(libc::unlinkat(fd, path, flags)),
+            opcode::MkDirAt::CODE => result(libc::mkdirat(fd, path, sqe.length)),
+            opcode::SymlinkAt::CODE => result(libc::symlinkat(path, fd, second)),
+            opcode::LinkAt::CODE => result(libc::linkat(fd, path, length, second, flags)),
+            _ => -libc::EOPNOTSUPP,
+        }
+    }
+}
+
+/// # Safety
+/// As for the call itself.
+unsafe fn rename(
+    from: c_int,
+    old: *const c_char,
+    to: c_int,
+    new: *const c_char,
+    flags: c_int,
+) -> c_long {
+    // SAFETY: forwarded.
+    unsafe { libc::syscall(libc::SYS_renameat2, from, old, to, new, flags) }
+}
+
+/// The buffers of a read or write.
+pub(crate) struct Vectors {
+    one: libc::iovec,
+    many: *const libc::iovec,
+    count: c_int,
+}
+
+impl Vectors {
+    pub(crate) fn of(sqe: &Sqe) -> Self {
+        let is_one = matches!(sqe.opcode, opcode::Read::CODE | opcode::Write::CODE);
+        Self {
+            one: libc::iovec {
+                iov_base: sqe.pointer(),
+                iov_len: sqe.length as usize,
+            },
+            many: if is_one {
+                std::ptr::null()
+            } else {
+                sqe.pointer::<libc::iovec>()
+            },
+            count: if is_one { 1 } else { sqe.length.cast_signed() },
+        }
+    }
+
+    pub(crate) fn pointer(&self) -> *const libc::iovec {
+        if self.many.is_null() {
+            &raw const self.one
+        } else {
+            self.many
+        }
+    }
+
+    pub(crate) fn count(&self) -> c_int {
+        self.count
+    }
+}
+
+/// # Safety
+/// The buffers can be written.
+unsafe fn read(sqe: &Sqe) -> i32 {
+    let vectors = Vectors::of(sqe);
+    let at = |offset: i64| {
+        // SAFETY: forwarded.
+        result(
+            unsafe { libc::preadv2(sqe.fd, vectors.pointer(), vectors.count(), offset, 0) } as i64,
+        )
+    };
+    without_position(sqe, at, || {
+        // SAFETY: forwarded.
+        result(unsafe { libc::readv(sqe.fd, vectors.pointer(), vectors.count()) } as i64)
+    })
+}
+
+/// # Safety
+/// The buffers can be read.
+unsafe fn write(sqe: &Sqe) -> i32 {
+    let vectors = Vectors::of(sqe);
+    let at = |offset: i64| {
+        // SAFETY: forwarded.
+        result(
+            unsafe { libc::pwritev2(sqe.fd, vectors.pointer(), vectors.count(), offset, 0) } as i64,
+        )
+    };
+    without_position(sqe, at, || {
+        // SAFETY: forwarded.
+        result(unsafe { libc::writev(sqe.fd, vectors.pointer(), vectors.count()) } as i64)
+    })
+}
+
+/// The call at the offset of the entry; what has no positions is read and written as it comes.
+fn without_position(sqe: &Sqe, at: impl Fn(i64) -> i32, plain: impl Fn() -> i32) -> i32 {
+    if sqe.offset == u64::MAX {
+        return plain();
+    }
+    match at(sqe.offset.cast_signed()) {
+        result if result == -libc::ESPIPE => plain(),
+        result => result,
+    }
+}

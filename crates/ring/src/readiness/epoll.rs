@@ -1,0 +1,155 @@
+//! The few calls of epoll and eventfd that the driver makes, and nothing more.
+//!
+//! They are made here and not by a library because of what a scheduler needs: waits to the nanosecond (`mio` rounds up to a
+//! millisecond), no system call besides the wait (`polling` sets a timerfd and arms its eventfd at each), interest that stays armed
+//! while a stream receives, and an instance that another one can watch.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub(crate) type Event = libc::epoll_event;
+
+pub(crate) const NO_EVENT: Event = Event { events: 0, u64: 0 };
+
+/// The result of a system call that returns -1.
+pub(crate) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// A counter that does not block.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers involved.
+    let fd = checked(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    // SAFETY: a fresh descriptor, owned here only.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes it readable. Async-signal-safe.
+pub(crate) fn signal(eventfd: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: eight readable bytes. The only possible failure, a counter at its maximum, leaves it readable.
+    unsafe { libc::write(eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+/// Makes it unreadable.
+pub(crate) fn silence(eventfd: &OwnedFd) {
+    let mut count = 0u64;
+    // SAFETY: eight writable bytes; the descriptor does not block.
+    unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
+}
+
+/// What is ready of a descriptor among `events`, and whether it is broken. One system call. Async-signal-safe.
+pub(crate) fn ready(fd: RawFd, events: u32) -> u32 {
+    let mut poll = libc::pollfd {
+        fd,
+        events: events as libc::c_short,
+        revents: 0,
+    };
+    // SAFETY: a pointer to one local.
+    unsafe { libc::poll(&raw mut poll, 1, 0) };
+    u32::from(poll.revents.cast_unsigned())
+}
+
+/// `epoll_pwait2` is not there, or forbidden.
+static LACKS_NANOSECONDS: AtomicBool = AtomicBool::new(false);
+
+/// An epoll instance.
+pub(crate) struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers involved.
+        let fd = checked(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: a fresh descriptor, owned here only.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    fn control(&self, what: libc::c_int, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        let mut event = Event { events, u64: token };
+        // SAFETY: a pointer to a local.
+        checked(unsafe { libc::epoll_ctl(self.raw_fd(), what, fd, &raw mut event) }).map(drop)
+    }
+
+    pub(crate) fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, events, token)
+    }
+
+    pub(crate) fn change(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, events, token)
+    }
+
+    pub(crate) fn remove(&self, fd: RawFd) {
+        // The only failure is that it is not there.
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+
+    /// Is there something to fetch? One system call. Async-signal-safe.
+    pub(crate) fn is_ready(&self) -> bool {
+        ready(self.raw_fd(), libc::POLLIN as u32) != 0
+    }
+
+    /// Fetches events, of which there are some or the time (`None`: for ever) has passed.
+    pub(crate) fn wait(
+        &self,
+        events: &mut [Event],
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        let room = events.len() as libc::c_int;
+        let millis = match timeout {
+            None => -1,
+            Some(Duration::ZERO) => 0,
+            Some(time) => return self.wait_for(events, time),
+        };
+        // SAFETY: so many events can be written.
+        let found = unsafe { libc::epoll_wait(self.raw_fd(), events.as_mut_ptr(), room, millis) };
+        checked(found).map(|found| found as usize)
+    }
+
+    fn wait_for(&self, events: &mut [Event], time: Duration) -> io::Result<usize> {
+        let time = libc::timespec {
+            tv_sec: time.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_nsec: time.subsec_nanos().into(),
+        };
+        let no_mask = ptr::null::<libc::sigset_t>();
+        if !LACKS_NANOSECONDS.load(Ordering::Relaxed) {
+            // SAFETY: so many events can be written, and the time outlives the call.
+            let found = unsafe {
+                libc::syscall(
+                    libc::SYS_epoll_pwait2,
+                    self.raw_fd(),
+                    events.as_mut_ptr(),
+                    events.len(),
+                    &raw const time,
+                    no_mask,
+                    size_of::<u64>(),
+                )
+            };
+            match checked(found as libc::c_int) {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                    // Linux before 5.11, or an old profile.
+                    LACKS_NANOSECONDS.store(true, Ordering::Relaxed);
+                }
+                found => return found.map(|found| found as usize),
+            }
+        }
+        let mut poll = libc::pollfd {
+            fd: self.raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: a pointer to one local, and the time outlives the call.
+        checked(unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, no_mask) })?;
+        self.wait(events, Some(Duration::ZERO))
+    }
+}

@@ -1,0 +1,629 @@
+//! The driver for where there is no io_uring: readiness from epoll, calls that do not block, and threads for those that do.
+//!
+//! It stands for the kernel's side of the two queues, below the slots ([`Backend`](crate::backend::Backend) is the seam): it takes
+//! the same entries, and answers with the same completions. [`enter`](Readiness::enter) tries each entry at once; what would block
+//! waits for its descriptor to become ready and is tried again; what can only block goes to an [`Offload`](crate::Offload).
+//!
+//! ```text
+//!             try ┌──► completion
+//!   entry ────────┼──► waits at its descriptor ── ready: try again, in the order of arrival
+//!     cancelled ◄─┤
+//!                 └──► thread that may block ── posts its result, eventfd
+//! ```
+//!
+//! | operation | how |
+//! |---|---|
+//! | NOP, SHUTDOWN | at once |
+//! | SEND, SEND_ZC, SENDMSG, RECV, RECVMSG | with `MSG_DONTWAIT`; `MSG_WAITALL` by as many tries as it takes |
+//! | RECV and RECVMSG multishot | when readable, into the buffers of the pool, up to 32 at a time |
+//! | ACCEPT, also multishot | `accept4`; the listening socket is made nonblocking, for good |
+//! | CONNECT | nonblocking for the length of the call; local sockets with a full queue: a thread tries again each millisecond |
+//! | POLL_ADD | `poll`, then epoll |
+//! | READ, WRITE, READV, WRITEV | `RWF_NOWAIT`: from the page cache, pipes and the like at once; files otherwise on a thread |
+//! | FSYNC, FTRUNCATE, OPENAT, OPENAT2, STATX, CLOSE, MKDIRAT, UNLINKAT, RENAMEAT, LINKAT, SYMLINKAT | on a thread |
+//! | ASYNC_CANCEL | by `user_data`, or all; a call that a thread is making goes on to its end |
+//!
+//! All that [`op`](crate::op) has is among them. An entry of another kind, which only an [`Operation`](crate::Operation) from elsewhere
+//! can make, completes with EOPNOTSUPP.
+//!
+//! # What is the same, and what is not
+//!
+//! * Buffers, descriptors and slots belong to an operation until its last completion, which is posted here when no call uses them any
+//!   more. A descriptor is registered only while operations wait at it, and those keep it open, so its number cannot be reused under a
+//!   registration.
+//! * Interest is level-triggered and stays armed while a stream receives: a request of a server costs a `recv`, a `send`, and a share
+//!   of an `epoll_wait`.
+//! * Nobody tells a busy thread of arrivals: it asks, once per turn ([`Ring::is_due`](crate::Ring::is_due)). Other threads are told
+//!   by a [`Bell`].
+//! * Any owner makes the calls, not only the maker of the ring: no proxy is needed, and who stands in for a busy thread reads its
+//!   sockets himself.
+//! * Calls that a thread is making cannot be interrupted: a file that is being opened on a dead server, or a FIFO that nobody opens at
+//!   the other end, holds the ring's shutdown up.
+
+mod attempt;
+pub(crate) mod bell;
+pub(crate) mod blocking;
+pub(crate) mod epoll;
+pub(crate) mod sqe;
+
+use crate::config::Config;
+use crate::driver::{CANCEL, KICK};
+use crate::offload::{Call, Job, Offload, Posts, ThreadEach};
+use crate::setup::explain;
+use crate::watch::Watch;
+use attempt::{Group, Outcome, attempt};
+use bell::Bell;
+use epoll::{Event, NO_EVENT};
+use io_uring::opcode;
+use io_uring::squeue::Entry;
+use sqe::{CANCEL_ANY, MORE, Sqe};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+/// What epoll answers for the eventfd of kicks, and for that of posts; descriptors are smaller.
+const KICKED: u64 = u64::MAX;
+const POSTED: u64 = u64::MAX - 1;
+
+/// Events fetched per call.
+const EVENTS: usize = 256;
+
+/// While there are completions to reap, the kernel is asked for more no more often than this.
+const ASK_EVERY: Duration = Duration::from_micros(20);
+
+/// No waiting operation.
+const NOBODY: u32 = u32::MAX;
+
+/// One entry of the completion queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    pub(crate) user_data: u64,
+    pub(crate) result: i32,
+    pub(crate) flags: u32,
+}
+
+pub(crate) struct Readiness {
+    bell: Arc<Bell>,
+    posts: Arc<Posts>,
+    offload: Arc<dyn Offload>,
+    entries: usize,
+    queue: RefCell<Vec<(Sqe, u8)>>,
+    completions: RefCell<VecDeque<Completion>>,
+    state: RefCell<State>,
+    /// Operations that wait for readiness, or for a thread.
+    waiting: Cell<usize>,
+    /// The last fetch brought as much as there was room for.
+    more: Cell<bool>,
+    /// This turn has not asked the kernel yet.
+    is_to_ask: Cell<bool>,
+    asked_at: Cell<Option<Instant>>,
+    pub(crate) enters: Cell<u64>,
+    pub(crate) submitted: Cell<u64>,
+}
+
+struct State {
+    /// By the index of their slots.
+    operations: Vec<Operation>,
+    /// By number.
+    descriptors: Vec<Descriptor>,
+    groups: Vec<Option<Group>>,
+    kicks: Option<RawFd>,
+    events: Box<[Event; EVENTS]>,
+}
+
+/// One that is under way.
+#[derive(Clone)]
+struct Operation {
+    sqe: Sqe,
+    level: u8,
+    done: u32,
+    place: Place,
+}
+
+#[derive(Clone)]
+enum Place {
+    Free,
+    /// In the list of its descriptor, for these events.
+    Waits {
+        events: u32,
+        next: u32,
+    },
+    Offloaded(Arc<Call>),
+}
+
+/// A descriptor at which operations wait.
+#[derive(Clone, Copy)]
+struct Descriptor {
+    first: u32,
+    last: u32,
+    /// Registered for these events; 0: not registered.
+    events: u32,
+}
+
+const UNREGISTERED: Descriptor = Descriptor {
+    first: NOBODY,
+    last: NOBODY,
+    events: 0,
+};
+
+impl Readiness {
+    pub(crate) fn new(config: &Config) -> io::Result<Self> {
+        let made = || -> io::Result<_> {
+            let (bell, posts) = (Bell::new()?, Posts::new()?);
+            let readable = libc::EPOLLIN as u32;
+            bell.epoll
+                .add(posts.eventfd.as_raw_fd(), readable, POSTED)?;
+            Ok((bell, posts))
+        };
+        let (bell, posts) = made().map_err(|error| explain("cannot set up epoll", &error))?;
+        let offload = config.offload.clone();
+        Ok(Self {
+            bell: Arc::new(bell),
+            posts: Arc::new(posts),
+            offload: offload.unwrap_or_else(|| Arc::new(ThreadEach)),
+            entries: config.entries as usize,
+            queue: RefCell::new(Vec::with_capacity(config.entries as usize)),
+            completions: RefCell::default(),
+            state: RefCell::new(State {
+                operations: Vec::new(),
+                descriptors: Vec::new(),
+                groups: Vec::new(),
+                kicks: None,
+                events: Box::new([NO_EVENT; EVENTS]),
+            }),
+            waiting: Cell::new(0),
+            more: Cell::new(false),
+            is_to_ask: Cell::new(false),
+            asked_at: Cell::new(None),
+            enters: Cell::new(0),
+            submitted: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<Watch> {
+        self.bell.hang()?;
+        Ok(Watch::of_bell(self.bell.clone(), levels))
+    }
+
+    // What is asked for each operation is kept out of line: the way of the kernel's ring is to be straight.
+    #[cold]
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.borrow().len() == self.entries
+    }
+
+    /// # Safety
+    /// What the entry points to stays valid until its terminal completion.
+    #[cold]
+    #[must_use]
+    pub(crate) unsafe fn push(&self, entry: &Entry, level: u8) -> bool {
+        let mut queue = self.queue.borrow_mut();
+        let has_room = queue.len() < self.entries;
+        if has_room {
+            queue.push((Sqe::of(entry), level));
+        }
+        has_room
+    }
+
+    #[cold]
+    pub(crate) fn pending(&self) -> usize {
+        self.queue.borrow().len()
+    }
+
+    #[cold]
+    pub(crate) fn begin_turn(&self) {
+        self.is_to_ask.set(self.awaits());
+    }
+
+    /// Does anything wait for readiness, or for a thread?
+    #[inline]
+    pub(crate) fn awaits(&self) -> bool {
+        self.waiting.get() != 0
+    }
+
+    #[cold]
+    pub(crate) fn owes_completions(&self) -> bool {
+        self.more.get() || self.is_to_ask.get()
+    }
+
+    #[cold]
+    pub(crate) fn is_due(&self, busy: bool) -> bool {
+        self.has_completions() || self.pending() != 0 || (busy && self.awaits())
+    }
+
+    #[cold]
+    pub(crate) fn has_completions(&self) -> bool {
+        self.more.get() || self.unread() != 0 || self.bell.has_rung()
+    }
+
+    pub(crate) fn has_arrivals(&self) -> bool {
+        self.has_completions() || self.bell.epoll.is_ready()
+    }
+
+    #[inline]
+    pub(crate) fn unread(&self) -> usize {
+        self.completions.borrow().len()
+    }
+
+    #[inline]
+    pub(crate) fn next_completion(&self) -> Option<Completion> {
+        let mut completions = self.completions.borrow_mut();
+        let next = completions.pop_front();
+        self.bell.set_unread(completions.len());
+        next
+    }
+
+    fn post(&self, user_data: u64, result: i32, flags: u32) {
+        let mut completions = self.completions.borrow_mut();
+        completions.push_back(Completion {
+            user_data,
+            result,
+            flags,
+        });
+        self.bell.set_unread(completions.len());
+    }
+
+    /// # Safety
+    /// The memory is a ring of so many buffers until they are unregistered, or the ring is closed.
+    pub(crate) unsafe fn register_buffers(&self, address: u64, entries: u16, group: u16) {
+        let groups = &mut self.state.borrow_mut().groups;
+        let index = usize::from(group);
+        if groups.len() <= index {
+            groups.resize(index + 1, None);
+        }
+        // SAFETY: forwarded.
+        groups[index] = Some(unsafe { Group::new(address, entries) });
+    }
+
+    pub(crate) fn unregister_buffers(&self, group: u16) {
+        if let Some(group) = self.state.borrow_mut().groups.get_mut(usize::from(group)) {
+            *group = None;
+        }
+    }
+
+    /// Takes all entries; with `fetch` also what is ready by now.
+    pub(crate) fn enter(&self, fetch: bool) -> usize {
+        let taken = self.take_entries();
+        if fetch {
+            let is_recent = |at: Instant| at.elapsed() < ASK_EVERY;
+            if self.more.get() || self.unread() == 0 || !self.asked_at.get().is_some_and(is_recent)
+            {
+                // It does not wait, so it is not interrupted.
+                let _ = self.fetch(Some(Duration::ZERO));
+            }
+            self.is_to_ask.set(false);
+        }
+        taken
+    }
+
+    /// Takes all entries, and waits for `want` completions or for the time to pass.
+    pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
+        let taken = self.take_entries();
+        let waits = want != 0 && self.unread() == 0;
+        self.fetch(if waits { timeout } else { Some(Duration::ZERO) })?;
+        Ok(taken)
+    }
+
+    /// Nothing is in flight, and nothing is called any more.
+    pub(crate) fn close(&self) {
+        debug_assert_eq!(self.waiting.get(), 0);
+    }
+
+    fn take_entries(&self) -> usize {
+        self.enters.set(self.enters.get() + 1);
+        let mut queue = self.queue.borrow_mut();
+        let taken = queue.len();
+        let state = &mut *self.state.borrow_mut();
+        for (sqe, level) in queue.drain(..) {
+            self.begin(state, &sqe, level);
+        }
+        self.submitted.set(self.submitted.get() + taken as u64);
+        taken
+    }
+
+    fn begin(&self, state: &mut State, sqe: &Sqe, level: u8) {
+        if sqe.opcode == opcode::AsyncCancel::CODE {
+            if sqe.op_flags & CANCEL_ANY == 0 {
+                self.cancel(state, sqe.address);
+            } else {
+                self.cancel_all(state);
+            }
+            return;
+        }
+        if sqe.user_data == KICK {
+            return self.listen_for_kicks(state, sqe);
+        }
+        let mut done = 0;
+        let mut post = |result, flags| self.post(sqe.user_data, result, flags);
+        match attempt(sqe, &mut done, true, &mut state.groups, &mut post) {
+            Outcome::Done(result) => self.post(sqe.user_data, result, 0),
+            Outcome::Offload => self.offload(state, sqe, level),
+            Outcome::Wait(events) => {
+                let operation = Operation {
+                    sqe: *sqe,
+                    level,
+                    done,
+                    place: Place::Free,
+                };
+                match self.wait_at(state, operation, events) {
+                    Ok(()) => self.waiting.set(self.waiting.get() + 1),
+                    // A file, which is always ready and may block.
+                    Err(libc::EPERM) => self.offload(state, sqe, level),
+                    Err(errno) => self.post(sqe.user_data, -errno, 0),
+                }
+            }
+        }
+    }
+
+    /// The multishot poll of the eventfd that is written to and never read.
+    fn listen_for_kicks(&self, state: &mut State, sqe: &Sqe) {
+        let each_write = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        match self.bell.epoll.add(sqe.fd, each_write, KICKED) {
+            Ok(()) => state.kicks = Some(sqe.fd),
+            Err(error) => self.post(KICK, -error.raw_os_error().unwrap_or(libc::EIO), 0),
+        }
+    }
+
+    fn offload(&self, state: &mut State, sqe: &Sqe, level: u8) {
+        let call = Call::new(*sqe, &self.posts);
+        *state.operation(sqe) = Operation {
+            sqe: *sqe,
+            level,
+            done: 0,
+            place: Place::Offloaded(call.clone()),
+        };
+        self.waiting.set(self.waiting.get() + 1);
+        self.offload.offload(level, Job::new(&call));
+    }
+
+    /// Puts an operation last in the list of its descriptor.
+    fn wait_at(&self, state: &mut State, operation: Operation, events: u32) -> Result<(), i32> {
+        let sqe = operation.sqe;
+        let Ok(number) = usize::try_from(sqe.fd) else {
+            return Err(libc::EBADF);
+        };
+        if state.descriptors.len() <= number {
+            state.descriptors.resize(number + 1, UNREGISTERED);
+        }
+        let wanted = state.descriptors[number].events | events;
+        self.register(state, sqe.fd, wanted)?;
+        *state.operation(&sqe) = Operation {
+            place: Place::Waits {
+                events,
+                next: NOBODY,
+            },
+            ..operation
+        };
+        state.append(sqe.fd, sqe.user_data as u32);
+        Ok(())
+    }
+
+    /// The kernel tells of these events of a descriptor; of none: of nothing.
+    fn register(&self, state: &mut State, fd: RawFd, events: u32) -> Result<(), i32> {
+        let descriptor = &mut state.descriptors[fd as usize];
+        if descriptor.events == events {
+            return Ok(());
+        }
+        let (epoll, token) = (&self.bell.epoll, fd as u64);
+        let done = match (descriptor.events, events) {
+            (_, 0) => {
+                epoll.remove(fd);
+                Ok(())
+            }
+            (0, _) => epoll.add(fd, events, token),
+            _ => match epoll.change(fd, events, token) {
+                // It was closed in spite of what waits, and its number used again.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                    epoll.add(fd, events, token)
+                }
+                changed => changed,
+            },
+        };
+        done.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        descriptor.events = events;
+        Ok(())
+    }
+
+    /// Asks the kernel what is ready, and does it.
+    fn fetch(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let state = &mut *self.state.borrow_mut();
+        self.bell.before_fetch();
+        let found = self.bell.epoll.wait(&mut state.events[..], timeout);
+        if self.unread() != 0 || self.awaits() {
+            self.asked_at.set(Some(Instant::now()));
+        }
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                self.bell.after_fetch();
+                return Err(error);
+            }
+        };
+        self.more.set(found == EVENTS);
+        for place in 0..found {
+            let Event { events, u64: token } = state.events[place];
+            match token {
+                KICKED => self.post(KICK, i32::from(libc::POLLIN), MORE),
+                POSTED => self.take_posts(state),
+                fd => self.is_ready(state, fd as RawFd, events),
+            }
+        }
+        self.bell.after_fetch();
+        Ok(())
+    }
+
+    fn take_posts(&self, state: &mut State) {
+        for (user_data, result) in self.posts.take() {
+            if let Some(operation) = state.found(user_data)
+                && matches!(operation.place, Place::Offloaded(_))
+            {
+                operation.place = Place::Free;
+                self.waiting.set(self.waiting.get() - 1);
+                self.post(user_data, result, 0);
+            }
+        }
+    }
+
+    /// Tries what waits at a descriptor for one of these events.
+    fn is_ready(&self, state: &mut State, fd: RawFd, ready: u32) {
+        let broken = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        let Some(descriptor) = state.descriptors.get_mut(fd as usize) else {
+            return;
+        };
+        let mut index = std::mem::replace(&mut descriptor.first, NOBODY);
+        let mut wanted = 0;
+        while index != NOBODY {
+            let operation = &mut state.operations[index as usize];
+            let Place::Waits { events, next } = operation.place else {
+                unreachable!("it is in the list");
+            };
+            let (sqe, level) = (operation.sqe, operation.level);
+            let outcome = if ready & (events | broken) == 0 {
+                Outcome::Wait(events)
+            } else if sqe.opcode == opcode::PollAdd::CODE {
+                Outcome::Done((ready & (events | broken)).cast_signed())
+            } else {
+                let mut post = |result, flags| self.post(sqe.user_data, result, flags);
+                let done = &mut operation.done;
+                attempt(&sqe, done, false, &mut state.groups, &mut post)
+            };
+            match outcome {
+                Outcome::Wait(events) => {
+                    operation.place = Place::Waits {
+                        events,
+                        next: NOBODY,
+                    };
+                    wanted |= events;
+                    state.append(fd, index);
+                }
+                Outcome::Done(result) => {
+                    operation.place = Place::Free;
+                    self.waiting.set(self.waiting.get() - 1);
+                    self.post(sqe.user_data, result, 0);
+                }
+                Outcome::Offload => {
+                    self.waiting.set(self.waiting.get() - 1);
+                    self.offload(state, &sqe, level);
+                }
+            }
+            index = next;
+        }
+        // What it fails to register, for want of memory, it keeps as it is: ready for more than is wanted.
+        let _ = self.register(state, fd, wanted);
+    }
+
+    /// Ends an operation that waits; its completion follows.
+    fn cancel(&self, state: &mut State, user_data: u64) {
+        if user_data == KICK || user_data == CANCEL {
+            return;
+        }
+        let Some(operation) = state.found(user_data) else {
+            return;
+        };
+        let so_far = match operation.done {
+            0 => -libc::ECANCELED,
+            done => done.cast_signed(),
+        };
+        match &operation.place {
+            Place::Free => return,
+            Place::Offloaded(call) => {
+                if !call.cancel() {
+                    return;
+                }
+            }
+            Place::Waits { .. } => {
+                let fd = operation.sqe.fd;
+                let wanted = state.unlink(fd, user_data as u32);
+                let _ = self.register(state, fd, wanted);
+            }
+        }
+        state.operations[user_data as u32 as usize].place = Place::Free;
+        self.waiting.set(self.waiting.get() - 1);
+        self.post(user_data, so_far, 0);
+    }
+
+    fn cancel_all(&self, state: &mut State) {
+        if let Some(fd) = state.kicks.take() {
+            self.bell.epoll.remove(fd);
+            self.post(KICK, -libc::ECANCELED, 0);
+        }
+        for index in 0..state.operations.len() {
+            let user_data = state.operations[index].sqe.user_data;
+            self.cancel(state, user_data);
+        }
+    }
+}
+
+impl State {
+    /// The place of an operation.
+    fn operation(&mut self, sqe: &Sqe) -> &mut Operation {
+        let index = sqe.user_data as u32 as usize;
+        if self.operations.len() <= index {
+            let free = Operation {
+                sqe: *sqe,
+                level: 0,
+                done: 0,
+                place: Place::Free,
+            };
+            self.operations.resize(index + 1, free);
+        }
+        &mut self.operations[index]
+    }
+
+    /// The operation of this name, if it is under way.
+    fn found(&mut self, user_data: u64) -> Option<&mut Operation> {
+        let operation = self.operations.get_mut(user_data as u32 as usize)?;
+        let is_it = operation.sqe.user_data == user_data;
+        (is_it && !matches!(operation.place, Place::Free)).then_some(operation)
+    }
+
+    /// Puts an operation last in the list of its descriptor.
+    fn append(&mut self, fd: RawFd, index: u32) {
+        let Descriptor { first, last, .. } = &mut self.descriptors[fd as usize];
+        if *first == NOBODY {
+            *first = index;
+        } else {
+            *self.operations[*last as usize].successor() = index;
+        }
+        *last = index;
+    }
+
+    /// Takes an operation out of the list of its descriptor; what the others wait for.
+    fn unlink(&mut self, fd: RawFd, gone: u32) -> u32 {
+        let mut wanted = 0;
+        let mut index = self.descriptors[fd as usize].first;
+        let mut before = NOBODY;
+        while index != NOBODY {
+            let Place::Waits { events, next } = self.operations[index as usize].place else {
+                unreachable!("it is in the list");
+            };
+            if index == gone {
+                let descriptor = &mut self.descriptors[fd as usize];
+                if next == NOBODY {
+                    descriptor.last = before;
+                }
+                match before {
+                    NOBODY => descriptor.first = next,
+                    before => *self.operations[before as usize].successor() = next,
+                }
+            } else {
+                wanted |= events;
+                before = index;
+            }
+            index = next;
+        }
+        wanted
+    }
+}
+
+impl Operation {
+    fn successor(&mut self) -> &mut u32 {
+        match &mut self.place {
+            Place::Waits { next, .. } => next,
+            _ => unreachable!("it is in a list"),
+        }
+    }
+}
