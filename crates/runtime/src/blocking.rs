@@ -6,6 +6,7 @@
 //! started by a vCPU that is pinned to one.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::sync::oneshot;
 
 const IDLE: Duration = Duration::from_secs(10);
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Queue {
@@ -38,6 +39,12 @@ struct Shared {
     cpus: Option<Mask>,
 }
 
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -45,6 +52,7 @@ impl Shared {
 }
 
 /// The threads of a runtime.
+#[derive(Debug)]
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     most: usize,
@@ -77,10 +85,15 @@ impl Pool {
             // Nothing waits any more: the result is dropped.
             let _ = sender.send(result);
         });
+        self.take(level, job);
+        receiver
+    }
+
+    /// Queues a job, or drops it if no thread can be had.
+    pub(crate) fn take(&self, level: Level, job: Job) {
         let refused = self.queue(level, job);
         // It is code of users: neither with the lock nor in what must not be suspended.
         drop(refused);
-        receiver
     }
 
     /// Queues a job and sees to it that there is a thread for it, or gives it back.

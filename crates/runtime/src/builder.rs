@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use upshift_board::Role;
 use upshift_core::{Config, Domain, Level, MAX_VCPUS};
-use upshift_ring::{Bracket, Mode};
+use upshift_ring::{Bracket, Driver, Mode};
 
 use crate::affinity;
 use crate::around::{OnStart, OnStop, Surroundings};
@@ -19,6 +19,7 @@ use crate::beside::Beside;
 use crate::blocking::Pool;
 use crate::board::{Board, Membership};
 use crate::clock;
+use crate::driver::Choice;
 use crate::host::Linux;
 use crate::notice::notice;
 use crate::numbers::Number;
@@ -128,7 +129,25 @@ impl Builder {
         self
     }
 
-    /// The best ring mode to try (default: the best the kernel has).
+    /// What carries out I/O (default: [`Driver::Auto`], which is io_uring if it works, and otherwise readiness, said once on standard
+    /// error). Where this is left open, the environment variable `UPSHIFT_DRIVER` says `auto`, `ring` or `readiness`.
+    ///
+    /// Both do the same, with the same guarantees; `docs/drivers.md` says what differs. [`Runtime::report`] says which one it is, and why.
+    ///
+    /// ```
+    /// use upshift::{Driver, Runtime};
+    ///
+    /// let runtime = Runtime::builder().driver(Driver::Readiness).build()?;
+    /// assert_eq!(runtime.report().driver(), Driver::Readiness);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn driver(mut self, driver: Driver) -> Builder {
+        self.ring.driver = driver;
+        self
+    }
+
+    /// The best mode of io_uring to try (default: the best the kernel has).
     #[must_use]
     pub fn ring_mode(mut self, mode: Mode) -> Builder {
         self.ring.mode = mode;
@@ -250,7 +269,7 @@ impl Builder {
         self
     }
 
-    /// The most threads for [`spawn_blocking`](crate::spawn_blocking) (default
+    /// The most threads for [`spawn_blocking`](crate::spawn_blocking), and with [`Driver::Readiness`] for files (default
     /// 64); they are started when needed.
     #[must_use]
     pub fn blocking_threads(mut self, threads: usize) -> Builder {
@@ -440,7 +459,15 @@ impl Builder {
         if let Some(around) = beside.as_ref().and_then(Beside::around) {
             surroundings.add(around);
         }
+        let driver = Choice::make(self.ring.driver)?;
+        let pool = Arc::new(Pool::new(
+            self.blocking_threads.max(1),
+            self.name.clone(),
+            affinity::current().ok(),
+        ));
         let mut ring = self.ring;
+        ring.driver = driver.driver;
+        ring.offload = Some(pool.clone());
         ring.bracket = Some(Bracket {
             enter: permit::enter,
             leave: permit::leave,
@@ -449,15 +476,12 @@ impl Builder {
         let shared = Arc::new(Shared {
             number: Number::new(&domain),
             domain,
-            pool: Pool::new(
-                self.blocking_threads.max(1),
-                self.name.clone(),
-                affinity::current().ok(),
-            ),
+            pool,
             spin: self.spin.unwrap_or(default_spin),
             reap_interval: self.reap_interval,
             quantum,
             ring,
+            driver,
             name: self.name,
             pins: self.pins,
             others: Mutex::new(Vec::new()),

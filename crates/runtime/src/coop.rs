@@ -158,7 +158,7 @@ fn look(budget: &Budget) -> bool {
 /// Does something wait that only the clock tells of?
 fn is_overrun(worker: &Worker, now: u64) -> bool {
     let ran = now.saturating_sub(worker.executor.clock());
-    (ran > worker.reap_ticks && worker.ring.has_completions())
+    (ran > worker.reap_ticks && worker.ring.has_arrivals())
         || (ran > worker.quantum_ticks && worker.executor.bitmap() != 0)
         || worker.timer_is_due()
         || worker.is_outranked()

@@ -70,6 +70,7 @@ mod clock;
 mod context;
 mod coop;
 mod coroutine;
+mod driver;
 mod foreign;
 pub mod fs;
 mod handle;
@@ -108,6 +109,7 @@ pub use coroutine::{
     LocalHandle, alloc_cpu, current_level, get_cid, release_cpu, reprio, spawn, spawn_blocking,
     spawn_local, try_spawn, wake,
 };
+pub use driver::Report;
 pub use handle::Handle;
 pub use host::Linux;
 pub use preempt::{Preemption, PreemptionStats, no_suspend};
@@ -116,7 +118,7 @@ pub use stats::LevelStats;
 pub use task::{JoinError, JoinHandle};
 pub use upshift_core::{CoroutineId, Dead, LEVELS, Level, LevelError, Priority, SpawnError, State};
 pub use upshift_macros::{main, test};
-pub use upshift_ring::{Mode, RecvBuf};
+pub use upshift_ring::{Driver, Mode, RecvBuf};
 
 /// The program of the README is compiled with the examples of the documentation.
 #[cfg(doctest)]

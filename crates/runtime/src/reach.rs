@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use upshift_core::MAX_VCPUS;
 use upshift_elevate::dispatch::{Permit, heavy_barrier, register_barrier};
-use upshift_ring::{Fd, Foreign, Mode, Ring, Submission, Watch, op};
+use upshift_ring::{Fd, Foreign, Ring, Submission, Watch, op};
 
 use crate::clock;
 use crate::foreign;
@@ -106,7 +106,7 @@ unsafe impl Sync for Arrivals {}
 impl Arrivals {
     /// For the ring of the calling thread; `None` where the kernel does not tell of arrivals during a poll.
     pub(crate) fn of(ring: &Ring) -> Option<Arc<Arrivals>> {
-        if ring.mode() != Mode::DeferTaskrun || register_barrier().is_err() {
+        if !ring.tells_of_arrivals() || register_barrier().is_err() {
             return None;
         }
         interrupt::claim().ok()?;

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use upshift_core::{Domain, Executor, Level, MAX_VCPUS, Priority};
-use upshift_ring::{Mode, Ring};
+use upshift_ring::{Driver, Mode, Ring};
 
 use crate::affinity;
 use crate::blocking::Pool;
@@ -27,6 +27,7 @@ use crate::builder::Builder;
 use crate::clock;
 use crate::context;
 use crate::coop;
+use crate::driver::{Choice, Report};
 use crate::handle::Handle;
 use crate::host::Linux;
 use crate::metrics::Meter;
@@ -43,11 +44,12 @@ pub(crate) struct Shared {
     pub(crate) domain: Domain<Linux>,
     /// How locks name it.
     pub(crate) number: Number,
-    pub(crate) pool: Pool,
+    pub(crate) pool: Arc<Pool>,
     pub(crate) spin: Duration,
     pub(crate) reap_interval: Duration,
     pub(crate) quantum: Duration,
     pub(crate) ring: upshift_ring::Config,
+    pub(crate) driver: Choice,
     pub(crate) name: String,
     pub(crate) pins: Vec<usize>,
     pub(crate) others: Mutex<Vec<Other>>,
@@ -89,7 +91,11 @@ impl Shared {
     #[cold]
     pub(crate) fn report(&self, error: &io::Error) {
         if !self.reported.swap(true, Ordering::Relaxed) {
-            notice(format_args!("io_uring_enter failed: {error}; retrying"));
+            let call = match self.driver.driver {
+                Driver::Readiness => "epoll_wait",
+                Driver::Auto | Driver::Ring => "io_uring_enter",
+            };
+            notice(format_args!("{call} failed: {error}; retrying"));
         }
         thread::sleep(Duration::from_millis(1));
     }
@@ -399,6 +405,12 @@ impl Runtime {
     #[must_use]
     pub fn ring_mode(&self) -> Mode {
         self.worker().ring.mode()
+    }
+
+    /// Which driver carries its I/O out, why, and what there is to gain.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report::new(self.shared.driver.clone(), self.ring_mode())
     }
 
     fn executor(&self) -> &Executor<Linux> {

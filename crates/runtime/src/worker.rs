@@ -215,7 +215,7 @@ impl Worker {
     /// executor's clock stands at its beginning, so what came during it would wait for another poll.
     #[inline]
     pub(crate) fn reap_is_due(&self, reaped_at: u64) -> bool {
-        let waits = self.ring_is_due() || self.timers.next_deadline().is_some();
+        let waits = self.ring.is_due(true) || self.timers.next_deadline().is_some();
         (waits && self.is_reap_interval_over(reaped_at)) || self.executor.is_look_due()
     }
 
@@ -262,7 +262,7 @@ impl Worker {
 
     #[inline]
     pub(crate) fn ring_is_due(&self) -> bool {
-        self.ring.has_completions() || self.ring.pending_submissions() != 0
+        self.ring.is_due(false)
     }
 
     pub(crate) fn timer_is_due(&self) -> bool {
@@ -277,7 +277,7 @@ impl Worker {
         if let Some(Some(arrivals)) = self.arrivals.get() {
             arrivals.owner_is_back();
         }
-        if self.ring_is_due()
+        if self.ring.is_due(true)
             && let Err(error) = self.ring.submit()
         {
             self.shared.report(&error);

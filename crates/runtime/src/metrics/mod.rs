@@ -59,6 +59,9 @@ pub struct Metrics {
     /// time between the two.
     #[cfg_attr(feature = "serde", serde(rename = "uptime_ns", with = "nanos"))]
     pub uptime: Duration,
+    /// What carries out I/O: `ring` or `readiness`.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub driver: String,
     /// The coroutines by what they are doing.
     pub coroutines: CoroutineMetrics,
     /// The levels that were ever used, most urgent first.
@@ -189,7 +192,7 @@ impl VcpuMetrics {
     }
 }
 
-/// The io_uring instance of a vCPU, as of its last turn.
+/// The ring of a vCPU, as of its last turn. With the readiness driver it counts the same things, as if there were one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]

@@ -120,6 +120,10 @@ fn states(
 impl Display for Prometheus<'_> {
     fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
         let metrics = self.0;
+        if !metrics.driver.is_empty() {
+            head(to, "driver", "What carries out I/O.")?;
+            writeln!(to, "upshift_driver{{driver=\"{}\"}} 1", metrics.driver)?;
+        }
         coroutines(metrics, to)?;
         let level = ("level", (|l| l.level) as fn(&LevelMetrics) -> Level);
         labelled(to, ("level_", LEVEL), &metrics.levels, level)?;

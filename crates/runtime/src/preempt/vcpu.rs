@@ -17,7 +17,7 @@ use upshift_board as board;
 use upshift_core::Running;
 use upshift_core::preempt::{Looks, Rule, TURN};
 use upshift_elevate::dispatch::register_barrier;
-use upshift_ring::{Mode, Watch};
+use upshift_ring::Watch;
 
 use super::alarm::Alarm;
 use super::idle::{ByFirst, Idle};
@@ -158,9 +158,9 @@ impl Preemptible {
     ) -> io::Result<Arc<Preemptible>> {
         register_barrier().map_err(|error| refusal(format_args!("membarrier: {error}")))?;
         interrupt::may_send().map_err(|error| refusal(format_args!("tgkill: {error}")))?;
-        if worker.ring.mode() != Mode::DeferTaskrun {
+        if !worker.ring.tells_of_arrivals() {
             return Err(refusal(
-                "it needs a ring with deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`",
+                "on io_uring it needs deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`; or `Driver::Readiness`",
             ));
         }
         let index = worker.executor.index();

@@ -80,7 +80,13 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
     client.join().unwrap();
     assert!(in_time);
     let stats = runtime.handle().preemption_stats();
-    assert!(stats.services > 0, "the owner was suspended: {stats:?}");
+    // With readiness each thread makes its own calls.
+    let by_owner = runtime.report().driver() == upshift::Driver::Ring;
+    assert_eq!(
+        stats.services > 0,
+        by_owner,
+        "the owner was suspended: {stats:?}"
+    );
 }
 
 #[test]

@@ -1,0 +1,172 @@
+//! What carries out the I/O of a runtime, and how that is chosen.
+
+use std::fmt;
+use std::io;
+use std::sync::Once;
+
+use upshift_core::Level;
+use upshift_ring::{Driver, Job, Mode, Offload, probe_ring};
+
+use crate::blocking::Pool;
+use crate::notice::notice;
+
+/// The environment variable that is asked where the program leaves the choice open.
+const VARIABLE: &str = "UPSHIFT_DRIVER";
+
+/// The driver of a runtime, `Ring` or `Readiness`, and how it came to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    pub(crate) driver: Driver,
+    why: String,
+}
+
+impl Choice {
+    /// What the program asks for, or the environment, or what works.
+    ///
+    /// # Errors
+    /// What io_uring lacks, if nothing else will do; `InvalidInput` for a word that is none in the environment.
+    pub(crate) fn make(asked: Driver) -> io::Result<Choice> {
+        let (asked, by) = match asked {
+            Driver::Auto => by_environment()?,
+            asked => (asked, "by the program"),
+        };
+        match asked {
+            Driver::Readiness => Ok(Choice {
+                driver: asked,
+                why: format!("it was asked for {by}"),
+            }),
+            Driver::Ring => {
+                probe_ring()?;
+                Ok(Choice {
+                    driver: asked,
+                    why: format!("it was asked for {by}"),
+                })
+            }
+            Driver::Auto => match probe_ring() {
+                Ok(()) => Ok(Choice {
+                    driver: Driver::Ring,
+                    why: "it works here".into(),
+                }),
+                // With more of these io_uring would work, and without them nothing does.
+                Err(error) if is_short_of_descriptors(&error) => Err(error),
+                Err(error) => {
+                    let why = format!("io_uring does not work here: {error}");
+                    static SAID: Once = Once::new();
+                    SAID.call_once(|| {
+                        notice(format_args!(
+                            "{why}. I/O goes by epoll, and by threads for files; {VARIABLE}=readiness says that this is meant"
+                        ));
+                    });
+                    Ok(Choice {
+                        driver: Driver::Readiness,
+                        why,
+                    })
+                }
+            },
+        }
+    }
+}
+
+fn by_environment() -> io::Result<(Driver, &'static str)> {
+    let by = "by the environment";
+    let Some(word) = std::env::var_os(VARIABLE) else {
+        return Ok((Driver::Auto, by));
+    };
+    match word.to_str() {
+        Some("" | "auto") => Ok((Driver::Auto, by)),
+        Some("ring") => Ok((Driver::Ring, by)),
+        Some("readiness") => Ok((Driver::Readiness, by)),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "{VARIABLE} is auto, ring or readiness, not {}",
+                word.display()
+            ),
+        )),
+    }
+}
+
+fn is_short_of_descriptors(error: &io::Error) -> bool {
+    let setup = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<upshift_ring::SetupError>());
+    setup.is_some_and(|setup| matches!(setup.errno(), libc::EMFILE | libc::ENFILE))
+}
+
+/// Which driver a runtime has, why, and what another one would gain; from [`Runtime::report`](crate::Runtime::report).
+///
+/// As text it has a line for each.
+///
+/// ```
+/// let runtime = upshift::Runtime::builder().vcpus(1).build()?;
+/// let report = runtime.report();
+/// assert_ne!(report.driver(), upshift::Driver::Auto);
+/// assert!(report.to_string().starts_with("driver: "));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Report {
+    choice: Choice,
+    mode: Mode,
+}
+
+impl Report {
+    pub(crate) fn new(choice: Choice, mode: Mode) -> Report {
+        Report { choice, mode }
+    }
+
+    /// `Ring` or `Readiness`.
+    #[must_use]
+    pub fn driver(&self) -> Driver {
+        self.choice.driver
+    }
+
+    /// How it runs.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Why it is this one.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        &self.choice.why
+    }
+
+    /// What there is to gain, and how; `None` if this is the best there is.
+    #[must_use]
+    pub fn gain(&self) -> Option<&'static str> {
+        match self.mode {
+            Mode::DeferTaskrun => None,
+            Mode::CoopTaskrun | Mode::Plain => Some(
+                "Linux 6.1 makes completions when they are asked for: fewer interruptions, and preemption",
+            ),
+            Mode::Readiness => Some(
+                "io_uring takes a batch of operations per system call instead of one, and files need no threads",
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (driver, mode, why) = (self.driver(), self.mode, self.why());
+        match self.mode {
+            Mode::Readiness => writeln!(f, "driver: {mode}")?,
+            _ => writeln!(f, "driver: {driver} (io_uring, {mode})")?,
+        }
+        write!(f, "why: {why}")?;
+        match self.gain() {
+            Some(gain) => write!(f, "\nto gain: {gain}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What blocks goes where functions that block go.
+impl Offload for Pool {
+    fn offload(&self, level: u8, job: Job) {
+        let level = Level::new(level).unwrap_or_default();
+        self.take(level, Box::new(move || job.run()));
+    }
+}
