@@ -3,13 +3,14 @@
 //! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
 //! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed, `host` asks the
 //! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
-//! book of the pages, `compat` counts what of tokio runs, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
+//! book of the pages, `compat` counts what of tokio runs, `confine` runs a program without io_uring, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod book;
 mod compat;
+mod confine;
 mod cpp;
 mod host;
 mod mpi;
@@ -105,6 +106,15 @@ enum Task {
         what: compat::Compat,
     },
 
+    /// Run a program where io_uring is forbidden, as in a container
+    ///
+    /// `cargo xtask confine -- cargo run --example echo`. Needs no rights: the process sets a filter of system calls on itself.
+    Confine {
+        /// The program and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        program: Vec<std::ffi::OsString>,
+    },
+
     /// Make a book of README, ARCHITECTURE.md and docs/: target/xtask/book/html
     ///
     /// Checks the links first. Needs mdbook.
@@ -137,6 +147,7 @@ fn main() -> ExitCode {
         Task::Cpp { prefix } => cpp::command(&root, prefix),
         Task::Package => package::command(&root),
         Task::Compat { what } => compat::command(&root, &what),
+        Task::Confine { program } => confine::command(&program),
         Task::Book { install } => book::command(&root, install),
         Task::Bench { args } => bench::command(&root, &args),
     }

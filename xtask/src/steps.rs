@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::book;
+use crate::confine;
 use crate::cpp;
 use crate::mpi;
 use crate::os;
@@ -45,11 +46,16 @@ const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
     }
 }
 
-pub(crate) static STEPS: [Step; 16] = [
+pub(crate) static STEPS: [Step; 17] = [
     step("fmt", "formatting, bench/, mpi/ and os/ too", fmt),
     step("clippy", "lints, os/ too, warnings are errors", clippy),
     step("unit", "unit and integration tests", unit),
     step("doc", "examples in the documentation", doc_tests),
+    step(
+        "readiness",
+        "ring and runtime where io_uring is forbidden, also without rights",
+        readiness,
+    ),
     step("no_std", "core builds without an operating system", no_std),
     slow("loom", "concurrency models, all interleavings", loom),
     slow("miri", "core under Miri, strict provenance", miri),
@@ -107,6 +113,17 @@ const SHOW_SKIPS: [&str; 2] = ["--", "--show-output"];
 /// Crates whose tests open an io_uring.
 const RING_CRATES: [&str; 4] = ["upshift-ring", "upshift", "upshift-cli", "upshift-serve"];
 const SANITIZED: [&str; 2] = ["upshift-ring", "upshift"];
+
+/// Tests of the runtime that are also run without rights.
+const HUMBLE: [&str; 7] = [
+    "async_fd",
+    "datagrams",
+    "descriptors",
+    "file_system",
+    "files",
+    "net",
+    "unix",
+];
 
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(20);
 const DEMO_LIMIT: Duration = Duration::from_secs(120);
@@ -215,6 +232,36 @@ fn tests(context: &Context<'_>, which: &[&str], limit: Duration) -> Verdict {
             RING_CRATES.join(", ")
         ))),
     }
+}
+
+/// The tests of what does I/O, on the driver for where there is no io_uring. Those that are about io_uring say so, and are counted.
+/// Then those of ring, and of the runtime's sockets and files, as a user without rights.
+fn readiness(context: &Context<'_>) -> Verdict {
+    let run = |of: &[&str], humble: bool| {
+        let mut command = cargo(context, ["test", "--no-fail-fast"]);
+        command.args(of).args(SHOW_SKIPS);
+        confine::tests(&mut command, context.root, humble)?;
+        context.run(command, minutes(5))
+    };
+    let whole = ["-p", "upshift-ring", "-p", "upshift", "--lib", "--tests"];
+    let some = HUMBLE.iter().flat_map(|name| ["--test", name]);
+    let humble: Vec<_> = ["-p", "upshift"].into_iter().chain(some).collect();
+    let mut results = vec![run(&whole, false)];
+    if is_root() && has_setpriv() {
+        results.push(run(&["-p", "upshift-ring", "--tests"], true));
+        results.push(run(&humble, true));
+    }
+    all(results)?;
+    context.tests_passed()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn has_setpriv() -> bool {
+    let asked = Command::new("setpriv").arg("--version").output();
+    asked.is_ok_and(|answer| answer.status.success())
 }
 
 fn no_std(context: &Context<'_>) -> Verdict {
