@@ -7,17 +7,23 @@
 //! path a load and a store.
 
 use std::io::{self, IoSlice};
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use upshift::CoroutineId;
+use upshift::hyper::Io;
 
 use crate::config::Limits;
+use crate::frames::{Frames, Heard};
+use crate::sending::Sending;
+use crate::shared::Shared;
+use crate::streams::Streams;
 
 /// Below so many bytes per second a body is taken for an attack.
 const SLOWEST_BODY: u128 = 1024;
@@ -44,6 +50,11 @@ pub(crate) struct Conn {
     untaken: AtomicU32,
     /// Such a body came to wait, or went on.
     taken_at: AtomicU64,
+    /// The last write waits for the socket.
+    full: AtomicBool,
+    /// Of HTTP/2.
+    pub(crate) streams: Streams,
+    pub(crate) sending: Sending,
 }
 
 impl Conn {
@@ -64,6 +75,9 @@ impl Conn {
             body_bytes: AtomicU64::new(0),
             untaken: AtomicU32::new(0),
             taken_at: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            streams: Streams::default(),
+            sending: Sending::default(),
         }
     }
 
@@ -141,12 +155,30 @@ impl Conn {
     }
 
     fn wrote(&self, pending: bool) {
+        self.full.store(pending, Relaxed);
         let since = self.write_since.load(Relaxed);
         if pending && since == 0 {
             self.write_since.store(self.now(), Relaxed);
         } else if !pending && since != 0 {
             self.write_since.store(0, Relaxed);
         }
+    }
+
+    /// Has the connection polled.
+    pub(crate) fn wake(&self) {
+        if let Some(id) = self.coroutine.get() {
+            // It may be over.
+            let _ = upshift::wake(*id);
+        }
+    }
+
+    /// It has been polled and waits. True: poll it again, for it stopped to hand out a request.
+    pub(crate) fn polled(&self) -> bool {
+        if !self.two.load(Relaxed) {
+            return false;
+        }
+        self.sending.polled(!self.full.load(Relaxed));
+        self.streams.stopped.swap(false, Relaxed)
     }
 
     /// What has lasted too long, if something has.
@@ -186,24 +218,125 @@ impl Conn {
     }
 }
 
-/// A connection's I/O, watched.
-pub(crate) struct Watched<I> {
-    pub(crate) io: I,
-    pub(crate) conn: Arc<Conn>,
+/// What is received, lent.
+pub(crate) trait Fill {
+    /// Waits for bytes; none is the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
+    /// So many of them are done with.
+    fn consume(&mut self, count: usize);
 }
 
-impl<I: Read + Unpin> Read for Watched<I> {
+impl Fill for Io {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        Io::poll_fill(self, cx)
+    }
+
+    fn consume(&mut self, count: usize) {
+        Io::consume(self, count);
+    }
+}
+
+/// A connection's I/O, watched.
+pub(crate) struct Watched<I> {
+    io: I,
+    conn: Arc<Conn>,
+    /// Of HTTP/2.
+    two: Option<Box<Two>>,
+}
+
+struct Two {
+    shared: Arc<Shared>,
+    frames: Frames,
+    /// A request has been received that is to be handed out before anything else is read.
+    stop: bool,
+}
+
+impl<I> Watched<I> {
+    pub(crate) fn one(io: I, conn: Arc<Conn>) -> Watched<I> {
+        Watched {
+            io,
+            conn,
+            two: None,
+        }
+    }
+
+    pub(crate) fn two(io: I, conn: Arc<Conn>, shared: Arc<Shared>) -> Watched<I> {
+        let two = Two {
+            shared,
+            frames: Frames::new(),
+            stop: false,
+        };
+        Watched {
+            io,
+            conn,
+            two: Some(Box::new(two)),
+        }
+    }
+}
+
+impl Two {
+    /// Passes on what has come, and takes note.
+    fn read<I: Fill>(
+        &mut self,
+        io: &mut I,
+        conn: &Conn,
+        cx: &mut Context<'_>,
+        room: &mut ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let streams = &conn.streams;
+        // The library reads on, so it has handed out what there was.
+        streams.stopped.store(false, Relaxed);
+        if mem::take(&mut self.stop) {
+            streams.stopped.store(true, Relaxed);
+            return Poll::Pending;
+        }
+        let data = ready!(io.poll_fill(cx))?;
+        let data = &data[..data.len().min(room.remaining())];
+        let mut flood = false;
+        let count = self.frames.look(data, |heard| match heard {
+            Heard::Opened(number) => {
+                streams.opened(number);
+                self.stop = true;
+            }
+            Heard::Update(number, field) => streams.update(&self.shared, number, field),
+            Heard::Flood => flood = true,
+        });
+        if flood {
+            let why = "requests are given up as fast as they are made";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+        }
+        room.put_slice(&data[..count]);
+        io.consume(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: Read + Fill + Unpin> Read for Watched<I> {
     #[inline]
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        room: ReadBufCursor<'_>,
+        mut room: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if let Some(two) = &mut this.two {
+            return two.read(&mut this.io, &this.conn, cx, &mut room);
+        }
         let result = Pin::new(&mut self.io).poll_read(cx, room);
         if matches!(result, Poll::Ready(Ok(()))) {
             self.conn.received();
         }
         result
+    }
+}
+
+impl<I> Watched<I> {
+    #[inline]
+    fn has_written(&self, result: &Poll<io::Result<usize>>) {
+        self.conn.wrote(result.is_pending());
+        if let (Some(_), Poll::Ready(Ok(bytes))) = (&self.two, result) {
+            self.conn.sending.wrote(*bytes);
+        }
     }
 }
 
@@ -215,7 +348,7 @@ impl<I: Write + Unpin> Write for Watched<I> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.io).poll_write(cx, bytes);
-        self.conn.wrote(result.is_pending());
+        self.has_written(&result);
         result
     }
 
@@ -226,7 +359,7 @@ impl<I: Write + Unpin> Write for Watched<I> {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.io).poll_write_vectored(cx, pieces);
-        self.conn.wrote(result.is_pending());
+        self.has_written(&result);
         result
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use upshift::{CoroutineId, Level};
 
+use crate::priority::Urgency;
 use crate::rules::Facts;
 
 /// A request that is under way.
@@ -12,8 +13,10 @@ use crate::rules::Facts;
 pub(crate) struct Entry {
     pub(crate) id: u64,
     pub(crate) facts: Facts,
+    /// What the client, or the service, asks for.
+    urgency: AtomicU8,
     /// The level it would have without rules.
-    pub(crate) own: Level,
+    own: AtomicU8,
     /// Nanoseconds of the clock.
     pub(crate) since: u64,
     level: AtomicU8,
@@ -24,6 +27,41 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn level(&self) -> Level {
         Level::new(self.level.load(Relaxed)).unwrap_or_default()
+    }
+
+    /// The level it would have without rules.
+    pub(crate) fn own(&self) -> Level {
+        Level::new(self.own.load(Relaxed)).unwrap_or_default()
+    }
+
+    /// What the client, or the service, asks for.
+    pub(crate) fn urgency(&self) -> Urgency {
+        let bits = self.urgency.load(Relaxed);
+        Urgency {
+            u: bits / 2,
+            incremental: bits % 2 == 1,
+        }
+    }
+
+    /// Is a part of the response of use before the whole is there?
+    pub(crate) fn is_incremental(&self) -> bool {
+        self.urgency().incremental
+    }
+
+    /// Another urgency, which becomes this level where no rule says otherwise.
+    pub(crate) fn asks(&self, urgency: Urgency, own: Level) {
+        let bits = 2 * urgency.u.min(7) + u8::from(urgency.incremental);
+        self.urgency.store(bits, Relaxed);
+        self.own.store(own.get(), Relaxed);
+    }
+
+    /// Under the lock of the table, so that the coroutine is not on to another request.
+    fn move_to(&self, runtime: &upshift::Handle, to: Level) -> bool {
+        self.level.store(to.get(), Relaxed);
+        // It may have been cancelled.
+        self.coroutine
+            .get()
+            .is_some_and(|id| runtime.reprio(*id, to).is_ok())
     }
 
     /// The calling coroutine is the one that runs it.
@@ -56,7 +94,7 @@ impl InFlight {
     pub(crate) fn enter(
         &self,
         facts: Facts,
-        own: Level,
+        (urgency, own): (Urgency, Level),
         level: Level,
         since: u64,
     ) -> (usize, Arc<Entry>) {
@@ -65,11 +103,13 @@ impl InFlight {
         let entry = Arc::new(Entry {
             id: slots.next,
             facts,
-            own,
+            urgency: AtomicU8::new(0),
+            own: AtomicU8::new(0),
             since,
             level: AtomicU8::new(level.get()),
             coroutine: OnceLock::new(),
         });
+        entry.asks(urgency, own);
         let place = slots.free.pop().unwrap_or(slots.entries.len());
         if place == slots.entries.len() {
             slots.entries.push(None);
@@ -104,12 +144,23 @@ impl InFlight {
             let Some(to) = level(entry).filter(|to| *to != entry.level()) else {
                 continue;
             };
-            entry.level.store(to.get(), Relaxed);
-            if let Some(id) = entry.coroutine.get() {
-                // It may have been cancelled.
-                moved += usize::from(runtime.reprio(*id, to).is_ok());
-            }
+            moved += usize::from(entry.move_to(runtime, to));
         }
         moved
+    }
+
+    /// Gives the request of this place another level, if it is under way.
+    pub(crate) fn reprio_one(
+        &self,
+        runtime: &upshift::Handle,
+        place: usize,
+        entry: &Arc<Entry>,
+        to: Level,
+    ) {
+        let slots = self.slots();
+        let listed = slots.entries.get(place).and_then(Option::as_ref);
+        if listed.is_some_and(|listed| Arc::ptr_eq(listed, entry)) && to != entry.level() {
+            entry.move_to(runtime, to);
+        }
     }
 }

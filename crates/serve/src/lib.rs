@@ -45,6 +45,7 @@
 //! | `admission`, `rates` | what is refused |
 //! | `server`, `shared`, `connection`, `sweep`, `tls` | connections and their time-outs |
 //! | `service`, `in_flight` | a request from head to end, and its `reprio` |
+//! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
 //! | `site`, `files`, `reply`, `body` | responses |
 //! | `metrics`, `access_log`, `notice`, `control` | what the operator sees and says |
 
@@ -60,6 +61,7 @@ mod connection;
 mod control;
 mod dictionary;
 mod files;
+mod frames;
 mod in_flight;
 mod metrics;
 mod notice;
@@ -67,10 +69,12 @@ mod priority;
 mod rates;
 mod reply;
 mod rules;
+mod sending;
 mod server;
 mod service;
 mod shared;
 mod site;
+mod streams;
 mod sweep;
 mod tls;
 pub mod units;

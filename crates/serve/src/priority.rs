@@ -47,16 +47,31 @@ impl Urgency {
     /// ```
     #[must_use]
     pub fn parse(field: &str) -> Urgency {
-        let mut urgency = Urgency::default();
+        Urgency::default().merged(field)
+    }
+
+    /// With what the value of the `Priority` field of a response says (RFC 9218, section 8): what it does not name
+    /// stays.
+    ///
+    /// ```
+    /// use upshift_serve::Urgency;
+    ///
+    /// let asked = Urgency { u: 5, incremental: true };
+    /// assert_eq!(asked.merged("u=1"), Urgency { u: 1, incremental: true });
+    /// assert_eq!(asked.merged("u=one"), asked);
+    /// ```
+    #[must_use]
+    pub fn merged(self, field: &str) -> Urgency {
+        let mut urgency = self;
         // The last of equal keys counts, also if it is of no use.
         let read = dictionary::read(field, |key, value| match (key, value) {
             ("u", Value::Integer(u @ 0..=7)) => urgency.u = u as u8,
-            ("u", _) => urgency.u = Urgency::default().u,
+            ("u", _) => urgency.u = self.u,
             ("i", Value::Boolean(i)) => urgency.incremental = i,
-            ("i", _) => urgency.incremental = Urgency::default().incremental,
+            ("i", _) => urgency.incremental = self.incremental,
             _ => {}
         });
-        read.map_or_else(Urgency::default, |()| urgency)
+        read.map_or(self, |()| urgency)
     }
 
     /// What the `Priority` fields of a request ask for; several are one list (RFC 9110, section 5.3).

@@ -24,7 +24,7 @@ use crate::access_log::AccessLog;
 use crate::admission::Gates;
 use crate::body::{Body, BoxError, RequestBody};
 use crate::config::{Config, Limits};
-use crate::connection::{Conn, Watched};
+use crate::connection::{Conn, Fill, Watched};
 use crate::control::Commands;
 use crate::files::Root;
 use crate::in_flight::InFlight;
@@ -359,21 +359,19 @@ impl Seat {
 
     async fn speak<I>(&self, io: I, two: bool, limits: &Limits) -> hyper::Result<()>
     where
-        I: Read + Write + Unpin + Send + 'static,
+        I: Read + Fill + Write + Unpin + Send + 'static,
     {
-        let io = Watched {
-            io,
-            conn: self.conn.clone(),
-        };
         let service = Http {
             shared: self.shared.clone(),
             conn: self.conn.clone(),
         };
         if two {
             self.conn.speaks_two();
+            let io = Watched::two(io, self.conn.clone(), self.shared.clone());
             let connection = self.http2(limits).serve_connection(io, service);
             return self.tell(connection, |two| two.graceful_shutdown()).await;
         }
+        let io = Watched::one(io, self.conn.clone());
         let connection = self.http1(limits).serve_connection(io, service);
         self.tell(connection, |one| one.graceful_shutdown()).await
     }
@@ -387,7 +385,12 @@ impl Seat {
                 told = true;
                 shut_down(connection.as_mut());
             }
-            connection.as_mut().poll(cx)
+            loop {
+                let polled = connection.as_mut().poll(cx);
+                if polled.is_ready() || !self.conn.polled() {
+                    return polled;
+                }
+            }
         })
         .await
     }

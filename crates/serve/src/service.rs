@@ -22,9 +22,13 @@ use crate::clock;
 use crate::config::Endpoint;
 use crate::connection::Conn;
 use crate::in_flight::Entry;
+use crate::priority::Urgency;
 use crate::rules::Facts;
 use crate::shared::{Answering, Live, Shared};
 use crate::{reply, site};
+
+/// What is sent at once: a larger one would keep the coroutine, and the connection of HTTP/2, for too long.
+const PIECE: usize = 64 * 1024;
 
 /// What a connection serves.
 pub(crate) struct Http {
@@ -45,11 +49,15 @@ impl Service<Request<Incoming>> for Http {
         let endpoint = site::endpoint_of(&live, facts.uri.path());
         let rule = live.rule_for(&facts);
         let vital = matches!(endpoint, Some(Endpoint::Healthz | Endpoint::Metrics));
+        let stream = (version >= Version::HTTP_2).then(|| self.conn.streams.take());
+        let updated = stream.as_ref().and_then(|(_, updated)| *updated);
+        let asked = updated.unwrap_or_else(|| Urgency::of(request.headers()));
+        let urgency = live.granted(asked);
         let own = if vital {
             // Whoever watches the server must get an answer when it is overloaded.
             self.shared.receive
         } else {
-            live.own_level(request.headers())
+            urgency.level()
         };
         let level = rule.unwrap_or(own);
         self.conn.begin_request();
@@ -58,13 +66,19 @@ impl Service<Request<Incoming>> for Http {
             Ok(ticket) => (None, ticket),
             Err(refusal) => (Some(refusal.response(version)), None),
         };
-        let (place, entry) = self.shared.in_flight.enter(facts, own, level, now);
+        let in_flight = &self.shared.in_flight;
+        let (place, entry) = in_flight.enter(facts, (urgency, own), level, now);
         let listed = entry.clone();
+        if let Some((number, _)) = stream {
+            self.conn.streams.open(number, place, &entry);
+        }
         let exchange = Exchange {
             shared: self.shared.clone(),
             conn: self.conn.clone(),
             ticket,
             place,
+            turn: self.conn.sending.enter(),
+            rule: rule.is_some(),
             entry,
             version,
             status: 0,
@@ -261,6 +275,7 @@ impl Future for Exchanging {
             only_head(&mut response);
         }
         exchange.status = response.status().as_u16();
+        exchange.follow(&response);
         Poll::Ready(Ok(response.map(|inner| Counted::new(inner, exchange))))
     }
 }
@@ -283,6 +298,10 @@ struct Exchange {
     conn: Arc<Conn>,
     ticket: Option<Ticket>,
     place: usize,
+    /// Its place in the order of sending.
+    turn: u64,
+    /// A rule has said its level.
+    rule: bool,
     entry: Arc<Entry>,
     version: Version,
     /// 0: the client went before there was one.
@@ -304,12 +323,31 @@ impl Exchange {
             let _ = upshift::reprio(id, self.entry.level());
         }
     }
+
+    /// The service may know better how urgent its response is (RFC 9218, section 8).
+    fn follow(&self, response: &Response<Body>) {
+        let Some(field) = response.headers().get("priority") else {
+            return;
+        };
+        let Ok(field) = field.to_str() else { return };
+        let urgency = self.entry.urgency().merged(field);
+        self.entry.asks(urgency, urgency.level());
+        if !self.rule {
+            let in_flight = &self.shared.in_flight;
+            let level = urgency.level();
+            in_flight.reprio_one(&self.shared.runtime, self.place, &self.entry, level);
+        }
+    }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.shared.in_flight.leave(self.place);
         self.conn.end_request();
+        if self.version >= Version::HTTP_2 {
+            self.conn.streams.close(&self.entry);
+            self.conn.sending.leave(&self.entry);
+        }
         let took = Duration::from_nanos(clock::nanos().saturating_sub(self.entry.since));
         let level = self.entry.level();
         self.shared
@@ -343,6 +381,8 @@ fn path_of(uri: &Uri) -> Box<str> {
 /// The body of a response, whose bytes are counted; its drop is the end of the request.
 pub(crate) struct Counted {
     inner: Body,
+    /// Of a piece that was too large, what has not been handed out.
+    rest: Bytes,
     exchange: Exchange,
     /// The client has to take what was handed out. Of HTTP/1 the socket tells.
     offers: bool,
@@ -352,11 +392,30 @@ impl Counted {
     fn new(inner: Body, exchange: Exchange) -> Counted {
         let mut this = Counted {
             inner,
+            rest: Bytes::new(),
             exchange,
             offers: false,
         };
         this.offer(true);
         this
+    }
+
+    /// What comes next, at most a piece of it.
+    #[inline]
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if !self.rest.is_empty() {
+            let piece = self.rest.split_to(self.rest.len().min(PIECE));
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        Poll::Ready(match frame {
+            Some(Ok(frame)) if frame.data_ref().is_some_and(|data| data.len() > PIECE) => {
+                let mut data = frame.into_data().unwrap_or_default();
+                self.rest = data.split_off(PIECE);
+                Some(Ok(Frame::data(data)))
+            }
+            frame => frame,
+        })
     }
 
     #[inline]
@@ -388,11 +447,30 @@ impl HttpBody for Counted {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if !self.inner.is_at_hand() {
+        self.offer(false);
+        let this = &mut *self;
+        let two = this.exchange.version >= Version::HTTP_2;
+        if two {
+            let Exchange {
+                conn, entry, turn, ..
+            } = &mut this.exchange;
+            if conn.sending.poll_turn(cx, entry, turn).is_pending() {
+                // What was handed out may be stuck in streams that have no window, of which the library does not
+                // tell the connection.
+                conn.wake();
+                return Poll::Pending;
+            }
+        }
+        if !this.rest.is_empty() || !this.inner.is_at_hand() {
             ready!(upshift::task::poll_piece(cx));
         }
-        self.offer(false);
-        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        let frame = ready!(this.poll_piece(cx));
+        if two && let Some(Ok(frame)) = &frame {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            if this.exchange.conn.sending.handed(bytes) {
+                this.exchange.conn.wake();
+            }
+        }
         self.offer(frame.is_some());
         if let Some(Ok(frame)) = &frame {
             self.exchange.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
@@ -402,11 +480,17 @@ impl HttpBody for Counted {
 
     #[inline]
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.rest.is_empty() && self.inner.is_end_stream()
     }
 
     #[inline]
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let (inner, rest) = (self.inner.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower() + rest);
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
     }
 }

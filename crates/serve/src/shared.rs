@@ -55,9 +55,9 @@ impl Live {
         rules.iter().find(matches).map(|rule| rule.level)
     }
 
-    /// The level that a client asks for and gets.
-    pub(crate) fn own_level(&self, headers: &http::HeaderMap) -> Level {
-        Urgency::of(headers).clamped(self.config.ceiling).level()
+    /// What a client gets of what it asks for.
+    pub(crate) fn granted(&self, asked: Urgency) -> Urgency {
+        asked.clamped(self.config.ceiling)
     }
 }
 
@@ -106,7 +106,7 @@ impl Shared {
     fn install(&self, live: Live) -> usize {
         let live = Arc::new(live);
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = live.clone();
-        let level = |entry: &Entry| Some(live.rule_for(&entry.facts).unwrap_or(entry.own));
+        let level = |entry: &Entry| Some(live.rule_for(&entry.facts).unwrap_or(entry.own()));
         self.in_flight.reprio(&self.runtime, level)
     }
 }

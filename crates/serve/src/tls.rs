@@ -15,6 +15,7 @@ use rustls::{ServerConfig, ServerConnection};
 use upshift::hyper::Io;
 
 use crate::config::TlsFiles;
+use crate::connection::Fill;
 
 /// Reads certificate and key.
 ///
@@ -143,26 +144,16 @@ impl TlsIo {
     }
 }
 
-impl Read for TlsIo {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut room: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
+impl Fill for TlsIo {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         loop {
-            let mut reader = self.tls.reader();
-            match reader.fill_buf() {
-                Ok(data) => {
-                    let count = data.len().min(room.remaining());
-                    room.put_slice(&data[..count]);
-                    reader.consume(count);
-                    return Poll::Ready(Ok(()));
-                }
+            match self.tls.reader().fill_buf() {
+                Ok(_) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 // The peer went without saying so: to HTTP an end like any other, since
                 // messages tell where they end.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Poll::Ready(Ok(()));
+                    return Poll::Ready(Ok(&[]));
                 }
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -175,6 +166,25 @@ impl Read for TlsIo {
                 let _ = self.poll_out(cx)?;
             }
         }
+        Poll::Ready(self.tls.reader().into_first_chunk())
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.tls.reader().consume(count);
+    }
+}
+
+impl Read for TlsIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut room: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let data = ready!(self.poll_fill(cx))?;
+        let count = data.len().min(room.remaining());
+        room.put_slice(&data[..count]);
+        self.consume(count);
+        Poll::Ready(Ok(()))
     }
 }
 

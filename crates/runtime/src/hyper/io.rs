@@ -109,6 +109,29 @@ impl Io {
         Ok(&self.peeked)
     }
 
+    /// Waits for bytes and lends them; none is the end of what the peer sends. As a read that copies nothing.
+    ///
+    /// # Errors
+    /// `ConnectionReset` and the like; and outside a runtime.
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        if self.peeked.is_empty() {
+            self.stream.poll_fill(cx)
+        } else {
+            Poll::Ready(Ok(&self.peeked))
+        }
+    }
+
+    /// So many of the bytes that [`poll_fill`](Io::poll_fill) has lent are done with.
+    pub fn consume(&mut self, count: usize) {
+        if self.peeked.is_empty() {
+            self.stream.consume(count);
+        } else if count == self.peeked.len() {
+            self.peeked = Vec::new();
+        } else {
+            self.peeked.drain(..count);
+        }
+    }
+
     /// Waits for the operation under way, if there is one.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
@@ -217,20 +240,10 @@ impl Read for Io {
         cx: &mut Context<'_>,
         mut room: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.peeked.is_empty() {
-            let count = self.peeked.len().min(room.remaining());
-            room.put_slice(&self.peeked[..count]);
-            if count == self.peeked.len() {
-                self.peeked = Vec::new();
-            } else {
-                self.peeked.drain(..count);
-            }
-            return Poll::Ready(Ok(()));
-        }
-        let data = ready!(self.stream.poll_fill(cx))?;
+        let data = ready!(self.poll_fill(cx))?;
         let count = data.len().min(room.remaining());
         room.put_slice(&data[..count]);
-        self.stream.consume(count);
+        self.consume(count);
         Poll::Ready(Ok(()))
     }
 }

@@ -8,7 +8,7 @@
 //! So the next request on it is read, and its level found, at the level of receiving.
 //!
 //! Cost: two `reprio` of the running coroutine and one turn through the ready queue;
-//! nothing if the request has the level of its connection.
+//! one if the request has the level of its connection.
 
 use std::fmt;
 use std::future::Future;
@@ -122,12 +122,14 @@ where
         let this = self.project();
         if let Some(to) = this.to.take()
             && let (Some(id), Some(from)) = (crate::get_cid(), crate::current_level())
-            && from != to
         {
-            // A running coroutine is alive.
-            let _ = crate::reprio(id, to);
             if *this.returns {
+                // Also if it has that level now: it may be given another one on the way.
                 *this.home = Some(Return { id, level: from });
+            }
+            if from != to {
+                // A running coroutine is alive.
+                let _ = crate::reprio(id, to);
             }
             if to > from {
                 // Behind those of its level that came before.

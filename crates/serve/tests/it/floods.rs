@@ -7,7 +7,7 @@ use crate::harness::{Folder, Running, read_until, rest};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     frame.extend_from_slice(&[kind, flags]);
     frame.extend_from_slice(&stream.to_be_bytes());
@@ -15,14 +15,15 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 
 /// `GET /plaintext` by HPACK's static table and literals that are not indexed.
 fn get_plaintext() -> Vec<u8> {
@@ -32,7 +33,7 @@ fn get_plaintext() -> Vec<u8> {
     block
 }
 
-fn open(server: &Running) -> TcpStream {
+pub(crate) fn open(server: &Running) -> TcpStream {
     let mut stream = server.connect();
     stream
         .set_read_timeout(Some(std::time::Duration::from_secs(10)))
@@ -119,7 +120,6 @@ fn an_answer_to_head_has_no_body() {
         !frames(&[&got, more].concat(), PING).is_empty()
     });
     got.extend(more);
-    const DATA: u8 = 0;
     assert!(all(&got));
     assert_eq!(frames(&got, DATA), []);
     assert_eq!(frames(&got, RST_STREAM), []);

@@ -8,5 +8,6 @@ mod harness;
 mod limits;
 mod operation;
 mod priorities;
+mod streams;
 mod tls;
 mod tools;

@@ -1,0 +1,132 @@
+//! The streams of a connection of HTTP/2 by their numbers, which `PRIORITY_UPDATE` frames refer to.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::in_flight::Entry;
+use crate::priority::Urgency;
+use crate::shared::Shared;
+
+/// Updates kept of streams that are to come.
+const EARLY: usize = 32;
+/// Updates heeded beyond those that requests bring with them.
+const SPARE: u32 = 256;
+/// Updates that a request brings with it.
+const EACH: u32 = 16;
+
+/// The streams of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    state: Mutex<State>,
+    /// Reading has stopped behind the head of a request, for it to be handed out.
+    pub(crate) stopped: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The stream whose request is handed out next, if it is known.
+    opened: Option<u32>,
+    open: Vec<Stream>,
+    early: Vec<(u32, Urgency)>,
+    /// So many more updates are heeded.
+    left: u32,
+}
+
+#[derive(Debug)]
+struct Stream {
+    number: u32,
+    place: usize,
+    entry: Arc<Entry>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            opened: None,
+            open: Vec::new(),
+            early: Vec::new(),
+            left: SPARE,
+        }
+    }
+}
+
+impl Streams {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next request is of this stream.
+    pub(crate) fn opened(&self, number: u32) {
+        let mut state = self.state();
+        state.opened = Some(number);
+        state.left = (state.left + EACH).min(SPARE);
+    }
+
+    /// A request has been handed out: its stream, and what an update has said of it.
+    pub(crate) fn take(&self) -> (Option<u32>, Option<Urgency>) {
+        let mut state = self.state();
+        let Some(number) = state.opened.take() else {
+            return (None, None);
+        };
+        let early = state.early.iter().position(|(of, _)| *of == number);
+        let early = early.map(|at| state.early.swap_remove(at).1);
+        // Streams below it that have not been opened never will be.
+        state.early.retain(|(of, _)| *of > number);
+        (Some(number), early)
+    }
+
+    /// The request of a stream is under way.
+    pub(crate) fn open(&self, number: Option<u32>, place: usize, entry: &Arc<Entry>) {
+        if let Some(number) = number {
+            let entry = entry.clone();
+            let stream = Stream {
+                number,
+                place,
+                entry,
+            };
+            self.state().open.push(stream);
+        }
+    }
+
+    /// It is over.
+    pub(crate) fn close(&self, entry: &Arc<Entry>) {
+        let mut state = self.state();
+        let at = state
+            .open
+            .iter()
+            .position(|stream| Arc::ptr_eq(&stream.entry, entry));
+        if let Some(at) = at {
+            state.open.swap_remove(at);
+        }
+    }
+
+    /// The client says how urgent a stream is, in place of all that it has said before.
+    pub(crate) fn update(&self, shared: &Shared, number: u32, field: &[u8]) {
+        let Ok(field) = str::from_utf8(field) else {
+            return;
+        };
+        let urgency = Urgency::parse(field);
+        let mut state = self.state();
+        let Some(left) = state.left.checked_sub(1) else {
+            return;
+        };
+        state.left = left;
+        let Some(stream) = state.open.iter().find(|stream| stream.number == number) else {
+            state.early.retain(|(of, _)| *of != number);
+            if state.early.len() == EARLY {
+                state.early.remove(0);
+            }
+            state.early.push((number, urgency));
+            return;
+        };
+        let (place, entry) = (stream.place, stream.entry.clone());
+        drop(state);
+        let live = shared.live();
+        let urgency = live.granted(urgency);
+        entry.asks(urgency, urgency.level());
+        let level = live.rule_for(&entry.facts).unwrap_or(urgency.level());
+        shared
+            .in_flight
+            .reprio_one(&shared.runtime, place, &entry, level);
+    }
+}

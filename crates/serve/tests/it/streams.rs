@@ -1,0 +1,274 @@
+//! Streams of one HTTP/2 connection: `PRIORITY_UPDATE`, and the order in which they are sent.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::http::HeaderMap;
+use axum::routing::get;
+use upshift::Level;
+
+use crate::floods::{DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, SETTINGS, frame, open};
+use crate::harness::{Folder, Running, rest, until};
+
+const WINDOW_UPDATE: u8 = 8;
+const PRIORITY_UPDATE: u8 = 0x10;
+const BIG: usize = 12 << 20;
+
+/// `/work` computes until it is told to stop; it and `/level` answer with their level. `/big` is large.
+/// The service says `Priority: ANSWER` if the request has the field `answer`.
+fn server(folder: &Folder) -> (Running, Arc<AtomicBool>) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let level = || async { upshift::current_level().unwrap().to_string() };
+    let told = stop.clone();
+    let work = move || {
+        let stop = told.clone();
+        async move {
+            while !stop.load(Ordering::Relaxed) {
+                upshift::yield_if_needed().await;
+            }
+            upshift::current_level().unwrap().to_string()
+        }
+    };
+    let big = |headers: HeaderMap| async move {
+        let mut answer = axum::response::Response::new(axum::body::Body::from(vec![7; BIG]));
+        if let Some(priority) = headers.get("answer") {
+            answer.headers_mut().insert("priority", priority.clone());
+        }
+        answer
+    };
+    let app = axum::Router::new()
+        .route("/level", get(level))
+        .route("/work", get(work))
+        .route("/big", get(big));
+    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
+    (server, stop)
+}
+
+/// A GET with more fields.
+fn request(path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = vec![0x82, 0x86];
+    let mut text = |name: &[u8], value: &str| {
+        block.extend_from_slice(name);
+        block.push(value.len() as u8);
+        block.extend_from_slice(value.as_bytes());
+    };
+    text(&[0x04], path);
+    text(&[0x01], "x");
+    for (name, value) in fields {
+        let name = [&[0, name.len() as u8], name.as_bytes()].concat();
+        text(&name, value);
+    }
+    block
+}
+
+fn asks(stream: &mut TcpStream, number: u32, path: &str, fields: &[(&str, &str)]) {
+    let flags = END_STREAM | END_HEADERS;
+    let frame = frame(HEADERS, flags, number, &request(path, fields));
+    stream.write_all(&frame).unwrap();
+}
+
+fn update(stream: &mut TcpStream, number: u32, field: &str) {
+    let payload = [&number.to_be_bytes()[..], field.as_bytes()].concat();
+    stream
+        .write_all(&frame(PRIORITY_UPDATE, 0, 0, &payload))
+        .unwrap();
+}
+
+/// The client uses the frame, and its windows are as large as can be.
+fn generous(stream: &mut TcpStream) {
+    let settings = [0, 9, 0, 0, 0, 1, 0, 4, 0x7f, 0xff, 0xff, 0xff];
+    let window = (u32::MAX / 2 - 65535).to_be_bytes();
+    let frames = [
+        frame(SETTINGS, 0, 0, &settings),
+        frame(WINDOW_UPDATE, 0, 0, &window),
+    ];
+    stream.write_all(&frames.concat()).unwrap();
+}
+
+/// The bodies of streams, or their lengths.
+type Of<T> = HashMap<u32, T>;
+
+/// Reads until these streams have ended: their bodies, and what each had when one ended.
+fn read(stream: &mut TcpStream, ends: &[u32]) -> (Of<Vec<u8>>, Vec<Of<usize>>) {
+    let mut stream = std::io::BufReader::with_capacity(1 << 16, stream);
+    let (mut bodies, mut at_ends) = (HashMap::<u32, Vec<u8>>::new(), Vec::new());
+    while at_ends.len() < ends.len() {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let [a, b, c, kind, flags, number @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        stream.read_exact(&mut payload).unwrap();
+        let number = u32::from_be_bytes(number);
+        if kind == DATA {
+            bodies.entry(number).or_default().extend(payload);
+        }
+        assert!(kind != RST_STREAM || !ends.contains(&number));
+        if matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0 && ends.contains(&number) {
+            let lengths = bodies.iter().map(|(number, body)| (*number, body.len()));
+            at_ends.push(lengths.collect());
+        }
+    }
+    (bodies, at_ends)
+}
+
+fn text(bodies: &HashMap<u32, Vec<u8>>, number: u32) -> &str {
+    std::str::from_utf8(&bodies[&number]).unwrap()
+}
+
+#[test]
+fn an_update_moves_a_request_under_way_and_one_to_come() {
+    let folder = Folder::new();
+    let (server, stop) = server(&folder);
+    let mut stream = open(&server);
+    generous(&mut stream);
+    update(&mut stream, 5, "u=1");
+    asks(&mut stream, 1, "/work", &[("priority", "u=6")]);
+    asks(&mut stream, 3, "/work", &[("priority", "u=6")]);
+    // A request that is refused has a number all the same.
+    let flags = END_STREAM | END_HEADERS;
+    let wrong = frame(HEADERS, flags, 7, &[0x82]);
+    asks(&mut stream, 5, "/work", &[("priority", "u=6")]);
+    stream.write_all(&wrong).unwrap();
+    asks(&mut stream, 9, "/work", &[("priority", "u=6")]);
+    server.wait_for_requests(4);
+    let levels = |server: &Running| {
+        let mut levels: Vec<_> = server.control.requests();
+        levels.sort();
+        let levels = levels.into_iter().map(|(_, level, ..)| level.get());
+        levels.collect::<Vec<_>>()
+    };
+    assert_eq!(levels(&server), [52, 52, 12, 52]);
+    update(&mut stream, 3, "u=0, i");
+    update(&mut stream, 9, "u=7");
+    update(&mut stream, 101, "u=0");
+    until("the new levels", || levels(&server) == [52, 5, 12, 60]);
+    // The last update counts, in place of all before.
+    update(&mut stream, 3, "u=0");
+    until("the new level", || levels(&server) == [52, 4, 12, 60]);
+    stop.store(true, Ordering::Relaxed);
+    let (bodies, _) = read(&mut stream, &[1, 3, 5, 9]);
+    let said = [1, 3, 5, 9].map(|number| text(&bodies, number).to_owned());
+    assert_eq!(said, ["52", "4", "12", "60"]);
+}
+
+#[test]
+fn updates_stay_below_the_ceiling_and_behind_the_rules() {
+    let folder = Folder::new();
+    let level = || async { upshift::current_level().unwrap().to_string() };
+    let app = axum::Router::new().fallback(level);
+    let change = |config: &mut upshift_serve::Config| {
+        config.ceiling = 2;
+        config.priority = vec!["/ruled=33".parse().unwrap()];
+    };
+    let server = Running::start(&folder.0, change, |server| server.with_service(app));
+    let mut stream = open(&server);
+    update(&mut stream, 1, "u=0");
+    update(&mut stream, 3, "u=0");
+    asks(&mut stream, 1, "/free", &[]);
+    asks(&mut stream, 3, "/ruled", &[]);
+    let (bodies, _) = read(&mut stream, &[1, 3]);
+    assert_eq!((text(&bodies, 1), text(&bodies, 3)), ("20", "33"));
+}
+
+#[test]
+fn the_most_urgent_stream_is_sent_first_and_equals_in_order() {
+    let folder = Folder::new();
+    let (server, _) = server(&folder);
+    let mut stream = open(&server);
+    generous(&mut stream);
+    for (number, priority) in [(1, "u=7"), (3, "u=4"), (5, "u=4"), (7, "u=1")] {
+        asks(&mut stream, number, "/big", &[("priority", priority)]);
+    }
+    server.wait_for_requests(4);
+    let (_, at_ends) = read(&mut stream, &[1, 3, 5, 7]);
+    // What was in the sockets before the last request came is sent already, the rest in this order.
+    let ended = |at: usize, number: u32| at_ends[at].get(&number) == Some(&BIG);
+    assert!(ended(0, 7) && ended(1, 3) && ended(2, 5), "{at_ends:?}");
+    let had = |at: usize, number: u32| at_ends[at].get(&number).copied().unwrap_or(0);
+    assert!(had(0, 1) < BIG && had(1, 5) < BIG / 4, "{at_ends:?}");
+}
+
+#[test]
+fn what_may_be_shown_in_part_is_sent_in_turn() {
+    let folder = Folder::new();
+    let (server, _) = server(&folder);
+    let mut stream = open(&server);
+    generous(&mut stream);
+    for number in [1, 3] {
+        asks(&mut stream, number, "/big", &[("priority", "u=4, i")]);
+    }
+    server.wait_for_requests(2);
+    let (_, at_ends) = read(&mut stream, &[1, 3]);
+    let shares = [1, 3].map(|number| at_ends[0].get(&number).copied().unwrap_or(0));
+    assert!(shares.iter().all(|share| *share > BIG / 2), "{at_ends:?}");
+}
+
+#[test]
+fn the_service_may_say_how_urgent_its_response_is() {
+    let folder = Folder::new();
+    let (server, _) = server(&folder);
+    let mut stream = open(&server);
+    generous(&mut stream);
+    let fields = [("priority", "u=2, i"), ("answer", "u=7")];
+    asks(&mut stream, 1, "/big", &fields);
+    until("its level", || {
+        let requests = server.control.requests();
+        requests.iter().any(|one| one.1 == Level::at::<61>())
+    });
+    read(&mut stream, &[1]);
+}
+
+#[test]
+fn a_stream_without_a_window_holds_up_nobody() {
+    let folder = Folder::new();
+    let (server, _) = server(&folder);
+    let mut stream = open(&server);
+    // Streams have 64 KiB, the connection has all.
+    let window = (u32::MAX / 2 - 65535).to_be_bytes();
+    stream
+        .write_all(&frame(WINDOW_UPDATE, 0, 0, &window))
+        .unwrap();
+    for number in [1, 3, 5] {
+        asks(&mut stream, number, "/big", &[("priority", "u=0")]);
+    }
+    asks(&mut stream, 7, "/level", &[("priority", "u=7")]);
+    let (bodies, _) = read(&mut stream, &[7]);
+    assert_eq!(text(&bodies, 7), "60");
+    // And they go on when they have one.
+    for number in [1, 3, 5] {
+        let window = (BIG as u32).to_be_bytes();
+        stream
+            .write_all(&frame(WINDOW_UPDATE, 0, number, &window))
+            .unwrap();
+    }
+    // Of what was read with the answer some may be in the buffer that is gone.
+    stream
+        .write_all(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]))
+        .unwrap();
+    drop(stream);
+    server.wait_until_idle();
+}
+
+#[test]
+fn requests_given_up_at_once_end_the_connection_also_of_who_sends_updates() {
+    let folder = Folder::new();
+    let (server, _) = server(&folder);
+    let mut stream = open(&server);
+    generous(&mut stream);
+    let flags = END_STREAM | END_HEADERS;
+    let flood: Vec<u8> = (0..5000)
+        .flat_map(|n| {
+            let opens = frame(HEADERS, flags, 2 * n + 1, &request("/level", &[]));
+            let resets = frame(RST_STREAM, 0, 2 * n + 1, &[0, 0, 0, 8]);
+            [opens, resets].concat()
+        })
+        .collect();
+    let _ = stream.write_all(&flood);
+    rest(&mut stream);
+    server.wait_until_idle();
+    assert!(server.control.answered() < 1000);
+    assert!(server.is_well());
+}
