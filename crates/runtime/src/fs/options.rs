@@ -19,7 +19,7 @@ thread_local! {
 
 /// Opens a file at once if that is worth a try and goes without waiting.
 async fn cached(path: &Path, flags: i32) -> Option<OwnedFd> {
-    if !NAMES.with(|names| names.is_due(None)) {
+    if !at_once::is_openable(path, flags) || !NAMES.with(|names| names.is_due(None)) {
         return None;
     }
     poll_fn(coop::poll_proceed).await;
@@ -29,11 +29,11 @@ async fn cached(path: &Path, flags: i32) -> Option<OwnedFd> {
             names.hit();
             Some(fd)
         }
-        Now::Waits => {
+        // Also where `openat2` is forbidden, or names are not there.
+        Now::Waits | Now::Cannot => {
             names.missed();
             None
         }
-        Now::Cannot => None,
     })
 }
 
