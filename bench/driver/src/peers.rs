@@ -115,6 +115,30 @@ pub(crate) const PEERS: &[Peer] = &[
         matrix: Some(&["matrix-server", "--vcpus", "1", "--pin", "0"]),
         header_order_free: false,
     },
+    // The same program without io_uring, as in a container.
+    Peer {
+        id: "upshift-readiness",
+        source: Source::Root("upshift-cli"),
+        plaintext: &[
+            "plaintext-server",
+            "--vcpus",
+            "1",
+            "--pin",
+            "0",
+            "--driver",
+            "readiness",
+        ],
+        matrix: Some(&[
+            "matrix-server",
+            "--vcpus",
+            "1",
+            "--pin",
+            "0",
+            "--driver",
+            "readiness",
+        ]),
+        header_order_free: false,
+    },
     Peer {
         id: "upshift-cpp",
         source: Source::Cpp("upshift", "upshift-cpp", &[]),

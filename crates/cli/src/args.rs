@@ -179,12 +179,36 @@ pub(crate) struct ServerArgs {
     /// How long a coroutine may run when something as urgent waits, e.g. `50us` (coroutine model)
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub(crate) quantum: Option<Duration>,
+    /// What carries out I/O: auto (io_uring if it works), ring, or readiness (coroutine model)
+    #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
+    pub(crate) driver: DriverChoice,
     /// Join the machine's daemon: off, auto (if there is one), or required (coroutine model)
     #[arg(long, value_enum, default_value = "off", hide_possible_values = true)]
     pub(crate) board: BoardChoice,
     /// Let `upshift top` look at the server (coroutine model)
     #[arg(long)]
     pub(crate) observe: bool,
+}
+
+/// What carries out I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DriverChoice {
+    /// io_uring if it works here
+    Auto,
+    /// io_uring
+    Ring,
+    /// epoll, and threads for files
+    Readiness,
+}
+
+impl From<DriverChoice> for upshift::Driver {
+    fn from(choice: DriverChoice) -> upshift::Driver {
+        match choice {
+            DriverChoice::Auto => upshift::Driver::Auto,
+            DriverChoice::Ring => upshift::Driver::Ring,
+            DriverChoice::Readiness => upshift::Driver::Readiness,
+        }
+    }
 }
 
 /// Whether to join the machine's daemon.

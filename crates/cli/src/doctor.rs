@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
+use upshift::Driver;
 use upshift_elevate::{Priority, Rights, Throttling};
 
 /// Flags of `upshift doctor`.
@@ -16,7 +17,7 @@ use upshift_elevate::{Priority, Rights, Throttling};
     after_help = "Each line says what works (ok), what works less well than it could (note) or not at all (no), and
 what to change.
 
-The exit code is 1 if the runtime cannot work at all here, which takes io_uring; everything else it does without.
+The exit code is 1 if the runtime cannot work at all here: if it has neither io_uring nor epoll. Everything else it does without.
 
 Examples:
   upshift doctor
@@ -99,12 +100,28 @@ fn examine() -> Vec<Finding> {
 }
 
 fn ring() -> Finding {
-    match upshift::Runtime::builder().vcpus(1).build() {
-        Ok(_) => Finding::new(RING, Health::Fine, "a runtime can be made"),
+    let with = |driver| upshift::Runtime::builder().vcpus(1).driver(driver).build();
+    let missing = match with(Driver::Ring) {
+        Ok(runtime) => {
+            let report = runtime.report();
+            let health = report.gain().map_or(Health::Fine, |_| Health::Less);
+            let gain = report.gain().map(|gain| format!("; to gain: {gain}"));
+            let text = format!("works: {}{}", report.mode(), gain.unwrap_or_default());
+            return Finding::new(RING, health, text);
+        }
+        Err(error) => error,
+    };
+    match with(Driver::Readiness) {
+        Ok(runtime) => {
+            let gain = runtime.report().gain().unwrap_or_default();
+            let text =
+                format!("runtimes use epoll, and threads for files; to gain: {gain}; {missing}");
+            Finding::new(RING, Health::Less, text)
+        }
         Err(error) => Finding::new(
             RING,
             Health::Not,
-            format!("no runtime can be made: {error}"),
+            format!("no runtime can be made: {error}; {missing}"),
         ),
     }
 }

@@ -109,8 +109,8 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
 }
 
 #[test]
-fn without_a_ring_it_is_refused_before_anything_is_measured() {
-    // Standard streams and the libraries at start, one after the other: none is left for a ring.
+fn without_a_runtime_it_is_refused_before_anything_is_measured() {
+    // Standard streams and the libraries at start, one after the other: none is left for a runtime.
     let output = Command::new("sh")
         .args([
             "-c",
@@ -126,7 +126,7 @@ fn without_a_ring_it_is_refused_before_anything_is_measured() {
     );
     assert_eq!(output.status.code(), Some(1), "{out}{err}");
     assert!(
-        err.contains("needs io_uring") && err.contains("ulimit -n"),
+        err.contains("no runtime can be made") && err.contains("ulimit -n"),
         "{err}"
     );
     assert_eq!(out, "");

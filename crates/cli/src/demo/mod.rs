@@ -87,7 +87,7 @@ const BUSY: f64 = 0.1;
 
 /// Runs the demo. Ctrl-C is a result, not an error: 128 + the signal.
 pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
-    require_ring()?;
+    require_runtime()?;
     let stop = Stop::install()?;
     let draft = Draft::create(&args.report)?;
     let began = Instant::now();
@@ -178,13 +178,13 @@ fn tour(args: &DemoArgs, stop: Stop, began: Instant) -> Result<String> {
     }))
 }
 
-/// Everything here runs on io_uring: without one, what to do about it is said before anything is measured.
-fn require_ring() -> Result<()> {
+/// Where no runtime can be made, what to do about it is said before anything is measured.
+fn require_runtime() -> Result<()> {
     upshift::Runtime::builder()
         .vcpus(1)
         .build()
         .map(drop)
-        .context("the demo needs io_uring (`upshift doctor` says what else works here)")
+        .context("no runtime can be made (`upshift doctor` says what works here)")
 }
 
 fn command_line(args: &DemoArgs) -> String {

@@ -43,7 +43,9 @@ pub(super) fn run(
         .cycle()
         .take(options.vcpus)
         .collect();
-    let mut builder = Runtime::builder().observe(options.observe);
+    let mut builder = Runtime::builder()
+        .driver(options.driver)
+        .observe(options.observe);
     if options.preempt {
         // Without the right to it the runtime says what is missing, and serves all the same.
         builder = builder.preemption(Preemption::Preferred);

@@ -52,6 +52,8 @@ pub(crate) struct ServerOptions {
     pub(crate) preempt: bool,
     /// How long one may run (coroutine model); none: as the runtime has it.
     pub(crate) quantum: Option<Duration>,
+    /// What carries out I/O.
+    pub(crate) driver: upshift::Driver,
     /// Whether to join the machine's daemon (coroutine model).
     pub(crate) board: Board,
     /// Let `upshift top` look (coroutine model).
@@ -74,6 +76,7 @@ impl ServerOptions {
             pin: args.pin.clone(),
             preempt: args.preempt == Switch::On,
             quantum: args.quantum,
+            driver: args.driver.into(),
             board: args.board.into(),
             observe: args.observe,
         }
