@@ -321,18 +321,21 @@ impl Shared {
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.stopped.get() || Instant::now() >= self.until.get()
+    /// Now, unless the time is over. An operation begins then: the clock is read twice for each.
+    fn now(&self) -> Option<Instant> {
+        let now = Instant::now();
+        (!self.stopped.get() && now < self.until.get()).then_some(now)
     }
 
     /// The number of the next piece of so many; `None` when everything is done.
-    fn take(&self, pieces: u64) -> Option<u64> {
+    fn take(&self, pieces: u64) -> Option<(u64, Instant)> {
         let next = self.next.get();
-        if (self.plan.once && next >= pieces) || self.is_over() {
+        if self.plan.once && next >= pieces {
             return None;
         }
+        let now = self.now()?;
         self.next.set(next + 1);
-        Some(next % pieces)
+        Some((next % pieces, now))
     }
 
     fn count(&self, began: Instant, bytes: &[u8], expected: u64) {
@@ -421,9 +424,8 @@ async fn one<H: Host>(shared: Rc<Shared>, file: Option<H::File>, task: usize) {
 }
 
 async fn opens<H: Host>(shared: &Shared) {
-    while let Some(number) = shared.take(SMALL as u64) {
+    while let Some((number, began)) = shared.take(SMALL as u64) {
         let path = small(&shared.plan.dir, number as usize);
-        let began = Instant::now();
         let bytes = H::whole(path).await;
         assert_eq!(bytes.len(), SMALL_LENGTH);
         shared.count(began, &bytes, word(number, 0));
@@ -447,9 +449,8 @@ pub fn random(state: &mut u64) -> u64 {
 async fn randoms<H: Host>(shared: &Shared, file: &H::File, task: usize) {
     let mut buffer = aligned(BLOCK);
     let mut state = seed(task);
-    while !shared.is_over() {
+    while let Some(began) = shared.now() {
         let block = random(&mut state) % (BIG / BLOCK as u64);
-        let began = Instant::now();
         buffer = H::read(file, buffer, block * BLOCK as u64).await;
         shared.count(began, &buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
     }
@@ -458,8 +459,7 @@ async fn randoms<H: Host>(shared: &Shared, file: &H::File, task: usize) {
 
 async fn reads<H: Host>(shared: &Shared, file: &H::File) {
     let mut buffer = aligned(LONG);
-    while let Some(piece) = shared.take(BIG / LONG as u64) {
-        let began = Instant::now();
+    while let Some((piece, began)) = shared.take(BIG / LONG as u64) {
         buffer = H::read(file, buffer, piece * LONG as u64).await;
         shared.count(began, &buffer, word(BIG_NUMBER, piece * LONG as u64 / 8));
     }
@@ -478,8 +478,7 @@ pub fn pattern(length: usize) -> Vec<u8> {
 
 async fn writes<H: Host>(shared: &Shared, file: &H::File) {
     let mut buffer = pattern(LONG);
-    while let Some(piece) = shared.take(OUT / LONG as u64) {
-        let began = Instant::now();
+    while let Some((piece, began)) = shared.take(OUT / LONG as u64) {
         buffer[..8].copy_from_slice(&word(BIG_NUMBER, piece).to_le_bytes());
         buffer = H::write(file, buffer, piece * LONG as u64).await;
         shared.count(began, &buffer, word(BIG_NUMBER, piece));
@@ -489,8 +488,7 @@ async fn writes<H: Host>(shared: &Shared, file: &H::File) {
 
 async fn appends<H: Host>(shared: &Shared, file: &H::File, task: usize) {
     let mut buffer = pattern(RECORD);
-    while !shared.is_over() {
-        let began = Instant::now();
+    while let Some(began) = shared.now() {
         buffer[..8].copy_from_slice(&(task as u64).to_le_bytes());
         buffer = H::write(file, buffer, 0).await;
         H::sync(file).await;

@@ -79,11 +79,11 @@ struct shared {
   bool stopped = false;
   std::vector<std::uint32_t> times{};
 
-  bool is_over() const { return stopped || clock_type::now() >= until; }
+  bool is_over(clock_type::time_point now) const { return stopped || now >= until; }
 
   /// The next of so many pieces; as many: there is none left.
   std::uint64_t take(std::uint64_t pieces) {
-    if ((of.once && next >= pieces) || is_over()) return pieces;
+    if (of.once && next >= pieces) return pieces;
     return next++ % pieces;
   }
 
@@ -110,8 +110,9 @@ task<> one(shared& all, const file& on, std::size_t number) {
   const std::string& row = all.of.row;
   buffer bytes = row == "append" ? pattern(record) : row == "random" ? aligned(block) : row == "open" ? aligned(2 * block) : pattern(piece_size);
   std::uint64_t state = word(0xffffff, number) | 1;
-  while (!all.is_over()) {
+  while (true) {
     const auto began = clock_type::now();
+    if (all.is_over(began)) break;
     if (row == "open") {
       const std::uint64_t taken = all.take(small_files);
       if (taken == small_files) break;
