@@ -18,8 +18,15 @@ use crate::net::TcpStream;
 /// Connects to the host and port of a URI of scheme `http`, on this runtime. Names are
 /// looked up by the C library, on a thread for blocking calls; the addresses are tried in
 /// order. Segments are sent at once (`TCP_NODELAY`).
+///
+/// `https` it refuses, for it would speak in the clear: that is for `https_client` (feature `hyper-tls-client`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connector;
+
+/// As [`Connector`], whatever the scheme: the port is the URI's, else 443 for `https` and `wss`, else 80. Below connectors that add
+/// TLS, such as hyper-rustls'.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpConnector;
 
 /// A client that keeps connections for later requests, with [`Connector`].
 ///
@@ -70,23 +77,45 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Connecting {
+        if uri.scheme_str() == Some("http") {
+            return TcpConnector.call(uri);
+        }
         Connecting(Box::pin(async move {
-            let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
-            if uri.scheme_str() != Some("http") {
-                return Err(invalid(format!(
-                    "{uri}: this connector speaks http only; wrap its connections for https"
-                )));
-            }
+            Err(invalid(format!(
+                "{uri}: this client speaks http only; https_client speaks https too"
+            )))
+        }))
+    }
+}
+
+impl Service<Uri> for TcpConnector {
+    type Response = Io;
+    type Error = io::Error;
+    type Future = Connecting;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Connecting {
+        Connecting(Box::pin(async move {
             let host = uri
                 .host()
                 .ok_or_else(|| invalid(format!("{uri} names no host")))?;
-            let port = uri.port_u16().unwrap_or(80);
+            let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
+                Some("https" | "wss") => 443,
+                _ => 80,
+            });
             let host = host.trim_start_matches('[').trim_end_matches(']');
             let stream = TcpStream::connect((host, port)).await?;
             stream.set_nodelay(true)?;
             Ok(Io::new(stream))
         }))
     }
+}
+
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 impl Connection for Io {

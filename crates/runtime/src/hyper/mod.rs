@@ -9,6 +9,7 @@
 //! | [`Server`], [`serve`] | accept, HTTP/1.1 and HTTP/2 by their first bytes, any tower service |
 //! | [`Levelled`] | a service whose requests each run at a level of their own |
 //! | `Connector`, `client` | outgoing connections (feature `hyper-client`) |
+//! | `https_client` | the same with TLS, HTTP/2 and the system's roots (feature `hyper-tls-client`) |
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};
@@ -30,14 +31,18 @@
 #[cfg(feature = "hyper-client")]
 mod connect;
 mod executor;
+#[cfg(feature = "hyper-tls-client")]
+mod https;
 mod io;
 mod levelled;
 mod server;
 mod timer;
 
 #[cfg(feature = "hyper-client")]
-pub use connect::{Connecting, Connector, client};
+pub use connect::{Connecting, Connector, TcpConnector, client};
 pub use executor::Spawner;
+#[cfg(feature = "hyper-tls-client")]
+pub use https::{HttpsConnector, https_client, https_client_with};
 pub use io::Io;
 pub use levelled::{LevelBody, LevelFuture, Levelled};
 pub use server::{Server, serve};

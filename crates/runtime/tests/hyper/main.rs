@@ -3,5 +3,6 @@
 mod app;
 mod client;
 mod connections;
+mod https;
 mod levels;
 mod requests;

@@ -1,0 +1,80 @@
+//! A client of `https` and `http`, by hyper-rustls.
+
+use std::io;
+
+use ::hyper::body::Body;
+use hyper_rustls::HttpsConnectorBuilder;
+use hyper_util::client::legacy::Client;
+use tokio_rustls::rustls::{ClientConfig, crypto};
+use upshift_core::Priority;
+
+use super::{Clock, Spawner, TcpConnector};
+
+/// Connects to URIs of `https`, with HTTP/2 where the server chooses it, and of `http`.
+pub type HttpsConnector = hyper_rustls::HttpsConnector<TcpConnector>;
+
+/// A client that speaks `https` and `http` and keeps connections for later requests. It trusts whom the system
+/// trusts: the roots in the system's store, or in `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+///
+/// Its connections are coroutines of this priority. One of HTTP/2 carries requests of many levels, so give it
+/// at least that of the most urgent one, or a client to each class of requests; with [`Priority::Inherit`] a connection
+/// stays at the level of the request that opened it.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use http_body_util::{BodyExt, Empty};
+/// use upshift::Level;
+///
+/// let client = upshift::hyper::https_client::<Empty<bytes::Bytes>>(Level::at::<8>())?;
+/// let response = client.get("https://example.org/".parse()?).await?;
+/// let body = response.into_body().collect().await?.to_bytes();
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// If the system has no roots that can be read.
+pub fn https_client<B>(priority: impl Into<Priority>) -> io::Result<Client<HttpsConnector, B>>
+where
+    B: Body + Send,
+    B::Data: Send,
+{
+    let provider = crypto::ring::default_provider();
+    let builder = HttpsConnectorBuilder::new().with_provider_and_native_roots(provider)?;
+    let connector = builder
+        .https_or_http()
+        .enable_http1()
+        .enable_http2()
+        .wrap_connector(TcpConnector);
+    Ok(client(connector, priority.into()))
+}
+
+/// [`https_client`] with a configuration of TLS, such as [`tls::client_config`](crate::tls::client_config) makes
+/// it: other roots, or a certificate of the client's own. Its protocols (ALPN) are set here.
+pub fn https_client_with<B>(
+    mut config: ClientConfig,
+    priority: impl Into<Priority>,
+) -> Client<HttpsConnector, B>
+where
+    B: Body + Send,
+    B::Data: Send,
+{
+    config.alpn_protocols = Vec::new();
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(config)
+        .https_or_http()
+        .enable_http1()
+        .enable_http2()
+        .wrap_connector(TcpConnector);
+    client(connector, priority.into())
+}
+
+fn client<B>(connector: HttpsConnector, priority: Priority) -> Client<HttpsConnector, B>
+where
+    B: Body + Send,
+    B::Data: Send,
+{
+    Client::builder(Spawner::new(priority))
+        .timer(Clock)
+        .pool_timer(Clock)
+        .build(connector)
+}
