@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
+use listenfd::ListenFd;
+use sd_notify::NotifyState;
 use upshift::signal::{SIGHUP, SIGINT, SIGTERM, Signal};
 use upshift::{Level, Preemption, Runtime};
 use upshift_serve::{Config, Control, Server, ask};
@@ -42,10 +44,11 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     if let Some(quantum) = args.quantum {
         builder = builder.quantum(quantum);
     }
+    let sockets = inherited()?;
     let runtime = builder.build().context("cannot start the runtime")?;
     let flags = args.clone();
     runtime.block_on(async move {
-        let server = Server::bind(config.clone())
+        let server = Server::bind_to(config.clone(), sockets)
             .map_err(|error| anyhow!(error))?
             .with_reload(move || flags.settings());
         let addresses = server.addresses();
@@ -54,6 +57,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         listen_to_signals(&control).context("cannot listen to signals")?;
         // Nobody may be reading.
         let _ = announce(&addresses, &config);
+        tell(&[NotifyState::Ready]);
         let cut_off = started.run().await;
         let answered = control.answered();
         say(format_args!(
@@ -73,6 +77,24 @@ fn command_to(socket: &Path, command: &str) -> Result<()> {
             out.write_all(answer.as_bytes()).context("cannot print")
         }
     }
+}
+
+/// The sockets that a service manager has opened for us (`LISTEN_FDS`).
+fn inherited() -> Result<Vec<TcpListener>> {
+    let mut given = ListenFd::from_env();
+    let mut sockets = Vec::new();
+    for at in 0..given.len() {
+        let socket = given.take_tcp_listener(at);
+        let socket = socket.with_context(|| format!("LISTEN_FDS: descriptor {}", 3 + at))?;
+        sockets.extend(socket);
+    }
+    Ok(sockets)
+}
+
+/// Tells the service manager, if there is one that wants to know.
+fn tell(states: &[NotifyState<'_>]) {
+    // One that does not listen loses it.
+    let _ = sd_notify::notify(states);
 }
 
 /// A line on standard error. Where it cannot be written (a closed pipe, a full disk) the server does the same without.
@@ -116,7 +138,12 @@ fn listen_to_signals(control: &Control) -> io::Result<()> {
     upshift::spawn(
         async move {
             while hangups.recv().await.is_ok() {
-                match reload.reload() {
+                if let Ok(now) = NotifyState::monotonic_usec_now() {
+                    tell(&[NotifyState::Reloading, now]);
+                }
+                let done = reload.reload();
+                tell(&[NotifyState::Ready]);
+                match done {
                     Ok(done) => say(format_args!("reloaded; {done}")),
                     Err(error) => say(format_args!("not reloaded, the old settings stay: {error}")),
                 }
@@ -131,6 +158,7 @@ fn listen_to_signals(control: &Control) -> io::Result<()> {
         upshift::spawn(
             async move {
                 if ends.recv().await.is_ok() {
+                    tell(&[NotifyState::Stopping]);
                     control.drain();
                     let open = control.connections();
                     say(format_args!("draining: {open} connections are open"));

@@ -97,6 +97,9 @@ pub(crate) struct ServeArgs {
     /// Time that a client may take nothing of a response [default: 30s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
     write_timeout: Option<Duration>,
+    /// Time to go on accepting when the server ends, while clients are asked to connect anew [default: 0s]
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
+    drain_delay: Option<Duration>,
     /// Time for requests under way when the server ends [default: 30s]
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = units::duration)]
     drain_timeout: Option<Duration>,
@@ -179,6 +182,7 @@ impl ServeArgs {
         put(&mut config.limits.idle_timeout, &self.idle_timeout);
         put(&mut config.limits.body_timeout, &self.body_timeout);
         put(&mut config.limits.write_timeout, &self.write_timeout);
+        put(&mut config.drain_delay, &self.drain_delay);
         put(&mut config.drain_timeout, &self.drain_timeout);
         if !self.listen.is_empty() {
             config.listen.clone_from(&self.listen);

@@ -637,3 +637,58 @@ fn commands_reach_the_server_that_runs() {
     assert_eq!(server.end().0, Some(0));
     assert!(!Path::new(&folder.0.join("control")).exists());
 }
+
+/// No request fails, while one server follows another on a socket that stays open.
+fn restarts(count: usize, tool: &str, load: &[&str], failures: impl Fn(&str) -> Option<u64>) {
+    let folder = Folder::new();
+    folder.write("index.html", "here");
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/index.html", socket.local_addr().unwrap());
+    let start = || {
+        // As a service manager does: descriptor 3.
+        let script = "export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\" 3<&0 0</dev/null";
+        let mut command = Command::new("sh");
+        let args = ["-c", script, "sh", PROGRAM, "serve", "--vcpus", "1"];
+        let socket = std::os::fd::OwnedFd::from(socket.try_clone().unwrap());
+        command
+            .args(args)
+            .args(["--drain-delay", "100ms"])
+            .current_dir(&folder.0)
+            .env("UPSHIFT_DAEMON_SOCKET", folder.0.join("daemon"))
+            .stdin(socket)
+            .stderr(Stdio::null());
+        Server::launch(&mut command).expect("a server")
+    };
+    let mut server = start();
+    let mut command = Command::new(tool);
+    command.args(load).arg(&url);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut client) = command.spawn() else {
+        println!("skipped: {tool} is not installed (`cargo xtask setup`)");
+        return;
+    };
+    for _ in 0..count {
+        let next = start();
+        server.signal("TERM");
+        assert_eq!(server.end().0, Some(0));
+        server = next;
+    }
+    assert!(
+        client.try_wait().unwrap().is_none(),
+        "the load ended before"
+    );
+    let said = client.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+    assert_eq!(failures(&said), Some(0), "{said}");
+}
+
+#[test]
+fn a_restart_loses_no_request_of_http1() {
+    let load = ["-t1", "-c8", "-d12s"];
+    restarts(20, "wrk", &load, |said| {
+        said.contains("Requests/sec").then(|| {
+            let failed = ["Socket errors", "Non-2xx"].iter();
+            failed.filter(|line| said.contains(**line)).count() as u64
+        })
+    });
+}

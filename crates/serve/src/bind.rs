@@ -2,10 +2,46 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{self, IpAddr, SocketAddr};
 use std::path::Path;
 
-use upshift::net::TcpListener;
+use upshift::io::AsyncFd;
+use upshift::net::{TcpListener, TcpStream};
+
+/// A socket that listens.
+pub(crate) enum Listener {
+    /// Opened here.
+    Own(TcpListener),
+    /// Of other processes as well. What an operation of the ring has accepted when it is cancelled would be lost; so this one is
+    /// accepted from when it is readable, and who is not accepted here waits for the others.
+    Shared(net::TcpListener, AsyncFd),
+}
+
+impl Listener {
+    pub(crate) fn shared(socket: net::TcpListener) -> io::Result<Listener> {
+        socket.set_nonblocking(true)?;
+        let readiness = AsyncFd::new(socket.try_clone()?);
+        Ok(Listener::Shared(socket, readiness))
+    }
+
+    /// The next connection. Cancelled, it loses none.
+    pub(crate) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        match self {
+            Listener::Own(listener) => listener.accept().await,
+            Listener::Shared(socket, readiness) => {
+                let (stream, peer) = readiness.read_with(|_| socket.accept()).await?;
+                Ok((TcpStream::from_std(stream)?, peer))
+            }
+        }
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Listener::Own(listener) => listener.local_addr(),
+            Listener::Shared(socket, _) => socket.local_addr(),
+        }
+    }
+}
 
 /// Listens on an address.
 ///

@@ -42,6 +42,9 @@ pub struct Config {
     pub access_log: Option<PathBuf>,
     /// The Unix socket on which the server takes commands (*start*).
     pub control: Option<PathBuf>,
+    /// How long it goes on accepting when it ends, while its answers ask clients to connect anew: to its successor.
+    #[serde(deserialize_with = "units::read_duration")]
+    pub drain_delay: Duration,
     /// How long requests under way may take when the server ends.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_timeout: Duration,
@@ -62,6 +65,7 @@ impl Default for Config {
             limits: Limits::default(),
             access_log: None,
             control: None,
+            drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(30),
         }
     }

@@ -35,6 +35,7 @@ pub(crate) struct Conn {
     pub(crate) coroutine: OnceLock<CoroutineId>,
     clock: Arc<AtomicU64>,
     two: AtomicBool,
+    asked: AtomicBool,
     active: AtomicU32,
     /// A head has begun, or the connection has just been accepted.
     head_since: AtomicU64,
@@ -65,6 +66,7 @@ impl Conn {
             coroutine: OnceLock::new(),
             clock,
             two: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
             active: AtomicU32::new(0),
             head_since: AtomicU64::new(now),
             idle_since: AtomicU64::new(0),
@@ -92,7 +94,13 @@ impl Conn {
         self.idle_since.store(self.now(), Relaxed);
     }
 
+    /// Has there been a request?
+    pub(crate) fn has_asked(&self) -> bool {
+        self.asked.load(Relaxed)
+    }
+
     pub(crate) fn begin_request(&self) {
+        self.asked.store(true, Relaxed);
         self.active.fetch_add(1, Relaxed);
         self.head_since.store(0, Relaxed);
         self.idle_since.store(0, Relaxed);

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, RwLock};
 use std::task::Poll;
 use std::time::Duration;
@@ -16,12 +16,13 @@ use hyper::server::conn::{http1, http2};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tower_service::Service;
 use upshift::hyper::{Clock, Io, Spawner};
-use upshift::net::{TcpListener, TcpStream};
+use upshift::net::TcpStream;
 use upshift::sync::Notify;
 use upshift::{Level, Priority, time};
 
 use crate::access_log::AccessLog;
 use crate::admission::Gates;
+use crate::bind::{self, Listener};
 use crate::body::{Body, BoxError, RequestBody};
 use crate::config::{Config, Limits};
 use crate::connection::{Conn, Fill, Watched};
@@ -34,7 +35,7 @@ use crate::rates::Rates;
 use crate::service::Http;
 use crate::shared::{Connections, Control, Live, Shared};
 use crate::tls::TlsIo;
-use crate::{bind, clock, reply, sweep};
+use crate::{clock, reply, sweep};
 
 /// What an HTTP/2 client with prior knowledge sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -42,13 +43,15 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 /// What a connection holds of a response that its client does not read, and of a request's body.
 const BUFFERED: usize = 64 * 1024;
+/// How long those who have connected may take to ask for something when the server ends.
+const FIRST_REQUEST: Duration = Duration::from_millis(500);
 /// Accepting and the watch over time-outs go before all requests.
 const WATCH: Level = Level::at::<1>();
 
 /// A server that listens.
 pub struct Server {
     shared: Shared,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
 }
 
 impl Server {
@@ -58,6 +61,15 @@ impl Server {
     /// # Errors
     /// What cannot be opened and what to do about it.
     pub fn bind(config: Config) -> Result<Server, String> {
+        Server::bind_to(config, Vec::new())
+    }
+
+    /// As [`bind`](Server::bind), but on sockets that listen already, if there are some: those of a service manager
+    /// (`LISTEN_FDS`), which keeps them while one server follows another. The addresses in the settings then say nothing.
+    ///
+    /// # Errors
+    /// As [`bind`](Server::bind).
+    pub fn bind_to(config: Config, sockets: Vec<std::net::TcpListener>) -> Result<Server, String> {
         let runtime = upshift::Handle::current().map_err(|error| error.to_string())?;
         raise_descriptors();
         let root = Root::open(&config.root)
@@ -70,14 +82,15 @@ impl Server {
             ),
         };
         let live = Live::new(config)?;
-        let listeners = live
-            .config
-            .listen
-            .iter()
-            .map(|address| bind::listen(*address));
-        let listeners = listeners
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(|error| error.to_string())?;
+        let listeners: io::Result<Vec<_>> = if sockets.is_empty() {
+            let addresses = live.config.listen.iter();
+            addresses
+                .map(|address| bind::listen(*address).map(Listener::Own))
+                .collect()
+        } else {
+            sockets.into_iter().map(Listener::shared).collect()
+        };
+        let listeners = listeners.map_err(|error| error.to_string())?;
         Ok(Server {
             shared: Shared {
                 receive: Level::new(live.config.receive_level)
@@ -95,7 +108,9 @@ impl Server {
                 log,
                 coarse: Arc::new(AtomicU64::new(clock::millis())),
                 read_config: None,
+                leaving: AtomicBool::new(false),
                 draining: AtomicBool::new(false),
+                closing: AtomicBool::new(false),
                 drain: Notify::new(),
             },
             listeners,
@@ -140,7 +155,7 @@ impl Server {
     /// The addresses it listens on, with their ports.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        let addresses = self.listeners.iter().map(TcpListener::local_addr);
+        let addresses = self.listeners.iter().map(Listener::local_addr);
         addresses.filter_map(Result::ok).collect()
     }
 
@@ -173,7 +188,7 @@ impl std::fmt::Debug for Server {
 /// A server that is ready to run.
 pub struct Started {
     shared: Arc<Shared>,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
     commands: Option<Commands>,
 }
 
@@ -197,9 +212,14 @@ impl Started {
             .into_iter()
             .map(|listener| upshift::spawn(accept(listener, shared.clone()), WATCH))
             .collect();
-        while !shared.is_draining() {
+        while !shared.is_leaving() {
             shared.drain.notified().await;
         }
+        let delay = shared.live().config.drain_delay;
+        if !delay.is_zero() {
+            time::sleep(delay).await;
+        }
+        shared.draining.store(true, SeqCst);
         for accepting in accepting {
             // New clients are refused when this has ended.
             accepting.cancel();
@@ -239,8 +259,14 @@ fn raise_descriptors() {
 /// Has the connections finish, and cuts off those that do not in time.
 async fn drain(shared: &Arc<Shared>) -> usize {
     let limit = shared.live().config.drain_timeout;
-    wake_all(shared, |shared, id| _ = shared.runtime.wake(id));
-    let _ = time::timeout(limit, none_left(shared)).await;
+    let wake = |shared: &Shared, id| _ = shared.runtime.wake(id);
+    wake_all(shared, wake);
+    // Who has just been accepted may be about to ask.
+    let first = FIRST_REQUEST.min(limit);
+    let _ = time::timeout(first, none_left(shared)).await;
+    shared.closing.store(true, SeqCst);
+    wake_all(shared, wake);
+    let _ = time::timeout(limit - first, none_left(shared)).await;
     let left = shared.connections.count();
     if left > 0 {
         wake_all(shared, |shared, id| _ = shared.runtime.cancel(id));
@@ -263,7 +289,7 @@ async fn none_left(shared: &Shared) {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: Listener, shared: Arc<Shared>) {
     static FAILURES: Notices = Notices::new();
     loop {
         // A thousand may have come at once.
@@ -345,11 +371,17 @@ impl Seat {
         }
     }
 
+    /// Is it to end after what is under way?
+    fn ends(&self) -> bool {
+        let shared = &self.shared;
+        shared.is_draining() && (self.conn.has_asked() || shared.closing.load(SeqCst))
+    }
+
     /// The output of `future`, or nothing if the server drains first.
     async fn or_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|cx| {
-            if self.shared.is_draining() {
+            if self.ends() {
                 return Poll::Ready(None);
             }
             future.as_mut().poll(cx).map(Some)
@@ -381,7 +413,7 @@ impl Seat {
         let mut connection = pin!(connection);
         let mut told = false;
         poll_fn(|cx| {
-            if self.shared.is_draining() && !told {
+            if !told && self.ends() {
                 told = true;
                 shut_down(connection.as_mut());
             }

@@ -276,6 +276,10 @@ impl Future for Exchanging {
         }
         exchange.status = response.status().as_u16();
         exchange.follow(&response);
+        if exchange.version < Version::HTTP_2 && exchange.shared.is_leaving() {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
         Poll::Ready(Ok(response.map(|inner| Counted::new(inner, exchange))))
     }
 }

@@ -86,7 +86,12 @@ pub(crate) struct Shared {
     pub(crate) log: Option<AccessLog>,
     pub(crate) coarse: Arc<AtomicU64>,
     pub(crate) read_config: Option<ReadConfig>,
+    /// The server is about to end: clients are asked to connect anew.
+    pub(crate) leaving: AtomicBool,
+    /// It accepts no more.
     pub(crate) draining: AtomicBool,
+    /// Nobody is waited for who has not asked for anything yet.
+    pub(crate) closing: AtomicBool,
     pub(crate) drain: Notify,
 }
 
@@ -96,6 +101,10 @@ impl Shared {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -201,9 +210,10 @@ pub struct Control {
 }
 
 impl Control {
-    /// Stops accepting, answers what is under way, and lets [`run`](crate::Started::run) return.
+    /// Stops accepting, after [`Config::drain_delay`], answers what is under way, and lets
+    /// [`run`](crate::Started::run) return.
     pub fn drain(&self) {
-        self.shared.draining.store(true, Ordering::SeqCst);
+        self.shared.leaving.store(true, Ordering::SeqCst);
         self.shared.drain.notify_one();
     }
 
@@ -291,7 +301,7 @@ impl std::fmt::Debug for Control {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Control")
             .field("connections", &self.connections())
-            .field("draining", &self.shared.is_draining())
+            .field("draining", &self.shared.is_leaving())
             .finish()
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn endpoint_of(live: &Live, path: &str) -> Option<Endpoint> {
 pub(crate) fn at_once(shared: &Shared, endpoint: Endpoint) -> Option<Response<Body>> {
     match endpoint {
         Endpoint::Plaintext => Some(reply::text(StatusCode::OK, "Hello, World!")),
-        Endpoint::Healthz if shared.is_draining() => {
+        Endpoint::Healthz if shared.is_leaving() => {
             Some(reply::text(StatusCode::SERVICE_UNAVAILABLE, "draining\n"))
         }
         Endpoint::Healthz => Some(reply::text(StatusCode::OK, "ok\n")),
