@@ -34,8 +34,8 @@ pub(crate) struct ServeArgs {
     /// Folder to serve [default: the current one]
     #[arg(value_name = "FOLDER")]
     root: Option<PathBuf>,
-    /// Address to listen on; may be repeated [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDR")]
+    /// Address to listen on, or a port: `8080` on this machine alone, `:80` for all; may be repeated [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR", value_parser = units::address)]
     listen: Vec<SocketAddr>,
     /// Settings, read again on SIGHUP; flags go before it
     #[arg(long, value_name = "FILE")]

@@ -17,7 +17,8 @@ use crate::units;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// Addresses to listen on (*start*).
+    /// Addresses to listen on, or ports (*start*).
+    #[serde(deserialize_with = "units::read_addresses")]
     pub listen: Vec<SocketAddr>,
     /// The folder whose files are served (*start*).
     pub root: PathBuf,

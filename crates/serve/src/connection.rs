@@ -28,11 +28,38 @@ use crate::streams::Streams;
 /// Below so many bytes per second a body is taken for an attack.
 const SLOWEST_BODY: u128 = 1024;
 
+/// The connection that a request came on: in its extensions, for a service.
+///
+/// `axum::Extension<Connection>` hands it to a handler; a middleware that inserts `ConnectInfo(connection.peer)` into the extensions
+/// serves those that ask for axum's `ConnectInfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Connection {
+    /// The address of the client, or of a proxy in front.
+    pub peer: SocketAddr,
+    /// What was agreed upon, if TLS is spoken.
+    pub tls: Option<Tls>,
+}
+
+/// What client and server have agreed upon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tls {
+    /// The version of TLS, such as `TLSv1_3`.
+    pub version: String,
+    /// The protocol above it (ALPN), `h2` for instance.
+    pub protocol: Option<String>,
+    /// The name under which the client asked for the server (SNI).
+    pub server_name: Option<String>,
+}
+
 /// One connection. Times are ms of the coarse clock; 0 is "not waiting".
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) peer: SocketAddr,
     pub(crate) coroutine: OnceLock<CoroutineId>,
+    /// After the handshake.
+    pub(crate) tls: OnceLock<Tls>,
     clock: Arc<AtomicU64>,
     two: AtomicBool,
     asked: AtomicBool,
@@ -64,6 +91,7 @@ impl Conn {
         Conn {
             peer,
             coroutine: OnceLock::new(),
+            tls: OnceLock::new(),
             clock,
             two: AtomicBool::new(false),
             asked: AtomicBool::new(false),
@@ -92,6 +120,14 @@ impl Conn {
         self.two.store(true, Relaxed);
         self.head_since.store(0, Relaxed);
         self.idle_since.store(self.now(), Relaxed);
+    }
+
+    /// What a service may know of it.
+    pub(crate) fn facts(&self) -> Connection {
+        Connection {
+            peer: self.peer,
+            tls: self.tls.get().cloned(),
+        }
     }
 
     /// Has there been a request?

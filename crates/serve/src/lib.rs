@@ -81,6 +81,7 @@ pub mod units;
 
 pub use body::{Body, RequestBody, TooLarge};
 pub use config::{Admission, Config, Endpoint, Files, Limits, TlsFiles};
+pub use connection::{Connection, Tls};
 pub use control::ask;
 pub use priority::Urgency;
 pub use rules::{Network, Rule};

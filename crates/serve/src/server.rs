@@ -359,6 +359,7 @@ impl Seat {
             };
             drop(live);
             let two = io.chose_two();
+            let _ = self.conn.tls.set(io.facts());
             let _ = self.speak(io, two, &limits).await;
         } else {
             drop(live);
@@ -405,6 +406,8 @@ impl Seat {
         }
         let io = Watched::one(io, self.conn.clone());
         let connection = self.http1(limits).serve_connection(io, service);
+        // What a connection becomes that is upgraded is the service's.
+        let connection = connection.with_upgrades();
         self.tell(connection, |one| one.graceful_shutdown()).await
     }
 

@@ -178,6 +178,8 @@ impl Http {
             Some(app) if endpoint.is_none() => {
                 let limit = live.config.limits.body_bytes;
                 let conn = self.conn.clone();
+                let mut request = request;
+                request.extensions_mut().insert(conn.facts());
                 Answer::Later(app(request.map(|body| RequestBody::new(body, conn, limit))))
             }
             _ => {

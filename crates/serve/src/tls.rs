@@ -15,7 +15,7 @@ use rustls::{ServerConfig, ServerConnection};
 use upshift::hyper::Io;
 
 use crate::config::TlsFiles;
-use crate::connection::Fill;
+use crate::connection::{Fill, Tls};
 
 /// Reads certificate and key.
 ///
@@ -79,6 +79,17 @@ impl TlsIo {
         })
         .await?;
         Ok(this)
+    }
+
+    /// What was agreed upon.
+    pub(crate) fn facts(&self) -> Tls {
+        let version = self.tls.protocol_version();
+        let protocol = self.tls.alpn_protocol();
+        Tls {
+            version: version.map_or_else(String::new, |version| format!("{version:?}")),
+            protocol: protocol.map(|name| String::from_utf8_lossy(name).into_owned()),
+            server_name: self.tls.server_name().map(str::to_owned),
+        }
     }
 
     /// Has the client chosen HTTP/2?

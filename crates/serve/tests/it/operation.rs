@@ -218,3 +218,41 @@ fn endpoints_can_be_turned_off_and_the_matrix_is_bounded() {
         assert_eq!(server.get(path, "").status, 404, "{path}");
     }
 }
+
+#[test]
+fn a_service_knows_its_peer_and_may_upgrade() {
+    use axum::http::{Request, StatusCode};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let folder = Folder::new();
+    let app = axum::Router::new().fallback(|mut request: Request<axum::body::Body>| async move {
+        let connection = request.extensions().get::<upshift_serve::Connection>();
+        let peer = connection.unwrap().peer.to_string();
+        let upgrade = hyper::upgrade::on(&mut request);
+        let echo = async move {
+            let mut stream = hyper_util::rt::TokioIo::new(upgrade.await.unwrap());
+            let mut some = [0; 5];
+            stream.read_exact(&mut some).await.unwrap();
+            stream.write_all(&some).await.unwrap();
+            stream.shutdown().await.unwrap();
+        };
+        upshift::spawn(echo, upshift::Priority::Inherit).detach();
+        let headers = [
+            ("connection", "upgrade".to_owned()),
+            ("upgrade", "echo".to_owned()),
+            ("peer", peer),
+        ];
+        (StatusCode::SWITCHING_PROTOCOLS, headers)
+    });
+    let server = Running::start(&folder.0, |_| {}, |server| server.with_service(app));
+    let mut stream = server.connect();
+    let own = stream.local_addr().unwrap().to_string();
+    stream
+        .write_all(
+            b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nhello",
+        )
+        .unwrap();
+    let answer = Answer::of(rest(&mut stream));
+    assert_eq!((answer.status, answer.text().as_str()), (101, "hello"));
+    assert_eq!(answer.header("peer"), Some(&own[..]));
+}
