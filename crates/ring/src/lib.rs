@@ -1,4 +1,5 @@
-//! The io_uring driver of Upshift: one ring per vCPU thread, speaking [`std::task::Waker`] and nothing else.
+//! The drivers of Upshift: one ring per vCPU thread, speaking [`std::task::Waker`] and nothing else. It is an io_uring, or, where that
+//! is missing or forbidden, stands on readiness ([`Driver`]); the two part in `backend.rs`, below the slots.
 //!
 //! It knows no coroutines and no scheduler. It has no globals and no thread-locals: the owner of the thread owns the
 //! [`Ring`]. One system call per turn of the owner's loop, [`Ring::wait`] or [`Ring::submit`], hands over everything that was
@@ -51,7 +52,8 @@
 //!
 //! | fault | what happens |
 //! |---|---|
-//! | no io_uring, or not enough of something | [`Ring::new`] says what to change ([`SetupError`]) |
+//! | no io_uring, or one that lacks something | readiness, unless io_uring is asked for; then [`Ring::new`] says what to change ([`SetupError`]) |
+//! | not enough descriptors or memory | [`Ring::new`] says what to change |
 //! | submission queue full | the backlog, by level |
 //! | completion queue full | the kernel keeps the rest; the next submit or wait fetches it |
 //! | too many operations | EBUSY from the operation |
@@ -64,7 +66,8 @@
 
 //! # How it is checked
 //!
-//! Tests run on the real kernel. The two state words under loom, everything under the address sanitizer:
+//! Tests run on the real kernel, and once more where io_uring is forbidden (`cargo xtask test readiness`). The two state words under loom,
+//! everything under the address sanitizer:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p upshift-ring --lib

@@ -89,7 +89,7 @@ impl Pool {
 
     /// Where the kernel finds the buffer ring.
     pub(crate) fn address(&self) -> u64 {
-        self.ring.base.as_ptr().addr() as u64
+        self.ring.base.as_ptr().expose_provenance() as u64
     }
 
     /// Buffers that the kernel has, as far as the completions read so far tell.
@@ -122,7 +122,7 @@ impl Pool {
         // buffers, so this one is free. The fields are written one by one because the last one of entry 0 is the tail.
         unsafe {
             let entry = ring.add(index);
-            (&raw mut (*entry).address).write(self.buffer(id).as_ptr().addr() as u64);
+            (&raw mut (*entry).address).write(self.buffer(id).as_ptr().expose_provenance() as u64);
             (&raw mut (*entry).length).write(self.size);
             (&raw mut (*entry).id).write(id);
             (*ring).tail.store(tail.wrapping_add(1), Ordering::Release);

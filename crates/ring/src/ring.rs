@@ -22,7 +22,7 @@ use std::task::RawWakerVTable;
 use std::time::Duration;
 use std::{fmt, io};
 
-/// An io_uring instance of one thread.
+/// The ring of one thread: an io_uring instance, or what stands for it ([`Driver`](crate::Driver)).
 ///
 /// It stays on the thread that made it, but for what [`adopt`](Self::adopt) allows. All methods take `&self` and may be called from wakers and destructors that run
 /// inside [`reap`](Self::reap). Levels are 0 (most urgent) to 63; what is above counts as 63.

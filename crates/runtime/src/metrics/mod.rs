@@ -197,7 +197,7 @@ impl VcpuMetrics {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
 pub struct RingMetrics {
-    /// `io_uring_enter` calls.
+    /// `io_uring_enter` calls, or what stands for them.
     pub enters: u64,
     /// Submission queue entries handed to the kernel.
     pub submitted: u64,

@@ -229,9 +229,11 @@ const VCPU: &[Family<VcpuMetrics>] = &[
 ];
 
 const RING: &[Family<VcpuMetrics>] = &[
-    ("enters_total", "io_uring_enter calls.", |v| {
-        Count(v.ring.enters)
-    }),
+    (
+        "enters_total",
+        "io_uring_enter calls, or what stands for them.",
+        |v| Count(v.ring.enters),
+    ),
     (
         "submitted_total",
         "Submission queue entries handed to the kernel.",

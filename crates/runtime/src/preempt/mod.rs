@@ -61,7 +61,7 @@ pub enum Preemption {
     /// Never: vCPUs are cooperative.
     #[default]
     Off,
-    /// If the kernel can: Linux 6.1 or newer, with `io_uring` and `membarrier`. Otherwise the runtime says on standard
+    /// If the kernel can: with `membarrier`, and where I/O goes by io_uring, Linux 6.1 or newer. Otherwise the runtime says on standard
     /// error what is missing, and is cooperative.
     Preferred,
     /// Yes; building the runtime fails with the name of what is missing.

@@ -1,7 +1,7 @@
 //! Preemptible vCPUs, on real threads.
 //!
 //! Every test is bounded: nothing spins for longer than [`LIMIT`], and a watchdog
-//! kills a process that hangs. Where the kernel has no `io_uring` with deferred task work the tests say so and are skipped.
+//! kills a process that hangs. Where the kernel cannot, the tests say so and are skipped.
 
 mod blocking;
 mod control;

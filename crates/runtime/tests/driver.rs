@@ -1,0 +1,157 @@
+//! Which driver a runtime has, and that the one without io_uring does its work, whether io_uring is there or not.
+
+use std::cell::Cell;
+use std::io::{ErrorKind, Read, Write};
+use std::process::Command;
+use std::time::Duration;
+
+use upshift::net::TcpListener;
+use upshift::{Driver, Level, Runtime, fs, time};
+
+fn readiness(vcpus: usize) -> Runtime {
+    let builder = Runtime::builder().vcpus(vcpus).driver(Driver::Readiness);
+    builder.build().unwrap()
+}
+
+#[test]
+fn the_driver_that_is_asked_for_runs_and_is_shown() {
+    let runtime = readiness(1);
+    let report = runtime.report();
+    assert_eq!(report.driver(), Driver::Readiness);
+    assert!(report.gain().is_some() && report.why().contains("program"));
+    let metrics = runtime.handle().metrics();
+    assert_eq!(metrics.driver, "readiness");
+    let text = metrics.prometheus().to_string();
+    assert!(text.contains("upshift_driver{driver=\"readiness\"} 1\n"));
+    match Runtime::builder().vcpus(1).driver(Driver::Ring).build() {
+        Ok(runtime) => assert_eq!(runtime.report().driver(), Driver::Ring),
+        Err(error) => println!("skipped: no io_uring to ask for: {error}"),
+    }
+}
+
+/// Runs a test of this file again, where the environment says `driver`; what it printed.
+fn again(test: &str, driver: &str) -> Option<String> {
+    if std::env::var_os("UPSHIFT_TEST_CHILD").is_some() {
+        return None;
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env("UPSHIFT_TEST_CHILD", "1")
+        .env("UPSHIFT_DRIVER", driver)
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{out}");
+    Some(out)
+}
+
+#[test]
+fn the_environment_decides_where_the_program_does_not() {
+    let name = "the_environment_decides_where_the_program_does_not";
+    if let Some(out) = again(name, "readiness") {
+        assert!(out.contains("1 passed"), "{out}");
+        return;
+    }
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    assert_eq!(runtime.report().driver(), Driver::Readiness);
+    assert!(runtime.report().why().contains("environment"));
+}
+
+#[test]
+fn a_word_that_is_no_driver_is_an_error() {
+    let name = "a_word_that_is_no_driver_is_an_error";
+    if let Some(out) = again(name, "kqueue") {
+        assert!(out.contains("1 passed"), "{out}");
+        return;
+    }
+    let error = Runtime::builder().vcpus(1).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("readiness"), "{error}");
+}
+
+/// Nothing but its own turns shows a vCPU that is never idle what has arrived.
+#[test]
+fn what_arrives_is_seen_beside_coroutines_that_are_always_ready() {
+    let runtime = readiness(1);
+    runtime.block_on(async {
+        let done = std::rc::Rc::new(Cell::new(false));
+        let seen = done.clone();
+        let busy = upshift::spawn_local(
+            async move {
+                while !seen.get() {
+                    upshift::yield_now().await;
+                }
+            },
+            Level::at::<40>(),
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = std::thread::spawn(move || {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            let mut reply = [0; 4];
+            for n in 0..50 {
+                stream.write_all(&[n; 4]).unwrap();
+                stream.read_exact(&mut reply).unwrap();
+                assert_eq!(reply, [n; 4]);
+            }
+        });
+        let (mut stream, _) = listener.accept().await.unwrap();
+        loop {
+            let data = stream.recv().await.unwrap();
+            if data.is_empty() {
+                break;
+            }
+            stream.write_all(data.to_vec()).await.0.unwrap();
+        }
+        client.join().unwrap();
+        done.set(true);
+        busy.await.unwrap();
+    });
+}
+
+#[test]
+fn an_idle_runtime_makes_no_turns() {
+    let runtime = readiness(2);
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let accepts = upshift::spawn(
+            async move { listener.accept().await.map(drop) },
+            Level::at::<3>(),
+        );
+        time::sleep(Duration::from_millis(20)).await;
+        let enters = || -> u64 {
+            let metrics = upshift::Handle::current().unwrap().metrics();
+            metrics.vcpus.iter().map(|vcpu| vcpu.ring.enters).sum()
+        };
+        let before = enters();
+        time::sleep(Duration::from_millis(300)).await;
+        let turns = enters() - before;
+        assert!(turns < 100, "{turns} turns");
+        accepts.abort();
+    });
+}
+
+#[test]
+fn files_need_no_more_than_one_thread() {
+    let builder = Runtime::builder().vcpus(2).driver(Driver::Readiness);
+    let runtime = builder.blocking_threads(1).build().unwrap();
+    let folder = std::env::temp_dir().join(format!("upshift-driver-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let within = folder.clone();
+    runtime.block_on(async move {
+        let all: Vec<_> = (0..20u8)
+            .map(|n| {
+                let path = within.join(n.to_string());
+                let work = async move {
+                    fs::write(&path, vec![n; 5000]).await?;
+                    fs::read(&path).await
+                };
+                upshift::spawn(work, Level::new(n).unwrap())
+            })
+            .collect();
+        for (n, one) in all.into_iter().enumerate() {
+            assert_eq!(one.await.unwrap().unwrap(), vec![n as u8; 5000]);
+        }
+    });
+    std::fs::remove_dir_all(folder).unwrap();
+}
