@@ -439,7 +439,31 @@ fn transfer(sqe: &Sqe, events: u32) -> Outcome {
                     _ => Offload,
                 };
             }
+            moved if events == READABLE && is_cut_short(sqe, &vectors, moved) => return Offload,
             moved => return Done(moved),
         }
     }
+}
+
+/// Has a read of a file, at a position, ended where the page cache did, and not at the end of the file? Then all of it is read again, on a thread, as
+/// nobody expects less of a file.
+fn is_cut_short(sqe: &Sqe, vectors: &Vectors, moved: i32) -> bool {
+    // SAFETY: the vectors are valid for what the operation does with them.
+    let asked: usize = unsafe {
+        let vectors = std::slice::from_raw_parts(vectors.pointer(), vectors.count() as usize);
+        vectors.iter().map(|vector| vector.iov_len).sum()
+    };
+    if moved <= 0 || moved as usize >= asked || sqe.offset == u64::MAX {
+        return false;
+    }
+    // SAFETY: all zeroes is a valid value, and it is written to only.
+    let file = unsafe {
+        let mut file: libc::stat = std::mem::zeroed();
+        if libc::fstat(sqe.fd, &raw mut file) != 0 {
+            return false;
+        }
+        file
+    };
+    file.st_mode & libc::S_IFMT == libc::S_IFREG
+        && sqe.offset.saturating_add(moved as u64) < file.st_size as u64
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use upshift_ring::{IoBuf, IoBufMut};
 
-use super::{File, OpenOptions};
+use super::{File, OpenOptions, at_once};
 
 /// The smallest read that is tried.
 const LEAST: usize = 64;
@@ -70,7 +70,7 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         let (result, tail) = file.read_at(Tail(all), offset).await;
         all = tail.0;
         let count = result?;
-        if count == 0 || (beginning.is_local && count < room) {
+        if count == 0 || (beginning.is_local && at_once::is_end(offset, count, room)) {
             return Ok(all);
         }
         if all.capacity() == all.len() {
