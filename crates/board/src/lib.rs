@@ -23,6 +23,7 @@
 //!
 //! The crate is `no_std` without the feature. Nothing in it allocates or blocks but the client's own calls.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 
 #[cfg(feature = "client")]

@@ -19,6 +19,7 @@
 //!
 //! `tests/header.rs` compares the header with these sources.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // The names are those of the C side, and a function's contract is its comment in the header.
 #![allow(non_camel_case_types)]
 #![allow(clippy::missing_safety_doc)]

@@ -47,6 +47,7 @@
 //! | `notify` | the service manager |
 //! | `machine` | system calls, behind a trait |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![cfg(target_os = "linux")]
 

@@ -66,6 +66,7 @@
 //! Elevating and giving back: some 10–15 µs each (a file of `/proc` and four system calls). [`Elevated::set`]: one system call,
 //! 0.3–1 µs, and the switch if there is one. The guardian: one sleeping process, and 256 bytes for each recorded thread.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg(target_os = "linux")]
 
 mod builder;

@@ -10,6 +10,7 @@
 //!
 //! `unsafe` is confined to the private module `os` (epoll, affinity, clocks).
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 pub mod cpu;
 pub mod http;
 pub mod matrix;

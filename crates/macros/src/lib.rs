@@ -3,6 +3,7 @@
 //! Both build a runtime, run the body as its main coroutine, and take the same
 //! arguments: `vcpus = N`, `level = N` (checked by the compiler).
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 use proc_macro::TokenStream;
 use quote::quote;
 use syn::parse::{Parse, ParseStream};

@@ -78,6 +78,7 @@
 //! cargo +nightly miri test -p upshift-ring --lib -- slab backlog pool address
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod accept;

@@ -59,6 +59,7 @@
 //! | [`sys`] | the papers' system calls in two forms |
 //! | `hyper` (feature) | hyper, axum and tower on this runtime |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 mod affinity;
 mod around;
 #[cfg(feature = "tokio-rt")]

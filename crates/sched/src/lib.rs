@@ -76,6 +76,7 @@
 //! policies that ask for usage, one call to read it. Timers decide what is sensible: see `Calibration::quantum_floor` of
 //! `upshift-elevate`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg(target_os = "linux")]
 
 mod clock;

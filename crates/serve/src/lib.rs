@@ -49,6 +49,7 @@
 //! | `site`, `files`, `reply`, `body` | responses |
 //! | `metrics`, `access_log`, `notice`, `control` | what the operator sees and says |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod access_log;
