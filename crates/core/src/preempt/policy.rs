@@ -69,15 +69,13 @@ impl Policy {
         now: u64,
     ) -> Decision {
         let Sight { ran, waiting, .. } = *sight;
-        // To ask costs as much as half a look, and most polls are over before it matters.
-        if waiting != 0 && ran.stretch >= rule.cost && is_asleep() {
-            return Decision::SetAside;
-        }
         let here = Waits::of(sight.level, waiting);
         let waits = match here {
             Waits::Nothing if sight.beside_idle => Waits::Equal,
             _ => here,
         };
+        // To ask costs as much as half a look, and most polls are over before it matters. One that is stopped is asked then.
+        let may_sleep = waiting != 0 && ran.stretch >= rule.cost;
         // A look comes when the poll has run for so long that a suspended one is to have its turn.
         let later = |time: u64| {
             let until_long = KEPT.checked_sub(ran.stretch).filter(|time| *time != 0);
@@ -87,6 +85,7 @@ impl Policy {
             // What waits, waits for its end, or for its sleep, which is seen when it has run for at most twice as long; or for another vCPU to idle.
             return match waiting {
                 0 => Decision::Rest,
+                _ if may_sleep && is_asleep() => Decision::SetAside,
                 _ => later(ran.stretch.max(rule.cost)),
             };
         };
@@ -98,7 +97,10 @@ impl Policy {
         };
         let wait = left.max(self.suspending.wait(price, now));
         if wait != 0 {
-            return later(wait);
+            return match may_sleep && is_asleep() {
+                true => Decision::SetAside,
+                false => later(wait),
+            };
         }
         Decision::Suspend(match here {
             // It makes room for an instant, in which what has arrived is fetched.

@@ -40,6 +40,7 @@ use crate::context;
 use crate::coop;
 use crate::io::Source;
 use crate::net::{TcpStream, is_cancelled, start};
+use crate::preempt::at_once;
 use crate::time;
 
 /// How long the last bytes of a dropped connection may take.
@@ -223,13 +224,13 @@ fn send_now(fd: &Fd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
     // More than this many the kernel refuses; the rest is for the next call.
     message.msg_iovlen = pieces.len().min(1024) as _;
     // SAFETY: the message points to pieces that are valid during the call.
-    let sent = unsafe {
+    let sent = at_once(|| unsafe {
         libc::sendmsg(
             fd.as_raw_fd(),
             &raw const message,
             libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
         )
-    };
+    });
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 

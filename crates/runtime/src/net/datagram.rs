@@ -17,6 +17,7 @@ use upshift_ring::{Datagram, DatagramMulti, Fd};
 use crate::context;
 use crate::coop;
 use crate::io::Readiness;
+use crate::preempt::at_once;
 use crate::time;
 
 /// Between two looks at another socket's queue.
@@ -28,7 +29,7 @@ pub(super) async fn send(fd: &Fd, bytes: &[u8]) -> io::Result<usize> {
     let mut room = Readiness::writable();
     poll_fn(|cx| {
         room.poll_io(cx, fd, |fd| {
-            SockRef::from(fd).send_with_flags(bytes, NO_WAIT)
+            at_once(|| SockRef::from(fd).send_with_flags(bytes, NO_WAIT))
         })
     })
     .await
@@ -38,7 +39,7 @@ pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<
     let mut room = Readiness::writable();
     poll_fn(|cx| {
         room.poll_io(cx, fd, |fd| {
-            SockRef::from(fd).send_to_with_flags(bytes, to, NO_WAIT)
+            at_once(|| SockRef::from(fd).send_to_with_flags(bytes, to, NO_WAIT))
         })
     })
     .await
@@ -51,7 +52,7 @@ pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<
 pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
     let mut pause = Duration::from_micros(100);
     loop {
-        match SockRef::from(fd).send_to_with_flags(bytes, to, NO_WAIT) {
+        match at_once(|| SockRef::from(fd).send_to_with_flags(bytes, to, NO_WAIT)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -67,7 +68,7 @@ pub(super) async fn recv(fd: &Fd, buffer: &mut [u8], flags: i32) -> io::Result<u
     let mut data = Readiness::readable();
     poll_fn(|cx| {
         data.poll_io(cx, fd, |fd| {
-            SockRef::from(fd).recv_with_flags(as_uninit(buffer), NO_WAIT | flags)
+            at_once(|| SockRef::from(fd).recv_with_flags(as_uninit(buffer), NO_WAIT | flags))
         })
     })
     .await
@@ -82,7 +83,7 @@ pub(super) async fn recv_from(
     let mut data = Readiness::readable();
     poll_fn(|cx| {
         data.poll_io(cx, fd, |fd| {
-            SockRef::from(fd).recv_from_with_flags(as_uninit(buffer), NO_WAIT | flags)
+            at_once(|| SockRef::from(fd).recv_from_with_flags(as_uninit(buffer), NO_WAIT | flags))
         })
     })
     .await

@@ -34,6 +34,7 @@ use std::os::fd::AsRawFd;
 use upshift_ring::{Fd, IoBuf, Operation, Submission};
 
 use crate::context;
+use crate::preempt::at_once;
 
 /// Starts an operation on the ring of the calling vCPU, at the level of the
 /// calling coroutine.
@@ -49,14 +50,14 @@ pub(crate) fn start<T: Operation>(operation: T) -> io::Result<Submission<T>> {
 pub(crate) fn send_past_the_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize> {
     context::with(|worker| !worker.ring.is_made_here())?.then_some(())?;
     // SAFETY: the buffer is valid for its length; the socket does not block.
-    let sent = unsafe {
+    let sent = at_once(|| unsafe {
         libc::send(
             fd.as_raw_fd(),
             buffer.io_ptr().cast(),
             buffer.io_len(),
             libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
         )
-    };
+    });
     usize::try_from(sent).ok().filter(|sent| *sent != 0)
 }
 

@@ -14,6 +14,7 @@ use upshift_ring::{Fd, IoBuf, op};
 
 use super::transfer;
 use crate::io::{Readiness, Sink};
+use crate::preempt::at_once;
 
 /// `send` without waiting; a peer that has gone is an error, not a signal.
 const NO_WAIT: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -43,7 +44,7 @@ impl Sink for Writer {
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.room.poll_io(cx, &self.fd, |fd| {
-            SockRef::from(fd).send_with_flags(bytes, NO_WAIT)
+            at_once(|| SockRef::from(fd).send_with_flags(bytes, NO_WAIT))
         })
     }
 
@@ -55,7 +56,7 @@ impl Sink for Writer {
         // More than the kernel takes in one call are more than it must take.
         let buffers = &buffers[..buffers.len().min(1024)];
         self.room.poll_io(cx, &self.fd, |fd| {
-            SockRef::from(fd).send_vectored_with_flags(buffers, NO_WAIT)
+            at_once(|| SockRef::from(fd).send_vectored_with_flags(buffers, NO_WAIT))
         })
     }
 

@@ -49,7 +49,7 @@ use std::fmt;
 use std::io;
 
 pub(crate) use calibrate::costs;
-pub(crate) use serve::waits_here;
+pub(crate) use serve::{at_once, waits_here};
 pub(crate) use thread::{answer_here, may_move};
 pub(crate) use upshift_core::preempt::Rule;
 pub(crate) use vcpu::{Preemptible, Settings};

@@ -203,6 +203,19 @@ impl Preemptible {
         self.alarm.come_before_long(ticks, || self.rule().cost);
     }
 
+    /// See [`at_once`].
+    fn at_once<R>(&self, number: usize, call: impl FnOnce() -> R) -> R {
+        let _critical = crate::permit::Critical::enter();
+        if self.current.load(Acquire) != number {
+            // It goes on without the vCPU.
+            return call();
+        }
+        self.watch().mask();
+        let result = call();
+        self.watch_over(self.worker());
+        result
+    }
+
     /// Gives what is pinned, and the vCPU, to the thread that polls it (true); or keeps it until that thread is to be had, and sees to
     /// that.
     fn hand_home<'a>(&self, worker: &Worker, running: Running<'a, Linux>) -> bool {
@@ -300,4 +313,19 @@ pub(crate) fn waits_here(waits: Waits) {
             vcpu.waiter(waits);
         }
     });
+}
+
+/// Makes a system call of this runtime that does not wait, in the middle of a poll. What arrives meanwhile does not ring: it is looked for afterwards.
+///
+/// To send takes longer than the rest of most polls, and ends without being stopped.
+#[inline]
+pub(crate) fn at_once<R>(call: impl FnOnce() -> R) -> R {
+    let mut call = Some(call);
+    let mut result = None;
+    with_current(|vcpu, number| result = call.take().map(|call| vcpu.at_once(number, call)));
+    match (result, call) {
+        (Some(result), _) => result,
+        (None, Some(call)) => call(),
+        (None, None) => unreachable!("it is called by one or the other"),
+    }
 }

@@ -477,7 +477,12 @@ impl Machine<'_> {
             waiting: vcpu.waiting,
             beside_idle: false,
         };
-        match vcpu.policy.decide(&rule, &sight, || asleep, now) {
+        let decision = match vcpu.policy.decide(&rule, &sight, || asleep, now) {
+            // Whether it sleeps is found out when it is stopped.
+            Decision::Suspend(_) if asleep => Decision::SetAside,
+            decision => decision,
+        };
+        match decision {
             Decision::Rest => {}
             Decision::Later(time, waits) => {
                 if rule.left(waits, ran).is_some_and(|left| left < time) {
