@@ -374,36 +374,42 @@ impl Builder {
         self
     }
 
+    /// What no runtime can be built with.
+    fn check(&self) -> Result<(), String> {
+        let why = match self {
+            Builder { vcpus: 0, .. } => "a runtime needs at least one vCPU",
+            Builder { vcpus, .. } if *vcpus > MAX_VCPUS => {
+                return Err(format!(
+                    "{vcpus} vCPUs: a runtime has at most {MAX_VCPUS}, and one per CPU is enough"
+                ));
+            }
+            Builder { name, .. } if name.contains('\0') => {
+                "the name of a runtime is that of its threads: it cannot have a NUL in it"
+            }
+            Builder {
+                blocking_threads: 0,
+                ..
+            } => "Builder::blocking_threads must be at least 1: spawn_blocking would wait for ever",
+            Builder {
+                stall_limit: Some(Duration::ZERO),
+                ..
+            } => "Builder::stall_limit must be above 0: every poll would be a stall",
+            _ => return Ok(()),
+        };
+        Err(why.to_owned())
+    }
+
     /// Builds the runtime and starts its threads.
     ///
     /// # Errors
-    /// `InvalidInput` for no vCPU or more than 256, a name with a NUL, or a CPU that does not exist; what the kernel
+    /// `InvalidInput` for no vCPU or more than 256, a name with a NUL, no thread to block, a stall limit of 0, or a CPU that does not exist; what the kernel
     /// answered to the set-up of a ring, with what to change; what it answered to
     /// the start of a thread; with [`Preemption::Required`], `PermissionDenied` with
     /// the right that is missing and how to give it; with [`Board::Required`], `NotFound` without a daemon, and what
     /// it answered otherwise.
     pub fn build(mut self) -> io::Result<Runtime> {
-        if self.vcpus == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a runtime needs at least one vCPU",
-            ));
-        }
-        if self.vcpus > MAX_VCPUS {
-            let vcpus = self.vcpus;
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!(
-                    "{vcpus} vCPUs: a runtime has at most {MAX_VCPUS}, and one per CPU is enough"
-                ),
-            ));
-        }
-        if self.name.contains('\0') {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the name of a runtime is that of its threads: it cannot have a NUL in it",
-            ));
-        }
+        self.check()
+            .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
         let settings = match self.preemption {
             Preemption::Off if !self.blocking_tolerant => None,
             Preemption::Required => Some(self.preempt_settings()?),

@@ -394,6 +394,8 @@ fn wrong_settings_are_errors() {
         Runtime::builder().vcpus(0),
         Runtime::builder().vcpus(10_000),
         Runtime::builder().name("a\0b"),
+        Runtime::builder().blocking_threads(0),
+        Runtime::builder().stall_limit(std::time::Duration::ZERO),
     ] {
         let error = wrong.build().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
