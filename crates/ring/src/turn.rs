@@ -5,7 +5,9 @@
 
 use crate::backend::Backend;
 use crate::driver::{CANCEL, Driver, KICK, count};
+use crate::readiness::Readiness;
 use crate::slot::CANCELLED;
+use crate::uring::Uring;
 use io_uring::{opcode, types};
 use std::io;
 use std::time::Duration;
@@ -102,18 +104,41 @@ impl Driver {
 
     /// Hands everything over and fetches what the kernel holds back, without waiting.
     pub(crate) fn submit(&self) -> io::Result<()> {
-        self.backend.begin_turn();
+        // Chosen once per turn, as in `reap`.
+        match &self.backend {
+            Backend::Kernel(uring) => self.submit_to(uring),
+            Backend::Readiness(readiness) => {
+                self.make_calls(readiness);
+                Ok(())
+            }
+        }
+    }
+
+    #[cold]
+    fn make_calls(&self, readiness: &Readiness) {
+        readiness.begin_turn();
         for _ in 0..ENTERS {
             self.flush();
-            let fetch = self.backend.owes_completions();
-            if self.backend.pending() == 0 && (!fetch || self.backend.unread() >= self.fetch_limit)
-            {
+            let fetch = readiness.owes_completions();
+            if readiness.pending() == 0 && (!fetch || readiness.unread() >= self.fetch_limit) {
+                return;
+            }
+            readiness.enter(fetch);
+        }
+    }
+
+    #[inline]
+    fn submit_to(&self, uring: &Uring) -> io::Result<()> {
+        for _ in 0..ENTERS {
+            self.flush();
+            let fetch = uring.owes_completions();
+            if uring.pending() == 0 && (!fetch || uring.unread() >= self.fetch_limit) {
                 return Ok(());
             }
-            if fetch && self.backend.is_overflown() {
+            if fetch && uring.is_overflown() {
                 count(&self.counters.overflows);
             }
-            match self.backend.enter(fetch) {
+            match uring.enter(fetch) {
                 Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
