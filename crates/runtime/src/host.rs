@@ -71,7 +71,7 @@ impl Linux {
         *self.preemptible(index) = vcpu;
     }
 
-    fn preemptible(&self, index: usize) -> MutexGuard<'_, Option<Arc<Preemptible>>> {
+    pub(crate) fn preemptible(&self, index: usize) -> MutexGuard<'_, Option<Arc<Preemptible>>> {
         self.preemptible[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

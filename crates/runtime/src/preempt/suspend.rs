@@ -13,6 +13,9 @@ use super::vcpu::{NONE, Preemptible};
 use crate::clock;
 use crate::worker::Worker;
 
+/// A poll, by its thread and the ticks at which it began; 0: between polls.
+pub(super) type PollId = (usize, u64);
+
 /// A poll was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
@@ -27,20 +30,26 @@ pub(super) enum Stopped {
 pub(super) enum NotStopped {
     /// The runtime is in the middle of something.
     InUse,
-    /// The poll has ended.
+    /// The poll is not under way: it has ended, or it has yet to go on.
     Over,
     /// Every thread holds a poll.
     NoThread,
 }
 
 impl Preemptible {
-    /// Takes the vCPU from the current thread in the middle of its poll and makes another one current. Only for the watcher, which
+    /// Takes the vCPU from the current thread in the middle of this poll and makes another one current. Only for the watcher, which
     /// allocates nothing and takes no lock that a poll may hold.
-    pub(super) fn stop_current(&self, place: Place) -> Result<Stopped, NotStopped> {
+    ///
+    /// The poll is the one that the decision was about: the vCPU may have gone to another one since. Above all, one that is to go on and has
+    /// not got the CPU yet is not stopped: it sleeps where it waits for its permit, and would be taken for blocked; nothing would wake it there.
+    pub(super) fn stop_current(&self, poll: PollId, place: Place) -> Result<Stopped, NotStopped> {
         // Whoever makes another thread current holds this until that one has its permit.
         let mut roles = self.roles();
         let current = self.current.load(Acquire);
         let thread = &self.threads[current];
+        if current != poll.0 || thread.is_to_wake().is_some() {
+            return Err(NotStopped::Over);
+        }
         if thread.permit.revoke(heavy_barrier).is_err() {
             return Err(NotStopped::InUse);
         }
@@ -52,7 +61,7 @@ impl Preemptible {
             None if is_asleep || turn != NONE => self.heir(&roles, turn),
             _ => None,
         };
-        let stopped = if thread.began.load(Relaxed) == 0 {
+        let stopped = if thread.began.load(Relaxed) != poll.1 {
             Err(NotStopped::Over)
         } else if roles.free().is_none() && heir.is_none() {
             Err(NotStopped::NoThread)
@@ -210,5 +219,63 @@ impl Preemptible {
     /// The coroutine whose poll is suspended on a thread.
     pub(super) fn suspended_on(&self, thread: usize) -> CoroutineId {
         CoroutineId::from_u64(self.threads[thread].coroutine.load(Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::spin_loop;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::{Arc, mpsc};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{Level, Preemption, Runtime};
+
+    /// A poll that spins until it is told to end is stopped again and again, most of all while it is to go on and has not woken up: then it
+    /// sleeps where it waits for its permit. It is never taken for blocked, and comes to its end.
+    #[test]
+    fn a_poll_that_has_yet_to_go_on_is_not_stopped() {
+        let preemption = Runtime::builder().vcpus(1).preemption(Preemption::Required);
+        let runtime = match preemption.build() {
+            Ok(runtime) => runtime,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let vcpu = runtime
+            .handle()
+            .shared
+            .domain
+            .host()
+            .preemptible(0)
+            .clone()
+            .unwrap();
+        let end = Arc::new(AtomicBool::new(false));
+        let (told, seen) = mpsc::channel();
+        let until = end.clone();
+        let began = Instant::now();
+        let spins = async move {
+            while !until.load(Relaxed) && began.elapsed() < Duration::from_secs(20) {
+                spin_loop();
+            }
+            let _ = told.send(());
+        };
+        runtime
+            .handle()
+            .spawn(spins, Level::at::<20>())
+            .unwrap()
+            .detach();
+        let mut suspensions = 0;
+        while suspensions < 300 && began.elapsed() < Duration::from_secs(10) {
+            let current = vcpu.current.load(Acquire);
+            let poll = (current, vcpu.threads[current].began.load(Acquire));
+            if poll.1 != 0 && vcpu.stop_current(poll, Place::Head) == Ok(Stopped::Suspended) {
+                suspensions += 1;
+            }
+        }
+        end.store(true, Relaxed);
+        let ended = seen.recv_timeout(Duration::from_secs(20));
+        assert!(ended.is_ok(), "it was stopped, and nothing wakes it");
+        assert!(suspensions > 0);
+        assert_eq!(vcpu.setbacks.load(Relaxed), 0, "it never slept");
     }
 }

@@ -25,7 +25,7 @@ use upshift_elevate::dispatch::heavy_barrier;
 
 use super::alarm::NEVER;
 use super::roles::Role;
-use super::suspend::{NotStopped, Stopped};
+use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::Thread;
 use super::vcpu::{FIRST, NONE, Preemptible};
 use crate::board::LOOK;
@@ -65,9 +65,6 @@ fn sleep(vcpu: &Preemptible) -> bool {
     }
     events[0].revents == 0
 }
-
-/// A poll, by its thread and the ticks at which it began; 0: between polls.
-type PollId = (usize, u64);
 
 /// What a look came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -352,7 +349,7 @@ impl<'a> Watcher<'a> {
     /// Stops the poll that is under way.
     fn stop(&mut self, id: PollId, place: Place, paid: bool, now: u64) -> Next {
         let vcpu = self.vcpu;
-        match vcpu.stop_current(place) {
+        match vcpu.stop_current(id, place) {
             Ok(stopped) => {
                 if paid && stopped == Stopped::Suspended {
                     self.policy.has_suspended(&vcpu.rule(), now);
