@@ -152,6 +152,12 @@ impl Permit {
         self.revoked.store(0, SeqCst);
     }
 
+    /// Does the thread wait for it in [`wait_until`](Permit::wait_until)?
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.waiting.load(SeqCst) != 0
+    }
+
     /// Has it been taken away?
     #[must_use]
     pub fn is_revoked(&self) -> bool {

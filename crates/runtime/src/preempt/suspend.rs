@@ -40,8 +40,8 @@ impl Preemptible {
     /// Takes the vCPU from the current thread in the middle of this poll and makes another one current. Only for the watcher, which
     /// allocates nothing and takes no lock that a poll may hold.
     ///
-    /// The poll is the one that the decision was about: the vCPU may have gone to another one since. Above all, one that is to go on and has
-    /// not got the CPU yet is not stopped: it sleeps where it waits for its permit, and would be taken for blocked; nothing would wake it there.
+    /// The poll is the one that the decision was about: the vCPU may have gone to another one since, and one that is to go on and has not got
+    /// the CPU yet would pay for a suspension without having run.
     pub(super) fn stop_current(&self, poll: PollId, place: Place) -> Result<Stopped, NotStopped> {
         // Whoever makes another thread current holds this until that one has its permit.
         let mut roles = self.roles();
@@ -104,7 +104,11 @@ impl Preemptible {
             // The stopped thread wakes the next one, from its handler. If this thread did, that one might run in its place, and it
             // would wait among those that run, behind the next poll, where nothing wakes it.
             self.next_up.store(next, SeqCst);
-            thread.interrupt();
+            if thread.awaits_permit() {
+                self.start_next();
+            } else {
+                thread.interrupt();
+            }
         } else {
             drop(roles);
             self.threads[next].tell(Go::Serve);
@@ -114,6 +118,9 @@ impl Preemptible {
 
     /// Wakes the thread that has been made current in place of a suspended one, if that has not been done. Async-signal-safe.
     pub(super) fn start_next(&self) {
+        if self.next_up.load(SeqCst) == NONE {
+            return;
+        }
         let next = self.next_up.swap(NONE, SeqCst);
         if let Some(thread) = self.threads.get(next) {
             thread.tell(Go::Serve);
@@ -232,10 +239,10 @@ mod tests {
     use super::*;
     use crate::{Level, Preemption, Runtime};
 
-    /// A poll that spins until it is told to end is stopped again and again, most of all while it is to go on and has not woken up: then it
-    /// sleeps where it waits for its permit. It is never taken for blocked, and comes to its end.
+    /// A poll that spins until it is told to end is stopped again and again: while it is to go on and has not woken up, and while a signal is
+    /// on its way that has it wait for its permit. It is never taken for blocked, where nothing would wake it, and comes to its end.
     #[test]
-    fn a_poll_that_has_yet_to_go_on_is_not_stopped() {
+    fn a_poll_that_waits_for_its_permit_is_not_blocked() {
         let preemption = Runtime::builder().vcpus(1).preemption(Preemption::Required);
         let runtime = match preemption.build() {
             Ok(runtime) => runtime,
@@ -268,6 +275,7 @@ mod tests {
         while suspensions < 300 && began.elapsed() < Duration::from_secs(10) {
             let current = vcpu.current.load(Acquire);
             let poll = (current, vcpu.threads[current].began.load(Acquire));
+            vcpu.threads[current].interrupt();
             if poll.1 != 0 && vcpu.stop_current(poll, Place::Head) == Ok(Stopped::Suspended) {
                 suspensions += 1;
             }

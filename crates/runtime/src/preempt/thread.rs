@@ -240,8 +240,20 @@ impl Thread {
         (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
-    /// Does it sleep in the kernel? A system call; false if the kernel does not say.
+    /// Does it sleep, otherwise than for its permit? A system call; false if the kernel does not say.
+    ///
+    /// A signal that was on its way may have it wait for its permit as soon as that is revoked: what is asked after the kernel sees that.
     pub(super) fn is_asleep(&self) -> bool {
+        self.is_off_the_cpu() && !self.awaits_permit()
+    }
+
+    /// Does it wait for its permit, asleep or about to be?
+    pub(super) fn awaits_permit(&self) -> bool {
+        self.permit.is_awaited() || self.attending.load(SeqCst)
+    }
+
+    /// Does it sleep in the kernel?
+    fn is_off_the_cpu(&self) -> bool {
         let mut line = [0; 128];
         let Some(Ok(length)) = self.status.get().map(|file| file.read_at(&mut line, 0)) else {
             return false;
@@ -389,13 +401,16 @@ pub(crate) fn answer_here() {
             }
             vcpu.watch().fetch();
         }
-        vcpu.start_next();
-        let over = || !thread.permit.is_revoked() || vcpu.loose.load(SeqCst);
+        let is_loose = || {
+            // A signal that was on its way had this handler come before the next thread was known.
+            vcpu.start_next();
+            vcpu.loose.load(SeqCst)
+        };
         if number == FIRST {
             // The signal is blocked while its handler runs.
-            vcpu.attend(over);
+            vcpu.attend(|| is_loose() || !thread.permit.is_revoked());
         } else {
-            thread.permit.wait_until(|| vcpu.loose.load(SeqCst));
+            thread.permit.wait_until(is_loose);
         }
         if !thread.permit.is_revoked() {
             thread.goes_on(vcpu);
