@@ -123,19 +123,21 @@ impl Config {
     /// What is wrong with the figures, if anything.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if !(1..=32768).contains(&self.entries) {
-            Some("Config::entries must be 1 to 32768")
+            Some("a ring has 1 to 32768 entries")
         } else if self.cq_entries < self.entries || self.cq_entries > 65536 {
-            Some("Config::cq_entries must be at least Config::entries and at most 65536")
+            Some("completion entries must be at least the entries of the ring, and at most 65536")
         } else if self.buffers != 0 && (!self.buffers.is_power_of_two() || self.buffers > 32768) {
-            Some("Config::buffers must be 0 or a power of two up to 32768")
+            Some("receive buffers must be 0 or a power of two up to 32768")
         } else if self.buffers != 0 && !(1..=1 << 24).contains(&self.buffer_size) {
-            Some("Config::buffer_size must be 1 byte to 16 MiB")
+            Some("a receive buffer must be 1 byte to 16 MiB")
         } else if self.recv_window == 0 || self.accept_window == 0 {
-            Some("Config::recv_window and Config::accept_window must be at least 1")
+            Some("the windows of receiving and of accepting must be at least 1")
         } else if self.mode == Mode::Readiness {
-            Some("Config::mode is a rung of io_uring; set Config::driver to Driver::Readiness")
+            Some(
+                "the mode is a rung of io_uring; the readiness driver is chosen by Driver::Readiness",
+            )
         } else if !(1..=1 << 24).contains(&self.max_operations) {
-            Some("Config::max_operations must be 1 to 16777216")
+            Some("operations in flight must be limited to 1 to 16777216")
         } else {
             None
         }

@@ -56,7 +56,7 @@ pub(crate) fn advice(errno: i32, disabled: Option<u8>) -> &'static str {
         }
         (libc::ENOMEM, _) => {
             "not enough lockable memory; raise RLIMIT_MEMLOCK (`ulimit -l`, systemd: LimitMEMLOCK=), or lower \
-             Config::entries, Config::cq_entries and Config::buffers"
+             the entries of the ring and its receive buffers"
         }
         (libc::EMFILE, _) => {
             "too many open files in this process; raise RLIMIT_NOFILE (`ulimit -n`, systemd: LimitNOFILE=) \
