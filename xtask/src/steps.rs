@@ -235,7 +235,7 @@ fn readiness(context: &Context<'_>) -> Verdict {
         let mut command = cargo(context, ["test", "--no-fail-fast"]);
         command.args(of).args(SHOW_SKIPS);
         confine::tests(&mut command, context.root, humble)?;
-        context.run(command, minutes(5))
+        context.run(command, minutes(10))
     };
     let whole = ["-p", "upshift-ring", "-p", "upshift", "--lib", "--tests"];
     let some = HUMBLE.iter().flat_map(|name| ["--test", name]);
@@ -340,7 +340,7 @@ fn miri(context: &Context<'_>) -> Verdict {
         "-Zmiri-strict-provenance -Zmiri-symbolic-alignment-check -Zmiri-env-forward=PROPTEST_CASES \
          -Zmiri-env-forward=PROPTEST_DISABLE_FAILURE_PERSISTENCE",
     );
-    default_env(&mut command, "PROPTEST_CASES", "8");
+    default_env(&mut command, "PROPTEST_CASES", "4");
     // Saving a failing case reads the working directory, which Miri refuses.
     default_env(&mut command, "PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
     context.run(command, minutes(10))?;

@@ -37,7 +37,7 @@ tasks:
   run [--smp N] [--disk FILE] [KERNEL ARGUMENTS...]
                                         boot, console on the terminal
   test [--smp N,N,...] [--seeds N] [--seed N] [--only TEXT]
-                                        the test matrix, with so many seeds of chaos (10);
+                                        the test matrix, with so many seeds of chaos (6);
                                         with --seed only this one, with --only the machines
                                         whose name has this text
   soak [--smp N] [--runs N]             the programs' tests, again and again (4 harts,

@@ -29,7 +29,7 @@ const LIMIT_OF_INSTRUCTIONS: Duration = Duration::from_secs(600);
 const MOST_FOR_A_FIFTH: u32 = 1_200;
 
 /// Seeds of chaos, if nothing else is said; a soak begins with those behind them.
-pub(crate) const SEEDS: u64 = 10;
+pub(crate) const SEEDS: u64 = 6;
 /// Seeds of chaos of a soak.
 const SOAK_SEEDS: u64 = 40;
 /// Seeds of programs that make any calls, of a soak, and how many of them one machine has.
