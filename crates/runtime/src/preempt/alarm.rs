@@ -35,7 +35,11 @@ impl Alarm {
         // SAFETY: no pointers.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
         if fd < 0 {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            return Err(io::Error::new(
+                error.kind(),
+                format!("no preemption: the watcher's timer: {error}"),
+            ));
         }
         Ok(Alarm {
             // SAFETY: just made, and ours.
