@@ -230,14 +230,7 @@ impl Thread {
     /// The CPU time that it has used, ns. A system call; `None` if the thread has ended.
     pub(super) fn cpu_time(&self) -> Option<u64> {
         // The kernel's name for the clock of a thread: clock_getcpuclockid(3), with the bits of a thread's, in scheduler time.
-        let clock = !(self.id.load(Relaxed) as libc::clockid_t) << 3 | 6;
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: a pointer to a local of the type asked for; a clock that is not there is an error.
-        let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
-        (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+        cpu_time(!(self.id.load(Relaxed) as libc::clockid_t) << 3 | 6)
     }
 
     /// Does it sleep, otherwise than for its permit? A system call; false if the kernel does not say.
@@ -269,6 +262,22 @@ impl Thread {
     pub(super) fn aside(&self) -> std::sync::MutexGuard<'_, Option<Aside<Linux>>> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a CPU-time clock shows, ns; `None`: there is no such thread.
+fn cpu_time(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a pointer to a local of the type asked for; a clock that is not there is an error.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// The CPU time that the calling thread has used, ns.
+pub(super) fn own_cpu_time() -> u64 {
+    cpu_time(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
 /// While it lives, the calling thread is thread `number` of a preemptible vCPU.

@@ -26,7 +26,7 @@ use upshift_elevate::dispatch::heavy_barrier;
 use super::alarm::NEVER;
 use super::roles::Role;
 use super::suspend::{NotStopped, PollId, Stopped};
-use super::thread::Thread;
+use super::thread::{Thread, own_cpu_time};
 use super::vcpu::{FIRST, NONE, Preemptible};
 use crate::board::LOOK;
 use crate::clock;
@@ -88,6 +88,8 @@ struct Watcher<'a> {
     stuck: Option<((PollId, u64), u64, u64)>,
     /// The poll that could not be stopped for want of a thread, and when that was; NEVER: that has been said.
     crowded: Option<(PollId, u64)>,
+    /// The watcher's own CPU time at the end of the last look.
+    used: u64,
 }
 
 impl<'a> Watcher<'a> {
@@ -99,6 +101,7 @@ impl<'a> Watcher<'a> {
             last_turn: FIRST,
             stuck: None,
             crowded: None,
+            used: own_cpu_time(),
         }
     }
 
@@ -129,9 +132,9 @@ impl<'a> Watcher<'a> {
             }
         }
         let now = clock::now();
+        let cost = self.price(if by_timer { looks.timer } else { looks.bell });
         if next != Next::Done {
             vcpu.useless.fetch_add(1, Relaxed);
-            let cost = if by_timer { looks.timer } else { looks.bell };
             self.policy.looked_in_vain(cost, now);
         }
         let deaf = self.policy.is_deaf_for(&looks, now);
@@ -162,6 +165,12 @@ impl<'a> Watcher<'a> {
             at = at.min(now + clock::nanos(LOOK));
         }
         vcpu.alarm.arm(at.max(now + 1));
+    }
+
+    /// What this look has cost: at least what one takes of others on a vCPU that does nothing else, and at least what the watcher used.
+    fn price(&mut self, least: u64) -> u64 {
+        let before = std::mem::replace(&mut self.used, own_cpu_time());
+        least.max(self.used.saturating_sub(before))
     }
 
     fn current(&self) -> &'a Thread {
