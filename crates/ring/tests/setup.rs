@@ -196,7 +196,10 @@ fn figures_out_of_range_are_refused_with_the_range() {
     for config in bad {
         let error = Ring::new(config).expect_err("out of range");
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-        assert!(error.to_string().contains("Config::"), "{error}");
+        assert!(
+            error.to_string().contains(|c: char| c.is_ascii_digit()),
+            "{error}"
+        );
     }
 }
 
