@@ -31,7 +31,8 @@ pub struct Config {
     pub look_after: u64,
     /// Ticks. A suspended coroutine takes its place in its level as if it had
     /// come so much later: those that have not used their quantum go first, but
-    /// only for so long. 0: it waits its turn like any other.
+    /// only for so long. After that one suspended coroutine goes before them in
+    /// as long, however many there are. 0: it waits its turn like any other.
     pub patience: u64,
 }
 

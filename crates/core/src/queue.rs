@@ -6,7 +6,8 @@
 //! element. Those that go on first are a stack, and come before all others. The
 //! rest is served as one FIFO: every element carries the strictly increasing
 //! stamp of its enqueueing, and suspended ones are taken to have come `patience`
-//! later than they did. Push, pop, unlink and finding the most urgent level touch
+//! later than they did; and one of them at most goes before others that are fresh
+//! in as long, however many there are. Push, pop, unlink and finding the most urgent level touch
 //! a constant number of words, whatever is queued.
 //!
 //! Everything here happens under the lock of the vCPU that owns the queues, but
@@ -62,23 +63,30 @@ fn stamp<H: Host>(queued: NonNull<Header<H>>) -> u64 {
 }
 
 impl<H: Host> Lists<H> {
-    /// What is next, if without suspended ones it is `fresh`; see [`ReadyQueues::pop`].
+    /// What is next, if without suspended ones it is `fresh`, and whether it is one that has been patient; see [`ReadyQueues::pop`].
+    /// `may_turn`: it has been long enough since one was.
     #[cold]
     fn with_suspended(
         &self,
         fresh: Option<NonNull<Header<H>>>,
         newest: bool,
         patience: u64,
-    ) -> Option<NonNull<Header<H>>> {
+        may_turn: bool,
+    ) -> Option<(NonNull<Header<H>>, bool)> {
         if let Some(first) = NonNull::new(self.first.head) {
-            return Some(first);
+            return Some((first, false));
         }
-        let suspended = self.suspended.end(newest)?;
-        match fresh {
-            Some(fresh) if (stamp(suspended).saturating_add(patience) < stamp(fresh)) == newest => {
-                Some(fresh)
-            }
-            _ => Some(suspended),
+        let Some(suspended) = self.suspended.end(newest) else {
+            return Some((fresh?, false));
+        };
+        let Some(fresh) = fresh else {
+            return Some((suspended, false));
+        };
+        let was_patient = stamp(suspended).saturating_add(patience) < stamp(fresh);
+        if (was_patient && (may_turn || newest)) == newest {
+            Some((fresh, false))
+        } else {
+            Some((suspended, was_patient))
         }
     }
 }
@@ -116,6 +124,8 @@ pub(crate) struct ReadyQueues<H: Host> {
     /// Bit L set: level L has an element that may move.
     movable: u64,
     stamp: u64,
+    /// The stamp at which a suspended one last went before a fresh one.
+    turned: u64,
     lengths: Arc<Lengths>,
     /// How many of a level may not move.
     fixed: [u32; LEVELS],
@@ -136,6 +146,7 @@ impl<H: Host> ReadyQueues<H> {
                 }
             }; LEVELS],
             stamp: 0,
+            turned: 0,
             lengths,
             fixed: [0; LEVELS],
         }
@@ -303,7 +314,8 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// Takes what goes on first in a level, else its oldest coroutine, or with `newest` the other end.
-    /// Suspended ones count as `patience` ticks younger than they are.
+    /// Suspended ones count as `patience` ticks younger than they are, and together go before fresh ones once in so long: so many of them
+    /// as there are, each of which has waited, leave the others at least what comes between.
     pub(crate) fn pop(
         &mut self,
         level: Level,
@@ -318,7 +330,12 @@ impl<H: Host> ReadyQueues<H> {
             chosen = Some(pinned);
         }
         if !(lists.suspended.is_empty() && lists.first.is_empty()) {
-            chosen = lists.with_suspended(chosen, newest, patience);
+            let may_turn = self.stamp >= self.turned.saturating_add(patience);
+            let (next, was_patient) = lists.with_suspended(chosen, newest, patience, may_turn)?;
+            if was_patient {
+                self.turned = self.stamp;
+            }
+            chosen = Some(next);
         }
         // SAFETY: it is the head or tail of one of these lists.
         unsafe { self.unlink(chosen?) };
