@@ -452,8 +452,9 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
     Ok(())
 }
 
-/// Where nobody answers, and no route leads.
-const NOWHERE: u32 = 0x3fff_ffff;
+/// 10.0.2.99: where nobody answers, on the network of the card if there is one, and where no route leads if there is none. A router would
+/// say that there is no such place, and nothing would be left to wait for.
+const NOWHERE: u32 = 0x0a00_0263;
 
 /// A socket that waits for the clock is not forgotten when there is no memory for the alarm.
 pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
