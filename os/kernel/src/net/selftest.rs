@@ -459,22 +459,29 @@ const NOWHERE: u32 = 0x0a00_0263;
 /// A socket that waits for the clock is not forgotten when there is no memory for the alarm.
 pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
     let before = in_use().await;
+    let mut pause = pin!(sleep_until(clock::now() + clock::from_micros(20_000)));
     let socket = Socket::stream(&machine());
-    {
+    let left = {
+        // It waits to the end: by its level the network runs.
         let mut connects = pin!(socket.connect(NOWHERE, PORT));
-        let waits = poll_fn(|cx| Poll::Ready(connects.as_mut().poll(cx).is_pending())).await;
-        ensure!(waits, "it does not wait");
-    }
-    // The sender finds no way to the peer, and the clock is to look again.
-    chaos::refuse_memory(1);
-    // The sender may wait for its hart, or may have set an alarm already: then it is the next that finds none. To wait by the clock would
-    // need memory.
-    let until = clock::now() + clock::from_micros(5_000_000);
-    while chaos::refusals_left() != 0 && clock::now() < until {
-        executor::yield_now().await;
-    }
-    let left = chaos::refusals_left();
-    chaos::refuse_memory(0);
+        let waits = poll_fn(|cx| {
+            // The test's own timer is set before there is none for others.
+            let _ = pause.as_mut().poll(cx);
+            Poll::Ready(connects.as_mut().poll(cx).is_pending())
+        });
+        ensure!(waits.await, "it does not wait");
+        // The sender finds no way to the peer, and the clock is to look again.
+        chaos::refuse_memory(1);
+        pause.await;
+        // If an alarm was set before, it is the next that finds none.
+        let until = clock::now() + clock::from_micros(5_000_000);
+        while chaos::refusals_left() != 0 && clock::now() < until {
+            executor::yield_now().await;
+        }
+        let left = chaos::refusals_left();
+        chaos::refuse_memory(0);
+        left
+    };
     ensure!(left == 0, "no alarm was set");
     let ended = socket.shutdown(executor::level());
     ended.map_err(|error| format!("{error}"))?;
