@@ -157,6 +157,8 @@ fn elsewhere() -> CpuSet {
 /// Threads, one after the other, that burn on a CPU that is not theirs as soon as they are elevated; an ordinary user.
 fn stray() {
     become_nobody();
+    println!("takes {}", std::process::id());
+    say("");
     let end = Instant::now() + LIFE;
     while Instant::now() < end {
         let burn = || {
@@ -181,7 +183,8 @@ fn lend() {
     };
     use std::sync::atomic::Ordering::SeqCst;
     // SAFETY: the child only locks and burns.
-    if unsafe { libc::fork() } == 0 {
+    let child = unsafe { libc::fork() };
+    if child == 0 {
         // SAFETY: plain calls.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -194,23 +197,22 @@ fn lend() {
     while lock.load(SeqCst) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
+    println!("takes {child}");
+    say("");
     wait_until_scheduled();
     let none = std::ptr::null::<libc::timespec>();
     // SAFETY: a live word, and no time limit.
     unsafe { libc::syscall(libc::SYS_futex, lock.as_ptr(), libc::FUTEX_LOCK_PI, 0, none) };
 }
 
-/// Burns elsewhere for two seconds: says how much of them it had, ms.
+/// Burns elsewhere.
 fn gap() {
-    Linux.sched_setaffinity(0, &elsewhere()).unwrap();
     // SAFETY: as programs of other sessions are.
     unsafe { libc::setsid() };
-    let own = || upshift_sched::Clock::own_cpu_time(&upshift_sched::Monotonic);
-    let before = own();
-    spin(Duration::from_secs(2));
-    println!("had {}", (own() - before) / 1_000_000);
-    say("");
-    std::thread::sleep(LIFE);
+    // Said before it is where it may have to wait.
+    say("burns");
+    Linux.sched_setaffinity(0, &elsewhere()).unwrap();
+    spin(LIFE);
 }
 
 /// For good.

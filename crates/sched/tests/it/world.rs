@@ -122,6 +122,23 @@ pub(crate) fn standing(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
     tids.map(tid).filter_map(of).collect()
 }
 
+/// What all threads of a process have used since ever.
+pub(crate) fn cpu_time_of(pid: i32) -> Duration {
+    let (mut clock, mut time) = (
+        0,
+        libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        },
+    );
+    // SAFETY: both are written by the calls.
+    let done = unsafe {
+        libc::clock_getcpuclockid(pid, &raw mut clock) | libc::clock_gettime(clock, &raw mut time)
+    };
+    assert_eq!(done, 0, "no process {pid}");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// A scheduler of `pids` on [`cpu`].
 pub(crate) fn attach_all(
     elevator: &Elevator,
