@@ -4,7 +4,6 @@
 //! [`PATIENCE`]. Nothing here can hold up what schedules. `metrics` of the configuration says where: a path for a Unix socket, or an
 //! address and port.
 
-use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt;
@@ -13,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use upshift_trace::prometheus::{CONTENT_TYPE, Text};
 
 /// How long a client may take to ask, and to read.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -80,7 +80,7 @@ fn answer(mut stream: impl Read + Write, daemon: &Path) -> io::Result<()> {
     };
     write!(
         stream,
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )
 }
@@ -88,72 +88,70 @@ fn answer(mut stream: impl Read + Write, daemon: &Path) -> io::Result<()> {
 /// The census as figures.
 fn text(census: &Value) -> String {
     let mut out = String::new();
-    let mut one = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
-        let _ = writeln!(
-            out,
-            "# HELP upshift_{name} {help}\n# TYPE upshift_{name} {kind}"
-        );
-        for (labels, value) in values {
-            let _ = writeln!(out, "upshift_{name}{labels} {value}");
-        }
-    };
-    let number = |value: &Value| {
-        value
-            .as_f64()
-            .unwrap_or(f64::from(value == &Value::Bool(true)))
-    };
-    let top = |name: &str| vec![(String::new(), number(&census[name]))];
-    let list = |name: &str| census[name].as_array().cloned().unwrap_or_default();
-    let count = |name: &str| vec![(String::new(), list(name).len() as f64)];
-    let uptime = vec![(String::new(), number(&census["uptime_ms"]) / 1e3)];
-    one(
-        "uptime_seconds",
-        "gauge",
-        "Since the daemon began.",
-        &uptime,
-    );
-    one("enforcing", "gauge", "1: it elevates.", &top("enforcing"));
-    for (name, help) in [
-        ("registrations", "Registrations so far."),
-        ("refused", "Requests refused."),
-        ("ejected", "Threads put out for what they did."),
-        ("alarms", "How often the canary of a CPU was silent."),
+    // Writing to a string cannot fail.
+    let _ = write_text(&mut Text::new(&mut out), census);
+    out
+}
+
+/// A number of the census; of a truth 1, and 0 of what is not there.
+fn number(value: &Value) -> f64 {
+    let truth = f64::from(value == &Value::Bool(true));
+    value.as_f64().unwrap_or(truth)
+}
+
+/// The entries of a list of the census.
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
+    let uptime = number(&census["uptime_ms"]) / 1e3;
+    out.single("uptime_seconds", "Since the daemon began.", uptime)?;
+    for (name, field, help) in [
+        ("enforcing", "enforcing", "1: it elevates."),
+        (
+            "registrations_total",
+            "registrations",
+            "Registrations so far.",
+        ),
+        ("refused_total", "refused", "Requests refused."),
+        (
+            "ejected_total",
+            "ejected",
+            "Threads put out for what they did.",
+        ),
+        (
+            "alarms_total",
+            "alarms",
+            "How often the canary of a CPU was silent.",
+        ),
     ] {
-        one(&format!("{name}_total"), "counter", help, &top(name));
+        out.single(name, help, number(&census[field]))?;
     }
-    one("processes", "gauge", "Registered now.", &count("processes"));
-    one(
-        "barred_users",
-        "gauge",
-        "Not elevated for what they did.",
-        &count("barred"),
-    );
-    one(
-        "assigned_processes",
-        "gauge",
-        "With a level by a rule.",
-        &count("assigned"),
-    );
-    let cpus = |name: &str| -> Vec<(String, f64)> {
-        let of = |it: &Value| (format!("{{cpu=\"{}\"}}", it["cpu"]), number(&it[name]));
-        list("cpus").iter().map(of).collect()
-    };
-    one(
-        "contenders",
-        "gauge",
-        "vCPUs with something to run, by CPU.",
-        &cpus("contenders"),
-    );
-    one(
-        "switches_total",
-        "counter",
-        "Changes of the winner, by CPU.",
-        &cpus("switches"),
-    );
-    let vcpus: Vec<Value> = list("processes")
-        .iter()
-        .flat_map(|it| it["vcpus"].as_array().cloned().unwrap_or_default())
-        .collect();
+    for (name, field, help) in [
+        ("processes", "processes", "Registered now."),
+        ("barred_users", "barred", "Not elevated for what they did."),
+        ("assigned_processes", "assigned", "With a level by a rule."),
+    ] {
+        out.single(name, help, list(&census[field]).len())?;
+    }
+    for (name, field, help) in [
+        (
+            "contenders",
+            "contenders",
+            "vCPUs with something to run, by CPU.",
+        ),
+        (
+            "switches_total",
+            "switches",
+            "Changes of the winner, by CPU.",
+        ),
+    ] {
+        out.family(name, help)?;
+        for cpu in list(&census["cpus"]) {
+            out.sample(&[("cpu", &cpu["cpu"])], number(&cpu[field]))?;
+        }
+    }
     // Of those that are registered now: it falls when one leaves.
     for (name, help) in [
         ("rings", "Doorbells heard, of who is registered."),
@@ -161,10 +159,11 @@ fn text(census: &Value) -> String {
         ("overdrafts", "Dispatchers moved down."),
         ("breaths", "Times the CPU was left to others."),
     ] {
-        let sum = vcpus.iter().map(|it| number(&it[name])).sum();
-        one(name, "gauge", help, &[(String::new(), sum)]);
+        let processes = list(&census["processes"]).iter();
+        let vcpus = processes.flat_map(|it| list(&it["vcpus"]));
+        out.single(name, help, vcpus.map(|it| number(&it[name])).sum::<f64>())?;
     }
-    out
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Counters, and their Prometheus text.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use upshift::{LEVELS, Level};
+use upshift_trace::prometheus::Text;
 
 use crate::shared::Shared;
 
@@ -67,65 +68,55 @@ impl Metrics {
 
 /// Metrics of the server and of its runtime, in Prometheus' text format.
 pub(crate) fn render(shared: &Shared) -> String {
-    let mut out = Out(String::with_capacity(4096));
+    let mut out = String::with_capacity(4096);
+    // Writing to a string cannot fail.
+    let _ = write(&mut Text::new(&mut out), shared);
+    let _ = write!(out, "{}", shared.runtime.metrics().prometheus());
+    out
+}
+
+fn write(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
     let metrics = &shared.metrics;
-    out.head(
-        "upshift_http_responses_total",
-        "counter",
-        "Responses by class of status.",
-    );
+    out.family("http_responses_total", "Responses by class of status.")?;
     for (class, count) in metrics.statuses.iter().enumerate().skip(1) {
-        out.line(
-            "upshift_http_responses_total",
-            &format!("class=\"{class}xx\""),
+        out.sample(
+            &[("class", &format_args!("{class}xx"))],
             count.load(Relaxed),
-        );
+        )?;
     }
     let plain = [
         (
-            "upshift_http_response_bytes_total",
+            "http_response_bytes_total",
             "Bytes of response bodies.",
             &metrics.bytes,
         ),
         (
-            "upshift_connections_accepted_total",
+            "connections_accepted_total",
             "Connections accepted.",
             &metrics.accepted,
         ),
         (
-            "upshift_connections_turned_away_total",
+            "connections_turned_away_total",
             "Connections closed at once, over a limit.",
             &metrics.turned_away,
         ),
         (
-            "upshift_connections_timed_out_total",
+            "connections_timed_out_total",
             "Connections ended by a time-out.",
             &metrics.timed_out,
         ),
         (
-            "upshift_http_throttled_total",
+            "http_throttled_total",
             "Requests refused with 429.",
             &metrics.throttled,
         ),
     ];
     for (name, help, counter) in plain {
-        out.head(name, "counter", help);
-        out.line(name, "", counter.load(Relaxed));
+        out.single(name, help, counter.load(Relaxed))?;
     }
-    out.head(
-        "upshift_connections_open",
-        "gauge",
-        "Connections that are open.",
-    );
-    out.line(
-        "upshift_connections_open",
-        "",
-        shared.connections.count() as u64,
-    );
-    levels(&mut out, shared);
-    // Writing to a string cannot fail.
-    let _ = write!(out.0, "{}", shared.runtime.metrics().prometheus());
-    out.0
+    let open = shared.connections.count();
+    out.single("connections_open", "Connections that are open.", open)?;
+    levels(out, shared)
 }
 
 /// Levels that have had a request.
@@ -139,84 +130,38 @@ fn used(shared: &Shared) -> impl Iterator<Item = Level> {
         })
 }
 
-fn levels(out: &mut Out, shared: &Shared) {
-    let name = "upshift_http_request_duration_seconds";
-    out.head(
-        name,
-        "histogram",
-        "Request durations, to the end of the body, by level.",
-    );
+fn levels(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
+    let help = "Request durations, to the end of the body, by level.";
+    out.histogram("http_request_duration_seconds", help)?;
     for level in used(shared) {
         let of = &shared.metrics.levels[usize::from(level.get())];
         let mut seen = 0;
-        for (bound, count) in BOUNDS.iter().zip(&of.buckets) {
+        let buckets = BOUNDS.iter().zip(&of.buckets).map(|(bound, count)| {
             seen += count.load(Relaxed);
-            let bound = *bound as f64 / 1e6;
-            out.line(
-                &format!("{name}_bucket"),
-                &format!("level=\"{level}\",le=\"{bound}\""),
-                seen,
-            );
-        }
-        let count = of.requests.load(Relaxed);
-        out.line(
-            &format!("{name}_bucket"),
-            &format!("level=\"{level}\",le=\"+Inf\""),
-            count,
-        );
-        out.number(
-            &format!("{name}_sum"),
-            &format!("level=\"{level}\""),
-            of.micros.load(Relaxed) as f64 / 1e6,
-        );
-        out.line(
-            &format!("{name}_count"),
-            &format!("level=\"{level}\""),
-            count,
-        );
+            (*bound as f64 / 1e6, seen)
+        });
+        let sum = of.micros.load(Relaxed) as f64 / 1e6;
+        out.buckets(
+            &[("level", &level)],
+            buckets,
+            sum,
+            of.requests.load(Relaxed),
+        )?;
     }
-    let name = "upshift_http_refused_total";
-    out.head(name, "counter", "Requests refused with 503, by level.");
+    let help = "Requests refused with 503, by level.";
+    out.family("http_refused_total", help)?;
     for level in used(shared) {
-        let refused = shared.gates.refused(level);
-        out.line(name, &format!("level=\"{level}\""), refused);
+        out.sample(&[("level", &level)], shared.gates.refused(level))?;
     }
-    let name = "upshift_http_in_flight";
-    out.head(name, "gauge", "Requests under way, by level.");
+    out.family("http_in_flight", "Requests under way, by level.")?;
     for level in used(shared) {
-        let in_flight = u64::from(shared.gates.in_flight(level));
-        out.line(name, &format!("level=\"{level}\""), in_flight);
+        out.sample(&[("level", &level)], shared.gates.in_flight(level))?;
     }
-    let name = "upshift_http_expected_wait_seconds";
     let help = "How long the next request of a level has to expect to wait.";
-    out.head(name, "gauge", help);
+    out.family("http_expected_wait_seconds", help)?;
     for level in used(shared) {
         let expected = shared.gates.expected(level).as_secs_f64();
-        out.number(name, &format!("level=\"{level}\""), expected);
+        out.sample(&[("level", &level)], expected)?;
     }
-}
-
-struct Out(String);
-
-impl Out {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a string cannot fail.
-        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    }
-
-    fn line(&mut self, name: &str, labels: &str, value: u64) {
-        self.value(name, labels, &value.to_string());
-    }
-
-    fn number(&mut self, name: &str, labels: &str, value: f64) {
-        self.value(name, labels, &value.to_string());
-    }
-
-    fn value(&mut self, name: &str, labels: &str, value: &str) {
-        let _ = if labels.is_empty() {
-            writeln!(self.0, "{name} {value}")
-        } else {
-            writeln!(self.0, "{name}{{{labels}}} {value}")
-        };
-    }
+    Ok(())
 }

@@ -32,7 +32,7 @@ pub(crate) fn at_once(shared: &Shared, endpoint: Endpoint) -> Option<Response<Bo
         Endpoint::Healthz => Some(reply::text(StatusCode::OK, "ok\n")),
         Endpoint::Metrics => Some(reply::typed(
             StatusCode::OK,
-            "text/plain; version=0.0.4",
+            upshift_trace::prometheus::CONTENT_TYPE,
             metrics::render(shared),
         )),
         Endpoint::Matrix => None,

@@ -1,4 +1,4 @@
-//! Timelines: what happened to coroutines and vCPUs, and when.
+//! Timelines: what happened to coroutines and vCPUs, and when; and the text in which counters are given to Prometheus.
 //!
 //! The Linux runtime, the simulator and the `upshift` command record into one form, a [`Timeline`], and write it in one
 //! of two:
@@ -13,6 +13,7 @@
 //! | `timeline` | events in order, with names for where coroutines were spawned |
 //! | [`spans`] | from events to stretches of time in one state |
 //! | [`chrome`], [`svg`] | the two forms |
+//! | [`prometheus`] | counters, gauges and histograms as text |
 //!
 //! Pure: no thread, no clock, no file. Whatever the events say, both forms are well-formed.
 //!
@@ -42,6 +43,7 @@
 pub mod chrome;
 mod event;
 mod markup;
+pub mod prometheus;
 pub mod spans;
 pub mod svg;
 mod timeline;

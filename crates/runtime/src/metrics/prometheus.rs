@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use upshift_core::Level;
+use upshift_trace::prometheus::{CONTENT_TYPE, Text};
 
 use super::{Histogram, LevelMetrics, Metrics, VcpuMetrics};
 
@@ -31,7 +32,7 @@ pub struct Prometheus<'a>(&'a Metrics);
 
 impl Prometheus<'_> {
     /// What to put into the `Content-Type` header.
-    pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
+    pub const CONTENT_TYPE: &'static str = CONTENT_TYPE;
 }
 
 impl Metrics {
@@ -70,16 +71,9 @@ impl Display for Value {
 /// the sample. What ends in `_total` is a counter, everything else a gauge.
 type Family<T> = (&'static str, &'static str, fn(&T) -> Value);
 
-fn head(to: &mut Formatter<'_>, name: &str, help: &str) -> fmt::Result {
-    let is_counter = name.ends_with("_total");
-    let kind = if is_counter { "counter" } else { "gauge" };
-    writeln!(to, "# HELP upshift_{name} {help}")?;
-    writeln!(to, "# TYPE upshift_{name} {kind}")
-}
-
 /// A group of families with one sample per value of a label; nothing if there are no values.
 fn labelled<T, L: Display>(
-    to: &mut Formatter<'_>,
+    text: &mut Text<'_>,
     (group, families): (&str, &[Family<T>]),
     all: &[T],
     (label, value): (&str, fn(&T) -> L),
@@ -88,41 +82,39 @@ fn labelled<T, L: Display>(
         return Ok(());
     }
     for (name, help, sample) in families {
-        let name = format!("{group}{name}");
-        head(to, &name, help)?;
+        text.family(&format!("{group}{name}"), help)?;
         for one in all {
-            let (value, sample) = (value(one), sample(one));
-            writeln!(to, "upshift_{name}{{{label}=\"{value}\"}} {sample}")?;
+            text.sample(&[(label, &value(one))], sample(one))?;
         }
     }
     Ok(())
 }
 
 /// Families of one sample each.
-fn single(to: &mut Formatter<'_>, of: &Metrics, families: &[Family<Metrics>]) -> fmt::Result {
+fn single(text: &mut Text<'_>, of: &Metrics, families: &[Family<Metrics>]) -> fmt::Result {
     for (name, help, sample) in families {
-        head(to, name, help)?;
-        writeln!(to, "upshift_{name} {}", sample(of))?;
+        text.single(name, help, sample(of))?;
     }
     Ok(())
 }
 
 /// A family with a sample per state of something.
 fn states(
-    to: &mut Formatter<'_>,
+    text: &mut Text<'_>,
     (name, help): (&'static str, &'static str),
     states: &[(&str, u64)],
 ) -> fmt::Result {
     let family: Family<(&str, u64)> = (name, help, |state| Count(state.1));
-    labelled(to, ("", &[family]), states, ("state", |state| state.0))
+    labelled(text, ("", &[family]), states, ("state", |state| state.0))
 }
 
 impl Display for Prometheus<'_> {
     fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
         let metrics = self.0;
+        let to = &mut Text::new(to);
         if !metrics.driver.is_empty() {
-            head(to, "driver", "What carries out I/O.")?;
-            writeln!(to, "upshift_driver{{driver=\"{}\"}} 1", metrics.driver)?;
+            to.family("driver", "What carries out I/O.")?;
+            to.sample(&[("driver", &metrics.driver)], 1)?;
         }
         coroutines(metrics, to)?;
         let level = ("level", (|l| l.level) as fn(&LevelMetrics) -> Level);
@@ -135,7 +127,7 @@ impl Display for Prometheus<'_> {
     }
 }
 
-fn coroutines(metrics: &Metrics, to: &mut Formatter<'_>) -> fmt::Result {
+fn coroutines(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
     single(to, metrics, UPTIME)?;
     let all = &metrics.coroutines;
     let help = "Coroutines that have not exited, by state.";
@@ -298,37 +290,29 @@ const PREEMPTION: &[Family<Metrics>] = &[
     ),
 ];
 
-fn waits(metrics: &Metrics, to: &mut Formatter<'_>) -> fmt::Result {
+fn waits(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
     if !metrics.levels.is_empty() {
         let help = "Time from ready to polled, by level; the sum is estimated from the buckets.";
-        writeln!(to, "# HELP upshift_level_wait_seconds {help}")?;
-        writeln!(to, "# TYPE upshift_level_wait_seconds histogram")?;
+        to.histogram("level_wait_seconds", help)?;
     }
     for level in &metrics.levels {
-        wait(to, level.level, &level.wait)?;
+        let sum = level.wait.estimated_sum().as_secs_f64();
+        let buckets = at_most(&level.wait);
+        to.buckets(&[("level", &level.level)], buckets, sum, level.wait.count())?;
     }
     Ok(())
 }
 
-fn wait(to: &mut Formatter<'_>, level: impl Display, waits: &Histogram) -> fmt::Result {
-    const NAME: &str = "upshift_level_wait_seconds";
+/// For each of [`BOUNDS`], in seconds, how many waits were no longer.
+fn at_most(waits: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     let mut rest = waits.buckets().iter().peekable();
     let mut count = 0;
-    for bound in BOUNDS {
+    BOUNDS.into_iter().map(move |bound| {
         while let Some(bucket) = rest.next_if(|bucket| bucket.to_ns <= bound) {
             count += bucket.count;
         }
-        let bound = Time(Duration::from_nanos(bound));
-        writeln!(
-            to,
-            "{NAME}_bucket{{level=\"{level}\",le=\"{bound}\"}} {count}"
-        )?;
-    }
-    let all = waits.count();
-    writeln!(to, "{NAME}_bucket{{level=\"{level}\",le=\"+Inf\"}} {all}")?;
-    let sum = Time(waits.estimated_sum());
-    writeln!(to, "{NAME}_sum{{level=\"{level}\"}} {sum}")?;
-    writeln!(to, "{NAME}_count{{level=\"{level}\"}} {all}")
+        (Duration::from_nanos(bound).as_secs_f64(), count)
+    })
 }
 
 #[cfg(test)]
