@@ -7,7 +7,7 @@ use std::time::Duration;
 use upshift_daemon::{Config, Daemon, Limits, Rule, Who};
 
 use crate::hostile::{census, processes};
-use crate::process::{Process, elevated_threads, monotonic, until};
+use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
 use crate::quiet::used_by_the_scheduler;
 use crate::{config, directory, permitted, skipped, socket, turn};
 
@@ -47,6 +47,13 @@ pub(crate) fn from_now(time: Duration) -> u64 {
     monotonic() + time.as_nanos() as u64
 }
 
+/// Whether the attackers, which had `burnt` µs of a CPU in `time` µs, had so many percent at most. What else runs on the machine takes from
+/// them, too, so that this holds on a loaded one if it does on a quiet one; what a single bystander has does not.
+pub(crate) fn takes_at_most(percent: u64, burnt: u64, time: u64) -> bool {
+    println!("{burnt} of {time} us are taken: {percent} % may be");
+    burnt * 100 <= percent * time
+}
+
 /// The first and the last CPU; the same if there is one only.
 pub(crate) fn two_cpus() -> (usize, usize) {
     let count = std::thread::available_parallelism().unwrap().get();
@@ -83,8 +90,8 @@ fn a_priority_lent_behind_the_daemons_back_is_taken_back_by_the_canary() {
         let burnt = lender.number("used ");
         let seen = census(&path);
         println!("{role}: {burnt} us, bystander {used} us of 1300000, longest gap {longest} us");
-        // Without a canary some 20 to 1. Each time the gap is at most 0.12 s, or as long as the machine stands still.
-        assert!(burnt < 4 * used, "{burnt} us and {used} us");
+        // Each time 0.12 s, and an equal part of the rest; without a canary 95 %.
+        assert!(takes_at_most(75, burnt, 1_300_000));
         assert!(seen["alarms"].as_u64() > Some(0));
         assert_eq!(barred, HashSet::from([u64::from(MALLORY)]));
     }
@@ -211,7 +218,7 @@ fn nobody_is_elevated_by_a_contest_with_itself() {
     let path = socket("itself");
     let _daemon = Daemon::start(open_config("itself")).unwrap();
     let mut burner = villain("burner", &path, MALLORY, (0, 40), &[]);
-    burner.go_until(from_now(Duration::from_millis(1500)));
+    burner.go_until(from_now(PATIENCE));
     let none = [("THREADS", "0".to_string())];
     let mut rivals = [
         villain("ghost", &path, MALLORY, (0, 63), &[]),
@@ -284,14 +291,14 @@ fn a_daemon_that_is_stopped_keeps_nobody_elevated() {
     daemon.line("ready").unwrap();
     let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
     let mut burner = villain("burner", &path, MALLORY, (0, 40), &[]);
-    burner.go_until(from_now(Duration::from_millis(1500)));
+    burner.go_until(from_now(PATIENCE));
     let elevated = |it: &Process| !elevated_threads(it.pid()).is_empty();
     until("it is elevated", || elevated(&burner));
     daemon.signal(libc::SIGSTOP);
     until("it is demoted", || !elevated(&burner));
     daemon.signal(libc::SIGCONT);
     let mut again = villain("burner", &path, MALLORY, (0, 40), &[]);
-    again.go_until(from_now(Duration::from_millis(1500)));
+    again.go_until(from_now(PATIENCE));
     until("whoever burns is elevated again", || elevated(&again));
 }
 
@@ -362,7 +369,7 @@ fn nobody_is_elevated_beyond_the_quota_of_its_cgroup() {
     let used = burner.number("used ");
     println!("{used} us of 1000000 with a quota of 200000");
     burner.kill();
-    assert!(used < 450_000, "{used}");
+    assert!(takes_at_most(45, used, 1_000_000));
 }
 
 #[test]
@@ -389,6 +396,6 @@ fn two_that_take_turns_leave_bystanders_their_share() {
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
     let burnt: u64 = pair.iter_mut().map(|it| it.number("used ")).sum();
     println!("the pair {burnt}, bystander {used} us of 1200000, longest gap {longest} us");
-    assert!(burnt * 100 < 97 * 1_200_000, "{burnt} us and {used} us");
+    assert!(takes_at_most(97, burnt, 1_200_000));
     assert_eq!(census(&path)["alarms"], 0);
 }

@@ -7,7 +7,7 @@ use upshift_daemon::{Config, Daemon, Rule, Who};
 
 use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, open_config, villain};
 use crate::hostile::{census, processes, puppet};
-use crate::process::{Process, elevated_threads, until};
+use crate::process::{PATIENCE, Process, elevated_threads, until};
 use crate::{directory, permitted, socket, turn};
 
 #[test]
@@ -104,7 +104,7 @@ fn each_ejection_is_a_line_with_its_reason() {
     let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
     let mut wanderers = [0, 1].map(|_| villain("burner", &path, MALLORY, (0, 40), &[]));
     for it in &mut wanderers {
-        it.go_until(from_now(std::time::Duration::from_secs(5)));
+        it.go_until(from_now(PATIENCE));
     }
     for it in &wanderers {
         until("it is elevated", || !elevated_threads(it.pid()).is_empty());

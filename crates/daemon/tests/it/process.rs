@@ -97,6 +97,17 @@ impl Drop for Process {
     }
 }
 
+/// The thread of this process with that name, which a thread gives itself when it begins.
+pub(crate) fn thread_named(name: &str) -> Option<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let has_name = |it: &std::fs::DirEntry| {
+        let comm = std::fs::read_to_string(it.path().join("comm"));
+        comm.is_ok_and(|it| it.trim() == name)
+    };
+    let mut found = tasks.filter(has_name);
+    found.find_map(|it| it.file_name().into_string().ok())
+}
+
 /// The bound of the promise that nobody stays elevated, on a machine whose CPUs the daemon gets when it wants them.
 pub(crate) const PROMISE: Duration = Duration::from_secs(1);
 

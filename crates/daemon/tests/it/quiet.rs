@@ -150,6 +150,7 @@ fn strace_sees_waits_and_looks_only() {
     daemon.line("ready").unwrap();
     let _both = steady(&path);
     let log = path.with_extension("strace");
+    let began = Instant::now();
     let traced = Command::new("timeout")
         .args(["0.4", "strace", "-f", "-qq", "-o"])
         .arg(&log)
@@ -157,6 +158,7 @@ fn strace_sees_waits_and_looks_only() {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status();
+    let looks = began.elapsed().as_millis() as usize / 36;
     let log = std::fs::read_to_string(&log).unwrap_or_default();
     if traced.is_err() || log.is_empty() {
         return skipped("strace may not trace here");
@@ -174,10 +176,12 @@ fn strace_sees_waits_and_looks_only() {
         .count();
     // Attaching may hold the daemon up for so long that the canary's watch or the guardian demotes everybody, once.
     assert!(sets <= 4, "{log}");
-    // Waits, of the canaries and their watch too; each 36 ms one file and one set of CPUs for the one elevated thread; the heartbeat.
-    let waits = ["epoll", "futex", "restart_syscall"];
+    // Waits, of the canaries and their watch too, and of a scheduler that tracing slows down beyond its budget. At each look one file (two
+    // calls), and twice a set of CPUs for the one elevated thread. What else there is has to do with attaching.
+    let waits = ["epoll", "futex", "restart_syscall", "clock_nanosleep"];
     let others = calls
         .iter()
         .filter(|call| !waits.iter().any(|wait| call.starts_with(wait)));
-    assert!(others.count() <= 60, "{log}");
+    let count = others.count();
+    assert!(count <= 5 * looks + 16, "{count} in {looks} looks: {log}");
 }

@@ -209,9 +209,15 @@ pub(crate) fn patron() {
             &raw const until,
         )
     };
-    // SAFETY: a child that has not been waited for.
-    unsafe { libc::kill(child, libc::SIGKILL) };
-    println!("done");
+    // SAFETY: the only child, which has not been waited for; a live structure.
+    let used = unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+        let mut used = std::mem::zeroed::<libc::rusage>();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut used);
+        used.ru_utime
+    };
+    println!("used {}", used.tv_sec * 1_000_000 + used.tv_usec);
     wait_for_go();
 }
 
@@ -309,12 +315,13 @@ pub(crate) fn flapper() {
     println!("ready");
     let deadline = wait_for_go();
     let level = number("LEVEL") as u8;
-    let mut changes = 0;
+    let (before, mut changes) = (cpu_time(), 0);
     while monotonic() < deadline {
         it.run(level + changes as u8 % 8);
         changes += 1;
     }
     println!("changes {changes}");
+    println!("used {}", (cpu_time() - before) / 1000);
     it.run(NOTHING);
     wait_for_go();
 }

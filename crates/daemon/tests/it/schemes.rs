@@ -8,9 +8,12 @@ use std::time::Duration;
 use upshift_daemon::{Config, Daemon};
 
 use crate::assign::{assigned, rule};
-use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, open_config, two_cpus, villain};
+use crate::attacks::{
+    ALICE, MALLORY, TRUDY, from_now, open_config, takes_at_most, two_cpus, villain,
+};
 use crate::hostile::census;
-use crate::process::{Process, ROLE, elevated_threads, until};
+use crate::process::{PATIENCE, Process, ROLE, elevated_threads, until};
+use crate::quiet::used_by_the_scheduler;
 use crate::{permitted, skipped, socket, turn};
 
 const TIME: Duration = Duration::from_millis(1500);
@@ -22,8 +25,8 @@ fn bystander(path: &Path, cpu: usize) -> Process {
     it
 }
 
-/// Lets the attacker and a bystander go on CPU 0, beside a less urgent process of another user: µs of the bystander, and of the attacker.
-fn beside(name: &str, role: &str, more: &[(&str, String)]) -> (u64, u64) {
+/// Lets the attacker and a bystander go on CPU 0, beside a less urgent process of another user: µs of the attacker.
+fn beside(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
     let path = socket(name);
     let _daemon = Daemon::start(open_config(name)).unwrap();
     let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
@@ -41,19 +44,19 @@ fn beside(name: &str, role: &str, more: &[(&str, String)]) -> (u64, u64) {
         seen["alarms"],
         seen["barred"]
     );
-    (used, burnt)
+    burnt
 }
 
-/// What the rules leave to programs that are not registered, 5 %, with a margin for a machine that does other work, too.
-fn keeps_its_share((used, burnt): (u64, u64)) {
-    assert!(used * 49 > burnt, "{used} us, and the attacker {burnt}");
+/// The rules leave 5 % to programs that are not registered.
+fn leaves_their_share(burnt: u64) {
+    assert!(takes_at_most(97, burnt, TIME.as_micros() as u64));
 }
 
 #[test]
 fn who_leaves_and_registers_again_leaves_bystanders_their_share() {
     let _turn = turn();
     if permitted() {
-        keeps_its_share(beside("returner", "returner", &[]));
+        leaves_their_share(beside("returner", "returner", &[]));
     }
 }
 
@@ -62,7 +65,7 @@ fn threads_that_end_before_anybody_looks_leave_bystanders_their_share() {
     let _turn = turn();
     if permitted() {
         for each in ["1500", "25000"] {
-            keeps_its_share(beside("relay", "relay", &[("EACH", each.to_string())]));
+            leaves_their_share(beside("relay", "relay", &[("EACH", each.to_string())]));
         }
     }
 }
@@ -93,7 +96,7 @@ fn dispatchers_that_end_before_anybody_looks_leave_a_victim_its_cpu() {
 fn understudies_leave_bystanders_their_share() {
     let _turn = turn();
     if permitted() {
-        keeps_its_share(beside("understudies", "understudies", &[]));
+        leaves_their_share(beside("understudies", "understudies", &[]));
     }
 }
 
@@ -114,21 +117,21 @@ fn a_priority_lent_to_a_process_of_nobody_is_taken_back_by_the_canary() {
     bystander.go_until(end);
     attacker.go_until(end);
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    attacker.line("done").unwrap();
+    let burnt = attacker.number("used ");
     let seen = census(&path);
     println!(
         "bystander {used} us, longest gap {longest} us, {} alarms",
         seen["alarms"]
     );
-    // An equal part of what is left by 0.1 s in each second.
-    assert!(used * 100 > 20 * TIME.as_micros() as u64, "{used}");
+    // 0.12 s in a second, and an equal part of the rest.
+    assert!(takes_at_most(75, burnt, TIME.as_micros() as u64));
 }
 
 #[test]
 fn who_sinks_to_the_priority_of_the_canary_leaves_bystanders_their_share() {
     let _turn = turn();
     if permitted() {
-        keeps_its_share(beside("sinker", "sinker", &[]));
+        leaves_their_share(beside("sinker", "sinker", &[]));
     }
 }
 
@@ -142,7 +145,7 @@ fn threads_that_the_kernel_makes_for_an_elevated_one_are_ordinary() {
     let _daemon = Daemon::start(open_config("summoner")).unwrap();
     let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
     let mut summoner = villain("summoner", &path, MALLORY, (0, 40), &[]);
-    summoner.go_until(from_now(Duration::from_secs(5)));
+    summoner.go_until(from_now(PATIENCE));
     if summoner.number("ring ") == 0 {
         return skipped("ordinary users may not use io_uring here");
     }
@@ -196,15 +199,18 @@ fn two_who_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
     let mut pair = [MALLORY, TRUDY].map(|user| villain("flapper", &path, user, (0, 30), &[]));
     // They need the CPU to flap; one more rings from the other one.
     let mut other = villain("flapper", &path, MALLORY, (there, 30), &[]);
-    let end = from_now(TIME);
+    let (end, before) = (from_now(TIME), used_by_the_scheduler());
     victim.go_until(end);
     for it in pair.iter_mut().chain([&mut other]) {
         it.go_until(end);
     }
     let used = victim.number("used ");
-    println!("victim {used} us of {}", TIME.as_micros());
-    // All but a fifth for the daemon, a breath for bystanders, and what others on this machine take.
-    assert!(used * 100 > 55 * TIME.as_micros() as u64, "{used}");
+    let burnt: u64 = pair.iter_mut().map(|it| it.number("used ")).sum();
+    let daemon = (used_by_the_scheduler() - before) / 1000;
+    println!("victim {used} us, the pair {burnt}, the daemon {daemon}");
+    // A fifth for the daemon, and breaths that the pair has where no bystander is. Where another scheduler of this machine keeps the canary
+    // silent, all are ordinary for a while and have a third each.
+    assert!(takes_at_most(60, burnt + daemon, TIME.as_micros() as u64));
 }
 
 #[test]
@@ -237,7 +243,7 @@ fn threads_of_an_assigned_program_leave_others_their_places() {
     // Others are still elevated, and in time.
     let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
     let mut victim = villain("burner", &path, ALICE, (0, 2), &[]);
-    victim.go_until(from_now(TIME));
+    victim.go_until(from_now(PATIENCE));
     until("the victim is elevated", || {
         !elevated_threads(victim.pid()).is_empty()
     });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use upshift_elevate::sys::{CpuSet, Linux, Sys};
 
 use crate::hostile::puppet;
-use crate::process::{Process, elevated_threads, monotonic, until};
+use crate::process::{Process, elevated_threads, monotonic, thread_named, until};
 use crate::{daemon, permitted, skipped, socket, turn};
 
 const MS: u64 = 600;
@@ -103,19 +103,9 @@ fn a_scheduler_that_was_taken_from_its_cpu_comes_back() {
     let path = socket("comes-back");
     let _daemon = daemon("comes-back");
     let mut somebody = puppet(&path);
-    // It names itself when it begins.
-    let find = || {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-        let tids = tasks.filter_map(|it| it.ok()?.file_name().into_string().ok());
-        tids.filter(|tid| {
-            let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
-            name.is_ok_and(|name| name.trim() == "upshift-cpu0")
-        })
-        .last()
-    };
     let mut tid = None;
     until("the scheduler runs", || {
-        tid = find();
+        tid = thread_named("upshift-cpu0");
         tid.is_some()
     });
     let tid: i32 = tid.unwrap().parse().unwrap();

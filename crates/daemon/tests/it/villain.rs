@@ -337,7 +337,7 @@ pub(crate) fn scribbler() {
     let deadline = wait_for_go();
     let page = it.page.address().cast::<u64>();
     let mut random = Random(u64::from(number("USER") as u32) << 7 | 1);
-    let mut words = 0u64;
+    let (before, mut words) = (cpu_time(), 0u64);
     while monotonic() < deadline {
         for _ in 0..1000 {
             // SAFETY: 512 words of a live page, all of them atomics or unused, which others read as atomics.
@@ -352,6 +352,7 @@ pub(crate) fn scribbler() {
         }
     }
     println!("wrote {words}");
+    println!("used {}", (cpu_time() - before) / 1000);
     wait_for_go();
 }
 
