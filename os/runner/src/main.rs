@@ -40,8 +40,9 @@ tasks:
                                         the test matrix, with so many seeds of chaos (6);
                                         with --seed only this one, with --only the machines
                                         whose name has this text
-  soak [--smp N] [--runs N]             the programs' tests, again and again (4 harts,
-                                        20 times), then more seeds
+  soak [--smp N] [--runs N] [--only TEXT]
+                                        all tests, again and again (4 harts, 20 times), then
+                                        more seeds
   power-cut [--seeds N]                 kills a machine in the middle of its writes, so many times
                                         (200, as the soak does)
   bench                                 what things cost, in instructions
@@ -107,12 +108,13 @@ fn evaluate(mut arguments: Arguments) -> Result<ExitCode, String> {
     evaluate::run(what, &folder)
 }
 
-/// The programs' tests again and again, then the seeds that the matrix leaves out.
+/// All tests again and again, then the seeds that the matrix leaves out.
 fn soak(mut arguments: Arguments) -> Result<ExitCode, String> {
     let smp = arguments.harts()?.unwrap_or(vec![4]);
     let runs = arguments.number("--runs")?.unwrap_or(20);
+    let only = arguments.value("--only")?;
     arguments.end()?;
-    suite::soak(smp[0], runs)
+    suite::soak(smp[0], runs, only.as_deref())
 }
 
 fn power_cut(mut arguments: Arguments) -> Result<ExitCode, String> {

@@ -126,20 +126,26 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
     Ok(code)
 }
 
-/// The programs' tests, so many times; then the seeds that the matrix leaves out.
-pub(crate) fn soak(smp: u32, runs: u64) -> Result<ExitCode, String> {
+/// All tests, so many times; then the seeds that the matrix leaves out. Or of all that only what
+/// has `only` in its name.
+pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, String> {
     let image = build::image()?;
+    let is_wanted = |name: &str| only.is_none_or(|only| name.contains(only));
+    let again = (1..=runs).flat_map(|number| {
+        let name = format!("soak {number}, smp {smp}");
+        let kernel = run_of(format!("{name} kernel"), smp, "selftest");
+        [kernel, run_of(name, smp, "init=tests")]
+    });
+    // A series is of one machine at a time: what it waits for is its own.
+    let turns = [2, 4, 8].map(tests_in_turns);
     let seeds = (SEEDS + 1..=SOAK_SEEDS).map(chaos);
     let fuzz = (1..=FUZZ_SEEDS)
         .step_by(FUZZ_SEEDS_AT_ONCE as usize)
         .flat_map(|first| [(1, true), (2, false), (4, false)].map(|with| fuzz(first, with)));
-    let again =
-        (1..=runs).map(|number| run_of(format!("soak {number}, smp {smp}"), smp, "init=tests"));
-    // A series is of one machine at a time: what it waits for is its own.
-    let turns = [2, 4, 8].map(tests_in_turns);
-    let survived = power_cut::run(&image, SOAK_POWER_CUTS)?;
-    let first = run_some(&image, again, 1)?;
-    let then = run_all(&image, turns.into_iter().chain(fuzz).chain(seeds))?;
+    let others = turns.into_iter().chain(fuzz).chain(seeds);
+    let survived = !is_wanted(power_cut::NAME) || power_cut::run(&image, SOAK_POWER_CUTS)?;
+    let first = run_some(&image, again.filter(|run| is_wanted(&run.name)), 1)?;
+    let then = run_all(&image, others.filter(|run| is_wanted(&run.name)))?;
     Ok(match survived && first == ExitCode::SUCCESS {
         true => then,
         false => ExitCode::FAILURE,
