@@ -94,7 +94,7 @@ pub(crate) fn set_online(index: usize) {
 /// runs the others then.
 pub(crate) fn wait_online(index: usize) -> bool {
     let limit = clock::now() + clock::ticks_per_second();
-    while HARTS[index].vcpu.load(Relaxed).is_null() {
+    while ONLINE.load(SeqCst) <= index {
         if clock::now() > limit {
             return false;
         }

@@ -156,8 +156,8 @@ impl Drop for Place {
     }
 }
 
-/// A level that was meant for a thread of a process when none was in the queue: one that is
-/// between its hart and the queue, or that waits for a call, is raised when it becomes ready.
+/// A level that was meant for a thread of a process when none was in the queue: one that runs,
+/// is between its hart and the queue, or waits for a call, is raised when it becomes ready.
 /// Set and applied under the lock of the queue; the most urgent one counts.
 pub(crate) struct PendingLevel(AtomicU8);
 
@@ -311,12 +311,26 @@ pub(crate) fn push_front(thread: Box<Thread>) {
     push(thread, true);
 }
 
-/// Interrupts the hart that runs the least urgent thread of a process. False: none
-/// runs one in user mode.
-pub(crate) fn interrupt(process: &Process) -> bool {
+/// There is something of this level for a process: interrupts the hart that runs the least
+/// urgent of its threads. False: none runs one in user mode. The thread may be about to leave
+/// its hart for something more urgent than itself: then it comes into the queue as urgent as that.
+pub(crate) fn interrupt(process: &Process, level: Level) -> bool {
+    let least = tell_running(process, level);
+    wake_hart(least);
+    least.is_some()
+}
+
+/// The same for a program that sees to it by itself: no hart is interrupted.
+pub(crate) fn is_told(process: &Process, level: Level) -> bool {
+    tell_running(process, level).is_some()
+}
+
+/// The hart that runs the least urgent thread of a process in user mode. The level is pending
+/// then, until it is [taken](PendingLevel::take).
+fn tell_running(process: &Process, level: Level) -> Option<usize> {
     let in_user = hart::in_user();
     if in_user == 0 {
-        return false;
+        return None;
     }
     let users = USERS.lock();
     let runs = |index: &usize| {
@@ -324,10 +338,9 @@ pub(crate) fn interrupt(process: &Process) -> bool {
     };
     let least = (0..MAX_HARTS)
         .filter(runs)
-        .max_by_key(|index| users.harts[*index].running);
-    drop(users);
-    wake_hart(least);
-    least.is_some()
+        .max_by_key(|index| users.harts[*index].running)?;
+    process.pending_level.set(level.max(process.ceiling));
+    Some(least)
 }
 
 /// Does a hart run a thread of a process, or do a call for it?

@@ -24,8 +24,18 @@ impl Plic {
 
     /// Opens the threshold of a context: sources of any priority interrupt it.
     pub(crate) fn open(&self, context: usize) {
+        self.set_threshold(context, 0);
+    }
+
+    /// Closes it: none does.
+    #[cfg(feature = "selftest")]
+    pub(crate) fn close(&self, context: usize) {
+        self.set_threshold(context, 7);
+    }
+
+    fn set_threshold(&self, context: usize, value: u32) {
         if let Some(threshold) = self.register(0x20_0000 + 0x1000 * context) {
-            threshold.write(0);
+            threshold.write(value);
         }
     }
 

@@ -2,7 +2,7 @@
 //! their results, and who is told when one is there.
 
 use alloc::boxed::Box;
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::SeqCst;
 
 use os_abi::Error;
 use os_abi::shared::{DRAINING, ENTRY_WORDS};
@@ -114,7 +114,8 @@ impl Process {
     ///
     /// A parked thread goes on, at that level; it holds the word `DRAINING`, so
     /// further completions disturb nobody until it has taken all out. Without one,
-    /// and with nobody who takes completions out, a thread is interrupted.
+    /// and with nobody who takes completions out, a thread is interrupted. Whoever takes
+    /// them out is as urgent as they are meanwhile.
     pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
         let Ok(space) = self.space() else {
             return;
@@ -123,28 +124,35 @@ impl Process {
         // Under the lock of the ring, under which threads park.
         let mut ring = self.ring.lock();
         ring.complete(&space, entry);
-        if !ring.has_unattended(page) {
-            return;
-        }
+        let is_news = ring.is_more_urgent(page, level);
         let mut threads = self.threads.lock();
-        if threads.has_parked() {
-            if !page.claim(DRAINING) {
+        if ring.has_unattended(page) {
+            if !threads.has_parked() {
+                drop(threads);
+                drop(ring);
+                self.interrupt.store(true, SeqCst);
+                if !users::interrupt(self, level) {
+                    self.raise(level);
+                }
                 return;
             }
-            let thread = threads.unpark_any(level);
-            drop(threads);
-            drop(ring);
-            if let Some(mut thread) = thread {
-                thread.context.set_argument(0, 1);
-                users::push_back(thread);
+            if page.claim(DRAINING) {
+                let thread = threads.unpark_any(level);
+                drop(threads);
+                drop(ring);
+                if let Some(mut thread) = thread {
+                    thread.raised = thread.raised.min(level);
+                    thread.context.set_argument(0, 1);
+                    users::push_back(thread);
+                }
+                return;
             }
-            return;
         }
-        drop(threads);
         drop(ring);
-        self.interrupt.store(true, SeqCst);
-        if !users::interrupt(self) {
-            self.raise(level);
+        // One that runs comes to it; one that does not may be behind others.
+        if is_news && !users::is_told(self, level) {
+            let draining = threads.may_be_draining(&space);
+            draining.for_each(|place| users::raise(self, core::iter::once(place), level));
         }
     }
 
@@ -195,13 +203,13 @@ impl Process {
         Ok(())
     }
 
+    /// Is a user interrupt pending?
+    pub(super) fn has_interrupt(&self) -> bool {
+        self.interrupt.load(SeqCst)
+    }
+
     /// Is a user interrupt pending? It is not any more.
     pub(super) fn take_interrupt(&self) -> bool {
-        let pending = self.interrupt.load(Relaxed) && self.interrupt.swap(false, SeqCst);
-        if pending {
-            // Its program learns of what the next thread was to become urgent for.
-            self.pending_level.take();
-        }
-        pending
+        self.has_interrupt() && self.interrupt.swap(false, SeqCst)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  call: reserve ─► coroutine … ─► complete: entry, tail
-//!                                    ├─ a thread takes them out: nothing
+//!                                    ├─ a thread takes them out: it is as urgent
 //!                                    ├─ a thread is parked: let it go on
 //!                                    └─ else: a user interrupt
 //! ```
@@ -14,6 +14,7 @@
 
 use os_abi::Error;
 use os_abi::shared::{DRAINING, ENTRY_WORDS, RING_ENTRIES, RING_HEAD, RING_TAIL, completion};
+use upshift_core::Level;
 
 use crate::memory::shared::SharedPage;
 use crate::memory::space::AddressSpace;
@@ -24,6 +25,8 @@ pub(super) struct Ring {
     tail: u64,
     /// Calls in flight.
     in_flight: u64,
+    /// Of those that were not taken.
+    most_urgent: Level,
 }
 
 impl Ring {
@@ -31,6 +34,7 @@ impl Ring {
         Ring {
             tail: 0,
             in_flight: 0,
+            most_urgent: Level::LEAST_URGENT,
         }
     }
 
@@ -71,6 +75,17 @@ impl Ring {
         self.tail += 1;
         self.in_flight -= 1;
         space.shared().store(RING_TAIL, self.tail);
+    }
+
+    /// Is what has just come, of this level, more urgent than all that is there already, of which
+    /// the program has been told?
+    pub(super) fn is_more_urgent(&mut self, page: &SharedPage, level: Level) -> bool {
+        if self.unread(page) <= 1 {
+            self.most_urgent = Level::LEAST_URGENT;
+        }
+        let before = self.most_urgent;
+        self.most_urgent = before.min(level);
+        level < before
     }
 
     /// Is there something that nobody is about to take out?

@@ -37,7 +37,7 @@ pub(crate) struct Thread {
     pub(crate) context: UserContext,
     /// How urgent it is by itself.
     pub(crate) own: Level,
-    /// Until it has seen to a user interrupt: how urgent that is.
+    /// Until it has seen to a user interrupt or a completion: how urgent that is.
     pub(crate) raised: Level,
     /// How urgent it is: the most urgent of `own`, `raised`, and what it is lent
     /// (`lending.rs`).
@@ -80,10 +80,21 @@ impl Thread {
     /// Takes the level that the program says, within its ceiling, or what it is lent; while
     /// the program says none, its own level stays. True: it has changed.
     pub(crate) fn follow_bitmap(&mut self, space: &AddressSpace) -> bool {
+        if self.raised != Level::LEAST_URGENT && self.has_seen_to_it(space) {
+            self.raised = Level::LEAST_URGENT;
+        }
         match space.line(self.line, LOCAL_BITMAP) {
             0 => self.settle(),
             bits => self.become_level(bits.trailing_zeros() as u8),
         }
+    }
+
+    /// Is nothing left of what it was raised for? Neither an interrupt nor its handler, nor a
+    /// completion that the program is taking out.
+    fn has_seen_to_it(&self, space: &AddressSpace) -> bool {
+        self.interrupted.is_none()
+            && !self.process.has_interrupt()
+            && space.shared().load(DRAINING) == 0
     }
 
     fn become_level(&mut self, level: u8) -> bool {
@@ -172,17 +183,16 @@ impl Thread {
     pub(crate) fn deliver_interrupt(&mut self, space: &AddressSpace) {
         // In the handler it stays pending until that has ended, or another thread
         // takes it.
-        if self.interrupted.is_some() {
+        if self.interrupted.is_some() || !self.process.take_interrupt() {
             return;
         }
-        if !self.process.take_interrupt() {
-            self.raised = Level::LEAST_URGENT;
-            return;
+        // It may have to leave its hart in the middle of it.
+        if let Some(level) = self.process.pending_level.take() {
+            self.raised = self.raised.min(level);
         }
         let page = space.shared();
         let handler = page.load(HANDLER) as usize;
         if handler == 0 || page.load(DRAINING) != 0 {
-            self.raised = Level::LEAST_URGENT;
             return;
         }
         self.interrupted = Some(Box::new(self.context.enter_handler(handler)));

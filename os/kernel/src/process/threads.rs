@@ -19,11 +19,12 @@
 use alloc::boxed::Box;
 
 use os_abi::Error;
-use os_abi::thread::{HOLDER, MAX_THREADS};
+use os_abi::thread::{CRITICAL, HOLDER, MAX_THREADS};
 use upshift_core::{CoroutineId, Level};
 
 use super::Thread;
 use super::lending::Waits;
+use crate::memory::space::AddressSpace;
 use crate::trace::{self, Entered};
 use crate::waiters::{Awaited, Waiters};
 
@@ -57,6 +58,8 @@ pub(crate) struct Threads {
     slots: [Slot; MAX_THREADS],
     /// Bit n: line n is parked.
     parked: u64,
+    /// The line that was unparked for a completion last.
+    unparked: usize,
     /// Threads that have not ended.
     alive: usize,
     waiters: Waiters,
@@ -98,6 +101,7 @@ impl Threads {
                 }
             }; MAX_THREADS],
             parked: 0,
+            unparked: 0,
             alive: 0,
             waiters: Waiters::new(),
             waits: Waits::new(),
@@ -133,6 +137,17 @@ impl Threads {
     pub(super) fn places(&self) -> impl Iterator<Item = u16> {
         let out = |slot: &&Slot| matches!(slot.state, State::Out);
         self.slots.iter().filter(out).map(|slot| slot.place)
+    }
+
+    /// The places of those of them that may be taking completions out: the one that was unparked
+    /// for that last, and those that say that they are in a critical section.
+    pub(super) fn may_be_draining(&self, space: &AddressSpace) -> impl Iterator<Item = u16> {
+        let may_be = |(line, slot): &(usize, &Slot)| {
+            matches!(slot.state, State::Out)
+                && (self.unparked == *line || space.line(*line, CRITICAL) != 0)
+        };
+        let slots = self.slots.iter().enumerate();
+        slots.filter(may_be).map(|(_, slot)| slot.place)
     }
 
     /// The place of a thread that was out when the process ended.
@@ -221,7 +236,10 @@ impl Threads {
     pub(super) fn unpark_any(&mut self, level: Level) -> Option<Box<Thread>> {
         match self.parked {
             0 => None,
-            parked => self.take_parked(parked.trailing_zeros() as usize, level),
+            parked => {
+                self.unparked = parked.trailing_zeros() as usize;
+                self.take_parked(self.unparked, level)
+            }
         }
     }
 

@@ -10,11 +10,13 @@ use crate::memory::frames::free_frames;
 use crate::sleep::sleep_until;
 use crate::{clock, console, devices, ensure, hart, net};
 
-/// The serial port interrupts one hart after the other.
+/// The serial port interrupts one hart after the other, also those whose contexts are as the
+/// firmware has left them.
 pub(super) async fn interrupts_come_to_the_hart_they_are_routed_to() -> Outcome {
     let Some(source) = console::source() else {
         return Err("there is no serial port".into());
     };
+    devices::close_all();
     for round in 0..2 {
         for index in 0..hart::online().len() {
             ensure!(devices::route(source, index), "hart {index} has no context");

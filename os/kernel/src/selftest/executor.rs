@@ -15,9 +15,8 @@ use crate::arch::hart_index;
 use crate::arch::lock::IrqLock;
 use crate::executor::yield_now;
 use crate::memory::{frames, heap};
-use crate::process::{self, Spawn};
 use crate::sleep::sleep_until;
-use crate::{clock, ensure, executor, hart, users};
+use crate::{clock, ensure, executor, hart};
 
 fn at(level: u8) -> Priority {
     Priority::At(Level::new(level).unwrap_or(Level::DEFAULT))
@@ -25,7 +24,7 @@ fn at(level: u8) -> Priority {
 
 /// Runs a test while coroutines that never yield occupy all other harts, so that
 /// order on this hart can be observed.
-async fn with_the_others_busy<F: Future<Output = Outcome>>(test: F) -> Outcome {
+pub(super) async fn with_the_others_busy<F: Future<Output = Outcome>>(test: F) -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let busy = Arc::new(AtomicUsize::new(0));
     let others = hart::online().len() - 1;
@@ -202,33 +201,4 @@ pub(super) async fn idle_harts_take_work() -> Outcome {
     let seen = seen.load(SeqCst);
     ensure!(seen == all, "ran on harts {seen:#b} of {all:#b}");
     Ok(())
-}
-
-/// A completion raises a thread that is neither in the queue nor on a hart, but between the
-/// two: it comes into the queue as urgent as that.
-pub(super) async fn raise_reaches_a_thread_on_its_way_to_the_queue() -> Outcome {
-    with_the_others_busy(async {
-        let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);
-        let spawn = Spawn {
-            program: crate::archive::find("child").ok_or("there is no such program")?,
-            argument: b"endless",
-            files: Vec::new(),
-            level: level(40),
-            ceiling: level(20),
-            parent: 0,
-            share: process::share::machine(),
-            halvings: 1,
-        };
-        let process = process::spawn(spawn).map_err(|error| format!("{error}"))?;
-        for (raised, becomes) in [(35, 35), (50, 35), (10, 20)] {
-            let thread = process.take_ready().ok_or("it is not in the queue")?;
-            process.raise(level(raised));
-            users::push_front(thread);
-            let ready = users::ready().trailing_zeros();
-            ensure!(ready == becomes, "raised to {raised}, it has {ready}");
-        }
-        process.end(0, level(30));
-        Ok(())
-    })
-    .await
 }

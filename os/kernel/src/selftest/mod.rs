@@ -8,6 +8,7 @@ mod die;
 mod executor;
 mod figures;
 mod memory;
+mod raises;
 mod time;
 
 use alloc::boxed::Box;
@@ -59,7 +60,9 @@ tests! {
     executor::wake_of_a_dead_id_is_an_error,
     executor::burst_of_wakes_from_another_hart_loses_none,
     executor::idle_harts_take_work,
-    executor::raise_reaches_a_thread_on_its_way_to_the_queue,
+    raises::raise_reaches_a_thread_on_its_way_to_the_queue,
+    raises::completion_reaches_a_thread_that_leaves_its_hart,
+    raises::completion_reaches_a_thread_that_drains,
     time::sleepers_wake_in_order_of_deadline,
     time::dropped_sleep_leaves_nothing_behind,
     time::timer_is_exact_under_icount,
