@@ -1,18 +1,15 @@
 //! The tests of the network inside the kernel: what no program can see, and frames that no
 //! machine of good will sends. Frames come in by the loopback.
 
+mod frames;
+
 use alloc::format;
 use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 
-use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv4Repr, IpAddress,
-    IpProtocol, Ipv4Address, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
-    TcpTimestampRepr, UdpPacket, UdpRepr,
-};
+use smoltcp::wire::{IpEndpoint, TcpControl};
 use upshift_core::Level;
 
 use super::table::{Key, Kind};
@@ -22,6 +19,7 @@ use crate::process::share::machine;
 use crate::selftest::{Outcome, is_icount};
 use crate::sleep::sleep_until;
 use crate::{chaos, clock, ensure, executor};
+use frames::{address, arp, datagram, echo_request, segment};
 
 const SELF: u32 = 0x7f00_0001;
 /// Ports that only these tests use.
@@ -41,100 +39,6 @@ impl Numbers {
     fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
-}
-
-/// A frame to ourselves with this in IPv4.
-fn packet(from: u32, protocol: IpProtocol, len: usize, emit: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let ip = Ipv4Repr {
-        src_addr: Ipv4Address::from(from),
-        dst_addr: Ipv4Address::from(SELF),
-        next_header: protocol,
-        payload_len: len,
-        hop_limit: 64,
-    };
-    let mut bytes = alloc::vec![0; 14 + 20 + len];
-    let mut ethernet = EthernetFrame::new_unchecked(&mut bytes[..]);
-    let ours = EthernetAddress(NET.get().lock().link.address());
-    ethernet.set_src_addr(EthernetAddress([2, 0, 0, 0, 0, 9]));
-    ethernet.set_dst_addr(ours);
-    ethernet.set_ethertype(EthernetProtocol::Ipv4);
-    let mut packet = Ipv4Packet::new_unchecked(&mut bytes[14..]);
-    ip.emit(&mut packet, &ChecksumCapabilities::default());
-    emit(&mut bytes[34..]);
-    bytes
-}
-
-fn segment(from: (u32, u16), to: u16, control: TcpControl, ack: bool, data: &[u8]) -> Vec<u8> {
-    let repr = TcpRepr {
-        src_port: from.1,
-        dst_port: to,
-        control,
-        seq_number: TcpSeqNumber(1000),
-        ack_number: ack.then_some(TcpSeqNumber(2000)),
-        window_len: 4096,
-        window_scale: None,
-        max_seg_size: (control == TcpControl::Syn).then_some(1460),
-        sack_permitted: false,
-        sack_ranges: [None, None, None],
-        timestamp: None::<TcpTimestampRepr>,
-        payload: data,
-    };
-    let (source, target) = (address(from.0), address(SELF));
-    packet(from.0, IpProtocol::Tcp, repr.buffer_len(), |bytes| {
-        let mut packet = TcpPacket::new_unchecked(bytes);
-        repr.emit(
-            &mut packet,
-            &source,
-            &target,
-            &ChecksumCapabilities::default(),
-        );
-    })
-}
-
-fn address(word: u32) -> IpAddress {
-    IpAddress::Ipv4(Ipv4Address::from(word))
-}
-
-fn datagram(from: (u32, u16), to: u16, data: &[u8]) -> Vec<u8> {
-    let repr = UdpRepr {
-        src_port: from.1,
-        dst_port: to,
-    };
-    let len = repr.header_len() + data.len();
-    packet(from.0, IpProtocol::Udp, len, |bytes| {
-        repr.emit(
-            &mut UdpPacket::new_unchecked(bytes),
-            &address(from.0),
-            &address(SELF),
-            data.len(),
-            |to| to.copy_from_slice(data),
-            &ChecksumCapabilities::default(),
-        );
-    })
-}
-
-fn echo_request(from: u32) -> Vec<u8> {
-    let repr = Icmpv4Repr::EchoRequest {
-        ident: 1,
-        seq_no: 2,
-        data: b"are you there",
-    };
-    packet(from, IpProtocol::Icmp, repr.buffer_len(), |bytes| {
-        let mut packet = Icmpv4Packet::new_unchecked(bytes);
-        repr.emit(&mut packet, &ChecksumCapabilities::default());
-    })
-}
-
-/// A question, or an answer, about an address.
-fn arp(from: u32, answer: bool) -> Vec<u8> {
-    let mut bytes = alloc::vec![0; 42];
-    bytes[..6].fill(0xff);
-    bytes[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
-    bytes[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1 + u8::from(answer)]);
-    bytes[22..28].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
-    bytes[28..32].copy_from_slice(&from.to_be_bytes());
-    bytes[38..].copy_from_slice(&SELF.to_be_bytes());
-    bytes
 }
 
 /// Lets a frame come in, and everything happen that it leads to.
@@ -250,7 +154,7 @@ pub(crate) async fn what_is_more_urgent_is_sent_first() -> Outcome {
                 .add_datagrams(&machine(), 0)
                 .map_err(|error| format!("{error}"))?;
             for _ in 0..2 {
-                let to = smoltcp::wire::IpEndpoint::new(address(SELF), PORT + 1);
+                let to = IpEndpoint::new(address(SELF), PORT + 1);
                 stack
                     .udp(index)
                     .send(4, to)
@@ -381,6 +285,58 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
     server.readable().await;
     drop((listener, client, server, datagrams, corpus));
     speaks(PORT + 2).await?;
+    comes_back(before).await
+}
+
+/// What is written in three parts, a frame each, which do not come in.
+fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
+    let mut stack = NET.get().lock();
+    let is_sender = |stack: &mut super::Stack, index: u16| {
+        let peer = |stack: &mut super::Stack| stack.tcp(index).remote_endpoint();
+        stack.table.kind_of(index) == Some(Kind::Stream)
+            && peer(stack).is_some_and(|peer| peer.port == PORT)
+    };
+    let sender = (0..super::SOCKETS as u16).find(|index| is_sender(&mut stack, *index));
+    let sender = sender.expect("a connection");
+    let mut frames = Vec::new();
+    for part in parts {
+        let sent = stack.tcp(sender).send_slice(part);
+        assert_eq!(sent, Ok(part.len()));
+        stack.changed(sender);
+        while stack.send_frame() {}
+        while let Some(frame) = stack.link.take() {
+            // Not what the card has brought.
+            if Key::of(frame.bytes()).is_some_and(|key| key.port == PORT) {
+                frames.push(frame.bytes().into());
+            }
+            stack.link.give_back(frame);
+        }
+    }
+    frames
+}
+
+/// The last comes first, and some come twice.
+pub(crate) async fn segments_out_of_order_are_put_in_order() -> Outcome {
+    let before = in_use().await;
+    let (listener, client, server) = connected(PORT).await?;
+    // What confirms the beginning has come.
+    wait(20_000).await;
+    let frames = sent_in_parts([b"one, ", b"two, ", b"three"]);
+    ensure!(frames.len() == 3, "{} frames", frames.len());
+    for n in [2, 1, 2, 0, 0, 1] {
+        inject(&frames[n]).await;
+    }
+    let mut seen = Vec::new();
+    while seen.len() < 15 {
+        server.readable().await;
+        let count = server.read(100, |_, bytes| {
+            seen.extend_from_slice(bytes);
+            Ok(())
+        });
+        ensure!(count != Some(Ok(0)), "it has ended");
+    }
+    ensure!(seen == b"one, two, three", "{seen:?}");
+    drop((listener, client, server, frames, seen));
     comes_back(before).await
 }
 

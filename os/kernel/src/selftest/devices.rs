@@ -86,7 +86,8 @@ async fn ask_gateway(card: &mut Card, gateway: [u8; 4], ours: [u8; 4]) -> Outcom
         ensure!(card.can_send(), "round {round}: nothing to send with");
         let sent = card.send(frame.len(), |to| to.copy_from_slice(&frame));
         ensure!(sent.is_some(), "round {round}: nothing is sent");
-        let limit = clock::now() + clock::ticks_per_second();
+        // The host may be busy.
+        let limit = clock::now() + 20 * clock::ticks_per_second();
         loop {
             let Some(received) = card.receive() else {
                 ensure!(clock::now() < limit, "round {round}: no answer");

@@ -73,6 +73,7 @@ tests! {
     network::what_is_more_urgent_is_sent_first,
     network::idle_sockets_cost_nothing,
     network::garbage_harms_nothing,
+    network::segments_out_of_order_are_put_in_order,
     network::flood_of_beginnings_keeps_nobody_out,
     network::resets_leave_nothing_behind,
     network::alarm_that_found_no_memory_is_set_later,

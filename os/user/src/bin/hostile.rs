@@ -235,7 +235,7 @@ async fn kill_does_not_wait_for_what_is_less_urgent() -> Outcome {
     sleep_micros(5_000);
     let watched = hogs.clone();
     let watch = thread::spawn(move || {
-        let limit = now() + 5 * ticks_per_second();
+        let limit = now() + 20 * ticks_per_second();
         while !OVER.load(SeqCst) && now() < limit {
             sleep_micros(2_000);
         }
