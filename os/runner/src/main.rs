@@ -4,7 +4,7 @@
 //! `arguments` reads the command line, `build` calls cargo, `archive` writes the archive
 //! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
 //! test matrix, `doctor` makes the images for it that are wrong on purpose, `trace` and
-//! `timeline` show who did what when, `state` where a machine is that does not end, `disk` makes the disk of a machine, `bench` counts instructions,
+//! `timeline` show who did what when, `state` where a machine is that does not end, `disk` makes the disk of a machine, `record` looks at what has passed its network card, `bench` counts instructions,
 //! `evaluate` those of a server.
 
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ mod doctor;
 mod evaluate;
 mod peer;
 mod qemu;
+mod record;
 mod sequence;
 mod state;
 mod suite;

@@ -72,6 +72,8 @@ pub(crate) struct Outcome {
     pub(crate) end: String,
     /// The machine's last state, if it had to be ended.
     pub(crate) state: Option<String>,
+    /// What has passed its network card, if something outside speaks to it.
+    pub(crate) record: Option<Vec<u8>>,
     /// How long it took.
     pub(crate) took: Duration,
 }
@@ -162,8 +164,20 @@ pub(crate) fn run_on(
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let start = Instant::now();
     let (process, run) = (std::process::id(), RUNS.fetch_add(1, Relaxed));
-    let monitor = Monitor(std::env::temp_dir().join(format!("os-runner-{process}-{run}")));
-    let mut child = command(image, machine, disk)
+    let place = std::env::temp_dir().join(format!("os-runner-{process}-{run}"));
+    let record = Temporary(place.with_extension("pcap"));
+    let monitor = Temporary(place);
+    let mut command = command(image, machine, disk);
+    let is_recorded = matches!(
+        machine.network,
+        Network::Forwarded(_) | Network::ForwardedDatagrams(_)
+    );
+    if is_recorded {
+        let file = record.0.display();
+        let filter = format!("filter-dump,id=record,netdev=net,file={file}");
+        command.args(["-object", &filter]);
+    }
+    let mut child = command
         .arg("-monitor")
         .arg(format!("unix:{},server=on,wait=off", monitor.0.display()))
         .stdin(Stdio::null())
@@ -196,6 +210,7 @@ pub(crate) fn run_on(
         status: end.and_then(|end| end.code()),
         end: in_words(end, limit),
         state,
+        record: std::fs::read(&record.0).ok().filter(|_| is_recorded),
         took: start.elapsed(),
     })
 }
@@ -209,10 +224,10 @@ fn in_words(end: Option<ExitStatus>, limit: Duration) -> String {
     }
 }
 
-/// The socket of a monitor, taken away in the end.
-struct Monitor(PathBuf);
+/// The socket of a monitor, or a record, taken away in the end.
+struct Temporary(PathBuf);
 
-impl Drop for Monitor {
+impl Drop for Temporary {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }

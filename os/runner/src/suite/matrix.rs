@@ -5,7 +5,7 @@ use super::{FUZZ_SEEDS_AT_ONCE, LIMIT_OF_INSTRUCTIONS, MOST_FOR_A_FIFTH, Run, ru
 use crate::disk::Content;
 use crate::qemu::{Network, Outcome};
 use crate::trace::{self, Kind};
-use crate::{build, doctor, peer, sequence};
+use crate::{build, doctor, peer, record, sequence};
 
 /// Only programs that make any calls, with these seeds.
 pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
@@ -93,16 +93,26 @@ fn echo(smp: u32) -> Result<Run, String> {
     };
     let arguments = format!("init=sockets with=serve address={address}");
     let mut run = run_of(format!("echo, smp {smp}"), smp, &arguments);
-    if smp == 1 {
-        run.check = |outcome| match outcome.output.contains("10.0.2.15/24 by DHCP") {
-            true => Ok(()),
+    run.check = match smp {
+        1 => |outcome| match outcome.output.contains("10.0.2.15/24 by DHCP") {
+            true => sends_nothing_twice(outcome),
             false => Err("it has no address".to_owned()),
-        };
-    }
+        },
+        _ => sends_nothing_twice,
+    };
     run.machine.network = Network::Forwarded(port);
     run.last = "upshift: sockets ended with 0";
     run.peer = Some(peer::speak);
     Ok(run)
+}
+
+/// No segment is sent again that nobody could have lost.
+fn sends_nothing_twice(outcome: &Outcome) -> Result<(), String> {
+    let record = outcome.record.as_deref().unwrap_or_default();
+    match record::check(record)? {
+        0 => Err("nothing was sent to the peer".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 /// The same server, and a peer that sends datagrams.

@@ -1,0 +1,151 @@
+//! What has passed the network card of a machine, as QEMU records it (`filter-dump`, a file of
+//! pcap): which segments the machine has sent again, though nobody could have lost them.
+//!
+//! Nothing is lost on the way to the peer, and time-outs are of a second at least. So a segment
+//! that is sent again sooner is one that should not have been, however busy the host is.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Sent again sooner than that, a segment was not waited for.
+const SOON_MICROS: u64 = 500_000;
+/// The file's heading, and that of each frame.
+const HEADING: usize = 24;
+const FRAME_HEADING: usize = 16;
+/// The machine's address.
+const MACHINE: [u8; 4] = [10, 0, 2, 15];
+
+/// A segment with bytes.
+struct Segment {
+    micros: u64,
+    /// Ports and peer.
+    connection: [u8; 8],
+    begins: bool,
+    sequence: u32,
+    len: u32,
+}
+
+/// How many segments with bytes the machine has sent.
+///
+/// # Errors
+/// One was sent again too soon, or the record is none.
+pub(crate) fn check(record: &[u8]) -> Result<usize, String> {
+    let segments = segments(record).ok_or("the record of the network is cut off")?;
+    // When the bytes up to a place were sent, by connection.
+    let mut sent: HashMap<[u8; 8], Vec<(Range<u32>, u64)>> = HashMap::new();
+    let mut count = 0;
+    for segment in segments {
+        let known = sent.entry(segment.connection).or_default();
+        if segment.begins {
+            known.clear();
+        }
+        // A single byte asks whether a window has opened.
+        if segment.len < 2 {
+            continue;
+        }
+        count += 1;
+        let soon = known.iter().find(|(bytes, micros)| {
+            let into = segment.sequence.wrapping_sub(bytes.start);
+            into < bytes.end.wrapping_sub(bytes.start) && segment.micros - micros < SOON_MICROS
+        });
+        if let Some((_, before)) = soon {
+            let after = segment.micros - before;
+            return Err(format!("a segment was sent again after {after} µs"));
+        }
+        known.push((
+            segment.sequence..segment.sequence.wrapping_add(segment.len),
+            segment.micros,
+        ));
+    }
+    Ok(count)
+}
+
+/// What the machine has sent by TCP. `None`: the record is cut off.
+fn segments(record: &[u8]) -> Option<Vec<Segment>> {
+    let mut rest = record.get(HEADING..)?;
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+        let micros = u64::from(word(0)?) * 1_000_000 + u64::from(word(4)?);
+        let end = FRAME_HEADING + word(8)? as usize;
+        all.extend(segment(rest.get(FRAME_HEADING..end)?, micros));
+        rest = &rest[end..];
+    }
+    Some(all)
+}
+
+fn segment(frame: &[u8], micros: u64) -> Option<Segment> {
+    let ip = frame.get(14..).filter(|_| frame[12..14] == [8, 0])?;
+    let (header, total) = (
+        usize::from(ip.first()? & 15) * 4,
+        u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]),
+    );
+    if *ip.get(9)? != 6 || ip.get(12..16)? != MACHINE {
+        return None;
+    }
+    let tcp = ip.get(header..usize::from(total))?;
+    let flags = *tcp.get(13)?;
+    let mut connection = [0; 8];
+    connection[..4].copy_from_slice(tcp.get(..4)?);
+    connection[4..].copy_from_slice(ip.get(16..20)?);
+    Some(Segment {
+        micros,
+        connection,
+        begins: flags & 2 != 0,
+        sequence: u32::from_be_bytes(tcp.get(4..8)?.try_into().ok()?),
+        len: u32::try_from(tcp.len().checked_sub(usize::from(tcp[12] >> 4) * 4)?).ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame of the machine with a segment at these microseconds.
+    fn frame(micros: u32, sequence: u32, len: usize) -> Vec<u8> {
+        let mut frame = vec![0; 14 + 20 + 20 + len];
+        frame[12] = 8;
+        frame[14] = 0x45;
+        frame[16..18].copy_from_slice(&(40 + len as u16).to_be_bytes());
+        frame[23] = 6;
+        frame[26..30].copy_from_slice(&MACHINE);
+        frame[38..42].copy_from_slice(&sequence.to_be_bytes());
+        frame[46] = 0x50;
+        let len = (frame.len() as u32).to_le_bytes();
+        let words = [[0; 4], micros.to_le_bytes(), len, len];
+        [words.concat(), frame].concat()
+    }
+
+    fn record(frames: &[Vec<u8>]) -> Vec<u8> {
+        [vec![0; HEADING], frames.concat()].concat()
+    }
+
+    #[test]
+    fn segments_in_order_are_right() {
+        let all = record(&[frame(0, 100, 10), frame(1, 110, 10), frame(2, 120, 0)]);
+        assert_eq!(check(&all), Ok(2));
+    }
+
+    #[test]
+    fn what_is_sent_again_is_found_if_it_is_too_soon() {
+        let soon = [frame(0, 100, 10), frame(1, 110, 10), frame(9, 105, 10)];
+        assert!(check(&record(&soon)).is_err());
+        let late = [frame(0, 100, 10), frame(600_000, 100, 10)];
+        assert_eq!(check(&record(&late)), Ok(2));
+    }
+
+    #[test]
+    fn numbers_of_bytes_may_wrap() {
+        let wraps = [frame(0, u32::MAX - 4, 10), frame(1, 5, 10)];
+        assert_eq!(check(&record(&wraps)), Ok(2));
+        let again = [frame(0, u32::MAX - 4, 10), frame(1, 2, 10)];
+        assert!(check(&record(&again)).is_err());
+    }
+
+    #[test]
+    fn a_record_that_is_cut_off_is_an_error() {
+        let all = record(&[frame(0, 100, 10)]);
+        assert!(check(&all[..all.len() - 1]).is_err());
+        assert!(check(&[]).is_err());
+    }
+}
