@@ -4,7 +4,8 @@
 //! in a coroutine makes of `tokio::{time, net, fs, signal, process}` and `spawn_blocking` finds
 //! a driver. A thread of tokio's turns that driver; when something is ready there it wakes the
 //! coroutine, which is polled here, at its level. What is `tokio::spawn`ed is polled by
-//! tokio's thread: it has no level.
+//! tokio's thread: it has no level. That thread, and those for blocking calls, have the shortest slices that the kernel takes: what is
+//! urgent may wait for them while the vCPUs compute.
 //!
 //! A wake costs a switch from tokio's thread to the vCPU's; entering a context happens once per
 //! thread, not per poll. Nothing of tokio's insides is used.
@@ -19,23 +20,40 @@ use std::sync::Arc;
 use tokio::runtime::{self, EnterGuard, Handle};
 
 use crate::around::Around;
+use crate::context::{self, Home};
+use crate::preempt;
+use crate::runtime::Shared;
 
 /// tokio's runtime, for as long as ours lives.
 pub(crate) struct Beside {
     runtime: Option<runtime::Runtime>,
+    home: Home,
 }
 
 impl Beside {
     /// With one thread that drives it and runs its tasks.
-    pub(crate) fn start(name: &str) -> io::Result<Beside> {
+    pub(crate) fn start(name: &str, blocking_threads: usize) -> io::Result<Beside> {
+        let home = Home::default();
+        let belongs = home.clone();
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(1)
+            .max_blocking_threads(blocking_threads)
             .thread_name(format!("{name}-tokio"))
+            .on_thread_start(move || {
+                context::belong(&belongs);
+                preempt::serve_shortly();
+            })
             .enable_all()
             .build()?;
         Ok(Beside {
             runtime: Some(runtime),
+            home,
         })
+    }
+
+    /// What tasks of tokio's spawn with us goes there.
+    pub(crate) fn belongs_to(&self, shared: &Arc<Shared>) {
+        let _ = self.home.set(Arc::downgrade(shared));
     }
 
     pub(crate) fn around(&self) -> Option<Arc<dyn Around>> {

@@ -270,7 +270,7 @@ impl Builder {
     }
 
     /// The most threads for [`spawn_blocking`](crate::spawn_blocking), and with [`Driver::Readiness`] for files (default
-    /// 64); they are started when needed.
+    /// 64); they are started when needed. With `Builder::tokio`, as many again for tokio's blocking functions and files.
     #[must_use]
     pub fn blocking_threads(mut self, threads: usize) -> Builder {
         self.blocking_threads = threads;
@@ -458,7 +458,7 @@ impl Builder {
         let mut surroundings = self.surroundings;
         #[cfg(feature = "tokio-rt")]
         let beside = match self.tokio {
-            true => Some(Beside::start(&self.name)?),
+            true => Some(Beside::start(&self.name, self.blocking_threads.max(1))?),
             false => None,
         };
         #[cfg(feature = "tokio-rt")]
@@ -502,6 +502,10 @@ impl Builder {
             watch: OnceLock::new(),
             surroundings,
         });
+        #[cfg(feature = "tokio-rt")]
+        if let Some(beside) = &beside {
+            beside.belongs_to(&shared);
+        }
         let executor = shared.domain.add_vcpu().map_err(io::Error::other)?;
         let pin = shared.pin_of(0);
         let mut affinity = None;

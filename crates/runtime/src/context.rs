@@ -3,10 +3,10 @@
 //! A thread-local pointer to the [`Worker`] whose loop is running on this thread.
 //! Everything here answers "nothing" outside a runtime.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io;
 use std::ptr::null;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
 
 use upshift_core::{CoroutineId, Domain, Level};
@@ -14,11 +14,30 @@ use upshift_core::{CoroutineId, Domain, Level};
 use crate::host::Linux;
 use crate::numbers;
 use crate::permit::Critical;
+use crate::runtime::Shared;
 use crate::time::Timers;
 use crate::worker::Worker;
 
 thread_local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(null()) };
+    /// See [`belong`].
+    static HOME: OnceCell<Home> = const { OnceCell::new() };
+}
+
+/// A runtime, once it has been built, as long as it lives.
+pub(crate) type Home = Arc<OnceLock<Weak<Shared>>>;
+
+/// The calling thread serves no vCPU, but what it runs is a part of this runtime's program: coroutines that it
+/// spawns, and what only a vCPU can do for it, go there.
+#[cfg(feature = "tokio-rt")]
+pub(crate) fn belong(home: &Home) {
+    let _ = HOME.try_with(|cell| cell.set(home.clone()));
+}
+
+/// The runtime that the calling thread belongs to without serving a vCPU.
+pub(crate) fn home() -> Option<Arc<Shared>> {
+    let home = HOME.try_with(|cell| cell.get().cloned()).ok()??;
+    home.get()?.upgrade()
 }
 
 /// The calling thread runs this worker's loop until the result is dropped.

@@ -24,14 +24,15 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The runtime whose coroutine is calling.
+    /// The runtime whose coroutine is calling; or whose task of tokio's (`Builder::tokio`).
     ///
     /// # Errors
     /// Outside a runtime.
     pub fn current() -> io::Result<Handle> {
-        context::try_with(|worker| Handle {
-            shared: worker.shared.clone(),
-        })
+        context::with(|worker| worker.shared.clone())
+            .or_else(context::home)
+            .map(|shared| Handle { shared })
+            .ok_or_else(context::outside)
     }
 
     /// Starts a coroutine. See [`crate::spawn`].

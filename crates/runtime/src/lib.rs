@@ -72,6 +72,7 @@ mod context;
 mod coop;
 mod coroutine;
 mod driver;
+mod errand;
 mod foreign;
 pub mod fs;
 mod handle;

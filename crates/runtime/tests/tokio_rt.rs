@@ -165,6 +165,32 @@ fn a_runtime_ends_with_sockets_timers_and_tasks_of_tokio_in_use() {
     }
 }
 
+/// Tasks of tokio's belong to the runtime: they spawn coroutines, and its timers and handles work in them.
+#[test]
+fn a_task_of_tokios_uses_the_runtime() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let task = tokio::spawn(async {
+                let level = upshift::spawn(async { current_level() }, Level::at::<5>());
+                assert_eq!(level.await.unwrap(), Some(Level::at::<5>()));
+                let handle = upshift::Handle::current().unwrap();
+                assert!(handle.spawn(async {}, Priority::Inherit).is_ok());
+                let began = std::time::Instant::now();
+                upshift::time::sleep(Duration::from_millis(5)).await;
+                assert!(began.elapsed() >= Duration::from_millis(5));
+                let never = std::future::pending::<()>();
+                let late = upshift::time::timeout(Duration::from_millis(1), never).await;
+                assert!(late.is_err());
+                // Left alone in the middle of a wait.
+                let mut long = Box::pin(upshift::time::sleep(Duration::from_secs(3600)));
+                assert!(futures_util::poll!(long.as_mut()).is_pending());
+            });
+            task.await.unwrap();
+        });
+    }
+    assert!(upshift::Handle::current().is_err());
+}
+
 #[test]
 fn each_thread_that_polls_is_told_of_before_and_after() {
     for preemption in [Preemption::Off, Preemption::Preferred] {

@@ -38,6 +38,7 @@ use upshift_ring::{Fd, Submission, op};
 
 use crate::context;
 use crate::coop;
+use crate::errand::Errand;
 use crate::io::Source;
 use crate::net::{TcpStream, is_cancelled, start};
 use crate::preempt::at_once;
@@ -60,6 +61,8 @@ enum Writing {
     Idle,
     Sending(Submission<op::Send<Vec<u8>>>),
     Full(Submission<op::PollAdd>),
+    /// On a thread of tokio's: a coroutine waits.
+    FullAway(Errand<io::Result<u32>>),
 }
 
 impl Io {
@@ -143,6 +146,11 @@ impl Io {
                     self.state = Writing::Idle;
                     self.sent(result, buffer)?;
                 }
+                Writing::FullAway(errand) => {
+                    let result = ready!(Pin::new(errand).poll(cx));
+                    self.state = Writing::Idle;
+                    result.unwrap_or_else(|| Err(context::outside()))?;
+                }
                 Writing::Full(writable) => {
                     let result = ready!(Pin::new(writable).poll(cx));
                     self.state = Writing::Idle;
@@ -189,7 +197,7 @@ impl Io {
             return Poll::Ready(Ok(0));
         }
         // While the thread that made the ring is suspended, the way through it is long.
-        let near = context::try_with(|worker| worker.ring.is_made_here())?;
+        let near = context::with(|worker| worker.ring.is_made_here()) == Some(true);
         if length <= Self::COPIED && near {
             let mut buffer = mem::take(&mut self.spare);
             buffer.clear();
@@ -206,7 +214,10 @@ impl Io {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let writable = op::PollAdd::new(self.stream.fd().clone(), libc::POLLOUT as u32);
-                    self.state = Writing::Full(start(writable)?);
+                    self.state = match context::with(|_| ()) {
+                        Some(()) => Writing::Full(start(writable)?),
+                        None => Writing::FullAway(Errand::run(async { start(writable)?.await })?),
+                    };
                     ready!(self.poll_idle(cx))?;
                 }
                 done => return Poll::Ready(done),

@@ -5,8 +5,9 @@
 //! caller's; the first [`recv`](Reader::recv) arms one operation that receives for
 //! ever, and from then on reads copy out of what it brought.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use upshift_ring::{Fd, IoBufMut, RecvBuf, RecvMulti, op};
@@ -14,20 +15,29 @@ use upshift_ring::{Fd, IoBufMut, RecvBuf, RecvMulti, op};
 use super::transfer;
 use crate::context;
 use crate::coop;
+use crate::errand::Errand;
 use crate::io::Source;
 
 /// The receiving side: what has been armed, and what of it is left over.
 pub(crate) struct Reader {
     pub(crate) fd: Fd,
-    armed: Option<RecvMulti>,
+    armed: Armed,
     rest: RecvBuf,
+}
+
+/// The operation that receives for ever.
+enum Armed {
+    No,
+    Yes(RecvMulti),
+    /// On a thread of tokio's: a coroutine starts it.
+    Soon(Box<Errand<io::Result<RecvMulti>>>),
 }
 
 impl Reader {
     pub(crate) fn new(fd: Fd) -> Reader {
         Reader {
             fd,
-            armed: None,
+            armed: Armed::No,
             rest: RecvBuf::empty(),
         }
     }
@@ -48,25 +58,43 @@ impl Reader {
     fn poll_armed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
         loop {
             let armed = match &mut self.armed {
-                Some(armed) => armed,
-                None => self.armed.insert(context::try_with(|worker| {
-                    worker.recv_multi(self.fd.clone())
-                })?),
+                Armed::Yes(armed) => armed,
+                _ => {
+                    self.armed = Armed::Yes(ready!(self.poll_arm(cx))?);
+                    continue;
+                }
             };
             let next = armed.poll_next(cx);
             // The vCPU it was armed on has been released: on to this one's.
             if let Poll::Ready(Err(error)) = &next
                 && super::is_cancelled(error)
             {
-                self.armed = None;
+                self.armed = Armed::No;
                 continue;
             }
             return next;
         }
     }
 
+    fn poll_arm(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvMulti>> {
+        if let Some(armed) = context::with(|worker| worker.recv_multi(self.fd.clone())) {
+            return Poll::Ready(Ok(armed));
+        }
+        if !matches!(self.armed, Armed::Soon(_)) {
+            let fd = self.fd.clone();
+            let arm = async { context::try_with(|worker| worker.recv_multi(fd)) };
+            self.armed = Armed::Soon(Box::new(Errand::run(arm)?));
+        }
+        let Armed::Soon(errand) = &mut self.armed else {
+            return Poll::Ready(Err(context::outside()));
+        };
+        let armed = ready!(Pin::new(errand).poll(cx));
+        self.armed = Armed::No;
+        Poll::Ready(armed.unwrap_or_else(|| Err(context::outside())))
+    }
+
     pub(crate) async fn read<B: IoBufMut>(&mut self, mut buffer: B) -> (io::Result<usize>, B) {
-        while self.armed.is_none() && self.rest.is_empty() {
+        while matches!(self.armed, Armed::No) && self.rest.is_empty() {
             let result;
             (result, buffer) = transfer!(op::Recv::new(self.fd.clone(), buffer), buffer);
             match result {

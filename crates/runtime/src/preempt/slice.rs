@@ -59,6 +59,12 @@ pub(super) fn of_watcher(daemon: bool) {
     }
 }
 
+/// For a thread that mostly waits, and wakes coroutines.
+#[cfg(feature = "tokio-rt")]
+pub(crate) fn of_waiter() {
+    set_own(WATCHER);
+}
+
 /// For a worker thread of the runtime.
 pub(super) fn of_worker() {
     set_own(WORKER);

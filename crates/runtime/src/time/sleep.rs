@@ -2,6 +2,7 @@
 //!
 //! Armed at its first poll, on the vCPU that polls it; the timer then stays there
 //! until it fires or the `Sleep` is dropped, reset or polled after that vCPU left.
+//! Polled on a thread of tokio's beside the vCPUs, it is armed by a coroutine of its own.
 //! Arm and cancel together: two short locks, the waker's and the vCPU's counters.
 
 use std::future::Future;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use super::pause;
 use super::timers::{Armed, Fired, Key, Timers};
 use super::{Instant, nanos_of, now};
+use crate::errand::Errand;
 use crate::sync::{Spare, may_proceed};
 use crate::{clock, context};
 
@@ -32,8 +34,8 @@ use crate::{clock, context};
 /// ```
 ///
 /// # Panics
-/// The future panics when it is polled on a thread that serves no vCPU of an
-/// upshift runtime.
+/// The future panics when it is polled on a thread that is neither a vCPU's of an
+/// upshift runtime nor one of tokio's beside it (`Builder::tokio`).
 #[inline]
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep::at(if duration.is_zero() {
@@ -77,6 +79,8 @@ enum Stage {
     /// The time is paused.
     #[cfg(feature = "test-util")]
     Paused(pause::Key),
+    /// On a thread of tokio's: a coroutine waits.
+    Away(Errand<()>),
     Done,
 }
 
@@ -162,7 +166,7 @@ impl Sleep {
 
     /// `poll`; `give_way`: not ready while something more urgent waits.
     pub(super) fn advance(&mut self, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
-        let over = match &self.stage {
+        let over = match &mut self.stage {
             Stage::Done => true,
             Stage::New => false,
             Stage::Armed(timers, key) => match timers.poll(*key, cx.waker()) {
@@ -176,6 +180,12 @@ impl Sleep {
                     return Poll::Pending;
                 }
                 // Or the time goes on again.
+                now() >= self.deadline
+            }
+            Stage::Away(errand) => {
+                if Pin::new(errand).poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
                 now() >= self.deadline
             }
         };
@@ -220,10 +230,18 @@ impl Sleep {
         });
         match armed {
             Some(armed) => self.stage = armed,
-            None => panic!(
-                "a timer was polled outside of an upshift runtime: \
-                 await it in a coroutine (`Runtime::block_on`, `upshift::spawn`)"
-            ),
+            None => {
+                let sleep = Sleep::at(self.deadline);
+                let Ok(mut errand) = Errand::run(sleep) else {
+                    panic!(
+                        "a timer was polled outside of an upshift runtime: \
+                         await it in a coroutine (`Runtime::block_on`, `upshift::spawn`)"
+                    )
+                };
+                let polled = Pin::new(&mut errand).poll(cx).map(|_| ());
+                self.stage = Stage::Away(errand);
+                return polled;
+            }
         }
         match self.stage {
             Stage::Done => return Poll::Ready(()),
@@ -250,7 +268,7 @@ impl Drop for Sleep {
             Stage::Armed(timers, key) => drop(timers.cancel(*key)),
             #[cfg(feature = "test-util")]
             Stage::Paused(key) => drop(pause::cancel(*key)),
-            Stage::New | Stage::Done => {}
+            Stage::New | Stage::Done | Stage::Away(_) => {}
         }
     }
 }

@@ -6,3 +6,4 @@ mod connections;
 mod https;
 mod levels;
 mod requests;
+mod upgrades;

@@ -1,0 +1,112 @@
+//! A connection that leaves HTTP, and goes on in a task of tokio's, as axum's web sockets do.
+#![cfg(feature = "tokio-rt")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use upshift::hyper::Server;
+use upshift::net::TcpListener;
+use upshift::{Driver, Level, Preemption, Priority, Runtime};
+
+/// More than the sockets hold.
+const LONG: usize = 24 << 20;
+
+fn runtimes() -> Vec<Runtime> {
+    let mut runtimes = Vec::new();
+    for driver in [Driver::Auto, Driver::Readiness] {
+        for preemption in [Preemption::Off, Preemption::Preferred] {
+            let builder = Runtime::builder().driver(driver).preemption(preemption);
+            runtimes.push(builder.vcpus(2).tokio(true).build().unwrap());
+        }
+    }
+    runtimes
+}
+
+/// Says what it is asked, until the client ends.
+async fn echo(mut request: Request<Body>) -> Response<Body> {
+    tokio::spawn(async move {
+        let upgraded = hyper::upgrade::on(&mut request).await.unwrap();
+        let (mut reads, mut writes) = tokio::io::split(TokioIo::new(upgraded));
+        let mut bytes = vec![0; 256 << 10];
+        loop {
+            let count = reads.read(&mut bytes).await.unwrap_or(0);
+            if count == 0 || writes.write_all(&bytes[..count]).await.is_err() {
+                return;
+            }
+        }
+    });
+    let answer = Response::builder()
+        .status(StatusCode::SWITCHING_PROTOCOLS)
+        .header("connection", "upgrade")
+        .header("upgrade", "echo");
+    answer.body(Body::empty()).unwrap()
+}
+
+fn serve() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::new(listener)
+        .levels(|_| Level::at::<16>())
+        .run(Router::new().fallback(echo));
+    upshift::spawn(server, Priority::Inherit).detach();
+    address
+}
+
+fn upgraded(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let head = "GET / HTTP/1.1\r\nHost: here\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        seen.push(byte[0]);
+    }
+    assert!(seen.starts_with(b"HTTP/1.1 101"));
+    stream
+}
+
+#[test]
+fn an_upgraded_connection_goes_on_in_a_task_of_tokios() {
+    for runtime in runtimes() {
+        let client = runtime.block_on(async {
+            let address = serve();
+            upshift::spawn_blocking(move || {
+                let mut stream = upgraded(address);
+                for n in 0..100_u8 {
+                    stream.write_all(&[n]).unwrap();
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    assert_eq!(byte[0], n);
+                }
+                // Both directions fill up: the client reads late.
+                let mut writes = stream.try_clone().unwrap();
+                let writer = thread::spawn(move || {
+                    let piece: Vec<u8> = (0..=255).cycle().take(LONG).collect();
+                    writes.write_all(&piece).unwrap();
+                });
+                thread::sleep(Duration::from_millis(100));
+                let mut back = vec![0; LONG];
+                stream.read_exact(&mut back).unwrap();
+                writer.join().unwrap();
+                assert!(back.iter().enumerate().all(|(n, byte)| *byte == n as u8));
+                stream
+            })
+            .await
+            .unwrap()
+        });
+        // The runtime ends before the connection.
+        drop(runtime);
+        drop(client);
+    }
+}
