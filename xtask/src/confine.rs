@@ -16,7 +16,7 @@ const IO_URING: [i64; 3] = [425, 426, 427];
 const EPERM: u32 = 1;
 
 /// The user that has nothing.
-const NOBODY: &str = "65534";
+pub(crate) const NOBODY: &str = "65534";
 
 /// Becomes the program.
 pub(crate) fn command(words: &[OsString]) -> ExitCode {

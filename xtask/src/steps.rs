@@ -47,7 +47,11 @@ const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
 }
 
 pub(crate) static STEPS: [Step; 17] = [
-    step("fmt", "formatting, bench/, mpi/ and os/ too", fmt),
+    step(
+        "fmt",
+        "formatting, bench/, compat/, examples/, mpi/ and os/ too",
+        fmt,
+    ),
     step("clippy", "lints, os/ too, warnings are errors", clippy),
     step("unit", "unit and integration tests", unit),
     step("doc", "examples in the documentation", doc_tests),
@@ -172,7 +176,12 @@ fn fmt(context: &Context<'_>) -> Verdict {
         context.run(cargo(context, args.into_iter().chain(plain)), minutes(1))
     };
     let bench = has_bench(context).then_some("bench/Cargo.toml");
-    let manifests = ["Cargo.toml"].into_iter().chain(bench);
+    let programs = [
+        "Cargo.toml",
+        "compat/programs/Cargo.toml",
+        "examples/service/Cargo.toml",
+    ];
+    let manifests = programs.into_iter().chain(bench);
     all(manifests
         .map(check)
         .chain([os::fmt(context), mpi::fmt(context)]))?;

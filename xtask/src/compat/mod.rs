@@ -5,8 +5,12 @@
 //! its time. What is printed is the table of `docs/ecosystem.md`.
 //!
 //! `programs`: crates that need a runtime of tokio, as they are, against real servers.
+//!
+//! `service`: `examples/service`, which uses many of them together, on both drivers and in a container.
 
 mod programs;
+mod servers;
+mod service;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -66,12 +70,19 @@ pub(crate) enum Compat {
         /// Only these operations (`redis`)
         operations: Vec<String>,
     },
+    /// The service of examples/: its routes, and its urgent request alone and beside a job and 600 downloads
+    Service {
+        /// Only what is here, in a surrounding of this name
+        #[arg(long, hide = true)]
+        inside: Option<String>,
+    },
 }
 
 pub(crate) fn command(root: &Path, what: &Compat) -> ExitCode {
     let done = match what {
         Compat::Tokio { files } => tokio(root, files),
         Compat::Programs { operations } => programs::programs(root, operations),
+        Compat::Service { inside } => service::service(root, inside.as_deref()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

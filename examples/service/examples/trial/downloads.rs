@@ -1,0 +1,99 @@
+//! Clients that read a long file, each at its own pace.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+
+use crate::Result;
+
+pub const SMALL: &str = "small.txt";
+const BIG: &str = "big.bin";
+const LENGTH: u64 = 256 << 20;
+/// What a client reads at a time, and how long it rests: 160 kB/s.
+const PIECE: usize = 16 << 10;
+const REST: Duration = Duration::from_millis(100);
+
+pub fn make_file(folder: &Path) -> Result<()> {
+    fs::write(folder.join(SMALL), SMALL)?;
+    fs::File::create(folder.join(BIG))?.set_len(LENGTH)?;
+    Ok(())
+}
+
+#[derive(Default)]
+struct Shared {
+    bytes: AtomicU64,
+    over: AtomicBool,
+}
+
+pub struct Downloads {
+    shared: Arc<Shared>,
+    thread: thread::JoinHandle<Result<()>>,
+    marked: std::cell::Cell<(u64, Instant)>,
+}
+
+pub fn start(address: SocketAddr, count: usize) -> Result<Downloads> {
+    let shared = Arc::new(Shared::default());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let all = shared.clone();
+    let thread = thread::spawn(move || {
+        runtime.block_on(async {
+            let downloads: Vec<_> = (0..count)
+                .map(|_| tokio::spawn(download(address, all.clone())))
+                .collect();
+            for download in downloads {
+                download.await??;
+            }
+            Ok(())
+        })
+    });
+    Ok(Downloads {
+        shared,
+        thread,
+        marked: std::cell::Cell::new((0, Instant::now())),
+    })
+}
+
+async fn download(address: SocketAddr, shared: Arc<Shared>) -> Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_recv_buffer_size(64 << 10)?;
+    let mut stream = socket.connect(address).await?;
+    let request = format!("GET /files/{BIG} HTTP/1.1\r\nHost: here\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut piece = vec![0; PIECE];
+    while !shared.over.load(Ordering::Relaxed) {
+        let count = stream.read(&mut piece).await?;
+        if count == 0 {
+            return Err("a download ended".into());
+        }
+        shared.bytes.fetch_add(count as u64, Ordering::Relaxed);
+        tokio::time::sleep(REST).await;
+    }
+    Ok(())
+}
+
+impl Downloads {
+    /// The rate counts from here.
+    pub fn mark(&self) {
+        let bytes = self.shared.bytes.load(Ordering::Relaxed);
+        self.marked.set((bytes, Instant::now()));
+    }
+
+    /// What has come, MB/s.
+    pub fn stop(self) -> Result<u64> {
+        let (before, began) = self.marked.get();
+        let bytes = self.shared.bytes.load(Ordering::Relaxed) - before;
+        let rate = bytes as f64 / began.elapsed().as_secs_f64() / 1e6;
+        self.shared.over.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| "a download panicked")??;
+        Ok(rate as u64)
+    }
+}

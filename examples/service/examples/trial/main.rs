@@ -1,0 +1,75 @@
+//! Tries the service, as its clients and its partner: every route, then how long an urgent request takes alone, beside the background
+//! job, and beside the job and 600 downloads.
+//!
+//! ```text
+//! DATABASE_URL=… REDIS_URL=… cargo run --release --example trial target/release/service
+//! ```
+//!
+//! The partner is an https server of this program, with a certificate that it makes. `ROUNDS` (3), `SPAN` (4, for each figure), `NAME` (of the line). It
+//! prints a line of a table: medians over the rounds of p50 and p99, microseconds. `cargo xtask compat service` starts the databases and
+//! runs it in each surrounding.
+
+mod downloads;
+mod partner;
+mod service;
+mod urgent;
+
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+use service::Service;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const ORDERS: usize = 500;
+const DOWNLOADS: usize = 600;
+
+fn main() -> Result<()> {
+    let program = std::env::args().nth(1).ok_or("which program?")?;
+    let number = |name, default| std::env::var(name).map_or(Ok(default), |text| text.parse());
+    let rounds: usize = number("ROUNDS", 3)?;
+    let span = Duration::from_secs(number("SPAN", 4)? as u64);
+    let folder = std::env::temp_dir().join(format!("service-trial-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let tried = try_it(&program, &folder, rounds, span);
+    std::fs::remove_dir_all(&folder)?;
+    tried
+}
+
+fn try_it(program: &str, folder: &std::path::Path, rounds: usize, span: Duration) -> Result<()> {
+    let partner = partner::start(folder)?;
+    downloads::make_file(folder)?;
+    let service = Service::start(program, folder, partner)?;
+    service.check_routes(ORDERS)?;
+    let address = service.address;
+    let mut table = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+    let mut rate = Vec::new();
+    for _ in 0..rounds {
+        table[0].push(urgent::measure(address, span)?);
+        service.expect("POST", "/report", "", 202)?;
+        table[1].push(urgent::measure(address, span)?);
+        let running = downloads::start(address, DOWNLOADS)?;
+        table[2].push(urgent::measure(address, Duration::from_secs(1))?);
+        running.mark();
+        table[3].push(urgent::measure(address, span)?);
+        rate.push(running.stop()?);
+        service.expect("DELETE", "/report", "", 204)?;
+        thread::sleep(Duration::from_millis(300));
+    }
+    let report = service.get("/report")?;
+    service.stop()?;
+    let cells: Vec<String> = table
+        .iter_mut()
+        .map(|figures| {
+            let p50 = urgent::median(figures.iter().map(|figures| figures.p50));
+            let p99 = urgent::median(figures.iter().map(|figures| figures.p99));
+            format!("{p50} / {p99}")
+        })
+        .collect();
+    let rate = urgent::median(rate);
+    let name = std::env::var("NAME").unwrap_or_default();
+    println!("| {name} | {} | {rate} |", cells.join(" | "));
+    eprintln!("{report}");
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! The service as a process, and every route of it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{Result, downloads, partner};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Killed when it is dropped.
+pub struct Service {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Service {
+    pub fn start(program: &str, folder: &Path, partner: SocketAddr) -> Result<Service> {
+        let mut child = Command::new(program)
+            .env("LISTEN", "127.0.0.1:0")
+            .env(
+                "PARTNER_URL",
+                format!("https://localhost:{}/", partner.port()),
+            )
+            .env("PARTNER_CA", folder.join(partner::CERTIFICATE))
+            .env("FILES", folder)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        let stdout = child.stdout.take().ok_or("no output")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        let address = line.trim().strip_prefix("listening on http://");
+        let address = address.ok_or_else(|| format!("the service says {line:?}"))?;
+        let address = address.parse()?;
+        Ok(Service { child, address })
+    }
+
+    /// SIGTERM: what is under way is answered, and it ends in order.
+    pub fn stop(mut self) -> Result<()> {
+        // SAFETY: a child that has not been waited for.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait()? {
+                return status
+                    .success()
+                    .then_some(())
+                    .ok_or_else(|| format!("the service ended with {status}").into());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Err("the service does not end".into())
+    }
+
+    /// The body of an answer with this status.
+    pub fn expect(&self, method: &str, path: &str, body: &str, status: u16) -> Result<String> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        if !answer.starts_with(&format!("HTTP/1.1 {status}")) {
+            return Err(format!("{method} {path}: {answer:?}").into());
+        }
+        Ok(answer
+            .split_once("\r\n\r\n")
+            .unwrap_or_default()
+            .1
+            .to_owned())
+    }
+
+    pub fn get(&self, path: &str) -> Result<String> {
+        self.expect("GET", path, "", 200)
+    }
+
+    /// Every route once, the orders many times.
+    pub fn check_routes(&self, orders: usize) -> Result<()> {
+        let has = |text: String, what: &str| {
+            text.contains(what)
+                .then_some(())
+                .ok_or_else(|| format!("no {what} in {text:?}"))
+        };
+        has(self.get("/healthz")?, "ok")?;
+        for n in 0..orders {
+            let item = ["lamp", "chair", "table"][n % 3];
+            let order = format!("{{\"item\":\"{item}\",\"quantity\":{}}}", n % 7 + 1);
+            self.expect("POST", "/orders", &order, 201)?;
+        }
+        self.expect("POST", "/orders", "{\"item\":\"lamp\",\"quantity\":0}", 422)?;
+        has(self.get("/orders/1")?, "\"views\":1")?;
+        self.expect("GET", "/orders/0", "", 404)?;
+        has(self.get("/quotes/lamp")?, "400")?;
+        self.expect("GET", "/report", "", 404)?;
+        let file = format!("/files/{}", downloads::SMALL);
+        has(self.get(&file)?, downloads::SMALL)?;
+        self.check_events()
+    }
+
+    /// The web socket answers, and tells of an order.
+    fn check_events(&self) -> Result<()> {
+        let stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let (mut socket, _) = tungstenite::client(format!("ws://{}/events", self.address), stream)
+            .map_err(|error| error.to_string())?;
+        socket.send("hello".into())?;
+        if socket.read()?.to_text()? != "hello" {
+            return Err("the web socket says something else".into());
+        }
+        self.expect("POST", "/orders", "{\"item\":\"vase\",\"quantity\":1}", 201)?;
+        let told = socket.read()?;
+        match told.to_text()?.contains("vase") {
+            true => Ok(()),
+            false => Err(format!("the web socket tells of {told}").into()),
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,55 @@
+//! A shop's HTTP service: orders in postgres, counters in redis, prices from a partner over https, a report computed in the
+//! background, downloads, and a web socket that tells of new orders. All share the CPUs; what is urgent goes first.
+//!
+//! ```text
+//! DATABASE_URL=postgres://postgres@localhost/shop REDIS_URL=redis://localhost/ PARTNER_URL=https://partner.example/ \
+//!     cargo run --release --bin service
+//! ```
+//!
+//! | request | level | what it does |
+//! |---|---|---|
+//! | `GET /orders/{id}` | 0 | a command of redis, a query of postgres |
+//! | `GET /healthz` | 0 | both, in short |
+//! | `POST /orders` | 8 | inserts, tells the web sockets |
+//! | `GET /quotes/{item}` | 16 | asks the partner, over https |
+//! | `GET /events` | 16 | the web socket |
+//! | `POST`, `GET`, `DELETE /report` | 24 | starts, shows, stops the background job, which runs at level 48 |
+//! | `GET /files/…` | 56 | a file of `FILES` |
+//!
+//! `LISTEN` (default 127.0.0.1:8080) says where; `PARTNER_CA` names a file of certificates to trust besides the system's.
+
+mod config;
+mod error;
+mod orders;
+mod quotes;
+mod report;
+mod routes;
+mod state;
+
+use upshift::hyper::Server;
+use upshift::net::TcpListener;
+use upshift::{Level, Preemption, Runtime, signal};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .init();
+    Runtime::builder()
+        .tokio(true)
+        .preemption(Preemption::Preferred)
+        .build()?
+        .block_on(serve(config::Config::from_env()?))
+}
+
+async fn serve(config: config::Config) -> Result<(), Box<dyn std::error::Error>> {
+    let state = state::connect(&config).await?;
+    let listener = TcpListener::bind(&*config.listen)?;
+    println!("listening on http://{}", listener.local_addr()?);
+    Server::new(listener)
+        .receive_level(Level::at::<0>())
+        .levels(|request| routes::level(request.method(), request.uri().path()))
+        .until(async { _ = signal::terminate().await })
+        .run(routes::router(state, &config.files))
+        .await?;
+    Ok(())
+}

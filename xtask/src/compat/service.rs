@@ -1,0 +1,98 @@
+//! `examples/service` on both drivers as an ordinary user, and in a container: each route, and how long its urgent request takes.
+//!
+//! The container is made of namespaces of its own (users, processes, network, files) by a user without rights; in it io_uring is
+//! forbidden, and the databases, the partner and the clients are in it, too.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::servers::Servers;
+use crate::confine::NOBODY;
+use crate::run::{Stop, run};
+use crate::setup;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Builds and tries it everywhere, or, `inside` a surrounding of this name, tries what has been built.
+pub(super) fn service(root: &Path, inside: Option<&str>) -> Result<(), String> {
+    let stop = Stop::on_signals().map_err(|error| error.to_string())?;
+    let target = root.join("target/xtask/service");
+    let target = std::env::var_os("SERVICE_TARGET").map_or(target, Into::into);
+    if let Some(name) = inside {
+        let servers = Servers::start()?;
+        let mut trial = trial(&target, &servers, name, None);
+        return finish(&mut trial, &stop);
+    }
+    let mut build = setup::cargo(root);
+    build
+        .args(["build", "--release", "--bins", "--examples"])
+        .arg("--manifest-path")
+        .arg(root.join("examples/service/Cargo.toml"))
+        .env("CARGO_TARGET_DIR", &target);
+    let ending = run(&mut build, BUILD_LIMIT, None, &stop).map_err(|error| error.to_string())?;
+    ending.success()?;
+    println!(
+        "| | alone | beside the job | while 600 downloads begin | beside the job and 600 downloads | MB/s |\n|---|---|---|---|---|---|"
+    );
+    {
+        let servers = Servers::start()?;
+        for driver in ["ring", "readiness"] {
+            finish(&mut trial(&target, &servers, driver, Some(driver)), &stop)?;
+        }
+    }
+    finish(&mut container(&target)?, &stop)
+}
+
+/// As an ordinary user.
+fn trial(target: &Path, servers: &Servers, name: &str, driver: Option<&str>) -> Command {
+    let release = target.join("release");
+    let program = release.join("examples/trial");
+    let mut command = match rustix::process::geteuid().is_root() {
+        true => as_nobody(&program),
+        false => Command::new(program),
+    };
+    command
+        .arg(release.join("service"))
+        .env("NAME", name)
+        .env("DATABASE_URL", servers.postgres_url())
+        .env("REDIS_URL", &servers.redis)
+        .env_remove("UPSHIFT_DRIVER");
+    if let Some(driver) = driver {
+        command.env("UPSHIFT_DRIVER", driver);
+    }
+    command
+}
+
+fn as_nobody(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])
+        .arg(program)
+        .current_dir("/");
+    command
+}
+
+/// This program again, inside. What made the namespaces has all rights in them; a second user namespace takes them away again, and gives
+/// the user a number that postgres accepts.
+fn container(target: &Path) -> Result<Command, String> {
+    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+    let inner = "ip link set lo up && exec unshare --user --map-user=1000 --map-group=1000 \"$0\" confine -- \"$0\" compat service --inside container";
+    let mut command = match rustix::process::geteuid().is_root() {
+        true => as_nobody(Path::new("unshare")),
+        false => Command::new("unshare"),
+    };
+    command
+        .args(["--user", "--map-root-user", "--net", "--pid", "--fork"])
+        .args(["--kill-child", "--mount-proc", "sh", "-c", inner])
+        .arg(here)
+        .env("SERVICE_TARGET", target)
+        .env_remove("UPSHIFT_DRIVER");
+    Ok(command)
+}
+
+fn finish(trial: &mut Command, stop: &Stop) -> Result<(), String> {
+    let ending = run(trial, LIMIT, None, stop).map_err(|error| error.to_string())?;
+    ending.success()
+}
