@@ -105,8 +105,8 @@ impl Policy {
         Decision::Suspend(match here {
             // It makes room for an instant, in which what has arrived is fetched.
             Waits::Nothing => Place::Head,
-            Waits::Urgent if ran.in_all < rule.quantum => Place::Head,
-            Waits::Urgent | Waits::Equal => Place::Tail,
+            Waits::Urgent => rule.place(ran),
+            Waits::Equal => Place::Tail,
         })
     }
 

@@ -1,4 +1,6 @@
-//! How long a poll is left alone.
+//! How long a poll is left alone, and where it goes then.
+
+use crate::vcpu::Place;
 
 /// What waits for a poll that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +65,16 @@ impl Rule {
         Rule {
             interrupts: self.interrupts,
             ..Rule::new(cost, self.quantum)
+        }
+    }
+
+    /// Where a poll goes that makes room, but for what is of its own level: it goes on first until it has had its quantum.
+    #[must_use]
+    pub fn place(&self, ran: Ran) -> Place {
+        if ran.in_all < self.quantum {
+            Place::Head
+        } else {
+            Place::Tail
         }
     }
 

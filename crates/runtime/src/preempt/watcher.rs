@@ -71,8 +71,10 @@ fn sleep(vcpu: &Preemptible) -> bool {
 enum Next {
     /// Nothing waits, or not for this.
     Rest,
-    /// Look again then, ns.
+    /// Look again then, ns, if looks by the clock may be paid.
     At(u64),
+    /// Look again then, ns.
+    By(u64),
     /// Things have changed: look again now.
     Now,
     /// A poll was stopped, or the current thread was woken: the look was worth while.
@@ -146,6 +148,7 @@ impl<'a> Watcher<'a> {
         vcpu.alarm.looks_after(timers_wait);
         let mut at = match next {
             Next::At(at) => at.max(now + timers_wait),
+            Next::By(at) => at,
             // Things change as fast as we look: the others must get on.
             Next::Now => now + 2 * SHARE * looks.timer,
             // A poll that has begun while nothing was heard did not look after itself.
@@ -250,7 +253,7 @@ impl<'a> Watcher<'a> {
         let ran = thread.has_run(clock::ticks());
         let depended_on = Policy::is_depended_on(vcpu.blocked.load(Acquire) != 0, ran);
         if self.gives_turn(depended_on, now) && depended_on {
-            return self.stop(id, Place::Head, false, now);
+            return self.stop(id, vcpu.rule().place(ran), false, now);
         }
         let sight = Sight {
             level: level.get(),
@@ -270,7 +273,12 @@ impl<'a> Watcher<'a> {
                         return Next::Now;
                     }
                 }
-                Next::At(now + wait)
+                // One that was suspended before is long: this look is unlikely to be for nothing.
+                if ran.stretch < ran.in_all && waits != Waits::Nothing {
+                    Next::By(now + wait)
+                } else {
+                    Next::At(now + wait)
+                }
             }
             Decision::Suspend(place) => self.stop(id, place, true, now),
             Decision::SetAside => self.stop(id, Place::Head, false, now),

@@ -466,7 +466,7 @@ impl Machine<'_> {
                 if depended_on && !asleep {
                     vcpu.open.iter_mut().for_each(|it| it.2.excused = true);
                     self.outcome.turns += 1;
-                    return self.suspends(index, Place::Head);
+                    return self.suspends(index, rule.place(ran));
                 }
             }
         }
