@@ -343,21 +343,22 @@ fn the_access_log_may_be_the_standard_output() {
 #[test]
 fn sigterm_answers_what_is_under_way_refuses_what_is_new_and_ends_with_0() {
     let folder = Folder::new();
-    let server = Server::start(&folder, &["--drain-timeout", "15s"]);
+    let patient = ["--drain-timeout", "60s", "--max-wait", "60s"];
+    let server = Server::start(&folder, &patient);
     let address = server.address();
     // Connected, and in the middle of a head.
     let begun = TcpStream::connect(address).unwrap();
     begun.set_read_timeout(Some(PATIENCE)).unwrap();
     let slow: Vec<_> = (0..4).map(|_| server.send("/matrix?n=400", "")).collect();
-    // The first of them has begun.
-    wait_until("a request under way", || {
+    // All have begun: one that has not been accepted is not under way.
+    wait_until("requests under way", || {
         let metrics = server.get("/metrics", "");
-        let under_way = |line: &str| {
-            line.strip_prefix("upshift_http_in_flight{level=\"28\"} ")
-                .is_some_and(|count| count != "0")
+        let count = |name: &str| {
+            let line = format!("upshift_http_{name}{{level=\"28\"}} ");
+            let mut counts = metrics.lines().filter_map(|it| it.strip_prefix(&line));
+            counts.next().map_or(0, |count| count.parse().unwrap())
         };
-        metrics.lines().any(under_way)
-            || metrics.contains("upshift_http_request_duration_seconds_count{level=\"28\"}")
+        count("in_flight") + count("request_duration_seconds_count") >= 4_u64
     });
     server.signal("TERM");
     wait_until("the announcement", || {
@@ -652,7 +653,8 @@ fn restarts(count: usize, tool: &str, load: &[&str], failures: impl Fn(&str) -> 
         let socket = std::os::fd::OwnedFd::from(socket.try_clone().unwrap());
         command
             .args(args)
-            .args(["--drain-delay", "100ms"])
+            // On a machine that is busy with other things, too, none is refused.
+            .args(["--drain-delay", "100ms", "--max-wait", "60s"])
             .current_dir(&folder.0)
             .env("UPSHIFT_DAEMON_SOCKET", folder.0.join("daemon"))
             .stdin(socket)

@@ -46,14 +46,19 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
 #[derive(Default)]
 struct Tide {
     high: usize,
+    before: usize,
     trimmed: u64,
 }
 
 impl Tide {
-    /// Have many gone, since there were most?
+    /// Have many gone, since there were most, and does none go any more? What goes after the heap was looked at would keep its memory, until as many
+    /// have gone again.
     fn is_out(&mut self, open: usize, now: u64) -> bool {
         self.high = self.high.max(open);
-        let is_out = self.high - open >= MANY && now.saturating_sub(self.trimmed) >= REST;
+        let falls = open < self.before;
+        self.before = open;
+        let is_due = now.saturating_sub(self.trimmed) >= REST;
+        let is_out = self.high - open >= MANY && is_due && !falls;
         if is_out {
             self.high = open;
             self.trimmed = now;
@@ -72,13 +77,17 @@ mod tests {
         let mut is_out = |open, now| tide.is_out(open, now);
         assert!(!is_out(10_000, 10_000));
         assert!(!is_out(9_900, 10_250));
-        assert!(is_out(5_000, 10_500));
-        assert!(!is_out(5_000, 13_000));
+        assert!(!is_out(5_000, 10_500), "more may go");
+        assert!(!is_out(4_900, 10_750));
+        assert!(is_out(4_900, 11_000));
+        assert!(!is_out(4_900, 13_000));
         assert!(!is_out(5_200, 13_250));
-        assert!(is_out(0, 13_500));
+        assert!(!is_out(0, 13_500));
+        assert!(is_out(0, 13_750));
         // Not again so soon.
-        assert!(!is_out(1_000, 13_750));
-        assert!(!is_out(0, 14_000));
-        assert!(is_out(0, 15_500));
+        assert!(!is_out(1_000, 14_000));
+        assert!(!is_out(0, 14_250));
+        assert!(!is_out(0, 15_500));
+        assert!(is_out(0, 15_750));
     }
 }
