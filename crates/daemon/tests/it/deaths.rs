@@ -47,7 +47,11 @@ impl Crowd {
 
     /// Waits until none is elevated, within the promise: how long that took. Of a machine that stands still for a moment only a part
     /// counts: then nobody can keep a promise.
-    fn wait_until_none_is_elevated(&self) -> Duration {
+    ///
+    /// Whatever burns, this thread sees it at once. It is elevated for no longer: the kernel, when it removes what `/proc` has of a process that was waited
+    /// for, turns in a loop until another thread that is in the middle of the same has got on, which it does not below this one on its CPU.
+    fn wait_until_none_is_elevated(&self, elevator: &Elevator) -> Duration {
+        let _eyes = elevator.elevate_current(Priority::of::<48>()).unwrap();
         let mut took = Duration::ZERO;
         while self.any_is_elevated() {
             let before = Instant::now();
@@ -70,9 +74,7 @@ fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
     let rounds = drawn("UPSHIFT_DAEMON_DEATHS", 420);
     let path = socket("deaths");
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    // Whatever burns, this thread sees at once that nobody is elevated any more.
     let elevator = Elevator::with_guardian().unwrap();
-    let eyes = elevator.elevate_current(Priority::of::<48>()).unwrap();
     let (mut daemons, mut clients, mut starts) = (Vec::new(), Vec::new(), 0);
     let mut crowd = Crowd::new(&path);
     for round in 0..rounds {
@@ -97,19 +99,18 @@ fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {
             // One that is alone is not elevated.
             let which = random.below(2) as usize;
             crowd.clients[which].signal(libc::SIGKILL);
-            clients.push(crowd.wait_until_none_is_elevated());
+            clients.push(crowd.wait_until_none_is_elevated(&elevator));
             crowd.clients[which].kill();
             crowd.clients[which] = survivor(&path, LEVELS[which]);
             until("both compete again", || crowd.any_is_elevated());
         }
 
         daemon.signal(libc::SIGKILL);
-        daemons.push(crowd.wait_until_none_is_elevated());
+        daemons.push(crowd.wait_until_none_is_elevated(&elevator));
         for client in &mut crowd.clients {
             assert!(client.child.try_wait().unwrap().is_none(), "clients go on");
         }
     }
-    drop(eyes);
     daemons.sort_unstable();
     clients.sort_unstable();
     let (median, longest) = (daemons[daemons.len() / 2], daemons[daemons.len() - 1]);
