@@ -53,10 +53,12 @@ pub(super) async fn completion_reaches_a_thread_that_leaves_its_hart() -> Outcom
         let process = program_that_waits()?;
         let interrupts = csr::interrupts_off();
         let index = hart_index();
-        let thread = match users::take(index) {
+        // The hart may be more urgent still for the test before; it gives way once then.
+        let thread = [(); 2].into_iter().find_map(|()| match users::take(index) {
             Next::Run(thread) => Some(thread),
             _ => None,
-        };
+        });
+        let is_taken = thread.is_some();
         hart::enters_user(index);
         let completed = complete(&process);
         hart::takes_from_user(index);
@@ -65,6 +67,7 @@ pub(super) async fn completion_reaches_a_thread_that_leaves_its_hart() -> Outcom
         let ready = ready();
         process.end(0, Level::at::<30>());
         csr::interrupts_restore(interrupts);
+        ensure!(is_taken, "it is not in the queue");
         completed?;
         ensure!(ready == 20, "it has level {ready}");
         Ok(())
