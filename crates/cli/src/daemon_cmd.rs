@@ -18,6 +18,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     let socket = config.socket.clone();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
     let daemon = Daemon::start(config)?;
+    stay_in_memory();
     // Whoever waits for the lines may have closed the pipe, or the disk is full.
     let _ = writeln!(std::io::stderr(), "upshift daemon: {}", daemon.mode());
     let _ = writeln!(std::io::stdout(), "listening at {}", socket.display());
@@ -39,6 +40,15 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     }
     daemon.stop();
     Ok(())
+}
+
+/// What is above everybody else does not wait for a disk when memory is short: what it has touched, code included, stays. As root only, in
+/// whose place no limit is met later; where that takes a right that root does not have here, the kernel refuses.
+fn stay_in_memory() {
+    use rustix::mm::{MlockAllFlags, mlockall};
+    if rustix::process::geteuid().is_root() {
+        let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+    }
 }
 
 fn config(args: &DaemonArgs) -> Result<Config> {

@@ -349,6 +349,73 @@ fn a_server_goes_on_when_the_daemon_is_killed_and_joins_the_next() {
 }
 
 #[test]
+fn a_restarted_daemon_has_its_clients_back_within_100_ms() {
+    let socket = socket("back");
+    let mut daemon = Some(self::daemon(&socket, &[]));
+    let (server, _) = server(&socket);
+    wait_for(&socket, 1);
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let former = daemon.take().unwrap();
+        former.signal("TERM");
+        former.end();
+        daemon = Some(self::daemon(&socket, &[]));
+        wait_for(&socket, 1);
+        let output = upshift(&socket, &["daemon", "--status"]);
+        let census: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let ms = |value: &serde_json::Value| value.as_f64().unwrap();
+        took.push(ms(&census["uptime_ms"]) - ms(&census["processes"][0]["joined_ms"]));
+    }
+    println!("ms from the daemon's start until its client is back: {took:?}");
+    // Clients look each 50 ms. Some time at least the machine has time for them.
+    assert!(took.iter().any(|&ms| ms < 100.0), "{took:?}");
+    server.signal("TERM");
+    server.end();
+}
+
+#[test]
+fn a_daemon_and_its_guardian_stay_in_memory() {
+    let socket = socket("memory");
+    let daemon = daemon(&socket, &[]);
+    let pid = daemon.child.id();
+    let locked = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+        let kib = line.and_then(|it| it.split_whitespace().next());
+        kib.is_some_and(|kib| kib != "0")
+    };
+    let effective = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = effective
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:\t"));
+    let effective = u64::from_str_radix(effective.unwrap(), 16).unwrap();
+    const IPC_LOCK: u64 = 1 << 14;
+    const SYS_NICE: u64 = 1 << 23;
+    if effective & IPC_LOCK == 0 || effective & SYS_NICE == 0 {
+        eprintln!("skipped: needs CAP_IPC_LOCK and CAP_SYS_NICE");
+        return;
+    }
+    let children = || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+            .unwrap()
+            .flatten();
+        let of = |it: std::fs::DirEntry| std::fs::read_to_string(it.path().join("children"));
+        let all: Vec<String> = tasks.filter_map(|it| of(it).ok()).collect();
+        let all = all.join(" ");
+        let pids = all.split_whitespace().map(|pid| pid.parse().unwrap());
+        pids.collect::<Vec<u32>>()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !locked(pid) || !children().into_iter().any(locked) {
+        assert!(
+            Instant::now() < deadline,
+            "the daemon or its guardian is not locked"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
 fn a_daemon_goes_on_when_nobody_reads_its_complaints() {
     let socket = socket("unread");
     let Ok(full) = std::fs::File::create("/dev/full") else {

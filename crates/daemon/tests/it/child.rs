@@ -46,6 +46,7 @@ fn plays_a_role() {
         "spinners" => crate::trickster::spinners(),
         "churner" => crate::trickster::churner(),
         "forker" => crate::trickster::forker(),
+        "renamer" => crate::trickster::renamer(),
         "chain" => crate::trickster::chain(),
         "roamer" => crate::trickster::roamer(),
         "traced" => crate::trickster::traced(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use upshift_daemon::{Config, Daemon};
+use upshift_daemon::{Assign, Config, Daemon};
 
 use crate::assign::{assigned, rule};
 use crate::attacks::{
@@ -27,20 +27,30 @@ fn bystander(path: &Path, cpu: usize) -> Process {
     it
 }
 
-/// Lets assigned programs of role `role` and a bystander go on CPU 0: µs of the programs together, on a machine that may do other work
-/// with the rest. None is barred for it.
+/// As [`race`], of `count` programs of role `role`, which a rule for their user names.
 fn assigned_beside(name: &str, role: &str, count: usize) -> u64 {
     let path = socket(name);
+    let more = [("THREADS", "1".to_string())];
+    let start = |_| villain(role, &path, MALLORY, (0, 0), &more);
+    race(name, rule(MALLORY, 8), (0..count).map(start).collect())
+}
+
+/// The same of one with settings of its own.
+fn assigned_as(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
+    let program = villain(role, &socket(name), MALLORY, (0, 0), more);
+    race(name, rule(MALLORY, 8), vec![program])
+}
+
+/// Lets programs that `rule` names and a bystander go on CPU 0: µs of the programs together, on a machine that may do other work
+/// with the rest. None is barred for it.
+fn race(name: &str, rule: Assign, mut all: Vec<Process>) -> u64 {
+    let path = socket(name);
     let config = Config {
-        assign: vec![rule(MALLORY, 8)],
+        assign: vec![rule],
         ..open_config(name)
     };
     let _daemon = Daemon::start(config).unwrap();
     let mut bystander = bystander(&path, 0);
-    let more = [("THREADS", "1".to_string())];
-    let mut all: Vec<Process> = (0..count)
-        .map(|_| villain(role, &path, MALLORY, (0, 0), &more))
-        .collect();
     until("all are assigned", || {
         let seen = census(&path);
         all.iter().all(|it| assigned(&seen, it.pid()).is_some())
@@ -79,6 +89,35 @@ fn processes_that_end_do_not_evade_the_budget_of_an_assigned_program() {
         return;
     }
     let taken = assigned_beside("forker", "forker", 1);
+    assert!(takes_at_most(93, taken, us()));
+}
+
+#[test]
+fn siblings_that_end_do_not_evade_the_budget_of_an_assigned_program() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let taken = assigned_as("siblings", "forker", &[("ROLE", "sibling".to_string())]);
+    assert!(takes_at_most(93, taken, us()));
+}
+
+#[test]
+fn who_changes_its_name_does_not_evade_its_budget() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let fits = Assign {
+        comm: Some("fits".into()),
+        ..rule(MALLORY, 8)
+    };
+    let path = socket("renamer");
+    let taken = race(
+        "renamer",
+        fits,
+        vec![villain("renamer", &path, MALLORY, (0, 0), &[])],
+    );
     assert!(takes_at_most(93, taken, us()));
 }
 

@@ -60,8 +60,13 @@ pub(crate) fn churner() {
     wait_for_go();
 }
 
-/// Processes that burn for 20 ms on `CPU` and end, each the child of the one before.
+/// Processes that burn for 20 ms on `CPU` and end, each the child of the one before, or, as far as the kernel says, of what started the
+/// first (`ROLE` is `sibling`).
 pub(crate) fn forker() {
+    let parent = match setting("ROLE").as_str() {
+        "sibling" => libc::CLONE_PARENT,
+        _ => 0,
+    };
     pin(number("CPU") as usize);
     // SAFETY: a fresh anonymous mapping, which the children share.
     let used: &AtomicU64 = unsafe {
@@ -88,7 +93,9 @@ pub(crate) fn forker() {
             used.fetch_add(cpu_time() - before, Relaxed);
             // SAFETY: as above.
             unsafe {
-                if monotonic() >= deadline || libc::fork() != 0 {
+                let flags = libc::SIGCHLD | parent;
+                if monotonic() >= deadline || libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) != 0
+                {
                     libc::_exit(0);
                 }
             }
@@ -98,6 +105,25 @@ pub(crate) fn forker() {
         std::thread::sleep(Duration::from_millis(10));
     }
     println!("used {}", used.load(Relaxed) / 1000);
+    wait_for_go();
+}
+
+/// Burns on `CPU`, and is called something else for a moment each 30 ms, so that its rule does not fit and then fits again.
+pub(crate) fn renamer() {
+    pin(number("CPU") as usize);
+    // SAFETY: a plain call. A process that has changed its user does not own its files in `/proc` before.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
+    let name = format!("/proc/{}/comm", std::process::id());
+    std::fs::write(&name, "fits").unwrap();
+    println!("ready");
+    let deadline = wait_for_go();
+    let before = cpu_time();
+    while monotonic() < deadline {
+        burn_until(deadline.min(monotonic() + 30 * MS));
+        std::fs::write(&name, "another").unwrap();
+        std::fs::write(&name, "fits").unwrap();
+    }
+    println!("used {}", (cpu_time() - before) / 1000);
     wait_for_go();
 }
 

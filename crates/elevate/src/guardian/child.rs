@@ -154,6 +154,8 @@ fn detach(socket: c_int) {
             libc::write(fd, b"-1000".as_ptr().cast(), 5);
             libc::close(fd);
         }
+        // Nor is it to wait for a disk when memory is short. What it has touched stays; without CAP_IPC_LOCK the kernel refuses.
+        libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT);
     }
 }
 
