@@ -38,7 +38,7 @@ use crate::cpu::{AbortOnPanic, Latch};
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
 use domain::Domains;
-use process::{Legacy, Process};
+use process::Process;
 pub use rule::{Assign, Bound, Reservation};
 pub(crate) use rule::{FileAssign, Traits};
 
@@ -109,7 +109,6 @@ impl Assigner {
             post: Arc::clone(&post),
             events: events.ok(),
             processes: HashMap::new(),
-            legacies: Vec::new(),
             domains: Domains::of(shared.sys.as_ref(), &shared.online(), now),
             registered: HashSet::new(),
             sweep: now,
@@ -161,8 +160,6 @@ struct Work {
     post: Arc<Post>,
     events: Option<Events>,
     processes: HashMap<i32, Process>,
-    /// One for each user and rule at most.
-    legacies: Vec<Legacy>,
     domains: Domains,
     /// That have registered themselves.
     registered: HashSet<i32>,
@@ -315,10 +312,7 @@ impl Work {
         self.forget(pid, now);
         let room = self.room_of(traits.user);
         let parent = parent.and_then(|parent| self.processes.get(&parent));
-        self.legacies.retain(|it| now < it.until);
-        let legacy = (self.legacies.iter()).find(|it| it.is_of(rule, traits.user));
-        let before = (parent, legacy);
-        let mut process = Process::attach(pid, traits, rule, before, &self.shared, now);
+        let mut process = Process::attach(pid, traits, rule, parent, &self.shared, now);
         process.count_threads(&self.shared, &self.domains, room);
         self.processes.insert(pid, process);
     }
@@ -327,12 +321,6 @@ impl Work {
     fn forget(&mut self, pid: i32, now: Instant) {
         if let Some(process) = self.processes.remove(&pid) {
             process.part(&mut self.domains, now);
-            let legacy = process.legacy(&self.shared, now);
-            let mut same = self.legacies.iter_mut();
-            match same.find(|it| process.is_under_that_of(it)) {
-                Some(other) => other.merge(legacy),
-                None => self.legacies.push(legacy),
-            }
         }
     }
 

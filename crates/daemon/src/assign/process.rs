@@ -91,32 +91,6 @@ impl Drop for Thread {
     }
 }
 
-/// What a process of a user under a rule had used of its budget when it ended, or did not fit the rule any more: it counts for the next one, so
-/// that none has a budget of its own by coming and going.
-#[derive(Debug)]
-pub(super) struct Legacy {
-    user: u32,
-    rule: Assign,
-    began: Instant,
-    spent: Duration,
-    rests_until: Instant,
-    /// Later than this it says nothing.
-    pub(super) until: Instant,
-}
-
-impl Legacy {
-    pub(super) fn is_of(&self, rule: &Assign, user: u32) -> bool {
-        self.rule == *rule && self.user == user
-    }
-
-    /// That of one that has left at the same time: what leaves more behind counts.
-    pub(super) fn merge(&mut self, other: Legacy) {
-        if (other.rests_until, other.spent) > (self.rests_until, self.spent) {
-            *self = other;
-        }
-    }
-}
-
 /// The last look before a budget is used up is no nearer: a fortieth of a full budget.
 const LEAST: Duration = Duration::from_millis(1);
 
@@ -138,7 +112,7 @@ impl Process {
         pid: i32,
         traits: &Traits,
         rule: &Assign,
-        (parent, legacy): (Option<&Process>, Option<&Legacy>),
+        parent: Option<&Process>,
         shared: &Arc<Shared>,
         now: Instant,
     ) -> Process {
@@ -176,44 +150,11 @@ impl Process {
             process.aside_until = parent.aside_until;
             process.place = parent.place;
         }
-        if let Some(legacy) = legacy {
-            if legacy.spent > process.carried {
-                (process.began, process.carried) = (legacy.began, legacy.spent);
-            }
-            process.rests_until = process.rests_until.max(legacy.rests_until);
-            if now < process.rests_until && process.place == Place::Urgent {
-                process.place = Place::Fair;
-            }
-        }
         process
-    }
-
-    /// What it leaves behind. What it used since it was looked at last is not known if it has ended: it counts as much as it can have been.
-    pub(super) fn legacy(&self, shared: &Shared, now: Instant) -> Legacy {
-        let ended = shared.machine.process_time(self.pid).is_err();
-        let unknown = match self.place {
-            Place::Urgent if ended => (now - self.told).min(TURN),
-            _ => Duration::ZERO,
-        };
-        let (budget, period) = self.budget();
-        let spent = self.spent(self.bounded(shared)) + unknown;
-        let whole = period.mul_f64(spent.as_secs_f64() / budget.as_secs_f64());
-        Legacy {
-            user: self.user,
-            rule: self.rule.clone(),
-            began: self.began,
-            spent,
-            rests_until: self.rests_until,
-            until: self.rests_until.max(self.began + whole.max(period)),
-        }
     }
 
     pub(super) fn is_under(&self, rule: &Assign, user: u32) -> bool {
         self.rule == *rule && self.user == user
-    }
-
-    pub(super) fn is_under_that_of(&self, legacy: &Legacy) -> bool {
-        legacy.is_of(&self.rule, self.user)
     }
 
     /// When to look at it next.
