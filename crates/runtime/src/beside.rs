@@ -4,8 +4,8 @@
 //! in a coroutine makes of `tokio::{time, net, fs, signal, process}` and `spawn_blocking` finds
 //! a driver. A thread of tokio's turns that driver; when something is ready there it wakes the
 //! coroutine, which is polled here, at its level. What is `tokio::spawn`ed is polled by
-//! tokio's thread: it has no level. That thread, and those for blocking calls, have the shortest slices that the kernel takes: what is
-//! urgent may wait for them while the vCPUs compute.
+//! tokio's thread: it has no level. That thread has the shortest slices that the kernel takes: what is urgent may wait for it while the
+//! vCPUs compute.
 //!
 //! A wake costs a switch from tokio's thread to the vCPU's; entering a context happens once per
 //! thread, not per poll. Nothing of tokio's insides is used.
@@ -39,12 +39,11 @@ impl Beside {
             .worker_threads(1)
             .max_blocking_threads(blocking_threads)
             .thread_name(format!("{name}-tokio"))
-            .on_thread_start(move || {
-                context::belong(&belongs);
-                preempt::serve_shortly();
-            })
+            .on_thread_start(move || context::belong(&belongs))
             .enable_all()
             .build()?;
+        // On that one thread; those that block keep ordinary slices.
+        drop(runtime.spawn(async { preempt::serve_shortly() }));
         Ok(Beside {
             runtime: Some(runtime),
             home,
