@@ -148,6 +148,18 @@ fn pages_that_could_be_cut_are_refused_and_sealed_ones_cannot_be() {
     let length_only = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&holes, length_only).unwrap();
     assert!(refused(&holes));
+    // What is no memory, or memory of which a page may not be there when it is read: huge pages of an empty pool.
+    for path in ["/proc", "/dev/zero", "/proc/self/mem"] {
+        assert!(refused(&std::fs::File::open(path).unwrap().into()));
+    }
+    assert!(refused(&os::doorbell().unwrap()));
+    let huge = rustix::fs::MemfdFlags::HUGETLB | rustix::fs::MemfdFlags::ALLOW_SEALING;
+    if let Ok(huge) = rustix::fs::memfd_create("huge", huge)
+        && rustix::fs::ftruncate(&huge, 2 << 20).is_ok()
+        && rustix::fs::fcntl_add_seals(&huge, os::LOCAL_SEALS).is_ok()
+    {
+        assert!(refused(&huge));
+    }
     let (page, view) = os::local_page().unwrap();
     register(&connect(&path), &[0], &[], &page).unwrap();
     assert!(rustix::fs::ftruncate(&page, 0).is_err());
