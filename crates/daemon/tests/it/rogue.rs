@@ -314,6 +314,12 @@ pub(crate) fn flapper() {
     let it = Foothold::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
     let deadline = wait_for_go();
+    let listeners = if setting("ROLE") == "listeners" {
+        300
+    } else {
+        0
+    };
+    let _listeners: Vec<_> = (0..listeners).map(|_| listen_to(&it.bells[0])).collect();
     let level = number("LEVEL") as u8;
     let (before, mut changes) = (cpu_time(), 0);
     while monotonic() < deadline {
@@ -324,6 +330,16 @@ pub(crate) fn flapper() {
     println!("used {}", (cpu_time() - before) / 1000);
     it.run(NOTHING);
     wait_for_go();
+}
+
+/// Makes the doorbell block for everybody who shares it, and has the kernel tell one epoll more of each ring.
+fn listen_to(bell: &std::os::fd::OwnedFd) -> std::os::fd::OwnedFd {
+    use rustix::event::epoll;
+    rustix::fs::fcntl_setfl(bell, rustix::fs::OFlags::empty()).unwrap();
+    let listener = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let all = epoll::EventFlags::IN | epoll::EventFlags::OUT;
+    epoll::add(&listener, bell, epoll::EventData::new_u64(0), all).unwrap();
+    listener
 }
 
 /// As many threads as `THREADS`, all asleep; says when they are there.

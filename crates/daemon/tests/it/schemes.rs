@@ -214,6 +214,29 @@ fn two_who_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
 }
 
 #[test]
+fn a_doorbell_that_blocks_and_has_many_listeners_holds_up_nobody() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("listeners");
+    let _daemon = Daemon::start(open_config("listeners")).unwrap();
+    let (_, there) = two_cpus();
+    let mut victim = villain("burner", &path, ALICE, (0, 0), &[]);
+    let more = [("ROLE", "listeners".to_string())];
+    let mut here = villain("flapper", &path, MALLORY, (0, 30), &more);
+    let mut other = villain("flapper", &path, TRUDY, (there, 30), &more);
+    let (end, before) = (from_now(TIME), used_by_the_scheduler());
+    for it in [&mut victim, &mut here, &mut other] {
+        it.go_until(end);
+    }
+    let (used, burnt) = (victim.number("used "), here.number("used "));
+    let daemon = (used_by_the_scheduler() - before) / 1000;
+    println!("victim {used} us, the attacker {burnt}, the daemon {daemon}");
+    assert!(takes_at_most(60, burnt + daemon, TIME.as_micros() as u64));
+}
+
+#[test]
 fn threads_of_an_assigned_program_leave_others_their_places() {
     let _turn = turn();
     if !permitted() {
