@@ -55,11 +55,14 @@ impl Preemptible {
         }
         let is_asleep = thread.is_asleep();
         let turn = self.turn.load(Relaxed);
+        let level = self.worker().executor.running_level().unwrap_or_default();
         // With a poll in the middle on every thread, one of them goes on in place of one that sleeps or that others wait behind: it may hold
-        // what is waited for.
+        // what is waited for. When its turn is over, what made room for it goes on: nothing that is fresh is polled before one of them has come to
+        // its end.
         let heir = match roles.free() {
             None if is_asleep || turn != NONE => self.heir(&roles, turn),
-            _ => None,
+            None => self.displaced_by(&roles, level.get()),
+            Some(_) => None,
         };
         let stopped = if thread.began.load(Relaxed) != poll.1 {
             Err(NotStopped::Over)
@@ -82,7 +85,11 @@ impl Preemptible {
         let worker = self.worker();
         let _ = thread.owner.set(worker.ring.owner());
         if let Some(heir) = heir {
+            let takes_turn = role == Role::Suspended && turn != NONE;
             self.turn.store(NONE, Relaxed);
+            self.displaced_level.store(level.get(), Relaxed);
+            let displaced = if takes_turn { current } else { NONE };
+            self.displaced.store(displaced, Relaxed);
             let id = self.suspended_on(heir);
             // This thread stands in for the one that is stopped: the permit is revoked, and no other is current.
             if worker.executor.pick_suspended(id).is_none() {
@@ -186,6 +193,15 @@ impl Preemptible {
             return Some(turn);
         }
         roles.of(Role::Suspended).min_by_key(since)
+    }
+
+    /// The thread whose poll made room for the turn of the one under way, which is of this level, if that is not more urgent.
+    fn displaced_by(&self, roles: &Roles, level: u8) -> Option<usize> {
+        let displaced = self.displaced.load(Relaxed);
+        let is_due = displaced != NONE
+            && roles.role(displaced) == Role::Suspended
+            && self.displaced_level.load(Relaxed) <= level;
+        is_due.then_some(displaced)
     }
 
     /// The thread `to` holds a suspended poll, which has been picked, and is current; its permit is still revoked.

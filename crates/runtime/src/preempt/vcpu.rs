@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -99,6 +99,9 @@ pub(crate) struct Preemptible {
     pub(super) next_up: AtomicUsize,
     /// The thread whose suspended poll is to go on next, whatever else is ready; NONE.
     pub(super) turn: AtomicUsize,
+    /// The thread whose poll has made room for the turn of another one while every thread held a poll, and the level of it; NONE.
+    pub(super) displaced: AtomicUsize,
+    pub(super) displaced_level: AtomicU8,
     /// Suspended threads run, without their permits.
     pub(super) loose: AtomicBool,
     pub(super) idle: Idle,
@@ -188,6 +191,8 @@ impl Preemptible {
             spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
             next_up: AtomicUsize::new(NONE),
             turn: AtomicUsize::new(NONE),
+            displaced: AtomicUsize::new(NONE),
+            displaced_level: AtomicU8::new(0),
             loose: AtomicBool::new(false),
             idle: Idle::new(),
             stopped_at: AtomicU64::new(0),

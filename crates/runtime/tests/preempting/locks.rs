@@ -216,3 +216,47 @@ fn a_crowd_at_one_lock_gets_through_with_few_threads() {
     crowd(1);
     crowd(2);
 }
+
+/// Burns so much CPU time of the calling thread.
+fn burn_cpu(time: Duration) {
+    let used = || {
+        let mut now = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: a pointer to a local.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    };
+    let before = used();
+    while used() - before < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// With a poll in the middle on every thread nothing fresh is polled. So they come to their ends one after the other; all of them at last, if
+/// they took turns as long as each other's.
+#[test]
+fn polls_on_all_threads_come_to_their_ends_one_after_the_other() {
+    const POLLS: usize = 12;
+    let Some(runtime) = build(builder().max_suspended(3)) else {
+        return;
+    };
+    runtime.block_on(async {
+        let began = Instant::now();
+        let long = || async move {
+            burn_cpu(Duration::from_millis(40));
+            began.elapsed()
+        };
+        let all: Vec<_> = (0..POLLS)
+            .map(|_| upshift::spawn(long(), Level::at::<20>()))
+            .collect();
+        let mut ends = Vec::new();
+        for one in all {
+            ends.push(one.await.unwrap());
+        }
+        ends.sort_unstable();
+        println!("ends: {ends:?}");
+        assert!(ends[0] * 4 < ends[POLLS - 1], "{ends:?}");
+    });
+}
