@@ -35,6 +35,7 @@ pub(crate) fn belong(home: &Home) {
 }
 
 /// The runtime that the calling thread belongs to without serving a vCPU.
+#[cold]
 pub(crate) fn home() -> Option<Arc<Shared>> {
     let home = HOME.try_with(|cell| cell.get().cloned()).ok()??;
     home.get()?.upgrade()
@@ -85,6 +86,22 @@ pub(crate) fn with_open<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
     // SAFETY: as above; a poll ends on the thread that began it, before the worker's loop does.
     unsafe { worker.as_ref() }.map(f)
+}
+
+/// Runs `f` as [`with_open`] does, with the domain of the vCPU that the calling thread serves, or else of the runtime it belongs to.
+#[inline]
+pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
+    let worker = WORKER.try_with(Cell::get).ok()?;
+    let home;
+    // SAFETY: as above.
+    let domain = match unsafe { worker.as_ref() } {
+        Some(worker) => worker.executor.domain(),
+        None => {
+            home = self::home()?;
+            &home.domain
+        }
+    };
+    Some(f(domain))
 }
 
 /// Runs `f` with the worker of the calling thread, or says what is missing.

@@ -57,19 +57,11 @@ where
     F::Output: Send + 'static,
 {
     let future = traced(future, location, priority);
-    let home = match context::with_open(|_| ()) {
-        Some(()) => None,
-        None => Some(context::home()?),
-    };
     // A refused future is dropped there.
-    let spawned = match &home {
-        Some(home) => Some(home.domain.spawn_at(future, priority, location)),
-        None => context::with_open(|worker| {
-            let domain = worker.executor.domain();
-            domain.spawn_at(future, priority, location)
-        }),
-    };
-    spawned.map(|spawned| spawned.map(JoinHandle::of))
+    context::with_domain(|domain| {
+        let spawned = domain.spawn_at(future, priority, location);
+        spawned.map(JoinHandle::of)
+    })
 }
 
 /// [`spawn`] for programs that go on without the coroutine.

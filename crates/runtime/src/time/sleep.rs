@@ -71,6 +71,7 @@ pub struct Sleep {
     /// In nanoseconds of the clock.
     deadline: u64,
     stage: Stage,
+    away: Option<Box<Errand<()>>>,
 }
 
 enum Stage {
@@ -79,8 +80,8 @@ enum Stage {
     /// The time is paused.
     #[cfg(feature = "test-util")]
     Paused(pause::Key),
-    /// On a thread of tokio's: a coroutine waits.
-    Away(Errand<()>),
+    /// On a thread of tokio's: a coroutine waits, see [`Sleep::away`].
+    Away,
     Done,
 }
 
@@ -89,6 +90,7 @@ impl Sleep {
         Sleep {
             deadline,
             stage: Stage::New,
+            away: None,
         }
     }
 
@@ -162,11 +164,13 @@ impl Sleep {
             }
         }
         self.stage = Stage::New;
+        self.away = None;
     }
 
     /// `poll`; `give_way`: not ready while something more urgent waits.
+    #[inline]
     pub(super) fn advance(&mut self, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
-        let over = match &mut self.stage {
+        let over = match &self.stage {
             Stage::Done => true,
             Stage::New => false,
             Stage::Armed(timers, key) => match timers.poll(*key, cx.waker()) {
@@ -182,8 +186,8 @@ impl Sleep {
                 // Or the time goes on again.
                 now() >= self.deadline
             }
-            Stage::Away(errand) => {
-                if Pin::new(errand).poll(cx).is_pending() {
+            Stage::Away => {
+                if self.poll_away(cx).is_pending() {
                     return Poll::Pending;
                 }
                 now() >= self.deadline
@@ -205,6 +209,7 @@ impl Sleep {
     }
 
     /// Ready: the deadline has passed.
+    #[inline]
     fn arm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         #[cfg(feature = "test-util")]
         match pause::arm(self.deadline, cx.waker()) {
@@ -230,18 +235,7 @@ impl Sleep {
         });
         match armed {
             Some(armed) => self.stage = armed,
-            None => {
-                let sleep = Sleep::at(self.deadline);
-                let Ok(mut errand) = Errand::run(sleep) else {
-                    panic!(
-                        "a timer was polled outside of an upshift runtime: \
-                         await it in a coroutine (`Runtime::block_on`, `upshift::spawn`)"
-                    )
-                };
-                let polled = Pin::new(&mut errand).poll(cx).map(|_| ());
-                self.stage = Stage::Away(errand);
-                return polled;
-            }
+            None => return self.arm_away(cx),
         }
         match self.stage {
             Stage::Done => return Poll::Ready(()),
@@ -250,6 +244,32 @@ impl Sleep {
             _ => {}
         }
         Poll::Pending
+    }
+
+    /// On a thread that serves no vCPU.
+    #[cold]
+    fn arm_away(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Ok(errand) = Errand::run(Sleep::at(self.deadline)) else {
+            panic!(
+                "a timer was polled outside of an upshift runtime: \
+                 await it in a coroutine (`Runtime::block_on`, `upshift::spawn`)"
+            )
+        };
+        self.away = Some(Box::new(errand));
+        self.stage = Stage::Away;
+        self.poll_away(cx)
+    }
+
+    #[cold]
+    fn poll_away(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(errand) = &mut self.away else {
+            return Poll::Ready(());
+        };
+        let polled = Pin::new(&mut **errand).poll(cx).map(|_| ());
+        if polled.is_ready() {
+            self.away = None;
+        }
+        polled
     }
 }
 
@@ -268,7 +288,7 @@ impl Drop for Sleep {
             Stage::Armed(timers, key) => drop(timers.cancel(*key)),
             #[cfg(feature = "test-util")]
             Stage::Paused(key) => drop(pause::cancel(*key)),
-            Stage::New | Stage::Done | Stage::Away(_) => {}
+            Stage::New | Stage::Done | Stage::Away => {}
         }
     }
 }
