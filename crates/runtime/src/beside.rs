@@ -50,7 +50,7 @@ impl Beside {
         })
     }
 
-    /// What tasks of tokio's spawn with us goes there.
+    /// Coroutines that tasks of tokio's spawn go there.
     pub(crate) fn belongs_to(&self, shared: &Arc<Shared>) {
         let _ = self.home.set(Arc::downgrade(shared));
     }

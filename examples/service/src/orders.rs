@@ -1,4 +1,4 @@
-//! Orders: one is urgent, for somebody waits at the till.
+//! Orders. Placing one is urgent: a customer waits for the answer.
 
 use axum::Json;
 use axum::extract::ws::{Message, WebSocket};
@@ -59,7 +59,7 @@ pub async fn create(
     .bind(new.quantity)
     .fetch_one(&shop.database)
     .await?;
-    // Nobody may be listening.
+    // There may be no subscriber.
     let _ = shop.orders.send(order.clone());
     Ok((StatusCode::CREATED, Json(order)))
 }

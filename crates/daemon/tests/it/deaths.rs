@@ -63,7 +63,7 @@ impl Crowd {
     }
 }
 
-/// Daemons that are killed while somebody is elevated, or at any moment of their start, and clients that are killed before, on a machine
+/// Daemons that are killed while a client is elevated, or at any moment of their start, and clients that are killed before, on a machine
 /// of which every CPU is busy. On every one of these deaths the promise is kept.
 #[test]
 fn hundreds_of_killed_daemons_leave_nobody_elevated_and_clients_rejoin() {

@@ -25,12 +25,12 @@ fn a_scheduler_killed_at_any_moment_leaves_nobody_elevated() {
         let pids = [spinners[0].pid(), spinners[1].pid()];
         let before = pids.map(standing);
         let words = format!("{} {}", pids[0], pids[1]);
-        // Half are killed while they begin, the others when they have elevated somebody, and schedule.
+        // Half are killed while they begin, the others after they have elevated a thread.
         let mut scheduler = Process::start_with("schedule", &words);
         let is_elevated = || pids.iter().any(|&pid| !elevated_threads(pid).is_empty());
         if round % 2 == 0 {
             scheduler.wait_for("scheduling");
-            until("somebody is elevated", PATIENCE, is_elevated);
+            until("a thread is elevated", PATIENCE, is_elevated);
         }
         std::thread::sleep(Duration::from_micros(round * 7919 % 13_000));
         elevated += u64::from(is_elevated());

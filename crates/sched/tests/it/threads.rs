@@ -351,7 +351,7 @@ fn who_gets_the_number_of_a_thread_that_was_replaced_is_left_alone() {
 const WINDOWS: usize = 10;
 const WINDOW: Duration = Duration::from_millis(200);
 
-/// What a process leaves of a CPU that nobody schedules, in each of [`WINDOWS`], ms. The child `role`, of an ordinary user and scheduled on another CPU
+/// What a process leaves of a CPU that is not scheduled, in each of [`WINDOWS`], ms. The child `role`, of an ordinary user and scheduled on another CPU
 /// beside a spinner, names that process.
 ///
 /// Whatever else runs on the machine takes from that process and only makes this more, so a bound on it holds on a loaded machine.
