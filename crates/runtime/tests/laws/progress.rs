@@ -4,6 +4,9 @@
 //! The vCPUs have more than enough less urgent polls of the same length. Something urgent becomes ready in the middle of one; what is counted
 //! is how many of the less urgent ones begin, or end, from then until it starts.
 
+#[path = "../support/cpu.rs"]
+mod cpu;
+
 use std::io::Write;
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +48,7 @@ impl Background {
     async fn compute(self: Arc<Background>) {
         while !self.stop.load(Ordering::Relaxed) {
             self.log(Event::Begins);
-            burn_cpu(self.poll);
+            cpu::burn(self.poll);
             self.log(Event::Ends);
             yield_now().await;
         }
@@ -57,23 +60,6 @@ impl Background {
         let after = events.iter().rev().take_while(|(at, _)| *at > ready);
         let meanwhile = after.filter(|(at, _)| *at < starts);
         meanwhile.map(|(_, event)| *event).collect()
-    }
-}
-
-/// Uses so much CPU time: a suspended poll uses none.
-fn burn_cpu(time: Duration) {
-    let used = || {
-        let mut now = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: a pointer to a local of the type asked for.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
-        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-    };
-    let began = used();
-    while used() - began < time {
-        std::hint::spin_loop();
     }
 }
 

@@ -1,5 +1,8 @@
 //! The holder of a lock that others wait for gets the CPU, also while suspended.
 
+#[path = "../support/cpu.rs"]
+mod cpu;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -217,23 +220,6 @@ fn a_crowd_at_one_lock_gets_through_with_few_threads() {
     crowd(2);
 }
 
-/// Burns so much CPU time of the calling thread.
-fn burn_cpu(time: Duration) {
-    let used = || {
-        let mut now = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: a pointer to a local.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
-        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-    };
-    let before = used();
-    while used() - before < time {
-        std::hint::spin_loop();
-    }
-}
-
 /// With a poll in the middle on every thread nothing fresh is polled. So they come to their ends one after the other; all of them at last, if
 /// they took turns as long as each other's.
 #[test]
@@ -245,7 +231,7 @@ fn polls_on_all_threads_come_to_their_ends_one_after_the_other() {
     runtime.block_on(async {
         let began = Instant::now();
         let long = || async move {
-            burn_cpu(Duration::from_millis(40));
+            cpu::burn(Duration::from_millis(40));
             began.elapsed()
         };
         let all: Vec<_> = (0..POLLS)
