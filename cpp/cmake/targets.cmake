@@ -1,4 +1,4 @@
-# upshift::upshift (static) and upshift::shared, from UPSHIFT_INCLUDE, UPSHIFT_LIB, and UPSHIFT_SHARED, the shared library by its name for the linker of programs.
+# upshift::upshift (static) and upshift::shared, from UPSHIFT_INCLUDE, UPSHIFT_LIB, UPSHIFT_ABI, the number of the ABI, and UPSHIFT_SHARED, the shared library by its name for the linker of programs.
 add_library(upshift::upshift STATIC IMPORTED)
 set_target_properties(upshift::upshift PROPERTIES
   IMPORTED_LOCATION "${UPSHIFT_LIB}/libupshift_c.a"
@@ -8,7 +8,7 @@ set_target_properties(upshift::upshift PROPERTIES
 add_library(upshift::shared SHARED IMPORTED)
 set_target_properties(upshift::shared PROPERTIES
   IMPORTED_LOCATION "${UPSHIFT_SHARED}"
-  IMPORTED_SONAME libupshift_c.so.0
+  IMPORTED_SONAME libupshift_c.so.${UPSHIFT_ABI}
   INTERFACE_INCLUDE_DIRECTORIES "${UPSHIFT_INCLUDE}"
   INTERFACE_COMPILE_FEATURES cxx_std_20
   INTERFACE_LINK_LIBRARIES Threads::Threads)

@@ -291,6 +291,10 @@ typedef struct upshift_config {
    */
   uint32_t board;
   /*
+   What carries out I/O: 0 the environment's UPSHIFT_DRIVER, or what works; 1 io_uring; 2 epoll, and threads for files.
+   */
+  uint32_t driver;
+  /*
    Every so many turns a level of another is served; 0: strict priority.
    */
   uint32_t aging_turns;

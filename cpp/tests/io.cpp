@@ -15,14 +15,6 @@ std::string scratch(const char* name) {
   return (std::filesystem::temp_directory_path() / ("upshift-cpp-" + std::to_string(getpid()) + "-" + name)).string();
 }
 
-std::string address_of(int fd) {
-  sockaddr_storage bound{};
-  socklen_t size = sizeof bound;
-  CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0);
-  const auto* port = reinterpret_cast<const unsigned char*>(&bound) + 2;
-  return "127.0.0.1:" + std::to_string(port[0] * 256 + port[1]);
-}
-
 u::task<> echo(u::stream peer) {
   while (true) {
     auto data = co_await peer.recv();
@@ -48,7 +40,7 @@ TEST(tcp_carries_bytes_both_ways) {
   on_two_vcpus([]() -> u::task<> {
     auto listening = u::listener::tcp("127.0.0.1:0");
     auto server = u::spawn([&]() -> u::task<> { co_await echo(co_await listening.accept()); });
-    auto peer = co_await u::connect_tcp(address_of(listening.fd()));
+    auto peer = co_await u::connect_tcp(listening.local_address()->to_string());
     co_await peer.write_all(u::buffer("ping"));
     CHECK(co_await take(peer, 4) == "ping");
     co_await peer.write_all(std::string_view("pong"));
@@ -64,6 +56,24 @@ TEST(tcp_carries_bytes_both_ways) {
     CHECK(peer.shutdown());
     CHECK((co_await peer.recv()).empty());
     co_await server;
+  }());
+}
+
+TEST(addresses) {
+  on_one_vcpu([]() -> u::task<> {
+    auto listening = u::listener::tcp("127.0.0.1:0");
+    const auto at = *listening.local_address();
+    CHECK(at.port != 0 && at.version == 4 && at.to_string() == "127.0.0.1:" + std::to_string(at.port));
+    auto peer = co_await u::connect_tcp(at.to_string());
+    auto here = co_await listening.accept();
+    CHECK(*peer.peer_address() == at && *here.local_address() == at);
+    CHECK(*here.peer_address() == *peer.local_address());
+    auto [one, other] = connected();
+    CHECK(one.peer_address().error() == std::errc::address_family_not_supported);
+    for (const char* text : {"127.0.0.1:80", "[::1]:65535", "[2001:db8::7]:1"}) CHECK(u::address::parse(text)->to_string() == text);
+    for (const char* text : {"", ":", "127.0.0.1", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:8x", "::1:80", "[::1]", "[::1:80", "localhost:80"}) {
+      CHECK(u::address::parse(text).error() == std::errc::invalid_argument);
+    }
   }());
 }
 
@@ -377,6 +387,21 @@ u::task<> wait_somehow(playground& here, unsigned kind, unsigned delay) {
       (void)co_await u::timeout(std::chrono::microseconds(delay), one.read(tracked::make(64), u::as_result));
       break;
     }
+    case 11: {
+      // Trees within its own, which end early, late, or with it.
+      auto first = co_await u::when_any(wait_somehow(here, delay % 8, delay / 2), u::sleep(std::chrono::microseconds(delay)));
+      (void)first;
+      break;
+    }
+    case 12: {
+      (void)co_await u::timeout(std::chrono::microseconds(delay), wait_somehow(here, delay % 12, delay / 2));
+      break;
+    }
+    case 13: {
+      auto [one, other] = connected();
+      (void)co_await u::when_all(one.recv(u::as_result), other.write_all(std::string_view("x"), u::as_result), wait_somehow(here, delay % 7, delay / 2));
+      break;
+    }
     default: {
       int fds[2];
       CHECK(pipe2(fds, O_CLOEXEC) == 0);
@@ -406,7 +431,7 @@ TEST(a_thousand_random_cancellations) {
       playground here;
       std::vector<u::join_handle<>> live;
       for (int i = 0; i < 1000; ++i) {
-        live.push_back(u::spawn(wait_somehow(here, random() % 12, random() % 2000), u::level{static_cast<int>(random() % 64)}));
+        live.push_back(u::spawn(wait_somehow(here, random() % 15, random() % 2000), u::level{static_cast<int>(random() % 64)}));
         if (random() % 4 == 0) co_await u::sleep(std::chrono::microseconds(random() % 200));
         if (random() % 8 == 0) co_await u::yield_now();
         const auto at = random() % live.size();

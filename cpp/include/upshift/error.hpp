@@ -42,9 +42,11 @@ UPSHIFT_BEGIN
 namespace detail {
 
 /// Throws the error of a negative errno.
-[[noreturn]] inline void raise(std::int64_t code) {
+[[noreturn]] inline void raise(std::int64_t code, [[maybe_unused]] const char* where = nullptr) {
 #if UPSHIFT_EXCEPTIONS
-  throw std::system_error(static_cast<int>(-code), std::system_category());
+  const std::error_code error(static_cast<int>(-code), std::system_category());
+  if (where != nullptr) throw std::system_error(error, where);
+  throw std::system_error(error);
 #else
   std::fprintf(stderr, "upshift: %s: use upshift::as_result to handle errors\n", std::strerror(static_cast<int>(-code)));
   std::abort();
@@ -74,11 +76,20 @@ class [[nodiscard]] result {
 
   /// The value; throws the error.
   T& value() & { return check(), *std::get_if<0>(&state_); }
+  const T& value() const& { return check(), *std::get_if<0>(&state_); }
   T&& value() && { return check(), std::move(*std::get_if<0>(&state_)); }
 
+  /// The value, or another one instead of an error.
+  template <class U>
+  T value_or(U&& other) && {
+    return has_value() ? std::move(*std::get_if<0>(&state_)) : static_cast<T>(std::forward<U>(other));
+  }
+
   T& operator*() & noexcept { return *std::get_if<0>(&state_); }
+  const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
   T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
   T* operator->() noexcept { return std::get_if<0>(&state_); }
+  const T* operator->() const noexcept { return std::get_if<0>(&state_); }
 
  private:
   result(int code, int) : state_(std::in_place_index<1>, code) {}
@@ -133,10 +144,10 @@ namespace detail {
 
 /// The value that `make` makes, or the error, in the form of the mode.
 template <error_mode M, class F>
-auto checked(std::int64_t code, F make) {
+auto checked(std::int64_t code, F make, const char* where = nullptr) {
   using T = decltype(make());
   if constexpr (M::throws) {
-    if (code < 0) raise(code);
+    if (code < 0) raise(code, where);
     return make();
   } else if constexpr (std::is_void_v<T>) {
     if (code < 0) return result<void>::failure(code);

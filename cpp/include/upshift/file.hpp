@@ -140,6 +140,11 @@ class [[nodiscard("destroying the call cancels it")]] async_call : public detail
     detail::promise_base::wait_for(here, this);
     return true;
   }
+  /// For what waits for several.
+  bool begin(upshift_cx* cx) noexcept { return op_.vtable == nullptr || again(this, cx) != 0; }
+  bool poll(upshift_cx* cx) noexcept { return again(this, cx) != 0; }
+  void stop() noexcept { upshift_op_drop(&op_); }
+
   /// Once.
   tried_transfer await_resume() noexcept {
     taken_ = true;

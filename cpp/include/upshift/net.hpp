@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "address.hpp"
 #include "buffer.hpp"
 #include "task.hpp"
 
@@ -221,6 +222,8 @@ class stream {
     return writer_.write_all(std::move(from), mode);
   }
   result<void> shutdown() noexcept { return writer_.shutdown(); }
+  result<address> local_address() const { return detail::local_address_of(fd()); }
+  result<address> peer_address() const { return detail::peer_address_of(fd()); }
   int fd() const noexcept { return reader_.fd(); }
 
   std::pair<reader, writer> split() && noexcept { return {std::move(reader_), std::move(writer_)}; }
@@ -267,6 +270,8 @@ class listener {
     return detail::operation([l = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_accept(op, cx, l); }, detail::give_stream<M>());
   }
 
+  /// Where it listens: with the port that the kernel has chosen for `:0`.
+  result<address> local_address() const { return detail::local_address_of(fd()); }
   int fd() const noexcept { return upshift_listener_fd(raw_.get()); }
 
  private:
@@ -288,9 +293,6 @@ auto connect_unix(std::string path, M = {}) {
   return detail::operation([path = std::move(path)](upshift_op* op, upshift_cx* cx) { return upshift_connect_unix(op, cx, path.c_str()); },
                            detail::give_stream<M>());
 }
-
-/// An address of the internet.
-using address = upshift_addr;
 
 /// What was received: how much, and from where.
 struct datagram {
@@ -325,15 +327,15 @@ class udp_socket {
         },
         [](upshift_op& op) {
           return detail::checked<M>(op.result, [&] {
-            datagram made{static_cast<std::size_t>(op.result), {}};
-            std::memcpy(&made.from, &op.out, sizeof made.from);
-            return made;
+            upshift_addr from;
+            std::memcpy(&from, &op.out, sizeof from);
+            return datagram{static_cast<std::size_t>(op.result), address(from)};
           });
         });
   }
 
   result<address> local_address() const {
-    address made{};
+    address made;
     const int code = upshift_udp_local(raw_.get(), &made);
     return detail::checked<as_result_t>(code, [&] { return made; });
   }

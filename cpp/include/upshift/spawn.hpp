@@ -144,6 +144,11 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
       });
     }
 
+    /// For what waits for several. One that is given up leaves the handle as it was.
+    bool begin(upshift_cx* cx) noexcept { return !handle.held_ || again(this, cx) != 0; }
+    bool poll(upshift_cx* cx) noexcept { return again(this, cx) != 0; }
+    void stop() noexcept {}
+
     static int again(detail::waiting* what, upshift_cx* cx) noexcept {
       auto* self = static_cast<awaiter*>(what);
       self->code = upshift_join_poll(&self->handle.raw_, cx, &self->data);
@@ -171,7 +176,7 @@ auto spawn_in(upshift_handle* in, task<T> what, level at) {
   upshift_join join;
   const upshift_task root = as_root(std::move(what));
   const int code = root.data == nullptr ? -ENOMEM : upshift_spawn(in, root, at.value, &join);
-  return checked<M>(code, [&] { return join_handle<T>(join); });
+  return checked<M>(code, [&] { return join_handle<T>(join); }, code == -ENXIO ? "upshift::spawn outside a runtime" : nullptr);
 }
 
 template <class>
@@ -208,6 +213,12 @@ auto spawn(F make, level at = inherit, M = {}) {
   return detail::spawn_in<M>(nullptr, detail::keeping(std::move(make)), at);
 }
 
+/// The same in the runtime of a handle, from any thread.
+template <detail::makes_task F, error_mode M = throwing_t>
+auto spawn(const handle& in, F make, level at = inherit, M = {}) {
+  return detail::spawn_in<M>(in.get(), detail::keeping(std::move(make)), at);
+}
+
 /// A task that is cancelled when a stop is requested, from whatever thread.
 template <class T>
 task<T> with_stop(std::stop_token token, task<T> what) {
@@ -220,6 +231,12 @@ task<T> with_stop(std::stop_token token, task<T> what) {
 template <class T, error_mode M = throwing_t>
 auto spawn(std::stop_token token, task<T> what, level at = inherit, M = {}) {
   return detail::spawn_in<M>(nullptr, with_stop(std::move(token), std::move(what)), at);
+}
+
+/// The same with what a function returns.
+template <detail::makes_task F, error_mode M = throwing_t>
+auto spawn(std::stop_token token, F make, level at = inherit, M = {}) {
+  return detail::spawn_in<M>(nullptr, with_stop(std::move(token), detail::keeping(std::move(make))), at);
 }
 
 /// The id of the coroutine that calls.
@@ -296,8 +313,9 @@ struct suspend_awaiter {
   bool await_ready() const noexcept { return false; }
   template <upshift_promise Promise>
   void await_suspend(std::coroutine_handle<Promise> here) {
-    promise_base::wait_for(here, &next_poll);
+    // First, because it may throw, into the coroutine, which waits for nothing then.
     leave(waker(here.promise().root->cx));
+    promise_base::wait_for(here, &next_poll);
   }
   void await_resume() const noexcept {}
 };

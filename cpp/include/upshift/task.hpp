@@ -45,8 +45,8 @@ struct promise_base;
 struct root_base {
   /// The wake token of the poll.
   upshift_cx* cx = nullptr;
-  /// What is resumed next.
-  std::coroutine_handle<> innermost;
+  /// What is resumed next; null once nothing is.
+  promise_base* innermost = nullptr;
   /// What is waited for.
   waiting* waits = nullptr;
   bool done = false;
@@ -54,20 +54,7 @@ struct root_base {
   void (*finish)(root_base*) noexcept = nullptr;
   void (*destroy)(root_base*) noexcept = nullptr;
 
-  static int poll(void* data, upshift_cx* cx) noexcept {
-    auto* root = static_cast<root_base*>(data);
-    if (root->waits != nullptr) {
-      if (root->waits->ready(root->waits, cx) == 0) return 0;
-      root->waits = nullptr;
-    }
-    root->cx = cx;
-    do {
-      root->innermost.resume();
-    } while (root->waits == nullptr && !root->done);
-    if (!root->done) return 0;
-    root->finish(root);
-    return 1;
-  }
+  static inline int poll(void* data, upshift_cx* cx) noexcept;
 
   static void drop(void* data) noexcept {
     auto* root = static_cast<root_base*>(data);
@@ -77,15 +64,18 @@ struct root_base {
 
 /// What every coroutine here has.
 struct promise_base {
+  /// Null: it has not begun.
   root_base* root = nullptr;
   promise_base* parent = nullptr;
   std::coroutine_handle<> self;
+  /// Where the task that is awaited has the pointer to this; null of the first one.
+  promise_base** owner = nullptr;
 
   /// The tree stops here until `what` is ready.
   template <class Promise>
   static void wait_for(std::coroutine_handle<Promise> here, waiting* what) noexcept {
     root_base* root = here.promise().root;
-    root->innermost = here;
+    root->innermost = &here.promise();
     root->waits = what;
   }
 
@@ -97,7 +87,7 @@ struct promise_base {
     void await_suspend(std::coroutine_handle<Promise> here) const noexcept {
       promise_base& ended = here.promise();
       if (ended.parent != nullptr) {
-        ended.root->innermost = ended.parent->self;
+        ended.root->innermost = ended.parent;
       } else {
         ended.root->done = true;
       }
@@ -106,6 +96,32 @@ struct promise_base {
   };
   final_awaiter final_suspend() const noexcept { return {}; }
 };
+
+inline int root_base::poll(void* data, upshift_cx* cx) noexcept {
+  auto* root = static_cast<root_base*>(data);
+  if (root->waits != nullptr) {
+    if (root->waits->ready(root->waits, cx) == 0) return 0;
+    root->waits = nullptr;
+  }
+  root->cx = cx;
+  do {
+    root->innermost->self.resume();
+  } while (root->waits == nullptr && !root->done);
+  if (!root->done) return 0;
+  root->finish(root);
+  return 1;
+}
+
+/// Destroys the frames of a tree that has not finished, one after the other from the innermost: nothing nests, however deep it is.
+inline void unwind(promise_base* innermost) noexcept {
+  while (innermost != nullptr) {
+    promise_base* parent = innermost->parent;
+    if (innermost->owner != nullptr) *innermost->owner = nullptr;
+    const auto frame = innermost->self;
+    frame.destroy();
+    innermost = parent;
+  }
+}
 
 template <class P>
 concept upshift_promise = std::derived_from<P, promise_base>;
@@ -259,58 +275,65 @@ struct task_promise final : promise_base, outcome<T>, frame_memory {
 template <class T = void>
 class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task {
  public:
+  static_assert(!std::is_reference_v<T>, "a task has no reference for a result: return a pointer, or std::ref");
   using promise_type = detail::task_promise<T>;
   using value_type = T;
 
   task() noexcept = default;
-  explicit task(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
-  task(task&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+  explicit task(promise_type& promise) noexcept : promise_(&promise) {}
+  task(task&& other) noexcept : promise_(std::exchange(other.promise_, nullptr)) {}
   task& operator=(task&& other) noexcept {
     if (this != &other) {
       reset();
-      frame_ = std::exchange(other.frame_, nullptr);
+      promise_ = std::exchange(other.promise_, nullptr);
     }
     return *this;
   }
   ~task() { reset(); }
 
-  explicit operator bool() const noexcept { return frame_ != nullptr; }
+  explicit operator bool() const noexcept { return promise_ != nullptr; }
 
   /// Gives the frame away.
-  std::coroutine_handle<promise_type> release() noexcept { return std::exchange(frame_, nullptr); }
+  promise_type* release() noexcept { return static_cast<promise_type*>(std::exchange(promise_, nullptr)); }
 
   struct awaiter {
-    std::coroutine_handle<promise_type> frame;
-    bool await_ready() const noexcept { return frame == nullptr; }
+    task& of;
+    bool begun = false;
+    bool await_ready() const noexcept { return of.promise_ == nullptr || of.promise_->root != nullptr; }
     template <detail::upshift_promise Parent>
-    void await_suspend(std::coroutine_handle<Parent> here) const noexcept {
-      auto& child = frame.promise();
+    void await_suspend(std::coroutine_handle<Parent> here) noexcept {
+      begun = true;
+      detail::promise_base& child = *of.promise_;
       child.parent = &here.promise();
+      child.owner = &of.promise_;
       child.root = here.promise().root;
-      child.root->innermost = frame;
+      child.root->innermost = &child;
     }
     T await_resume() const {
-      if (frame == nullptr) detail::no_memory();
-      return frame.promise().take();
+      if (!begun) {
+        if (of.promise_ == nullptr) detail::no_memory();
+        detail::raise(-EINVAL);
+      }
+      return static_cast<promise_type*>(of.promise_)->take();
     }
   };
-  awaiter operator co_await() && noexcept { return {frame_}; }
+  /// Once: a second time is the error EINVAL.
+  awaiter operator co_await() && noexcept { return {*this}; }
 
  private:
   void reset() noexcept {
-    if (frame_ != nullptr) std::exchange(frame_, nullptr).destroy();
+    if (promise_ != nullptr) std::exchange(promise_, nullptr)->self.destroy();
   }
 
-  std::coroutine_handle<promise_type> frame_ = nullptr;
+  detail::promise_base* promise_ = nullptr;
 };
 
 namespace detail {
 
 template <class T>
 task<T> task_promise<T>::get_return_object() noexcept {
-  auto frame = std::coroutine_handle<task_promise>::from_promise(*this);
-  this->self = frame;
-  return task<T>(frame);
+  this->self = std::coroutine_handle<task_promise>::from_promise(*this);
+  return task<T>(*this);
 }
 
 template <class T>
@@ -324,25 +347,25 @@ struct rooted : root_base, outcome<T> {
   static T take(void* data) { return static_cast<rooted*>(static_cast<root_base*>(data))->outcome<T>::take(); }
 };
 
+/// A tree of tasks. The first one is not empty.
 template <class T>
 struct tree final : rooted<T> {
-  explicit tree(task<T> what) noexcept : frame(what.release()) {
-    auto& first = frame.promise();
-    first.root = this;
-    this->innermost = frame;
+  explicit tree(task<T> what) noexcept : first(what.release()) {
+    first->root = this;
+    this->innermost = first;
     this->finish = [](root_base* root) noexcept {
       auto* self = static_cast<tree*>(root);
-      static_cast<outcome<T>&>(*self) = std::move(static_cast<outcome<T>&>(self->frame.promise()));
-      std::exchange(self->frame, nullptr).destroy();
+      static_cast<outcome<T>&>(*self) = std::move(static_cast<outcome<T>&>(*self->first));
+      self->stop();
     };
     this->destroy = [](root_base* root) noexcept { delete static_cast<tree*>(root); };
   }
   tree(const tree&) = delete;
-  ~tree() {
-    if (frame != nullptr) frame.destroy();
-  }
+  ~tree() { stop(); }
 
-  std::coroutine_handle<task_promise<T>> frame;
+  void stop() noexcept { unwind(std::exchange(this->innermost, nullptr)); }
+
+  task_promise<T>* first;
 };
 
 /// A task for the ABI, which owns it; its data is null if there was no memory.

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "task.hpp"
+#include "several.hpp"
 
 UPSHIFT_BEGIN
 
@@ -21,11 +21,20 @@ inline std::uint64_t nanoseconds(std::chrono::nanoseconds duration) noexcept {
                            [](upshift_op& op) { return detail::checked<throwing_t>(op.result, [] {}); });
 }
 
+/// Waits until a point of time of any clock, as that clock is when it begins.
+template <class Clock, class Duration>
+[[nodiscard("co_await it")]] auto sleep_until(std::chrono::time_point<Clock, Duration> when) {
+  return sleep(std::chrono::ceil<std::chrono::nanoseconds>(when - Clock::now()));
+}
+
 namespace detail {
 
-template <class Operation>
+template <class Branch>
 struct [[nodiscard("co_await it")]] timed : waiting {
-  timed(std::chrono::nanoseconds limit, Operation& of) noexcept : waiting{again}, of(of), limit(nanoseconds(limit)) { clock.vtable = nullptr; }
+  template <class From>
+  timed(std::chrono::nanoseconds limit, From&& from) noexcept : waiting{again}, of(std::forward<From>(from)), limit(nanoseconds(limit)) {
+    clock.vtable = nullptr;
+  }
   timed(const timed&) = delete;
   ~timed() {
     if (clock.vtable != nullptr) upshift_op_drop(&clock);
@@ -35,7 +44,7 @@ struct [[nodiscard("co_await it")]] timed : waiting {
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
     upshift_cx* cx = here.promise().root->cx;
-    if (of.begin(cx)) return false;
+    if (of.step(cx)) return false;
     if (upshift_sleep(&clock, cx, limit) != 0) {
       late = true;
       of.stop();
@@ -45,27 +54,27 @@ struct [[nodiscard("co_await it")]] timed : waiting {
     return true;
   }
   auto await_resume() {
-    using T = decltype(of.await_resume());
+    using T = typename Branch::value_type;
     if constexpr (std::is_void_v<T>) {
       if (late) return false;
-      of.await_resume();
+      of.kept.take();
       return true;
     } else {
       if (late) return std::optional<T>();
-      return std::optional<T>(of.await_resume());
+      return std::optional<T>(of.kept.take());
     }
   }
 
   static int again(waiting* what, upshift_cx* cx) noexcept {
     auto* self = static_cast<timed*>(what);
-    if (self->of.poll(cx)) return 1;
+    if (self->of.step(cx)) return 1;
     if (upshift_op_poll(&self->clock, cx) == 0) return 0;
     self->late = true;
     self->of.stop();
     return 1;
   }
 
-  Operation& of;
+  Branch of;
   std::uint64_t limit;
   bool late = false;
   upshift_op clock;
@@ -73,12 +82,19 @@ struct [[nodiscard("co_await it")]] timed : waiting {
 
 }  // namespace detail
 
-/// An operation for so long at most: none (of an operation without a value: false) if it was not ready then, and was cancelled.
+/// An operation, a task or the end of a coroutine (`handle.join()`) for so long at most: none (of what has no value: false) if it was not ready then. An operation is
+/// cancelled, the frames of a task are destroyed, and a coroutine goes on with its handle as it was.
 ///
 ///     if (auto data = co_await upshift::timeout(50ms, stream.recv())) …
-template <class Start, class Finish>
-auto timeout(std::chrono::nanoseconds limit, detail::operation<Start, Finish>&& of) {
-  return detail::timed<detail::operation<Start, Finish>>(limit, of);
+template <detail::branchable Of>
+auto timeout(std::chrono::nanoseconds limit, Of&& of) {
+  return detail::timed<detail::branch<std::remove_cvref_t<Of>>>(limit, std::forward<Of>(of));
+}
+
+/// The same for the end of a coroutine.
+template <class T>
+auto timeout(std::chrono::nanoseconds limit, join_handle<T>& of) {
+  return detail::timed<detail::branch<join_handle<T>>>(limit, of);
 }
 
 UPSHIFT_END

@@ -6,6 +6,7 @@
 #include "file.hpp"
 #include "net.hpp"
 #include "runtime.hpp"
+#include "several.hpp"
 #include "spawn.hpp"
 #include "sync.hpp"
 #include "task.hpp"

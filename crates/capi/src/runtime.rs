@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::ptr::null;
 use std::time::Duration;
 
-use upshift::{Board, Handle, Level, Preemption, Runtime};
+use upshift::{Board, Driver, Handle, Level, Preemption, Runtime};
 
 use crate::error::{errno, quietly, wall};
 use crate::task::{Foreign, upshift_task};
@@ -29,6 +29,8 @@ pub struct upshift_config {
     pub preemption: u32,
     /// Whether it joins the machine's daemon: 0 no, 1 if there is one, 2 or fail.
     pub board: u32,
+    /// What carries out I/O: 0 the environment's UPSHIFT_DRIVER, or what works; 1 io_uring; 2 epoll, and threads for files.
+    pub driver: u32,
     /// Every so many turns a level of another is served; 0: strict priority.
     pub aging_turns: u32,
     /// Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; 0: as is best for most.
@@ -60,6 +62,7 @@ pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
         main_level: u32::from(Level::DEFAULT.get()),
         preemption: 0,
         board: 0,
+        driver: 0,
         aging_turns: 0,
         buffers: 0,
         buffer_size: 0,
@@ -97,6 +100,12 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
             0 => Board::Off,
             1 => Board::Auto,
             2 => Board::Required,
+            _ => return Err(-libc::EINVAL),
+        })
+        .driver(match config.driver {
+            0 => Driver::Auto,
+            1 => Driver::Ring,
+            2 => Driver::Readiness,
             _ => return Err(-libc::EINVAL),
         });
     if let Some(turns) = NonZeroU32::new(config.aging_turns) {

@@ -1,0 +1,88 @@
+// Addresses of the internet.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include "error.hpp"
+
+UPSHIFT_BEGIN
+
+/// An address and a port; the fields are those of upshift_addr.
+struct address : upshift_addr {
+  address() noexcept : upshift_addr{} {}
+  explicit address(const upshift_addr& raw) noexcept : upshift_addr(raw) {}
+
+  /// Of numbers: `127.0.0.1:80`, `[::1]:80`. Nothing is looked up.
+  static result<address> parse(std::string_view text) {
+    const auto failed = [] { return result<address>::failure(-EINVAL); };
+    const auto colon = text.rfind(':');
+    if (colon == std::string_view::npos) return failed();
+    address made;
+    const char* end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, made.port);
+    if (error != std::errc() || rest != end) return failed();
+    std::string_view host = text.substr(0, colon);
+    const bool is_v6 = host.size() >= 2 && host.front() == '[' && host.back() == ']';
+    if (is_v6) host = host.substr(1, host.size() - 2);
+    made.version = is_v6 ? 6 : 4;
+    if (inet_pton(is_v6 ? AF_INET6 : AF_INET, std::string(host).c_str(), made.ip) != 1) return failed();
+    return made;
+  }
+
+  /// As parse() takes it.
+  std::string to_string() const {
+    char host[INET6_ADDRSTRLEN] = "";
+    inet_ntop(version == 6 ? AF_INET6 : AF_INET, ip, host, sizeof host);
+    std::string made;
+    if (version == 6) made += '[';
+    made += host;
+    if (version == 6) made += ']';
+    made += ':';
+    return made += std::to_string(port);
+  }
+
+  friend bool operator==(const address& a, const address& b) noexcept {
+    return a.version == b.version && a.port == b.port && a.scope == b.scope && std::memcmp(a.ip, b.ip, sizeof a.ip) == 0;
+  }
+};
+
+namespace detail {
+
+/// By getsockname or getpeername. The error EAFNOSUPPORT: the socket is not of the internet.
+template <class Ask>
+result<address> address_of(int fd, Ask ask) {
+  sockaddr_storage found{};
+  socklen_t size = sizeof found;
+  if (ask(fd, reinterpret_cast<sockaddr*>(&found), &size) != 0) return result<address>::failure(-errno);
+  address made;
+  if (found.ss_family == AF_INET) {
+    sockaddr_in raw;
+    std::memcpy(&raw, &found, sizeof raw);
+    made.version = 4;
+    made.port = ntohs(raw.sin_port);
+    std::memcpy(made.ip, &raw.sin_addr, sizeof raw.sin_addr);
+  } else if (found.ss_family == AF_INET6) {
+    sockaddr_in6 raw;
+    std::memcpy(&raw, &found, sizeof raw);
+    made.version = 6;
+    made.port = ntohs(raw.sin6_port);
+    made.scope = raw.sin6_scope_id;
+    std::memcpy(made.ip, &raw.sin6_addr, sizeof raw.sin6_addr);
+  } else {
+    return result<address>::failure(-EAFNOSUPPORT);
+  }
+  return made;
+}
+
+inline result<address> local_address_of(int fd) { return address_of(fd, getsockname); }
+inline result<address> peer_address_of(int fd) { return address_of(fd, getpeername); }
+
+}  // namespace detail
+
+UPSHIFT_END

@@ -1,0 +1,204 @@
+// Waiting for several things in one coroutine: all of them, or the first.
+//
+//     auto [user, orders] = co_await upshift::when_all(find_user(id), find_orders(id));
+//     auto first = co_await upshift::when_any(stream.recv(), upshift::sleep(1s));   // std::variant; first.index() says which
+//
+// They take turns on the vCPU of their coroutine and cost no allocation beyond their frames. What should run on other vCPUs, or at other levels, is spawned.
+#pragma once
+
+#include <tuple>
+#include <variant>
+
+#include "spawn.hpp"
+
+UPSHIFT_BEGIN
+
+namespace detail {
+
+/// Something that can be begun, asked whether it is ready, and given up.
+template <class Of>
+concept operation_like = requires(Of& of, upshift_cx* cx) {
+  { of.begin(cx) } -> std::same_as<bool>;
+  { of.poll(cx) } -> std::same_as<bool>;
+  of.stop();
+  of.await_resume();
+};
+
+/// What may be one of several: an operation, a task, the end of a coroutine.
+template <class Of>
+concept branchable = std::is_rvalue_reference_v<Of&&> && (operation_like<Of> || is_task<Of>);
+
+/// One of several. Its result is taken as soon as it is there, so that none is lost with a coroutine that is cancelled meanwhile.
+template <class Of, class T>
+struct branch_base {
+  using value_type = T;
+  outcome<T> kept;
+  bool is_ready = false;
+  bool has_begun = false;
+
+  /// Begins or goes on; true: the result is there.
+  bool step(upshift_cx* cx) noexcept {
+    if (is_ready) return true;
+    auto& of = static_cast<Of&>(*this);
+    is_ready = std::exchange(has_begun, true) ? of.poll(cx) : of.begin(cx);
+    if (is_ready) of.keep();
+    return is_ready;
+  }
+};
+
+template <class Operation>
+using value_of = decltype(std::declval<Operation&>().await_resume());
+
+/// An operation, which lives in the expression that awaits this.
+template <class Operation>
+struct branch : branch_base<branch<Operation>, value_of<Operation>> {
+  explicit branch(Operation&& of) noexcept : of(of) {}
+  bool begin(upshift_cx* cx) noexcept { return of.begin(cx); }
+  bool poll(upshift_cx* cx) noexcept { return of.poll(cx); }
+  void stop() noexcept {
+    if (this->has_begun && !this->is_ready) of.stop();
+  }
+  void keep() noexcept {
+#if UPSHIFT_EXCEPTIONS
+    try {
+      take();
+    } catch (...) {
+      this->kept.thrown = std::current_exception();
+    }
+#else
+    take();
+#endif
+  }
+  void take() {
+    if constexpr (std::is_void_v<value_of<Operation>>) {
+      of.await_resume();
+    } else {
+      this->kept.value.emplace(of.await_resume());
+    }
+  }
+  Operation& of;
+};
+
+/// A task: a tree of its own within its coroutine.
+template <class T>
+struct branch<task<T>> : branch_base<branch<task<T>>, T> {
+  explicit branch(task<T>&& of) : of(some(std::move(of))) {}
+  bool begin(upshift_cx* cx) noexcept { return poll(cx); }
+  bool poll(upshift_cx* cx) noexcept { return root_base::poll(static_cast<root_base*>(&of), cx) != 0; }
+  void stop() noexcept { of.stop(); }
+  void keep() noexcept { this->kept = std::exchange(static_cast<outcome<T>&>(of), outcome<T>()); }
+  static task<T> some(task<T>&& of) {
+    if (!of) no_memory();
+    return std::move(of);
+  }
+  tree<T> of;
+};
+
+/// The end of a coroutine.
+template <class T>
+struct branch<join_handle<T>> : branch_base<branch<join_handle<T>>, T> {
+  using join = decltype(std::declval<join_handle<T>&>().join());
+  explicit branch(join_handle<T>& of) noexcept : joins(of.join()), of(std::move(joins)) {}
+  bool begin(upshift_cx* cx) noexcept { return joins.begin(cx); }
+  bool poll(upshift_cx* cx) noexcept { return joins.poll(cx); }
+  void stop() noexcept {}
+  void keep() noexcept { of.keep(), this->kept = std::move(of.kept); }
+  join joins;
+  branch<join> of;
+};
+
+/// A result in a tuple or a variant.
+template <class T>
+using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+
+template <class T>
+stored<T> give(outcome<T>& from) {
+  if constexpr (std::is_void_v<T>) {
+    from.take();
+    return {};
+  } else {
+    return from.take();
+  }
+}
+
+template <class... Branches>
+struct [[nodiscard("co_await it")]] all_of : waiting {
+  template <class... From>
+  explicit all_of(std::in_place_t, From&&... from) : waiting{again}, branches(std::forward<From>(from)...) {}
+  all_of(const all_of&) = delete;
+
+  bool await_ready() const noexcept { return false; }
+  template <upshift_promise Promise>
+  bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
+    if (again(this, here.promise().root->cx) != 0) return false;
+    promise_base::wait_for(here, this);
+    return true;
+  }
+  std::tuple<stored<typename Branches::value_type>...> await_resume() {
+    return std::apply([](auto&... of) { return std::tuple<stored<typename Branches::value_type>...>{give(of.kept)...}; }, branches);
+  }
+
+  static int again(waiting* what, upshift_cx* cx) noexcept {
+    bool all = true;
+    std::apply([&](auto&... of) { ((all = of.step(cx) && all), ...); }, static_cast<all_of*>(what)->branches);
+    return all;
+  }
+
+  std::tuple<Branches...> branches;
+};
+
+template <class... Branches>
+struct [[nodiscard("co_await it")]] any_of : waiting {
+  template <class... From>
+  explicit any_of(std::in_place_t, From&&... from) : waiting{again}, branches(std::forward<From>(from)...) {}
+  any_of(const any_of&) = delete;
+
+  using value = std::variant<stored<typename Branches::value_type>...>;
+
+  bool await_ready() const noexcept { return false; }
+  template <upshift_promise Promise>
+  bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
+    if (again(this, here.promise().root->cx) != 0) return false;
+    promise_base::wait_for(here, this);
+    return true;
+  }
+  value await_resume() { return pick<0>(); }
+
+  static int again(waiting* what, upshift_cx* cx) noexcept {
+    auto& branches = static_cast<any_of*>(what)->branches;
+    const bool is_ready = std::apply([cx](auto&... of) { return (of.step(cx) || ...); }, branches);
+    if (is_ready) std::apply([](auto&... of) { (of.stop(), ...); }, branches);
+    return is_ready;
+  }
+
+  template <std::size_t I>
+  value pick() {
+    auto& of = std::get<I>(branches);
+    if constexpr (I + 1 < sizeof...(Branches)) {
+      if (!of.is_ready) return pick<I + 1>();
+    }
+    return value(std::in_place_index<I>, give(of.kept));
+  }
+
+  std::tuple<Branches...> branches;
+};
+
+}  // namespace detail
+
+/// Waits for all of several operations, tasks and joins, which run in turn: a tuple of their results, std::monostate for one without. All end; then the first of them,
+/// in the order of the parameters, that has thrown throws.
+template <detail::branchable... Of>
+  requires(sizeof...(Of) > 0)
+auto when_all(Of&&... of) {
+  return detail::all_of<detail::branch<std::remove_cvref_t<Of>>...>(std::in_place, std::forward<Of>(of)...);
+}
+
+/// Waits for the first of several operations, tasks and joins: a variant whose index says which, of two that are ready the one that was named first. The others are given
+/// up as by timeout().
+template <detail::branchable... Of>
+  requires(sizeof...(Of) > 0)
+auto when_any(Of&&... of) {
+  return detail::any_of<detail::branch<std::remove_cvref_t<Of>>...>(std::in_place, std::forward<Of>(of)...);
+}
+
+UPSHIFT_END
