@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::{run, setup};
+use crate::{packages, run, setup};
 
 /// What the driver does besides `run`, which needs nothing built.
 const COMMANDS: [&str; 2] = ["drop", "render"];
@@ -18,7 +18,7 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
         eprintln!("error: bench/Cargo.toml is missing: run this in a full checkout");
         return ExitCode::FAILURE;
     }
-    for package in setup::missing_packages() {
+    for package in packages::missing() {
         eprintln!("note: {}", package.absence());
     }
     let is_run = !args
@@ -49,8 +49,8 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
 
 /// Runs the kernel's runner.
 pub(crate) fn os(root: &Path, args: &[String]) -> ExitCode {
-    if !setup::QEMU.is_there() {
-        eprintln!("note: {}", setup::QEMU.absence());
+    if !packages::QEMU.is_there() {
+        eprintln!("note: {}", packages::QEMU.absence());
     }
     let mut runner = setup::cargo(&root.join("os"));
     runner

@@ -3,6 +3,9 @@
 //! The command builds with --release, tests with the compilers that are there and with their sanitizers, installs into a prefix, and builds a program against what was
 //! installed, by CMake and by pkg-config. The step does the same with the libraries of `cargo build`, which the steps before it have nearly built, and with two builds instead
 //! of four: the first compiler without sanitizers, the last one with them.
+//!
+//! ThreadSanitizer must see both sides of each hand-over, so the Rust library, with its `std`, is built for it by nightly. That takes clang++: the runtime of g++ 12 lacks functions
+//! that rustc calls. The command does it where these are there, and the soak always, with more cancellations.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -10,14 +13,24 @@ use std::time::Duration;
 
 use crate::bench::foreground;
 use crate::host;
+use crate::packages;
 use crate::run::Stop;
-use crate::setup;
+use crate::setup::{self, Tool, Tools};
 use crate::suite::{Context, Done, Verdict};
 
 /// Compilers of C++20 that are looked for; the first of each kind is used.
 const COMPILERS: [&[&str]; 2] = [
     &["g++"],
-    &["clang++", "clang++-22", "clang++-19", "clang++-16"],
+    &[
+        "clang++",
+        "clang++-22",
+        "clang++-21",
+        "clang++-20",
+        "clang++-19",
+        "clang++-18",
+        "clang++-17",
+        "clang++-16",
+    ],
 ];
 
 /// What one build of the tests is like.
@@ -29,8 +42,9 @@ struct Flavour {
 }
 
 /// Tests that are run in every flavour, and their arguments.
-const TESTS: [&str; 5] = [
+const TESTS: [&str; 6] = [
     "test_coroutines",
+    "test_several",
     "test_io",
     "test_no_exceptions",
     "test_shared",
@@ -63,6 +77,12 @@ fn flavours() -> Vec<Flavour> {
     made
 }
 
+/// The compiler whose ThreadSanitizer knows what rustc calls.
+fn thread_sanitizing() -> Result<&'static str, String> {
+    let clang = compilers().find(|name| name.starts_with("clang"));
+    clang.ok_or_else(|| "no clang++ from 16 on".to_owned())
+}
+
 /// Runs commands one after the other, until one fails.
 type Run<'a> = &'a dyn Fn(Command, Duration) -> Result<(), String>;
 
@@ -71,6 +91,8 @@ struct Build<'a> {
     target: PathBuf,
     /// Where cargo has put the libraries.
     libraries: PathBuf,
+    /// The command `upshift`, whose servers those of the examples are compared with.
+    command: PathBuf,
     run: Run<'a>,
 }
 
@@ -94,6 +116,48 @@ impl Build<'_> {
             "upshift-cli",
         ]);
         (self.run)(command, Duration::from_secs(900))
+    }
+
+    /// The same with the libraries made for ThreadSanitizer.
+    fn sanitized(&self) -> Result<Build<'_>, String> {
+        let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let target = self.target.join("tsan");
+        let mut command = setup::cargo(self.root);
+        command
+            .args(["+nightly", "build", "-Zbuild-std", "--target", &machine])
+            .args(["-p", "upshift-c", "-p", "upshift-mixed"])
+            .env("RUSTFLAGS", "-Zsanitizer=thread")
+            .env("CARGO_TARGET_DIR", &target);
+        (self.run)(command, Duration::from_secs(900))?;
+        Ok(Build {
+            root: self.root,
+            target: self.target.clone(),
+            libraries: target.join(machine).join("debug"),
+            command: self.command.clone(),
+            run: self.run,
+        })
+    }
+
+    /// Everything under ThreadSanitizer, and a thousand cancellations so many times more.
+    fn threads(&self, again: usize) -> Result<(), String> {
+        let compiler = thread_sanitizing()?;
+        let flavour = Flavour {
+            name: format!("{compiler}-tsan"),
+            compiler,
+            sanitizers: "thread",
+            build_type: "RelWithDebInfo",
+        };
+        let build = self.sanitized()?;
+        build.configure(&flavour, None)?;
+        let folder = build.folder(&flavour.name);
+        build.build(&folder)?;
+        build.test(&flavour)?;
+        for _ in 0..again {
+            let mut command = Command::new(folder.join("test_io"));
+            command.arg("a_thousand_random_cancellations");
+            (self.run)(command, Duration::from_secs(120))?;
+        }
+        Ok(())
     }
 
     fn configure(&self, flavour: &Flavour, prefix: Option<&Path>) -> Result<(), String> {
@@ -123,9 +187,15 @@ impl Build<'_> {
         for test in TESTS {
             (self.run)(Command::new(folder.join(test)), Duration::from_secs(120))?;
         }
+        // Where there is no io_uring.
+        for test in ["test_io", "test_several"] {
+            let mut command = Command::new(folder.join(test));
+            command.env("UPSHIFT_DRIVER", "readiness");
+            (self.run)(command, Duration::from_secs(120))?;
+        }
         // The programs are what is tested here; their own sanitizers are at work in them.
         let mut servers = Command::new(folder.join("test_servers"));
-        servers.arg(&folder).arg(self.libraries.join("upshift"));
+        servers.arg(&folder).arg(&self.command);
         (self.run)(servers, Duration::from_secs(120))?;
         (self.run)(
             Command::new(folder.join("priorities")),
@@ -191,11 +261,11 @@ fn pkg_config_path(prefix: &Path) -> String {
 
 /// Why there is nothing to do it with; compilers and CMake are installed first where that is allowed.
 fn missing(stop: &Stop) -> Option<String> {
-    setup::install_cpp_packages(stop);
+    packages::install(&[&packages::GXX, &packages::CMAKE], stop);
     if compilers().next().is_none() {
-        return Some(setup::GXX.absence());
+        return Some(packages::GXX.absence());
     }
-    (!setup::CMAKE.is_there()).then(|| setup::CMAKE.absence())
+    (!packages::CMAKE.is_there()).then(|| packages::CMAKE.absence())
 }
 
 /// `cargo xtask cpp`.
@@ -219,12 +289,22 @@ pub(crate) fn command(root: &Path, prefix: Option<PathBuf>) -> ExitCode {
         root,
         target: root.join("target"),
         libraries: root.join("target/release"),
+        command: root.join("target/release/upshift"),
         run: &run,
     };
-    match build
+    let tools = Tools::find();
+    let sanitizing = [Tool::Nightly, Tool::RustSrc]
+        .iter()
+        .all(|tool| tools.has(*tool));
+    let done = build
         .cargo("release")
         .and_then(|()| build.all(&flavours(), &prefix))
-    {
+        .and_then(|()| match thread_sanitizing() {
+            Ok(_) if sanitizing => build.threads(0),
+            Ok(_) => skip_threads("no nightly Rust with rust-src"),
+            Err(missing) => skip_threads(&missing),
+        });
+    match done {
         Ok(()) => {
             println!("installed into {}", prefix.display());
             ExitCode::SUCCESS
@@ -234,6 +314,34 @@ pub(crate) fn command(root: &Path, prefix: Option<PathBuf>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn skip_threads(why: &str) -> Result<(), String> {
+    println!("skipped ThreadSanitizer: {why}");
+    Ok(())
+}
+
+/// The step of the soak: ThreadSanitizer over Rust and C++.
+pub(crate) fn soak(context: &Context<'_>) -> Verdict {
+    for tool in [Tool::Nightly, Tool::RustSrc] {
+        if !context.tools.has(tool) {
+            return Ok(Done::Skipped(tool.absence()));
+        }
+    }
+    if let Some(missing) = missing(context.stop).or(thread_sanitizing().err()) {
+        return Ok(Done::Skipped(missing));
+    }
+    let run = |command: Command, limit: Duration| context.run(command, limit);
+    let build = Build {
+        root: context.root,
+        target: context.target.to_path_buf(),
+        libraries: context.target.join("debug"),
+        command: context.target.join("debug/upshift"),
+        run: &run,
+    };
+    build.cargo("dev")?;
+    build.threads(50)?;
+    context.tests_passed()
 }
 
 /// The step of the suite.
@@ -249,6 +357,7 @@ pub(crate) fn step(context: &Context<'_>) -> Verdict {
         root: context.root,
         target: context.target.to_path_buf(),
         libraries: context.target.join("debug"),
+        command: context.target.join("debug/upshift"),
         run: &run,
     };
     build.cargo("dev")?;

@@ -1,7 +1,7 @@
 //! `cargo xtask`: set the machine up, run the test suite, run the benchmarks.
 //!
 //! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
-//! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed, `host` asks the
+//! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed and `packages` what of Debian, `host` asks the
 //! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
 //! book of the pages, `compat` counts what of tokio runs, `confine` runs a program without io_uring, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
 
@@ -16,6 +16,7 @@ mod host;
 mod mpi;
 mod os;
 mod package;
+mod packages;
 mod run;
 mod setup;
 mod steps;

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use crate::bench::foreground;
+use crate::packages;
 use crate::run::Stop;
 use crate::setup;
 use crate::suite::{Context, Done, Verdict};
@@ -43,10 +44,10 @@ fn daemon(root: &Path) -> Command {
 
 /// What is missing, in words.
 fn absence() -> Option<String> {
-    let missing: Vec<_> = setup::MPI
+    let missing: Vec<_> = packages::MPI
         .iter()
         .filter(|package| !package.is_there())
-        .map(setup::Package::absence)
+        .map(|package| package.absence())
         .collect();
     (!missing.is_empty()).then(|| missing.join("; "))
 }
@@ -54,7 +55,7 @@ fn absence() -> Option<String> {
 /// Builds and tests, or measures.
 pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     match Stop::on_signals() {
-        Ok(stop) => setup::install_mpi(&stop),
+        Ok(stop) => packages::install(&packages::MPI, &stop),
         Err(error) => {
             eprintln!("error: cannot handle signals: {error}");
             return ExitCode::FAILURE;

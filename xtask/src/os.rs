@@ -5,7 +5,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::setup::{self, BARE_TARGET, QEMU};
+use crate::packages::QEMU;
+use crate::setup::{self, BARE_TARGET};
 use crate::suite::{Context, Done, Verdict};
 
 const PACKAGES: [&str; 6] = [

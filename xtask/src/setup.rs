@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use crate::host;
+use crate::packages;
 use crate::run::{Ending, Stop, run, shown};
 
 /// The target that stands for "no operating system".
@@ -204,209 +205,6 @@ fn sysroot(mut rustc: Command) -> Option<PathBuf> {
     (output.status.success() && !path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
 }
 
-/// A Debian package that tests need, or the benchmarks can use.
-pub(crate) struct Package {
-    name: &'static str,
-    purpose: &'static str,
-    /// Whether `setup` installs it; otherwise it is only named.
-    install: bool,
-    /// Whether `test` does.
-    tests: bool,
-    is_there: fn() -> bool,
-}
-
-impl Package {
-    pub(crate) fn is_there(&self) -> bool {
-        (self.is_there)()
-    }
-
-    /// "wrk is not installed (what it is for): type …"
-    pub(crate) fn absence(&self) -> String {
-        format!(
-            "{} is not installed ({}): `sudo apt-get install {0}`",
-            self.name, self.purpose
-        )
-    }
-}
-
-/// What counts instructions.
-pub(crate) const VALGRIND: &Package = &PACKAGES[1];
-
-/// A compiler of C++20, and what builds with it.
-pub(crate) const GXX: &Package = &PACKAGES[12];
-/// See [`GXX`].
-pub(crate) const CMAKE: &Package = &PACKAGES[13];
-
-/// The emulator of the kernel's tests.
-pub(crate) const QEMU: &Package = &PACKAGES[0];
-
-/// What mpi/ is built with and started by.
-pub(crate) const MPI: &[Package] = PACKAGES.split_at(11).1;
-
-const PACKAGES: [Package; 17] = [
-    Package {
-        name: "qemu-system-misc",
-        purpose: "the kernel's tests, `qemu-system-riscv64`",
-        install: true,
-        tests: true,
-        is_there: || host::has_program("qemu-system-riscv64"),
-    },
-    Package {
-        name: "valgrind",
-        purpose: "callgrind, which counts the instructions of operations",
-        install: true,
-        tests: true,
-        is_there: || host::has_program("valgrind"),
-    },
-    Package {
-        name: "liburing-dev",
-        purpose: "the benchmarks' peer in C",
-        install: true,
-        tests: false,
-        is_there: || Path::new("/usr/include/liburing.h").exists(),
-    },
-    Package {
-        name: "wrk",
-        purpose: "load generator that asks the web server, in its tests",
-        install: true,
-        tests: true,
-        is_there: || host::has_program("wrk"),
-    },
-    Package {
-        name: "curl",
-        purpose: "client that asks the web server, in its tests",
-        install: true,
-        tests: true,
-        is_there: || host::has_program("curl"),
-    },
-    Package {
-        name: "apache2-utils",
-        purpose: "`ab`, which asks the web server, in its tests",
-        install: true,
-        tests: true,
-        is_there: || host::has_program("ab"),
-    },
-    Package {
-        name: "nghttp2-client",
-        purpose: "`h2load` and `nghttp`, which ask the web server, in its tests",
-        install: true,
-        tests: true,
-        is_there: || host::has_program("h2load"),
-    },
-    Package {
-        name: "nginx-light",
-        purpose: "the benchmarks' web server to compare with",
-        install: true,
-        tests: false,
-        is_there: || host::has_program("nginx") || Path::new("/usr/sbin/nginx").exists(),
-    },
-    Package {
-        name: "redis-server",
-        purpose: "one of the unmodified servers of the benchmarks",
-        install: true,
-        tests: false,
-        is_there: || host::has_program("redis-server"),
-    },
-    Package {
-        name: "postgresql",
-        purpose: "one of the unmodified servers of the benchmarks",
-        install: true,
-        tests: false,
-        is_there: || Path::new("/usr/lib/postgresql").exists(),
-    },
-    Package {
-        name: "golang-go",
-        // Some 300 MB, and many machines have a newer Go from elsewhere.
-        purpose: "optional, the benchmarks' peer in Go",
-        install: false,
-        tests: false,
-        is_there: || host::has_program("go"),
-    },
-    Package {
-        name: "openmpi-bin",
-        purpose: "`mpirun`, which starts the ranks of mpi/",
-        install: true,
-        tests: true,
-        is_there: || host::has_program("mpirun"),
-    },
-    Package {
-        name: "libopenmpi-dev",
-        purpose: "`mpi.h` and the library for mpi/",
-        install: true,
-        tests: true,
-        is_there: || host::has_program("mpicc") && has_mpi_header(),
-    },
-    Package {
-        name: "libclang-dev",
-        purpose: "reads `mpi.h` when mpi/ is built",
-        install: true,
-        tests: true,
-        is_there: has_libclang,
-    },
-    Package {
-        name: "g++",
-        purpose: "the tests of the headers of C++20, version 12 or newer",
-        install: true,
-        tests: true,
-        is_there: || host::has_program("g++") || host::has_program("clang++"),
-    },
-    Package {
-        name: "cmake",
-        purpose: "the tests of the headers of C++20",
-        install: true,
-        tests: true,
-        is_there: || host::has_program("cmake"),
-    },
-    Package {
-        name: "libasio-dev",
-        purpose: "the benchmarks' peers of C++20",
-        install: true,
-        tests: false,
-        is_there: || Path::new("/usr/include/asio.hpp").exists(),
-    },
-];
-
-/// `mpicc` alone comes with a package that has no header.
-fn has_mpi_header() -> bool {
-    let output = Command::new("mpicc").arg("--showme:incdirs").output();
-    output.is_ok_and(|output| {
-        let folders = String::from_utf8_lossy(&output.stdout).into_owned();
-        let mut folders = folders.split_whitespace();
-        folders.any(|folder| Path::new(folder).join("mpi.h").exists())
-    })
-}
-
-/// Where Debian puts it, with a version in the name of the folder or of the file.
-fn has_libclang() -> bool {
-    let has = |folder: &Path| {
-        std::fs::read_dir(folder).is_ok_and(|entries| {
-            entries.flatten().any(|entry| {
-                let name = entry.file_name().to_string_lossy().into_owned();
-                name.starts_with("libclang.so") || name.starts_with("libclang-")
-            })
-        })
-    };
-    let machine = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
-    has(Path::new(&machine))
-        || std::fs::read_dir("/usr/lib").is_ok_and(|entries| {
-            let mut folders = entries.flatten().map(|entry| entry.path());
-            folders.any(|path| path.to_string_lossy().contains("/llvm-") && has(&path.join("lib")))
-        })
-}
-
-/// Installs what mpi/ needs, as far as this user may.
-pub(crate) fn install_mpi(stop: &Stop) {
-    install_packages(
-        |package| MPI.iter().any(|mpi| mpi.name == package.name),
-        stop,
-    );
-}
-
-/// The packages that this machine lacks.
-pub(crate) fn missing_packages() -> impl Iterator<Item = &'static Package> {
-    PACKAGES.iter().filter(|package| !(package.is_there)())
-}
-
 /// `cargo xtask setup`.
 pub(crate) fn command(root: &Path) -> ExitCode {
     let stop = match Stop::on_signals() {
@@ -416,7 +214,7 @@ pub(crate) fn command(root: &Path) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    install_packages(|package| package.install, &stop);
+    packages::install_if(|package| package.install, &stop);
     let mut tools = Tools::find();
     tools.install(|_| true, &stop);
     install_h2spec(root, &stop);
@@ -426,7 +224,7 @@ pub(crate) fn command(root: &Path) -> ExitCode {
         );
     }
 
-    for package in missing_packages() {
+    for package in packages::missing() {
         println!("missing: {}", package.absence());
     }
     let missing: Vec<_> = tools.missing().collect();
@@ -447,49 +245,12 @@ pub(crate) fn command(root: &Path) -> ExitCode {
     }
 }
 
-/// Installs what the tests need, as far as this user may.
-pub(crate) fn install_test_packages(stop: &Stop) {
-    install_packages(|package| package.tests, stop);
-}
-
-/// Installs what the headers of C++20 are built with.
-pub(crate) fn install_cpp_packages(stop: &Stop) {
-    let names = [GXX.name, CMAKE.name];
-    install_packages(|package| names.contains(&package.name), stop);
-}
-
-fn install_packages(wanted: impl Fn(&Package) -> bool, stop: &Stop) {
-    let names: Vec<_> = missing_packages()
-        .filter(|package| wanted(package))
-        .map(|package| package.name)
-        .collect();
-    let may = rustix::process::geteuid().is_root() && host::has_program("apt-get");
-    if names.is_empty() || !may {
-        return;
-    }
-    let apt = |args: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .args(["-q", "-o", "DPkg::Lock::Timeout=60"])
-            .args(args);
-        install(&mut command, stop)
-    };
-    let get = [
-        &["install", "-y", "--no-install-recommends"],
-        names.as_slice(),
-    ]
-    .concat();
-    if !apt(&get) && apt(&["update"]) {
-        apt(&get);
-    }
-}
-
 fn twice(mut attempt: impl FnMut() -> bool) -> bool {
     attempt() || attempt()
 }
 
-fn install(command: &mut Command, stop: &Stop) -> bool {
+/// Runs a command that installs something; says how it went.
+pub(crate) fn install(command: &mut Command, stop: &Stop) -> bool {
     println!("setup: {}", shown(command));
     match run(command, INSTALL_LIMIT, None, stop).map(|ending: Ending| ending.success()) {
         Ok(Ok(())) => true,

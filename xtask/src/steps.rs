@@ -15,6 +15,7 @@ use crate::confine;
 use crate::cpp;
 use crate::mpi;
 use crate::os;
+use crate::packages;
 use crate::setup::{self, BARE_TARGET, Tool};
 use crate::suite::{Context, Done, Verdict};
 
@@ -87,7 +88,7 @@ pub(crate) static STEPS: [Step; 17] = [
 ];
 
 /// What `cargo xtask soak` runs: the same things for long.
-pub(crate) static SOAKS: [Step; 5] = [
+pub(crate) static SOAKS: [Step; 6] = [
     step(
         "sim",
         "a million generated cases against the laws, and loads against the rule",
@@ -99,6 +100,11 @@ pub(crate) static SOAKS: [Step; 5] = [
         daemon_soak,
     ),
     step("tsan", "preemption under ThreadSanitizer", tsan),
+    step(
+        "cpp",
+        "C++ and Rust under ThreadSanitizer, 51,000 cancellations",
+        cpp::soak,
+    ),
     step(
         "torture",
         "everyday crates and a spinning allocator with preemption, a minute each",
@@ -440,8 +446,8 @@ fn counts(context: &Context<'_>) -> Verdict {
     if let Err(reason) = context.io_uring {
         return Ok(Done::Skipped(reason.clone()));
     }
-    if !setup::VALGRIND.is_there() {
-        return Ok(Done::Skipped(setup::VALGRIND.absence()));
+    if !packages::VALGRIND.is_there() {
+        return Ok(Done::Skipped(packages::VALGRIND.absence()));
     }
     let args = ["run", "--release", "-p", "upshift-counts", "--", "check"];
     context.run(cargo(context, args), minutes(10))?;

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::host;
+use crate::packages;
 use crate::run::{Ending, Stop, run, shown};
-use crate::setup::{Tools, install_h2spec, install_test_packages};
+use crate::setup::{Tools, install_h2spec};
 use crate::steps::{SOAKS, STEPS, Step};
 
 /// Lines that are printed of a failed step's log: of what its tests said, and of the end.
@@ -304,7 +305,7 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
 
     let mut tools = Tools::find();
     tools.install_for_tests(&stop);
-    install_test_packages(&stop);
+    packages::install_for_tests(&stop);
     install_h2spec(root, &stop);
     for tool in tools.missing() {
         println!("note: {}: what needs it is skipped", tool.absence());
