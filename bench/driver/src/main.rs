@@ -17,6 +17,7 @@
 //! | `sched` | the section of policies over processes |
 //! | `serve` | the section of web servers |
 //! | `files` | the section of files |
+//! | `cpp` | the section of servers in C++ |
 //! | `micro` | the microbenchmarks, which are programs of their own |
 //! | `conserve`, `multi` | their sections of two workers |
 //! | `results` | the data, a file for each section |
@@ -27,6 +28,7 @@
 mod assign;
 mod check;
 mod conserve;
+mod cpp;
 mod files;
 mod machine;
 mod measure;

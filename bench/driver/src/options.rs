@@ -14,7 +14,7 @@ usage: upshift-bench run [options]         measure, then write results/SECTION.j
        upshift-bench render [--out DIR]    write RESULTS.md again from results/
 
   --only A,B     sections: plaintext, pipelined, matrix, single, vcpus, levels, preemption, processes,
-                 assign, sched, serve, files, micro, conserve, multi
+                 assign, sched, serve, files, cpp, micro, conserve, multi
                  (default: all)
   --peers A,B    only these servers, such as upshift,tokio-ct,c-uring (default: all that can be built)
   --rounds N     runs of each cell (default 3; 5 in preemption and multi)

@@ -433,6 +433,10 @@ pub(crate) fn build(options: &Options) -> Built {
         let wanted = |p: &&Peer| built.is_wanted(p.id) || (levels && p.id == UPSHIFT);
         sources.extend(PEERS.iter().filter(wanted).map(|p| (p.id, p.source)));
     }
+    if options.only.contains(&Section::Cpp) && !servers {
+        let wanted = |p: &&Peer| crate::cpp::PEERS.contains(&p.id) && built.is_wanted(p.id);
+        sources.extend(PEERS.iter().filter(wanted).map(|p| (p.id, p.source)));
+    }
     if levels && !servers {
         sources.push((UPSHIFT, PEERS[0].source));
     }

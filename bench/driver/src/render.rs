@@ -98,6 +98,7 @@ fn write_section(section: Section, found: &SectionResults, page: &mut String) {
         Section::Sched => ("Processes under policies in user space", Rank::AsMeasured),
         Section::Serve => ("Web servers", Rank::AsMeasured),
         Section::Files => ("Files", Rank::AsMeasured),
+        Section::Cpp => ("Servers in C++", Rank::Cpu),
         Section::Micro => ("Microbenchmarks", Rank::AsMeasured),
         Section::Conserve => (
             "Beside a worker that computes, while another one idles",

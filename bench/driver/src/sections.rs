@@ -8,7 +8,9 @@ use crate::options::Options;
 use crate::peers::{Built, Peer, Program, UPSHIFT};
 use crate::results::SectionResults;
 use crate::rounds::{self, Entry};
-use crate::{assign, conserve, files, machine, micro, multi, preemption, processes, sched, serve};
+use crate::{
+    assign, conserve, cpp, files, machine, micro, multi, preemption, processes, sched, serve,
+};
 
 /// A part of the page that can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub(crate) enum Section {
     Serve,
     /// Files, by blocking calls and without.
     Files,
+    /// Servers in C++, beside the runtime in Rust and other libraries of C++.
+    Cpp,
     /// Microbenchmarks.
     Micro,
     /// What is ready beside a worker that computes and one that idles.
@@ -91,7 +95,7 @@ pub(crate) fn level_row(level: u8) -> String {
 
 impl Section {
     /// All, in the order of the page.
-    pub(crate) const ALL: [Section; 15] = [
+    pub(crate) const ALL: [Section; 16] = [
         Section::Plaintext,
         Section::Pipelined,
         Section::Matrix,
@@ -104,6 +108,7 @@ impl Section {
         Section::Sched,
         Section::Serve,
         Section::Files,
+        Section::Cpp,
         Section::Micro,
         Section::Conserve,
         Section::Multi,
@@ -124,6 +129,7 @@ impl Section {
             Section::Sched => "sched",
             Section::Serve => "serve",
             Section::Files => "files",
+            Section::Cpp => "cpp",
             Section::Micro => "micro",
             Section::Conserve => "conserve",
             Section::Multi => "multi",
@@ -211,6 +217,7 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         Section::Sched => sched::run(&mut results, options, built),
         Section::Serve => serve::run(&mut results, options, built),
         Section::Files => files::run(&mut results, options, built),
+        Section::Cpp => cpp::run(&mut results, options, built),
         Section::Micro => micro::run(&mut results, built),
         Section::Conserve => conserve::run(&mut results, options, built),
         Section::Multi => multi::run(&mut results, options, built),
@@ -223,10 +230,11 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
     Some(results)
 }
 
-type Servers = Vec<(&'static Peer, Program)>;
+/// Servers that were built.
+pub(crate) type Servers = Vec<(&'static Peer, Program)>;
 
 /// The servers that can be built and give the expected bytes.
-fn checked(results: &mut SectionResults, built: &Built, is_matrix: bool) -> Servers {
+pub(crate) fn checked(results: &mut SectionResults, built: &Built, is_matrix: bool) -> Servers {
     let mut servers = built.servers(is_matrix);
     servers.retain(
         |(peer, program)| match same_bytes(peer, program, is_matrix) {
@@ -247,7 +255,8 @@ fn checked(results: &mut SectionResults, built: &Built, is_matrix: bool) -> Serv
     servers
 }
 
-fn closed(
+/// One load on every server.
+pub(crate) fn closed(
     results: &mut SectionResults,
     options: &Options,
     servers: &Servers,

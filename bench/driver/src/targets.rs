@@ -6,7 +6,9 @@ use crate::sections::{
     ALONE_CASE, LEVELS, MATRIX, ONE_LEVEL_CASE, ORDERS, OVERLOAD_CASE, PLAINTEXT, Section,
     VCPUS_CASE, level_row, matrix_case, plaintext_case, single_case, vcpus_row,
 };
-use crate::{assign, conserve, files, multi, preemption, processes_targets, sched, serve_targets};
+use crate::{
+    assign, conserve, cpp, files, multi, preemption, processes_targets, sched, serve_targets,
+};
 
 /// Differences below this share mean nothing on a virtual machine.
 pub(crate) const NOISE: f64 = 0.05;
@@ -65,7 +67,7 @@ pub(crate) fn best_peer<'a>(
     section
         .cells
         .iter()
-        .filter(|c| c.case == case && c.peer != UPSHIFT)
+        .filter(|c| c.case == case && !c.peer.starts_with(UPSHIFT))
         .filter(|c| !NO_RUNTIME.contains(&c.peer.as_str()))
         .filter_map(|c| Some((c, c.median(&of)?)))
         .min_by(|a, b| a.1.total_cmp(&b.1))
@@ -96,6 +98,7 @@ fn rows_of(section: Section) -> fn(&SectionResults, &mut Vec<Row>) {
         Section::Sched => sched::rows,
         Section::Serve => serve_targets::rows,
         Section::Files => files::rows,
+        Section::Cpp => cpp::rows,
         Section::Micro => micro,
         Section::Conserve => conserve::rows,
         Section::Multi => multi::rows,

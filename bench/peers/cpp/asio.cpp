@@ -101,7 +101,7 @@ awaitable<void> serve(asio::io_context& context, server::options options) {
 
 int main(int argc, char** argv) {
   // One thread: no locks.
-  asio::io_context context(1);
+  asio::io_context context(ASIO_CONCURRENCY_HINT_UNSAFE);
   asio::co_spawn(context, serve(context, server::parse(argc, argv)), asio::detached);
   context.run();
 }
