@@ -169,7 +169,12 @@ fn boot_more() -> ! {
 fn begin(machine: &Machine) {
     #[cfg(feature = "selftest")]
     if let Some(how) = argument(machine, "selftest") {
-        selftest::start(how, argument(machine, "icount").is_some());
+        let times = argument(machine, "times").and_then(|times| times.parse().ok());
+        selftest::start(
+            how,
+            times.unwrap_or(1),
+            argument(machine, "icount").is_some(),
+        );
         return;
     }
     let Some(program) = argument(machine, "init") else {

@@ -3,11 +3,15 @@
 //! the second being that of the gateway.
 
 use smoltcp::socket::dhcpv4;
-use smoltcp::wire::{IpAddress, IpCidr, Ipv4Address, Ipv4Cidr};
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress,
+    IpCidr, Ipv4Address, Ipv4Cidr,
+};
 
 use super::lists::Index;
 use super::table::{Key, Kind, Owner, UDP};
-use super::{SOCKETS, Stack};
+use super::{SOCKETS, Stack, now};
+use crate::executor::LEAST_URGENT_WORK;
 use crate::println;
 
 /// The port at which a machine is told its address.
@@ -56,6 +60,38 @@ impl Stack {
             println!("upshift: address {address} by DHCP");
         }
         self.set_address(address, gateway);
+    }
+
+    /// Tells `smoltcp` who has the machine's own addresses, as an answer to its question would.
+    ///
+    /// It asks for one neighbour a second, whoever wants to know; what is for the machine itself
+    /// does not wait for that, however many are looked for that nobody is.
+    pub(super) fn know_ourselves(&mut self) {
+        const LEN: usize = 42;
+        let hardware = EthernetAddress(self.link.address());
+        let mut own = [None; 2];
+        for (place, address) in own.iter_mut().zip(self.interface.ip_addrs()) {
+            *place = Some(address.address());
+        }
+        for IpAddress::Ipv4(address) in own.into_iter().flatten() {
+            let answer = ArpRepr::EthernetIpv4 {
+                operation: ArpOperation::Reply,
+                source_hardware_addr: hardware,
+                source_protocol_addr: address,
+                target_hardware_addr: hardware,
+                target_protocol_addr: address,
+            };
+            let mut frame = [0; LEN];
+            let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
+            ethernet.set_src_addr(hardware);
+            ethernet.set_dst_addr(hardware);
+            ethernet.set_ethertype(EthernetProtocol::Arp);
+            answer.emit(&mut ArpPacket::new_unchecked(ethernet.payload_mut()));
+            // An answer is not answered.
+            let mut port = self.link.port(Some(&frame), LEAST_URGENT_WORK);
+            let nobody = &mut self.nobody;
+            self.interface.poll_ingress_single(now(), &mut port, nobody);
+        }
     }
 
     fn set_address(&mut self, address: Option<Ipv4Cidr>, gateway: Option<Ipv4Address>) {

@@ -118,6 +118,12 @@ impl Link {
         }
     }
 
+    /// Does a frame that the card has brought speak for the machine itself? One that does would
+    /// tell `smoltcp`, say, that somebody else has 127.0.0.1.
+    pub(super) fn is_lie(&self, frame: &Frame) -> bool {
+        matches!(frame, Frame::Card(_)) && speaks_for(frame.bytes(), self.own)
+    }
+
     /// Puts a frame in as if it had come in.
     #[cfg(feature = "selftest")]
     pub(super) fn inject(&mut self, frame: &[u8]) -> bool {
@@ -139,6 +145,18 @@ fn is_own(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
         Some(kind) if kind == ARP => frame.get(38..42).is_some_and(is_own),
         _ => frame.get(..6).is_some_and(|to| to == address),
     }
+}
+
+/// Does a frame come from an address of the machine, or go to one that is in no network?
+pub(super) fn speaks_for(frame: &[u8], own: Option<[u8; 4]>) -> bool {
+    let (from, to) = match frame.get(12..14) {
+        Some([8, 6]) => (frame.get(28..32), None),
+        Some([8, 0]) => (frame.get(26..30), frame.get(30..34)),
+        _ => return false,
+    };
+    let is_loopback = |address: Option<&[u8]>| address.is_some_and(|address| address[0] == 127);
+    let is_own = own.is_some_and(|own| from == Some(&own[..]));
+    is_own || is_loopback(from) || is_loopback(to)
 }
 
 /// See [`Link::port`].

@@ -208,6 +208,10 @@ impl Stack {
         let Some(frame) = self.link.take() else {
             return false;
         };
+        if self.link.is_lie(&frame) {
+            self.link.give_back(frame);
+            return true;
+        }
         let bytes = frame.bytes();
         let recipient = self.recipient(bytes);
         // The answer is as urgent as the frame, if that is known: its sender waits for it.
@@ -247,17 +251,24 @@ impl Stack {
     /// sooner than so many others come.
     fn recipient(&mut self, frame: &[u8]) -> Option<Index> {
         let key = Key::of(frame)?;
-        let known = self.table.find(key);
-        if let Some(index) = known.or_else(|| self.table.find(key.any())) {
+        if let Some(index) = self.table.find(key) {
             return Some(index);
         }
+        let place = self.table.find(key.any());
         if !key.begins(frame) {
-            return None;
+            return place;
         }
-        let oldest = self.table.oldest_half_open(key.port)?;
-        self.tcp(oldest).abort();
-        self.changed(oldest);
-        Some(oldest)
+        let place = match place {
+            Some(place) => place,
+            None => {
+                let oldest = self.table.oldest_half_open(key.port)?;
+                self.tcp(oldest).abort();
+                self.changed(oldest);
+                oldest
+            }
+        };
+        self.table.turns_to_another(place);
+        Some(place)
     }
 
     /// Lets the most urgent socket that has something to send, send a frame. False: there is
@@ -288,8 +299,11 @@ impl Stack {
             self.table.deadlines.set(index, Some(now() + AGAIN));
         }
         let slot = self.table.slot(index);
+        slot.lacks_neighbour = true;
         if !core::mem::replace(&mut slot.is_silent, true) {
             self.silent.push(index);
+            self.know_ourselves();
+            self.schedule(index);
         }
         true
     }

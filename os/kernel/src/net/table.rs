@@ -120,6 +120,8 @@ pub(super) struct Slot {
     pub(super) is_ending: bool,
     /// It could not send at its last turn: it may wait for the address of its next hop.
     pub(super) is_silent: bool,
+    /// `smoltcp` may keep it silent for a peer whose address it has not found.
+    pub(super) lacks_neighbour: bool,
     /// The levels of the calls that have concerned it since it last had nothing to send.
     calls: u64,
     /// The most urgent of those before.
@@ -197,6 +199,7 @@ impl Table {
             owner,
             is_ending: false,
             is_silent: false,
+            lacks_neighbour: false,
             calls: 0,
             level: executor::LEAST_URGENT_WORK,
             _taken: taken.into(),
@@ -221,6 +224,18 @@ impl Table {
     /// A socket of a kind.
     pub(super) fn socket<T: AnySocket<'static>>(&mut self, index: Index) -> &mut T {
         self.slot(index).set.get_mut(SocketHandle::default())
+    }
+
+    /// A socket turns to another peer.
+    ///
+    /// `smoltcp` keeps a socket silent for a second when it does not find the address of its
+    /// peer, and does not end that when the peer is another.
+    pub(super) fn turns_to_another(&mut self, index: Index) {
+        let slot = self.slot(index);
+        if core::mem::take(&mut slot.lacks_neighbour) {
+            let socket = slot.set.remove(SocketHandle::default());
+            slot.set.add(socket);
+        }
     }
 
     /// Takes a socket out.

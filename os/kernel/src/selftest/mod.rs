@@ -73,6 +73,7 @@ tests! {
     network::what_is_more_urgent_is_sent_first,
     network::idle_sockets_cost_nothing,
     network::garbage_harms_nothing,
+    network::frames_from_outside_do_not_speak_for_us,
     network::segments_out_of_order_are_put_in_order,
     network::flood_of_beginnings_keeps_nobody_out,
     network::resets_leave_nothing_behind,
@@ -81,30 +82,40 @@ tests! {
 
 /// Starts the tests; the last one ends the machine. With `icount` the machine
 /// counts instructions as time. `how`: fail in one of
-/// these ways instead, or measure.
-pub(crate) fn start(how: &str, icount: bool) {
+/// these ways instead, or measure, or run only the tests that have this in their name. All of
+/// that so many times.
+pub(crate) fn start(how: &'static str, times: usize, icount: bool) {
     die::now(how);
     if how == "figures" {
         figures::start();
         return;
     }
     time::set_icount(icount);
-    kernel::spawn(run(), Priority::At(LEVEL))
+    // A bare `selftest` is all of them.
+    let part = if how == "selftest" { "" } else { how };
+    kernel::spawn(run(part, times), Priority::At(LEVEL))
         .expect("memory for the tests")
         .detach();
 }
 
-async fn run() {
-    let mut failed = 0;
-    for (name, test) in TESTS {
+async fn run(part: &'static str, times: usize) {
+    let (mut passed, mut failed) = (0, 0);
+    for n in 0..times * TESTS.len() {
+        let (name, test) = TESTS[n % TESTS.len()];
+        if !name.contains(part) {
+            continue;
+        }
         match test().await {
-            Ok(()) => println!("test {name} ... ok"),
+            Ok(()) => {
+                passed += 1;
+                println!("test {name} ... ok");
+            }
             Err(reason) => {
                 failed += 1;
                 println!("test {name} ... FAILED: {reason}");
             }
         }
     }
-    println!("selftest: {} passed, {failed} failed", TESTS.len() - failed);
+    println!("selftest: {passed} passed, {failed} failed");
     finisher::exit(u16::from(failed != 0));
 }
