@@ -53,7 +53,7 @@ pub(crate) enum Network {
     No,
     /// In a modern slot.
     Modern,
-    /// In a legacy slot.
+    /// In a legacy slot, without the event index.
     Legacy,
     /// In a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine.
     Forwarded(u16),
@@ -118,7 +118,9 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
             _ => "restrict=on".to_owned(),
         };
         command.args(["-netdev", &format!("user,id=net,{forward}")]);
-        command.args(["-device", "virtio-net-device,netdev=net"]);
+        let events = if legacy { "off" } else { "on" };
+        let device = format!("virtio-net-device,netdev=net,event_idx={events}");
+        command.args(["-device", &device]);
     }
     if let Some(disk) = disk {
         let drive = format!("if=none,id=disk,format=raw,file={}", disk.display());

@@ -13,6 +13,9 @@
 //! buffer belongs to the device from the call that tells it of it until that has put it into
 //! its used ring (`memory/dma.rs`).
 
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::fence;
+
 use virtio_drivers::device::net::VirtIONetRaw;
 use virtio_drivers::transport::DeviceType;
 use virtio_drivers::transport::mmio::MmioTransport;
@@ -88,8 +91,24 @@ impl Card {
         }
     }
 
+    /// Shall it interrupt? Where the event index says so, that is not asked. Whoever wants it
+    /// to looks once more then.
+    pub(crate) fn set_interrupts(&mut self, wanted: bool) {
+        match wanted {
+            true => self.raw.enable_interrupts(),
+            false => self.raw.disable_interrupts(),
+        }
+    }
+
+    /// Has a frame come in?
+    pub(crate) fn has_received(&self) -> bool {
+        fence(SeqCst);
+        self.raw.poll_receive().is_some()
+    }
+
     /// A frame that has come in. It is to be [given back](Card::give_back).
     pub(crate) fn receive(&mut self) -> Option<Received> {
+        fence(SeqCst);
         let token = self.raw.poll_receive()?;
         let lent = self.receiving[usize::from(token) % QUEUE].take()?;
         // SAFETY: the device has put it into its used ring.
@@ -113,8 +132,21 @@ impl Card {
         self.offer(frame.buffer);
     }
 
-    /// Takes back what has been sent. True: there is a buffer to send with.
+    /// Is there a buffer to send with?
     pub(crate) fn can_send(&mut self) -> bool {
+        if !self.has_free() {
+            self.take_back();
+        }
+        self.has_free()
+    }
+
+    fn has_free(&self) -> bool {
+        self.raw.can_send() && self.free.iter().any(Option::is_some)
+    }
+
+    /// Takes back what has been sent.
+    fn take_back(&mut self) {
+        fence(SeqCst);
         while let Some(token) = self.raw.poll_transmit() {
             let Some(lent) = self.sending[usize::from(token) % QUEUE].take() else {
                 break;
@@ -126,8 +158,8 @@ impl Card {
             if let Some(place) = self.free.iter_mut().find(|place| place.is_none()) {
                 *place = Some(buffer);
             }
+            fence(SeqCst);
         }
-        self.free.iter().any(Option::is_some) && self.raw.can_send()
     }
 
     /// Sends a frame of `len` bytes that `fill` writes. `None`: there is no buffer for it.

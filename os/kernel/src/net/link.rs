@@ -23,6 +23,8 @@ const FRAME: usize = 1514;
 /// See the module.
 pub(super) struct Link {
     pub(super) card: Option<Card>,
+    /// The receiver takes what the card brings, so that need not interrupt.
+    is_attended: bool,
     address: [u8; 6],
     /// Frames on their way back, with the levels of what has sent them.
     back: VecDeque<(Vec<u8>, Level)>,
@@ -62,6 +64,7 @@ impl Link {
         back.reserve(QUEUE + 1);
         Link {
             card,
+            is_attended: false,
             address,
             back,
             own: None,
@@ -100,6 +103,35 @@ impl Link {
             Some((frame, level)) => Some(Frame::Back(frame, level)),
             None => Some(Frame::Card(self.card.as_mut()?.receive()?)),
         }
+    }
+
+    /// The receiver begins to take frames.
+    pub(super) fn attend(&mut self) {
+        if !self.is_attended
+            && let Some(card) = &mut self.card
+        {
+            card.set_interrupts(false);
+            self.is_attended = true;
+        }
+    }
+
+    /// The receiver goes to sleep. True: not yet, for there is more, which would not interrupt.
+    pub(super) fn leave(&mut self) -> bool {
+        let Some(card) = &mut self.card else {
+            return false;
+        };
+        if self.is_attended {
+            card.set_interrupts(true);
+            self.is_attended = false;
+        }
+        card.has_received() && card.can_send()
+    }
+
+    /// Takes the card away, or gives one back.
+    #[cfg(feature = "selftest")]
+    pub(super) fn exchange_card(&mut self, card: Option<Card>) -> Option<Card> {
+        let _ = self.leave();
+        core::mem::replace(&mut self.card, card)
     }
 
     /// The frame is not needed any more.

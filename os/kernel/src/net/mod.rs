@@ -13,7 +13,8 @@
 //! most urgent call that waits for the network, or that has sent what is on its way back; it is
 //! woken by the card's interrupt and by the clock. The sender is as urgent as the most urgent
 //! socket that has something to send. Each handles one frame at a time under the lock, and goes
-//! to the tail of its level after [`BUDGET`] frames; so a flood holds no hart.
+//! to the tail of its level after [`BUDGET`] frames; so a flood holds no hart. While the receiver
+//! has frames to handle the card does not interrupt.
 //!
 //! A frame costs O(log sockets), for the deadline of its socket; the other sockets are not
 //! looked at. There are at most [`SOCKETS`].
@@ -133,14 +134,19 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
 /// Takes the card away from the stack, or gives it back.
 #[cfg(feature = "selftest")]
 pub(crate) fn exchange_card(card: Option<crate::devices::Card>) -> Option<crate::devices::Card> {
-    let mut stack = NET.get().lock();
-    core::mem::replace(&mut stack.link.card, card)
+    let old = NET.get().lock().link.exchange_card(card);
+    wake();
+    old
 }
 
 /// How often the card has interrupted.
 #[cfg(feature = "selftest")]
 pub(crate) static INTERRUPTS: core::sync::atomic::AtomicUsize =
     core::sync::atomic::AtomicUsize::new(0);
+
+/// How many frames the card has brought.
+#[cfg(feature = "selftest")]
+static BROUGHT: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
 /// The handler of the card's interrupt.
 fn interrupt() {
@@ -205,9 +211,12 @@ impl Stack {
 
     /// Handles a frame that has come in. False: there is none, or no room for an answer.
     fn take_frame(&mut self) -> bool {
+        self.link.attend();
         let Some(frame) = self.link.take() else {
             return false;
         };
+        #[cfg(feature = "selftest")]
+        BROUGHT.fetch_add(usize::from(frame.level().is_none()), Relaxed);
         if self.link.is_lie(&frame) {
             self.link.give_back(frame);
             return true;
@@ -448,8 +457,10 @@ impl Future for Receiver {
         }
         let mut stack = net.lock();
         let in_time = stack.look_at_clock();
+        let is_more = left == 0 || !in_time || stack.link.leave();
+        // Room that there is since it has begun was not told to the sender.
         stack.go_on_sending();
-        if left == 0 || !in_time {
+        if is_more {
             // More, after others of its level.
             cx.waker().wake_by_ref();
             return Poll::Pending;

@@ -72,6 +72,7 @@ tests! {
     devices::card_sends_and_receives,
     network::what_is_more_urgent_is_sent_first,
     network::idle_sockets_cost_nothing,
+    network::card_interrupts_no_more_than_it_must,
     network::garbage_harms_nothing,
     network::frames_from_outside_do_not_speak_for_us,
     network::segments_out_of_order_are_put_in_order,
