@@ -268,7 +268,6 @@ impl Preemptible {
     }
 
     fn be_spare(&self, number: usize) {
-        slice::of_worker();
         self.enlist(board::Role::Worker);
         let thread = &self.threads[number];
         let Ok(_seated) = Seated::begin(self, number) else {
@@ -287,7 +286,6 @@ impl Preemptible {
         let Ok(_seated) = Seated::begin(self, FIRST) else {
             return;
         };
-        slice::of_worker();
         let thread = &self.threads[FIRST];
         while !self.serve(FIRST, done) {
             // Others serve, and what they ask of the kernel is for this thread to do.
@@ -305,7 +303,6 @@ impl Preemptible {
         let Ok(_seated) = Seated::begin(self, HOME) else {
             return;
         };
-        let _slice = slice::shorten();
         let thread = &self.threads[HOME];
         self.roles().set_home(true);
         // What was pinned and waited is polled: when the vCPU waits, or by an end to the poll under way, for which it does not show as

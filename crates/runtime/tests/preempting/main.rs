@@ -9,6 +9,7 @@ mod faults;
 mod foreign;
 mod io;
 mod locks;
+mod niceness;
 mod order;
 
 use std::io::Write;

@@ -1,0 +1,54 @@
+//! What the kernel's scheduler is told of the threads of a preemptible vCPU.
+
+use std::time::Duration;
+
+use upshift::Level;
+
+use crate::{build, builder};
+
+/// Names begin with it.
+const NAME: &str = "nicely";
+
+/// The niceness of each thread of this process that has our name.
+fn niceness() -> Vec<i32> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let stat = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+        name.starts_with(NAME)
+            .then(|| rest.split_whitespace().nth(16)?.parse().ok())?
+    };
+    threads.filter_map(stat).collect()
+}
+
+fn set(nice: i32) -> bool {
+    // SAFETY: no pointers; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
+}
+
+/// A server that is started with `nice -n -5` has that niceness in the threads that its vCPU starts later, too. They were ordinary, and what they
+/// polled had to wait for the CPU behind long polls on the first ones.
+#[test]
+fn threads_that_are_started_later_are_as_nice_as_the_first() {
+    if !set(-5) {
+        return crate::skipped(&"a negative niceness needs CAP_SYS_NICE");
+    }
+    let runtime = build(builder().name(NAME));
+    if let Some(runtime) = &runtime {
+        let before = niceness().len();
+        runtime.block_on(async {
+            let sleeps = || async { std::thread::sleep(Duration::from_millis(50)) };
+            let all: Vec<_> = (0..6)
+                .map(|_| upshift::spawn(sleeps(), Level::at::<20>()))
+                .collect();
+            for one in all {
+                one.await.unwrap();
+            }
+        });
+        let all = niceness();
+        assert!(all.len() > before, "no thread was started");
+        assert!(all.iter().all(|nice| *nice == -5), "{all:?}");
+    }
+    drop(runtime);
+    assert!(set(0));
+}
