@@ -1,14 +1,15 @@
 //! `cargo xtask mpi bench`: what overlapping, levels and serving bring on 1, 2 and 4 ranks, and from the measured costs what 64 and
 //! 1,024 ranks would do.
 //!
-//! The driver starts this program by `mpirun` once for each way of doing a thing, in interleaved rounds, and prints medians with their
-//! spread. The ways do the same work on the same ranks. What it is not: a measurement of a network, or of ranks with CPUs of their own:
+//! The driver starts this program by `mpirun` once for each way of doing a thing, in interleaved rounds, prints medians with their
+//! spread, and writes them into `docs/mpi.md` (not with `--quick`, and only if the tree is that of a commit). The ways do the same work on the same ranks. What it is not: a measurement of a network, or of ranks with CPUs of their own:
 //! all ranks share one machine.
 
 mod collective;
 mod costs;
 mod model;
 mod overlap;
+mod page;
 mod urgent;
 mod work;
 
@@ -43,11 +44,11 @@ const MEASUREMENTS: [(&str, &[&str]); 4] = [
 const EXPLAINED: [(&str, &str); 4] = [
     (
         "costs",
-        "a message of 8 bytes and one of 4 MiB, half a round trip between ranks 0 and 1; a multiplication with addition; a call",
+        "a message of 8 bytes and one of 4 MiB, half a round trip between ranks 0 and 1; a call and its reply; a multiplication with addition",
     ),
     (
         "overlap",
-        "1 MiB each way between pairs of ranks, and as much computing as that takes: alone, and both; hidden = share of the shorter one that is hidden",
+        "1 MiB each way between pairs of ranks, and as much computing as that takes: alone, and both; hidden: the share of the shorter one that is hidden",
     ),
     (
         "urgent",
@@ -107,24 +108,18 @@ fn drive(arguments: &Arguments) -> Result<(), String> {
             }
         }
     }
-    for (name, text) in EXPLAINED {
-        println!("\n## {name}\n{text}\n");
-        println!("| ranks | way | figure | median | least | most |\n|---|---|---|---|---|---|");
-        for ((_, ranks, way, figure), values) in figures.iter().filter(|(key, _)| key.0 == name) {
-            let mut sorted = values.clone();
-            sorted.sort_by(f64::total_cmp);
-            let (least, most) = (sorted[0], sorted[sorted.len() - 1]);
-            let median = sorted[sorted.len() / 2];
-            println!("| {ranks} | {way} | {figure} | {median:.2} | {least:.2} | {most:.2} |");
-        }
+    let tables = page::tables(&figures)?;
+    println!("{tables}");
+    let seconds = began.elapsed().as_secs_f64();
+    println!("{rounds} rounds, {seconds:.0} s; {}", page::machine());
+    match page::commit() {
+        _ if arguments.quick => Ok(()),
+        None => Err("the tree differs from its commit: nothing is written to docs/mpi.md".into()),
+        Some(commit) => page::write(&format!(
+            "At {commit}, {rounds} interleaved rounds, {seconds:.0} s; {}. Medians with (smallest–largest).\n{tables}",
+            page::machine()
+        )),
     }
-    model::print(&figures)?;
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    println!(
-        "\n{rounds} rounds on {cpus} CPUs, {:.0} s",
-        began.elapsed().as_secs_f64()
-    );
-    Ok(())
 }
 
 fn measure(

@@ -7,6 +7,8 @@
 //! What it leaves out: the network (α and β are those of shared memory here: put in those of yours), contention in it, ranks that
 //! are late, and the memory bandwidth that ranks of a node share.
 
+use std::fmt::Write as _;
+
 use crate::Figures;
 use crate::costs::{BYTES, CALL, LONG, MULTIPLY, SHORT};
 
@@ -21,11 +23,11 @@ struct Costs {
     call: f64,
 }
 
-/// Prints the tables.
+/// The tables.
 ///
 /// # Errors
 /// The costs were not measured.
-pub(crate) fn print(figures: &Figures) -> Result<(), String> {
+pub(crate) fn table(figures: &Figures) -> Result<String, String> {
     let median = |figure: &str| {
         let key = ("costs".into(), 2, "upshift".into(), figure.into());
         let mut values = figures.get(&key).cloned().unwrap_or_default();
@@ -40,45 +42,54 @@ pub(crate) fn print(figures: &Figures) -> Result<(), String> {
         multiplication: median(MULTIPLY)? * 1e-9,
         call: median(CALL)? * 1e-6,
     };
-    println!("\n## model\nOn paper, from the costs of two ranks above: not measured.\n");
-    println!(
+    let mut page = String::new();
+    let _ = writeln!(
+        page,
+        "\n### on paper: 4, 64 and 1,024 ranks\n\nFrom the costs of two ranks above: not measured.\n"
+    );
+    let _ = writeln!(
+        page,
         "α = {:.2} µs a message, β = {:.3} ns a byte, γ = {:.3} ns a multiplication, a call {:.2} µs",
         costs.message * 1e6,
         costs.byte * 1e9,
         costs.multiplication * 1e9,
         costs.call * 1e6
     );
-    println!(
+    let _ = writeln!(
+        page,
         "\n| ranks | order | computing s | broadcasts s | through rank 0 s | one after the other s | overlapped s | of ideal % |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    let _ = writeln!(page, "|---|---|---|---|---|---|---|---|");
     for ranks in RANKS {
         for order in ORDERS {
-            row(&costs, ranks, order);
+            row(&mut page, &costs, ranks, order);
         }
     }
-    println!(
+    let _ = writeln!(
+        page,
         "\n| ranks | barrier µs | urgent requests through one front, a second, at most | until an urgent request runs on any rank µs |"
     );
-    println!("|---|---|---|---|");
+    let _ = writeln!(page, "|---|---|---|---|");
     for ranks in RANKS {
         let barrier = ranks.log2().ceil() * costs.message;
-        println!(
+        let _ = writeln!(
+            page,
             "| {ranks} | {:.1} | {:.0} | {:.1} + the poll under way |",
             barrier * 1e6,
             1.0 / costs.call,
             costs.call / 2.0 * 1e6
         );
     }
-    println!(
+    let _ = writeln!(
+        page,
         "\nThe product scales where n³/P·γ outweighs the rest: not for small orders, and the 2·n² numbers through rank 0 do not shrink with P: \
          a job that keeps its matrices spread does without them. An urgent request costs two messages whatever P is; one front is \
          the limit on how many there can be."
     );
-    Ok(())
+    Ok(page)
 }
 
-fn row(costs: &Costs, ranks: f64, order: f64) {
+fn row(page: &mut String, costs: &Costs, ranks: f64, order: f64) {
     let side = ranks.sqrt();
     let computing = order.powi(3) / ranks * costs.multiplication;
     let step = costs.message + PANEL * order / side * 8.0 * costs.byte;
@@ -86,7 +97,8 @@ fn row(costs: &Costs, ranks: f64, order: f64) {
     let root = 2.0 * order * order * 8.0 * costs.byte + 2.0 * ranks * costs.message;
     let serial = computing + broadcasts + root;
     let overlapped = computing.max(broadcasts) + root;
-    println!(
+    let _ = writeln!(
+        page,
         "| {ranks} | {order} | {computing:.3} | {broadcasts:.3} | {root:.3} | {serial:.3} | {overlapped:.3} | {:.0} |",
         100.0 * computing / overlapped
     );
