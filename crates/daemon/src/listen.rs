@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use upshift_elevate::sys::read_at_once;
 
 use crate::config::Config;
 use crate::peer;
@@ -97,7 +98,7 @@ impl Error for ListenError {}
 
 /// The name of a process's program.
 pub(crate) fn command_of(pid: i32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/comm"))
+    read_at_once(format!("/proc/{pid}/comm"))
         .map_or_else(|_| "?".to_string(), |name| name.trim_end().to_string())
 }
 

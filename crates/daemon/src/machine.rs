@@ -10,6 +10,7 @@ use rustix::process::{Pid, PidfdFlags};
 use upshift_board::LocalPage;
 use upshift_board::layout::LOCAL_BYTES;
 use upshift_board::os::{self, LOCAL_SEALS, Mapping};
+use upshift_elevate::sys::read_at_once;
 
 /// What the daemon asks of the kernel.
 pub trait Machine: Send + Sync + fmt::Debug {
@@ -37,6 +38,11 @@ pub trait Machine: Send + Sync + fmt::Debug {
     fn watch(&self, epoll: BorrowedFd<'_>, bell: BorrowedFd<'_>, key: u64) -> io::Result<()>;
 }
 
+/// A file that may be somebody else's is opened without waiting for whom it belongs to (see [`read_at_once`]).
+const AT_ONCE: OFlags = OFlags::RDONLY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK);
+
 /// The real calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Real;
@@ -44,8 +50,7 @@ pub struct Real;
 impl Machine for Real {
     fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd> {
         let path = format!("/proc/{pid}/task/{tid}/schedstat");
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        Ok(rustix::fs::open(path, flags, Mode::empty())?)
+        Ok(rustix::fs::open(path, AT_ONCE, Mode::empty())?)
     }
 
     fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64> {
@@ -63,7 +68,7 @@ impl Machine for Real {
 
     fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {
         // "number arg0 arg1 …" of the call it sleeps in, in hexadecimal but for the first; "running" if it does not sleep.
-        let text = std::fs::read_to_string(format!("/proc/{tid}/syscall"))?;
+        let text = read_at_once(format!("/proc/{tid}/syscall"))?;
         let mut words = text.split_ascii_whitespace();
         let number = words.next().and_then(|word| word.parse::<i64>().ok());
         let operation = words.nth(1).and_then(|word| {
@@ -89,8 +94,7 @@ impl Machine for Real {
     }
 
     fn users(&self, process: BorrowedFd<'_>) -> io::Result<[u32; 4]> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let status = rustix::fs::openat(process, "status", flags, Mode::empty())?;
+        let status = rustix::fs::openat(process, "status", AT_ONCE, Mode::empty())?;
         let mut text = String::new();
         std::fs::File::from(status).read_to_string(&mut text)?;
         let line = text.lines().find_map(|line| line.strip_prefix("Uid:"));

@@ -5,19 +5,22 @@
 //! as far as [`PERIOD`] of it; while it is overdrawn they are not elevated, and the kernel holds them. Quotas of all ancestors count.
 //!
 //! Both versions of cgroups are understood. Looking a process up costs some 30 µs; it is done again each second, because processes
-//! are moved and quotas are changed.
+//! are moved and quotas are changed. A process of which that cannot be read, because it holds a lease on its files, is not elevated.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use upshift_elevate::sys::read_at_once;
+
 /// The CPUs that the cgroups of process `pid` leave it; `None`: nothing limits it.
 pub fn cpu_quota(pid: i32) -> Option<f64> {
-    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let groups = read_at_once(format!("/proc/{pid}/cgroup")).ok()?;
+    let mounts = read_at_once("/proc/self/mountinfo").ok()?;
     let all = directories(&groups, &mounts);
-    let limits = all.iter().filter_map(|directory| limit_of(directory));
+    let limits = all.iter().filter_map(|directory| limit_of(directory).ok()?);
     limits.min_by(f64::total_cmp)
 }
 
@@ -74,16 +77,19 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    /// The accounts that the threads of process `pid` are charged to; none if nothing limits it, or nothing is known.
-    pub(crate) fn of(&self, pid: i32, now: Instant) -> Vec<Arc<Account>> {
-        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    /// The accounts that the threads of process `pid` are charged to; none if nothing limits it, or it has ended.
+    ///
+    /// # Errors
+    /// What limits it cannot be read.
+    pub(crate) fn of(&self, pid: i32, now: Instant) -> io::Result<Vec<Arc<Account>>> {
+        let groups = read_if_there(format!("/proc/{pid}/cgroup"))?.unwrap_or_default();
+        let mounts = read_at_once("/proc/self/mountinfo")?;
         let mut limits = Vec::new();
         for directory in directories(&groups, &mounts) {
-            limits.extend(limit_of(&directory).map(|rate| (directory, rate)));
+            limits.extend(limit_of(&directory)?.map(|rate| (directory, rate)));
         }
         if limits.is_empty() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         accounts.retain(|_, account| Arc::strong_count(account) > 1);
@@ -94,7 +100,16 @@ impl Quotas {
             account.set_rate(rate);
             Arc::clone(account)
         });
-        found.collect()
+        Ok(found.collect())
+    }
+}
+
+/// `None`: there is no such file, or the process has ended.
+fn read_if_there(path: impl AsRef<Path>) -> io::Result<Option<String>> {
+    match read_at_once(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+        Err(_) => Ok(None),
     }
 }
 
@@ -140,19 +155,18 @@ fn mount_of(mounts: &str, first_version: bool) -> Option<PathBuf> {
 }
 
 /// The quota of one cgroup, in CPUs.
-fn limit_of(directory: &Path) -> Option<f64> {
-    let read = |name: &str| std::fs::read_to_string(directory.join(name)).ok();
-    let (quota, period) = match read("cpu.max") {
-        Some(text) => {
-            let (quota, period) = text.trim().split_once(' ')?;
-            (quota.to_string(), period.to_string())
-        }
-        None => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
+fn limit_of(directory: &Path) -> io::Result<Option<f64>> {
+    let read = |name: &str| read_if_there(directory.join(name));
+    let texts = match read("cpu.max")? {
+        Some(text) => text
+            .split_once(' ')
+            .map(|(quota, period)| (quota.to_string(), period.to_string())),
+        None => read("cpu.cfs_quota_us")?.zip(read("cpu.cfs_period_us")?),
     };
     // "max" or -1: none.
-    let quota: f64 = quota.trim().parse().ok().filter(|&quota| quota > 0.0)?;
-    let period: f64 = period.trim().parse().ok().filter(|&period| period > 0.0)?;
-    Some(quota / period)
+    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|&it| it > 0.0);
+    let quota = |(quota, period): (String, String)| Some(number(&quota)? / number(&period)?);
+    Ok(texts.and_then(quota))
 }
 
 #[cfg(test)]

@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     /// Users with dispatchers that are not, because they used too much.
     pub(crate) overdrafts: Bars,
     pub(crate) quotas: Quotas,
+    /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
+    work: AtomicU64,
 }
 
 /// Counters of the whole daemon.
@@ -92,6 +94,7 @@ impl Shared {
             bars: Bars::default(),
             overdrafts: Bars::default(),
             quotas: Quotas::default(),
+            work: AtomicU64::new(0),
         }
     }
 
@@ -103,6 +106,16 @@ impl Shared {
     pub(crate) fn epoch(&self) -> u64 {
         let guardian = self.elevator.as_ref().map_or(0, Elevator::demotions);
         self.roster.epoch().wrapping_add(guardian)
+    }
+
+    /// A thread of the daemon that is not of one CPU has worked for so long, at its priority, on some CPU.
+    pub(crate) fn has_worked(&self, time: Duration) {
+        self.work.fetch_add(time.as_nanos() as u64, Relaxed);
+    }
+
+    /// What such threads have worked since the last call.
+    pub(crate) fn worked(&self) -> Duration {
+        Duration::from_nanos(self.work.swap(0, Relaxed))
     }
 
     /// The CPUs that are there now; only the first if the kernel does not tell.

@@ -51,7 +51,7 @@ impl Elevated {
     /// Moves the thread to `priority`: one system call, 0.3–1 µs, no lock, no allocation. If the thread is then less
     /// urgent than another one that is ready on its CPU, the kernel switches before this returns.
     ///
-    /// The start time of the thread is not compared here: a guard of a thread of *another* process must not be used for
+    /// Its birth is not compared here: a guard of a thread of *another* process must not be used for
     /// long after that process ended (see [`Elevated::is_alive`]), or it might meet a later thread of the same tid. Nor is
     /// it checked that the caller is the process that made the set: a fork of it must not call this.
     ///
@@ -105,7 +105,7 @@ impl Elevated {
         Some(Policy::from_attr(record.former))
     }
 
-    /// Whether the thread still exists. Reads a file of `/proc`, some 10 µs.
+    /// Whether the thread still exists.
     pub fn is_alive(&self) -> bool {
         let record = {
             let _lock = self.inner.lock();
@@ -115,8 +115,7 @@ impl Elevated {
             self.inner.table.get(self.index)
         };
         record.is_some_and(|record| {
-            retrying(|| self.inner.sys.start_time(self.tid))
-                .is_ok_and(|start| start == record.start_time)
+            retrying(|| self.inner.sys.birth(self.tid)).is_ok_and(|start| start == record.birth)
         })
     }
 

@@ -245,15 +245,15 @@ impl Inner {
         {
             return Err(ElevateError::AboveGuardian { asked });
         }
-        let start_time = retrying(|| sys.start_time(tid)).map_err(unreadable)?;
-        if exit::is_elevated_elsewhere(inner.inner(), tid, start_time) {
+        let birth = retrying(|| sys.birth(tid)).map_err(unreadable)?;
+        if exit::is_elevated_elsewhere(inner.inner(), tid, birth) {
             return Err(ElevateError::AlreadyElevated(tid));
         }
         let mut lock = inner.lock();
         if !own {
             inner.ensure_guardian(&mut lock)?;
         }
-        let (index, generation) = inner.find_or_record(tid, start_time, own, parent)?;
+        let (index, generation) = inner.find_or_record(tid, birth, own, parent)?;
         if !own
             && inner.heartbeat.is_some()
             && let Some(guardian) = lock.as_ref()
@@ -292,11 +292,11 @@ impl Inner {
     fn find_or_record(
         &self,
         tid: Tid,
-        start_time: u64,
+        birth: u64,
         own: bool,
         parent: Option<&Record>,
     ) -> Result<(usize, u64), ElevateError> {
-        if let Some(index) = self.find(tid, start_time) {
+        if let Some(index) = self.find(tid, birth) {
             return match self.table.orphan(index) {
                 Some(generation) => Ok((index, generation)),
                 None => Err(ElevateError::AlreadyElevated(tid)),
@@ -320,9 +320,14 @@ impl Inner {
         let inherits = matches!(former.class(), Class::Other { .. } | Class::Idle);
         let slot = self.record(&Record {
             tid,
-            start_time,
+            birth,
             own,
-            leader: if own { None } else { self.leader_of(tid) },
+            leader: match own {
+                true => None,
+                false => self
+                    .leader_of(tid)
+                    .map_err(|error| unreadable(tid, error))?,
+            },
             former: match parent {
                 Some(parent) if inherits => parent.former,
                 _ => *former.attr(),
@@ -336,11 +341,12 @@ impl Inner {
     }
 
     /// The main thread of the process of `tid`, and when it began, if that is another thread.
-    fn leader_of(&self, tid: Tid) -> Option<(Tid, u64)> {
-        let status = self.sys.read_file(&format!("/proc/{tid}/status")).ok()?;
-        let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-        let leader = leader.trim().parse().ok().filter(|&leader| leader != tid)?;
-        Some((leader, self.sys.start_time(leader).ok()?))
+    fn leader_of(&self, tid: Tid) -> io::Result<Option<(Tid, u64)>> {
+        let leader = retrying(|| self.sys.leader(tid))?;
+        if leader == tid {
+            return Ok(None);
+        }
+        Ok(Some((leader, retrying(|| self.sys.birth(leader))?)))
     }
 
     /// Remembers what a pin that was inherited has replaced, if the thread still has it. Caller holds the lock.
@@ -362,9 +368,9 @@ impl Inner {
             return Ok(slot);
         }
         for (index, old) in self.table.records() {
-            let now = retrying(|| self.sys.start_time(old.tid));
+            let now = retrying(|| self.sys.birth(old.tid));
             let ended = match now {
-                Ok(start) => start != old.start_time,
+                Ok(start) => start != old.birth,
                 Err(error) => is_gone(&error),
             };
             if ended {
@@ -376,17 +382,17 @@ impl Inner {
         })
     }
 
-    fn find(&self, tid: Tid, start_time: u64) -> Option<usize> {
+    fn find(&self, tid: Tid, birth: u64) -> Option<usize> {
         self.table
             .records()
-            .find(|(_, record)| record.tid == tid && record.start_time == start_time)
+            .find(|(_, record)| record.tid == tid && record.birth == birth)
             .map(|(index, _)| index)
     }
 
     /// Whether this set holds the thread. Takes the lock.
-    pub(crate) fn holds(&self, tid: Tid, start_time: u64) -> bool {
+    pub(crate) fn holds(&self, tid: Tid, birth: u64) -> bool {
         let _lock = self.lock();
-        self.find(tid, start_time).is_some()
+        self.find(tid, birth).is_some()
     }
 
     /// Gives back the thread of slot `index` and frees the slot, or leaves it as an orphan. Caller holds the lock.

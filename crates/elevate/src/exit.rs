@@ -36,10 +36,10 @@ fn sets() -> Vec<Arc<Inner>> {
 }
 
 /// Whether a set other than `inner` holds the thread.
-pub(crate) fn is_elevated_elsewhere(inner: &Arc<Inner>, tid: Tid, start_time: u64) -> bool {
+pub(crate) fn is_elevated_elsewhere(inner: &Arc<Inner>, tid: Tid, birth: u64) -> bool {
     sets()
         .iter()
-        .any(|set| !Arc::ptr_eq(set, inner) && set.holds(tid, start_time))
+        .any(|set| !Arc::ptr_eq(set, inner) && set.holds(tid, birth))
 }
 
 extern "C" fn process_exits() {

@@ -9,7 +9,7 @@
 //! 3. at least nothing above the former policy: the former priority as SCHED_FIFO, or the former class at the nice value
 //!    the thread has now.
 //!
-//! A thread is given back only if tid *and* start time match. If the start time cannot be read (say, no descriptor is
+//! A thread is given back only if tid *and* birth match. If that cannot be read (say, no descriptor is
 //! left), the thread is touched only if its policy looks like one this crate sets.
 
 use std::io;
@@ -71,24 +71,28 @@ pub(crate) fn restore(sys: &dyn Sys, table: &Table, record: &Record) -> io::Resu
 fn heir(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Record> {
     let (leader, start) = record.leader?;
     let elevated = Policy::of(sys, leader).is_ok_and(|policy| policy.looks_elevated());
-    if !elevated || sys.start_time(leader).ok()? != start {
+    let another = match sys.birth(leader) {
+        Ok(now) => now != start,
+        Err(error) => is_gone(&error),
+    };
+    if !elevated || another {
         return None;
     }
-    let is_it = |other: Record| other.tid == leader && other.start_time == start;
+    let is_it = |other: Record| other.tid == leader && other.birth == start;
     if table.records().any(|(_, other)| is_it(other)) {
         return None;
     }
     Some(Record {
         tid: leader,
-        start_time: start,
+        birth: start,
         leader: None,
         ..*record
     })
 }
 
 fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
-    match retrying(|| sys.start_time(record.tid)) {
-        Ok(start) if start != record.start_time => return Ok(Restored::Gone),
+    match retrying(|| sys.birth(record.tid)) {
+        Ok(start) if start != record.birth => return Ok(Restored::Gone),
         Ok(_) => {}
         Err(error) if is_gone(&error) => return Ok(Restored::Gone),
         Err(_) => match retrying(|| Policy::of(sys, record.tid)) {

@@ -45,7 +45,7 @@ const NO_CPU: i32 = -1;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
     pub(crate) tid: Tid,
-    pub(crate) start_time: u64,
+    pub(crate) birth: u64,
     /// Whether it is a thread of the owner.
     pub(crate) own: bool,
     /// The main thread of another process, and when it began: what this thread becomes if it calls `exec`.
@@ -67,7 +67,7 @@ pub(crate) struct Pin {
 #[repr(C, align(64))]
 struct Slot {
     state: AtomicU64,
-    start_time: AtomicU64,
+    birth: AtomicU64,
     tid: AtomicI32,
     pinned: AtomicI32,
     pinned_before: AtomicI32,
@@ -188,7 +188,7 @@ impl Table {
         };
         let slot = &self.slots()[index];
         slot.tid.store(record.tid, Relaxed);
-        slot.start_time.store(record.start_time, Relaxed);
+        slot.birth.store(record.birth, Relaxed);
         slot.pinned.store(NO_CPU, Relaxed);
         slot.pinned_before.store(NO_CPU, Relaxed);
         let (leader, start) = record.leader.unwrap_or_default();
@@ -270,7 +270,7 @@ impl Table {
         let cpu = |word: &AtomicI32| usize::try_from(word.load(Acquire)).ok();
         Some(Record {
             tid: slot.tid.load(Relaxed),
-            start_time: slot.start_time.load(Relaxed),
+            birth: slot.birth.load(Relaxed),
             own: state & OWN != 0,
             leader: match slot.leader.load(Relaxed) {
                 0 => None,
@@ -314,7 +314,7 @@ mod tests {
     fn record(tid: Tid) -> Record {
         Record {
             tid,
-            start_time: 7,
+            birth: 7,
             own: true,
             leader: None,
             former: SchedAttr::normal(),

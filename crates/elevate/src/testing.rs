@@ -66,8 +66,10 @@ pub enum Call {
     GetAffinity,
     /// [`Sys::sched_setaffinity`].
     SetAffinity,
-    /// [`Sys::start_time`].
-    StartTime,
+    /// [`Sys::birth`].
+    Birth,
+    /// [`Sys::leader`].
+    Leader,
     /// [`Sys::is_own`].
     IsOwn,
     /// [`Sys::getrlimit`].
@@ -172,9 +174,14 @@ impl Sys for Faulty {
         Linux.sched_setaffinity(tid, cpus)
     }
 
-    fn start_time(&self, tid: Tid) -> io::Result<u64> {
-        self.step(Call::StartTime)?;
-        Linux.start_time(tid)
+    fn birth(&self, tid: Tid) -> io::Result<u64> {
+        self.step(Call::Birth)?;
+        Linux.birth(tid)
+    }
+
+    fn leader(&self, tid: Tid) -> io::Result<Tid> {
+        self.step(Call::Leader)?;
+        Linux.leader(tid)
     }
 
     fn is_own(&self, tid: Tid) -> io::Result<bool> {

@@ -27,6 +27,8 @@ pub enum SchedError {
     Ancestor(i32),
     /// It is in two tasks, of this process or of two.
     Twice(i32),
+    /// It holds a lease on its files in `/proc`, so that it cannot be looked at.
+    Leased(i32),
     /// It limits its real-time CPU time and would be killed by it.
     TimeLimit {
         /// The process.
@@ -113,6 +115,10 @@ impl fmt::Display for SchedError {
                 f,
                 "process {pid} belongs to two tasks (given twice, or a child of one with --children; or another `upshift sched` has it, \
                  see /proc/locks): name it once"
+            ),
+            SchedError::Leased(pid) => write!(
+                f,
+                "process {pid} holds a lease on its files in /proc (fcntl F_SETLEASE), so that it cannot be looked at"
             ),
             SchedError::TimeLimit { pid, limit_us } => write!(
                 f,

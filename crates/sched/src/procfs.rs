@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use upshift_elevate::sys::read_at_once;
+
 use crate::error::SchedError;
 
 /// The kernel's flag for its own threads, in field 9 of `/proc/PID/stat`.
@@ -11,11 +13,14 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// Checks that `pid` is a process that can be scheduled.
 pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
-    let gone = |_| SchedError::NoSuchProcess(pid);
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => SchedError::Leased(pid),
+        _ => SchedError::NoSuchProcess(pid),
+    };
     if pid <= 0 {
         return Err(SchedError::NoSuchProcess(pid));
     }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(gone)?;
+    let status = read_at_once(format!("/proc/{pid}/status")).map_err(unreadable)?;
     let leader = field(&status, "Tgid:").and_then(|text| text.parse().ok());
     match leader {
         Some(leader) if leader != pid => {
@@ -31,7 +36,7 @@ pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
     if ended && field(&status, "Threads:").is_none_or(|threads| threads == "1") {
         return Err(SchedError::NoSuchProcess(pid));
     }
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(gone)?;
+    let stat = read_at_once(format!("/proc/{pid}/stat")).map_err(unreadable)?;
     let flags = after_name(&stat).and_then(|rest| rest.split_whitespace().nth(6));
     if flags.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) & PF_KTHREAD != 0 {
         return Err(SchedError::KernelThread(pid));
@@ -40,7 +45,10 @@ pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
         return Err(SchedError::Ancestor(pid));
     }
     // Only the owner may read the limits; another user is refused below anyway.
-    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let limits = match read_at_once(format!("/proc/{pid}/limits")) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(unreadable(error)),
+        limits => limits.unwrap_or_default(),
+    };
     match time_limit(&limits) {
         Some(limit_us) => Err(SchedError::TimeLimit { pid, limit_us }),
         None => Ok(()),
@@ -69,7 +77,7 @@ pub fn ancestors() -> Vec<i32> {
     let mut found = Vec::new();
     let mut pid = std::process::id() as i32;
     loop {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let stat = read_at_once(format!("/proc/{pid}/stat")).unwrap_or_default();
         let parent = after_name(&stat).and_then(|rest| rest.split_whitespace().nth(1));
         match parent.and_then(|text| text.parse().ok()) {
             Some(parent) if parent > 0 && !found.contains(&parent) => pid = parent,
@@ -84,7 +92,7 @@ pub fn ancestors() -> Vec<i32> {
 /// A process that has ended may have left its lock to a child. No scheduler does that, so on the machine itself, where all that live
 /// can be seen, one that cannot does not matter.
 pub(crate) fn is_locked_by_a_peer(file: &fs::File) -> bool {
-    let (Ok(found), Ok(locks)) = (file.metadata(), fs::read_to_string("/proc/locks")) else {
+    let (Ok(found), Ok(locks)) = (file.metadata(), read_at_once("/proc/locks")) else {
         return true;
     };
     let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
@@ -134,7 +142,7 @@ pub(crate) fn threads(pid: i32) -> io::Result<Vec<i32>> {
 
 /// Processes forked by the threads of `pid` that live.
 pub(crate) fn children(pid: i32, tids: impl Iterator<Item = i32>) -> Vec<i32> {
-    let of = |tid: i32| fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
+    let of = |tid: i32| read_at_once(format!("/proc/{pid}/task/{tid}/children"));
     tids.filter_map(|tid| of(tid).ok())
         .flat_map(|text| {
             let pids = text.split_whitespace().map(str::parse);
@@ -146,13 +154,13 @@ pub(crate) fn children(pid: i32, tids: impl Iterator<Item = i32>) -> Vec<i32> {
 
 /// Whether a thread runs, or waits for nothing but a CPU.
 pub(crate) fn wants_cpu(pid: i32, tid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    let stat = read_at_once(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     after_name(&stat).is_some_and(|rest| rest.trim_start().starts_with('R'))
 }
 
 /// The name of a process.
 pub(crate) fn name(pid: i32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = read_at_once(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().to_owned()
 }
 

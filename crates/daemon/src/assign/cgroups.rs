@@ -6,6 +6,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use upshift_elevate::sys::read_at_once;
+
 /// One cgroup of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cgroup {
@@ -34,7 +36,7 @@ impl Cgroup {
 
 /// Those of `/proc/PID/cgroup`, of all hierarchies.
 pub(super) fn parse(groups: &str) -> Vec<Cgroup> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = read_at_once("/proc/self/mountinfo").unwrap_or_default();
     let is_of_root = |path: &Path| std::fs::metadata(path).is_ok_and(|it| it.uid() == 0);
     with_mounts(groups, &mounts, is_of_root)
 }

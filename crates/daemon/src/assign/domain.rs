@@ -84,13 +84,14 @@ impl Domains {
         self.began + TURN
     }
 
-    /// The end of a period: decides which domains take a breath in the next one, for `percent` for ordinary programs.
-    pub(super) fn turn(&mut self, percent: u32, now: Instant) {
+    /// The end of a period: decides which domains take a breath in the next one, for `percent` for ordinary programs. The daemon itself has
+    /// worked for `own`, on any CPU: what it takes from a CPU nothing ordinary has, either.
+    pub(super) fn turn(&mut self, percent: u32, own: Duration, now: Instant) {
         let period = now - self.began;
         self.began = now;
         for domain in &mut self.all {
             // Something above that may be a CPU on which nothing ordinary has run.
-            let crowded = domain.used * 20 >= period * 17;
+            let crowded = !domain.used.is_zero() && (domain.used + own) * 20 >= period * 17;
             let crowd = domain.crowds.iter().fold(1.0f32, |a, b| a.max(b.ceil()));
             let breath = TURN
                 .mul_f32(percent as f32 / 100.0 * (1.0 + 2.0 * crowd))
@@ -178,7 +179,7 @@ mod tests {
         domains.charge(&left, ms(11), 1);
         domains.charge(&left, ms(11), 1);
         domains.charge(&right, ms(15), 1);
-        domains.turn(5, now);
+        domains.turn(5, Duration::ZERO, now);
         // For two that step aside and for ordinary programs: five parts.
         let end = now + TURN / 4;
         assert_eq!(domains.breath(&left, now), Some(end));
@@ -188,8 +189,14 @@ mod tests {
         // The next period begins with nothing used; what was used without being elevated takes nothing from others.
         now = domains.due();
         domains.charge(&left, ms(20), 1);
-        domains.turn(5, now);
+        domains.turn(5, Duration::ZERO, now);
         assert_eq!(domains.breath(&CpuSet::all(), now), None);
+        // What the daemon itself works counts, beside what they use.
+        now = domains.due();
+        domains.charge(&left, ms(20), 1);
+        domains.turn(5, ms(2), now);
+        assert!(domains.breath(&left, now).is_some());
+        assert_eq!(domains.breath(&right, now), None);
     }
 
     #[test]

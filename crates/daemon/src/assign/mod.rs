@@ -333,7 +333,7 @@ impl Work {
             process.count(&self.shared, &mut self.domains, now);
         }
         let percent = self.shared.config().bystander_percent;
-        self.domains.turn(percent, now);
+        self.domains.turn(percent, self.shared.worked(), now);
         for process in self.processes.values_mut() {
             process.heed(&self.domains, now);
         }
@@ -376,6 +376,7 @@ impl Work {
             self.worked = Duration::ZERO;
         }
         self.worked += now - began;
+        self.shared.has_worked(now - began);
         if self.worked >= BUDGET {
             std::thread::sleep((self.window + WINDOW).saturating_duration_since(now));
         }

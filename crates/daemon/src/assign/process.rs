@@ -321,6 +321,12 @@ impl Process {
 
     /// Tells its domain what it has used, and where.
     pub(super) fn count(&mut self, shared: &Shared, domains: &mut Domains, now: Instant) {
+        if shared.machine.process_time(self.pid).is_err() {
+            // Its end has not been heard of yet.
+            self.part(domains, now);
+            self.told = now;
+            return;
+        }
         self.note(shared);
         let (used, urgent) = std::mem::take(&mut self.untold);
         self.told = now;
@@ -422,8 +428,9 @@ impl Process {
     fn charge_quotas(&mut self, shared: &Shared, now: Instant) {
         if self.looked_up.is_none_or(|at| now - at >= QUOTAS) {
             self.looked_up = Some(now);
-            self.accounts = shared.quotas.of(self.pid, now);
-            self.overdrawn = false;
+            let accounts = shared.quotas.of(self.pid, now);
+            self.overdrawn = accounts.is_err();
+            self.accounts = accounts.unwrap_or_default();
         }
         if self.accounts.is_empty() {
             return;

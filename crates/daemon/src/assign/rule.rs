@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+use upshift_elevate::sys::read_at_once;
 
 use super::cgroups::{self, Cgroup};
 use super::container;
@@ -127,7 +128,7 @@ pub(crate) struct Traits {
 impl Traits {
     /// Of process `pid`, from four files of `/proc`, some 60 µs; `None`: it has ended, or is a thread of the kernel.
     pub(crate) fn of(pid: i32) -> Option<Traits> {
-        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
+        let read = |name: &str| read_at_once(format!("/proc/{pid}/{name}")).ok();
         let status = read("status")?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         // Threads of the kernel have no memory.

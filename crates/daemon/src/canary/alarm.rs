@@ -6,6 +6,7 @@
 //! goes on has the CPU for 100 ms of each 1.1 s.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -185,8 +186,15 @@ impl Alarm {
 
     fn offence(&self, shared: &Shared, hold: &Hold, now: Instant) -> Option<&'static str> {
         let machine = shared.machine.as_ref();
-        if machine.lends_its_priority(hold.tid).unwrap_or(false) {
-            return Some("lends its priority through a lock");
+        match machine.lends_its_priority(hold.tid) {
+            Ok(true) => return Some("lends its priority through a lock"),
+            // Only its owner can have seen to that.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Some(
+                    "does not let itself be looked at (it holds a lease on its file in /proc)",
+                );
+            }
+            _ => {}
         }
         let (before, at) = self.samples.get(&hold.tid)?;
         let used = Duration::from_nanos(hold.cpu_time(machine)?.saturating_sub(*before));

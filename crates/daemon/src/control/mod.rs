@@ -99,6 +99,8 @@ pub(crate) struct Control {
     closer: Closer,
     notify: Notify,
     window: (Instant, Duration),
+    /// Its CPU time, as it was read last.
+    spent: Duration,
 }
 
 /// One process at the other end.
@@ -147,6 +149,7 @@ impl Control {
             closer,
             notify: Notify::new(),
             window: (Instant::now(), Duration::ZERO),
+            spent: Duration::ZERO,
         })
     }
 
@@ -414,6 +417,8 @@ impl Control {
         let Ok(spent) = Duration::try_from(spent) else {
             return;
         };
+        let before = std::mem::replace(&mut self.spent, spent);
+        self.shared.has_worked(spent.saturating_sub(before));
         let (began, before) = self.window;
         let elapsed = began.elapsed();
         if elapsed >= WINDOW {

@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 
 use upshift_board::wire::{Reason, Role, Thread, Threads};
+use upshift_elevate::sys::read_at_once;
 
 use crate::control::requests::{Outcome, refuse};
 
@@ -45,7 +46,7 @@ pub(super) fn translate(pid: i32, threads: Threads<'_>) -> Outcome<Vec<Named>> {
         vcpu: it.vcpu,
         role: it.role,
     };
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = read_at_once(format!("/proc/{pid}/status")).unwrap_or_default();
     if innermost(&status).is_none() {
         return Ok(threads.iter().map(|it| named(it.tid, &it)).collect());
     }
@@ -73,7 +74,7 @@ fn numbers(pid: i32) -> io::Result<HashMap<i32, i32>> {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         // It may have ended.
-        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"));
+        let status = read_at_once(format!("/proc/{pid}/task/{tid}/status"));
         if let Some(number) = status.ok().as_deref().and_then(innermost) {
             found.insert(number, tid);
         }

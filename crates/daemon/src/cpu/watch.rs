@@ -379,8 +379,9 @@ impl Scheduler {
 fn charge_quotas(entry: &mut Entry, shared: &Shared, now: Instant) {
     if entry.looked_up.is_none_or(|at| now - at >= QUOTAS) {
         entry.looked_up = Some(now);
-        entry.accounts = shared.quotas.of(entry.pid, now);
-        entry.overdrawn = false;
+        let accounts = shared.quotas.of(entry.pid, now);
+        entry.overdrawn = accounts.is_err();
+        entry.accounts = accounts.unwrap_or_default();
     }
     if entry.accounts.is_empty() {
         return;

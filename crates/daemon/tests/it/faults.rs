@@ -51,7 +51,7 @@ fn failing_scheduling_calls_leave_nobody_elevated() {
         Call::SetAttr,
         Call::GetAttr,
         Call::GetAffinity,
-        Call::StartTime,
+        Call::Birth,
         Call::Any,
     ];
     for errno in ERRORS {

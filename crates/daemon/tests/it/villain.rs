@@ -29,6 +29,11 @@ pub(crate) struct Foothold {
 impl Foothold {
     /// Registers `threads` as those of vCPU 0 on `CPU`, running at `LEVEL`.
     pub(crate) fn new(threads: &[(i32, Role)]) -> Foothold {
+        Foothold::try_new(threads).unwrap()
+    }
+
+    /// `None`: refused.
+    pub(crate) fn try_new(threads: &[(i32, Role)]) -> Option<Foothold> {
         let socket = connect(&PathBuf::from(setting("SOCKET")));
         let (file, page) = os::local_page().unwrap();
         let threads: Vec<Thread> = threads
@@ -36,7 +41,7 @@ impl Foothold {
             .map(|&(tid, role)| Thread { tid, vcpu: 0, role })
             .collect();
         let cpu = number("CPU") as u32;
-        let mut bells = register(&socket, &[cpu], &threads, &file).unwrap();
+        let mut bells = register(&socket, &[cpu], &threads, &file).ok()?;
         bells.remove(0);
         let it = Foothold {
             socket,
@@ -44,7 +49,7 @@ impl Foothold {
             bells,
         };
         it.run(number("LEVEL") as u8);
-        it
+        Some(it)
     }
 
     /// Says that it runs something of `level`.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::policy::Policy;
 use crate::priority::Priority;
-use crate::restore::{Restored, restore};
+use crate::restore::{Restored, is_gone, restore};
 use crate::sys::{CpuSet, Linux, Sys};
 use crate::table::Table;
 
@@ -32,7 +32,7 @@ pub(super) fn run(
 ) -> ! {
     detach(socket);
     rise();
-    let start = Linux.start_time(owner).unwrap_or(0);
+    let start = Linux.birth(owner).unwrap_or(0);
     let pidfd = Linux.pidfd_open(owner).unwrap_or(-1);
     // SAFETY: one byte of a live array. If the owner is dead already, the loop finds out.
     unsafe { libc::send(socket, [1u8].as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
@@ -113,10 +113,9 @@ fn demote_all(table: &Table) -> bool {
     let mut any = false;
     for (_, record) in table.records().filter(|(_, record)| !record.own) {
         let elevated = Policy::of(&Linux, record.tid).is_ok_and(|policy| policy.looks_elevated());
-        let same = || {
-            Linux
-                .start_time(record.tid)
-                .is_ok_and(|start| start == record.start_time)
+        let same = || match Linux.birth(record.tid) {
+            Ok(start) => start == record.birth,
+            Err(error) => !is_gone(&error),
         };
         if elevated && same() {
             let fair = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
@@ -220,17 +219,17 @@ fn restore_all(table: &Table) {
 /// If a thread other than the main one called `exec`, it has become the main thread and kept its policy. Its record names
 /// a tid that is gone.
 fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
-    let same_process = Linux.start_time(owner).is_ok_and(|now| now == start);
+    let same_process = Linux.birth(owner).is_ok_and(|now| now == start);
     let lost_a_thread = || {
         table
             .records()
-            .any(|(_, record)| record.own && Linux.start_time(record.tid).is_err())
+            .any(|(_, record)| record.own && Linux.birth(record.tid).is_err())
     };
     let elevated = || Policy::of(&Linux, owner).is_ok_and(|policy| policy.looks_elevated());
     if same_process && elevated() && lost_a_thread() {
         let record = crate::table::Record {
             tid: owner,
-            start_time: start,
+            birth: start,
             own: true,
             leader: None,
             former: table.leader(),

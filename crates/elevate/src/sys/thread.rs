@@ -1,0 +1,266 @@
+//! Which thread a number means.
+//!
+//! The kernel gives every thread a number of its own, the inode of its pidfd (Linux 6.9), and says through a pidfd which process it belongs to
+//! (6.13). Both look up no path. Before, they are in files of `/proc`: a lookup there may wait, in a loop, for another thread that is in
+//! the middle of one while a process of that name ends, and for ever if that thread is less urgent and on the same CPU.
+//!
+//! Allocates nothing and takes no lock.
+
+use std::ffi::CStr;
+use std::io;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::{c_int, c_long};
+
+use super::{AT_ONCE, Tid, check, current_tid};
+
+/// See [`Sys::birth`](super::Sys::birth).
+pub(super) fn birth(tid: Tid) -> io::Result<u64> {
+    if !pidfds_have_numbers()? {
+        return start_time(tid);
+    }
+    let about = with_pidfd(tid, |fd| {
+        // SAFETY: a structure of integers is valid when zeroed.
+        let mut about: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: a live structure of the type the call writes.
+        check(c_long::from(unsafe { libc::fstat(fd, &raw mut about) }))?;
+        Ok(about)
+    });
+    match about {
+        // A number in use, of a group or session: its thread has ended.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            Err(io::Error::from_raw_os_error(libc::ESRCH))
+        }
+        about => about.map(|about| about.st_ino),
+    }
+}
+
+/// See [`Sys::leader`](super::Sys::leader).
+pub(super) fn leader(tid: Tid) -> io::Result<Tid> {
+    match with_pidfd(tid, leader_by_pidfd) {
+        Err(error) if is_unknown(&error) => leader_by_file(tid),
+        leader => leader,
+    }
+}
+
+/// `struct pidfd_info` in its first version (`linux/pidfd.h`).
+#[repr(C)]
+#[derive(Default)]
+struct PidfdInfo {
+    mask: u64,
+    cgroup: u64,
+    pid: u32,
+    leader: u32,
+    parent: u32,
+    others: [u32; 9],
+}
+
+const PIDFD_GET_INFO: u64 = 3 << 30 | (size_of::<PidfdInfo>() as u64) << 16 | 0xff << 8 | 11;
+const PIDFD_INFO_PID: u64 = 1;
+
+fn leader_by_pidfd(fd: c_int) -> io::Result<Tid> {
+    let mut info = PidfdInfo {
+        mask: PIDFD_INFO_PID,
+        ..PidfdInfo::default()
+    };
+    // SAFETY: a live structure of the size that the number of the call names.
+    check(c_long::from(unsafe {
+        libc::ioctl(fd, PIDFD_GET_INFO as _, &raw mut info)
+    }))?;
+    Ok(info.leader as Tid)
+}
+
+/// From `/proc/<tid>/status`.
+fn leader_by_file(tid: Tid) -> io::Result<Tid> {
+    let mut path = [0u8; 32];
+    let mut status = [0u8; 512];
+    let length = read_into(path_of(tid, b"/status\0", &mut path), &mut status)?;
+    let mut lines = status[..length].split(|&byte| byte == b'\n');
+    let digits = lines.find_map(|line| line.strip_prefix(b"Tgid:\t"));
+    let number = digits.and_then(number);
+    number
+        .map(|number| number as Tid)
+        .ok_or_else(not_understood)
+}
+
+/// Whether this kernel has no such call.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS | libc::EPERM)
+    )
+}
+
+/// Calls `ask` with a pidfd of the thread.
+fn with_pidfd<T>(tid: Tid, ask: impl FnOnce(c_int) -> io::Result<T>) -> io::Result<T> {
+    /// Of a thread, not of a process (`linux/pidfd.h`).
+    const PIDFD_THREAD: c_int = libc::O_EXCL;
+    let tid = if tid == 0 { current_tid() } else { tid };
+    // SAFETY: integers only. The descriptor is close-on-exec.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })? as c_int;
+    let answer = ask(fd);
+    // SAFETY: opened above, and it has no other user.
+    unsafe { libc::close(fd) };
+    answer
+}
+
+/// Whether pidfds have inodes of their own. Asked once, of the calling thread.
+fn pidfds_have_numbers() -> io::Result<bool> {
+    /// `linux/magic.h`.
+    const PID_FS_MAGIC: u64 = 0x5049_4446;
+    const UNKNOWN: u8 = 0;
+    const YES: u8 = 1;
+    const NO: u8 = 2;
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match ANSWER.load(Relaxed) {
+        YES => return Ok(true),
+        NO => return Ok(false),
+        _ => {}
+    }
+    let kind = with_pidfd(0, |fd| {
+        // SAFETY: a structure of integers is valid when zeroed.
+        let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: a live structure of the type the call writes.
+        check(c_long::from(unsafe { libc::fstatfs(fd, &raw mut about) }))?;
+        Ok(about.f_type as u64)
+    });
+    let yes = match kind {
+        Ok(kind) => kind == PID_FS_MAGIC,
+        Err(error) if is_unknown(&error) => false,
+        Err(error) => return Err(error),
+    };
+    ANSWER.store(if yes { YES } else { NO }, Relaxed);
+    Ok(yes)
+}
+
+/// In clock ticks since boot, from `/proc/<tid>/stat`.
+fn start_time(tid: Tid) -> io::Result<u64> {
+    let mut path = [0u8; 32];
+    let mut stat = [0u8; 1024];
+    let length = read_into(path_of(tid, b"/stat\0", &mut path), &mut stat)?;
+    parse_start_time(&stat[..length]).ok_or_else(not_understood)
+}
+
+fn not_understood() -> io::Error {
+    io::Error::from_raw_os_error(libc::EPROTO)
+}
+
+/// Writes `/proc/<tid>` and `file` into `buffer` and returns it as a C string. 0 is the calling thread.
+fn path_of<'a>(tid: Tid, file: &[u8], buffer: &'a mut [u8; 32]) -> &'a CStr {
+    let tid = if tid <= 0 { current_tid() } else { tid };
+    let mut digits = [0u8; 10];
+    let mut at = digits.len();
+    let mut rest = tid.unsigned_abs();
+    while rest > 0 {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let mut length = 0;
+    for part in [&b"/proc/"[..], &digits[at..], file] {
+        buffer[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+    }
+    CStr::from_bytes_until_nul(&buffer[..]).unwrap_or(c"/proc/thread-self/stat")
+}
+
+/// Reads the beginning of a file, without allocation. Returns how many bytes.
+fn read_into(path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: `path` ends with a NUL.
+    let fd = check(c_long::from(unsafe { libc::open(path.as_ptr(), AT_ONCE) }))? as c_int;
+    // SAFETY: the buffer is live and as long as stated.
+    let read = check(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as c_long);
+    // SAFETY: `fd` was opened above and has no other user.
+    unsafe { libc::close(fd) };
+    Ok(read? as usize)
+}
+
+/// Field 22 of `/proc/<tid>/stat`. The name in field 2 may hold blanks and brackets: fields count from the last `)`.
+fn parse_start_time(stat: &[u8]) -> Option<u64> {
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let field = stat
+        .get(after_name..)?
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|field| !field.is_empty())
+        .nth(22 - 3)?;
+    number(field)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for &byte in digits {
+        if !byte.is_ascii_digit() {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
+    }
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_time_survives_hostile_names() {
+        let fields: Vec<String> = (3..=52).map(|n| (n * 10).to_string()).collect();
+        for name in ["sh", "a b", "x) R 1 2 3", "((("] {
+            let stat = format!("4711 ({name}) {}\n", fields.join(" "));
+            assert_eq!(parse_start_time(stat.as_bytes()), Some(220), "{name}");
+        }
+        for broken in [
+            "",
+            "1 (sh",
+            "1 (sh) S 1",
+            "1 (sh) S 1 2 3 4 5 6 7 8 9 10 1 2 3 4 5 6 7 8 x",
+        ] {
+            assert_eq!(parse_start_time(broken.as_bytes()), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn this_thread_has_two_names() {
+        for of in [birth, start_time] {
+            let own = of(0).unwrap();
+            assert!(own > 0);
+            assert_eq!(own, of(current_tid()).unwrap());
+        }
+    }
+
+    #[test]
+    fn paths_hold_the_longest_tid() {
+        let mut buffer = [0; 32];
+        assert_eq!(
+            path_of(i32::MAX, b"/stat\0", &mut buffer),
+            c"/proc/2147483647/stat"
+        );
+        assert_eq!(path_of(7, b"/status\0", &mut buffer), c"/proc/7/status");
+    }
+
+    #[test]
+    fn threads_differ_and_know_their_leader() {
+        let own = std::process::id() as Tid;
+        let of = |tid| (birth(tid).unwrap(), leader(tid).unwrap());
+        let here = of(0);
+        let there = std::thread::spawn(move || of(current_tid()))
+            .join()
+            .unwrap();
+        assert_ne!(here.0, there.0);
+        assert_eq!((here.1, there.1), (own, own));
+        assert_eq!(leader_by_file(0).unwrap(), own);
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_has_no_number() {
+        let tid = std::thread::spawn(current_tid).join().unwrap();
+        let ended = (0..2000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            birth(tid).is_err_and(|error| crate::restore::is_gone(&error))
+        });
+        assert!(ended);
+        for error in [birth(i32::MAX).unwrap_err(), leader(i32::MAX).unwrap_err()] {
+            assert!(crate::restore::is_gone(&error), "{error}");
+        }
+    }
+}
