@@ -96,7 +96,7 @@ pub(crate) static SOAKS: [Step; 6] = [
     ),
     step(
         "daemon",
-        "a million messages, random pages, killed daemons",
+        "a million messages, random pages, killed daemons, a CPU that is unplugged, a clock that is set",
         daemon_soak,
     ),
     step("tsan", "preemption under ThreadSanitizer", tsan),
@@ -614,10 +614,15 @@ fn daemon_soak(context: &Context<'_>) -> Verdict {
         ("UPSHIFT_DAEMON_MESSAGES", "1000000"),
         ("UPSHIFT_DAEMON_SCRIBBLE", "60000"),
         ("UPSHIFT_DAEMON_DEATHS", "5000"),
+        ("UPSHIFT_DAEMON_UPHEAVAL", "3"),
     ] {
         default_env(&mut command, name, value);
     }
     context.run(command, minutes(30))?;
+    let mut command = cargo(context, ["test", "-p", "upshift-sched", "--test", "it"]);
+    command.args(["unplugged", "--", "--show-output"]);
+    default_env(&mut command, "UPSHIFT_SCHED_UNPLUG", "1");
+    context.run(command, minutes(5))?;
     context.tests_passed()
 }
 

@@ -336,7 +336,11 @@ mod tests {
                     .is_ok()
             );
         }
-        assert!(admission.connect(200, Standing::Anybody, now).is_err());
+        let refused = admission.connect(200, Standing::Anybody, now).unwrap_err();
+        assert!(
+            refused.contains("limits.connections allows for user 200"),
+            "{refused}"
+        );
         assert!(admission.connect(7, Standing::Named, now).is_ok());
         assert!(admission.connect(8, Standing::Named, now).is_err());
         assert!(admission.connect(0, Standing::Root, now).is_ok());

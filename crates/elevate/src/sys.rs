@@ -333,6 +333,21 @@ pub fn read_at_once(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(text)
 }
 
+/// RLIMIT_RTTIME of process `pid`, µs; `None`: unlimited. What it limits is killed for computing in SCHED_FIFO for so long.
+///
+/// # Errors
+/// `NotFound` if there is no such process, `WouldBlock` if it holds a lease on the file.
+pub fn time_limit(pid: pid_t) -> io::Result<Option<u64>> {
+    let limits = read_at_once(format!("/proc/{pid}/limits"))?;
+    Ok(parse_time_limit(&limits))
+}
+
+fn parse_time_limit(limits: &str) -> Option<u64> {
+    let mut lines = limits.lines();
+    let rest = lines.find_map(|line| line.strip_prefix("Max realtime timeout"))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
 /// ns of CPU that process `pid` has used, with its threads that have ended. One system call; any process may be asked about.
 ///
 /// # Errors
@@ -363,6 +378,16 @@ mod tests {
     fn a_thread_knows_its_process() {
         assert!(Linux.is_own(current_tid()).unwrap());
         assert!(!Linux.is_own(1).unwrap());
+    }
+
+    #[test]
+    fn limits_are_read() {
+        let line =
+            |soft| format!("Max realtime timeout      {soft}            unlimited            us\n");
+        assert_eq!(parse_time_limit(&line("unlimited")), None);
+        assert_eq!(parse_time_limit(&line("200000")), Some(200_000));
+        assert_eq!(parse_time_limit(""), None);
+        assert_eq!(time_limit(std::process::id() as pid_t).unwrap(), None);
     }
 
     #[test]

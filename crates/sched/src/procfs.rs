@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use upshift_elevate::sys::read_at_once;
+use upshift_elevate::sys::{read_at_once, time_limit};
 
 use crate::error::SchedError;
 
@@ -44,14 +44,10 @@ pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
     if pid == 1 || ancestors().contains(&pid) {
         return Err(SchedError::Ancestor(pid));
     }
-    // Only the owner may read the limits; another user is refused below anyway.
-    let limits = match read_at_once(format!("/proc/{pid}/limits")) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(unreadable(error)),
-        limits => limits.unwrap_or_default(),
-    };
-    match time_limit(&limits) {
-        Some(limit_us) => Err(SchedError::TimeLimit { pid, limit_us }),
-        None => Ok(()),
+    match time_limit(pid) {
+        Ok(Some(limit_us)) => Err(SchedError::TimeLimit { pid, limit_us }),
+        Err(error) => Err(unreadable(error)),
+        Ok(None) => Ok(()),
     }
 }
 
@@ -64,12 +60,6 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 /// What follows the name, which may hold blanks and brackets.
 fn after_name(stat: &str) -> Option<&str> {
     stat.rfind(')').and_then(|end| stat.get(end + 1..))
-}
-
-/// The soft RLIMIT_RTTIME, µs; `None`: unlimited.
-fn time_limit(limits: &str) -> Option<u64> {
-    let rest = field(limits, "Max realtime timeout")?;
-    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// The processes that have led to this one: its parent, that one's parent, and so on. They, and the first process, are refused.
@@ -184,15 +174,6 @@ mod tests {
         if name(2) == "kthreadd" {
             assert!(matches!(check(2), Err(SchedError::KernelThread(2))));
         }
-    }
-
-    #[test]
-    fn limits_are_read() {
-        let line =
-            |soft| format!("Max realtime timeout      {soft}            unlimited            us\n");
-        assert_eq!(time_limit(&line("unlimited")), None);
-        assert_eq!(time_limit(&line("200000")), Some(200_000));
-        assert_eq!(time_limit(""), None);
     }
 
     #[test]

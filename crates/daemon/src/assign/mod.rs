@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use upshift_elevate::events::{Event, Events, Interest};
+use upshift_elevate::sys::time_limit;
 
 use crate::cpu::{AbortOnPanic, Latch};
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
@@ -310,6 +311,15 @@ impl Work {
             return;
         }
         self.forget(pid, now);
+        match time_limit(pid) {
+            Ok(None) => {}
+            Ok(Some(us)) => {
+                return self.shared.complain("time limit", || {
+                    format!("process {pid} stays ordinary, though a rule fits: its RLIMIT_RTTIME would kill it after {us} us in SCHED_FIFO (systemd: LimitRTTIME)")
+                });
+            }
+            Err(_) => return,
+        }
         let room = self.room_of(traits.user);
         let parent = parent.and_then(|parent| self.processes.get(&parent));
         let mut process = Process::attach(pid, traits, rule, parent, &self.shared, now);

@@ -3,7 +3,7 @@
 //! **Culprits** are threads that lend their priority: they sleep in a lock whose holder inherits it. And those on a silent CPU that
 //! have themselves used half of the second half of the silence. Their users are barred, for longer each time. If no culprit is
 //! found (an unknown way), the users of all that was elevated where it helped to demote it are, for a second, as suspects; one that
-//! goes on has the CPU for 100 ms of each 1.1 s.
+//! goes on has the CPU for 100 ms of each 1.1 s. Nobody is barred for a silence while a CPU is unplugged.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -34,6 +34,8 @@ pub(super) struct Alarm {
     /// CPU time of threads on CPUs that have been silent for half of the patience, and when that was.
     samples: HashMap<Tid, (u64, Instant)>,
     suspects: Vec<Arc<Hold>>,
+    /// A CPU has gone: whatever was silent, nobody is to blame.
+    unplugged: bool,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +60,9 @@ impl Alarm {
 
     /// One turn of the watch.
     pub(super) fn step(&mut self, shared: &Shared, cages: &mut [Cage], now: Instant) {
+        for cage in &mut *cages {
+            self.unplugged |= cage.has_just_lost_its_cpu(now);
+        }
         match std::mem::take(&mut self.stage) {
             Stage::Calm => self.listen(shared, cages, now),
             Stage::Local(since) if self.all_sing(cages) => {
@@ -106,6 +111,7 @@ impl Alarm {
     /// Asks the canaries that have answered, and looks at the others.
     fn listen(&mut self, shared: &Shared, cages: &mut [Cage], now: Instant) {
         self.silent.clear();
+        self.unplugged = false;
         let mut dubious = HashSet::new();
         for cage in cages {
             let silence = cage.silence(now);
@@ -209,6 +215,11 @@ impl Alarm {
         silence: Duration,
         now: Instant,
     ) {
+        if self.unplugged {
+            return shared.complain("canary", || {
+                "a CPU was unplugged: what it ran was elsewhere for a moment".to_string()
+            });
+        }
         let until = |bar: Duration| format!("not elevated for {} s", bar.as_secs());
         for (&user, what) in culprits {
             let bar = shared.bars.punish(user, now);

@@ -15,6 +15,9 @@ use crate::shared::{CANARY, Shared};
 /// It needs next to nothing.
 const STACK: usize = 64 * 1024;
 
+/// How long nobody is blamed for a silence after a CPU was unplugged.
+const UPHEAVAL: Duration = Duration::from_secs(1);
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Cage {
@@ -24,12 +27,16 @@ pub(super) struct Cage {
     asked: Instant,
     /// How often it was listened for since.
     listened: u32,
+    /// Since when it is not on its CPU, because that has gone.
+    away_since: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Nest {
     questions: AtomicU64,
     answered: AtomicU64,
+    /// Its CPU was not there when it answered last.
+    away: AtomicBool,
     ends: AtomicBool,
 }
 
@@ -47,6 +54,7 @@ impl Cage {
             thread: Some(thread),
             asked: Instant::now(),
             listened: 0,
+            away_since: None,
         })
     }
 
@@ -62,6 +70,17 @@ impl Cage {
     /// Whether it has answered the last question.
     pub(super) fn sings(&self) -> bool {
         self.nest.answered.load(Acquire) == self.nest.questions.load(Acquire)
+    }
+
+    /// Whether its CPU has gone a moment ago: then the kernel has moved what was there, and the machine has stood still.
+    pub(super) fn has_just_lost_its_cpu(&mut self, now: Instant) -> bool {
+        match self.nest.away.load(Acquire) {
+            true => now - *self.away_since.get_or_insert(now) < UPHEAVAL,
+            false => {
+                self.away_since = None;
+                false
+            }
+        }
     }
 
     /// For how long it has not answered: no longer than it was listened for, or a machine that stands still would be taken for
@@ -91,12 +110,10 @@ impl Nest {
         let elevator = shared.elevator.as_ref();
         let _own = elevator.map(|elevator| elevator.elevate_current(CANARY));
         while !self.ends.load(Acquire) {
-            if rustix::thread::sched_getcpu() != cpu
-                && let Some(only) = CpuSet::only(cpu)
-            {
-                // Not while the CPU is away.
-                let _ = shared.sys.sched_setaffinity(0, &only);
-            }
+            let away = rustix::thread::sched_getcpu() != cpu
+                && CpuSet::only(cpu)
+                    .is_some_and(|only| shared.sys.sched_setaffinity(0, &only).is_err());
+            self.away.store(away, Release);
             self.answered.store(self.questions.load(Acquire), Release);
             std::thread::park();
         }

@@ -73,8 +73,9 @@ impl Scheduler {
                 }
             }
         }
-        // Of a CPU that was unplugged the kernel has moved them.
-        if !offenders.is_empty() && self.shared.online().contains(&self.cpu) {
+        // Of a CPU that is unplugged the kernel moves them, and this thread as well, before it says so.
+        let is_here = rustix::thread::sched_getcpu() == self.cpu;
+        if !offenders.is_empty() && is_here && self.shared.online().contains(&self.cpu) {
             offenders.sort_unstable();
             offenders.dedup();
             for user in offenders {

@@ -27,10 +27,10 @@ fn is_assigned(path: &Path, process: &Process) -> bool {
 }
 
 /// A shell of `user` that burns, by its only thread, for ten seconds at most.
-struct Shell(Child);
+pub(crate) struct Shell(Child);
 
 impl Shell {
-    fn start(user: u32, cpus: Option<&str>) -> Shell {
+    pub(crate) fn start(user: u32, cpus: Option<&str>) -> Shell {
         let burn = "ulimit -t 10; while :; do :; done";
         let mut command = match cpus {
             Some(cpus) => {
@@ -48,9 +48,14 @@ impl Shell {
         Shell(command.spawn().unwrap())
     }
 
-    fn class(&self) -> Option<Class> {
+    pub(crate) fn class(&self) -> Option<Class> {
         let policy = Policy::of(&Linux, self.0.id() as i32).ok()?;
         Some(policy.class())
+    }
+
+    /// ns of CPU.
+    pub(crate) fn used(&self) -> u64 {
+        upshift_elevate::sys::process_time(self.0.id() as i32).unwrap()
     }
 
     /// Is its policy the one that it was started with, that of the tests?

@@ -103,19 +103,25 @@ fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
     if !permitted() {
         return;
     }
-    let path = socket("dispatchers");
-    let _daemon = Daemon::start(open_config("dispatchers")).unwrap();
-    let mut victim = villain("burner", &path, ALICE, (0, 0), &[]);
-    let threads = [("THREADS", "30".to_string())];
-    let mut attacker = villain("dispatchers", &path, MALLORY, (0, 63), &threads);
-    let end = from_now(Duration::from_millis(1000));
-    victim.go_until(end);
-    attacker.go_until(end);
-    let used = (victim.number("used "), attacker.number("used "));
-    println!("victim {}, attacker {} us of 1000000", used.0, used.1);
-    assert!(used.0 > 2 * used.1, "{used:?}");
-    // That was the budget, not the canary.
-    assert_eq!(census(&path)["alarms"], 0);
+    // Many that burn all the time, and a few of which each has a budget that would be its own.
+    for (threads, duty) in [("30", "100"), ("6", "17")] {
+        let path = socket("dispatchers");
+        let _daemon = Daemon::start(open_config("dispatchers")).unwrap();
+        let mut victim = villain("burner", &path, ALICE, (0, 0), &[]);
+        let more = [("THREADS", threads.to_string()), ("DUTY", duty.to_string())];
+        let mut attacker = villain("dispatchers", &path, MALLORY, (0, 63), &more);
+        let end = from_now(Duration::from_millis(1000));
+        victim.go_until(end);
+        attacker.go_until(end);
+        let used = (victim.number("used "), attacker.number("used "));
+        println!(
+            "{threads} at {duty} %: victim {}, attacker {} us of 1000000",
+            used.0, used.1
+        );
+        assert!(used.0 > 2 * used.1, "{used:?}");
+        // That was the budget, not the canary.
+        assert_eq!(census(&path)["alarms"], 0);
+    }
 }
 
 #[test]
@@ -246,14 +252,24 @@ fn thousands_of_users_do_not_keep_root_out() {
         return;
     }
     let path = socket("legion");
-    let _daemon = Daemon::start(open_config("legion")).unwrap();
+    let rules = vec![Rule {
+        who: Who::User(ALICE),
+        ceiling: Some(8),
+    }];
+    let config = Config {
+        rules,
+        ..open_config("legion")
+    };
+    let _daemon = Daemon::start(config).unwrap();
     let users = [("USERS", "1100".to_string())];
     let mut legion = Process::start("legion", &path, &users);
     assert_eq!(legion.number("ready "), 1100);
     assert_eq!(processes(&path), 0);
     let root = crate::hostile::puppet(&path);
-    assert_eq!(processes(&path), 1);
-    drop(root);
+    // Nor those whom a rule names.
+    let named = villain("ghost", &path, ALICE, (0, 10), &[]);
+    assert_eq!(processes(&path), 2);
+    drop((root, named));
 }
 
 #[test]

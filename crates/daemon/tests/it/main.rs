@@ -28,6 +28,7 @@ mod schemes;
 mod sharing;
 mod tricks;
 mod trickster;
+mod upheaval;
 mod villain;
 
 use std::fmt::Display;

@@ -127,7 +127,7 @@ pub(crate) fn lender() {
     wait_for_go();
 }
 
-/// As many dispatchers as `THREADS`, each of which burns on `CPU` until the deadline.
+/// As many dispatchers as `THREADS`, each of which burns on `CPU` until the deadline, for `DUTY` percent of each 10 ms.
 pub(crate) fn dispatchers() {
     let count = number("THREADS") as usize;
     let cpu = number("CPU") as usize;
@@ -140,8 +140,17 @@ pub(crate) fn dispatchers() {
             tell.send(current_tid()).unwrap();
             go.wait();
             let before = cpu_time();
-            while monotonic() < deadline.load(Relaxed) {
-                std::hint::spin_loop();
+            let (period, duty) = (10_000_000, number("DUTY"));
+            let goes_on = || monotonic() < deadline.load(Relaxed);
+            while goes_on() {
+                let began = cpu_time();
+                while cpu_time() - began < period * duty / 100 && goes_on() {
+                    std::hint::spin_loop();
+                }
+                if duty < 100 {
+                    let rest = period - monotonic() % period;
+                    std::thread::sleep(std::time::Duration::from_nanos(rest));
+                }
             }
             cpu_time() - before
         };

@@ -8,4 +8,5 @@ mod deaths;
 mod faults;
 mod shares;
 mod threads;
+mod unplugged;
 mod world;

@@ -1,0 +1,108 @@
+//! A CPU is unplugged and comes back while it is scheduled. Everything that runs on the machine notices, so only `cargo xtask soak` does this
+//! (`UPSHIFT_SCHED_UNPLUG`).
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use upshift_elevate::Elevator;
+use upshift_elevate::sys::CpuSet;
+use upshift_sched::policies::RoundRobin;
+
+use crate::world::{
+    PATIENCE, Process, attach_all, cpu_time_of, skipped, sleep, standing, turn, until,
+};
+
+const CPU: usize = 1;
+const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
+
+/// The CPU is away as long as this lives, and 15 s at most: a shell puts it back when its input ends, so also when this process is killed.
+struct Unplugged(Child);
+
+impl Unplugged {
+    fn new() -> std::io::Result<Unplugged> {
+        let back = format!("timeout 15 cat > /dev/null; echo 1 > {SWITCH}");
+        let mut shell = Command::new("setsid");
+        shell.args(["sh", "-c", &back]).stdin(Stdio::piped());
+        let it = Unplugged(shell.spawn()?);
+        std::fs::write(SWITCH, "0")?;
+        Ok(it)
+    }
+}
+
+impl Drop for Unplugged {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_and_everything_works_after() {
+    let Some(_turn) = turn() else { return };
+    if std::env::var("UPSHIFT_SCHED_UNPLUG").is_err() {
+        return skipped("it disturbs the whole machine: cargo xtask soak does it");
+    }
+    if std::fs::OpenOptions::new()
+        .write(true)
+        .open(SWITCH)
+        .is_err()
+    {
+        return skipped("CPU 1 cannot be unplugged here");
+    }
+    let spinners = [(); 3].map(|()| Process::start("spin"));
+    let pids = spinners.each_ref().map(Process::pid);
+    let elevator = Elevator::with_guardian().unwrap();
+    let start = || {
+        let policy = Box::new(RoundRobin::new(5_000_000));
+        attach_all(&elevator, &pids, policy, |c| c.cpus = vec![0, CPU], false).unwrap()
+    };
+    let before = pids.map(standing);
+    let scheduler = start();
+    sleep(300);
+    let away = match Unplugged::new() {
+        Ok(away) => away,
+        Err(error) => return skipped(format!("CPU 1 is not unplugged: {error}")),
+    };
+    let lost = || {
+        scheduler
+            .control()
+            .report()
+            .is_some_and(|it| it.lost == [CPU])
+    };
+    until("the CPU is lost", PATIENCE, || {
+        assert!(!scheduler.is_finished(), "the other CPU is there");
+        lost()
+    });
+    let used = pids.map(cpu_time_of);
+    sleep(600);
+    for (&pid, &used) in pids.iter().zip(&used) {
+        let all = standing(pid);
+        assert!(
+            all.iter()
+                .all(|(_, _, cpus)| Some(*cpus) == CpuSet::only(0)),
+            "{all:?}"
+        );
+        assert!(
+            cpu_time_of(pid) > used,
+            "it takes its turns on the other CPU"
+        );
+    }
+    drop(away);
+    sleep(300);
+    let (report, _) = scheduler.stop().unwrap();
+    println!("{report:#?}");
+    // Policy, priority and CPUs.
+    assert_eq!(before, pids.map(standing));
+    let again = start();
+    until("both CPUs are used again", Duration::from_secs(20), || {
+        let on = |cpu| {
+            pids.iter().any(|&pid| {
+                standing(pid)
+                    .iter()
+                    .any(|it| Some(it.2) == CpuSet::only(cpu))
+            })
+        };
+        on(0) && on(CPU)
+    });
+    again.stop().unwrap();
+}
