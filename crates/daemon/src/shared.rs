@@ -57,6 +57,21 @@ pub(crate) struct Shared {
     pub(crate) quotas: Quotas,
     /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
     work: AtomicU64,
+    /// Millionths of a CPU that are reserved for assigned programs.
+    reserved: AtomicU64,
+}
+
+/// A part of the CPUs that is reserved; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    part: u64,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        self.shared.reserved.fetch_sub(self.part, Relaxed);
+    }
 }
 
 /// Counters of the whole daemon.
@@ -95,6 +110,7 @@ impl Shared {
             overdrafts: Bars::default(),
             quotas: Quotas::default(),
             work: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
         }
     }
 
@@ -106,6 +122,23 @@ impl Shared {
     pub(crate) fn epoch(&self) -> u64 {
         let guardian = self.elevator.as_ref().map_or(0, Elevator::demotions);
         self.roster.epoch().wrapping_add(guardian)
+    }
+
+    /// Reserves `runtime` in each `period`; all reservations together may be half of `cpus` CPUs, because nothing keeps what they leave.
+    pub(crate) fn reserve(
+        self: &Arc<Shared>,
+        runtime: Duration,
+        period: Duration,
+        cpus: usize,
+    ) -> Option<Reserve> {
+        let part = runtime.as_nanos() as u64 * 1_000_000 / (period.as_nanos() as u64).max(1);
+        let most = cpus as u64 * 1_000_000 / 2;
+        let fits = |all: u64| (all + part <= most).then_some(all + part);
+        let fitted = self.reserved.fetch_update(Relaxed, Relaxed, fits);
+        fitted.ok().map(|_| Reserve {
+            part,
+            shared: Arc::clone(self),
+        })
     }
 
     /// A thread of the daemon that is not of one CPU has worked for so long, at its priority, on some CPU.

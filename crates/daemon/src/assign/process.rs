@@ -13,7 +13,7 @@ use crate::assign::rule::{Bound, Reservation};
 use crate::assign::{Assign, PERIOD, Traits};
 use crate::quota::Account;
 use crate::roster::{EVERYWHERE, Hold, Owner};
-use crate::shared::Shared;
+use crate::shared::{Reserve, Shared};
 
 /// See the module. Dropping it gives all its threads back.
 #[derive(Debug)]
@@ -46,6 +46,7 @@ pub(super) struct Process {
     lately: Duration,
     /// Its main thread is in SCHED_DEADLINE, so that the kernel bounds it.
     reserved: bool,
+    reserve: Option<Reserve>,
     /// The quotas of its cgroups, when they were looked up, and whether one is used up.
     accounts: Vec<Arc<Account>>,
     looked_up: Option<Instant>,
@@ -136,6 +137,7 @@ impl Process {
             untold: (Duration::ZERO, Duration::ZERO),
             lately: Duration::ZERO,
             reserved: false,
+            reserve: None,
             accounts: Vec::new(),
             looked_up: None,
             charged: Duration::ZERO,
@@ -277,14 +279,22 @@ impl Process {
 
     /// Puts one of its threads where the process is.
     fn put(&mut self, tid: Tid) {
-        let Some(Thread { hold, .. }) = self.threads.get(&tid) else {
+        let Some(Thread { hold, shared, .. }) = self.threads.get(&tid) else {
             return;
         };
         let reservation = self.reservation(tid);
+        if let Some(it) = reservation
+            && self.place == Place::Urgent
+            && self.reserve.is_none()
+        {
+            let cpus = self.cpus.iter().count();
+            self.reserve = shared.reserve(it.runtime, it.period, cpus);
+        }
         // A thread that has ended is heard of, or found out; one that the kernel refuses stays as it is.
         match self.place {
             Place::Urgent => {
-                let reserved = reservation.is_some_and(|it| {
+                let fits = reservation.filter(|_| self.reserve.is_some());
+                let reserved = fits.is_some_and(|it| {
                     let how = |guard: &upshift_elevate::Elevated| {
                         guard.set_deadline(it.runtime, it.deadline, it.period)
                     };
@@ -296,6 +306,7 @@ impl Process {
                 }
                 if reservation.is_some() {
                     self.reserved = reserved;
+                    self.reserve.take_if(|_| !reserved);
                 }
             }
             Place::Aside if reservation.is_some() && self.reserved => {}
@@ -304,6 +315,7 @@ impl Process {
                 drop(hold.guard().set_fair());
                 if reservation.is_some() {
                     self.reserved = false;
+                    self.reserve = None;
                 }
             }
         }
