@@ -1,0 +1,52 @@
+//! With the daemon of the machine.
+
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::{Folder, PROGRAM, Server, wait_until};
+
+#[test]
+fn with_board_auto_it_serves_without_a_daemon_and_joins_one_that_comes() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--board", "auto"]);
+    assert!(server.get("/healthz", "").contains("ok"));
+    let daemon = Command::new(PROGRAM)
+        .args(["daemon", "--cooperative", "--socket"])
+        .arg(folder.0.join("daemon"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let daemon = Daemon(daemon);
+    wait_until("the registration", || {
+        registered(&folder).contains(&server.child.id())
+    });
+    assert!(server.get("/healthz", "").contains("ok"));
+    drop(daemon);
+    assert!(server.get("/healthz", "").contains("ok"));
+}
+
+/// Killed when dropped.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The processes that the daemon of this folder knows.
+fn registered(folder: &Folder) -> Vec<u32> {
+    let output = Command::new(PROGRAM)
+        .args(["daemon", "--status"])
+        .env("UPSHIFT_DAEMON_SOCKET", folder.0.join("daemon"))
+        .output()
+        .unwrap();
+    let Ok(census) = serde_json::from_slice::<serde_json::Value>(&output.stdout) else {
+        return Vec::new();
+    };
+    let processes = census["processes"].as_array().unwrap().iter();
+    processes
+        .map(|process| process["pid"].as_u64().unwrap() as u32)
+        .collect()
+}

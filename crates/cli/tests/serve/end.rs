@@ -1,0 +1,143 @@
+//! How it ends: signals, commands, restarts that lose nothing.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::harness::{Folder, PATIENCE, PROGRAM, Server, all, output, wait_until};
+
+#[test]
+fn sigterm_answers_what_is_under_way_refuses_what_is_new_and_ends_with_0() {
+    let folder = Folder::new();
+    let patient = ["--drain-timeout", "60s", "--max-wait", "60s"];
+    let server = Server::start(&folder, &patient);
+    let address = server.address();
+    // Connected, and in the middle of a head.
+    let begun = TcpStream::connect(address).unwrap();
+    begun.set_read_timeout(Some(PATIENCE)).unwrap();
+    let slow: Vec<_> = (0..4).map(|_| server.send("/matrix?n=400", "")).collect();
+    // All have begun: one that has not been accepted is not under way.
+    wait_until("requests under way", || {
+        let metrics = server.get("/metrics", "");
+        let count = |name: &str| {
+            let line = format!("upshift_http_{name}{{level=\"28\"}} ");
+            let mut counts = metrics.lines().filter_map(|it| it.strip_prefix(&line));
+            counts.next().map_or(0, |count| count.parse().unwrap())
+        };
+        count("in_flight") + count("request_duration_seconds_count") >= 4_u64
+    });
+    server.signal("TERM");
+    wait_until("the announcement", || {
+        folder.read("stderr").contains("draining: ")
+    });
+    wait_until("a refusal", || TcpStream::connect(address).is_err());
+    for stream in slow {
+        let answer = all(stream);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("\"n\":400"), "{answer}");
+    }
+    let _ = begun.shutdown(Shutdown::Write);
+    let (status, _) = server.end();
+    assert_eq!(status, Some(0));
+    let said = folder.read("stderr");
+    assert!(
+        said.contains("requests answered, 0 connections cut off"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_second_sigterm_ends_it_at_once() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    // A head that is never finished keeps the drain waiting.
+    let mut begun = TcpStream::connect(server.address()).unwrap();
+    begun.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    wait_until("the connection", || {
+        server
+            .get("/metrics", "")
+            .contains("upshift_connections_open 2")
+    });
+    server.signal("TERM");
+    wait_until("the announcement", || {
+        folder.read("stderr").contains("draining: ")
+    });
+    server.signal("TERM");
+    assert_eq!(server.end().0, Some(1));
+}
+
+#[test]
+fn commands_reach_the_server_that_runs() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--control", "control"]);
+    let ask = |command| {
+        let output = output(&folder, &["--control", "control", "--ask", command]);
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    assert!(ask("status").contains("\"under_way\":0"));
+    let mistake = ask("dance");
+    assert!(
+        mistake.starts_with("error: ") && mistake.contains("`help` lists them"),
+        "{mistake}"
+    );
+    assert_eq!(ask("drain"), "ok: draining\n");
+    assert_eq!(server.end().0, Some(0));
+    assert!(!Path::new(&folder.0.join("control")).exists());
+}
+
+/// No request fails, while one server follows another on a socket that stays open.
+fn restarts(count: usize, tool: &str, load: &[&str], failures: impl Fn(&str) -> Option<u64>) {
+    let folder = Folder::new();
+    folder.write("index.html", "here");
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/index.html", socket.local_addr().unwrap());
+    let start = || {
+        // As a service manager does: descriptor 3.
+        let script = "export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\" 3<&0 0</dev/null";
+        let mut command = Command::new("sh");
+        let args = ["-c", script, "sh", PROGRAM, "serve", "--vcpus", "1"];
+        let socket = std::os::fd::OwnedFd::from(socket.try_clone().unwrap());
+        command
+            .args(args)
+            // On a machine that is busy with other things, too, none is refused.
+            .args(["--drain-delay", "100ms", "--max-wait", "60s"])
+            .current_dir(&folder.0)
+            .env("UPSHIFT_DAEMON_SOCKET", folder.0.join("daemon"))
+            .stdin(socket)
+            .stderr(Stdio::null());
+        Server::launch(&mut command).expect("a server")
+    };
+    let mut server = start();
+    let mut command = Command::new(tool);
+    command.args(load).arg(&url);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut client) = command.spawn() else {
+        println!("skipped: {tool} is not installed (`cargo xtask setup`)");
+        return;
+    };
+    for _ in 0..count {
+        let next = start();
+        server.signal("TERM");
+        assert_eq!(server.end().0, Some(0));
+        server = next;
+    }
+    assert!(
+        client.try_wait().unwrap().is_none(),
+        "the load ended before"
+    );
+    let said = client.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+    assert_eq!(failures(&said), Some(0), "{said}");
+}
+
+#[test]
+fn a_restart_loses_no_request_of_http1() {
+    let load = ["-t1", "-c8", "-d12s"];
+    restarts(20, "wrk", &load, |said| {
+        said.contains("Requests/sec").then(|| {
+            let failed = ["Socket errors", "Non-2xx"].iter();
+            failed.filter(|line| said.contains(**line)).count() as u64
+        })
+    });
+}

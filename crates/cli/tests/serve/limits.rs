@@ -1,0 +1,107 @@
+//! What overload, slow readers and long requests may cost.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Folder, PATIENCE, PROGRAM, Server, all, metric, wait_until};
+
+#[test]
+fn with_preemption_a_long_request_is_suspended_for_short_ones() {
+    let folder = Folder::new();
+    let args = ["--pin", "0", "--preempt", "on", "--quantum", "100us"];
+    let server = Server::start(&folder, &args);
+    let said = folder.read("stderr");
+    if said.contains("long polls are not interrupted") {
+        eprintln!("skipped: {}", said.trim());
+        return;
+    }
+    let suspensions = || metric(&server, "upshift_preemption_suspensions_total");
+    let deadline = Instant::now() + PATIENCE;
+    while suspensions() == 0 {
+        assert!(Instant::now() < deadline, "nothing is suspended");
+        let long: Vec<_> = (0..2)
+            .map(|_| server.send("/matrix?n=512", "priority: u=6\r\n"))
+            .collect();
+        for _ in 0..20 {
+            let short = server.get("/matrix?n=2", "priority: u=0\r\n");
+            assert!(short.starts_with("HTTP/1.1 200"), "{short}");
+        }
+        for stream in long {
+            let answer = all(stream);
+            assert!(answer.contains("\"n\":512"), "{answer}");
+        }
+    }
+}
+
+/// Resident memory of the server, in MiB.
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<u64>().unwrap() / 1024
+}
+
+#[test]
+fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--max-wait", "20ms"]);
+    let address = server.address().to_string();
+    // Far more than a vCPU can compute.
+    let overload = || {
+        let load = [
+            "load",
+            "http",
+            "--connect",
+            &address,
+            "--path",
+            "/matrix?n=64",
+        ];
+        let pace = ["--connections", "300", "--rate", "20000"];
+        let time = ["--warmup", "100ms", "--duration", "500ms"];
+        let mut client = Command::new(PROGRAM);
+        let client = client.args(load).args(pace).args(time);
+        client.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut client = client.spawn().unwrap();
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(server.get("/healthz", "").ends_with("ok\n"));
+        }
+        client.wait().unwrap();
+    };
+    overload();
+    let first = resident(&server);
+    for _ in 0..3 {
+        overload();
+    }
+    let last = resident(&server);
+    // Requests under way have 64 KiB each, and a connection has one.
+    assert!(last < first + 32, "{first} MiB, then {last} MiB");
+}
+
+#[test]
+fn readers_that_read_nothing_cost_little_and_give_it_back() {
+    const READERS: u64 = 400;
+    let folder = Folder::new();
+    let big = std::fs::File::create(folder.0.join("big.bin")).unwrap();
+    big.set_len(256 << 20).unwrap();
+    let server = Server::start(&folder, &[]);
+    server.get("/healthz", "");
+    let before = resident(&server);
+    let readers: Vec<_> = (0..READERS).map(|_| server.send("/big.bin", "")).collect();
+    for reader in &readers {
+        // It has begun.
+        assert_eq!(reader.peek(&mut [0]).unwrap(), 1);
+    }
+    // A piece of 64 KiB, and buffers for the head; 400 KiB where hyper may buffer as it likes.
+    let mut most = 0;
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(50));
+        most = resident(&server).max(most);
+    }
+    let each = (most - before) * 1024 / READERS;
+    assert!(each < 200, "{each} KiB for each reader");
+    drop(readers);
+    wait_until("the memory", || {
+        resident(&server) < before + (most - before) / 3
+    });
+}

@@ -1,0 +1,137 @@
+//! SIGHUP, and logs.
+
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::harness::{Folder, PROGRAM, Server, wait_until};
+
+/// The levels of the lines that are complete.
+fn logged(folder: &Folder) -> Vec<(String, u64)> {
+    let log = folder.read("access.jsonl");
+    log.split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
+        .map(|line| {
+            let record: serde_json::Value = serde_json::from_str(line).expect(line);
+            assert!(record["took_ms"].as_f64().unwrap() >= 0.0);
+            let path = record["path"].as_str().unwrap().to_owned();
+            (path, record["level"].as_u64().unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn sighup_reads_the_file_again_and_keeps_the_old_settings_if_it_is_wrong() {
+    let folder = Folder::new();
+    let rule = |level: u8| {
+        let rule = format!("[[priority]]\npath = \"/a\"\nlevel = {level}\n");
+        folder.write("serve.toml", &rule)
+    };
+    let config = rule(8);
+    let server = Server::start(
+        &folder,
+        &["--config", &config, "--access-log", "access.jsonl"],
+    );
+    let mut requests = 0;
+    let mut level_of_a = || {
+        server.get("/a", "priority: u=1\r\n");
+        requests += 1;
+        wait_until("a line of the log", || logged(&folder).len() == requests);
+        logged(&folder)[requests - 1].clone()
+    };
+    assert_eq!(level_of_a(), ("/a".into(), 8));
+    rule(9);
+    server.signal("HUP");
+    wait_until("the reload", || {
+        folder.read("stderr").contains("reloaded; 0")
+    });
+    assert_eq!(level_of_a(), ("/a".into(), 9));
+    rule(64);
+    server.signal("HUP");
+    wait_until("the refusal", || {
+        folder
+            .read("stderr")
+            .contains("not reloaded, the old settings stay")
+    });
+    assert_eq!(level_of_a(), ("/a".into(), 9));
+}
+
+#[test]
+fn the_access_log_may_be_the_standard_output() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--access-log", "-", "--endpoints", "healthz"]);
+    server.get("/healthz?a=b", "");
+    server.signal("TERM");
+    let (status, rest) = server.end();
+    assert_eq!(status, Some(0));
+    let line = rest
+        .lines()
+        .find(|line| line.starts_with('{'))
+        .expect(&rest);
+    let record: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!(record["path"], "/healthz");
+    assert_eq!(record["query"], "a=b");
+    assert_eq!(record["status"], 200);
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_ends_nothing() {
+    let folder = Folder::new();
+    folder.write("page.txt", "a page");
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\"", PROGRAM, "serve"])
+        .args(["--listen", "127.0.0.1:0", "--vcpus", "1"])
+        .current_dir(&folder.0)
+        .stderr(Stdio::piped());
+    let server = Server::launch(&mut limited).unwrap();
+    let gets = |path: &str, part: &str| {
+        let answer = server.get(path, "");
+        assert!(answer.contains(part), "{answer}");
+    };
+    gets("/page.txt", "a page");
+    // More than it has descriptors for: it says that it cannot accept, and cannot say it.
+    let many: Vec<_> = (0..100)
+        .map(|_| TcpStream::connect(server.address()).unwrap())
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(many);
+    gets("/page.txt", "a page");
+    // Nor can it say that it reads its settings again, and that it ends.
+    server.signal("HUP");
+    gets("/page.txt", "a page");
+    server.signal("TERM");
+    assert_eq!(server.end().0, Some(0));
+}
+
+#[test]
+fn sighup_opens_the_log_anew_and_says_what_takes_a_restart() {
+    let folder = Folder::new();
+    let config = folder.write("serve.toml", "receive-level = 3\n");
+    let args = ["--config", &config, "--access-log", "access.jsonl"];
+    let server = Server::start(&folder, &args);
+    server.get("/a", "");
+    wait_until("a line of the log", || logged(&folder).len() == 1);
+    std::fs::rename(folder.0.join("access.jsonl"), folder.0.join("old.jsonl")).unwrap();
+    folder.write("serve.toml", "receive-level = 1\nroot = \"/\"\n");
+    server.signal("HUP");
+    let said = "a restart makes it so: root, receive-level";
+    wait_until("the reload", || folder.read("stderr").contains(said));
+    server.get("/b", "");
+    wait_until("a line of the new log", || logged(&folder).len() == 1);
+    assert_eq!(logged(&folder)[0].0, "/b");
+    assert_eq!(folder.read("old.jsonl").lines().count(), 1);
+}
+
+#[test]
+fn a_log_on_a_full_disk_ends_nothing_and_is_said() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &["--access-log", "/dev/full"]);
+    wait_until("the complaint", || {
+        server.get("/plaintext", "");
+        folder.read("stderr").contains("access log: ")
+    });
+    assert!(server.get("/plaintext", "").contains("Hello"));
+    server.signal("TERM");
+    assert_eq!(server.end().0, Some(0));
+}

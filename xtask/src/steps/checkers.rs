@@ -1,0 +1,134 @@
+//! Loom, Miri and the sanitizers.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{SHOW_SKIPS, all, cargo, default_env, minutes, need, rust_files, stem};
+use crate::setup::Tool;
+use crate::suite::{Context, Done, Verdict};
+
+const SANITIZED: [&str; 2] = ["upshift-ring", "upshift"];
+
+/// Optimized, because the checker runs each model thousands of times; with assertions, because they are what it checks.
+pub(super) fn loom(context: &Context<'_>) -> Verdict {
+    let crates =
+        crates_with_loom_tests(&context.root.join("crates")).map_err(|error| error.to_string())?;
+    if crates.is_empty() {
+        return Ok(Done::Skipped("no crates/*/tests/loom*.rs".to_owned()));
+    }
+    all(crates.iter().map(|path| {
+        let manifest = path.join("Cargo.toml");
+        let mut command = cargo(
+            context,
+            [
+                "test",
+                "--release",
+                "--no-fail-fast",
+                "--test",
+                "loom*",
+                "--manifest-path",
+            ],
+        );
+        command
+            .arg(manifest.strip_prefix(context.root).unwrap_or(&manifest))
+            .args(SHOW_SKIPS)
+            .env("RUSTFLAGS", "--cfg loom")
+            .env("CARGO_TARGET_DIR", context.target.join("loom"))
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+            .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+        default_env(&mut command, "LOOM_MAX_PREEMPTIONS", "3");
+        context.run(command, minutes(6))
+    }))?;
+    context.tests_passed()
+}
+
+/// Folders of crates that have a file tests/loom*.rs, sorted.
+fn crates_with_loom_tests(crates: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(crates)? {
+        let path = entry?.path();
+        let is_loom = |path: &PathBuf| stem(path).starts_with("loom");
+        if rust_files(&path.join("tests"))?.iter().any(is_loom) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Miri hides the environment from the tests; the two variables that proptest reads are let through.
+pub(super) fn miri(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::Nightly, Tool::Miri, Tool::RustSrc);
+    let mut command = cargo(
+        context,
+        [
+            "+nightly",
+            "miri",
+            "test",
+            "--no-fail-fast",
+            "-p",
+            "upshift-core",
+        ],
+    );
+    command.args(SHOW_SKIPS);
+    command.env("CARGO_TARGET_DIR", context.target.join("miri"));
+    default_env(
+        &mut command,
+        "MIRIFLAGS",
+        "-Zmiri-strict-provenance -Zmiri-symbolic-alignment-check -Zmiri-env-forward=PROPTEST_CASES \
+         -Zmiri-env-forward=PROPTEST_DISABLE_FAILURE_PERSISTENCE",
+    );
+    default_env(&mut command, "PROPTEST_CASES", "4");
+    // Saving a failing case reads the working directory, which Miri refuses.
+    default_env(&mut command, "PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
+    context.run(command, minutes(10))?;
+    context.tests_passed()
+}
+
+pub(super) fn asan(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::Nightly);
+    if let Err(reason) = context.io_uring {
+        return Ok(Done::Skipped(reason.clone()));
+    }
+    // With a target named, procedural macros and build scripts are built without the sanitizer.
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    if !context.tools.nightly_has_target(&target) {
+        return Ok(Done::Skipped(format!("nightly cannot build for {target}")));
+    }
+    let mut command = cargo(
+        context,
+        [
+            "+nightly",
+            "test",
+            "--no-fail-fast",
+            "--lib",
+            "--tests",
+            "--target",
+            &target,
+        ],
+    );
+    command
+        .args(SANITIZED.iter().flat_map(|name| ["-p", name]))
+        .args(SHOW_SKIPS)
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .env("CARGO_TARGET_DIR", context.target.join("asan"));
+    default_env(&mut command, "ASAN_OPTIONS", "detect_leaks=0");
+    context.run(command, minutes(12))?;
+    context.tests_passed()
+}
+
+/// What is suspended for what, without the tests that panic or count on a signal that interrupts a poll: the sanitizer holds signals back.
+pub(super) fn tsan(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::Nightly, Tool::RustSrc);
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut command = cargo(context, ["+nightly", "test", "-Zbuild-std"]);
+    command
+        .args(["--target", &target, "-p", "upshift"])
+        .args(["--test", "preempting", "order::"])
+        .env("RUSTFLAGS", "-Zsanitizer=thread")
+        .env("CARGO_TARGET_DIR", context.target.join("tsan"));
+    context.run(command, minutes(20))?;
+    context.tests_passed()
+}

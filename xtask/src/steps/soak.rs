@@ -1,0 +1,109 @@
+//! What runs for long.
+
+use std::process::Command;
+
+use super::{SHOW_SKIPS, all, cargo, default_env, minutes, passed};
+use crate::suite::{Context, Verdict};
+
+pub(super) fn sim(context: &Context<'_>) -> Verdict {
+    all(["soak", "rule"].map(|what| {
+        let args = [
+            "run",
+            "--release",
+            "-p",
+            "upshift-sim",
+            "--",
+            what,
+            "1000000",
+        ];
+        context.run(cargo(context, args), minutes(30))
+    }))?;
+    passed()
+}
+
+pub(super) fn torture(context: &Context<'_>) -> Verdict {
+    let mut command = cargo(
+        context,
+        [
+            "test",
+            "--release",
+            "-p",
+            "upshift",
+            "--test",
+            "torture",
+            "--test",
+            "spinning",
+        ],
+    );
+    default_env(&mut command, "UPSHIFT_TORTURE_SECONDS", "60");
+    context.run(command, minutes(50))?;
+    passed()
+}
+
+/// Programs that use all of the CPU that they get, until they are dropped.
+struct Burners(Vec<std::process::Child>);
+
+impl Burners {
+    /// One for each of these CPUs, which also ends by itself.
+    fn start(cpus: &[&str]) -> Result<Burners, String> {
+        let mut all = Burners(Vec::new());
+        for cpu in cpus {
+            let mut command = Command::new("timeout");
+            command.args([
+                "3600",
+                "taskset",
+                "-c",
+                cpu,
+                "sh",
+                "-c",
+                "while :; do :; done",
+            ]);
+            let child = command.spawn();
+            all.0
+                .push(child.map_err(|error| format!("timeout: {error}"))?);
+        }
+        Ok(all)
+    }
+}
+
+impl Drop for Burners {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // `timeout` passes SIGTERM on, but not SIGKILL.
+            let pid = child.id().to_string();
+            let _ = Command::new("kill").arg(&pid).status();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a quiet machine hides: threads that lose the CPU between any two steps.
+pub(super) fn crowded(context: &Context<'_>) -> Verdict {
+    let _burners = Burners::start(&["0", "0", "1"])?;
+    for _ in 0..20 {
+        let mut command = cargo(context, ["test", "-p", "upshift", "--test", "preempting"]);
+        command.args(SHOW_SKIPS);
+        context.run(command, minutes(5))?;
+    }
+    passed()
+}
+
+/// The tests of the daemon, with more of what they generate.
+pub(super) fn daemon_soak(context: &Context<'_>) -> Verdict {
+    let mut command = cargo(context, ["test", "-p", "upshift-daemon", "--test", "it"]);
+    command.args(SHOW_SKIPS);
+    for (name, value) in [
+        ("UPSHIFT_DAEMON_MESSAGES", "1000000"),
+        ("UPSHIFT_DAEMON_SCRIBBLE", "60000"),
+        ("UPSHIFT_DAEMON_DEATHS", "5000"),
+        ("UPSHIFT_DAEMON_UPHEAVAL", "3"),
+    ] {
+        default_env(&mut command, name, value);
+    }
+    context.run(command, minutes(30))?;
+    let mut command = cargo(context, ["test", "-p", "upshift-sched", "--test", "it"]);
+    command.args(["unplugged", "--", "--show-output"]);
+    default_env(&mut command, "UPSHIFT_SCHED_UNPLUG", "1");
+    context.run(command, minutes(5))?;
+    context.tests_passed()
+}

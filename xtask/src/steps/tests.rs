@@ -1,0 +1,158 @@
+//! Tests, examples and programs that are run to their end.
+
+use std::fs;
+use std::io;
+use std::process::Command;
+use std::time::Duration;
+
+use super::{SHOW_SKIPS, all, cargo, minutes, need, rust_files, stem};
+use crate::confine;
+use crate::os;
+use crate::setup::{self, Tool};
+use crate::suite::{Context, Done, Verdict};
+
+/// Tests of the runtime that are also run without rights.
+const HUMBLE: [&str; 7] = [
+    "async_fd",
+    "datagrams",
+    "descriptors",
+    "file_system",
+    "files",
+    "net",
+    "unix",
+];
+
+const EXAMPLE_LIMIT: Duration = Duration::from_secs(20);
+
+const DEMO_LIMIT: Duration = Duration::from_secs(120);
+
+pub(super) fn unit(context: &Context<'_>) -> Verdict {
+    tests(context, &["--lib", "--bins", "--tests"], minutes(15))
+}
+
+pub(super) fn doc_tests(context: &Context<'_>) -> Verdict {
+    tests(context, &["--doc"], minutes(5))
+}
+
+/// `cargo test` over the workspace; without io_uring everything runs on readiness, which is then no pass.
+pub(super) fn tests(context: &Context<'_>, which: &[&str], limit: Duration) -> Verdict {
+    let mut command = cargo(context, ["test", "--workspace", "--no-fail-fast"]);
+    command.args(which);
+    command.args(SHOW_SKIPS);
+    context.run(command, limit)?;
+    match context.io_uring {
+        Ok(()) => context.tests_passed(),
+        Err(reason) => Ok(Done::Skipped(format!(
+            "{reason}: all passed, but on readiness"
+        ))),
+    }
+}
+
+/// The tests of what does I/O, on the driver for where there is no io_uring. Those that are about io_uring say so, and are counted.
+/// Then those of ring, and of the runtime's sockets and files, as a user without rights.
+pub(super) fn readiness(context: &Context<'_>) -> Verdict {
+    let run = |of: &[&str], humble: bool| {
+        let mut command = cargo(context, ["test", "--no-fail-fast"]);
+        command.args(of).args(SHOW_SKIPS);
+        confine::tests(&mut command, context.root, humble)?;
+        context.run(command, minutes(10))
+    };
+    let whole = ["-p", "upshift-ring", "-p", "upshift", "--lib", "--tests"];
+    let some = HUMBLE.iter().flat_map(|name| ["--test", name]);
+    let humble: Vec<_> = ["-p", "upshift"].into_iter().chain(some).collect();
+    let mut results = vec![run(&whole, false)];
+    if is_root() && has_setpriv() {
+        results.push(run(&["-p", "upshift-ring", "--tests"], true));
+        results.push(run(&humble, true));
+    }
+    all(results)?;
+    context.tests_passed()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn has_setpriv() -> bool {
+    let asked = Command::new("setpriv").arg("--version").output();
+    asked.is_ok_and(|answer| answer.status.success())
+}
+
+pub(super) fn os(context: &Context<'_>) -> Verdict {
+    need!(context, Tool::BareTarget);
+    os::test(context)
+}
+
+pub(super) fn examples(context: &Context<'_>) -> Verdict {
+    context.run(
+        cargo(context, ["build", "--workspace", "--examples"]),
+        minutes(5),
+    )?;
+    if let Err(reason) = context.io_uring {
+        return Ok(Done::Skipped(format!("{reason}: built, not run")));
+    }
+    let mut ran = 0;
+    let files = rust_files(&context.root.join("crates/runtime/examples"))
+        .map_err(|error| error.to_string())?;
+    all(files.iter().map(|file| {
+        let text = fs::read_to_string(file)
+            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        if !text.starts_with("//!") {
+            return Err(format!(
+                "{} does not begin with a //! line that says what it shows",
+                file.display()
+            ));
+        }
+        let mut command = Command::new(context.target.join("debug/examples").join(stem(file)));
+        command.current_dir(context.root);
+        setup::without_cargo_run(&mut command);
+        ran += 1;
+        context.run(command, EXAMPLE_LIMIT)
+    }))?;
+    if ran == 0 {
+        return Ok(Done::Skipped(
+            "no example in crates/runtime/examples".to_owned(),
+        ));
+    }
+    Ok(Done::Passed(format!("{ran} examples")))
+}
+
+pub(super) fn demo(context: &Context<'_>) -> Verdict {
+    if let Err(reason) = context.io_uring {
+        return Ok(Done::Skipped(reason.clone()));
+    }
+    // Built first, so that the limit of the demo is not spent on the compiler.
+    context.run(cargo(context, ["build", "--profile", "quick"]), minutes(8))?;
+    let report = context.target.join("demo-report.html");
+    match fs::remove_file(&report) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(format!("cannot remove {}: {error}", report.display()));
+        }
+        _ => {}
+    }
+    let mut command = cargo(
+        context,
+        [
+            "run",
+            "--profile",
+            "quick",
+            "--",
+            "demo",
+            "--quick",
+            "--report",
+        ],
+    );
+    command.arg(&report);
+    context.run(command, DEMO_LIMIT)?;
+    let length = fs::metadata(&report).map(|found| found.len()).unwrap_or(0);
+    if length == 0 {
+        return Err(format!(
+            "the demo ended well but {} is empty or missing",
+            report.display()
+        ));
+    }
+    Ok(Done::Passed(format!(
+        "report of {} KiB",
+        length.div_ceil(1024)
+    )))
+}
