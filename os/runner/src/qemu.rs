@@ -14,6 +14,10 @@ use crate::state;
 /// The longest turn of a hart where time counts instructions.
 const TURN_MICROS: u32 = 100;
 
+/// Between two looks at the machine. If more time passes, the host stood still, and the machine
+/// with it: that does not count.
+const STANDSTILL: Duration = Duration::from_secs(1);
+
 /// How to boot.
 pub(crate) struct Machine {
     /// Harts.
@@ -150,7 +154,8 @@ pub(crate) fn explain(error: io::Error) -> String {
     )
 }
 
-/// Boots with a disk of its own, if it has one, and waits for the end, at most `limit`.
+/// Boots with a disk of its own, if it has one, and waits for the end, at most `limit`, in which the
+/// host does not stand still.
 pub(crate) fn run(image: &Image, machine: &Machine, limit: Duration) -> Result<Outcome, String> {
     let disk = machine.disk.map(Disk::new).transpose()?;
     run_on(image, machine, disk.as_ref().map(Disk::path), limit)
@@ -194,11 +199,14 @@ pub(crate) fn run_on(
         String::from_utf8_lossy(&output).into_owned()
     });
     let mut state = None;
+    let (mut waited, mut looked) = (Duration::ZERO, start);
     let end = loop {
         if let Some(status) = child.try_wait().map_err(explain)? {
             break Some(status);
         }
-        if start.elapsed() > limit {
+        let since = core::mem::replace(&mut looked, Instant::now()).elapsed();
+        waited += since.min(STANDSTILL);
+        if waited > limit {
             state = Some(state::ask(&monitor.0));
             let _ = child.kill();
             let _ = child.wait();

@@ -28,6 +28,9 @@ pub(super) struct Link {
     address: [u8; 6],
     /// Frames on their way back, with the levels of what has sent them.
     back: VecDeque<(Vec<u8>, Level)>,
+    /// The last frame that went back from a port, for the tests.
+    #[cfg(feature = "selftest")]
+    pub(super) tap: Option<(u16, Vec<u8>)>,
     /// The address of the machine besides 127.0.0.0/8.
     own: Option<[u8; 4]>,
 }
@@ -67,6 +70,8 @@ impl Link {
             is_attended: false,
             address,
             back,
+            #[cfg(feature = "selftest")]
+            tap: None,
             own: None,
         }
     }
@@ -222,6 +227,12 @@ impl TxToken for Out<'_> {
             // Without memory it is lost, as any frame may be.
             if copy.try_reserve_exact(frame.len()).is_ok() {
                 copy.extend_from_slice(frame);
+                #[cfg(feature = "selftest")]
+                if let Some((port, last)) = &mut link.tap
+                    && copy.get(34..36) == Some(&port.to_be_bytes())
+                {
+                    last.clone_from(&copy);
+                }
                 link.back.push_back((copy, self.level));
             }
         } else if let Some(card) = &mut link.card {

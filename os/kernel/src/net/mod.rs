@@ -35,7 +35,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::task::{Context, Poll};
 
-use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
+use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::tcp;
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{EthernetAddress, HardwareAddress};
@@ -62,7 +62,11 @@ const BUDGET: usize = 16;
 const LINGER: Duration = Duration::from_secs(5);
 /// A peer that says nothing is asked whether it is there, and is gone if it still says nothing.
 const ASK: Duration = Duration::from_secs(60);
+/// It is also gone if it takes none of what waits for it for so long, though it speaks.
 const GONE: Duration = Duration::from_secs(180);
+/// A connection that nobody has any more is reset after so long, whatever its peer says: one
+/// whose window stays 0 would keep it for ever.
+const FAREWELL: Duration = Duration::from_secs(60);
 /// What could not be sent, though there is room, is tried again.
 const AGAIN: Duration = Duration::from_millis(1);
 
@@ -216,7 +220,9 @@ impl Stack {
             return false;
         };
         #[cfg(feature = "selftest")]
-        BROUGHT.fetch_add(usize::from(frame.level().is_none()), Relaxed);
+        if frame.level().is_none() {
+            BROUGHT.fetch_add(1, Relaxed);
+        }
         if self.link.is_lie(&frame) {
             self.link.give_back(frame);
             return true;
@@ -378,7 +384,30 @@ impl Stack {
         let at = self.interface.poll_at(now, &self.table.slot(index).set);
         let is_due = at.is_some_and(|at| at <= now);
         self.table.sends(index, is_due);
+        let at = match self.patience(index, now) {
+            Some(end) => Some(at.map_or(end, |at| at.min(end))),
+            None => at,
+        };
         self.table.deadlines.set(index, at.filter(|_| !is_due));
+    }
+
+    /// When the patience with the peer of a connection ends, if there is something to wait for.
+    fn patience(&mut self, index: Index, now: Instant) -> Option<Instant> {
+        let slot = self.table.slot(index);
+        let (is_orphan, limit) = match (slot.kind, slot.owner) {
+            (Kind::Stream, Owner::Program) => (false, GONE),
+            (Kind::Stream, Owner::Nobody) => (true, FAREWELL),
+            _ => return None,
+        };
+        let left = slot.set.get::<tcp::Socket<'_>>(SocketHandle::default());
+        let left = left.send_queue();
+        let since = match slot.waits {
+            // It has taken nothing, or that is too late.
+            Some((since, before)) if is_orphan || left >= before => since,
+            _ => now,
+        };
+        slot.waits = (is_orphan || left > 0).then_some((since, left));
+        slot.waits.map(|(since, _)| since + limit)
     }
 
     /// Lets sockets that are due send. False: some still are.
@@ -386,7 +415,16 @@ impl Stack {
         let now = now();
         for _ in 0..BUDGET {
             match self.table.deadlines.first() {
-                Some((deadline, index)) if deadline <= now => self.schedule(index),
+                Some((deadline, index)) if deadline <= now => {
+                    if self.patience(index, now).is_some_and(|end| end <= now) {
+                        // Its peer is told so.
+                        self.tcp(index).abort();
+                        self.table.slot(index).waits = None;
+                        self.changed(index);
+                    } else {
+                        self.schedule(index);
+                    }
+                }
                 _ => return true,
             }
         }

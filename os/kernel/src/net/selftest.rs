@@ -10,12 +10,14 @@ use core::pin::pin;
 use core::sync::atomic::Ordering::Relaxed;
 use core::task::Poll;
 
+use os_abi::Error;
+use smoltcp::time::Duration;
 use smoltcp::wire::{IpEndpoint, TcpControl};
 use upshift_core::Level;
 
 use super::link::speaks_for;
 use super::table::{Key, Kind};
-use super::{BROUGHT, INTERRUPTS, LINGER, NET, Socket};
+use super::{BROUGHT, FAREWELL, GONE, INTERRUPTS, LINGER, NET, Socket};
 use crate::memory::heap;
 use crate::process::share::machine;
 use crate::selftest::{Outcome, is_icount};
@@ -475,6 +477,112 @@ pub(crate) async fn flood_of_beginnings_keeps_nobody_out() -> Outcome {
         ensure!(!half_open(&NET.get().lock()), "what is half-open stays so");
     }
     drop(listener);
+    comes_back(before).await
+}
+
+/// A connection whose buffers are full both ways: its reading end takes nothing. The frames of
+/// that end are tapped.
+async fn stuck() -> Result<(Socket, Socket), alloc::string::String> {
+    let (listener, client, server) = connected(PORT).await?;
+    drop(listener);
+    let fill = |_: usize, to: &mut [u8]| {
+        to.fill(1);
+        Ok(())
+    };
+    let mut written = 0;
+    for _ in 0..100 {
+        match client.write(1000, false, fill) {
+            Some(count) => written += count.map_err(|error| format!("{error}"))?,
+            None => wait(1_000).await,
+        }
+    }
+    ensure!(written == 2 * 4096, "{written} bytes");
+    NET.get().lock().link.tap = Some((PORT, Vec::new()));
+    Ok((client, server))
+}
+
+/// A window that stays 0, though its owner speaks: whoever writes hears that the peer is gone.
+pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
+    if !minutes_take_no_time() {
+        return Ok(());
+    }
+    let before = in_use().await;
+    let (client, server) = stuck().await?;
+    let start = clock::now();
+    client.writable().await;
+    let written = client.write(1, false, |_, _| Ok(()));
+    ensure!(written == Some(Err(Error::BrokenPipe)), "{written:?}");
+    ensure!(took_about(start, GONE), "not after {GONE}");
+    NET.get().lock().link.tap = None;
+    drop((client, server));
+    comes_back(before).await
+}
+
+/// The same, and the writer is gone: nothing stays for a peer that repeats for ever what it has
+/// said last, each second.
+pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
+    if !minutes_take_no_time() {
+        return Ok(());
+    }
+    let before = in_use().await;
+    let (client, server) = stuck().await?;
+    // It is asked whether there is room.
+    wait(5_000_000).await;
+    let tap = NET.get().lock().link.tap.take();
+    let said = tap.ok_or("nothing is tapped")?.1;
+    ensure!(Key::of(&said).is_some(), "it has said nothing");
+    let start = clock::now();
+    drop(client);
+    for _ in 0..100 {
+        if streams() == 1 {
+            break;
+        }
+        inject(&said).await;
+        wait(1_000_000).await;
+    }
+    ensure!(streams() == 1, "{} sockets are left", streams());
+    ensure!(took_about(start, FAREWELL), "not after {FAREWELL}");
+    // It has been told.
+    server.readable().await;
+    let sent = server.write(1, false, |_, _| Ok(()));
+    ensure!(sent == Some(Err(Error::BrokenPipe)), "{sent:?}");
+    drop((server, said));
+    comes_back(before).await
+}
+
+/// Is it nothing to wait for minutes? Only where instructions count as time, and not beside
+/// devices: what makes QEMU see to these happens 10,000 times a second.
+fn minutes_take_no_time() -> bool {
+    is_icount() && NET.get().lock().link.card.is_none()
+}
+
+/// So long, and less than two seconds more.
+fn took_about(start: u64, limit: Duration) -> bool {
+    let micros = (clock::now() - start) / clock::from_micros(1);
+    let limit = limit.total_micros();
+    (limit - 100_000..limit + 2_000_000).contains(&micros)
+}
+
+/// A peer that takes its time, but takes, is waited for.
+pub(crate) async fn slow_reader_is_not_gone() -> Outcome {
+    if !minutes_take_no_time() {
+        return Ok(());
+    }
+    let before = in_use().await;
+    let (listener, client, server) = connected(PORT).await?;
+    let mut read = 0;
+    for _ in 0..8 {
+        while client.write(1000, false, |_, _| Ok(())).is_some() {
+            wait(1_000).await;
+        }
+        wait(GONE.total_micros() * 3 / 4).await;
+        let count = server.read(usize::MAX, |_, _| Ok(()));
+        read += count.unwrap_or(Ok(0)).map_err(|error| format!("{error}"))?;
+        wait(1_000_000).await;
+    }
+    let sent = client.write(1, false, |_, _| Ok(()));
+    ensure!(sent == Some(Ok(1)), "{sent:?} after {read} bytes");
+    drop((listener, client, server));
     comes_back(before).await
 }
 

@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use os_abi::Error;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::{AnySocket, tcp};
+use smoltcp::time::Instant;
 use upshift_core::{LEVELS, Level};
 
 use super::SOCKETS;
@@ -122,6 +123,9 @@ pub(super) struct Slot {
     pub(super) is_silent: bool,
     /// `smoltcp` may keep it silent for a peer whose address it has not found.
     pub(super) lacks_neighbour: bool,
+    /// Since when the peer has taken nothing of what waits for it, and how much that was when it
+    /// was last looked at; of a socket of nobody, since when it has been one.
+    pub(super) waits: Option<(Instant, usize)>,
     /// The levels of the calls that have concerned it since it last had nothing to send.
     calls: u64,
     /// The most urgent of those before.
@@ -200,6 +204,7 @@ impl Table {
             is_ending: false,
             is_silent: false,
             lacks_neighbour: false,
+            waits: None,
             calls: 0,
             level: executor::LEAST_URGENT_WORK,
             _taken: taken.into(),

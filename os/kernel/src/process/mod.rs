@@ -43,6 +43,8 @@ pub(crate) use fork::{Seed, exec, fork};
 pub(crate) use identity::Flight;
 pub(crate) use lending::lock;
 pub(crate) use share::Share;
+#[cfg(feature = "selftest")]
+pub(crate) use table::spawn_and_end;
 pub(crate) use table::{Spawn, ended, kill, living, spawn, wait};
 pub(crate) use thread::Thread;
 

@@ -122,20 +122,52 @@ impl Reserved {
 
     /// The process is there. Its thread has not started.
     pub(super) fn become_process(self, process: Arc<Process>) {
+        self.put(&process);
+        look_around(&process);
+    }
+
+    fn put(self, process: &Arc<Process>) {
         let number = self.0;
         core::mem::forget(self);
-        let parent = process.identity.parent.load(SeqCst);
         process.identity.counts();
         TABLE.lock()[number % MAX_PROCESSES].tenant = Tenant::Process(process.clone());
-        // A parent that ends later finds it.
-        if parent != 0 && find(parent).is_none_or(|parent| parent.is_ended()) {
-            process.identity.parent.store(0, SeqCst);
-        }
-        // Nor does it stay if its share is over: see `reap`.
-        if process.share().is_over() {
-            process.end(KILLED, executor::level());
-        }
     }
+}
+
+/// A process that has come into the table has no parent if that has ended, and ends if its share
+/// is over.
+fn look_around(process: &Process) {
+    let identity = &process.identity;
+    let parent = identity.parent.load(SeqCst);
+    // A parent that ends later finds it.
+    if parent != 0 && find(parent).is_none_or(|parent| parent.is_ended()) {
+        has_no_parent(identity);
+    }
+    // Nor does it stay if its share is over: see `reap`.
+    if process.share().is_over() {
+        process.end(KILLED, executor::level());
+    }
+}
+
+/// Nobody waits for a process any more.
+fn has_no_parent(identity: &Identity) {
+    identity.parent.store(0, SeqCst);
+    // Either it sees that when it ends, or we see its end.
+    if identity.life.lock().status.is_some() {
+        forget(identity.number);
+    }
+}
+
+/// A process whose parent is gone, and which is ended, by the reaper say, before that is noticed.
+#[cfg(feature = "selftest")]
+pub(crate) fn spawn_and_end(spawn: Spawn<'_>) -> Result<(), Error> {
+    let share = spawn.share.part(spawn.halvings);
+    let reserved = Reserved::new(&share)?;
+    let (process, _) = make(reserved.number(), share, spawn)?;
+    reserved.put(&process);
+    process.end(KILLED, executor::level());
+    look_around(&process);
+    Ok(())
 }
 
 impl Drop for Reserved {
@@ -185,11 +217,7 @@ pub(super) fn release_children(number: usize) {
             }
             _ => continue,
         };
-        child.parent.store(0, SeqCst);
-        // Either it sees that it has no parent when it ends, or we see its end.
-        if child.life.lock().status.is_some() {
-            forget(child.number);
-        }
+        has_no_parent(&child);
     }
 }
 

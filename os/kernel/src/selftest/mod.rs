@@ -63,6 +63,7 @@ tests! {
     raises::raise_reaches_a_thread_on_its_way_to_the_queue,
     raises::completion_reaches_a_thread_that_leaves_its_hart,
     raises::completion_reaches_a_thread_that_drains,
+    raises::child_that_is_killed_as_it_comes_leaves_nothing,
     time::sleepers_wake_in_order_of_deadline,
     time::dropped_sleep_leaves_nothing_behind,
     time::timer_is_exact_under_icount,
@@ -78,6 +79,9 @@ tests! {
     network::segments_out_of_order_are_put_in_order,
     network::flood_of_beginnings_keeps_nobody_out,
     network::resets_leave_nothing_behind,
+    network::window_that_stays_closed_ends_the_writer,
+    network::window_that_stays_closed_keeps_nothing,
+    network::slow_reader_is_not_gone,
     network::alarm_that_found_no_memory_is_set_later,
 }
 

@@ -1,4 +1,5 @@
-//! What comes for a program makes one of its threads as urgent, wherever that is.
+//! What comes for a program makes one of its threads as urgent, wherever that is. And what is left
+//! of one that has ended.
 
 use alloc::format;
 use alloc::string::String;
@@ -16,21 +17,40 @@ use crate::process::{self, Process, Spawn};
 use crate::users::{self, Next};
 use crate::{ensure, hart};
 
-/// A process with one thread of level 40, which may be as urgent as 20. It is in the queue, and all
-/// harts are busy.
-fn program_that_waits() -> Result<Arc<Process>, String> {
+/// What makes a process with one thread of level 40, which may be as urgent as 20.
+fn child_of(parent: usize) -> Result<Spawn<'static>, String> {
     let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);
-    let spawn = Spawn {
+    Ok(Spawn {
         program: crate::archive::find("child").ok_or("there is no such program")?,
         argument: b"endless",
         files: Vec::new(),
         level: level(40),
         ceiling: level(20),
-        parent: 0,
+        parent,
         share: process::share::machine(),
         halvings: 1,
-    };
-    process::spawn(spawn).map_err(|error| format!("{error}"))
+    })
+}
+
+/// Such a process. It is in the queue, and all harts are busy.
+fn program_that_waits() -> Result<Arc<Process>, String> {
+    process::spawn(child_of(0)?).map_err(|error| format!("{error}"))
+}
+
+/// A child that is killed while its parent ends, before either knows that of the other, gives its
+/// place back.
+pub(super) async fn child_that_is_killed_as_it_comes_leaves_nothing() -> Outcome {
+    let before = process::living();
+    let parent = process::spawn(child_of(0)?).map_err(|error| format!("{error}"))?;
+    let number = parent.number();
+    parent.end(0, Level::at::<30>());
+    process::spawn_and_end(child_of(number)?).map_err(|error| format!("{error}"))?;
+    let living = process::living();
+    ensure!(
+        living == before,
+        "{before} processes before, {living} after"
+    );
+    Ok(())
 }
 
 /// A completion of level 10 comes for a process.

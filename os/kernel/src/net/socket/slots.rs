@@ -51,6 +51,7 @@ impl Stack {
     pub(in crate::net) fn give_up(&mut self, index: Index, level: Level) {
         let slot = self.table.slot(index);
         let owner = core::mem::replace(&mut slot.owner, Owner::Nobody);
+        slot.waits = None;
         if slot.kind != Kind::Stream {
             self.remove(index);
             return;
