@@ -145,9 +145,13 @@ impl Policy {
         self.looking.spend(cost, now);
     }
 
-    /// For how long the watcher is not to look when something comes.
+    /// For how long the watcher is not to look when something comes. A timer ends that, so it lasts until the account holds the price of a look
+    /// by the clock.
     pub fn is_deaf_for(&mut self, looks: &Looks, now: u64) -> u64 {
-        self.looking.wait(looks.bell, now)
+        match self.looking.wait(looks.bell, now) {
+            0 => 0,
+            _ => self.looking.wait(looks.timer, now),
+        }
     }
 
     /// For how long it is not to look by the clock: timers leave half of what the account can hold to what comes, which finds most long polls
@@ -259,6 +263,31 @@ mod tests {
         assert_eq!(decide(&mut policy, &long), then);
         assert_eq!(policy.next_turn_in(KEPT / 4), KEPT * 3 / 4);
         assert_eq!(policy.next_turn_in(3 * KEPT), KEPT);
+    }
+
+    /// Looks of either kind take no more than their share, whatever brings them.
+    #[test]
+    fn looks_in_vain_take_at_most_a_twentieth_of_the_time() {
+        let looks = Looks {
+            bell: 6_000,
+            timer: 40_000,
+        };
+        let mut policy = Policy::new(0);
+        let (mut now, mut spent) = (0, 0);
+        while now < 100 * WINDOW {
+            // Something comes all the time. What comes while the watcher is deaf is found by a timer, at the end of that.
+            let cost = match policy.is_deaf_for(&looks, now) {
+                0 => looks.bell,
+                deaf => {
+                    now += deaf;
+                    looks.timer
+                }
+            };
+            now += cost;
+            spent += cost;
+            policy.looked_in_vain(cost, now);
+        }
+        assert!(spent <= (now + WINDOW) / 20, "{spent} of {now}");
     }
 
     #[test]

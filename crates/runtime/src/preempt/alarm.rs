@@ -58,6 +58,17 @@ impl Alarm {
         self.timer.as_raw_fd()
     }
 
+    /// Waits until the timer has gone off.
+    pub(super) fn wait(&self) {
+        let mut event = libc::pollfd {
+            fd: self.raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: a pointer to a local.
+        unsafe { libc::poll(&raw mut event, 1, -1) };
+    }
+
     /// Has the timer go off at a time of `CLOCK_MONOTONIC`, ns, or before. From any thread of the vCPU.
     pub(super) fn arm(&self, at: u64) {
         // To set it to 0 would stop it for ever.

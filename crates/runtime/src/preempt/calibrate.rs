@@ -1,17 +1,24 @@
 //! What suspending a poll costs on this machine: measured once, in some two milliseconds, by the first runtime that asks.
 
-use std::hint::black_box;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::thread;
 
 use upshift_core::preempt::Looks;
 
+use super::alarm::Alarm;
+use super::slice;
 use crate::affinity;
 use crate::clock;
 use crate::futex::{futex_wait, futex_wake};
 
+/// What a look by the clock is taken to cost where that cannot be measured, ns.
+const UNKNOWN: u64 = 10_000;
+/// When the timer goes off, from when it is begun to be set, ns.
+const DELAY: u64 = 20_000;
+/// When the watcher has it go off, ns: it looks at least so often.
+const FAR: u64 = 500_000;
 /// How often each thing is done; the median counts.
 const ROUNDS: usize = 33;
 
@@ -25,11 +32,11 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// A look is two switches of thread and as much work as one, and perhaps a timer. A suspension is two looks (what comes finds the poll, a timer stops
+    /// A look because something came is two switches of thread and as much work as one. A suspension is two looks (what comes finds the poll, a timer stops
     /// it) and six switches: to the stopped thread's handler, to the next one, to and fro for the ring, and to the stopped one when it goes on.
     fn of(switch: u64, timer: u64) -> Costs {
         let bell = 3 * switch;
-        let timer = timer + bell;
+        let timer = timer.max(bell + switch);
         Costs {
             suspension: bell + timer + 6 * switch,
             looks: Looks { bell, timer },
@@ -54,7 +61,7 @@ pub(crate) fn costs(cpu: usize) -> Costs {
                     .map_err(|_| std::io::Error::other("calibration failed"))
             });
         // Where no thread can be started nothing will be suspended either.
-        measured.unwrap_or(Costs::of(2_000, 10_000))
+        measured.unwrap_or(Costs::of(2_000, UNKNOWN))
     })
 }
 
@@ -80,21 +87,40 @@ fn switch() -> u64 {
     })
 }
 
-/// To wait for the shortest time.
+/// What a poll loses when a timer has the watcher look: it sets the timer and is interrupted by it, and the watcher sets it anew.
 fn timer() -> u64 {
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 1,
+    let Ok(alarm) = Alarm::new() else {
+        return UNKNOWN;
     };
-    // SAFETY: no descriptors; a pointer to a local.
-    median(|_| unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
-        black_box(libc::ppoll(
-            std::ptr::null_mut(),
-            0,
-            &raw const time,
-            std::ptr::null(),
-        ));
+    let (looks, ended) = (AtomicU32::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let (alarm, looks, ended) = (&alarm, &looks, &ended);
+        let watcher = thread::Builder::new().spawn_scoped(scope, move || {
+            slice::of_watcher(false);
+            while !ended.load(Acquire) {
+                alarm.wait();
+                alarm.take();
+                // So it always comes again.
+                alarm.arm(clock::now() + FAR);
+                looks.fetch_add(1, Release);
+            }
+        });
+        if watcher.is_err() {
+            return UNKNOWN;
+        }
+        let with_delay = median(|_| {
+            let before = looks.load(Acquire);
+            let began = clock::now();
+            alarm.arm(began + DELAY);
+            while looks.load(Acquire) == before {
+                // It may be left to wait behind this thread until the next tick.
+                if clock::now() - began > FAR {
+                    thread::yield_now();
+                }
+            }
+        });
+        ended.store(true, Release);
+        with_delay.saturating_sub(DELAY)
     })
 }
 
