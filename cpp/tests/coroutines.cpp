@@ -494,33 +494,6 @@ TEST(the_runtime_ends_with_coroutines_that_wait) {
   CHECK(counted::alive == 0);
 }
 
-TEST(preemption_suspends_a_coroutine_of_cpp) {
-  u::config settings;
-  settings.vcpus = 1;
-  settings.preemption = 1;
-  u::runtime runtime(settings);
-  const bool early = runtime.block_on([]() -> u::task<bool> {
-    std::atomic<bool> stop = false;
-    auto batch = u::spawn(
-        [&stop]() -> u::task<bool> {
-          const auto until = std::chrono::steady_clock::now() + 5s;
-          while (!stop && std::chrono::steady_clock::now() < until) {
-          }
-          co_return stop.load();
-        },
-        u::level{40});
-    auto urgent = u::spawn(
-        [&stop]() -> u::task<> {
-          co_await u::sleep(1ms);
-          stop = true;
-        },
-        u::level{1});
-    co_await urgent;
-    co_return co_await batch;
-  }());
-  if (!early) std::printf("skipped: no preemption here ... ");
-}
-
 TEST(settings_that_are_none_are_an_error) {
   for (const auto field : {&u::config::main_level, &u::config::preemption, &u::config::board, &u::config::driver}) {
     u::config settings;

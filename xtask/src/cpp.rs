@@ -42,9 +42,10 @@ struct Flavour {
 }
 
 /// Tests that are run in every flavour, and their arguments.
-const TESTS: [&str; 6] = [
+const TESTS: [&str; 7] = [
     "test_coroutines",
     "test_several",
+    "test_preemption",
     "test_io",
     "test_no_exceptions",
     "test_shared",
