@@ -105,10 +105,8 @@ fn say(line: fmt::Arguments<'_>) {
 /// Where it listens and what there is, on standard output.
 fn announce(addresses: &[SocketAddr], config: &Config) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let root = config
-        .root
-        .canonicalize()
-        .unwrap_or_else(|_| config.root.clone());
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let root = whole(&config.root);
     let scheme = if config.tls.is_some() {
         "https"
     } else {
@@ -116,6 +114,15 @@ fn announce(addresses: &[SocketAddr], config: &Config) -> io::Result<()> {
     };
     for address in addresses {
         writeln!(out, "serving {} on {scheme}://{address}", root.display())?;
+    }
+    for site in &config.site {
+        let root = site.root.as_deref().map_or_else(|| root.clone(), whole);
+        writeln!(
+            out,
+            "serving {} for {}",
+            root.display(),
+            site.hosts.join(", ")
+        )?;
     }
     let paths: Vec<_> = config
         .endpoints

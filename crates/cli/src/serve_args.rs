@@ -24,7 +24,8 @@ Examples:
   upshift serve --control /run/upshift.sock --ask 'reprio 17 4'
 
 SIGTERM and Ctrl-C drain: no new connections, requests under way are answered (at most
---drain-timeout), status 0. SIGHUP reads configuration and certificate again. A rule is
+--drain-timeout), status 0. SIGHUP reads configuration and certificates again. Several hosts, each with its
+folder and certificate: [[site]] in the configuration file. A rule is
 CONDITIONS=LEVEL: a path, a method, `header:NAME[:VALUE]`, `peer:NETWORK`, in any combination.
 docs/serve.md has the rest.";
 

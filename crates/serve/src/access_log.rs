@@ -34,6 +34,8 @@ pub(crate) struct Record {
     pub(crate) at: SystemTime,
     pub(crate) peer: SocketAddr,
     pub(crate) method: Method,
+    /// Where several sites are served.
+    pub(crate) host: Option<Box<str>>,
     /// With its query. A copy: a `Uri` keeps all that was received with it.
     pub(crate) path: Box<str>,
     pub(crate) version: Version,
@@ -51,6 +53,8 @@ struct Line<'a> {
     time: f64,
     peer: SocketAddr,
     method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<&'a str>,
     path: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     query: Option<&'a str>,
@@ -113,7 +117,7 @@ impl AccessLog {
     pub(crate) fn push(&self, record: Record) {
         let mut pending = self.queue.pending();
         if pending.records.len() < MOST && pending.bytes < MOST_BYTES {
-            pending.bytes += record.path.len();
+            pending.bytes += record.path.len() + record.host.as_ref().map_or(0, |host| host.len());
             pending.records.push(record);
         } else {
             pending.dropped += 1;
@@ -280,6 +284,7 @@ fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
         ),
         peer: record.peer,
         method: record.method.as_str(),
+        host: record.host.as_deref(),
         path,
         query,
         version: match record.version {
@@ -330,6 +335,7 @@ mod tests {
             at: SystemTime::now(),
             peer: SocketAddr::from(([127, 0, 0, 1], 1)),
             method: Method::GET,
+            host: None,
             path: path.into(),
             version: Version::HTTP_11,
             status: 200,

@@ -11,6 +11,7 @@ use http::HeaderValue;
 use serde::Deserialize;
 
 use crate::rules::Rule;
+use crate::sites::{self, Site};
 use crate::units;
 
 /// The settings of a server.
@@ -20,7 +21,7 @@ pub struct Config {
     /// Addresses to listen on, or ports (*start*).
     #[serde(deserialize_with = "units::read_addresses")]
     pub listen: Vec<SocketAddr>,
-    /// The folder whose files are served (*start*).
+    /// The folder whose files are served.
     pub root: PathBuf,
     /// Certificate and key, if TLS is spoken; a reload reads the files again.
     pub tls: Option<TlsFiles>,
@@ -28,6 +29,8 @@ pub struct Config {
     pub endpoints: Vec<Endpoint>,
     /// How files are served.
     pub files: Files,
+    /// What is otherwise for some hosts.
+    pub site: Vec<Site>,
     /// The level at which connections are accepted and requests read (*start*).
     pub receive_level: u8,
     /// The most urgent `u` that clients are granted.
@@ -59,6 +62,7 @@ impl Default for Config {
             tls: None,
             endpoints: Endpoint::ALL.to_vec(),
             files: Files::default(),
+            site: Vec::new(),
             receive_level: 2,
             ceiling: 0,
             priority: Vec::new(),
@@ -97,7 +101,6 @@ impl Config {
     pub(crate) fn restart_for(&self, other: &Config) -> Vec<&'static str> {
         let changed = [
             ("listen", self.listen != other.listen),
-            ("root", self.root != other.root),
             ("receive-level", self.receive_level != other.receive_level),
             ("access-log", self.access_log != other.access_log),
             ("control", self.control != other.control),
@@ -151,14 +154,11 @@ impl Config {
                 ));
             }
         }
-        if let Some(value) = &self.files.cache_control
-            && HeaderValue::from_str(value).is_err()
-        {
-            return Err(format!(
-                "cache-control = {value:?}: this cannot be the value of a header"
-            ));
+        let files = self.site.iter().filter_map(|site| site.files.as_ref());
+        for files in files.chain([&self.files]) {
+            files.check()?;
         }
-        Ok(())
+        sites::hosts(self).map(drop)
     }
 }
 
@@ -221,6 +221,17 @@ pub struct Files {
     pub precompressed: bool,
     /// The value of `Cache-Control`, if there is to be one.
     pub cache_control: Option<String>,
+}
+
+impl Files {
+    fn check(&self) -> Result<(), String> {
+        match &self.cache_control {
+            Some(value) if HeaderValue::from_str(value).is_err() => Err(format!(
+                "cache-control = {value:?}: this cannot be the value of a header"
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Default for Files {
@@ -361,6 +372,24 @@ mod tests {
             ("[limits]\nconnections-per-peer = 0", "use 1 or more"),
             ("[limits]\nstreams = 0", "use 1 or more"),
             ("[admission]\nin-flight = 0", "use 1 or more"),
+            ("[[site]]", "for which hosts"),
+            ("[[site]]\nhosts = [\"a.test:80\"]", "without the port"),
+            (
+                "[[site]]\nhosts = [\"a\"]\n[[site]]\nhosts = [\"A\"]",
+                "site 1 and site 2",
+            ),
+            (
+                "[[site]]\nhosts = [\"a\"]\ntls = { certificate = \"c\", key = \"k\" }",
+                "for clients that ask",
+            ),
+            (
+                "[[site]]\nhosts = [\"a\"]\nlisten = []",
+                "unknown field `listen`",
+            ),
+            (
+                "[[site]]\nhosts = [\"a\"]\n[site.files]\ncache-control = \"a\\nb\"",
+                "value of a header",
+            ),
             ("[files]\ncache-control = \"a\\nb\"", "value of a header"),
         ] {
             let error = Config::parse(text).unwrap_err();

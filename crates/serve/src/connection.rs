@@ -130,6 +130,11 @@ impl Conn {
         }
     }
 
+    /// The name under which a client that speaks TLS asked for the server (SNI).
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        self.tls.get()?.server_name.as_deref()
+    }
+
     /// Has there been a request?
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Relaxed)

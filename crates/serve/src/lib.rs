@@ -44,6 +44,7 @@
 //! | `priority`, `dictionary`, `rules` | the level of a request |
 //! | `admission`, `rates` | what is refused |
 //! | `server`, `shared`, `connection`, `sweep`, `tls` | connections and their time-outs |
+//! | `host`, `sites`, `certificates` | virtual hosts: which site a request is for, which certificate its client is shown |
 //! | `service`, `in_flight` | a request from head to end, and its `reprio` |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
 //! | `site`, `files`, `reply`, `body` | responses |
@@ -56,6 +57,7 @@ mod access_log;
 mod admission;
 mod bind;
 mod body;
+mod certificates;
 mod clock;
 mod config;
 mod connection;
@@ -63,6 +65,7 @@ mod control;
 mod dictionary;
 mod files;
 mod frames;
+mod host;
 mod in_flight;
 mod metrics;
 mod notice;
@@ -75,6 +78,7 @@ mod server;
 mod service;
 mod shared;
 mod site;
+mod sites;
 mod streams;
 mod sweep;
 mod tls;
@@ -88,3 +92,4 @@ pub use priority::Urgency;
 pub use rules::{Network, Rule};
 pub use server::{Server, Started};
 pub use shared::{Control, Reloaded};
+pub use sites::Site;

@@ -55,6 +55,14 @@ impl Notices {
     }
 }
 
+/// Writes what the operator had better know, a line each.
+pub(crate) fn remark(remarks: &[String]) {
+    for remark in remarks {
+        let line = format!("upshift serve: {remark}\n");
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

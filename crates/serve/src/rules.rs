@@ -16,10 +16,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Deserializer, de};
 use upshift::Level;
+
+use crate::host;
 
 /// What rules look at.
 #[derive(Clone, Debug)]
@@ -29,6 +32,14 @@ pub(crate) struct Facts {
     pub(crate) peer: IpAddr,
     /// Of the headers, those that some rule named when the request came.
     pub(crate) headers: HeaderMap,
+}
+
+impl Facts {
+    /// The host, where several sites are served.
+    pub(crate) fn host(&self) -> Option<&str> {
+        let kept = self.headers.contains_key(HOST);
+        kept.then(|| host::again(&self.uri, &self.headers))
+    }
 }
 
 /// One rule: conditions, and a level.

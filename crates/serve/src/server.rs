@@ -27,7 +27,6 @@ use crate::body::{Body, BoxError, RequestBody};
 use crate::config::{Config, Limits};
 use crate::connection::{Conn, Fill, Watched};
 use crate::control::Commands;
-use crate::files::Root;
 use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
 use crate::notice::Notices;
@@ -35,7 +34,7 @@ use crate::rates::Rates;
 use crate::service::Http;
 use crate::shared::{Connections, Control, Live, Shared};
 use crate::tls::TlsIo;
-use crate::{clock, reply, sweep};
+use crate::{clock, notice, reply, sweep};
 
 /// What an HTTP/2 client with prior knowledge sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -72,8 +71,6 @@ impl Server {
     pub fn bind_to(config: Config, sockets: Vec<std::net::TcpListener>) -> Result<Server, String> {
         let runtime = upshift::Handle::current().map_err(|error| error.to_string())?;
         raise_descriptors();
-        let root = Root::open(&config.root)
-            .map_err(|error| format!("cannot serve {}: {error}", config.root.display()))?;
         let log = match &config.access_log {
             None => None,
             Some(path) => Some(
@@ -82,6 +79,7 @@ impl Server {
             ),
         };
         let live = Live::new(config)?;
+        notice::remark(&live.sites.remarks);
         let listeners: io::Result<Vec<_>> = if sockets.is_empty() {
             let addresses = live.config.listen.iter();
             addresses
@@ -103,7 +101,6 @@ impl Server {
                 connections: Connections::default(),
                 in_flight: InFlight::default(),
                 runtime,
-                root,
                 app: None,
                 log,
                 coarse: Arc::new(AtomicU64::new(clock::millis())),
@@ -353,7 +350,7 @@ impl Seat {
         let mut io = Io::new(stream);
         let limits = live.config.limits.clone();
         // How a connection ends is between hyper and the peer.
-        if let Some(config) = &live.tls {
+        if let Some(config) = &live.sites.tls {
             let Some(Ok(io)) = self.or_end(TlsIo::accept(io, config.clone())).await else {
                 return;
             };

@@ -25,7 +25,7 @@ use crate::in_flight::Entry;
 use crate::priority::Urgency;
 use crate::rules::Facts;
 use crate::shared::{Answering, Live, Shared};
-use crate::{reply, site};
+use crate::{host, reply, site};
 
 /// What is sent at once: a larger one would keep the coroutine, and the connection of HTTP/2, for too long.
 const PIECE: usize = 64 * 1024;
@@ -47,7 +47,9 @@ impl Service<Request<Incoming>> for Http {
         let version = request.version();
         let facts = self.facts(&live, &request);
         let endpoint = site::endpoint_of(&live, facts.uri.path());
-        let rule = live.rule_for(&facts);
+        let site = self.site(&live, &request);
+        // Who is refused is so as anybody would be.
+        let rule = live.rule_for(*site.as_ref().unwrap_or(&0), &facts);
         let vital = matches!(endpoint, Some(Endpoint::Healthz | Endpoint::Metrics));
         let stream = (version >= Version::HTTP_2).then(|| self.conn.streams.take());
         let updated = stream.as_ref().and_then(|(_, updated)| *updated);
@@ -62,9 +64,11 @@ impl Service<Request<Incoming>> for Http {
         let level = rule.unwrap_or(own);
         self.conn.begin_request();
         let gated = !(vital && rule.is_none());
-        let (refusal, ticket) = match self.admit(&live, &request, level, now, gated) {
-            Ok(ticket) => (None, ticket),
-            Err(refusal) => (Some(refusal.response(version)), None),
+        let admitted =
+            site.and_then(|site| Ok((site, self.admit(&live, &request, level, now, gated)?)));
+        let (site, ticket) = match admitted {
+            Ok((site, ticket)) => (Ok(site), ticket),
+            Err(refusal) => (Err(refusal.response(version)), None),
         };
         let in_flight = &self.shared.in_flight;
         let (place, entry) = in_flight.enter(facts, (urgency, own), level, now);
@@ -86,14 +90,9 @@ impl Service<Request<Incoming>> for Http {
             waited: 0,
         };
         // A refusal costs a level nothing: it is sent from where the request was received.
-        let runs_at = if refusal.is_some() {
-            self.shared.receive
-        } else {
-            level
-        };
-        let answer = match refusal {
-            Some(response) => Answer::Ready(Some(response)),
-            None => self.answer(&live, endpoint, request),
+        let (runs_at, answer) = match site {
+            Ok(site) => (level, self.answer(&live, site, endpoint, request)),
+            Err(response) => (self.shared.receive, Answer::Ready(Some(response))),
         };
         let exchanging = Exchanging {
             exchange: Some(exchange),
@@ -115,11 +114,32 @@ impl Http {
                 headers.append(name, value.clone());
             }
         }
+        // HTTP/2 has no field for it.
+        if !live.sites.is_one()
+            && let Some(authority) = request.uri().authority()
+            && let Ok(value) = HeaderValue::from_str(authority.as_str())
+        {
+            headers.entry(HOST).or_insert(value);
+        }
         Facts {
             method: request.method().clone(),
             uri: request.uri().clone(),
             peer: self.conn.peer.ip(),
             headers,
+        }
+    }
+
+    /// The site that a request is for.
+    fn site(&self, live: &Live, request: &Request<Incoming>) -> Result<usize, Refusal> {
+        let named = host::of(request.version(), request.uri(), request.headers());
+        let host = named.ok_or(Refusal::NoHost)?;
+        if live.sites.is_one() {
+            return Ok(0);
+        }
+        let site = live.sites.find(host);
+        match self.conn.server_name() {
+            Some(server) if live.sites.is_misdirected(site, server) => Err(Refusal::Misdirected),
+            _ => Ok(site),
         }
     }
 
@@ -132,13 +152,6 @@ impl Http {
         now: u64,
         gated: bool,
     ) -> Result<Option<Ticket>, Refusal> {
-        // RFC 9112, section 3.2: a server that is told of two hosts, or none, might be misled.
-        let mut hosts = request.headers().get_all(HOST).iter();
-        if request.version() == Version::HTTP_11
-            && (hosts.next().is_none() || hosts.next().is_some())
-        {
-            return Err(Refusal::NoHost);
-        }
         let limits = &live.config.limits;
         let length = request.headers().get(CONTENT_LENGTH);
         let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -164,6 +177,7 @@ impl Http {
     fn answer(
         &self,
         live: &Arc<Live>,
+        site: usize,
         endpoint: Option<Endpoint>,
         request: Request<Incoming>,
     ) -> Answer {
@@ -184,11 +198,7 @@ impl Http {
             }
             _ => {
                 let (parts, _) = request.into_parts();
-                Answer::Later(Box::pin(site::respond(
-                    self.shared.clone(),
-                    live.clone(),
-                    parts,
-                )))
+                Answer::Later(Box::pin(site::respond(live.clone(), site, parts)))
             }
         }
     }
@@ -197,6 +207,7 @@ impl Http {
 /// Why a request is not answered.
 enum Refusal {
     NoHost,
+    Misdirected,
     TooLarge,
     TooOften,
     Overloaded,
@@ -206,8 +217,12 @@ impl Refusal {
     fn response(&self, version: Version) -> Response<Body> {
         match self {
             Refusal::NoHost => {
-                let why = "a request has one Host field\n";
+                let why = "a request names one host\n";
                 reply::text(StatusCode::BAD_REQUEST, why)
+            }
+            Refusal::Misdirected => {
+                let why = "this connection is to another host\n";
+                reply::text(StatusCode::MISDIRECTED_REQUEST, why)
             }
             Refusal::TooLarge => {
                 let why = "the body is too large\n";
@@ -364,6 +379,7 @@ impl Drop for Exchange {
                 at: SystemTime::now(),
                 peer: self.conn.peer,
                 method: self.entry.facts.method.clone(),
+                host: self.entry.facts.host().map(Into::into),
                 path: path_of(&self.entry.facts.uri),
                 version: self.version,
                 status: if self.status == 0 { 499 } else { self.status },

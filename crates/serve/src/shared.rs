@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use http::header::HOST;
 use http::{HeaderName, Request, Response};
-use rustls::ServerConfig;
 use upshift::Level;
 use upshift::sync::Notify;
 
@@ -17,42 +17,49 @@ use crate::admission::Gates;
 use crate::body::{Body, RequestBody};
 use crate::config::Config;
 use crate::connection::Conn;
-use crate::files::Root;
 use crate::in_flight::{Entry, InFlight};
 use crate::metrics::Metrics;
+use crate::notice;
 use crate::priority::Urgency;
 use crate::rates::{Rates, peer_key};
 use crate::rules::{Facts, Rule};
-use crate::{rules, tls};
+use crate::sites::Sites;
+use crate::{host, rules};
 
 /// The settings of the moment, and what follows from them.
 pub(crate) struct Live {
     pub(crate) config: Config,
-    /// Headers that rules name.
+    /// Headers that rules name; with several sites, the host.
     pub(crate) named: Vec<HeaderName>,
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) sites: Sites,
 }
 
 impl Live {
     pub(crate) fn new(config: Config) -> Result<Live, String> {
         config.check()?;
-        let tls = config.tls.as_ref().map(tls::load).transpose()?;
         Ok(Live {
-            named: named(&config.priority),
-            tls,
+            named: named(&config),
+            sites: Sites::open(&config)?,
             config,
         })
     }
 
     /// The level of the rule that matches.
-    pub(crate) fn rule_for(&self, facts: &Facts) -> Option<Level> {
-        let rules = &self.config.priority;
-        if rules.is_empty() {
+    pub(crate) fn rule_for(&self, site: usize, facts: &Facts) -> Option<Level> {
+        let (rules, own) = (&self.config.priority, &self.sites.get(site).rules);
+        if rules.is_empty() && own.is_empty() {
             return None;
         }
         let plain = rules::plain(facts.uri.path());
         let matches = |rule: &&Rule| rule.matches(facts, &plain);
-        rules.iter().find(matches).map(|rule| rule.level)
+        let mut rules = rules.iter().chain(own);
+        rules.find(matches).map(|rule| rule.level)
+    }
+
+    /// The level that a request under way has by rules.
+    pub(crate) fn rule_again(&self, facts: &Facts) -> Option<Level> {
+        let site = self.sites.find(host::again(&facts.uri, &facts.headers));
+        self.rule_for(site, facts)
     }
 
     /// What a client gets of what it asks for.
@@ -61,9 +68,17 @@ impl Live {
     }
 }
 
-fn named(rules: &[Rule]) -> Vec<HeaderName> {
-    let headers = rules.iter().filter_map(|rule| rule.header.as_ref());
-    headers.map(|(name, _)| name.clone()).collect()
+fn named(config: &Config) -> Vec<HeaderName> {
+    let of_sites = config.site.iter().flat_map(|site| &site.priority);
+    let rules = config.priority.iter().chain(of_sites);
+    let headers = rules.filter_map(|rule| rule.header.as_ref());
+    let mut named: Vec<_> = headers.map(|(name, _)| name.clone()).collect();
+    if !config.site.is_empty() {
+        named.push(HOST);
+    }
+    let mut seen = std::collections::HashSet::new();
+    named.retain(|name| seen.insert(name.clone()));
+    named
 }
 
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
@@ -81,7 +96,6 @@ pub(crate) struct Shared {
     pub(crate) connections: Connections,
     pub(crate) in_flight: InFlight,
     pub(crate) runtime: upshift::Handle,
-    pub(crate) root: Arc<Root>,
     pub(crate) app: Option<App>,
     pub(crate) log: Option<AccessLog>,
     pub(crate) coarse: Arc<AtomicU64>,
@@ -115,7 +129,7 @@ impl Shared {
     fn install(&self, live: Live) -> usize {
         let live = Arc::new(live);
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = live.clone();
-        let level = |entry: &Entry| Some(live.rule_for(&entry.facts).unwrap_or(entry.own()));
+        let level = |entry: &Entry| Some(live.rule_again(&entry.facts).unwrap_or(entry.own()));
         self.in_flight.reprio(&self.runtime, level)
     }
 }
@@ -228,7 +242,9 @@ impl Control {
             None => self.shared.live().config.clone(),
         };
         let restart = self.shared.started_with.restart_for(&config);
-        let moved = self.shared.install(Live::new(config)?);
+        let live = Live::new(config)?;
+        notice::remark(&live.sites.remarks);
+        let moved = self.shared.install(live);
         if let Some(log) = &self.shared.log {
             log.reopen();
         }

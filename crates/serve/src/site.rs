@@ -40,13 +40,14 @@ pub(crate) fn at_once(shared: &Shared, endpoint: Endpoint) -> Option<Response<Bo
 }
 
 /// Answers everything else.
-pub(crate) async fn respond(shared: Arc<Shared>, live: Arc<Live>, parts: Parts) -> Response<Body> {
+pub(crate) async fn respond(live: Arc<Live>, site: usize, parts: Parts) -> Response<Body> {
     if endpoint_of(&live, parts.uri.path()) == Some(Endpoint::Matrix) {
         return matrix(parts.uri.query().unwrap_or_default()).await;
     }
+    let site = live.sites.get(site);
     files::respond(
-        shared.root.clone(),
-        &live.config.files,
+        &site.root,
+        &site.files,
         &parts.method,
         &parts.uri,
         &parts.headers,

@@ -124,7 +124,7 @@ impl Streams {
         let live = shared.live();
         let urgency = live.granted(urgency);
         entry.asks(urgency, urgency.level());
-        let level = live.rule_for(&entry.facts).unwrap_or(urgency.level());
+        let level = live.rule_again(&entry.facts).unwrap_or(urgency.level());
         shared
             .in_flight
             .reprio_one(&shared.runtime, place, &entry, level);

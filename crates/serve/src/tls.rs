@@ -9,40 +9,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 use upshift::hyper::Io;
 
-use crate::config::TlsFiles;
 use crate::connection::{Fill, Tls};
-
-/// Reads certificate and key.
-///
-/// # Errors
-/// Which file, and what is wrong with it.
-pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
-    let chain: Vec<_> = CertificateDer::pem_file_iter(&files.certificate)
-        .and_then(Iterator::collect)
-        .map_err(|error| format!("certificate {}: {error}", files.certificate.display()))?;
-    let key = PrivateKeyDer::from_pem_file(&files.key)
-        .map_err(|error| format!("key {}: {error}", files.key.display()))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .map_err(|error| {
-            format!(
-                "certificate {}, key {}: {error}",
-                files.certificate.display(),
-                files.key.display()
-            )
-        })?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
-}
 
 /// A connection that speaks TLS.
 pub(crate) struct TlsIo {

@@ -82,7 +82,7 @@ pub(crate) struct Server {
     pub(crate) child: Child,
     /// What it has printed so far: its addresses.
     pub(crate) announced: String,
-    output: BufReader<std::process::ChildStdout>,
+    pub(crate) output: BufReader<std::process::ChildStdout>,
 }
 
 impl Server {

@@ -1,10 +1,11 @@
 //! SIGHUP, and logs.
 
+use std::io::{BufRead, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Folder, PROGRAM, Server, wait_until};
+use crate::harness::{Folder, PROGRAM, Server, all, wait_until};
 
 /// The levels of the lines that are complete.
 fn logged(folder: &Folder) -> Vec<(String, u64)> {
@@ -54,6 +55,32 @@ fn sighup_reads_the_file_again_and_keeps_the_old_settings_if_it_is_wrong() {
             .contains("not reloaded, the old settings stay")
     });
     assert_eq!(level_of_a(), ("/a".into(), 9));
+}
+
+#[test]
+fn hosts_have_their_sites_and_a_reload_takes_up_other_folders() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.0.join("a")).unwrap();
+    folder.write("who.txt", "rest");
+    folder.write("a/who.txt", "a");
+    let site = "[[site]]\nhosts = [\"a.test\", \"*.a.test\"]\nroot = \"a\"\n";
+    let config = folder.write("serve.toml", site);
+    let mut server = Server::start(&folder, &["--config", &config]);
+    let mut line = String::new();
+    server.output.read_line(&mut line).unwrap();
+    assert!(line.ends_with("/a for a.test, *.a.test\n"), "{line}");
+    let who = |host: &str| {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        let head = format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        all(stream)
+    };
+    assert!(who("www.a.test").ends_with("\r\n\r\na"));
+    assert!(who("b.test").ends_with("\r\n\r\nrest"));
+    folder.write("serve.toml", &format!("root = \"a\"\n{site}"));
+    server.signal("HUP");
+    wait_until("the reload", || folder.read("stderr").contains("reloaded"));
+    assert!(who("b.test").ends_with("\r\n\r\na"));
 }
 
 #[test]
@@ -113,9 +140,9 @@ fn sighup_opens_the_log_anew_and_says_what_takes_a_restart() {
     server.get("/a", "");
     wait_until("a line of the log", || logged(&folder).len() == 1);
     std::fs::rename(folder.0.join("access.jsonl"), folder.0.join("old.jsonl")).unwrap();
-    folder.write("serve.toml", "receive-level = 1\nroot = \"/\"\n");
+    folder.write("serve.toml", "receive-level = 1\ncontrol = \"x\"\n");
     server.signal("HUP");
-    let said = "a restart makes it so: root, receive-level";
+    let said = "a restart makes it so: receive-level, control";
     wait_until("the reload", || folder.read("stderr").contains(said));
     server.get("/b", "");
     wait_until("a line of the new log", || logged(&folder).len() == 1);

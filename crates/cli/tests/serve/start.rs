@@ -67,6 +67,8 @@ fn mistakes_say_what_to_do() {
     let folder = Folder::new();
     let misspelt = folder.write("misspelt.toml", "lissen = []\n");
     let level = folder.write("level.toml", "[[priority]]\npath = \"/a\"\nlevel = 64\n");
+    let twice = "[[site]]\nhosts = [\"a.test\"]\n".repeat(2);
+    let hosts = folder.write("hosts.toml", &twice);
     let listen = ["--listen", "127.0.0.1:0"];
     for (args, parts) in [
         (
@@ -79,6 +81,10 @@ fn mistakes_say_what_to_do() {
         ),
         (&["--config", &level], &["level.toml", "not a level"]),
         (&["no-folder"], &["no-folder", "No such file"]),
+        (
+            &["--config", &hosts],
+            &["hosts.toml", "host `a.test`: site 1 and site 2"],
+        ),
         (&["--priority", "/a"], &["CONDITIONS=LEVEL"]),
         (&["--endpoints", "status"], &["use healthz, metrics"]),
         (&["--tls-cert", "cert.pem"], &["--tls-key"]),

@@ -26,7 +26,7 @@ static FAILURES: Notices = Notices::new();
 
 /// Answers a request for a file.
 pub(crate) async fn respond(
-    root: Arc<Root>,
+    root: &Arc<Root>,
     settings: &Files,
     method: &Method,
     uri: &Uri,
@@ -37,7 +37,7 @@ pub(crate) async fn respond(
     }
     // RFC 9110, section 14.2: ranges are for GET.
     let ranges = method == Method::GET;
-    match find(&root, settings, uri, headers, ranges).await {
+    match find(root, settings, uri, headers, ranges).await {
         Ok(response) => response,
         Err(error) => {
             FAILURES.say(format_args!("{}: {error}", uri.path()));

@@ -5,6 +5,7 @@ mod attacks;
 mod files;
 mod floods;
 mod harness;
+mod hosts;
 mod limits;
 mod operation;
 mod priorities;

@@ -72,7 +72,7 @@ fn a_reload_changes_rules_and_a_wrong_one_changes_nothing() {
     });
     let done = server.control.reload().unwrap();
     assert_eq!(done.moved, 0);
-    assert_eq!(done.restart, ["listen", "root"]);
+    assert_eq!(done.restart, ["listen"]);
     assert_eq!(server.get("/x", "").text(), "11");
 }
 

@@ -20,7 +20,7 @@ fn certificate(folder: &Folder, name: &str) -> TlsFiles {
 }
 
 /// curl that trusts this certificate and takes `name` for the server.
-fn curl(
+pub(crate) fn curl(
     server: &Running,
     certificate: &Path,
     name: &str,

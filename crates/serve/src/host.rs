@@ -1,0 +1,224 @@
+//! Names of hosts: which one a request is for, and which site that is.
+
+use std::collections::HashMap;
+use std::net::Ipv6Addr;
+
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Uri, Version};
+
+/// The longest name of DNS.
+const LONGEST: usize = 253;
+
+/// The host that a request is for, without its port, as the client wrote it; empty if it names none, which only clients of
+/// HTTP/1.0 and HTTP/2 may. `None`: there is not one host, and whoever acted upon one of them might be misled (RFC 9112,
+/// section 3.2; RFC 9113, section 8.3.1).
+pub(crate) fn of<'a>(version: Version, uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let mut fields = headers.get_all(HOST).iter();
+    let field = fields.next();
+    if fields.next().is_some() {
+        return None;
+    }
+    let field = match field {
+        None if version == Version::HTTP_11 => return None,
+        None => None,
+        Some(value) => Some(name_in(value.to_str().ok()?)?),
+    };
+    let Some(authority) = uri.authority() else {
+        return Some(field.unwrap_or_default());
+    };
+    let host = name_in(authority.as_str())?;
+    // HTTP/1 has the target of the request go before the field, whatever that says.
+    let differ = |field: &str| !field.eq_ignore_ascii_case(host);
+    if version >= Version::HTTP_2 && field.is_some_and(differ) {
+        return None;
+    }
+    Some(host)
+}
+
+/// As [`of`], of a request whose host has been looked at, if its field was kept.
+pub(crate) fn again<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
+    let field = || headers.get(HOST).map(HeaderValue::to_str)?.ok();
+    let said = uri.authority().map(|authority| authority.as_str());
+    said.or_else(field).and_then(name_in).unwrap_or_default()
+}
+
+/// The host of `HOST[:PORT]`; `None` if it is something else.
+fn name_in(text: &str) -> Option<&str> {
+    let bytes = text.as_bytes();
+    let end = if bytes.first() == Some(&b'[') {
+        let end = bytes.iter().position(|byte| *byte == b']')?;
+        text[1..end].parse::<Ipv6Addr>().ok()?;
+        end + 1
+    } else {
+        let end = bytes.iter().position(|byte| !is_of_name(*byte));
+        end.unwrap_or(bytes.len())
+    };
+    match &bytes[end..] {
+        [] => Some(text),
+        [b':', port @ ..] if end > 0 && port.iter().all(u8::is_ascii_digit) => Some(&text[..end]),
+        _ => None,
+    }
+}
+
+/// RFC 3986, section 3.2.2; nobody escapes what has no other meaning in a name of DNS.
+fn is_of_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
+}
+
+/// Which site a host is. Names are found whatever their case, and with a dot at their end.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    exact: HashMap<String, usize>,
+    /// By what follows `*.`.
+    below: HashMap<String, usize>,
+}
+
+impl Hosts {
+    /// Enters a name, `*.NAME` (all names below it) or an address.
+    ///
+    /// # Errors
+    /// What is wrong with it, or which site has it already.
+    pub(crate) fn add(&mut self, host: &str, site: usize) -> Result<(), String> {
+        let lower = host.to_ascii_lowercase();
+        let lower = lower.strip_suffix('.').unwrap_or(&lower);
+        let (table, name) = match lower.strip_prefix("*.") {
+            Some(name) => (&mut self.below, name),
+            None => (&mut self.exact, lower),
+        };
+        let why = if host == "*" {
+            "what no site is for is served by the settings outside of [[site]]"
+        } else if !host.is_ascii() {
+            "write it in its ASCII form, `xn--…`"
+        } else if host.contains("://") || host.contains('/') {
+            "only the name, without scheme and path"
+        } else if name.contains('*') {
+            "`*` stands in front only: `*.example.com`"
+        } else if name.is_empty() || name.len() > LONGEST || name_in(name).is_none() {
+            "use a name, `*.name` or an address (IPv6 in brackets)"
+        } else if name_in(name) != Some(name) {
+            "without the port"
+        } else {
+            return match table.insert(name.to_owned(), site) {
+                Some(other) if other != site => Err(format!(
+                    "host `{host}`: site {other} and site {site} have it"
+                )),
+                Some(_) => Err(format!("host `{host}`: site {site} has it twice")),
+                None => Ok(()),
+            };
+        };
+        Err(format!("host `{host}`: {why}"))
+    }
+
+    /// The site of a host; 0, the default, if none is for it. The exact name goes before `*.`, a longer `*.` before a
+    /// shorter one.
+    pub(crate) fn find(&self, host: &str) -> usize {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let mut room = [0; LONGEST];
+        let Some(lower) = room.get_mut(..host.len()) else {
+            return 0;
+        };
+        lower.copy_from_slice(host.as_bytes());
+        lower.make_ascii_lowercase();
+        let Ok(host) = std::str::from_utf8(lower) else {
+            return 0;
+        };
+        if let Some(site) = self.exact.get(host) {
+            return *site;
+        }
+        if self.below.is_empty() {
+            return 0;
+        }
+        let suffixes = host.match_indices('.').map(|(at, _)| &host[at + 1..]);
+        suffixes
+            .filter_map(|suffix| self.below.get(suffix))
+            .copied()
+            .next()
+            .unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_told_from_what_is_none() {
+        for (text, host) in [
+            ("", Some("")),
+            ("a.test", Some("a.test")),
+            ("A_b-c.test.:", Some("A_b-c.test.")),
+            ("a.test:8080", Some("a.test")),
+            ("127.0.0.1:80", Some("127.0.0.1")),
+            ("[::1]", Some("[::1]")),
+            ("[::1]:80", Some("[::1]")),
+            ("[::1", None),
+            ("[::g]", None),
+            ("[::1]x", None),
+            ("::1", None),
+            (":80", None),
+            ("a.test:x", None),
+            ("a.test:80:80", None),
+            ("a.test/x", None),
+            ("a test", None),
+            ("a.test,b.test", Some("a.test,b.test")),
+            ("user@a.test", None),
+            ("a%2etest", None),
+            ("a\\b", None),
+        ] {
+            assert_eq!(name_in(text), host, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_found() {
+        let mut hosts = Hosts::default();
+        for (host, site) in [
+            ("Example.com", 1),
+            ("*.example.com", 2),
+            ("*.b.example.com", 3),
+            ("www.b.example.com.", 4),
+            ("[::1]", 5),
+        ] {
+            hosts.add(host, site).unwrap();
+        }
+        let long = format!("{}.example.com", "a".repeat(300));
+        for (host, site) in [
+            ("example.com", 1),
+            ("EXAMPLE.com.", 1),
+            ("a.example.com", 2),
+            ("x.a.example.com", 2),
+            ("b.example.com", 2),
+            ("a.b.EXAMPLE.com", 3),
+            ("www.b.example.com", 4),
+            ("[::1]", 5),
+            ("notexample.com", 0),
+            ("com", 0),
+            (".", 0),
+            ("", 0),
+            (&long, 0),
+        ] {
+            assert_eq!(hosts.find(host), site, "{host}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_none_and_names_twice_are_said() {
+        let mut hosts = Hosts::default();
+        hosts.add("a.test", 1).unwrap();
+        for (host, says) in [
+            ("A.test.", "site 1 and site 2 have it"),
+            ("*", "outside of [[site]]"),
+            ("www.*", "in front only"),
+            ("*.*.test", "in front only"),
+            ("a.test:80", "without the port"),
+            ("https://a.test", "without scheme"),
+            ("ä.test", "xn--"),
+            ("", "use a name"),
+            ("*.", "in front only"),
+            ("::1", "brackets"),
+        ] {
+            let error = hosts.add(host, 2).unwrap_err();
+            assert!(error.contains(says), "{host}: {error}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Virtual hosts: what is set for some names of hosts, and for all others.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::sign::CertifiedKey;
+use serde::Deserialize;
+
+use crate::certificates;
+use crate::config::{Config, Files, TlsFiles};
+use crate::files::Root;
+use crate::host::Hosts;
+use crate::rules::Rule;
+
+/// What is set for some hosts. What is not set here is as outside of it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Site {
+    /// Names, `*.name` for all names below one, addresses; without ports.
+    pub hosts: Vec<String>,
+    /// The folder whose files are served.
+    pub root: Option<PathBuf>,
+    /// Certificate and key; only if the server has some for the other hosts.
+    pub tls: Option<TlsFiles>,
+    /// Rules that follow those of the server.
+    pub priority: Vec<Rule>,
+    /// How files are served.
+    pub files: Option<Files>,
+}
+
+/// The table of the hosts: site 0 is for all others, then they count from 1.
+///
+/// # Errors
+/// What is wrong with a name, or with a site.
+pub(crate) fn hosts(config: &Config) -> Result<Hosts, String> {
+    let mut hosts = Hosts::default();
+    for (site, number) in config.site.iter().zip(1..) {
+        if site.hosts.is_empty() {
+            return Err(format!(
+                "site {number}: for which hosts? Write e.g. hosts = [\"example.com\"]"
+            ));
+        }
+        if site.tls.is_some() && config.tls.is_none() {
+            let host = &site.hosts[0];
+            return Err(format!(
+                "site {number} ({host}) has a certificate, and the server has none: set `tls` outside of [[site]] too, for clients that ask for other hosts or for none"
+            ));
+        }
+        for host in &site.hosts {
+            hosts.add(host, number)?;
+        }
+    }
+    Ok(hosts)
+}
+
+/// A site that is served.
+pub(crate) struct Served {
+    pub(crate) root: Arc<Root>,
+    pub(crate) files: Files,
+    /// Those of the server go before.
+    pub(crate) rules: Vec<Rule>,
+    key: Option<Arc<CertifiedKey>>,
+}
+
+/// All sites, the default first.
+pub(crate) struct Sites {
+    all: Vec<Served>,
+    hosts: Arc<Hosts>,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// What the operator had better know.
+    pub(crate) remarks: Vec<String>,
+}
+
+impl Sites {
+    /// Opens the folders, reads the certificates.
+    ///
+    /// # Errors
+    /// What cannot be opened, and what is wrong with it.
+    pub(crate) fn open(config: &Config) -> Result<Sites, String> {
+        let hosts = Arc::new(hosts(config)?);
+        let mut remarks = Vec::new();
+        let rest = Site::default();
+        let mut all: Vec<Served> = Vec::with_capacity(1 + config.site.len());
+        for site in std::iter::once(&rest).chain(&config.site) {
+            let root = match (&site.root, all.first()) {
+                (None, Some(first)) => first.root.clone(),
+                (path, _) => {
+                    let path = path.as_ref().unwrap_or(&config.root);
+                    Root::open(path)
+                        .map_err(|error| format!("cannot serve {}: {error}", path.display()))?
+                }
+            };
+            let key = match (&site.tls, all.first()) {
+                (None, Some(first)) => first.key.clone(),
+                (files, _) => {
+                    let files = files.as_ref().or(config.tls.as_ref());
+                    files.map(certificates::read).transpose()?
+                }
+            };
+            if let (Some(files), Some(key)) = (&site.tls, &key) {
+                let misfits = site.hosts.iter();
+                remarks.extend(
+                    misfits
+                        .filter(|host| !certificates::fits(key, host))
+                        .map(|host| {
+                            let path = files.certificate.display();
+                            format!("certificate {path} is not for {host}: clients will refuse it")
+                        }),
+                );
+            }
+            all.push(Served {
+                root,
+                files: site.files.as_ref().unwrap_or(&config.files).clone(),
+                rules: site.priority.clone(),
+                key,
+            });
+        }
+        let keys: Option<Vec<_>> = all.iter().map(|site| site.key.clone()).collect();
+        let tls = keys.map(|keys| certificates::settings(hosts.clone(), keys));
+        Ok(Sites {
+            tls: tls.transpose()?,
+            all,
+            hosts,
+            remarks,
+        })
+    }
+
+    pub(crate) fn get(&self, site: usize) -> &Served {
+        &self.all[site]
+    }
+
+    /// Is there only the default?
+    #[inline]
+    pub(crate) fn is_one(&self) -> bool {
+        self.all.len() == 1
+    }
+
+    /// The site of a host.
+    #[inline]
+    pub(crate) fn find(&self, host: &str) -> usize {
+        if self.is_one() {
+            return 0;
+        }
+        self.hosts.find(host)
+    }
+
+    /// Was the certificate of another site shown to a client that named `server` (SNI)? It has to ask on another connection then
+    /// (RFC 9110, section 15.5.20).
+    pub(crate) fn is_misdirected(&self, site: usize, server: &str) -> bool {
+        let shown = &self.all[self.hosts.find(server)].key;
+        match (shown, &self.all[site].key) {
+            (Some(shown), Some(key)) => !Arc::ptr_eq(shown, key) && shown.cert != key.cert,
+            _ => false,
+        }
+    }
+}

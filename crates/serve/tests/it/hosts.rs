@@ -1,0 +1,366 @@
+//! Virtual hosts: which site a request is for, which certificate its client is shown, and what no host is.
+
+use std::io::Write;
+use std::path::Path;
+
+use upshift_serve::{Config, Files, Site, TlsFiles};
+
+use crate::floods::{END_HEADERS, END_STREAM, HEADERS, frame, open};
+use crate::harness::{Folder, Running, read_until, said, tool};
+use crate::tls::curl;
+
+/// Folders `rest`, `a` and `b` with a `who.txt` each.
+fn folders() -> Folder {
+    let folder = Folder::new();
+    for name in ["rest", "a", "b"] {
+        folder.write(&format!("{name}/who.txt"), name);
+    }
+    folder
+}
+
+fn site(folder: &Folder, hosts: &[&str], root: &str) -> Site {
+    Site {
+        hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+        root: Some(folder.0.join(root)),
+        ..Site::default()
+    }
+}
+
+fn server(folder: &Folder, change: impl FnOnce(&mut Config)) -> Running {
+    Running::with(&folder.0.join("rest"), |config| {
+        config.site = vec![
+            site(folder, &["a.test", "*.a.test"], "a"),
+            site(folder, &["b.a.test", "[::1]"], "b"),
+        ];
+        change(config);
+    })
+}
+
+#[test]
+fn each_host_has_its_own_files_and_the_others_the_default() {
+    let folder = folders();
+    let server = server(&folder, |_| {});
+    for (host, who) in [
+        ("a.test", "a"),
+        ("A.Test.:8080", "a"),
+        ("www.a.test", "a"),
+        ("x.y.a.test", "a"),
+        ("b.a.test", "b"),
+        ("[::1]:80", "b"),
+        ("other.test", "rest"),
+        ("127.0.0.1", "rest"),
+        ("", "rest"),
+    ] {
+        let close = "connection: close\r\n\r\n";
+        let answer = server.talk(format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\n{close}"));
+        assert!(
+            answer.ends_with(&format!("\r\n\r\n{who}")),
+            "{host}: {answer}"
+        );
+        if host.is_empty() {
+            continue;
+        }
+        // What the request itself names goes before the field.
+        let answer = server.talk(format!(
+            "GET http://{host}/who.txt HTTP/1.1\r\nhost: z.test\r\n{close}"
+        ));
+        assert!(
+            answer.ends_with(&format!("\r\n\r\n{who}")),
+            "{host}: {answer}"
+        );
+        let url = format!("{}/who.txt", server.url(""));
+        let field = format!("host: {host}");
+        let args = ["-sS", "--http2-prior-knowledge", "-H", &field, &url];
+        if let Some(output) = tool("curl", &args) {
+            assert_eq!(said(&output), who, "HTTP/2, {host}");
+        }
+    }
+    let answer = server.talk("GET /who.txt HTTP/1.0\r\n\r\n");
+    assert!(answer.ends_with("\r\n\r\nrest"), "{answer}");
+}
+
+#[test]
+fn what_names_no_host_is_refused() {
+    let folder = folders();
+    for server in [
+        Running::files(&folder.0.join("rest")),
+        server(&folder, |_| {}),
+    ] {
+        for (head, status) in [
+            ("GET / HTTP/1.1\r\nhost: a.test/x\r\n", "400"),
+            ("GET / HTTP/1.1\r\nhost: a.test:x\r\n", "400"),
+            ("GET / HTTP/1.1\r\nhost: :80\r\n", "400"),
+            ("GET / HTTP/1.1\r\nhost: ::1\r\n", "400"),
+            ("GET / HTTP/1.1\r\nhost: me@a.test\r\n", "400"),
+            ("GET / HTTP/1.1\r\nhost: a test\r\n", "400"),
+            ("GET / HTTP/1.1\r\nhost: a\u{e4}.test\r\n", "400"),
+            ("GET http://me@a.test/ HTTP/1.1\r\nhost: a.test\r\n", "400"),
+            ("GET /healthz HTTP/1.1\r\nhost: a.test/x\r\n", "400"),
+            ("GET / HTTP/1.0\r\nhost: a\r\nhost: a\r\n", "400"),
+            ("GET / HTTP/1.1\r\n", "400"),
+            ("GET / HTTP/1.1\r\nhost: a.test\r\n", "200"),
+        ] {
+            let answer = server.talk(format!("{head}connection: close\r\n\r\n"));
+            assert_eq!(answer.get(9..12), Some(status), "{head}: {answer}");
+        }
+    }
+}
+
+#[test]
+fn an_authority_and_a_host_that_differ_are_refused() {
+    let folder = folders();
+    let server = server(&folder, |_| {});
+    // The status as HPACK's static table has it: 200 is 8, 400 is 12.
+    for (host, status) in [(None, 0x88), (Some("A.test"), 0x88), (Some("b.test"), 0x8c)] {
+        let mut block = vec![0x82, 0x86, 0x84, 0x01, 6];
+        block.extend_from_slice(b"a.test");
+        if let Some(host) = host {
+            block.extend_from_slice(&[0, 4]);
+            block.extend_from_slice(b"host");
+            block.push(host.len() as u8);
+            block.extend_from_slice(host.as_bytes());
+        }
+        let mut stream = open(&server);
+        let flags = END_STREAM | END_HEADERS;
+        stream.write_all(&frame(HEADERS, flags, 1, &block)).unwrap();
+        let answered = |got: &[u8]| head_of_one(got).is_some();
+        let got = read_until(&mut stream, answered);
+        assert_eq!(head_of_one(&got), Some(status), "{host:?}");
+    }
+}
+
+/// The first byte of the block of headers of stream 1.
+fn head_of_one(mut bytes: &[u8]) -> Option<u8> {
+    loop {
+        let (head, rest) = bytes.split_at_checked(9)?;
+        if head[3] == HEADERS {
+            return rest.first().copied();
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        bytes = rest.get(length as usize..)?;
+    }
+}
+
+#[test]
+fn rules_and_settings_of_files_are_those_of_the_site() {
+    let folder = folders();
+    folder.write("a/.secret", "hidden");
+    let server = server(&folder, |config| {
+        config.priority = vec!["/plaintext=20".parse().unwrap()];
+        config.site[0].priority = vec!["/who.txt=9".parse().unwrap(), "/=30".parse().unwrap()];
+        config.site[0].files = Some(Files {
+            hidden: true,
+            cache_control: Some("max-age=5".into()),
+            ..Files::default()
+        });
+        config.access_log = Some(folder.0.join("log"));
+    });
+    let get = |host: &str, path: &str| {
+        server.talk(format!(
+            "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+        ))
+    };
+    assert!(get("a.test", "/who.txt").contains("cache-control: max-age=5\r\n"));
+    assert!(get("a.test", "/.secret").ends_with("hidden"));
+    assert!(get("a.test", "/plaintext").ends_with("Hello, World!"));
+    assert!(!get("b.a.test", "/who.txt").contains("cache-control"));
+    assert!(get("b.a.test", "/.secret").starts_with("HTTP/1.1 404"));
+    server.end();
+    let log = std::fs::read_to_string(folder.0.join("log")).unwrap();
+    let lines: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let said: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            (
+                line["host"].as_str().unwrap(),
+                line["level"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("a.test", 9),
+        ("a.test", 30),
+        ("a.test", 20),
+        ("b.a.test", 28),
+        ("b.a.test", 28),
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn a_reload_takes_hosts_up_and_moves_what_is_under_way() {
+    let folder = folders();
+    let config = std::sync::Arc::new(std::sync::Mutex::new(None::<Config>));
+    let read = config.clone();
+    let mut started = None;
+    let server = Running::start(
+        &folder.0.join("rest"),
+        |config| {
+            config.site = vec![site(&folder, &["a.test"], "a")];
+            started = Some(config.clone());
+        },
+        move |server| server.with_reload(move || Ok(read.lock().unwrap().clone().unwrap())),
+    );
+    let who = |host: &str| {
+        let answer = server.talk(format!(
+            "GET /who.txt HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+        ));
+        answer.rsplit('\n').next().unwrap().to_owned()
+    };
+    assert_eq!((who("a.test"), who("b.test")), ("a".into(), "rest".into()));
+    // Computes for long, of which a level can be seen.
+    let mut long = server.connect();
+    long.write_all(b"GET /matrix?n=512 HTTP/1.1\r\nhost: a.test\r\npriority: u=7\r\n\r\n")
+        .unwrap();
+    server.wait_for_requests(1);
+    let mut next = started.unwrap();
+    next.root = folder.0.join("b");
+    next.site[0].priority = vec!["/matrix=62".parse().unwrap()];
+    next.site.push(site(&folder, &["b.test"], "b"));
+    *config.lock().unwrap() = Some(next.clone());
+    let done = server.control.reload().unwrap();
+    assert_eq!((done.moved, done.restart.len()), (1, 0));
+    assert_eq!(
+        (who("a.test"), who("b.test"), who("c.test")),
+        ("a".into(), "b".into(), "b".into())
+    );
+    // One that is wrong changes nothing.
+    next.site.push(site(&folder, &["a.test"], "b"));
+    *config.lock().unwrap() = Some(next);
+    let error = server.control.reload().unwrap_err();
+    assert!(error.contains("site 1 and site 3"), "{error}");
+    assert_eq!(who("a.test"), "a");
+}
+
+/// A certificate for these names, in files of this name.
+fn certificate(folder: &Folder, file: &str, names: &[&str]) -> TlsFiles {
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    TlsFiles {
+        certificate: folder.write(&format!("{file}.pem"), made.cert.pem()),
+        key: folder.write(&format!("{file}.key"), made.signing_key.serialize_pem()),
+    }
+}
+
+#[test]
+fn the_certificate_is_that_of_the_host() {
+    let folder = folders();
+    let rest = certificate(&folder, "rest", &["rest.test"]);
+    let a = certificate(&folder, "a", &["a.test", "*.a.test"]);
+    let b = certificate(&folder, "b", &["b.a.test"]);
+    let server = server(&folder, |config| {
+        config.tls = Some(rest.clone());
+        config.site[0].tls = Some(a.clone());
+        config.site[1].tls = Some(b.clone());
+        // With the certificate of the default.
+        config.site.push(site(&folder, &["c.rest.test"], "b"));
+    });
+    let get = |certificate: &Path, server_name: &str, more: &[&str]| {
+        let output = curl(&server, certificate, server_name, more, "/who.txt")?;
+        Some((output.status.success(), said(&output)))
+    };
+    for version in ["--http1.1", "--http2"] {
+        for (files, server_name, who) in [
+            (&rest, "rest.test", "rest"),
+            (&a, "a.test", "a"),
+            (&a, "www.a.test", "a"),
+            (&b, "b.a.test", "b"),
+        ] {
+            let Some(answer) = get(&files.certificate, server_name, &[version]) else {
+                return;
+            };
+            assert_eq!(answer, (true, who.to_owned()), "{server_name}");
+        }
+        // It is not shown to those who ask for another.
+        let (well, _) = get(&a.certificate, "b.a.test", &[version]).unwrap();
+        assert!(!well);
+        // One connection, other hosts: the same certificate will do, another one will not.
+        for (host, answer) in [
+            ("x.a.test", "a"),
+            ("b.a.test", "this connection is to another host\n421"),
+            ("rest.test", "this connection is to another host\n421"),
+        ] {
+            let field = format!("host: {host}");
+            let mut more = vec![version, "-H", &field];
+            if host != "x.a.test" {
+                more.extend(["-w", "%{http_code}"]);
+            }
+            let got = get(&a.certificate, "a.test", &more).unwrap();
+            assert_eq!(got, (true, answer.to_owned()), "{version}, {host}");
+        }
+        let more = [version, "-H", "host: c.rest.test"];
+        let got = get(&rest.certificate, "rest.test", &more).unwrap();
+        assert_eq!(got, (true, "b".to_owned()));
+        // Who names no server gets the certificate of the default, and the host that is asked for.
+        let port = server.address.port();
+        let url = format!("https://127.0.0.1:{port}/who.txt");
+        let output = tool("curl", &["-sSk", version, "-H", "host: a.test", &url]).unwrap();
+        assert_eq!(said(&output), "a");
+    }
+    // A reload reads the certificates of all sites again.
+    let new = certificate(&folder, "b", &["b.a.test"]);
+    assert_eq!(new, b);
+    let (well, _) = get(&b.certificate, "b.a.test", &[]).unwrap();
+    assert!(!well, "the old one is in use still");
+    server.control.reload().unwrap();
+    let answer = get(&b.certificate, "b.a.test", &[]).unwrap();
+    assert_eq!(answer, (true, "b".to_owned()));
+}
+
+#[test]
+fn what_is_wrong_with_certificates_and_keys_is_said() {
+    let folder = folders();
+    let good = certificate(&folder, "good", &["a.test"]);
+    let other = certificate(&folder, "other", &["b.a.test"]);
+    let pem = |name: &str, text: &str| folder.write(name, text);
+    let encrypted =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    for (certificate, key, says) in [
+        (
+            &good.certificate,
+            &other.key,
+            "other.key is not the key of certificate",
+        ),
+        (&good.key, &good.certificate, "mixed up"),
+        (&good.certificate, &good.certificate, "mixed up"),
+        (&good.certificate, &folder.0.join("none.key"), "none.key: "),
+        (&folder.0.join("none.pem"), &good.key, "none.pem: "),
+        (&pem("text.pem", "x"), &good.key, "no `BEGIN CERTIFICATE`"),
+        (
+            &good.certificate,
+            &pem("text.key", "x"),
+            "no `BEGIN PRIVATE KEY`",
+        ),
+        (
+            &good.certificate,
+            &pem("locked.key", encrypted),
+            "openssl pkey",
+        ),
+    ] {
+        let wrong = TlsFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        };
+        let error = bind_error(&folder, wrong);
+        assert!(error.contains(says), "{says}: {error}");
+    }
+}
+
+/// What a server says that is to have these files for a site.
+fn bind_error(folder: &Folder, files: TlsFiles) -> String {
+    let good = certificate(folder, "default", &["rest.test"]);
+    let mut site = site(folder, &["a.test"], "a");
+    site.tls = Some(files);
+    let config = Config {
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        root: folder.0.clone(),
+        tls: Some(good),
+        site: vec![site],
+        ..Config::default()
+    };
+    let runtime = upshift::Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async move { upshift_serve::Server::bind(config).unwrap_err() })
+}
