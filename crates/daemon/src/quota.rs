@@ -4,13 +4,16 @@
 //! what the registered threads of a cgroup with a quota use, elevated or not, to an *account* that is filled at the rate of the quota,
 //! as far as [`PERIOD`] of it; while it is overdrawn they are not elevated, and the kernel holds them. Quotas of all ancestors count.
 //!
-//! Both versions of cgroups are understood. Looking a process up costs some 30 µs; it is done again each second, because processes
+//! Both versions of cgroups are understood. A thread of its own looks processes up, again each second, because processes
 //! are moved and quotas are changed. A process of which that cannot be read, because it holds a lease on its files, is not elevated.
 
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::read_at_once;
@@ -27,16 +30,19 @@ pub fn cpu_quota(pid: i32) -> Option<f64> {
 /// How much of the future an account holds at most: the kernel's own period.
 const PERIOD: Duration = Duration::from_millis(100);
 
+/// How often processes are looked up.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// The quota of one cgroup, and what is left of it.
 #[derive(Debug)]
 pub(crate) struct Account {
+    /// CPUs, or parts of one: bits of an `f64`. Not in the lock, which only the daemon's urgent threads take.
+    rate: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct State {
-    /// CPUs, or parts of one.
-    rate: f64,
     /// Seconds of CPU.
     balance: f64,
     filled: Instant,
@@ -45,62 +51,176 @@ struct State {
 impl Account {
     fn new(rate: f64, now: Instant) -> Account {
         let state = State {
-            rate,
             balance: rate * PERIOD.as_secs_f64(),
             filled: now,
         };
         Account {
+            rate: AtomicU64::new(rate.to_bits()),
             state: Mutex::new(state),
         }
     }
 
     fn set_rate(&self, rate: f64) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.rate = rate;
+        self.rate.store(rate.to_bits(), Relaxed);
     }
 
     /// Charges `used`; whether anything is left.
     pub(crate) fn charge(&self, used: Duration, now: Instant) -> bool {
+        let rate = f64::from_bits(self.rate.load(Relaxed));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed = now.saturating_duration_since(state.filled).as_secs_f64();
         state.filled = state.filled.max(now);
-        let full = state.rate * PERIOD.as_secs_f64();
-        state.balance = (state.balance + elapsed * state.rate).min(full) - used.as_secs_f64();
+        let full = rate * PERIOD.as_secs_f64();
+        state.balance = (state.balance + elapsed * rate).min(full) - used.as_secs_f64();
         state.balance > 0.0
     }
 }
 
-/// The accounts of all cgroups with a quota and a registered or assigned process.
-#[derive(Debug, Default)]
+type Accounts = Vec<Arc<Account>>;
+
+/// What limits one process. Before it is known, and while it cannot be read, nothing of it is elevated.
+#[derive(Debug)]
+pub(crate) struct Bill {
+    board: Arc<Board>,
+    accounts: Option<Accounts>,
+    overdrawn: bool,
+    awaited: bool,
+}
+
+/// Where the thread leaves what it has found. Threads that are elevated do not wait for its lock.
+#[derive(Debug)]
+struct Board {
+    pid: i32,
+    news: Mutex<Option<io::Result<Accounts>>>,
+}
+
+impl Bill {
+    /// Charges what the process has used since it was asked last, elevated or not, if anything limits it.
+    pub(crate) fn charge(&mut self, used: impl FnOnce() -> Duration, now: Instant) {
+        if let Ok(mut news) = self.board.news.try_lock()
+            && let Some(found) = news.take()
+        {
+            self.accounts = found.ok();
+            self.awaited = false;
+        }
+        self.overdrawn = match &self.accounts {
+            None => true,
+            Some(accounts) if accounts.is_empty() => false,
+            Some(accounts) => {
+                let used = used();
+                let left = |all: bool, account: &Arc<Account>| account.charge(used, now) && all;
+                !accounts.iter().fold(true, left)
+            }
+        };
+    }
+
+    /// Whether the thread has not found out yet.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited
+    }
+
+    /// Whether it has nothing left to be elevated with.
+    pub(crate) fn is_overdrawn(&self) -> bool {
+        self.overdrawn
+    }
+}
+
+/// The thread that looks processes up: an ordinary one, because reading `/proc` and cgroups may have to wait for others that are.
+#[derive(Debug)]
 pub(crate) struct Quotas {
-    accounts: Mutex<HashMap<PathBuf, Arc<Account>>>,
+    asks: Mutex<Sender<Weak<Board>>>,
 }
 
 impl Quotas {
+    /// Starts the thread. Without one, nothing limits anything.
+    pub(crate) fn start() -> Quotas {
+        let (asks, asked) = channel();
+        let thread = std::thread::Builder::new()
+            .name("upshift-quota".into())
+            .spawn(move || Clerk::default().run(&asked));
+        drop(thread);
+        Quotas {
+            asks: Mutex::new(asks),
+        }
+    }
+
+    /// What limits process `pid`, which is found out, and again each second, as long as the bill is there.
+    pub(crate) fn bill(&self, pid: i32) -> Bill {
+        let board = Arc::new(Board {
+            pid,
+            news: Mutex::default(),
+        });
+        let asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = asks.send(Arc::downgrade(&board)).is_ok();
+        Bill {
+            board,
+            accounts: (!asked).then(Vec::new),
+            overdrawn: asked,
+            awaited: asked,
+        }
+    }
+}
+
+/// The thread's side.
+#[derive(Debug, Default)]
+struct Clerk {
+    boards: Vec<Weak<Board>>,
+    accounts: HashMap<PathBuf, Arc<Account>>,
+}
+
+impl Clerk {
+    /// Ends with the daemon.
+    fn run(mut self, asked: &Receiver<Weak<Board>>) {
+        let mut next = Instant::now() + LOOK;
+        loop {
+            let rest = match self.boards.is_empty() {
+                true => Duration::MAX,
+                false => next.saturating_duration_since(Instant::now()),
+            };
+            match asked.recv_timeout(rest) {
+                Ok(board) => {
+                    self.find(&board);
+                    self.boards.push(board);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    next = Instant::now() + LOOK;
+                    let mut boards = std::mem::take(&mut self.boards);
+                    boards.retain(|board| self.find(board));
+                    self.boards = boards;
+                    self.accounts
+                        .retain(|_, account| Arc::strong_count(account) > 1);
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// `false`: nobody wants to know any more.
+    fn find(&mut self, board: &Weak<Board>) -> bool {
+        let Some(board) = board.upgrade() else {
+            return false;
+        };
+        let found = self.of(board.pid);
+        *board.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        true
+    }
+
     /// The accounts that the threads of process `pid` are charged to; none if nothing limits it, or it has ended.
-    ///
-    /// # Errors
-    /// What limits it cannot be read.
-    pub(crate) fn of(&self, pid: i32, now: Instant) -> io::Result<Vec<Arc<Account>>> {
+    fn of(&mut self, pid: i32) -> io::Result<Accounts> {
         let groups = read_if_there(format!("/proc/{pid}/cgroup"))?.unwrap_or_default();
         let mounts = read_at_once("/proc/self/mountinfo")?;
-        let mut limits = Vec::new();
+        let mut found = Vec::new();
         for directory in directories(&groups, &mounts) {
-            limits.extend(limit_of(&directory)?.map(|rate| (directory, rate)));
+            if let Some(rate) = limit_of(&directory)? {
+                let account = self
+                    .accounts
+                    .entry(directory)
+                    .or_insert_with(|| Arc::new(Account::new(rate, Instant::now())));
+                account.set_rate(rate);
+                found.push(Arc::clone(account));
+            }
         }
-        if limits.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        accounts.retain(|_, account| Arc::strong_count(account) > 1);
-        let found = limits.into_iter().map(|(directory, rate)| {
-            let account = accounts
-                .entry(directory)
-                .or_insert_with(|| Arc::new(Account::new(rate, now)));
-            account.set_rate(rate);
-            Arc::clone(account)
-        });
-        Ok(found.collect())
+        Ok(found)
     }
 }
 

@@ -108,7 +108,7 @@ impl Shared {
             roster: Roster::default(),
             bars: Bars::default(),
             overdrafts: Bars::default(),
-            quotas: Quotas::default(),
+            quotas: Quotas::start(),
             work: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
         }

@@ -11,7 +11,7 @@ use upshift_elevate::{Class, Priority, Tid};
 use crate::assign::domain::{Domains, LATELY, TURN};
 use crate::assign::rule::{Bound, Reservation};
 use crate::assign::{Assign, PERIOD, Traits};
-use crate::quota::Account;
+use crate::quota::Bill;
 use crate::roster::{EVERYWHERE, Hold, Owner};
 use crate::shared::{Reserve, Shared};
 
@@ -47,11 +47,9 @@ pub(super) struct Process {
     /// Its main thread is in SCHED_DEADLINE, so that the kernel bounds it.
     reserved: bool,
     reserve: Option<Reserve>,
-    /// The quotas of its cgroups, when they were looked up, and whether one is used up.
-    accounts: Vec<Arc<Account>>,
-    looked_up: Option<Instant>,
+    /// The quotas of its cgroups, and what it had used when they were charged last.
+    bill: Bill,
     charged: Duration,
-    overdrawn: bool,
 }
 
 /// Where the threads of a process are.
@@ -98,9 +96,6 @@ const LEAST: Duration = Duration::from_millis(1);
 /// Threads of one process that are looked at for where it computes.
 const LOOKED_AT: usize = 128;
 
-/// How often the quotas of its cgroups are looked up.
-const QUOTAS: Duration = Duration::from_secs(1);
-
 /// Below the bands of registered processes (12 and above), above the canary: eight steps.
 fn priority(level: u8) -> Priority {
     Priority::new(2 + (63 - level.min(63)) / 8).unwrap_or(Priority::MIN)
@@ -138,10 +133,8 @@ impl Process {
             lately: Duration::ZERO,
             reserved: false,
             reserve: None,
-            accounts: Vec::new(),
-            looked_up: None,
+            bill: shared.quotas.bill(pid),
             charged: Duration::ZERO,
-            overdrawn: false,
         };
         let used = process.total(shared);
         (process.before, process.charged, process.seen) = (used, used, used);
@@ -399,7 +392,7 @@ impl Process {
         if !rests && (rested || now - self.began >= period) {
             (self.began, self.before, self.carried) = (now, used, Duration::ZERO);
         }
-        let barred = shared.bars.is_barred(self.user, now) || self.overdrawn;
+        let barred = shared.bars.is_barred(self.user, now) || self.bill.is_overdrawn();
         self.aside_until = self.aside_until.filter(|&until| now < until);
         let place = match (rests || barred, self.aside_until) {
             // What rests would take most of what its domain leaves to others.
@@ -424,6 +417,7 @@ impl Process {
         let left = budget.saturating_sub(spent);
         self.due = match self.place {
             Place::Fair if rests => self.rests_until,
+            Place::Fair if self.bill.is_awaited() => now + LEAST,
             Place::Fair => now + PERIOD,
             Place::Aside => self.aside_until.unwrap_or(now),
             Place::Urgent if self.is_wholly_reserved() => now + PERIOD,
@@ -438,21 +432,9 @@ impl Process {
 
     /// Charges what it has used to the quotas of its cgroups.
     fn charge_quotas(&mut self, shared: &Shared, now: Instant) {
-        if self.looked_up.is_none_or(|at| now - at >= QUOTAS) {
-            self.looked_up = Some(now);
-            let accounts = shared.quotas.of(self.pid, now);
-            self.overdrawn = accounts.is_err();
-            self.accounts = accounts.unwrap_or_default();
-        }
-        if self.accounts.is_empty() {
-            return;
-        }
         let total = self.total(shared);
-        let used = total.saturating_sub(std::mem::replace(&mut self.charged, total));
-        let mut overdrawn = false;
-        for account in &self.accounts {
-            overdrawn |= !account.charge(used, now);
-        }
-        self.overdrawn = overdrawn;
+        let charged = &mut self.charged;
+        let used = || total.saturating_sub(std::mem::replace(charged, total));
+        self.bill.charge(used, now);
     }
 }

@@ -11,7 +11,7 @@ use upshift_board::{Claim, LocalPage, NOTHING};
 
 use crate::bucket::Bucket;
 use crate::cpu::placing::Charge;
-use crate::quota::Account;
+use crate::quota::Bill;
 use crate::rank::Entrant;
 
 /// What joins a CPU.
@@ -24,10 +24,8 @@ pub(crate) struct Entry {
     pub(crate) trusted: bool,
     /// Its directory in `/proc`, which says of which user it is now.
     pub(crate) process: Arc<OwnedFd>,
-    /// The quotas its threads are charged to, when they were looked up, and whether one of them is used up.
-    pub(crate) accounts: Vec<Arc<Account>>,
-    pub(crate) looked_up: Option<Instant>,
-    pub(crate) overdrawn: bool,
+    /// The quotas its threads are charged to.
+    pub(crate) bill: Bill,
     /// Line of the local page.
     pub(crate) index: usize,
     /// Word of the global page.

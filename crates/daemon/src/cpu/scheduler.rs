@@ -370,7 +370,7 @@ impl Scheduler {
             let mut gone = false;
             for charge in &mut entry.charges {
                 let target = match charge.role {
-                    _ if barred || entry.overdrawn => Place::Fair,
+                    _ if barred || entry.bill.is_overdrawn() => Place::Fair,
                     Role::Dispatcher if contested && !overspent => Place::Fifo(DISPATCHER),
                     Role::Dispatcher => Place::Fair,
                     Role::Worker => {

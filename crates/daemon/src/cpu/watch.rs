@@ -47,9 +47,6 @@ const PIECES: u32 = 4;
 /// How much of the CPU time of dispatchers that have ended may be unknown.
 const DEBT: Duration = Duration::from_millis(4 * LOOK.as_millis() as u64);
 
-/// How often the quotas of a process are looked up.
-const QUOTAS: Duration = Duration::from_secs(1);
-
 /// How long a thread that was put out stays out.
 pub(super) const EJECTED: Duration = Duration::from_secs(3600);
 
@@ -377,25 +374,11 @@ impl Scheduler {
 
 /// Charges what the threads of `entry` have used to the quotas of its cgroups.
 fn charge_quotas(entry: &mut Entry, shared: &Shared, now: Instant) {
-    if entry.looked_up.is_none_or(|at| now - at >= QUOTAS) {
-        entry.looked_up = Some(now);
-        let accounts = shared.quotas.of(entry.pid, now);
-        entry.overdrawn = accounts.is_err();
-        entry.accounts = accounts.unwrap_or_default();
-    }
-    if entry.accounts.is_empty() {
-        return;
-    }
     let machine = shared.machine.as_ref();
-    let used = entry
-        .charges
-        .iter_mut()
-        .map(|it| it.newly_used(machine))
-        .sum();
-    let used = Duration::from_nanos(used);
-    let mut overdrawn = false;
-    for account in &entry.accounts {
-        overdrawn |= !account.charge(used, now);
-    }
-    entry.overdrawn = overdrawn;
+    let charges = &mut entry.charges;
+    let used = || {
+        let all = charges.iter_mut().map(|it| it.newly_used(machine));
+        Duration::from_nanos(all.sum())
+    };
+    entry.bill.charge(used, now);
 }

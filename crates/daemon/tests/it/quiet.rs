@@ -185,3 +185,52 @@ fn strace_sees_waits_and_looks_only() {
     let count = others.count();
     assert!(count <= 5 * looks + 16, "{count} in {looks} looks: {log}");
 }
+
+/// Who looks up a path in `/proc` may have to wait for a thread that is less urgent; see `docs/threat-model.md`.
+#[test]
+fn a_scheduler_opens_no_file() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("opens");
+    let mut daemon = Process::start("daemon", &path, &[]);
+    daemon.line("ready").unwrap();
+    let _both = steady(&path);
+    let log = path.with_extension("strace");
+    // Longer than quotas are remembered.
+    let traced = Command::new("timeout")
+        .args([
+            "1.5",
+            "strace",
+            "-f",
+            "-qq",
+            "-e",
+            "trace=open,openat,pread64",
+            "-o",
+        ])
+        .arg(&log)
+        .args(["-p", &daemon.pid().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    let log = std::fs::read_to_string(&log).unwrap_or_default();
+    if traced.is_err() || log.is_empty() {
+        return skipped("strace is not installed, or may not trace here");
+    }
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let named = |name: &str| {
+        let is_it = |it: &std::path::PathBuf| {
+            std::fs::read_to_string(it.join("comm")).is_ok_and(|comm| comm.trim() == name)
+        };
+        let mut all = tasks.flatten().map(|it| it.path());
+        all.find(is_it).unwrap()
+    };
+    let scheduler = named("upshift-cpu0");
+    let tid = scheduler.file_name().unwrap().to_str().unwrap();
+    let calls: Vec<&str> = log.lines().filter(|line| line.starts_with(tid)).collect();
+    assert!(!calls.is_empty(), "it goes on: {log}");
+    let opens = calls.iter().filter(|line| line.contains("open"));
+    assert_eq!(opens.count(), 0, "{calls:?}");
+    assert!(log.contains("/cgroup"), "the quotas are looked up: {log}");
+}
