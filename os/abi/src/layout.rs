@@ -23,7 +23,7 @@ pub const IMAGE_END: usize = 0x1000_0000;
 pub const HEAP: usize = 0x10_0000_0000;
 /// The end of the stack of the main thread.
 pub const STACK_TOP: usize = 0x20_0000_0000;
-/// Bytes of it.
+/// Bytes of it, if the kernel is told nothing else; at most so many.
 pub const STACK_SIZE: usize = 16 * PAGE;
 /// The page with [`ProcessInfo`](crate::ProcessInfo).
 pub const INFO: usize = 0x30_0000_0000;

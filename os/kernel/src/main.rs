@@ -55,6 +55,7 @@ mod pipe;
 mod process;
 #[cfg(feature = "selftest")]
 mod selftest;
+mod settings;
 mod sleep;
 mod storage;
 mod switching;
@@ -133,6 +134,7 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     net::init(&machine, argument(&machine, "address"));
     disk::init(&machine);
     storage::init();
+    settings::set(argument(&machine, "threads"), argument(&machine, "stack"));
     process::init().expect("memory to boot");
     begin(&machine);
     executor::run(&executor)

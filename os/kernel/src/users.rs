@@ -4,7 +4,9 @@
 //! One queue for all harts, because the rule is about all harts: the most urgent
 //! ready threads run. 64 FIFO lists and a bitmap; a thread has a [`Place`] of its
 //! own from its birth to its end, so everything is O(1) and nothing allocates.
-//! There are [`MAX_THREADS`] places.
+//! There are as many places as the [settings] say.
+//!
+//! [settings]: crate::settings
 //!
 //! The level of a hart's *switching coroutine* follows: it is the level of the
 //! thread that runs there, or of the most urgent ready one, whichever is more
@@ -15,6 +17,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU64};
 
@@ -26,10 +29,8 @@ use crate::arch::lock::IrqLock;
 use crate::process::share::{Resource, Taken};
 use crate::process::{Process, Share, Thread};
 use crate::trace::{self, Entered};
-use crate::{MAX_HARTS, chaos, executor, global, hart};
+use crate::{MAX_HARTS, chaos, executor, global, hart, settings};
 
-/// The most threads, of all processes.
-pub(crate) const MAX_THREADS: usize = 512;
 /// No place.
 const NONE: u16 = u16::MAX;
 /// No thread runs: less urgent than any level.
@@ -66,7 +67,8 @@ struct Doing {
 
 struct Users {
     lists: [List; LEVELS],
-    places: [Entry; MAX_THREADS],
+    /// All there are, made at boot.
+    places: Vec<Entry>,
     /// The first free place that was in use before.
     free: u16,
     /// Places from here on were never in use.
@@ -82,14 +84,7 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
         head: NONE,
         tail: NONE,
     }; LEVELS],
-    places: [const {
-        Entry {
-            thread: None,
-            level: 0,
-            next: NONE,
-            prev: NONE,
-        }
-    }; MAX_THREADS],
+    places: Vec::new(),
     free: NONE,
     fresh: 0,
     harts: [Doing {
@@ -111,6 +106,18 @@ pub(crate) fn running_level(index: usize) -> Option<Level> {
     Level::new(RUNNING[index].load(Acquire)).ok()
 }
 
+/// Makes the places, while booting.
+pub(crate) fn init() {
+    let free = || Entry {
+        thread: None,
+        level: 0,
+        next: NONE,
+        prev: NONE,
+    };
+    let places = core::iter::repeat_with(free).take(settings::threads());
+    USERS.lock().places = places.collect();
+}
+
 /// A thread's place, for as long as there is the thread.
 pub(crate) struct Place {
     index: u16,
@@ -121,12 +128,12 @@ impl Place {
     /// A place for a new thread.
     ///
     /// # Errors
-    /// [`Error::TooMany`]: there are [`MAX_THREADS`], or as many as the share may have.
+    /// [`Error::TooMany`]: there are as many as there may be, in all or in the share.
     pub(crate) fn reserve(share: &Arc<Share>) -> Result<Place, Error> {
         let taken = share.take(Resource::Threads, 1)?;
         let mut users = USERS.lock();
         let index = match users.free {
-            NONE if usize::from(users.fresh) < MAX_THREADS => {
+            NONE if usize::from(users.fresh) < users.places.len() => {
                 users.fresh += 1;
                 users.fresh - 1
             }

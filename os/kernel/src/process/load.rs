@@ -12,7 +12,7 @@ use crate::elf::{Elf, Segment};
 use crate::memory::PAGE;
 use crate::memory::pagetable::Mapping;
 use crate::memory::space::AddressSpace;
-use crate::{chaos, clock, vdso};
+use crate::{chaos, clock, settings, vdso};
 
 /// Loads a program; returns its space and where it starts.
 ///
@@ -31,7 +31,7 @@ pub(super) fn load(
     for segment in elf.segments() {
         map_segment(&space, segment?)?;
     }
-    let stack = layout::STACK_TOP - layout::STACK_SIZE..layout::STACK_TOP;
+    let stack = layout::STACK_TOP - settings::first_stack()..layout::STACK_TOP;
     for page in stack.step_by(PAGE) {
         if chaos::is_out_of_memory(64) {
             return Err(Error::OutOfMemory);

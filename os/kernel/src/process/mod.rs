@@ -82,6 +82,7 @@ const LINE_BYTES: usize = 8 * LINE_WORDS;
 /// # Errors
 /// [`SpawnError`].
 pub(crate) fn init() -> Result<(), SpawnError> {
+    users::init();
     share::init();
     reap::init()
 }

@@ -32,7 +32,7 @@ use super::table::MAX_PROCESSES;
 use crate::arch::lock::{IrqLock, Once};
 use crate::memory::{self, PAGE, heap};
 use crate::waiters::{Awaited, Waiters, until};
-use crate::{executor, net, users};
+use crate::{executor, net, settings};
 
 /// Shares around one another: the limit of processes is 0 after as many halvings.
 const DEPTH: u32 = MAX_PROCESSES.ilog2() + 1;
@@ -86,7 +86,7 @@ pub(super) fn init() {
         None,
         [
             MAX_PROCESSES,
-            users::MAX_THREADS,
+            settings::threads(),
             pages * PAGE_KIB,
             net::SOCKETS,
         ],

@@ -70,6 +70,11 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
             ..run_of(format!("smp {harts} rings"), harts, "init=rings with=short")
         });
     }
+    runs.push(run_of(
+        "smp 2, 1,024 threads, stacks of 16 KiB".to_owned(),
+        2,
+        "init=tests threads=1024 stack=16",
+    ));
     let mut threads = matrix_server("threads");
     threads.name = format!("kernel threads, {}", threads.name);
     threads.image = Some(build::with_kernel_threads()?);
