@@ -3,6 +3,7 @@
 //! Names in the file are those of the fields, with hyphens. Unknown names are errors. What is
 //! marked *start* is read once; the rest is read again by a reload.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use serde::Deserialize;
 
+use crate::pages;
 use crate::rules::Rule;
 use crate::sites::{self, Site};
 use crate::units;
@@ -29,6 +31,8 @@ pub struct Config {
     pub endpoints: Vec<Endpoint>,
     /// How files are served.
     pub files: Files,
+    /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root; a reload reads them again.
+    pub error_pages: BTreeMap<String, PathBuf>,
     /// What is otherwise for some hosts.
     pub site: Vec<Site>,
     /// The level at which connections are accepted and requests read (*start*).
@@ -62,6 +66,7 @@ impl Default for Config {
             tls: None,
             endpoints: Endpoint::ALL.to_vec(),
             files: Files::default(),
+            error_pages: BTreeMap::new(),
             site: Vec::new(),
             receive_level: 2,
             ceiling: 0,
@@ -157,6 +162,13 @@ impl Config {
         let files = self.site.iter().filter_map(|site| site.files.as_ref());
         for files in files.chain([&self.files]) {
             files.check()?;
+        }
+        let pages = self
+            .site
+            .iter()
+            .filter_map(|site| site.error_pages.as_ref());
+        for pages in pages.chain([&self.error_pages]) {
+            pages::check(pages)?;
         }
         sites::hosts(self).map(drop)
     }
@@ -372,6 +384,7 @@ mod tests {
             ("[limits]\nconnections-per-peer = 0", "use 1 or more"),
             ("[limits]\nstreams = 0", "use 1 or more"),
             ("[admission]\nin-flight = 0", "use 1 or more"),
+            ("[error-pages]\n200 = \"a\"", "no status of an error"),
             ("[[site]]", "for which hosts"),
             ("[[site]]\nhosts = [\"a.test:80\"]", "without the port"),
             (

@@ -21,7 +21,7 @@ pub(crate) fn of<'a>(version: Version, uri: &'a Uri, headers: &'a HeaderMap) -> 
     let field = match field {
         None if version == Version::HTTP_11 => return None,
         None => None,
-        Some(value) => Some(name_in(value.to_str().ok()?)?),
+        Some(value) => Some(name_in(std::str::from_utf8(value.as_bytes()).ok()?)?),
     };
     let Some(authority) = uri.authority() else {
         return Some(field.unwrap_or_default());
@@ -50,7 +50,7 @@ fn name_in(text: &str) -> Option<&str> {
         text[1..end].parse::<Ipv6Addr>().ok()?;
         end + 1
     } else {
-        let end = bytes.iter().position(|byte| !is_of_name(*byte));
+        let end = bytes.iter().position(|byte| !OF_NAME[usize::from(*byte)]);
         end.unwrap_or(bytes.len())
     };
     match &bytes[end..] {
@@ -60,10 +60,22 @@ fn name_in(text: &str) -> Option<&str> {
     }
 }
 
-/// RFC 3986, section 3.2.2; nobody escapes what has no other meaning in a name of DNS.
-fn is_of_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
-}
+/// What a name consists of: RFC 3986, section 3.2.2; nobody escapes what has no other meaning in a name of DNS.
+const OF_NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let others = b"-._~!$&'()*+,;=";
+    let mut at = 0;
+    while at < others.len() {
+        table[others[at] as usize] = true;
+        at += 1;
+    }
+    table
+};
 
 /// Which site a host is. Names are found whatever their case, and with a dot at their end.
 #[derive(Debug, Default)]

@@ -42,12 +42,12 @@
 //! |---|---|
 //! | `config`, `units` | what can be set |
 //! | `priority`, `dictionary`, `rules` | the level of a request |
-//! | `admission`, `rates` | what is refused |
+//! | `admission`, `rates`, `refusal` | what is refused |
 //! | `server`, `shared`, `connection`, `sweep`, `tls` | connections and their time-outs |
 //! | `host`, `sites`, `certificates` | virtual hosts: which site a request is for, which certificate its client is shown |
 //! | `service`, `in_flight` | a request from head to end, and its `reprio` |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
-//! | `site`, `files`, `reply`, `body` | responses |
+//! | `site`, `files`, `pages`, `reply`, `body` | responses |
 //! | `metrics`, `access_log`, `notice`, `control` | what the operator sees and says |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -69,8 +69,10 @@ mod host;
 mod in_flight;
 mod metrics;
 mod notice;
+mod pages;
 mod priority;
 mod rates;
+mod refusal;
 mod reply;
 mod rules;
 mod sending;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -23,6 +23,7 @@ use crate::config::Endpoint;
 use crate::connection::Conn;
 use crate::in_flight::Entry;
 use crate::priority::Urgency;
+use crate::refusal::Refusal;
 use crate::rules::Facts;
 use crate::shared::{Answering, Live, Shared};
 use crate::{host, reply, site};
@@ -49,7 +50,8 @@ impl Service<Request<Incoming>> for Http {
         let endpoint = site::endpoint_of(&live, facts.uri.path());
         let site = self.site(&live, &request);
         // Who is refused is so as anybody would be.
-        let rule = live.rule_for(*site.as_ref().unwrap_or(&0), &facts);
+        let place_of_site = *site.as_ref().unwrap_or(&0);
+        let rule = live.rule_for(place_of_site, &facts);
         let vital = matches!(endpoint, Some(Endpoint::Healthz | Endpoint::Metrics));
         let stream = (version >= Version::HTTP_2).then(|| self.conn.streams.take());
         let updated = stream.as_ref().and_then(|(_, updated)| *updated);
@@ -68,7 +70,10 @@ impl Service<Request<Incoming>> for Http {
             site.and_then(|site| Ok((site, self.admit(&live, &request, level, now, gated)?)));
         let (site, ticket) = match admitted {
             Ok((site, ticket)) => (Ok(site), ticket),
-            Err(refusal) => (Err(refusal.response(version)), None),
+            Err(refusal) => {
+                let pages = &live.sites.get(place_of_site).pages;
+                (Err(pages.dress(refusal.response(version))), None)
+            }
         };
         let in_flight = &self.shared.in_flight;
         let (place, entry) = in_flight.enter(facts, (urgency, own), level, now);
@@ -200,42 +205,6 @@ impl Http {
                 let (parts, _) = request.into_parts();
                 Answer::Later(Box::pin(site::respond(live.clone(), site, parts)))
             }
-        }
-    }
-}
-
-/// Why a request is not answered.
-enum Refusal {
-    NoHost,
-    Misdirected,
-    TooLarge,
-    TooOften,
-    Overloaded,
-}
-
-impl Refusal {
-    fn response(&self, version: Version) -> Response<Body> {
-        match self {
-            Refusal::NoHost => {
-                let why = "a request names one host\n";
-                reply::text(StatusCode::BAD_REQUEST, why)
-            }
-            Refusal::Misdirected => {
-                let why = "this connection is to another host\n";
-                reply::text(StatusCode::MISDIRECTED_REQUEST, why)
-            }
-            Refusal::TooLarge => {
-                let why = "the body is too large\n";
-                let mut response = reply::text(StatusCode::PAYLOAD_TOO_LARGE, why);
-                if version < Version::HTTP_2 {
-                    // Rather than read all of it.
-                    let close = HeaderValue::from_static("close");
-                    response.headers_mut().insert(CONNECTION, close);
-                }
-                response
-            }
-            Refusal::TooOften => reply::later(StatusCode::TOO_MANY_REQUESTS, "too many requests\n"),
-            Refusal::Overloaded => reply::later(StatusCode::SERVICE_UNAVAILABLE, "overloaded\n"),
         }
     }
 }

@@ -45,14 +45,14 @@ pub(crate) async fn respond(live: Arc<Live>, site: usize, parts: Parts) -> Respo
         return matrix(parts.uri.query().unwrap_or_default()).await;
     }
     let site = live.sites.get(site);
-    files::respond(
+    let response = files::respond(
         &site.root,
         &site.files,
         &parts.method,
         &parts.uri,
         &parts.headers,
-    )
-    .await
+    );
+    site.pages.dress(response.await)
 }
 
 /// The product of two matrices of size `n`, giving way after every row.

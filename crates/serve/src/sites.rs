@@ -1,5 +1,6 @@
 //! Virtual hosts: what is set for some names of hosts, and for all others.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use crate::certificates;
 use crate::config::{Config, Files, TlsFiles};
 use crate::files::Root;
 use crate::host::Hosts;
+use crate::pages::Pages;
 use crate::rules::Rule;
 
 /// What is set for some hosts. What is not set here is as outside of it.
@@ -27,6 +29,8 @@ pub struct Site {
     pub priority: Vec<Rule>,
     /// How files are served.
     pub files: Option<Files>,
+    /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root.
+    pub error_pages: Option<BTreeMap<String, PathBuf>>,
 }
 
 /// The table of the hosts: site 0 is for all others, then they count from 1.
@@ -58,6 +62,7 @@ pub(crate) fn hosts(config: &Config) -> Result<Hosts, String> {
 pub(crate) struct Served {
     pub(crate) root: Arc<Root>,
     pub(crate) files: Files,
+    pub(crate) pages: Pages,
     /// Those of the server go before.
     pub(crate) rules: Vec<Rule>,
     key: Option<Arc<CertifiedKey>>,
@@ -109,8 +114,11 @@ impl Sites {
                         }),
                 );
             }
+            let pages = site.error_pages.as_ref().unwrap_or(&config.error_pages);
+            let folder = site.root.as_ref().unwrap_or(&config.root);
             all.push(Served {
                 root,
+                pages: Pages::read(pages, folder, &mut remarks),
                 files: site.files.as_ref().unwrap_or(&config.files).clone(),
                 rules: site.priority.clone(),
                 key,

@@ -18,4 +18,4 @@ mod respond;
 
 pub(crate) use content::FileBody;
 pub(crate) use open::Root;
-pub(crate) use respond::respond;
+pub(crate) use respond::{content_type, respond};

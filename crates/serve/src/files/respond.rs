@@ -210,7 +210,7 @@ fn insert(response: &mut Response<Body>, name: header::HeaderName, value: &str) 
 }
 
 /// The media type of a name, from its extension.
-fn content_type(name: &str) -> &'static str {
+pub(crate) fn content_type(name: &str) -> &'static str {
     let kind = mime_guess::from_path(name)
         .first_raw()
         .unwrap_or("application/octet-stream");

@@ -1,0 +1,44 @@
+//! What a client is told that is refused.
+
+use http::header::{CONNECTION, HeaderValue};
+use http::{Response, StatusCode, Version};
+
+use crate::body::Body;
+use crate::reply;
+
+/// Why a request is not answered.
+pub(crate) enum Refusal {
+    NoHost,
+    Misdirected,
+    TooLarge,
+    TooOften,
+    Overloaded,
+}
+
+impl Refusal {
+    /// What the client is told.
+    pub(crate) fn response(&self, version: Version) -> Response<Body> {
+        match self {
+            Refusal::NoHost => {
+                let why = "a request names one host\n";
+                reply::text(StatusCode::BAD_REQUEST, why)
+            }
+            Refusal::Misdirected => {
+                let why = "this connection is to another host\n";
+                reply::text(StatusCode::MISDIRECTED_REQUEST, why)
+            }
+            Refusal::TooLarge => {
+                let why = "the body is too large\n";
+                let mut response = reply::text(StatusCode::PAYLOAD_TOO_LARGE, why);
+                if version < Version::HTTP_2 {
+                    // Rather than read all of it.
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(CONNECTION, close);
+                }
+                response
+            }
+            Refusal::TooOften => reply::later(StatusCode::TOO_MANY_REQUESTS, "too many requests\n"),
+            Refusal::Overloaded => reply::later(StatusCode::SERVICE_UNAVAILABLE, "overloaded\n"),
+        }
+    }
+}
