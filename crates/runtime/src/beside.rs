@@ -22,7 +22,7 @@ use tokio::runtime::{self, EnterGuard, Handle};
 use crate::around::Around;
 use crate::context::{self, Home};
 use crate::preempt;
-use crate::runtime::Shared;
+use crate::shared::Shared;
 
 /// tokio's runtime, for as long as ours lives.
 pub(crate) struct Beside {

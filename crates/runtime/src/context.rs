@@ -14,7 +14,7 @@ use upshift_core::{CoroutineId, Domain, Level};
 use crate::host::Linux;
 use crate::numbers;
 use crate::permit::Critical;
-use crate::runtime::Shared;
+use crate::shared::Shared;
 use crate::time::Timers;
 use crate::worker::Worker;
 

@@ -13,7 +13,7 @@ use crate::context;
 use crate::metrics::Metrics;
 use crate::observe::traced;
 use crate::preempt::PreemptionStats;
-use crate::runtime::Shared;
+use crate::shared::Shared;
 use crate::task::JoinHandle;
 use crate::trace::Trace;
 

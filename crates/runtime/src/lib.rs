@@ -91,11 +91,13 @@ mod preempt;
 pub mod process;
 mod reach;
 mod runtime;
+mod shared;
 pub mod signal;
 mod stats;
 pub mod sync;
 pub mod sys;
 pub mod task;
+mod threads;
 pub mod time;
 #[cfg(feature = "tls")]
 pub mod tls;

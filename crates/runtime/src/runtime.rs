@@ -5,286 +5,32 @@
 //! runtime cancels every coroutine while all vCPUs still serve, so that I/O in
 //! flight is cancelled by the rings that started it; then the threads leave.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use upshift_core::{Domain, Executor, Level, MAX_VCPUS, Priority};
-use upshift_ring::{Driver, Mode, Ring};
+use upshift_core::{Executor, Level, Priority};
+use upshift_ring::Mode;
 
 use crate::affinity;
-use crate::blocking::Pool;
-use crate::board::{BoardStats, Membership};
 use crate::builder::Builder;
-use crate::clock;
 use crate::context;
-use crate::coop;
-use crate::driver::{Choice, Report};
+use crate::driver::Report;
 use crate::handle::Handle;
 use crate::host::Linux;
-use crate::metrics::Meter;
 use crate::notice::notice;
-use crate::numbers::Number;
-use crate::observe::{Watch, Watchdog};
-use crate::preempt::{self, Preemptible, PreemptionStats};
-use crate::reach::Reaches;
-use crate::time::Timers;
+use crate::observe::Watchdog;
+use crate::preempt::Preemptible;
+use crate::shared::Shared;
+use crate::threads::Other;
 use crate::worker::Worker;
-
-/// What all vCPUs share.
-pub(crate) struct Shared {
-    pub(crate) domain: Domain<Linux>,
-    /// How locks name it.
-    pub(crate) number: Number,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) spin: Duration,
-    pub(crate) reap_interval: Duration,
-    pub(crate) quantum: Duration,
-    pub(crate) ring: upshift_ring::Config,
-    pub(crate) driver: Choice,
-    pub(crate) name: String,
-    pub(crate) pins: Vec<usize>,
-    pub(crate) others: Mutex<Vec<Other>>,
-    /// A ring that fails is reported once, not at every turn.
-    pub(crate) reported: AtomicBool,
-    /// How vCPUs interrupt polls; `None`: they do not.
-    pub(crate) preemption: Option<preempt::Settings>,
-    /// The CPUs of the process, for vCPUs that must be pinned and are not by the user.
-    pub(crate) cpus: Vec<usize>,
-    /// All vCPUs of the builder have been started.
-    pub(crate) running: AtomicBool,
-    /// This process among the others of the machine.
-    pub(crate) membership: Option<Arc<Membership>>,
-    /// When it was built, ticks.
-    pub(crate) built: u64,
-    pub(crate) meters: Meters,
-    /// The vCPUs, as they reach each other.
-    pub(crate) reaches: Reaches,
-    /// Set if polls are watched.
-    pub(crate) watch: OnceLock<Arc<Watch>>,
-    /// What threads are within while they poll.
-    pub(crate) surroundings: crate::around::Surroundings,
-}
-
-/// What each vCPU says of itself; one that is released and added again goes on with its own.
-#[derive(Default)]
-pub(crate) struct Meters(Mutex<Vec<Arc<Meter>>>);
-
-/// A vCPU with a thread of its own.
-pub(crate) struct Other {
-    index: usize,
-    stop: Arc<AtomicBool>,
-    pub(crate) preemptible: Option<Arc<Preemptible>>,
-    thread: thread::JoinHandle<()>,
-}
-
-impl Shared {
-    /// A ring failed in a way that its operations do not see.
-    #[cold]
-    pub(crate) fn report(&self, error: &io::Error) {
-        if !self.reported.swap(true, Ordering::Relaxed) {
-            let call = match self.driver.driver {
-                Driver::Readiness => "epoll_wait",
-                Driver::Auto | Driver::Ring => "io_uring_enter",
-            };
-            notice(format_args!("{call} failed: {error}; retrying"));
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-
-    /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so.
-    pub(crate) fn worker(
-        self: &Arc<Shared>,
-        executor: Executor<Linux>,
-        pin: Option<usize>,
-    ) -> io::Result<Box<Worker>> {
-        let index = executor.index();
-        if let Some(cpu) = pin {
-            affinity::pin(cpu)?;
-        }
-        let ring = Ring::new(self.ring.clone())?;
-        ring.set_own(Domain::<Linux>::waker_table());
-        self.domain.host().set_remote(index, Some(ring.remote()));
-        let timers = Arc::new(Timers::new(clock::now()));
-        self.reaches.set(index, Some(&timers));
-        let post = match (&self.membership, pin) {
-            (Some(membership), Some(cpu)) => {
-                let has_watcher = self.preemption.is_some();
-                membership.post(self, index, cpu, &ring, &timers, has_watcher)?
-            }
-            _ => None,
-        };
-        let meter = self.meter(index);
-        meter.enter_service();
-        self.domain.host().recorder().welcome(index);
-        let worker = Box::new(Worker {
-            executor,
-            ring,
-            timers,
-            shared: self.clone(),
-            meter,
-            quantum_ticks: clock::to_ticks(self.quantum),
-            reap_ticks: clock::to_ticks(self.reap_interval),
-            look_ticks: clock::to_ticks(self.reap_interval / 4).max(1),
-            share_ticks: clock::to_ticks(coop::SHARE),
-            pending_level: Cell::new(u8::MAX),
-            neighbours_deadline: Cell::new(None),
-            is_ending: Cell::new(false),
-            arrivals: OnceCell::new(),
-            bells: RefCell::default(),
-            stop: Arc::new(AtomicBool::new(false)),
-            preemptible: OnceCell::new(),
-            post,
-        });
-        if let Some(settings) = &self.preemption {
-            let cpu = pin.unwrap_or(0);
-            // SAFETY: it is in a box, which `Worker::retire` keeps for ever if the vCPU does not come to its end.
-            let preemptible = unsafe { Preemptible::start(&worker, cpu, settings.clone())? };
-            let _ = worker.preemptible.set(preemptible);
-        }
-        Ok(worker)
-    }
-
-    /// What a vCPU says of itself.
-    pub(crate) fn meter(&self, index: usize) -> Arc<Meter> {
-        debug_assert!(index < MAX_VCPUS);
-        let mut meters = self.meters.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while meters.len() <= index {
-            meters.push(Arc::default());
-        }
-        meters[index].clone()
-    }
-
-    /// The CPU that the user wants a vCPU on; with the board, or preemption, every vCPU has one.
-    pub(crate) fn pin_of(&self, index: usize) -> Option<usize> {
-        let by_user = self.pins.get(index).copied();
-        let needs_one = self.membership.is_some() || self.preemption.is_some();
-        by_user.or_else(|| self.cpu_of(index).filter(|_| needs_one))
-    }
-
-    fn cpu_of(&self, index: usize) -> Option<usize> {
-        self.cpus.get(index % self.cpus.len().max(1)).copied()
-    }
-
-    /// Starts the thread that serves one more vCPU. Returns its index.
-    pub(crate) fn add_vcpu(self: &Arc<Shared>) -> io::Result<usize> {
-        let executor = self.domain.add_vcpu().map_err(io::Error::other)?;
-        let index = executor.index();
-        let other = self.start_other(executor)?;
-        self.others().push(other);
-        if self.running.load(Ordering::Relaxed) {
-            self.join_again();
-        }
-        Ok(index)
-    }
-
-    /// The daemon is told of a vCPU that was added.
-    fn join_again(&self) {
-        if let Some(membership) = &self.membership
-            && let Err(error) = membership.join()
-        {
-            notice(format_args!("{error}; the vCPUs run without the board"));
-        }
-    }
-
-    pub(crate) fn start_other(self: &Arc<Shared>, executor: Executor<Linux>) -> io::Result<Other> {
-        let index = executor.index();
-        let (ready, is_ready) = mpsc::sync_channel(1);
-        let shared = self.clone();
-        let thread = thread::Builder::new()
-            .name(format!("{}-{index}", self.name))
-            .spawn(move || {
-                let worker = match shared.worker(executor, shared.pin_of(index)) {
-                    Ok(worker) => worker,
-                    Err(error) => {
-                        let _ = ready.send(Err(error));
-                        return;
-                    }
-                };
-                drop(shared);
-                let stop = worker.stop.clone();
-                let preemptible = worker.preemptible.get().cloned();
-                let _ = ready.send(Ok((stop.clone(), preemptible)));
-                worker.run(|| stop.load(Ordering::Relaxed) && !worker.has_stopped_polls());
-                worker.retire();
-            })
-            .map_err(no_thread)?;
-        let (stop, preemptible) = is_ready
-            .recv()
-            .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;
-        Ok(Other {
-            index,
-            stop,
-            preemptible,
-            thread,
-        })
-    }
-
-    /// Ends the vCPU that was added last. Returns its index.
-    pub(crate) fn release_vcpu(&self) -> io::Result<usize> {
-        let own = context::with(|worker| worker.executor.index());
-        let other = {
-            let mut others = self.others();
-            let place = others
-                .iter()
-                .rposition(|other| Some(other.index) != own && other.index != 0);
-            place.map(|place| others.remove(place))
-        };
-        let other = other.ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "no vCPU to release: the one that serves the caller and the first one stay",
-            )
-        })?;
-        self.stop(&other);
-        Ok(other.index)
-    }
-
-    fn stop(&self, other: &Other) {
-        other.stop.store(true, Ordering::Relaxed);
-        upshift_core::Host::pend(self.domain.host(), other.index);
-    }
-
-    /// What preemption has done so far.
-    pub(crate) fn preemption_stats(&self) -> PreemptionStats {
-        let mut stats = PreemptionStats::default();
-        self.domain.host().add_preemption_to(&mut stats);
-        for vcpu in self.domain.vcpus() {
-            stats.suspended += vcpu.suspended();
-            stats.suspensions += vcpu.suspensions();
-        }
-        stats
-    }
-
-    /// How the process stands with the daemon.
-    pub(crate) fn board_stats(&self) -> BoardStats {
-        self.membership
-            .as_ref()
-            .map_or_else(BoardStats::default, |membership| membership.stats())
-    }
-
-    pub(crate) fn others(&self) -> std::sync::MutexGuard<'_, Vec<Other>> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Why a thread of a vCPU could not be started, and what to do.
-pub(crate) fn no_thread(error: io::Error) -> io::Error {
-    io::Error::new(
-        error.kind(),
-        format!(
-            "no thread for a vCPU: {error}: raise RLIMIT_NPROC (`ulimit -u`), pids.max of the cgroup, or the limit on memory"
-        ),
-    )
-}
 
 /// Vcpus, threads and rings: everything coroutines need. See the [crate].
 pub struct Runtime {

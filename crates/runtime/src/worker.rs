@@ -20,10 +20,12 @@
 //! bounded time: the wake then costs a cache miss instead of a system call and
 //! the start of a halted CPU.
 
+mod outranked;
+mod wait;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::time::Duration;
 
 use upshift_core::{Executor, Picked, Polled, Yielded};
 use upshift_ring::{AcceptMulti, DatagramMulti, Fd, Operation, RecvMulti, Ring, Submission};
@@ -38,48 +40,13 @@ use crate::metrics::Meter;
 use crate::permit;
 use crate::preempt::Preemptible;
 use crate::reach::{Arrivals, Bell, Reachable};
-use crate::runtime::Shared;
+use crate::shared::Shared;
 use crate::time::Timers;
 use crate::trace::Recorder;
+pub(crate) use wait::Spin;
 
 /// Polls before a vCPU with completions or submissions waiting enters the ring.
 pub(crate) const POLLS_PER_REAP: u32 = 64;
-/// How often a runtime that is being dropped looks whether all coroutines have exited.
-const ENDING_WAIT: Duration = Duration::from_millis(1);
-/// How long a vCPU sleeps after it has given way to another process.
-const GIVEN: Duration = Duration::from_micros(500);
-/// A wait that a wake from another vCPU ended sooner than this makes the next
-/// wait begin with spinning.
-const SHORT_WAIT: Duration = Duration::from_micros(200);
-
-/// Whether to spin before parking. A spin that brings nothing (the waker needs
-/// this very CPU, say) makes the next ones rarer, down to one wait in 64.
-#[derive(Default)]
-pub(crate) struct Spin {
-    /// The last wait was short, and another vCPU or thread ended it.
-    worthwhile: bool,
-    misses: u32,
-    skip: u32,
-}
-
-impl Spin {
-    fn is_due(&mut self) -> bool {
-        if self.worthwhile && self.skip > 0 {
-            self.skip -= 1;
-            return false;
-        }
-        self.worthwhile
-    }
-
-    fn hit(&mut self) {
-        self.misses = 0;
-    }
-
-    fn miss(&mut self) {
-        self.skip = 1 << self.misses;
-        self.misses = (self.misses + 1).min(6);
-    }
-}
 
 /// One vCPU with the thread that serves it.
 pub(crate) struct Worker {
@@ -322,171 +289,6 @@ impl Worker {
         if let Some(watch) = self.shared.watch.get() {
             watch.vcpu_wakes();
         }
-    }
-
-    /// Waits for completions, timers or wakes, spinning first if that has been
-    /// worthwhile.
-    pub(crate) fn wait(&self, spin: &mut Spin) {
-        let alone = self.post.as_ref().is_none_or(Post::is_alone);
-        if alone && spin.is_due() {
-            if self.spin() {
-                spin.hit();
-                return;
-            }
-            spin.miss();
-        }
-        if let Some(Some(arrivals)) = self.arrivals.get() {
-            arrivals.owner_is_back();
-        }
-        if !self.executor.prepare_park() {
-            return;
-        }
-        let began = clock::ticks();
-        self.meter.park(began);
-        self.recorder().parked(self.executor.index());
-        self.meter.show(&self.ring);
-        self.pending_level.set(u8::MAX);
-        let found = loop {
-            if self.look_around() {
-                break true;
-            }
-            let limit = self.sleep();
-            // Late is also a wait that a wake ended just before its limit: each thing a wake may stand for is looked at.
-            let early = limit.is_none_or(|limit| clock::ticks() < limit);
-            let told = !self.executor.is_parked()
-                || self.executor.has_arrivals()
-                || self.is_waited_for_at_home();
-            if early || told || self.stop.load(Ordering::Relaxed) {
-                break false;
-            }
-            self.executor.waited_for_nothing();
-        };
-        self.executor.unpark();
-        self.executor.refresh_clock();
-        self.meter.unpark(self.executor.clock());
-        self.recorder().unparked(self.executor.index());
-        self.tell_watchdog();
-        let waited = self.executor.clock().wrapping_sub(began);
-        let woken = self.executor.has_arrivals();
-        self.reap();
-        self.meter.show(&self.ring);
-        self.expire();
-        if !found && !self.executor.has_arrivals() {
-            self.executor.waited_for_nothing();
-        }
-        spin.worthwhile =
-            woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.spin.is_zero();
-    }
-
-    /// Has the thread come that polls what is pinned, and has been picked?
-    fn is_waited_for_at_home(&self) -> bool {
-        let preemptible = self.preemptible.get();
-        preemptible.is_some_and(|preemptible| preemptible.home_waits() != 0)
-    }
-
-    /// Waits once: for completions, timers, wakes, or the next look around, whose tick it returns.
-    fn sleep(&self) -> Option<u64> {
-        let now = clock::now();
-        let look = self.executor.sleep_limit();
-        let limit = look.map(|ticks| clock::ticks().saturating_add(ticks));
-        let deadline = [self.timers.next_deadline(), self.neighbours_deadline.get()]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(|deadline| Duration::from_nanos(deadline.saturating_sub(now)));
-        let look = look.map(clock::from_ticks);
-        let ending = self.is_ending.get().then_some(ENDING_WAIT);
-        if let Some(post) = &self.post {
-            post.waits();
-        }
-        if let Err(error) = self
-            .ring
-            .wait(deadline.into_iter().chain(look).chain(ending).min())
-        {
-            self.shared.report(&error);
-        }
-        limit
-    }
-
-    /// Does for vCPUs in long polls what they cannot do. True: there is something to pick.
-    fn look_around(&self) -> bool {
-        let mut next = None;
-        let found = self
-            .executor
-            .look(|vcpu| self.stand_in_for(vcpu.index(), &mut next));
-        self.neighbours_deadline.set(next);
-        found
-    }
-
-    /// Is another process to go first, before what is being polled?
-    pub(crate) fn is_outranked(&self) -> bool {
-        let level = self.executor.running_level().unwrap_or_default().get();
-        self.post
-            .as_ref()
-            .is_some_and(|post| post.is_outranked(level))
-    }
-
-    /// The board is told that the next poll is of `level`.
-    #[inline]
-    pub(crate) fn publish(&self, level: u8) {
-        if let Some(post) = &self.post {
-            self.publish_on(post, level);
-        }
-    }
-
-    #[inline(never)]
-    fn publish_on(&self, post: &Post, level: u8) {
-        post.polls(self.executor.bitmap(), level, self.executor.clock());
-    }
-
-    /// Has another process just gone first on this CPU, because what it has to do is more urgent than the next poll?
-    #[inline]
-    pub(crate) fn yields_to_others(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
-        self.post.as_ref().is_some_and(|post| {
-            post.is_outranked(self.next_level(back)) && self.give_way(post, back)
-        })
-    }
-
-    /// Lets a more urgent process have the CPU for a moment, unless it has had its due. Takes in what comes meanwhile.
-    #[cold]
-    fn give_way(&self, post: &Post, back: Option<&Yielded<'_, Linux>>) -> bool {
-        let now = clock::now();
-        if !post.gives_way(self.executor.bitmap(), self.next_level(back), now) {
-            return false;
-        }
-        let moment = self.timers.next_deadline().map_or(GIVEN, |next| {
-            GIVEN.min(Duration::from_nanos(next.saturating_sub(now)))
-        });
-        self.pending_level.set(u8::MAX);
-        // A due timer makes it a moment of no length: another process may be ready on this CPU all the same.
-        if moment.is_zero() {
-            std::thread::yield_now();
-        }
-        if let Err(error) = self.ring.wait(Some(moment)) {
-            self.shared.report(&error);
-        }
-        self.turn();
-        true
-    }
-
-    /// Spins for the spin time at most. True: something has come.
-    fn spin(&self) -> bool {
-        let limit = clock::to_ticks(self.shared.spin);
-        let began = clock::ticks();
-        let found = loop {
-            let has_come = || self.executor.has_arrivals() || self.ring.has_completions();
-            if (0..16).any(|_| {
-                core::hint::spin_loop();
-                has_come()
-            }) {
-                break true;
-            }
-            if self.stop.load(Ordering::Relaxed) || clock::ticks().wrapping_sub(began) > limit {
-                break false;
-            }
-        };
-        self.meter.spun(clock::ticks().wrapping_sub(began));
-        found
     }
 
     /// Is a poll stopped in the middle?

@@ -20,7 +20,7 @@ use super::membership::Membership;
 use super::post::Expected;
 use crate::affinity;
 use crate::clock;
-use crate::runtime::Shared;
+use crate::shared::Shared;
 use crate::time::Timers;
 
 /// So often it looks whether others have come to compete since the vCPU decided not to listen.

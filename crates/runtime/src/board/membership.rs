@@ -17,7 +17,7 @@ use upshift_ring::Ring;
 use super::dispatcher::{Dispatcher, Eyes};
 use super::post::Expected;
 use super::{Board, BoardStats, Post};
-use crate::runtime::Shared;
+use crate::shared::Shared;
 use crate::time::Timers;
 
 /// So often the keeper looks for a daemon while there is none.

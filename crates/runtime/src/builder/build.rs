@@ -25,7 +25,8 @@ use crate::numbers::Number;
 use crate::permit;
 use crate::preempt::{self, Preemption};
 use crate::reach::Reaches;
-use crate::runtime::{Engine, Meters, Observers, Runtime, Shared};
+use crate::runtime::{Engine, Observers, Runtime};
+use crate::shared::{Meters, Shared};
 
 /// What it costs to move work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
 const MOVING: Duration = Duration::from_micros(50);

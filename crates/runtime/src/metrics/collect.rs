@@ -5,7 +5,7 @@ use upshift_core::{LEVELS, Level};
 use super::{CoroutineMetrics, Histogram, LevelMetrics, Meter, Metrics, StallMetrics, VcpuMetrics};
 use crate::clock;
 use crate::host::Linux;
-use crate::runtime::Shared;
+use crate::shared::Shared;
 
 type Vcpu = upshift_core::Vcpu<Linux>;
 

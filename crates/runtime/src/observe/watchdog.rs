@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use super::longest::{Longest, OnStall};
 use crate::affinity::{self, Mask};
 use crate::clock;
-use crate::runtime::Shared;
+use crate::shared::Shared;
 
 /// The limit when only the live view asks for one.
 const DEFAULT_LIMIT: Duration = Duration::from_millis(10);

@@ -31,7 +31,7 @@ use crate::clock;
 use crate::context;
 use crate::host::Linux;
 use crate::interrupt;
-use crate::runtime::no_thread;
+use crate::threads::no_thread;
 use crate::worker::Worker;
 
 /// The thread that made the ring.

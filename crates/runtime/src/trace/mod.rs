@@ -34,7 +34,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::runtime::Shared;
+use crate::shared::Shared;
 
 pub(crate) use recorder::Recorder;
 pub use upshift_core::Step;

@@ -1,0 +1,116 @@
+//! What all vCPUs of a runtime share.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use upshift_core::{Domain, MAX_VCPUS};
+use upshift_ring::Driver;
+
+use crate::around::Surroundings;
+use crate::blocking::Pool;
+use crate::board::{BoardStats, Membership};
+use crate::driver::Choice;
+use crate::host::Linux;
+use crate::metrics::Meter;
+use crate::notice::notice;
+use crate::numbers::Number;
+use crate::observe::Watch;
+use crate::preempt::{self, PreemptionStats};
+use crate::reach::Reaches;
+use crate::threads::Other;
+
+/// See the module.
+pub(crate) struct Shared {
+    pub(crate) domain: Domain<Linux>,
+    /// How locks name it.
+    pub(crate) number: Number,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) spin: Duration,
+    pub(crate) reap_interval: Duration,
+    pub(crate) quantum: Duration,
+    pub(crate) ring: upshift_ring::Config,
+    pub(crate) driver: Choice,
+    pub(crate) name: String,
+    pub(crate) pins: Vec<usize>,
+    pub(crate) others: Mutex<Vec<Other>>,
+    /// A ring that fails is reported once, not at every turn.
+    pub(crate) reported: AtomicBool,
+    /// How vCPUs interrupt polls; `None`: they do not.
+    pub(crate) preemption: Option<preempt::Settings>,
+    /// The CPUs of the process, for vCPUs that must be pinned and are not by the user.
+    pub(crate) cpus: Vec<usize>,
+    /// All vCPUs of the builder have been started.
+    pub(crate) running: AtomicBool,
+    /// This process among the others of the machine.
+    pub(crate) membership: Option<Arc<Membership>>,
+    /// When it was built, ticks.
+    pub(crate) built: u64,
+    pub(crate) meters: Meters,
+    /// The vCPUs, as they reach each other.
+    pub(crate) reaches: Reaches,
+    /// Set if polls are watched.
+    pub(crate) watch: OnceLock<Arc<Watch>>,
+    /// What threads are within while they poll.
+    pub(crate) surroundings: Surroundings,
+}
+
+/// What each vCPU says of itself; one that is released and added again goes on with its own.
+#[derive(Default)]
+pub(crate) struct Meters(Mutex<Vec<Arc<Meter>>>);
+
+impl Shared {
+    /// A ring failed in a way that its operations do not see.
+    #[cold]
+    pub(crate) fn report(&self, error: &io::Error) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
+            let call = match self.driver.driver {
+                Driver::Readiness => "epoll_wait",
+                Driver::Auto | Driver::Ring => "io_uring_enter",
+            };
+            notice(format_args!("{call} failed: {error}; retrying"));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+
+    /// What a vCPU says of itself.
+    pub(crate) fn meter(&self, index: usize) -> Arc<Meter> {
+        debug_assert!(index < MAX_VCPUS);
+        let mut meters = self.meters.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while meters.len() <= index {
+            meters.push(Arc::default());
+        }
+        meters[index].clone()
+    }
+
+    /// The CPU that the user wants a vCPU on; with the board, or preemption, every vCPU has one.
+    pub(crate) fn pin_of(&self, index: usize) -> Option<usize> {
+        let by_user = self.pins.get(index).copied();
+        let needs_one = self.membership.is_some() || self.preemption.is_some();
+        by_user.or_else(|| self.cpu_of(index).filter(|_| needs_one))
+    }
+
+    fn cpu_of(&self, index: usize) -> Option<usize> {
+        self.cpus.get(index % self.cpus.len().max(1)).copied()
+    }
+
+    /// What preemption has done so far.
+    pub(crate) fn preemption_stats(&self) -> PreemptionStats {
+        let mut stats = PreemptionStats::default();
+        self.domain.host().add_preemption_to(&mut stats);
+        for vcpu in self.domain.vcpus() {
+            stats.suspended += vcpu.suspended();
+            stats.suspensions += vcpu.suspensions();
+        }
+        stats
+    }
+
+    /// How the process stands with the daemon.
+    pub(crate) fn board_stats(&self) -> BoardStats {
+        self.membership
+            .as_ref()
+            .map_or_else(BoardStats::default, |membership| membership.stats())
+    }
+}

@@ -1,0 +1,177 @@
+//! The threads of the vCPUs: how they start, and how they are told to leave.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, mpsc};
+use std::thread;
+
+use upshift_core::{Domain, Executor};
+use upshift_ring::Ring;
+
+use crate::affinity;
+use crate::clock;
+use crate::context;
+use crate::coop;
+use crate::host::Linux;
+use crate::notice::notice;
+use crate::preempt::Preemptible;
+use crate::shared::Shared;
+use crate::time::Timers;
+use crate::worker::Worker;
+
+/// A vCPU with a thread of its own.
+pub(crate) struct Other {
+    index: usize,
+    stop: Arc<AtomicBool>,
+    pub(crate) preemptible: Option<Arc<Preemptible>>,
+    pub(crate) thread: thread::JoinHandle<()>,
+}
+
+impl Shared {
+    /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so.
+    pub(crate) fn worker(
+        self: &Arc<Shared>,
+        executor: Executor<Linux>,
+        pin: Option<usize>,
+    ) -> io::Result<Box<Worker>> {
+        let index = executor.index();
+        if let Some(cpu) = pin {
+            affinity::pin(cpu)?;
+        }
+        let ring = Ring::new(self.ring.clone())?;
+        ring.set_own(Domain::<Linux>::waker_table());
+        self.domain.host().set_remote(index, Some(ring.remote()));
+        let timers = Arc::new(Timers::new(clock::now()));
+        self.reaches.set(index, Some(&timers));
+        let post = match (&self.membership, pin) {
+            (Some(membership), Some(cpu)) => {
+                let has_watcher = self.preemption.is_some();
+                membership.post(self, index, cpu, &ring, &timers, has_watcher)?
+            }
+            _ => None,
+        };
+        let meter = self.meter(index);
+        meter.enter_service();
+        self.domain.host().recorder().welcome(index);
+        let worker = Box::new(Worker {
+            executor,
+            ring,
+            timers,
+            shared: self.clone(),
+            meter,
+            quantum_ticks: clock::to_ticks(self.quantum),
+            reap_ticks: clock::to_ticks(self.reap_interval),
+            look_ticks: clock::to_ticks(self.reap_interval / 4).max(1),
+            share_ticks: clock::to_ticks(coop::SHARE),
+            pending_level: Cell::new(u8::MAX),
+            neighbours_deadline: Cell::new(None),
+            is_ending: Cell::new(false),
+            arrivals: OnceCell::new(),
+            bells: RefCell::default(),
+            stop: Arc::new(AtomicBool::new(false)),
+            preemptible: OnceCell::new(),
+            post,
+        });
+        if let Some(settings) = &self.preemption {
+            let cpu = pin.unwrap_or(0);
+            // SAFETY: it is in a box, which `Worker::retire` keeps for ever if the vCPU does not come to its end.
+            let preemptible = unsafe { Preemptible::start(&worker, cpu, settings.clone())? };
+            let _ = worker.preemptible.set(preemptible);
+        }
+        Ok(worker)
+    }
+
+    /// Starts the thread that serves one more vCPU. Returns its index.
+    pub(crate) fn add_vcpu(self: &Arc<Shared>) -> io::Result<usize> {
+        let executor = self.domain.add_vcpu().map_err(io::Error::other)?;
+        let index = executor.index();
+        let other = self.start_other(executor)?;
+        self.others().push(other);
+        if self.running.load(Ordering::Relaxed) {
+            self.join_again();
+        }
+        Ok(index)
+    }
+
+    /// The daemon is told of a vCPU that was added.
+    fn join_again(&self) {
+        if let Some(membership) = &self.membership
+            && let Err(error) = membership.join()
+        {
+            notice(format_args!("{error}; the vCPUs run without the board"));
+        }
+    }
+
+    pub(crate) fn start_other(self: &Arc<Shared>, executor: Executor<Linux>) -> io::Result<Other> {
+        let index = executor.index();
+        let (ready, is_ready) = mpsc::sync_channel(1);
+        let shared = self.clone();
+        let thread = thread::Builder::new()
+            .name(format!("{}-{index}", self.name))
+            .spawn(move || {
+                let worker = match shared.worker(executor, shared.pin_of(index)) {
+                    Ok(worker) => worker,
+                    Err(error) => {
+                        let _ = ready.send(Err(error));
+                        return;
+                    }
+                };
+                drop(shared);
+                let stop = worker.stop.clone();
+                let preemptible = worker.preemptible.get().cloned();
+                let _ = ready.send(Ok((stop.clone(), preemptible)));
+                worker.run(|| stop.load(Ordering::Relaxed) && !worker.has_stopped_polls());
+                worker.retire();
+            })
+            .map_err(no_thread)?;
+        let (stop, preemptible) = is_ready
+            .recv()
+            .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;
+        Ok(Other {
+            index,
+            stop,
+            preemptible,
+            thread,
+        })
+    }
+
+    /// Ends the vCPU that was added last. Returns its index.
+    pub(crate) fn release_vcpu(&self) -> io::Result<usize> {
+        let own = context::with(|worker| worker.executor.index());
+        let other = {
+            let mut others = self.others();
+            let place = others
+                .iter()
+                .rposition(|other| Some(other.index) != own && other.index != 0);
+            place.map(|place| others.remove(place))
+        };
+        let other = other.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "no vCPU to release: the one that serves the caller and the first one stay",
+            )
+        })?;
+        self.stop(&other);
+        Ok(other.index)
+    }
+
+    pub(crate) fn stop(&self, other: &Other) {
+        other.stop.store(true, Ordering::Relaxed);
+        upshift_core::Host::pend(self.domain.host(), other.index);
+    }
+
+    pub(crate) fn others(&self) -> std::sync::MutexGuard<'_, Vec<Other>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a thread of a vCPU could not be started, and what to do.
+pub(crate) fn no_thread(error: io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!(
+            "no thread for a vCPU: {error}: raise RLIMIT_NPROC (`ulimit -u`), pids.max of the cgroup, or the limit on memory"
+        ),
+    )
+}
