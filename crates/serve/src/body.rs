@@ -13,7 +13,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 
 use crate::connection::Conn;
-use crate::files::FileBody;
+use crate::files::{FileBody, Squeezed};
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -23,6 +23,7 @@ pub struct Body(Kind);
 enum Kind {
     Whole(Option<Bytes>),
     File(FileBody),
+    Squeezed(Box<Squeezed>),
     Boxed(UnsyncBoxBody<Bytes, BoxError>),
 }
 
@@ -51,6 +52,10 @@ impl Body {
     pub(crate) fn file(file: FileBody) -> Body {
         Body(Kind::File(file))
     }
+
+    pub(crate) fn squeezed(file: Squeezed) -> Body {
+        Body(Kind::Squeezed(Box::new(file)))
+    }
 }
 
 impl<T: Into<Bytes>> From<T> for Body {
@@ -73,6 +78,9 @@ impl HttpBody for Body {
             Kind::File(file) => file
                 .poll_chunk(cx)
                 .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data).map_err(Into::into))),
+            Kind::Squeezed(file) => file
+                .poll_chunk(cx)
+                .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data).map_err(Into::into))),
             Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -81,6 +89,7 @@ impl HttpBody for Body {
         match &self.0 {
             Kind::Whole(bytes) => bytes.is_none(),
             Kind::File(file) => file.left() == 0,
+            Kind::Squeezed(file) => file.is_over(),
             Kind::Boxed(body) => body.is_end_stream(),
         }
     }
@@ -89,6 +98,7 @@ impl HttpBody for Body {
         match &self.0 {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Kind::File(file) => SizeHint::with_exact(file.left()),
+            Kind::Squeezed(_) => SizeHint::new(),
             Kind::Boxed(body) => body.size_hint(),
         }
     }

@@ -231,6 +231,11 @@ pub struct Files {
     pub hidden: bool,
     /// Serve `name.br` and `name.gz` for `name` to clients that accept them.
     pub precompressed: bool,
+    /// Compress texts for clients that accept gzip and have no such file.
+    pub compress: bool,
+    /// Bytes from which on this is worth it.
+    #[serde(deserialize_with = "units::read_size")]
+    pub compress_from: u64,
     /// The value of `Cache-Control`, if there is to be one.
     pub cache_control: Option<String>,
 }
@@ -253,6 +258,8 @@ impl Default for Files {
             listing: true,
             hidden: false,
             precompressed: true,
+            compress: false,
+            compress_from: 1024,
             cache_control: None,
         }
     }

@@ -68,7 +68,7 @@ impl Pages {
             match read(&path) {
                 Ok(text) => pages.push(Page {
                     statuses,
-                    kind: HeaderValue::from_static(files::content_type(&path.to_string_lossy())),
+                    kind: files::field(files::content_type(&path.to_string_lossy())),
                     text,
                 }),
                 Err(error) => remarks.push(format!(

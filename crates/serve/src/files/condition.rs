@@ -12,6 +12,8 @@ use http::{HeaderMap, StatusCode};
 pub(super) struct Validators {
     /// With its quotes.
     pub(super) etag: String,
+    /// The bytes may differ from one time to the next.
+    pub(super) weak: bool,
     /// To the second, as HTTP dates are.
     pub(super) modified: SystemTime,
 }
@@ -23,6 +25,7 @@ impl Validators {
         let since = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         Validators {
             etag: format!("\"{seconds:x}.{nanos:x}-{size:x}{variant}\""),
+            weak: false,
             modified: UNIX_EPOCH + since,
         }
     }
@@ -58,14 +61,14 @@ pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges
     let date =
         |name: HeaderName| text(name).and_then(|value| httpdate::parse_http_date(value).ok());
     if headers.contains_key(IF_MATCH) {
-        if !lists(headers, IF_MATCH, &file.etag, false) {
+        if !lists(headers, IF_MATCH, file, false) {
             return Answer::PreconditionFailed;
         }
     } else if date(IF_UNMODIFIED_SINCE).is_some_and(|since| file.modified > since) {
         return Answer::PreconditionFailed;
     }
     if headers.contains_key(IF_NONE_MATCH) {
-        if lists(headers, IF_NONE_MATCH, &file.etag, true) {
+        if lists(headers, IF_NONE_MATCH, file, true) {
             return Answer::NotModified;
         }
     } else if date(IF_MODIFIED_SINCE).is_some_and(|since| file.modified <= since) {
@@ -73,7 +76,7 @@ pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges
     }
     let fresh = match text(IF_RANGE) {
         None => !headers.contains_key(IF_RANGE),
-        Some(tag) if tag.starts_with('"') => tag == file.etag,
+        Some(tag) if tag.starts_with('"') => tag == file.etag && !file.weak,
         Some(other) => httpdate::parse_http_date(other).is_ok_and(|date| date == file.modified),
     };
     match text(RANGE) {
@@ -83,7 +86,7 @@ pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges
 }
 
 /// Is the ETag in the list? `weak`: a weak tag is as good as a strong one.
-fn lists(headers: &HeaderMap, name: HeaderName, etag: &str, weak: bool) -> bool {
+fn lists(headers: &HeaderMap, name: HeaderName, file: &Validators, weak: bool) -> bool {
     headers
         .get_all(name)
         .iter()
@@ -96,7 +99,7 @@ fn lists(headers: &HeaderMap, name: HeaderName, etag: &str, weak: bool) -> bool 
             } else {
                 tag
             };
-            tag == "*" || tag == etag
+            tag == "*" || (tag == file.etag && (weak || !file.weak))
         })
 }
 

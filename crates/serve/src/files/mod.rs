@@ -5,17 +5,23 @@
 //! | `path` | from the path of a request to a name below the root |
 //! | `open` | opening it, so that nothing outside is reached |
 //! | `condition` | ETag, dates, ranges: RFC 9110, sections 13 and 14 |
+//! | `kind` | the type of a file; the codings that a client accepts |
 //! | `respond` | from a request to a response |
 //! | `content` | reading: small files at once, large ones piece by piece |
+//! | `squeeze` | compressing on the fly |
 //! | `listing` | a page for a folder |
 
 mod condition;
 mod content;
+mod kind;
 mod listing;
 mod open;
 mod path;
 mod respond;
+mod squeeze;
 
 pub(crate) use content::FileBody;
+pub(crate) use kind::{content_type, field};
 pub(crate) use open::Root;
-pub(crate) use respond::{content_type, respond};
+pub(crate) use respond::respond;
+pub(crate) use squeeze::Squeezed;

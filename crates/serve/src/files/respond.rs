@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{
-    self, ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH,
-    CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, LAST_MODIFIED, LOCATION, VARY,
-    X_CONTENT_TYPE_OPTIONS,
+    self, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, ETAG, HeaderValue, LAST_MODIFIED, LOCATION, RANGE, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use rustix::fs::FileType;
@@ -14,9 +13,11 @@ use rustix::io::Errno;
 
 use super::condition::{Answer, Validators, evaluate};
 use super::content::{FileBody, small};
+use super::kind::{accepted, content_type, field, is_squeezable, is_text};
 use super::listing;
 use super::open::{Found, Root};
 use super::path::{Wrong, name_of};
+use super::squeeze::{Compressor, Squeezed};
 use crate::body::Body;
 use crate::config::Files;
 use crate::notice::Notices;
@@ -137,7 +138,7 @@ async fn file(
     ranges: bool,
 ) -> std::io::Result<Response<Body>> {
     let kind = content_type(name);
-    let squeezable = settings.precompressed && is_squeezable(kind);
+    let squeezable = settings.precompressed && is_squeezable(&kind);
     let mut found = found;
     let mut encoding = None;
     if squeezable {
@@ -151,7 +152,21 @@ async fn file(
             }
         }
     }
-    let file = Validators::new(found.modified, found.size, encoding.unwrap_or_default());
+    // A part of what is not there yet cannot be told.
+    let squeezes = settings.compress && is_text(&kind);
+    let whole = !ranges || !headers.contains_key(RANGE);
+    let mut compressor = None;
+    if squeezes
+        && whole
+        && encoding.is_none()
+        && found.size >= settings.compress_from
+        && accepted(headers).any(|(coding, _)| coding == "gzip")
+    {
+        compressor = Compressor::take();
+        encoding = compressor.is_some().then_some("gzip");
+    }
+    let mut file = Validators::new(found.modified, found.size, encoding.unwrap_or_default());
+    file.weak = compressor.is_some();
     let answer = evaluate(headers, &file, found.size, ranges);
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.status();
@@ -170,13 +185,14 @@ async fn file(
         Answer::PreconditionFailed => return Ok(response),
         Answer::NotModified => None,
     };
-    insert(&mut response, ETAG, &file.etag);
+    let weak = if file.weak { "W/" } else { "" };
+    insert(&mut response, ETAG, &format!("{weak}{}", file.etag));
     insert(
         &mut response,
         LAST_MODIFIED,
         &httpdate::fmt_http_date(file.modified),
     );
-    if squeezable {
+    if squeezable || squeezes {
         response
             .headers_mut()
             .insert(VARY, HeaderValue::from_static("accept-encoding"));
@@ -188,13 +204,18 @@ async fn file(
         return Ok(response);
     };
     let fields = response.headers_mut();
-    fields.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
-    fields.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    fields.insert(CONTENT_TYPE, field(kind));
     fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Some(coding) = encoding {
         fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
     }
+    if let Some(compressor) = compressor {
+        let file = FileBody::new(found.file, range);
+        *response.body_mut() = Body::squeezed(Squeezed::new(file, compressor));
+        return Ok(response);
+    }
+    fields.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
+    fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     *response.body_mut() = match small(&found.file, &range) {
         Some(bytes) => Body::from(bytes),
         None if range.is_empty() => Body::from(Bytes::new()),
@@ -209,112 +230,9 @@ fn insert(response: &mut Response<Body>, name: header::HeaderName, value: &str) 
     }
 }
 
-/// The media type of a name, from its extension.
-pub(crate) fn content_type(name: &str) -> &'static str {
-    let kind = mime_guess::from_path(name)
-        .first_raw()
-        .unwrap_or("application/octet-stream");
-    match kind {
-        "text/html" => "text/html; charset=utf-8",
-        "text/plain" => "text/plain; charset=utf-8",
-        "text/css" => "text/css; charset=utf-8",
-        "text/javascript" | "application/javascript" => "text/javascript; charset=utf-8",
-        "text/markdown" => "text/markdown; charset=utf-8",
-        "text/csv" => "text/csv; charset=utf-8",
-        kind => kind,
-    }
-}
-
-/// Is it worth looking for a compressed file of this type?
-fn is_squeezable(kind: &str) -> bool {
-    kind.starts_with("text/")
-        || kind.ends_with("json")
-        || kind.ends_with("xml")
-        || matches!(
-            kind,
-            "application/wasm" | "font/ttf" | "font/otf" | "application/octet-stream"
-        )
-}
-
-/// The codings that the client accepts and there may be files of: as it weighs them, of equal ones
-/// the smallest first (RFC 9110, section 12.5.3).
-fn accepted(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let weight = |coding: &str| {
-        headers
-            .get_all(ACCEPT_ENCODING)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .find_map(|item| {
-                let mut parts = item.split(';').map(str::trim);
-                let named = parts.next()?.eq_ignore_ascii_case(coding);
-                let weight = parts
-                    .filter_map(|part| part.split_once('='))
-                    .find(|(name, _)| name.trim().eq_ignore_ascii_case("q"))
-                    .map_or(1.0, |(_, q)| q.trim().parse().unwrap_or(0.0));
-                named.then_some(weight)
-            })
-    };
-    let any = weight("*").unwrap_or(0.0);
-    let plain: f32 = weight("identity").unwrap_or(0.0);
-    let mut both = [("br", ".br"), ("gzip", ".gz")].map(|(coding, suffix)| {
-        let weight = weight(coding).unwrap_or(any);
-        (weight, coding, suffix)
-    });
-    both.sort_by(|one, other| other.0.total_cmp(&one.0));
-    both.into_iter()
-        .filter(move |(weight, _, _)| *weight > 0.0 && *weight >= plain)
-        .map(|(_, coding, suffix)| (coding, suffix))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn types_are_guessed_and_text_is_utf_8() {
-        for (name, kind) in [
-            ("a/index.html", "text/html; charset=utf-8"),
-            ("x.js", "text/javascript; charset=utf-8"),
-            ("x.JSON", "application/json"),
-            ("x.png", "image/png"),
-            ("x.svg", "image/svg+xml"),
-            ("x.wasm", "application/wasm"),
-            ("x.woff2", "font/woff2"),
-            ("x.pdf", "application/pdf"),
-            ("x.mp4", "video/mp4"),
-            ("x", "application/octet-stream"),
-        ] {
-            assert_eq!(content_type(name), kind, "{name}");
-        }
-    }
-
-    #[test]
-    fn codings_are_taken_as_the_client_weighs_them() {
-        let of = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(ACCEPT_ENCODING, value.parse().unwrap());
-            accepted(&headers)
-                .map(|(coding, _)| coding)
-                .collect::<Vec<_>>()
-        };
-        for (value, codings) in [
-            ("gzip, deflate, br", &["br", "gzip"][..]),
-            ("gzip, deflate, br;q=0.5", &["gzip", "br"]),
-            ("br;q=0, gzip;q=1.0", &["gzip"]),
-            ("br; Q=0.000, GZIP ; q = 0.1", &["gzip"]),
-            ("*", &["br", "gzip"]),
-            ("*, br;q=0", &["gzip"]),
-            ("*;q=0, gzip", &["gzip"]),
-            ("identity;q=0, gzip", &["gzip"]),
-            ("identity;q=0.8, gzip;q=0.5", &[]),
-            ("gzip;q=x", &[]),
-            ("identity", &[]),
-            ("", &[]),
-        ] {
-            assert_eq!(of(value), codings, "{value}");
-        }
-    }
 
     #[test]
     fn redirects_stay_on_this_host() {

@@ -2,6 +2,7 @@
 //! people's tools can ask, asked by them. What a tool is missing for says `skipped: `.
 
 mod attacks;
+mod compression;
 mod errors;
 mod files;
 mod floods;

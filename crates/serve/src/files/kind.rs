@@ -1,0 +1,153 @@
+//! The type of a file, and the coding in which a client takes it.
+
+use std::borrow::Cow;
+
+use http::header::ACCEPT_ENCODING;
+use http::{HeaderMap, HeaderValue};
+
+/// The media type of a name, from its extension. Texts are UTF-8.
+pub(crate) fn content_type(name: &str) -> Cow<'static, str> {
+    let kind = mime_guess::from_path(name)
+        .first_raw()
+        .unwrap_or("application/octet-stream");
+    Cow::Borrowed(match kind {
+        "text/html" => "text/html; charset=utf-8",
+        "text/plain" => "text/plain; charset=utf-8",
+        "text/css" => "text/css; charset=utf-8",
+        "text/javascript" | "application/javascript" => "text/javascript; charset=utf-8",
+        "text/markdown" => "text/markdown; charset=utf-8",
+        "text/csv" => "text/csv; charset=utf-8",
+        kind if kind.starts_with("text/") => return format!("{kind}; charset=utf-8").into(),
+        kind => kind,
+    })
+}
+
+/// As the value of a field.
+pub(crate) fn field(kind: Cow<'static, str>) -> HeaderValue {
+    match kind {
+        Cow::Borrowed(kind) => HeaderValue::from_static(kind),
+        Cow::Owned(kind) => HeaderValue::from_str(&kind)
+            .unwrap_or(HeaderValue::from_static("text/plain; charset=utf-8")),
+    }
+}
+
+/// Is it worth compressing?
+pub(super) fn is_text(kind: &str) -> bool {
+    let kind = kind.split(';').next().unwrap_or(kind);
+    kind.starts_with("text/")
+        || kind.ends_with("json")
+        || kind.ends_with("xml")
+        || matches!(kind, "application/wasm" | "font/ttf" | "font/otf")
+}
+
+/// Is it worth looking for a compressed file of this type?
+pub(super) fn is_squeezable(kind: &str) -> bool {
+    is_text(kind) || kind == "application/octet-stream"
+}
+
+/// The codings that the client accepts and that there may be: as it weighs them, of equal ones
+/// the smallest first (RFC 9110, section 12.5.3).
+pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let weight = |coding: &str| {
+        headers
+            .get_all(ACCEPT_ENCODING)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .find_map(|item| {
+                let mut parts = item.split(';').map(str::trim);
+                let named = parts.next()?.eq_ignore_ascii_case(coding);
+                let weight = parts
+                    .filter_map(|part| part.split_once('='))
+                    .find(|(name, _)| name.trim().eq_ignore_ascii_case("q"))
+                    .map_or(1000, |(_, q)| thousandths(q.trim()).unwrap_or(0));
+                named.then_some(weight)
+            })
+    };
+    let any = weight("*").unwrap_or(0);
+    let plain = weight("identity").unwrap_or(0);
+    let mut both = [("br", ".br"), ("gzip", ".gz")].map(|(coding, suffix)| {
+        let weight = weight(coding).unwrap_or(any);
+        (weight, coding, suffix)
+    });
+    both.sort_by_key(|(weight, ..)| std::cmp::Reverse(*weight));
+    both.into_iter()
+        .filter(move |(weight, _, _)| *weight > 0 && *weight >= plain)
+        .map(|(_, coding, suffix)| (coding, suffix))
+}
+
+/// A weight from 0 to 1, with three digits at most (RFC 9110, section 12.4.2).
+fn thousandths(text: &str) -> Option<u16> {
+    let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
+    if rest.len() > 3 || !rest.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let digits = rest.bytes().chain(std::iter::repeat(b'0')).take(3);
+    let rest = digits.fold(0, |number, digit| 10 * number + u16::from(digit - b'0'));
+    match whole {
+        "0" => Some(rest),
+        "1" if rest == 0 => Some(1000),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_guessed_and_text_is_utf_8() {
+        for (name, kind) in [
+            ("a/index.html", "text/html; charset=utf-8"),
+            ("x.js", "text/javascript; charset=utf-8"),
+            ("x.vtt", "text/vtt; charset=utf-8"),
+            ("x.rs", "text/x-rust; charset=utf-8"),
+            ("x.JSON", "application/json"),
+            ("x.png", "image/png"),
+            ("x.svg", "image/svg+xml"),
+            ("x.wasm", "application/wasm"),
+            ("x.woff2", "font/woff2"),
+            ("x.pdf", "application/pdf"),
+            ("x.mp4", "video/mp4"),
+            ("x", "application/octet-stream"),
+        ] {
+            assert_eq!(content_type(name), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn codings_are_taken_as_the_client_weighs_them() {
+        let of = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, value.parse().unwrap());
+            accepted(&headers)
+                .map(|(coding, _)| coding)
+                .collect::<Vec<_>>()
+        };
+        for (value, codings) in [
+            ("gzip, deflate, br", &["br", "gzip"][..]),
+            ("gzip, deflate, br;q=0.5", &["gzip", "br"]),
+            ("br;q=0, gzip;q=1.0", &["gzip"]),
+            ("br; Q=0.000, GZIP ; q = 0.1", &["gzip"]),
+            ("*", &["br", "gzip"]),
+            ("*, br;q=0", &["gzip"]),
+            ("*;q=0, gzip", &["gzip"]),
+            ("identity;q=0, gzip", &["gzip"]),
+            ("identity;q=0.8, gzip;q=0.5", &[]),
+            ("br;q=0.501, gzip;q=0.51", &["gzip", "br"]),
+            ("gzip;q=x", &[]),
+            ("gzip;q=2", &[]),
+            ("gzip;q=1.001", &[]),
+            ("gzip;q=0.0001", &[]),
+            ("gzip;q=-1", &[]),
+            ("gzip;q=1e3", &[]),
+            ("gzip;q=inf", &[]),
+            ("gzip;q=NaN", &[]),
+            ("gzip;q=", &[]),
+            ("identity", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(of(value), codings, "{value}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Compressing on the fly.
+//!
+//! Done in the body, as it is asked for: after each slice that body asks whether to give way, so that no poll
+//! lasts longer than for a file as it is. A compressor has some 300 kB, so there are so many at most, and a thread keeps a few of them.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use flate2::{Compress, Compression, FlushCompress, Status};
+
+use super::content::FileBody;
+
+/// What is compressed between two questions whether to give way: some tens of microseconds.
+const SLICE: usize = 4096;
+/// A block ends after so many: at its end all of it is encoded, which takes 170 µs for those that zlib would make.
+const BLOCK: u64 = 8192;
+/// zlib's usual 6 takes half as much time again for next to nothing.
+const LEVEL: u32 = 4;
+/// Bytes handed out at once.
+const PIECE: usize = 16 * 1024;
+/// At a time; what comes then is sent as it is.
+const MOST: usize = 256;
+/// Compressors that a thread keeps.
+const KEPT: usize = 4;
+
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static POOL: RefCell<Vec<Compress>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A compressor, which goes back to the pool of the thread that drops it.
+pub(super) struct Compressor(Option<Compress>);
+
+impl Compressor {
+    /// None: too much is being compressed.
+    pub(super) fn take() -> Option<Compressor> {
+        if UNDER_WAY.fetch_add(1, Relaxed) >= MOST {
+            UNDER_WAY.fetch_sub(1, Relaxed);
+            return None;
+        }
+        let kept = POOL.with_borrow_mut(Vec::pop);
+        let new = || Compress::new_gzip(Compression::new(LEVEL), 15);
+        Some(Compressor(Some(kept.unwrap_or_else(new))))
+    }
+}
+
+impl Drop for Compressor {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Relaxed);
+        let Some(mut compress) = self.0.take() else {
+            return;
+        };
+        // The thread may be ending.
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < KEPT {
+                compress.reset();
+                pool.push(compress);
+            }
+        });
+    }
+}
+
+/// A file, compressed as it is asked for.
+pub(crate) struct Squeezed {
+    file: FileBody,
+    /// Of the file, what has been read and not compressed.
+    rest: Bytes,
+    out: Vec<u8>,
+    compressor: Compressor,
+    state: State,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Reads,
+    /// The file has ended.
+    Ends,
+    Over,
+}
+
+impl Squeezed {
+    pub(super) fn new(file: FileBody, compressor: Compressor) -> Squeezed {
+        Squeezed {
+            file,
+            rest: Bytes::new(),
+            out: Vec::new(),
+            compressor,
+            state: State::Reads,
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        while self.state != State::Over {
+            if self.rest.is_empty() && self.state == State::Reads {
+                match ready!(self.file.poll_chunk(cx)).transpose() {
+                    Ok(Some(bytes)) => self.rest = bytes,
+                    Ok(None) => self.state = State::Ends,
+                    Err(error) => {
+                        self.state = State::Over;
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                }
+            }
+            if let Err(error) = self.slice() {
+                self.state = State::Over;
+                return Poll::Ready(Some(Err(error)));
+            }
+            if self.state == State::Over || self.out.len() == self.out.capacity() {
+                return Poll::Ready(Some(Ok(std::mem::take(&mut self.out).into())));
+            }
+            ready!(upshift::task::poll_piece(cx));
+        }
+        Poll::Ready(None)
+    }
+
+    /// Compresses a little.
+    fn slice(&mut self) -> io::Result<()> {
+        if self.out.capacity() == 0 {
+            self.out.reserve_exact(PIECE);
+        }
+        let Some(compress) = &mut self.compressor.0 else {
+            return Ok(());
+        };
+        let slice = &self.rest[..self.rest.len().min(SLICE)];
+        let before = compress.total_in();
+        let flush = if self.state == State::Ends {
+            FlushCompress::Finish
+        } else if (before + slice.len() as u64).is_multiple_of(BLOCK) {
+            FlushCompress::Sync
+        } else {
+            FlushCompress::None
+        };
+        let status = compress.compress_vec(slice, &mut self.out, flush);
+        let status = status.map_err(io::Error::other)?;
+        self.rest.advance((compress.total_in() - before) as usize);
+        if status == Status::StreamEnd {
+            self.state = State::Over;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_are_compressed_at_a_time() {
+        let all: Vec<_> = (0..MOST).map_while(|_| Compressor::take()).collect();
+        assert_eq!(all.len(), MOST);
+        assert!(Compressor::take().is_none());
+        drop(all);
+        assert!(Compressor::take().is_some());
+    }
+}
