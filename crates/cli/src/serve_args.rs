@@ -25,7 +25,7 @@ Examples:
 
 SIGTERM and Ctrl-C drain: no new connections, requests under way are answered (at most
 --drain-timeout), status 0. SIGHUP reads configuration and certificates again. Several hosts, each with its
-folder and certificate: [[site]] in the configuration file. A rule is
+folder and certificate, error pages, compression: in the configuration file. A rule is
 CONDITIONS=LEVEL: a path, a method, `header:NAME[:VALUE]`, `peer:NETWORK`, in any combination.
 docs/serve.md has the rest.";
 
