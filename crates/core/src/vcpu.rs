@@ -381,8 +381,11 @@ impl<H: Host> Vcpu<H> {
             // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
             unsafe { locked.push_now(back.into_owned()) };
         }
+        let mut must_offer = false;
         if domain.active.load(Relaxed) > 1 {
             locked = self.look_elsewhere(locked);
+            // With vCPUs that look around, one that parks meanwhile looks at this one again.
+            must_offer = domain.config.look_after == 0;
         }
         let Some((header, resumed)) = locked.next() else {
             self.set_running(NOBODY);
@@ -392,8 +395,8 @@ impl<H: Host> Vcpu<H> {
         // Under the lock, so that `settle` finds it queued or running.
         // SAFETY: it came out of a queue, so it is owned by us.
         unsafe { self.start(header, resumed) };
-        if was_long {
-            // A vCPU that goes to sleep sees a poll that is not long, or is seen here.
+        if was_long || must_offer {
+            // A vCPU that goes to sleep sees a poll that is not long, and what is left here, or is seen here.
             fence(SeqCst);
         }
         let notify =

@@ -183,6 +183,27 @@ fn what_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
     });
 }
 
+/// What a pick takes out of the inbox and leaves in the queue, behind a poll that does not end, where no vCPU looks around.
+#[test]
+fn what_a_pick_leaves_while_another_vcpu_parks_is_taken() {
+    check(3, || {
+        let domain = domain(0);
+        let (busy, idle) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
+        let (work, id) = Work::blocked(&domain, &busy, 20);
+        Work::new().spawn_pinned(&busy, 10, Kind::Task);
+        work.wake(&domain, id);
+        let parker = thread::spawn(move || {
+            runs_and_parks(&idle);
+            idle
+        });
+        polling(&busy, || {
+            let idle = parker.join().unwrap();
+            go_on(&domain, &idle);
+            assert_eq!(work.polls(), 2, "it waits for the end of the poll");
+        });
+    });
+}
+
 #[test]
 fn what_comes_while_all_vcpus_park_ends_the_wait_of_one() {
     for (after, spawns) in [(0, true), (0, false), (AFTER, true), (AFTER, false)] {
