@@ -119,7 +119,7 @@ impl Builder {
     /// What carries out I/O (default: [`Driver::Auto`], which is io_uring if it works, and otherwise readiness, said once on standard
     /// error). Where this is left open, the environment variable `UPSHIFT_DRIVER` says `auto`, `ring` or `readiness`.
     ///
-    /// Both do the same, with the same guarantees; `docs/drivers.md` says what differs. [`Runtime::report`] says which one it is, and why.
+    /// Both do the same, with the same guarantees; `docs/drivers.md` says what differs. [`Runtime::report`](crate::Runtime::report) says which one it is, and why.
     ///
     /// ```
     /// use upshift::{Driver, Runtime};
@@ -325,7 +325,7 @@ impl Builder {
     }
 
     /// Runs `tell` on every thread that begins to poll for a vCPU, before its first poll; the thread of
-    /// [`block_on`](Runtime::block_on) begins with each call, and, with preemption, a spare one
+    /// [`block_on`](crate::Runtime::block_on) begins with each call, and, with preemption, a spare one
     /// each time that it goes on. It must not block; a panic is noticed, and the thread goes on.
     #[must_use]
     pub fn on_vcpu_start(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
