@@ -13,10 +13,11 @@ use core::sync::atomic::fence;
 use core::task::Poll;
 
 use upshift_core::{
-    Config, Domain, Executor, JoinHandle, Level, Picked, Polled, SpawnError, SpawnOptions, Vcpu,
+    Config, CoroutineId, Domain, Executor, JoinHandle, Level, Picked, Polled, SpawnError,
+    SpawnOptions, Vcpu,
 };
 
-use crate::arch::host::{KernelHost, spawn_switching};
+use crate::arch::host::{KernelHost, make_switching};
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
 use crate::trace::Purpose;
@@ -100,21 +101,33 @@ pub(crate) fn level() -> Level {
     domain().current_level().unwrap_or(LEAST_URGENT_WORK)
 }
 
-/// The calling hart takes its executor, and what it needs to serve it. Nothing is
-/// allocated for it afterwards.
+/// Makes what hart `index` needs to serve its vCPU, before it is started: it may come late, on a
+/// busy host, and then nothing is allocated any more that a program would miss.
 ///
 /// # Panics
-/// If called twice on a hart, or without memory.
+/// Without memory for that: it is boot time.
+pub(crate) fn prepare(index: usize) {
+    let place = EXECUTORS[index].lock();
+    let executor = place.as_ref().expect("one executor per hart");
+    let switching = make_switching(executor, switching::run()).expect("memory to boot");
+    trace::name(switching, Purpose::Switching);
+    let hart = hart::at(index);
+    hart.timers.lock().reserve().expect("memory to boot");
+    hart.switching.store(switching.to_u64(), Relaxed);
+}
+
+/// The calling hart takes its executor, and begins to serve its vCPU. Allocates nothing.
+///
+/// # Panics
+/// If called twice on a hart, or before [`prepare`].
 pub(crate) fn take() -> Executor<KernelHost> {
     let index = hart_index();
     let executor = EXECUTORS[index].lock().take();
     let executor = executor.expect("one loop per hart");
-    let switching = spawn_switching(&executor, switching::run()).expect("memory to boot");
-    trace::name(switching, Purpose::Switching);
     let hart = hart::this();
-    hart.timers.lock().reserve().expect("memory to boot");
-    hart.switching.store(switching.to_u64(), Relaxed);
     hart.vcpu.store(executor.vcpu().as_ptr(), Relaxed);
+    let switching = CoroutineId::from_u64(hart.switching.load(Relaxed));
+    domain().wake(switching).expect("it never ends");
     hart::set_online(index);
     executor
 }

@@ -87,8 +87,8 @@ pub(crate) fn set_online(index: usize) {
     ONLINE.fetch_max(index + 1, SeqCst);
 }
 
-/// Waits until hart `index` is online, at most a second: what it allocates to
-/// come up is there then. False: it has not come. While booting, with interrupts masked.
+/// Waits until hart `index` is online, at most a second. False: it has not come; it may come
+/// later. While booting, with interrupts masked.
 ///
 /// It sleeps meanwhile, a little at a time: an emulator that has one thread for all harts
 /// runs the others then.
@@ -125,4 +125,22 @@ pub(crate) fn in_user() -> u64 {
 /// Sends an IPI: the hart comes back from its wait, or into the kernel.
 pub(crate) fn interrupt(index: usize) {
     sbi::send_ipi(HARTS[index].id.load(Relaxed));
+}
+
+/// Harts but the first one come after a program has started: `late` on the command line.
+#[cfg(feature = "selftest")]
+static LATE: AtomicBool = AtomicBool::new(false);
+
+/// The harts that are started from now on come late.
+#[cfg(feature = "selftest")]
+pub(crate) fn make_late() {
+    LATE.store(true, SeqCst);
+}
+
+/// If it is to come late, the calling hart waits until there is a program.
+#[cfg(feature = "selftest")]
+pub(crate) fn come_late() {
+    while LATE.load(SeqCst) && crate::process::living() == 0 {
+        core::hint::spin_loop();
+    }
 }

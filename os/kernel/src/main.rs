@@ -127,6 +127,10 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     if let Some(seed) = argument(&machine, "chaos") {
         chaos::set_seed(seed.parse().unwrap_or(0));
     }
+    #[cfg(feature = "selftest")]
+    if argument(&machine, "late").is_some() {
+        hart::make_late();
+    }
     start_harts(&machine, hart_id);
     let executor = executor::take();
     devices::init(&machine);
@@ -146,9 +150,11 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
     if let Some(hart) = machine.harts.iter().find(boot) {
         hart::at(0).set(hart);
     }
+    executor::prepare(0);
     let others = machine.harts.iter().filter(|hart| hart.id != boot_hart);
     for (index, hart) in (1..MAX_HARTS).zip(others) {
         hart::at(index).set(hart);
+        executor::prepare(index);
         if let Err(error) = boot::start(hart.id, index) {
             println!(
                 "upshift: hart {} does not start: SBI error {}",
@@ -164,6 +170,8 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
 /// Where the other harts come in.
 fn boot_more() -> ! {
     memory::install_kernel_table();
+    #[cfg(feature = "selftest")]
+    hart::come_late();
     executor::run(&executor::take())
 }
 

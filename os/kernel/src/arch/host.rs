@@ -59,12 +59,12 @@ unsafe impl Host for KernelHost {
     }
 }
 
-/// Starts the switching coroutine of a vCPU: pinned, never done, at the least
-/// urgent level until it is told otherwise.
+/// Makes the switching coroutine of a vCPU: pinned, never done, at the least
+/// urgent level until it is told otherwise. Its hart wakes it when it comes.
 ///
 /// # Errors
 /// [`SpawnError`].
-pub(crate) fn spawn_switching<F>(
+pub(crate) fn make_switching<F>(
     executor: &Executor<KernelHost>,
     future: F,
 ) -> Result<CoroutineId, SpawnError>
@@ -74,7 +74,7 @@ where
     let options = SpawnOptions {
         priority: Priority::At(Level::LEAST_URGENT),
         kind: Kind::Switching,
-        start: true,
+        start: false,
     };
     // SAFETY: the future and its output are `Send`.
     let handle: JoinHandle<(), KernelHost> = unsafe { executor.spawn_pinned(future, options)? };

@@ -75,6 +75,7 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
         2,
         "init=tests threads=1024 stack=16",
     ));
+    runs.push(late());
     let mut threads = matrix_server("threads");
     threads.name = format!("kernel threads, {}", threads.name);
     threads.image = Some(build::with_kernel_threads()?);
@@ -195,6 +196,17 @@ fn files((smp, icount): (u32, bool)) -> Run {
         run.machine.network = Network::Legacy;
     }
     run.last = "upshift: files ended with 0";
+    run
+}
+
+/// Harts that the host keeps from coming until a program runs: it is theirs as well then, and
+/// nothing is missing afterwards.
+fn late() -> Run {
+    let mut run = run_of("smp 2, late".to_owned(), 2, "init=tests late");
+    run.check = |outcome| match outcome.output.contains(" has not come") {
+        true => Ok(()),
+        false => Err("the other hart was in time".to_owned()),
+    };
     run
 }
 
