@@ -1,12 +1,13 @@
 //! [`Builder`]: how an [`Elevator`] is made.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::elevator::{Elevator, Inner, Set};
 use crate::exit;
 use crate::guardian::Guardian;
+use crate::lock::Lock;
 use crate::restore::retrying;
 use crate::sys::{Linux, Sys};
 use crate::table::Table;
@@ -87,7 +88,7 @@ impl Builder {
             owner,
             guarded: self.guardian,
             heartbeat: self.heartbeat,
-            guardian: Mutex::new(guardian),
+            guardian: Lock::new(guardian),
         });
         exit::register(&inner);
         let inner = Arc::new(Set(inner));

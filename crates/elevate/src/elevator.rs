@@ -9,6 +9,7 @@
 //!   [`Priority::FOREIGN_MAX`].
 //! * A thread of another process that another elevator elevates is refused: recorded as what it had, that would stay.
 //! * Only the process that made an elevator acts on it; a fork of it is inert.
+//! * Whoever waits for the set's lock lends its priority to the holder (`lock.rs`), which may have become ordinary just now.
 //!
 //! Elevating and giving back take the set's lock and some 15 µs (a file of `/proc` is read; three for threads of others). [`Elevated::set`] is one
 //! system call, without lock or allocation.
@@ -16,8 +17,8 @@
 use std::io;
 use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::builder::Builder;
@@ -25,6 +26,7 @@ use crate::elevated::Elevated;
 use crate::error::ElevateError;
 use crate::exit;
 use crate::guardian::Guardian;
+use crate::lock::{Lock, Locked};
 use crate::policy::{Class, Policy};
 use crate::priority::Priority;
 use crate::restore::{Restored, is_gone, restore, retrying};
@@ -68,7 +70,7 @@ pub(crate) struct Inner {
     pub(crate) guarded: bool,
     pub(crate) heartbeat: Option<Duration>,
     /// Taken for every change of the table, and for the guardian.
-    pub(crate) guardian: Mutex<Option<Guardian>>,
+    pub(crate) guardian: Lock<Option<Guardian>>,
 }
 
 // Every change of the table ends with one store that publishes it, so a panic in between leaves it as it was.
@@ -199,8 +201,8 @@ impl Elevator {
 }
 
 impl Inner {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Guardian>> {
-        self.guardian.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> Locked<'_, Option<Guardian>> {
+        self.guardian.lock()
     }
 
     /// Whether the caller is the process that made the set, and not a fork of it.
@@ -209,10 +211,7 @@ impl Inner {
         unsafe { libc::getpid() == self.owner }
     }
 
-    fn ensure_guardian(
-        &self,
-        lock: &mut MutexGuard<'_, Option<Guardian>>,
-    ) -> Result<(), ElevateError> {
+    fn ensure_guardian(&self, lock: &mut Locked<'_, Option<Guardian>>) -> Result<(), ElevateError> {
         if !self.guarded || lock.as_ref().is_some_and(Guardian::is_alive) {
             return Ok(());
         }
@@ -426,13 +425,9 @@ impl Inner {
             return;
         }
         for _ in 0..patient {
-            let lock = match self.guardian.try_lock() {
-                Ok(lock) => lock,
-                Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(std::sync::TryLockError::WouldBlock) => {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
-                    continue;
-                }
+            let Some(lock) = self.guardian.try_lock() else {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                continue;
             };
             for (index, record) in self.table.records() {
                 let restored = restore(self.sys.as_ref(), &self.table, &record);

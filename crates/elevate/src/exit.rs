@@ -7,12 +7,13 @@
 //! Deaths without `exit` (`_exit`, `abort`, signals) run nothing here: this process's threads end with it, and the guardian
 //! gives back those of other processes.
 
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Once, Weak};
 
 use crate::elevator::Inner;
+use crate::lock::Lock;
 use crate::sys::{Tid, current_tid};
 
-static SETS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+static SETS: Lock<Vec<Weak<Inner>>> = Lock::new(Vec::new());
 static AT_EXIT: Once = Once::new();
 
 /// How many ms the handler waits for a lock that another thread holds.
@@ -25,13 +26,13 @@ pub(crate) fn register(inner: &Arc<Inner>) {
         // the guardian remain.
         unsafe { libc::atexit(process_exits) };
     });
-    let mut sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut sets = SETS.lock();
     sets.retain(|set| set.strong_count() > 0);
     sets.push(Arc::downgrade(inner));
 }
 
 fn sets() -> Vec<Arc<Inner>> {
-    let sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
+    let sets = SETS.lock();
     sets.iter().filter_map(Weak::upgrade).collect()
 }
 
@@ -44,8 +45,8 @@ pub(crate) fn is_elevated_elsewhere(inner: &Arc<Inner>, tid: Tid, birth: u64) ->
 
 extern "C" fn process_exits() {
     let sets = match SETS.try_lock() {
-        Ok(sets) => sets.iter().filter_map(Weak::upgrade).collect(),
-        Err(_) => Vec::new(),
+        Some(sets) => sets.iter().filter_map(Weak::upgrade).collect(),
+        None => Vec::new(),
     };
     for set in sets {
         set.process_exits(PATIENCE);

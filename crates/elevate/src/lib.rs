@@ -79,6 +79,7 @@ pub mod events;
 mod exit;
 pub mod futex;
 mod guardian;
+mod lock;
 mod policy;
 mod priority;
 mod restore;

@@ -10,6 +10,8 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,6 +46,8 @@ pub(super) struct Closer {
 struct Work {
     state: Mutex<State>,
     bell: Condvar,
+    /// Threads that have not let go of everything yet. Not in the lock: they are ordinary in the end.
+    alive: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -57,8 +61,6 @@ struct State {
     threads: usize,
     /// Of those, they wait for something to close.
     idle: usize,
-    /// That have not let go of everything yet.
-    alive: usize,
     /// Nothing more will come.
     ends: bool,
 }
@@ -71,12 +73,12 @@ impl Closer {
             taken: Instant::now(),
             threads: 0,
             idle: 0,
-            alive: 0,
             ends: false,
         };
         let work = Work {
             state: Mutex::new(state),
             bell: Condvar::new(),
+            alive: AtomicUsize::new(0),
         };
         Closer {
             work: Arc::new(work),
@@ -124,15 +126,17 @@ impl Closer {
             .name("upshift-close".into())
             .stack_size(STACK)
             .spawn(move || {
-                work.run(&shared);
-                drop(shared);
-                work.lock().alive -= 1;
-                work.bell.notify_all();
+                // Without the right it is as late as ordinary threads are. Elevated as long as it takes the lock.
+                let elevator = shared.elevator.clone();
+                let own = elevator.and_then(|elevator| elevator.elevate_current(DAEMON).ok());
+                work.run();
+                drop((own, shared));
+                work.alive.fetch_sub(1, Release);
             });
         // Without it, those that are there have more to do.
         if started.is_ok() {
             state.threads += 1;
-            state.alive += 1;
+            self.work.alive.fetch_add(1, Relaxed);
         }
     }
 
@@ -147,10 +151,7 @@ impl Work {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, shared: &Shared) {
-        // Without the right it is as late as ordinary threads are.
-        let elevator = shared.elevator.as_ref();
-        let _own = elevator.and_then(|elevator| elevator.elevate_current(DAEMON).ok());
+    fn run(&self) {
         let mut state = self.lock();
         loop {
             if let Some(all) = state.queue.pop_front() {
@@ -177,11 +178,12 @@ impl Work {
 
 impl Drop for Closer {
     fn drop(&mut self) {
-        let mut state = self.work.lock();
-        state.ends = true;
+        self.work.lock().ends = true;
         self.work.bell.notify_all();
-        let bell = &self.work.bell;
+        let began = Instant::now();
         // A thread that takes longer ends by itself, or with the process.
-        drop(bell.wait_timeout_while(state, GRACE, |it| it.alive > 0));
+        while self.work.alive.load(Acquire) > 0 && began.elapsed() < GRACE {
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 }

@@ -295,6 +295,57 @@ fn a_set_is_given_back_at_its_end_whoever_looks_at_it_meanwhile() {
     });
 }
 
+/// A thread that gives itself back is ordinary before it has let go of the set.
+#[test]
+fn who_gives_itself_back_beside_a_burner_holds_up_nobody_more_urgent() {
+    if !permitted() {
+        return;
+    }
+    let cpu = Linux.sched_getaffinity(0).unwrap().iter().next().unwrap();
+    let pin = || {
+        Linux
+            .sched_setaffinity(0, &CpuSet::only(cpu).unwrap())
+            .unwrap();
+    };
+    let elevator = Elevator::new().unwrap();
+    let burning = Duration::from_millis(600);
+    let (began, ready) = (AtomicBool::new(false), AtomicBool::new(false));
+    let longest = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin();
+            let own = elevator.elevate_current(Priority::of::<30>()).unwrap();
+            ready.store(true, Relaxed);
+            until("the burner burns", || began.load(Relaxed));
+            drop(own);
+        });
+        until("it is elevated", || ready.load(Relaxed));
+        scope.spawn(|| {
+            pin();
+            let others = Elevator::new().unwrap();
+            let _own = others.elevate_current(FIVE).unwrap();
+            began.store(true, Relaxed);
+            let start = std::time::Instant::now();
+            while start.elapsed() < burning {
+                std::hint::spin_loop();
+            }
+        });
+        let asks = scope.spawn(|| {
+            let others = Elevator::new().unwrap();
+            let _own = others.elevate_current(Priority::of::<40>()).unwrap();
+            let (mut longest, start) = (Duration::ZERO, std::time::Instant::now());
+            while start.elapsed() < burning / 2 {
+                let before = std::time::Instant::now();
+                let _ = elevator.len();
+                longest = longest.max(before.elapsed());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            longest
+        });
+        asks.join().unwrap()
+    });
+    assert!(longest < burning / 3, "{longest:?}");
+}
+
 #[test]
 fn the_guardian_is_invisible_to_wait_loops() {
     if !permitted() {
