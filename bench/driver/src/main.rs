@@ -4,50 +4,36 @@
 //!
 //! | file | concern |
 //! |---|---|
+//! | `section` | the names of the sections |
 //! | `options` | the command line |
-//! | `peers` | who is measured, and how each is built |
+//! | `machine` | kernel, processor, versions, load of a CPU |
+//! | `peers`, `build` | what is measured, and how each is built |
+//! | `results` | the data, a file for each section |
 //! | `server` | one server process: start, address, end |
-//! | `check` | the same bytes from everybody, before any timing |
+//! | `check` | the same bytes from every server, before any timing |
 //! | `measure` | one run: fresh server, load, CPU time, disturbance |
 //! | `rounds` | interleaved rounds, repeats of disturbed runs |
-//! | `sections` | what is run in each section |
-//! | `preemption` | the section of long requests among short ones |
-//! | `processes` | the section of an urgent server beside a batch process |
-//! | `assign` | the section of unmodified servers beside a batch process |
-//! | `sched` | the section of policies over processes |
-//! | `serve` | the section of web servers |
-//! | `files` | the section of files |
-//! | `cpp` | the section of servers in C++ |
-//! | `micro` | the microbenchmarks, which are programs of their own |
-//! | `conserve`, `multi` | their sections of two workers |
-//! | `results` | the data, a file for each section |
-//! | `targets`, `preemption::targets`, `processes_targets`, `serve_targets` | what was to be reached, and whether it was |
+//! | `figures` | programs that measure by themselves and print figures |
+//! | `verdict` | one target, and whether it was reached |
+//! | `sections` | what each section runs, and what it was to reach: a file or a folder for each |
 //! | `render` | the page |
-//! | `machine` | kernel, processor, versions, load of a CPU |
+//!
+//! A file names only files further up in this table.
 
-mod assign;
+mod build;
 mod check;
-mod conserve;
-mod cpp;
-mod files;
+mod figures;
 mod machine;
 mod measure;
-mod micro;
-mod multi;
 mod options;
 mod peers;
-mod preemption;
-mod processes;
-mod processes_targets;
 mod render;
 mod results;
 mod rounds;
-mod sched;
+mod section;
 mod sections;
-mod serve;
-mod serve_targets;
 mod server;
-mod targets;
+mod verdict;
 
 use std::process::ExitCode;
 

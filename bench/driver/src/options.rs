@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lexopt::{Arg, Parser, ValueExt};
 
-use crate::sections::Section;
+use crate::section::Section;
 
 /// Printed by `--help` and after a wrong command line.
 pub(crate) const HELP: &str = "\

@@ -2,15 +2,12 @@
 
 use std::fmt::Write;
 
-use crate::conserve;
-use crate::files;
 use crate::machine;
 use crate::peers::{RAW_C, UPSHIFT};
-use crate::preemption;
 use crate::results::{Cell, Results, Run, SectionResults, Spread};
-use crate::sched;
-use crate::sections::Section;
-use crate::targets::{Verdict, best_peer, rows};
+use crate::section::Section;
+use crate::sections::{conserve, files, preemption, rows, sched};
+use crate::verdict::{Verdict, best_peer};
 
 /// What a row of a table is compared by.
 #[derive(Clone, Copy, PartialEq, Eq)]

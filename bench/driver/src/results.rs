@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::sections::Section;
+use crate::section::Section;
 
 /// Everything that is known.
 #[derive(Debug, Default)]

@@ -1,11 +1,11 @@
 //! What the web server was to reach.
 
-use crate::results::{Run, SectionResults};
-use crate::serve::{
+use super::{
     CAPACITY_CASE, FILES, IDLE_CASE, JSON_CASE, ORDERS_80_CASE, ORDERS_CASE, OVERLOAD_CASE,
     rest_row, urgent_row,
 };
-use crate::targets::{Row, at_most, row};
+use crate::results::{Run, SectionResults};
+use crate::verdict::{Row, at_most, row};
 
 const OURS: &str = "axum on upshift";
 const TOKIO: &str = "axum on tokio";

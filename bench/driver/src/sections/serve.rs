@@ -4,6 +4,8 @@
 //! that are urgent (`Priority: u=0`), one for the rest; both are open loops. "Capacity" is what a closed loop of 64
 //! connections gets out of the same server with the same request.
 
+pub(super) mod targets;
+
 use std::time::Duration;
 
 use upshift_load::{Group, Pace, Plan, Work, run as drive};

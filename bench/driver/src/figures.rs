@@ -1,5 +1,4 @@
-//! The microbenchmarks: each is a program of its own, run once pinned to CPU 0 and once free, that prints one line of
-//! JSON per figure. Figures printed before a program fails or runs out of time are kept.
+//! Programs that print one line of JSON per figure. What was printed before one fails or runs out of time is kept.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -11,8 +10,8 @@ use serde::de::DeserializeOwned;
 use crate::machine::Watch;
 use crate::measure::DISTURBED;
 use crate::options::Options;
-use crate::peers::{Built, Program};
-use crate::results::{Figure, SectionResults};
+use crate::peers::Program;
+use crate::results::Figure;
 use crate::server::pin;
 
 /// How long the figures of one program may take together.
@@ -20,19 +19,6 @@ const LIMIT: Duration = Duration::from_secs(180);
 
 /// With so many notes a section repeats nothing any more, so that it ends in time.
 const MOST_NOTES: usize = 4;
-
-/// Runs all that were built.
-pub(crate) fn run(results: &mut SectionResults, built: &Built) {
-    for (micro, program) in built.micro() {
-        for (part, cpu) in [("one-thread", Some(0)), ("two-threads", None)] {
-            eprintln!("{} {part}", micro.id);
-            if let Err(why) = figures(&program, part, cpu, &mut results.figures) {
-                eprintln!("  {why}");
-                results.notes.push(format!("{} {part}: {why}", micro.id));
-            }
-        }
-    }
-}
 
 /// Runs a program that prints one line of JSON for each figure; `part` is its first argument.
 pub(crate) fn figures(

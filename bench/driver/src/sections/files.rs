@@ -23,9 +23,9 @@ use crate::machine::Watch;
 use crate::options::{Options, bench_dir};
 use crate::peers::{Built, Program, RAW_C, UPSHIFT};
 use crate::results::{Cell, Run, SectionResults, Spread};
-use crate::sections::Section;
+use crate::section::Section;
 use crate::server::pin;
-use crate::targets::{Row, at_most, row};
+use crate::verdict::{Row, at_most, row};
 
 /// In what state the page cache is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

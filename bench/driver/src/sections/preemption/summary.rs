@@ -71,8 +71,8 @@ fn figure(micros: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preemption::class_row;
     use crate::results::{Cell, Run};
+    use crate::sections::preemption::class_row;
 
     #[test]
     fn long_requests_stand_beside_short_ones() {

@@ -5,11 +5,11 @@
 
 use serde::Deserialize;
 
-use crate::micro;
+use crate::figures;
 use crate::options::Options;
 use crate::peers::Built;
 use crate::results::{Figure, SectionResults};
-use crate::targets::{Row, at_most, row};
+use crate::verdict::{Row, at_most, row};
 
 /// The kinds with a target.
 const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
@@ -32,7 +32,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
             let name = format!("round {}: {name}", round + 1);
             eprintln!("{name}");
             let notes = &mut results.notes;
-            let taken = micro::undisturbed(&program, "conserve", &name, options, notes);
+            let taken = figures::undisturbed(&program, "conserve", &name, options, notes);
             for Samples {
                 bench,
                 peer,
@@ -172,7 +172,7 @@ pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::targets::Verdict;
+    use crate::verdict::Verdict;
 
     fn samples(peer: &str, samples: &[u64]) -> Samples {
         Samples {

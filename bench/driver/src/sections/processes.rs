@@ -4,6 +4,8 @@
 //! workers per CPU that never wait. The client runs in SCHED_FIFO above everything, or the batch on its CPU would be in its
 //! way. For each run a second row, `NAME, the batch`, gives in ms per second how much CPU time's worth of work it got done.
 
+pub(super) mod targets;
+
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

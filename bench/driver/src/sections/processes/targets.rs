@@ -1,8 +1,8 @@
 //! What the daemon was to reach, and whether it did: rows of the summary.
 
-use crate::processes::{ALONE, CASE, DAEMON, NICE, PLAIN, THREADS, batch_row};
+use super::{ALONE, CASE, DAEMON, NICE, PLAIN, THREADS, batch_row};
 use crate::results::{Run, SectionResults};
-use crate::targets::{Row, at_most, row};
+use crate::verdict::{Row, at_most, row};
 
 /// All rows of the section.
 pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {

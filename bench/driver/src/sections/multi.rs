@@ -1,11 +1,11 @@
 //! The section `multi`: spawning, giving way, waking and channels on two workers.
 
-use crate::micro;
+use crate::figures;
 use crate::options::Options;
 use crate::peers::{Built, UPSHIFT};
 use crate::results::{Figure, SectionResults, medians};
-use crate::sections::Section;
-use crate::targets::{Row, at_most, row};
+use crate::section::Section;
+use crate::verdict::{Row, at_most, row};
 
 /// The workloads.
 const BENCHES: [&str; 7] = [
@@ -26,7 +26,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
             let name = format!("round {}: {name}", round + 1);
             eprintln!("{name}");
             let notes = &mut results.notes;
-            let taken: Vec<Figure> = micro::undisturbed(&program, "multi", &name, options, notes);
+            let taken: Vec<Figure> = figures::undisturbed(&program, "multi", &name, options, notes);
             for figure in &taken {
                 eprintln!("  {:<18} {:>10.1}", figure.bench, figure.ns);
             }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::processes;
+use crate::sections::processes;
 
 /// Which program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,10 +23,10 @@ use upshift_load::Awake;
 use crate::measure::{Drive, Measured};
 use crate::options::Options;
 use crate::peers::{Built, Program};
-use crate::processes::Batch;
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
-use crate::targets::{Row, at_most, row};
+use crate::sections::processes::Batch;
+use crate::verdict::{Row, at_most, row};
 
 use remedies::{Cgroup, Remedy};
 use servers::{Kind, Server};

@@ -2,24 +2,12 @@
 
 use upshift_load::Work;
 
+use super::closed::{Servers, checked, closed};
 use crate::options::Options;
-use crate::peers::{Built, RAW_C, UPSHIFT};
+use crate::peers::{Built, CPP, UPSHIFT, UPSHIFT_CPP};
 use crate::results::{Run, SectionResults};
-use crate::sections::{Servers, checked, closed};
-use crate::targets::{Row, Verdict, at_most, row};
+use crate::verdict::{Row, Verdict, at_most, row};
 
-/// Ours in C++.
-pub(crate) const OURS: &str = "upshift-cpp";
-/// Who is measured. `threads` and C over io_uring have no coroutines.
-pub(crate) const PEERS: [&str; 7] = [
-    UPSHIFT,
-    OURS,
-    "asio",
-    "asio-uring",
-    "kuro-design",
-    "threads",
-    RAW_C,
-];
 /// Others with coroutines of C++20.
 const OTHERS: [&str; 3] = ["asio", "asio-uring", "kuro-design"];
 
@@ -43,7 +31,7 @@ fn cases() -> impl Iterator<Item = String> {
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
     let ours = |results: &mut SectionResults, is_matrix| -> Servers {
         let mut servers = checked(results, built, is_matrix);
-        servers.retain(|(peer, _)| PEERS.contains(&peer.id));
+        servers.retain(|(peer, _)| CPP.contains(&peer.id));
         servers
     };
     let servers = ours(results, false);
@@ -70,7 +58,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
 pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
     for case in cases() {
         let median = |peer: &str, of: fn(&Run) -> f64| section.cell(&case, peer)?.median(of);
-        let cpu = median(OURS, Run::cpu);
+        let cpu = median(UPSHIFT_CPP, Run::cpu);
         rows.push(row(
             format!("C++, {case}: CPU/request ≤ 1.05 × Rust"),
             cpu.zip(median(UPSHIFT, Run::cpu)).map(|(cpp, rust)| {
@@ -81,7 +69,7 @@ pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
         let rate = |peer| median(peer, |run| run.per_second);
         rows.push(row(
             format!("C++, {case}: requests/s ≥ Rust / 1.05"),
-            rate(OURS).zip(rate(UPSHIFT)).map(|(cpp, rust)| {
+            rate(UPSHIFT_CPP).zip(rate(UPSHIFT)).map(|(cpp, rust)| {
                 let text = format!("{:.1} against {:.1} k/s", cpp / 1e3, rust / 1e3);
                 (text, within(rust / cpp))
             }),

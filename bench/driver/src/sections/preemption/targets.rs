@@ -5,7 +5,7 @@
 use super::cases::{self, MILLIS, Mix};
 use super::{ALONE, NO_LONG, OFF, ON, PLAIN, TRICK, class_row};
 use crate::results::{Run, SectionResults};
-use crate::targets::{Row, Verdict, at_most, row};
+use crate::verdict::{Row, Verdict, at_most, row};
 
 /// A short request is served in time when its p99 is below this many times its service time.
 const SLOWDOWN: f64 = 20.0;

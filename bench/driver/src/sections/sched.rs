@@ -1,10 +1,10 @@
 //! The section `sched`: policies over processes, measured by a program of its own (`bench/sched`), and what was to be reached.
 
-use crate::micro;
+use crate::figures;
 use crate::options::Options;
 use crate::peers::Built;
 use crate::results::{Figure, SectionResults, medians};
-use crate::targets::{NOISE, Row, Verdict, at_most, row};
+use crate::verdict::{NOISE, Row, Verdict, at_most, row};
 
 const UPSHIFT: &str = "upshift sched";
 const MACHINE: &str = "machine";
@@ -18,7 +18,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let mut all: Vec<Figure> = Vec::new();
     for round in 0..options.rounds {
         eprintln!("round {}", round + 1);
-        if let Err(why) = micro::figures(&program, &seconds, None, &mut all) {
+        if let Err(why) = figures::figures(&program, &seconds, None, &mut all) {
             eprintln!("  {why}");
             results.notes.push(format!("round {}: {why}", round + 1));
         }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::servers::{Kind, Server};
 use crate::peers::Program;
-use crate::processes::Daemon;
+use crate::sections::processes::Daemon;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

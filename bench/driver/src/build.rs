@@ -1,0 +1,147 @@
+//! How a program of the benchmarks is built: by cargo, Go, or a compiler of C and C++.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::options::bench_dir;
+
+/// How a program comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// A package of the root workspace.
+    Root(&'static str),
+    /// A package of the workspace of the benchmarks.
+    Bench(&'static str),
+    /// A folder of Go, built to the name given.
+    Go(&'static str, &'static str),
+    /// A shell script of `peers`, for a program that the system has.
+    Script(&'static str, &'static str),
+    /// A C file of `peers/c`.
+    C(&'static str, &'static [&'static str]),
+    /// A C++ file of `peers/cpp`, the name of its program, further arguments of the compiler.
+    Cpp(&'static str, &'static str, &'static [&'static str]),
+}
+
+/// Builds it, and returns the program.
+///
+/// # Errors
+/// The first line of what the compiler said, and what to install.
+pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
+    let bench = bench_dir();
+    match source {
+        Source::Root(package) => cargo(bench.parent().unwrap_or(&bench), package),
+        Source::Bench(package) => cargo(&bench, package),
+        Source::Go(folder, name) => {
+            let output = output_file(name)?;
+            let mut command = Command::new("go");
+            command
+                .args(["build", "-o"])
+                .arg(&output)
+                .arg(".")
+                .current_dir(bench.join(folder));
+            finish(&mut command, "install Go 1.22 or later to measure it")?;
+            Ok(output)
+        }
+        Source::Script(file, program) => {
+            let there = |folder: &str| Path::new(folder).join(program).exists();
+            if !["/usr/sbin", "/usr/bin", "/usr/local/bin"]
+                .into_iter()
+                .any(there)
+            {
+                return Err(format!(
+                    "{program} is not installed: apt-get install -y nginx-light"
+                ));
+            }
+            Ok(bench.join("peers").join(file))
+        }
+        Source::C(name, libs) => {
+            let output = output_file(&format!("peer-c-{name}"))?;
+            let mut command = Command::new("cc");
+            command
+                .args(["-O3", "-std=gnu11", "-Wall", "-o"])
+                .arg(&output)
+                .arg(bench.join(format!("peers/c/{name}.c")))
+                .args(libs);
+            let advice = "needs a C compiler and liburing: apt-get install -y gcc liburing-dev";
+            finish(&mut command, advice)?;
+            Ok(output)
+        }
+        Source::Cpp(file, name, args) => {
+            let root = bench.parent().unwrap_or(&bench);
+            let output = output_file(&format!("peer-{name}"))?;
+            let mut command = Command::new("c++");
+            command
+                .args(["-O3", "-std=c++20", "-o"])
+                .arg(&output)
+                .arg(format!("-I{}", root.join("cpp/include").display()))
+                .arg(format!("-I{}", root.join("cpp/examples").display()))
+                .arg(bench.join(format!("peers/cpp/{file}.cpp")));
+            if ["upshift", "files"].contains(&file) {
+                command.arg(cargo_library(root, "upshift-c", "libupshift_c.a")?);
+            }
+            command.args(args).args(["-lpthread", "-ldl", "-lm"]);
+            let advice =
+                "needs g++ 12, Asio and liburing: apt-get install -y g++ libasio-dev liburing-dev";
+            finish(&mut command, advice)?;
+            Ok(output)
+        }
+    }
+}
+
+fn output_file(name: &str) -> Result<PathBuf, String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| bench_dir().join("target"), PathBuf::from);
+    let folder = target.join("peers");
+    std::fs::create_dir_all(&folder)
+        .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+    Ok(folder.join(name))
+}
+
+fn finish(command: &mut Command, advice: &str) -> Result<(), String> {
+    let output = command
+        .output()
+        .map_err(|e| format!("cannot start {:?} ({e}); {advice}", command.get_program()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    let first = message.lines().find(|l| l.contains("error")).unwrap_or("");
+    Err(format!("{first}; {advice}"))
+}
+
+/// A static library of a package.
+fn cargo_library(root: &Path, package: &str, name: &str) -> Result<PathBuf, String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(["build", "--release", "-p", package])
+        .current_dir(root);
+    finish(&mut command, "the C ABI of Upshift does not build")?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("release").join(name))
+}
+
+fn cargo(root: &Path, package: &'static str) -> Result<PathBuf, String> {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args([
+            "build",
+            "--release",
+            "--message-format=json-render-diagnostics",
+        ])
+        .args(["-p", package])
+        .current_dir(root)
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|e| format!("cannot start cargo: {e}"))?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr);
+        let first = message.lines().find(|l| l.starts_with("error"));
+        return Err(first.unwrap_or("cargo build failed").to_owned());
+    }
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|m| m["executable"].as_str().map(PathBuf::from))
+        .next_back()
+        .ok_or_else(|| format!("{package} has no executable"))
+}

@@ -1,0 +1,167 @@
+//! The sections `vcpus` and `levels`: more vCPUs than CPUs, and eight levels at overload.
+
+use upshift_load::Work;
+
+use crate::measure::Load;
+use crate::options::Options;
+use crate::peers::Built;
+use crate::results::SectionResults;
+use crate::rounds::{self, Entry};
+use crate::verdict::{Row, Verdict, at_most, row};
+
+/// The levels of the overload: 0, 8, … 56.
+const LEVELS: [u8; 8] = [0, 8, 16, 24, 32, 40, 48, 56];
+/// Overload, as a multiple of what the server can do.
+const OVERLOAD: f64 = 1.3;
+
+/// The load of the section `vcpus`.
+const VCPUS_CASE: &str = "n = 20, 64 connections, unpinned";
+/// The loads of the section `levels`, in the order they are measured.
+const CLOSED_CASE: &str = "closed loop at one level";
+/// What the server can do with full queues, which is more than in a closed loop: replies that wait leave together.
+const CAPACITY_CASE: &str = "capacity: twice the closed loop offered, one level";
+/// See [`CAPACITY_CASE`].
+const ALONE_CASE: &str = "level 0 alone, its share of the load";
+/// See [`CAPACITY_CASE`].
+const OVERLOAD_CASE: &str = "8 levels, 130 % of capacity";
+/// See [`CAPACITY_CASE`].
+const ONE_LEVEL_CASE: &str = "the same load at one level";
+
+/// The name of the row of a level.
+fn level_row(level: u8) -> String {
+    format!("level {level}")
+}
+
+/// The name of the row of a number of vCPUs.
+fn vcpus_row(vcpus: usize) -> String {
+    format!("upshift --vcpus {vcpus}")
+}
+
+/// Runs the section `vcpus`.
+pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: &Built) {
+    let programs = ["2", "5"].map(|n| built.upshift(&["matrix-server", "--vcpus", n]));
+    let entries: Vec<Entry<'_, Load>> = [2, 5]
+        .into_iter()
+        .zip(&programs)
+        .filter_map(|(n, program)| {
+            let mut load = Load::closed(Work::Matrix { n: 20 }, 64, options);
+            load.pinned = false;
+            Some(Entry {
+                name: vcpus_row(n),
+                program: program.as_ref()?,
+                load,
+            })
+        })
+        .collect();
+    rounds::run(results, VCPUS_CASE, &entries, options.rounds);
+}
+
+/// Order of the matrices at overload: the largest of the matrix section, so that the server, not the client, is at its
+/// limit.
+const LEVELS_N: usize = 20;
+
+/// Runs the section `levels`.
+pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built: &Built) {
+    let args = ["matrix-server", "--vcpus", "1", "--pin", "0"];
+    let Some(program) = built.upshift(&args) else {
+        return;
+    };
+    let at = |levels: [u8; 8]| levels.map(|l| format!("127.0.0.1:0@{l}")).to_vec();
+    let mut load = Load::closed(Work::Matrix { n: LEVELS_N }, 16, options);
+    load.listen = at([LEVELS[4]; 8]);
+    load.loaded = LEVELS.len();
+    let entry = |load: &Load| Entry {
+        name: "total".to_owned(),
+        program: &program,
+        load: load.clone(),
+    };
+    let rounds = options.rounds;
+    let mut total = |case: &str, load: &Load| {
+        rounds::run(results, case, &[entry(load)], rounds);
+        results.cell(case, "total")?.median(|r| r.per_second)
+    };
+    let groups = LEVELS.len() as f64;
+    let Some(closed) = total(CLOSED_CASE, &load) else {
+        return;
+    };
+    load.rate = Some(2.0 * closed / groups);
+    let Some(capacity) = total(CAPACITY_CASE, &load) else {
+        return;
+    };
+    load.rate = Some(OVERLOAD * capacity / groups);
+    let mut one_level = load.clone();
+    one_level.per_address = Some(|i| format!("group {}", i + 1));
+    load.listen = at(LEVELS);
+    load.per_address = Some(|i| level_row(LEVELS[i]));
+    let mut alone = load.clone();
+    alone.loaded = 1;
+    // Interleaved by hand: the three have rows of different names.
+    for _ in 0..rounds {
+        rounds::run(results, ALONE_CASE, &[entry(&alone)], 1);
+        rounds::run(results, OVERLOAD_CASE, &[entry(&load)], 1);
+        rounds::run(results, ONE_LEVEL_CASE, &[entry(&one_level)], 1);
+    }
+}
+
+/// What the section `vcpus` was to reach.
+pub(super) fn vcpus_rows(section: &SectionResults, rows: &mut Vec<Row>) {
+    let rate = |n| {
+        let cell = section.cell(VCPUS_CASE, &vcpus_row(n))?;
+        cell.median(|r| r.per_second)
+    };
+    rows.push(row(
+        "2.5 × more vCPUs than CPUs: ≤ 1.2 × slower",
+        rate(2)
+            .zip(rate(5))
+            .map(|(two, five)| (format!("{:.2} ×", two / five), at_most(two / five, 1.2))),
+    ));
+}
+
+/// What the section `levels` was to reach.
+pub(super) fn levels_rows(section: &SectionResults, rows: &mut Vec<Row>) {
+    let p99 = |case, level| {
+        let cell = section.cell(case, &level_row(level))?;
+        cell.median(|r| r.honest(r.p99, 0.99))
+    };
+    let top = p99(OVERLOAD_CASE, LEVELS[0]).zip(p99(ALONE_CASE, LEVELS[0]));
+    rows.push(row(
+        "8 levels, overload: p99 of the top level ≤ 1.5 × alone",
+        top.map(|(loaded, alone)| {
+            let text = format!(
+                "{:.2} × ({loaded:.0} against {alone:.0} µs)",
+                loaded / alone
+            );
+            (text, at_most(loaded / alone, 1.5))
+        }),
+    ));
+    let by_level: Option<Vec<f64>> = LEVELS.iter().map(|&l| p99(OVERLOAD_CASE, l)).collect();
+    rows.push(row(
+        "8 levels, overload: latency (p99) monotone by level",
+        by_level.map(|p99| {
+            let text: Vec<String> = p99.iter().map(|us| format!("{:.1}", us / 1e3)).collect();
+            let verdicts = p99.windows(2).map(|two| at_most(two[0], two[1]));
+            let worst = verdicts.max_by_key(|&v| v as u8);
+            let text = format!("{} ms", text.join(" · "));
+            (text, worst.unwrap_or(Verdict::Unmeasured))
+        }),
+    ));
+    let total = |case| section.cell(case, "total")?.median(|r| r.per_second);
+    rows.push(row(
+        "8 levels, overload: total throughput within 3 % of one level",
+        total(OVERLOAD_CASE)
+            .zip(total(ONE_LEVEL_CASE))
+            .map(|(eight, one)| {
+                let text = format!("{:+.1} %", 100.0 * (eight / one - 1.0));
+                // More is no miss; the 3 % is itself a margin, so noise is not added to it.
+                let reached = eight >= 0.97 * one;
+                (
+                    text,
+                    if reached {
+                        Verdict::Reached
+                    } else {
+                        Verdict::Missed
+                    },
+                )
+            }),
+    ));
+}

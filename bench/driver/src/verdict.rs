@@ -1,0 +1,79 @@
+//! Targets and verdicts: a row of the summary at the top of the page.
+
+use crate::peers::{NO_RUNTIME, UPSHIFT};
+use crate::results::{Cell, Run, SectionResults};
+
+/// Differences below this share mean nothing on a virtual machine.
+pub(crate) const NOISE: f64 = 0.05;
+
+/// How a target came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// At least as good as the target.
+    Reached,
+    /// Missed by less than [`NOISE`].
+    Noise,
+    /// Missed.
+    Missed,
+    /// There are no figures.
+    Unmeasured,
+}
+
+/// One row of the summary.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// What is asked.
+    pub(crate) target: String,
+    /// What was measured.
+    pub(crate) measured: String,
+    /// How it came out.
+    pub(crate) verdict: Verdict,
+}
+
+/// Smaller is better: `value` against `limit`.
+pub(crate) fn at_most(value: f64, limit: f64) -> Verdict {
+    if value <= limit {
+        Verdict::Reached
+    } else if value <= limit * (1.0 + NOISE) {
+        Verdict::Noise
+    } else {
+        Verdict::Missed
+    }
+}
+
+/// A row; without a finding it is not measured.
+pub(crate) fn row(target: impl Into<String>, found: Option<(String, Verdict)>) -> Row {
+    let (measured, verdict) = found.unwrap_or(("–".into(), Verdict::Unmeasured));
+    Row {
+        target: target.into(),
+        measured,
+        verdict,
+    }
+}
+
+/// The best of the runtimes that are not ours; `best` orders cells, smallest first.
+pub(crate) fn best_peer<'a>(
+    section: &'a SectionResults,
+    case: &str,
+    of: impl Fn(&Run) -> f64,
+) -> Option<(&'a Cell, f64)> {
+    section
+        .cells
+        .iter()
+        .filter(|c| c.case == case && !c.peer.starts_with(UPSHIFT))
+        .filter(|c| !NO_RUNTIME.contains(&c.peer.as_str()))
+        .filter_map(|c| Some((c, c.median(&of)?)))
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_miss_below_the_noise_is_told_apart() {
+        assert_eq!(at_most(1.0, 1.0), Verdict::Reached);
+        assert_eq!(at_most(1.04, 1.0), Verdict::Noise);
+        assert_eq!(at_most(1.06, 1.0), Verdict::Missed);
+    }
+}
