@@ -1,18 +1,17 @@
 //! Programs that print one line of JSON per figure. What was printed before one fails or runs out of time is kept.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
+use upshift_load::child::{Child, pin};
 
 use crate::machine::Watch;
 use crate::measure::DISTURBED;
 use crate::options::Options;
 use crate::peers::Program;
 use crate::results::Figure;
-use crate::server::pin;
 
 /// How long the figures of one program may take together.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -76,30 +75,19 @@ pub(crate) fn lines<T: DeserializeOwned>(
 ) -> Result<f64, String> {
     let (watch, own) = (Watch::start(), of_children());
     let mut command = Command::new(&program.file);
-    command.arg(part).args(&program.args).stdout(Stdio::piped());
+    command.arg(part).args(&program.args);
     if let Some(cpu) = cpu {
         pin(&mut command, cpu);
     }
-    let mut child = command
-        .spawn()
+    let mut child = Child::start(&mut command)
         .map_err(|e| format!("cannot start {}: {e}", program.file.display()))?;
-    let stdout = child.stdout.take();
-    let (lines, told) = mpsc::channel();
-    std::thread::spawn(move || {
-        let lines_of = stdout
-            .into_iter()
-            .flat_map(|out| BufReader::new(out).lines());
-        for line in lines_of.map_while(Result::ok) {
-            let _ = lines.send(line);
-        }
-    });
     let deadline = Instant::now() + LIMIT;
     let end = loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let line = match told.recv_timeout(left) {
+        let line = match child.line(left) {
             Ok(line) => line,
-            Err(mpsc::RecvTimeoutError::Disconnected) => break Ok(()),
-            Err(mpsc::RecvTimeoutError::Timeout) => {
+            Err(RecvTimeoutError::Disconnected) => break Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
                 break Err(format!("took longer than {} s", LIMIT.as_secs()));
             }
         };
@@ -109,7 +97,7 @@ pub(crate) fn lines<T: DeserializeOwned>(
         }
     };
     if end.is_err() {
-        let _ = child.kill();
+        child.kill();
     }
     let status = child.wait().map_err(|e| e.to_string())?;
     let ([first, second], time) = watch.stop();

@@ -6,11 +6,13 @@
 //! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`], [`run_spin`] as a [`SpinPlan`] says;
 //! - [`matrix`], [`http`] and [`spin`] hold what the servers of all kinds share; [`Burner`] burns CPU time;
 //! - [`threads`] holds the servers that a coroutine server is compared with;
+//! - [`child`] starts and ends the programs that are measured;
 //! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting.
 //!
-//! `unsafe` is confined to the private module `os` (epoll, affinity, clocks).
+//! `unsafe` is confined to the private module `os` (epoll, affinity, clocks, signals).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+pub mod child;
 pub mod cpu;
 pub mod http;
 pub mod matrix;

@@ -1,9 +1,12 @@
-//! The system calls that std does not offer: epoll with nanosecond time-outs, affinity, timer slack, CPU clocks.
+//! The system calls that std does not offer: epoll with nanosecond time-outs, affinity, timer slack, CPU clocks,
+//! and what is done to a child before it runs.
 //!
 //! This is the only module of the crate with `unsafe`. Each function is one system call, or two on old kernels.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;
@@ -150,15 +153,50 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
             format!("cannot pin to CPU {cpu} ({error}): name one that `taskset -p $$` allows"),
         )
     };
+    set_affinity(cpu).map_err(invalid)
+}
+
+/// Allocates nothing: it runs between fork and exec, too.
+fn set_affinity(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(invalid(io::ErrorKind::InvalidInput.into()));
+        return Err(io::ErrorKind::InvalidInput.into());
     }
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: `cpu` is below CPU_SETSIZE, so the bit lies inside the set.
     unsafe { libc::CPU_SET(cpu, &mut set) };
     // SAFETY: `set` is a live local of the size given; 0 means the calling thread.
-    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }).map_err(invalid)
+    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })
+}
+
+/// Binds the program of `command` to CPU `cpu`, before it runs.
+pub(crate) fn pin_program(command: &mut Command, cpu: usize) {
+    // SAFETY: the closure runs between fork and exec; it makes one system call and touches only its own stack.
+    unsafe { command.pre_exec(move || set_affinity(cpu)) };
+}
+
+/// Has the kernel kill the program of `command` when the thread that starts it ends.
+pub(crate) fn die_with_parent(command: &mut Command) {
+    let parent = std::process::id();
+    let tie = move || {
+        // SAFETY: no pointers.
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+        // The parent may have died before the line above; then nothing would kill this one.
+        // SAFETY: no pointers.
+        if unsafe { libc::getppid() } as u32 != parent {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec. It makes two system calls and touches a captured integer: no allocation, no
+    // locks.
+    unsafe { command.pre_exec(tie) };
+}
+
+/// Sends SIGTERM to a child that has not been waited for.
+pub(crate) fn terminate(pid: u32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) })
 }
 
 /// Lets the timers of the calling thread expire on time; by default the kernel may add 50 µs.

@@ -5,12 +5,12 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write as _};
+use std::io::{Read, Write as _};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bench_kit::files::{
@@ -18,14 +18,17 @@ use bench_kit::files::{
     RECORD, SMALL, SMALL_LENGTH, first, small, word,
 };
 use serde::Deserialize;
+use upshift_load::child::{Child, listening, pin};
 
 use crate::machine::Watch;
 use crate::options::{Options, bench_dir};
 use crate::peers::{Built, Program, RAW_C, UPSHIFT};
 use crate::results::{Cell, Run, SectionResults, Spread};
 use crate::section::Section;
-use crate::server::pin;
 use crate::verdict::{Row, at_most, row};
+
+/// How long a program may run.
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// In what state the page cache is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +223,7 @@ fn make(dir: &Path) -> std::io::Result<()> {
 /// The same bytes as everybody: what the program reads and writes when it is asked for a little of everything.
 fn check(program: &Program, dir: &Path) -> Result<(), String> {
     clean(dir);
-    let printed = start(program, "check", dir, &[])?.end()?;
+    let printed = end(start(program, "check", dir, &[])?)?;
     let words = |number: u64, count: u64| {
         (0..count).fold(0_u64, |sum, index| sum.wrapping_add(word(number, index)))
     };
@@ -302,54 +305,30 @@ fn prepare(path: &Path) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// A program under way.
-struct Started {
-    child: std::process::Child,
-    out: BufReader<std::process::ChildStdout>,
-}
-
-fn start(program: &Program, row: &str, dir: &Path, args: &[&str]) -> Result<Started, String> {
+fn start(program: &Program, row: &str, dir: &Path, args: &[&str]) -> Result<Child, String> {
     let mut command = Command::new(&program.file);
     command
         .arg(row)
         .args(["--dir"])
         .arg(dir)
         .args(&program.args)
-        .args(args)
-        .stdout(Stdio::piped());
+        .args(args);
     pin(&mut command, 0);
-    let mut child = command
-        .spawn()
-        .map_err(|e| format!("cannot start {}: {e}", program.file.display()))?;
-    let out = child.stdout.take().ok_or("the program has no output")?;
-    Ok(Started {
-        child,
-        out: BufReader::new(out),
-    })
+    Child::start(&mut command).map_err(|e| format!("cannot start {}: {e}", program.file.display()))
 }
 
-impl Started {
-    fn line(&mut self) -> Result<String, String> {
-        let mut line = String::new();
-        self.out.read_line(&mut line).map_err(|e| e.to_string())?;
-        Ok(line.trim().to_owned())
-    }
-
-    fn end(mut self) -> Result<Printed, String> {
-        let line = self.line()?;
-        let status = self.child.wait().map_err(|e| e.to_string())?;
-        if !status.success() {
-            return Err(format!("ended with {status}"));
-        }
-        serde_json::from_str(&line).map_err(|e| format!("not a report: `{line}` ({e})"))
-    }
+fn line(child: &mut Child) -> Result<String, String> {
+    child.line(LIMIT).map_err(|_| "it printed nothing".into())
 }
 
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+/// Its report, once it has ended.
+fn end(mut child: Child) -> Result<Printed, String> {
+    let line = line(&mut child)?;
+    let status = child.wait().map_err(|e| e.to_string())?;
+    if !status.success() {
+        return Err(format!("ended with {status}"));
     }
+    serde_json::from_str(&line).map_err(|e| format!("not a report: `{line}` ({e})"))
 }
 
 impl Printed {
@@ -382,7 +361,7 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
     let mut args = vec!["--seconds", &seconds, "--tasks", tasks];
     args.extend(case.args);
     let watch = Watch::start();
-    let printed = start(program, case.row, dir, &args)?.end()?;
+    let printed = end(start(program, case.row, dir, &args)?)?;
     if printed.ops == 0.0 {
         return Err("no operation in the time".into());
     }
@@ -401,9 +380,8 @@ fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<[Run; 2], S
         .map_err(|e| e.to_string())?;
     let watch = Watch::start();
     let mut started = start(program, "mixed", dir, &["--tasks", TASKS[0]])?;
-    let line = started.line()?;
-    let address = line.strip_prefix("listening on ");
-    let address = address.ok_or_else(|| format!("no address: `{line}`"))?;
+    let line = line(&mut started)?;
+    let address = listening(&line).ok_or_else(|| format!("no address: `{line}`"))?;
     let mut stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
     stream
         .set_nodelay(true)
@@ -412,7 +390,7 @@ fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<[Run; 2], S
     let time = options.time;
     let client = std::thread::spawn(move || ask(&mut stream, time));
     let mut times = client.join().map_err(|_| "the client panicked")??;
-    let printed = started.end()?;
+    let printed = end(started)?;
     let taken = options.time.as_secs_f64();
     times.sort_unstable();
     let at = |quantile: f64| times[(times.len() as f64 * quantile) as usize] as f64 / 1e3;

@@ -6,12 +6,12 @@
 
 pub(super) mod targets;
 
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use serde::Deserialize;
+use upshift_load::child::Child;
 use upshift_load::{Awake, SpinPlan, run_spin};
 
 use crate::measure::{Drive, Measured, observe};
@@ -23,6 +23,9 @@ use crate::server::Server;
 
 /// The client's priority in SCHED_FIFO: above all that is measured.
 const CLIENT: u8 = 45;
+
+/// How long the daemon and the batch may take to say something.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The only case.
 pub(crate) const CASE: &str = "level 2, 1 k/s of 100 µs, beside 2 × CPUs burning";
@@ -178,17 +181,17 @@ impl Daemon {
             std::env::temp_dir().join(format!("upshift-bench-{}.sock", std::process::id()));
         let config = socket.with_extension("toml");
         std::fs::write(&config, text).map_err(|e| e.to_string())?;
-        let child = Command::new(&upshift.file)
+        let mut command = Command::new(&upshift.file);
+        command
             .arg("daemon")
             .arg("--config")
             .arg(&config)
             .arg("--socket")
-            .arg(&socket)
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("cannot start the daemon: {e}"))?;
+            .arg(&socket);
+        let child =
+            Child::start(&mut command).map_err(|e| format!("cannot start the daemon: {e}"))?;
         let mut daemon = Daemon { child, socket };
-        first_line(&mut daemon.child)?;
+        line(&mut daemon.child)?;
         Ok(daemon)
     }
 
@@ -200,7 +203,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        end(&mut self.child);
+        self.child.end();
         let _ = std::fs::remove_file(self.socket.with_extension("toml"));
     }
 }
@@ -217,27 +220,27 @@ struct Burnt {
 
 impl Batch {
     pub(crate) fn start(upshift: &Program, args: &[&str]) -> Result<Batch, String> {
-        let child = Command::new(&upshift.file)
+        let mut command = Command::new(&upshift.file);
+        command
             .args(["burn", "--json", "--level", "40"])
             .args(args)
-            .envs(upshift.env.iter().cloned())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("cannot start the batch: {e}"))?;
+            .envs(upshift.env.iter().cloned());
+        let child =
+            Child::start(&mut command).map_err(|e| format!("cannot start the batch: {e}"))?;
         let mut batch = Batch(child);
-        first_line(&mut batch.0)?;
+        line(&mut batch.0)?;
         Ok(batch)
     }
 
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
-        self.0.id()
+        self.0.pid()
     }
 
     /// Ends it; a row of what it did.
     pub(crate) fn end(mut self) -> Result<Run, String> {
-        end(&mut self.0);
-        let text = first_line(&mut self.0)?;
+        self.0.end();
+        let text = line(&mut self.0)?;
         let burnt: Burnt =
             serde_json::from_str(&text).map_err(|e| format!("the batch printed `{text}`: {e}"))?;
         Ok(Run {
@@ -247,42 +250,9 @@ impl Batch {
     }
 }
 
-impl Drop for Batch {
-    fn drop(&mut self) {
-        end(&mut self.0);
-    }
-}
-
-/// Reads the next line that a child prints.
-fn first_line(child: &mut Child) -> Result<String, String> {
-    let mut line = String::new();
-    let Some(out) = child.stdout.as_mut() else {
-        return Err("the child has no output".into());
-    };
-    // Nothing is read ahead: a line at a time, and each is read whole.
-    BufReader::with_capacity(1, out)
-        .read_line(&mut line)
-        .map_err(|e| e.to_string())?;
-    if line.is_empty() {
-        return Err("the child ended without a word".into());
-    }
-    Ok(line.trim().to_owned())
-}
-
-/// SIGTERM, and SIGKILL after three seconds.
-pub(crate) fn end(child: &mut Child) {
-    if !matches!(child.try_wait(), Ok(None)) {
-        return;
-    }
-    // SAFETY: kill() takes no pointers; the child has not been waited for, so its id is still its own.
-    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
-    let deadline = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < deadline {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
+/// The next line that a child prints.
+fn line(child: &mut Child) -> Result<String, String> {
+    child
+        .line(PATIENCE)
+        .map_err(|_| "the child printed nothing".into())
 }

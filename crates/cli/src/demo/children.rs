@@ -1,26 +1,25 @@
 //! The demo's child processes: servers that run until stopped, and commands that print JSON.
 //!
-//! Every child is this same program with other arguments. No child outlives the demo: dropping a
-//! handle kills and reaps it, and the kernel kills it (PR_SET_PDEATHSIG) if the demo itself is
-//! killed. Children have a process group of their own, so Ctrl-C reaches only the demo, which
-//! then ends them in order. All waits are bounded and notice Ctrl-C within [`POLL`].
+//! Every child is this same program with other arguments. No child outlives the demo: dropping a handle ends it, and the kernel
+//! kills it if the demo itself is killed ([`Child`]). Children have a process group of their own, so Ctrl-C reaches only the demo,
+//! which then ends them in order. All waits are bounded and notice Ctrl-C within [`POLL`].
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use rustix::process::{Pid, Signal};
 use serde::de::DeserializeOwned;
 use upshift_board::client::SOCKET_VARIABLE;
+use upshift_load::child::{Child, listening};
 
 /// How often a wait looks at the child and at Ctrl-C.
 const POLL: Duration = Duration::from_millis(10);
@@ -89,32 +88,18 @@ impl Children {
     }
 
     fn spawn(&self, args: &[String]) -> Result<Running> {
-        let parent = rustix::process::getpid();
         let mut command = Command::new(&self.program);
         command
             .args(args)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
         if let Some(socket) = &self.daemon {
             command.env(SOCKET_VARIABLE, socket);
         }
-        let tie_to_parent = move || {
-            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The parent may have died before the line above; then nothing would kill this one.
-            if rustix::process::getppid() != Some(parent) {
-                return Err(std::io::ErrorKind::NotFound.into());
-            }
-            Ok(())
-        };
-        // SAFETY: the closure runs in the forked child before exec. It makes two system calls and
-        // touches only a captured integer: no allocation, no locks, no access to shared state.
-        unsafe { command.pre_exec(tie_to_parent) };
-        let mut child = command
-            .spawn()
+        let mut child = Child::start(&mut command)
             .with_context(|| format!("cannot start `upshift {}`", args.join(" ")))?;
-        let stderr = child.stderr.take().map(|mut pipe| {
+        let stderr = child.stderr().map(|mut pipe| {
             std::thread::spawn(move || {
                 let mut text = String::new();
                 // What was read before an error is kept; there is no more to learn.
@@ -133,9 +118,7 @@ impl Children {
     pub(crate) fn server(&self, args: &[String], addresses: usize) -> Result<Server> {
         let (program, lines) = self.program(args, addresses)?;
         let address = |line: &String| {
-            line.strip_prefix("listening on ")
-                .and_then(|text| text.parse().ok())
-                .ok_or_else(|| anyhow!("the server printed `{line}`, not its address"))
+            listening(line).ok_or_else(|| anyhow!("the server printed `{line}`, not its address"))
         };
         let addresses = lines.iter().map(address).collect::<Result<_>>()?;
         Ok(Server { program, addresses })
@@ -144,18 +127,11 @@ impl Children {
     /// Starts a program and waits until it has printed so many lines, which say that it is ready.
     pub(crate) fn program(&self, args: &[String], ready: usize) -> Result<(Program, Vec<String>)> {
         let mut running = self.spawn(args)?;
-        let output = lines_of(
-            running
-                .child
-                .stdout
-                .take()
-                .ok_or_else(|| anyhow!("the child has no output"))?,
-        );
         let deadline = Instant::now() + PATIENCE;
         let mut lines = Vec::with_capacity(ready);
         while lines.len() < ready {
             self.stop.check()?;
-            match output.recv_timeout(POLL) {
+            match running.child.line(POLL) {
                 Ok(line) => lines.push(line),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 Err(RecvTimeoutError::Timeout) => {
@@ -171,7 +147,7 @@ impl Children {
                 }
             }
         }
-        Ok((Program { running, output }, lines))
+        Ok((Program(running), lines))
     }
 
     /// Runs a command to its end and reads the JSON it printed; `tick` is called while waiting.
@@ -183,19 +159,8 @@ impl Children {
         tick: &mut dyn FnMut(),
     ) -> Result<T> {
         let mut running = self.spawn(args)?;
-        let mut pipe = running
-            .child
-            .stdout
-            .take()
-            .ok_or_else(|| anyhow!("the child has no output"))?;
-        let output = std::thread::spawn(move || {
-            let mut text = String::new();
-            pipe.read_to_string(&mut text).map(|_| text)
-        });
         let (status, message) = running.finish(&self.stop, Instant::now() + patience, tick)?;
-        let text = output
-            .join()
-            .map_err(|_| anyhow!("reading the child's output failed"))??;
+        let text = running.child.rest();
         serde_json::from_str(&text).map_err(|error| match message.trim() {
             "" => anyhow!(
                 "`upshift {}` ended with {status} and no result ({error})",
@@ -206,19 +171,7 @@ impl Children {
     }
 }
 
-fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    receiver
-}
-
-/// A child that is killed and reaped when dropped.
+/// A child, and what it says on standard error.
 #[derive(Debug)]
 struct Running {
     child: Child,
@@ -245,7 +198,7 @@ impl Running {
             }
             stop.check()?;
             if Instant::now() > deadline {
-                bail!("`upshift {}` took too long and was killed", self.command);
+                bail!("`upshift {}` took too long and was ended", self.command);
             }
             tick();
             std::thread::sleep(POLL);
@@ -253,44 +206,29 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail only if the child is already reaped.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// A child that runs until it is stopped.
 #[derive(Debug)]
-pub(crate) struct Program {
-    running: Running,
-    output: Receiver<String>,
-}
+pub(crate) struct Program(Running);
 
 impl Program {
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.running.child.id()
+        self.0.child.pid()
     }
 
     /// Asks it to end and reaps it; what it has printed since it was ready. An error if it died before, did not end
     /// within 5 s or did not end with status 0.
     pub(crate) fn stop(mut self, stop: &Stop) -> Result<String> {
-        if let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) {
-            rustix::process::kill_process(pid, Signal::TERM).context("cannot stop a child")?;
-        }
-        let (status, message) = self
-            .running
-            .finish(stop, Instant::now() + PATIENCE, &mut || ())?;
+        self.0.child.terminate().context("cannot stop a child")?;
+        let (status, message) = self.0.finish(stop, Instant::now() + PATIENCE, &mut || ())?;
         if !status.success() {
             bail!(
                 "`upshift {}` ended with {status}: {}",
-                self.running.command,
+                self.0.command,
                 message.trim()
             );
         }
-        Ok(self.output.iter().collect::<Vec<_>>().join("\n"))
+        Ok(self.0.child.rest())
     }
 }
 

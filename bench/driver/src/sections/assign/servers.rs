@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::sections::processes;
+use upshift_load::child;
 
 /// Which program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +189,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        processes::end(&mut self.child);
+        child::end(&mut self.child);
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -6,6 +6,7 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use upshift_load::child::pin;
 use upshift_load::{Group, Pace, Plan, Work, run as drive};
 
 use super::{AROUND, WARM_UP, class_row};
@@ -13,7 +14,7 @@ use crate::measure::{Drive, Measured, observe};
 use crate::options::{Options, bench_dir};
 use crate::peers::Program;
 use crate::results::Run;
-use crate::server::{Server, pin};
+use crate::server::Server;
 
 /// Some µs.
 const SHORT: &str = "/matrix?n=4";
