@@ -98,6 +98,8 @@ const SUSPENDED: u8 = 0b10_0000;
 
 /// In the byte of the state: the poll under way has woken its own coroutine.
 const WOKEN: u8 = 0b1000_0000;
+/// In the same byte: and keeps its place among its equals. With [`State::Ready`]: it has kept it.
+const KEEPS_PLACE: u8 = 0b0100_0000;
 
 /// The type-erased part of a control block.
 #[repr(C)]
@@ -181,7 +183,7 @@ impl<H: Host> Header<H> {
     }
 
     pub(crate) fn state(&self) -> State {
-        State::from_number(self.state.load(Relaxed) & !WOKEN)
+        State::from_number(self.state.load(Relaxed) & !(WOKEN | KEEPS_PLACE))
     }
 
     pub(crate) fn set_state(&self, state: State) {
@@ -233,8 +235,8 @@ impl<H: Host> Header<H> {
 
     /// In the middle of a poll, which may have woken itself.
     fn set_state_of_poll(&self, state: State) {
-        let woken = self.state.load(Relaxed) & WOKEN;
-        self.state.store(state as u8 | woken, Relaxed);
+        let flags = self.state.load(Relaxed) & (WOKEN | KEEPS_PLACE);
+        self.state.store(state as u8 | flags, Relaxed);
     }
 
     /// The poll under way wakes its own coroutine. By the thread that polls.
@@ -247,6 +249,25 @@ impl<H: Host> Header<H> {
     #[inline]
     pub(crate) fn has_woken_itself(&self) -> bool {
         self.state.load(Relaxed) & WOKEN != 0
+    }
+
+    /// The poll under way, which has woken its own coroutine, gives way and keeps its place. By the thread that polls.
+    pub(crate) fn keep_place(&self) {
+        if self.has_woken_itself() {
+            self.state
+                .store(State::Running as u8 | WOKEN | KEEPS_PLACE, Relaxed);
+        }
+    }
+
+    /// Does the poll that has just ended keep its place?
+    #[inline]
+    pub(crate) fn keeps_place(&self) -> bool {
+        self.state.load(Relaxed) & KEEPS_PLACE != 0
+    }
+
+    /// It is ready again, at the place it had.
+    pub(crate) fn set_ready_in_place(&self) {
+        self.state.store(State::Ready as u8 | KEEPS_PLACE, Relaxed);
     }
 
     /// Does it lend its level to what it waits for?

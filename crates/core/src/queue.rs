@@ -39,6 +39,22 @@ impl<H: Host> List<H> {
         self.head.is_null()
     }
 
+    /// Puts an element that is in no list, and alive, at the head.
+    fn prepend(&mut self, coroutine: NonNull<Header<H>>) {
+        // SAFETY: alive.
+        let header = unsafe { coroutine.as_ref() };
+        header.prev.store(null_mut(), Relaxed);
+        header.next.store(self.head, Relaxed);
+        match NonNull::new(self.head) {
+            // SAFETY: elements of a list are alive while they are in it.
+            Some(head) => unsafe { head.as_ref() }
+                .prev
+                .store(coroutine.as_ptr(), Relaxed),
+            None => self.tail = coroutine.as_ptr(),
+        }
+        self.head = coroutine.as_ptr();
+    }
+
     /// Its head, or its tail.
     #[inline]
     fn end(&self, newest: bool) -> Option<NonNull<Header<H>>> {
@@ -232,6 +248,27 @@ impl<H: Host> ReadyQueues<H> {
         unsafe { self.link(coroutine) }
     }
 
+    /// Puts a coroutine that is not suspended before all others of its level that are not: its stamp is just before that of the oldest.
+    ///
+    /// # Safety
+    /// As [`ReadyQueues::push`].
+    #[cold]
+    pub(crate) unsafe fn push_in_place(&mut self, coroutine: NonNull<Header<H>>, now: u64) {
+        // SAFETY: owned by the caller, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        let level = header.level();
+        let lists = &self.levels[level.index()];
+        let heads = [lists.movable.head, lists.pinned.head];
+        let oldest = heads.into_iter().filter_map(NonNull::new).map(stamp).min();
+        header.ready_at.store(
+            oldest.map_or(now.max(self.stamp), |oldest| oldest.saturating_sub(1)),
+            Relaxed,
+        );
+        let (list, _) = self.list::<true>(level, header);
+        header.queued.store(level.get(), Relaxed);
+        list.prepend(coroutine);
+    }
+
     /// Puts a coroutine at its end of its level, keeping its stamp's time.
     ///
     /// # Safety
@@ -244,16 +281,7 @@ impl<H: Host> ReadyQueues<H> {
         let (list, at_head) = self.list::<true>(level, header);
         header.queued.store(level.get(), Relaxed);
         if at_head {
-            header.prev.store(null_mut(), Relaxed);
-            header.next.store(list.head, Relaxed);
-            match NonNull::new(list.head) {
-                // SAFETY: elements of a list are alive while they are in it.
-                Some(head) => unsafe { head.as_ref() }
-                    .prev
-                    .store(coroutine.as_ptr(), Relaxed),
-                None => list.tail = coroutine.as_ptr(),
-            }
-            list.head = coroutine.as_ptr();
+            list.prepend(coroutine);
             return level;
         }
         header.next.store(null_mut(), Relaxed);

@@ -185,8 +185,8 @@ impl<H: Host> Yielded<'_, H> {
 
 impl<H: Host> Drop for Yielded<'_, H> {
     fn drop(&mut self) {
-        // SAFETY: ours, and in no queue.
-        unsafe { self.vcpu.locked().enqueue(self.coroutine) };
+        // SAFETY: ours, in no queue, and polled there last.
+        unsafe { self.vcpu.locked().enqueue_back(self.coroutine) };
     }
 }
 

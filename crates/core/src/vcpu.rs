@@ -86,6 +86,10 @@ struct Guarded<H: Host> {
     queues: ReadyQueues<H>,
     /// When a level was served last, or got something by a change of levels.
     served: [u64; LEVELS],
+    /// The level at which the current poll was picked.
+    picked: u8,
+    /// What the one that keeps its place at the head of a level had used of its turn.
+    used: [u64; LEVELS],
 }
 
 /// The state of one vCPU. See the module.
@@ -127,6 +131,8 @@ pub struct Vcpu<H: Host> {
     lock: Lock,
     /// The last reading of the clock.
     clock: AtomicU64,
+    /// When the turn of what is polled began, had it not given way since.
+    turn_began: AtomicU64,
     /// The tick up to which the budget of looks is spent.
     overdrawn: AtomicU64,
     /// It waits until that is paid off, and for nothing else.
@@ -174,6 +180,7 @@ impl<H: Host> Vcpu<H> {
             owner: NextLine,
             lock: Lock::new(),
             clock: AtomicU64::new(0),
+            turn_began: AtomicU64::new(0),
             overdrawn: AtomicU64::new(0),
             saving: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
@@ -195,6 +202,8 @@ impl<H: Host> Vcpu<H> {
                 cursor: 0,
                 random: seed | 1,
                 served: [0; LEVELS],
+                picked: NOBODY,
+                used: [0; LEVELS],
             }),
             lengths,
             counters: Counters::new(),
@@ -279,6 +288,26 @@ impl<H: Host> Vcpu<H> {
     #[must_use]
     pub fn clock(&self) -> u64 {
         self.clock.load(Relaxed)
+    }
+
+    /// The tick at which the turn of the coroutine that is being polled would have begun had it run without a break: before the
+    /// beginning of its poll by what it has used since it last went to the tail of its level ([`Vcpu::keep_place`]).
+    #[inline]
+    #[must_use]
+    pub fn turn_began(&self) -> u64 {
+        self.turn_began.load(Relaxed)
+    }
+
+    /// The poll under way, which has just woken its own coroutine and is about to end, gives way to what is more urgent and goes
+    /// on before its equals, as what is preempted does under `SCHED_FIFO`. It goes to the tail all the same if it has not woken itself, if its
+    /// level has changed during the poll, or if the domain has [aging](crate::Config::aging), whose bound counts polls.
+    ///
+    /// The host bounds it: what has used its quantum ([`Vcpu::turn_began`]) goes to the tail. Only for the thread that polls.
+    pub fn keep_place(&self) {
+        if let Some(current) = self.current() {
+            // SAFETY: the caller polls it, so it is alive.
+            unsafe { current.as_ref() }.keep_place();
+        }
     }
 
     /// The level of the coroutine that is being polled here.
@@ -379,7 +408,7 @@ impl<H: Host> Vcpu<H> {
         if let Some(back) = back {
             // Nothing is being polled that it might preempt.
             // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
-            unsafe { locked.push_now(back.into_owned()) };
+            unsafe { locked.push_back(back.into_owned()) };
         }
         let mut must_offer = false;
         if domain.active.load(Relaxed) > 1 {

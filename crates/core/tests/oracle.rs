@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use proptest::prelude::*;
-use support::{TestHost, at, domain, level, run, serving, step};
+use support::{TestHost, at, domain, keep_place, level, run, serving, step};
 use upshift_core::{Config, CoroutineId, Dead, Domain, Executor, JoinHandle, SpawnOptions};
 
 const OPS: usize = if cfg!(miri) { 25 } else { 200 };
@@ -24,6 +24,8 @@ const OPS: usize = if cfg!(miri) { 25 } else { 200 };
 enum Act {
     Block,
     Yield,
+    /// Yields and keeps its place.
+    GiveWay,
     Exit,
     /// Wakes another, by id, and blocks.
     Wake(usize),
@@ -59,6 +61,7 @@ fn acts() -> impl Strategy<Value = Act> {
     prop_oneof![
         3 => Just(Act::Block),
         3 => Just(Act::Yield),
+        3 => Just(Act::GiveWay),
         1 => Just(Act::Exit),
         2 => any::<usize>().prop_map(Act::Wake),
         1 => (any::<usize>(), 0..64u8).prop_map(|(k, l)| Act::Reprio(k, l)),
@@ -103,7 +106,7 @@ struct Modelled {
     pinned: Option<usize>,
     place: Where,
     /// Order of enqueueing.
-    since: u64,
+    since: i64,
     notified: bool,
     cancelled: bool,
     acts: VecDeque<Act>,
@@ -116,7 +119,7 @@ struct Modelled {
 struct Model {
     vcpus: usize,
     all: Vec<Modelled>,
-    time: u64,
+    time: i64,
 }
 
 impl Model {
@@ -124,6 +127,18 @@ impl Model {
         self.time += 1;
         self.all[k].place = place;
         self.all[k].since = self.time;
+    }
+
+    /// Enqueues before all of its level.
+    fn keep_place(&mut self, k: usize) {
+        let level = self.all[k].level;
+        let queued = self
+            .all
+            .iter()
+            .filter(|it| it.place == Where::Queue && it.level == level);
+        let oldest = queued.map(|it| it.since).min();
+        self.all[k].since = oldest.map_or(self.time, |oldest| oldest - 1);
+        self.all[k].place = Where::Queue;
     }
 
     /// A wake. `inbox`: from a thread that serves no vCPU.
@@ -204,6 +219,11 @@ impl Model {
         let _ = match act {
             Act::Block => Ok(()),
             Act::Yield => self.wake(k, false, false),
+            // It is alone in its poll, so its level is that at which it was picked.
+            Act::GiveWay => {
+                self.keep_place(k);
+                return;
+            }
             Act::Exit => {
                 self.all[k].place = Where::Dead;
                 return;
@@ -253,6 +273,11 @@ impl Real {
                 Act::Block => Ok(()),
                 Act::Yield => {
                     cx.waker().wake_by_ref();
+                    Ok(())
+                }
+                Act::GiveWay => {
+                    cx.waker().wake_by_ref();
+                    keep_place();
                     Ok(())
                 }
                 Act::Exit => return Poll::Ready(()),

@@ -7,7 +7,10 @@ mod support;
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 
-use support::{Server, Trace, at, block_once, domain, level, run, serving, step, yield_now};
+use support::{
+    Server, Trace, at, block_once, domain, keep_place, level, run, serving, step, turn_began,
+    yield_now,
+};
 use upshift_core::{Config, Kind, Picked, Polled, SpawnOptions};
 
 #[test]
@@ -360,4 +363,103 @@ fn a_level_that_was_empty_has_not_starved_when_reprio_fills_it() {
     domain.reprio(handle.id(), level(5)).unwrap();
     run(&vcpu, 10);
     assert_eq!(vcpu.level_stats(level(5)).starve_ticks, 0);
+}
+
+/// Says its name and gives way, so many times.
+fn gives_way(trace: &Trace, name: &'static str, times: usize) -> impl Future<Output = ()> + use<> {
+    let (trace, mut left) = (trace.clone(), times);
+    std::future::poll_fn(move |cx| {
+        trace.push(name);
+        if left == 0 {
+            return std::task::Poll::Ready(());
+        }
+        left -= 1;
+        cx.waker().wake_by_ref();
+        keep_place();
+        std::task::Poll::Pending
+    })
+}
+
+#[test]
+fn what_gives_way_keeps_its_place_among_its_equals() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    for (n, name) in ["a", "b", "c"].into_iter().enumerate() {
+        let future = gives_way(&trace, name, 2);
+        // Pinned or not makes no difference.
+        if n == 1 {
+            // SAFETY: the future is `Send`.
+            unsafe { vcpu.spawn_pinned(future, at(7)) }
+                .unwrap()
+                .detach();
+        } else {
+            domain.spawn(future, at(7)).unwrap().detach();
+        }
+    }
+    assert!(step(&vcpu).is_some());
+    domain.spawn(trace.say("urgent"), at(3)).unwrap().detach();
+    domain.spawn(trace.say("d"), at(7)).unwrap().detach();
+    run(&vcpu, 100);
+    assert_eq!(trace.take(), "a urgent a a b b b c c c d");
+}
+
+#[test]
+fn what_gives_way_with_another_level_or_with_aging_goes_to_the_tail() {
+    let (plain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = plain.add_vcpu().unwrap();
+    let (d, t) = (plain.clone(), trace.clone());
+    let mut polled = false;
+    let moves = std::future::poll_fn(move |cx| {
+        t.push("moves");
+        if std::mem::replace(&mut polled, true) {
+            return std::task::Poll::Ready(());
+        }
+        let id = d.current_id().unwrap();
+        d.reprio(id, level(9)).unwrap();
+        cx.waker().wake_by_ref();
+        keep_place();
+        std::task::Poll::Pending
+    });
+    plain.spawn(moves, at(7)).unwrap().detach();
+    plain.spawn(trace.say("b"), at(9)).unwrap().detach();
+    run(&vcpu, 100);
+    assert_eq!(trace.take(), "moves b moves");
+
+    let aging = domain(Config {
+        aging: NonZeroU32::new(100),
+        ..Config::default()
+    });
+    let vcpu = aging.add_vcpu().unwrap();
+    for name in ["a", "b"] {
+        let future = gives_way(&trace, name, 1);
+        aging.spawn(future, at(7)).unwrap().detach();
+    }
+    run(&vcpu, 100);
+    assert_eq!(trace.take(), "a b a b");
+}
+
+#[test]
+fn a_turn_goes_on_over_polls_that_give_way() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    domain.host().time.store(100, Ordering::Relaxed);
+    let began = Trace::default();
+    let (b, mut left, d) = (began.clone(), 2, domain.clone());
+    let works = std::future::poll_fn(move |cx| {
+        b.push(turn_began().to_string());
+        d.host().time.fetch_add(10, Ordering::Relaxed);
+        if left == 0 {
+            return std::task::Poll::Ready(());
+        }
+        left -= 1;
+        cx.waker().wake_by_ref();
+        keep_place();
+        std::task::Poll::Pending
+    });
+    domain.spawn(works, at(7)).unwrap().detach();
+    domain.spawn(trace.say("old"), at(7)).unwrap().detach();
+    run(&vcpu, 100);
+    // Each poll takes 10 ticks, and the turn begins with the first.
+    assert_eq!(began.take(), "100 100 100");
+    assert_eq!(trace.take(), "old");
 }

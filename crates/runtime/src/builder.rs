@@ -173,8 +173,8 @@ impl Builder {
         self
     }
 
-    /// How long a poll may go on while something of its level waits: when
-    /// [`yield_if_needed`](crate::yield_if_needed) is asked (default 500 µs), and
+    /// How long a coroutine may go on while something of its level waits: when
+    /// [`yield_if_needed`](crate::yield_if_needed) is asked (default 500 µs; polls that gave way to something more urgent count together), and
     /// with [preemption](Builder::preemption) without being asked (default: twice what suspending a poll costs on this machine, which is
     /// also the least; less is raised to it, with a warning on standard error).
     #[must_use]

@@ -40,6 +40,15 @@ pub(crate) const SHARE: Duration = Duration::from_micros(100);
 /// The most tests between two looks at the clock.
 const MOST_TESTS: u32 = 32;
 
+/// Why a poll should give way, and so where its coroutine goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GiveWay {
+    /// To what is more urgent, or may be when it has been reaped: it goes on before its equals, until its quantum is used.
+    InPlace,
+    /// To its equals: to the tail of its level.
+    ToTail,
+}
+
 /// What a poll may do before it gives way or looks at the clock.
 struct Budget {
     /// Leaf futures that may complete.
@@ -100,7 +109,21 @@ pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
     }
     replace_budget(LEAVES);
     cx.waker().wake_by_ref();
+    if left > 0 {
+        keep_place();
+    }
     Poll::Pending
+}
+
+/// The poll, which has just woken its own coroutine, gives way in place, unless its turn has used its quantum.
+#[cold]
+fn keep_place() {
+    let now = clock::ticks();
+    context::with(|worker| {
+        if !is_quantum_used(worker, now) {
+            worker.executor.keep_place();
+        }
+    });
 }
 
 /// Is something more urgent than the current coroutine ready on its vCPU? One
@@ -117,28 +140,28 @@ pub fn need_preempt() -> bool {
 
 /// [`need_preempt`], and now and then the clock.
 #[inline]
-fn should_yield() -> bool {
+fn should_yield() -> Option<GiveWay> {
     if need_preempt() {
-        return true;
+        return Some(GiveWay::InPlace);
     }
     BUDGET.with(|budget| {
         let left = budget.tests.get() - 1;
         budget.tests.set(left);
-        left == 0 && look(budget)
+        if left == 0 { look(budget) } else { None }
     })
 }
 
 /// A leaf future has done work in place, a read of the page cache for one. If the poll should give way, no other one completes in it.
 #[inline]
 pub(crate) fn charge() {
-    if should_yield() {
+    if should_yield().is_some() {
         replace_budget(0);
     }
 }
 
 /// Looks at the clock, and says when to look again.
 #[cold]
-fn look(budget: &Budget) -> bool {
+fn look(budget: &Budget) -> Option<GiveWay> {
     budget.tests.set(1);
     let now = clock::ticks();
     context::with(|worker| {
@@ -152,16 +175,24 @@ fn look(budget: &Budget) -> bool {
         budget.tests.set(step);
         is_overrun(worker, now)
     })
-    .unwrap_or(false)
+    .flatten()
 }
 
 /// Does something wait that only the clock tells of?
-fn is_overrun(worker: &Worker, now: u64) -> bool {
+fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
+    if is_quantum_used(worker, now) && worker.executor.bitmap() != 0 {
+        return Some(GiveWay::ToTail);
+    }
     let ran = now.saturating_sub(worker.executor.clock());
-    (ran > worker.reap_ticks && worker.ring.has_arrivals())
-        || (ran > worker.quantum_ticks && worker.executor.bitmap() != 0)
+    let waits = (ran > worker.reap_ticks && worker.ring.has_arrivals())
         || worker.timer_is_due()
-        || worker.is_outranked()
+        || worker.is_outranked();
+    waits.then_some(GiveWay::InPlace)
+}
+
+/// Has the coroutine run for its quantum since it last went to the tail of its level?
+fn is_quantum_used(worker: &Worker, now: u64) -> bool {
+    now.saturating_sub(worker.executor.turn_began()) > worker.quantum_ticks
 }
 
 /// May the next piece of a long transfer, which takes microseconds, be done in this poll?
@@ -191,15 +222,19 @@ fn is_piece_too_much() -> bool {
     let now = clock::ticks();
     context::with(|worker| {
         let ran = now.saturating_sub(worker.executor.clock());
-        ran > worker.share_ticks || is_overrun(worker, now)
+        ran > worker.share_ticks || is_overrun(worker, now).is_some()
     })
     .unwrap_or(false)
 }
 
 /// Gives way if something at least as urgent waits: to the more urgent at once, to
-/// due timers and completed I/O soon, to equals when the poll has used its
+/// due timers and completed I/O soon, to equals when the coroutine has used its
 /// quantum. Put it
 /// into loops that compute; it costs about a nanosecond.
+///
+/// What gives way to the more urgent keeps its place: it goes on before its equals, as a thread of `SCHED_FIFO` does, until it has
+/// used its quantum; then it goes to the tail of its level. So requests that compute are finished one after the other, however many
+/// arrive meanwhile, and their data stay in the caches.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -213,15 +248,25 @@ fn is_piece_too_much() -> bool {
 /// ```
 #[inline]
 pub fn yield_if_needed() -> YieldIfNeeded {
-    YieldIfNeeded {
-        yielded: !should_yield(),
+    match should_yield() {
+        None => YieldIfNeeded {
+            yielded: true,
+            in_place: false,
+        },
+        Some(why) => YieldIfNeeded {
+            yielded: false,
+            in_place: why == GiveWay::InPlace,
+        },
     }
 }
 
 /// Goes to the tail of the coroutine's level, so that equals run first.
 #[inline]
 pub fn yield_now() -> YieldIfNeeded {
-    YieldIfNeeded { yielded: false }
+    YieldIfNeeded {
+        yielded: false,
+        in_place: false,
+    }
 }
 
 /// The future of [`yield_now`] and [`yield_if_needed`].
@@ -229,6 +274,7 @@ pub fn yield_now() -> YieldIfNeeded {
 #[must_use = "futures do nothing unless awaited"]
 pub struct YieldIfNeeded {
     yielded: bool,
+    in_place: bool,
 }
 
 impl Future for YieldIfNeeded {
@@ -240,6 +286,9 @@ impl Future for YieldIfNeeded {
         }
         self.yielded = true;
         cx.waker().wake_by_ref();
+        if self.in_place {
+            keep_place();
+        }
         Poll::Pending
     }
 }

@@ -129,6 +129,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => time().prop_map(Op::Sleep),
         2 => time().prop_map(Op::Receive),
         2 => Just(Op::Yield),
+        2 => Just(Op::GiveWay),
         2 => other.clone().prop_map(Op::Join),
         1 => (other.clone(), 9..14_u8).prop_map(|(other, level)| Op::Reprio(other, level)),
         3 => lock.clone().prop_map(Op::Lock),

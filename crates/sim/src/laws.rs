@@ -115,6 +115,8 @@ struct Tracked {
     /// On a machine with one vCPU: how many picks had begun when it became ready, and when it was settled.
     ready_pick: u64,
     settled_pick: u64,
+    /// Its poll, of this level, gives way in place.
+    keeps: Option<u8>,
     /// When it was first polled.
     first: Option<u64>,
     beside_idle: u64,
@@ -142,6 +144,7 @@ impl Tracked {
             taken: (0, 0),
             ready_pick: 0,
             settled_pick: 0,
+            keeps: None,
             first: None,
             beside_idle: 0,
             behind: 0,
@@ -310,7 +313,10 @@ impl Laws {
                 it.due = None;
                 it.unsettled = Some(strand);
                 it.in_hand = false;
-                it.ready_pick = self.picks[0].count;
+                it.keeps = it.keeps.filter(|level| *level == it.level);
+                if it.keeps.is_none() {
+                    it.ready_pick = self.picks[0].count;
+                }
                 it.behind = 0;
             }
             Step::Polled | Step::Resumed => {
@@ -319,6 +325,7 @@ impl Laws {
                 it.taken = (stamp, change.vcpu);
                 it.due = None;
                 it.unsettled = None;
+                it.keeps = None;
                 (it.beside_idle, it.behind) = (0, 0);
                 let pick = &mut self.picks[change.vcpu];
                 pick.chosen = Some((k, change.level.get()));
@@ -341,10 +348,19 @@ impl Laws {
         for it in &mut self.all {
             if it.unsettled == Some(strand) && (picked || !it.in_hand) {
                 it.unsettled = None;
-                (it.settled, it.settled_pick) = (stamp, pick);
+                it.settled = stamp;
+                if it.keeps.take().is_none() {
+                    it.settled_pick = pick;
+                }
                 it.place = 0;
             }
         }
+    }
+
+    /// The poll of `k` on a vCPU gives way and keeps the place that it had when it was picked.
+    pub(crate) fn keeps_place(&mut self, vcpu: usize, k: usize) {
+        let picked = self.picks[vcpu].chosen.map(|(_, level)| level);
+        self.all[k].keeps = picked.filter(|_| self.aging.is_none());
     }
 
     /// What a vCPU has polled is to go on, and is in no queue before its next pick.

@@ -34,6 +34,7 @@ async fn carry_out(k: usize) {
             Op::Sleep(time) => Waits::new(k, Source::Timer(time)).await,
             Op::Receive(delay) => Waits::new(k, Source::Ring(delay)).await,
             Op::Yield => yield_now().await,
+            Op::GiveWay => give_way(k).await,
             Op::Join(other) => {
                 let handle = world().take_handle(other);
                 if let Some(handle) = handle {
@@ -58,6 +59,21 @@ fn yield_now() -> impl Future<Output = ()> + Send {
             return Poll::Ready(());
         }
         cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+}
+
+fn give_way(k: usize) -> impl Future<Output = ()> + Send {
+    let mut given = false;
+    poll_fn(move |cx| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        let world = world();
+        let vcpu = world.serving().expect("polls happen on vCPUs");
+        world.cpus[vcpu].executor.keep_place();
+        world.laws.borrow_mut().keeps_place(vcpu, k);
         Poll::Pending
     })
 }

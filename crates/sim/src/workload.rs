@@ -19,6 +19,8 @@ pub enum Op {
     Receive(u64),
     /// Lets others go first.
     Yield,
+    /// Lets only what is more urgent go first.
+    GiveWay,
     /// Awaits a coroutine and lends it its level.
     Join(usize),
     /// Gives a coroutine a level.
@@ -75,7 +77,7 @@ impl Program {
         for op in &self.ops {
             match op {
                 Op::Compute(time) => current += time,
-                Op::Yield | Op::Sleep(_) | Op::Receive(_) => current = 0,
+                Op::Yield | Op::GiveWay | Op::Sleep(_) | Op::Receive(_) => current = 0,
                 // These need not end the poll.
                 _ => {}
             }

@@ -182,6 +182,58 @@ impl<'a, H: Host> Locked<'a, H> {
         unsafe { self.push(coroutine, now) }
     }
 
+    /// Enqueues what has given way, at its place in its level or at the tail, and leaves it to the caller to publish.
+    ///
+    /// # Safety
+    /// As [`Locked::enqueue`]; it was polled here last.
+    #[inline]
+    pub(super) unsafe fn push_back(&mut self, coroutine: NonNull<Header<H>>) {
+        // SAFETY: owned, hence alive.
+        if unsafe { coroutine.as_ref() }.keeps_place() {
+            // SAFETY: passed on.
+            unsafe { self.push_in_place(coroutine) };
+        } else {
+            // SAFETY: passed on.
+            unsafe { self.push_now(coroutine) };
+        }
+    }
+
+    /// [`Locked::enqueue`] of what has given way, by a thread that does not pick next.
+    ///
+    /// # Safety
+    /// As [`Locked::enqueue`].
+    pub(crate) unsafe fn enqueue_back(&mut self, coroutine: NonNull<Header<H>>) {
+        if self.vcpu.is_polling() {
+            // SAFETY: passed on.
+            unsafe { self.enqueue(coroutine) };
+        } else {
+            // SAFETY: passed on; nothing was picked here since.
+            unsafe { self.push_back(coroutine) };
+            self.publish();
+        }
+    }
+
+    /// What has got another level in its poll has no place there yet. With aging polls are counted, and nothing keeps its place.
+    #[cold]
+    unsafe fn push_in_place(&mut self, coroutine: NonNull<Header<H>>) {
+        let began = self.vcpu.turn_began();
+        let aging = self.vcpu.inner().config.aging.is_some();
+        let guarded = self.guarded();
+        let now = guarded.now;
+        // SAFETY: owned, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        let level = header.level();
+        if aging || level.get() != guarded.picked {
+            // SAFETY: passed on.
+            unsafe { self.push_now(coroutine) };
+            return;
+        }
+        guarded.used[level.index()] = now.saturating_sub(began);
+        header.set_ready_in_place();
+        // SAFETY: passed on.
+        unsafe { guarded.queues.push_in_place(coroutine, now) };
+    }
+
     /// # Safety
     /// As [`Locked::enqueue`].
     #[inline]
@@ -237,13 +289,21 @@ impl<'a, H: Host> Locked<'a, H> {
         // SAFETY: just out of the queue, owned by us.
         let header = unsafe { coroutine.as_ref() };
         let now = guarded.now;
-        let waited = now.saturating_sub(header.ready_at.load(Relaxed));
+        let mut waited = now.saturating_sub(header.ready_at.load(Relaxed));
         // Since it was served last, or since the oldest of it came.
         let served = core::mem::replace(&mut guarded.served[level.index()], now);
         let starved = waited.min(now.saturating_sub(served));
+        let mut began = now;
+        if header.keeps_place() {
+            // Its stamp stands for its place, and it was the last of its level that was served.
+            waited = starved;
+            began = now.saturating_sub(guarded.used[level.index()]);
+        }
+        vcpu.turn_began.store(began, Relaxed);
         vcpu.counters.started(level, waited, starved);
         guarded.batch[guarded.polls as usize % COARSE_POLLS as usize] = level.get();
         guarded.polls += 1;
+        guarded.picked = level.get();
         self.publish();
         Some((coroutine, resumed))
     }

@@ -97,6 +97,20 @@ pub fn serving<R>(executor: &Executor<TestHost>, f: impl FnOnce() -> R) -> R {
     result
 }
 
+/// The poll under way on this thread gives way and keeps its place.
+#[allow(dead_code, reason = "not every test does")]
+pub fn keep_place() {
+    // SAFETY: the executor of a vCPU that is served exists.
+    unsafe { SERVED.get().unwrap().as_ref() }.keep_place();
+}
+
+/// See [`Vcpu::turn_began`].
+#[allow(dead_code, reason = "not every test asks")]
+pub fn turn_began() -> u64 {
+    // SAFETY: as above.
+    unsafe { SERVED.get().unwrap().as_ref() }.turn_began()
+}
+
 /// Polls until nothing is ready; at most `limit` polls. Returns how many.
 pub fn run(executor: &Executor<TestHost>, limit: usize) -> usize {
     serving(executor, || {
