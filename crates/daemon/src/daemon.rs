@@ -18,6 +18,7 @@ use crate::cpu::AbortOnPanic;
 use crate::global::Global;
 use crate::listen::{ListenError, Listener};
 use crate::machine::{Machine, Real};
+use crate::scout::Scouts;
 use crate::shared::{HEARTBEAT, Shared};
 
 /// Threads that can be recorded at once.
@@ -141,7 +142,9 @@ impl Builder {
         let cpus = highest_cpu(self.sys.as_ref()).map_err(failed("count the CPUs"))?;
         let global = Global::new(generation(), cpus).map_err(failed("make the global page"))?;
         global.set_enforcing(mode == Mode::Enforcing);
-        let shared = Shared::new(self.config, elevator, self.sys, self.machine, global, cpus);
+        let scouts = Scouts::start().map_err(failed("start a thread"))?;
+        let (config, sys, machine) = (self.config, self.sys, self.machine);
+        let shared = Shared::new(config, elevator, sys, machine, global, cpus, scouts);
         let shared = Arc::new(shared);
         let stop = upshift_board::os::doorbell().map_err(failed("make an eventfd"))?;
         let stop = Arc::new(stop);

@@ -43,6 +43,7 @@
 //! | `canary` | whether ordinary threads get to run on every CPU |
 //! | `global` | the page that all clients read |
 //! | `status` | the census |
+//! | `scout` | ordinary threads that open files that may be another's |
 //! | `log`, `metrics` | what it says, and its figures for Prometheus |
 //! | `notify` | the service manager |
 //! | `machine` | system calls, behind a trait |
@@ -71,6 +72,7 @@ mod peer;
 mod quota;
 pub mod rank;
 mod roster;
+mod scout;
 mod shared;
 mod status;
 

@@ -41,7 +41,8 @@ pub(crate) struct Hold {
     pub(crate) tid: Tid,
     pub(crate) owner: Owner,
     guard: Elevated,
-    clock: Arc<OwnedFd>,
+    /// Its record of CPU time, as soon as that is open.
+    clock: OnceLock<Arc<OwnedFd>>,
     /// Whether its scheduler wants it in SCHED_FIFO.
     raised: AtomicBool,
     suspended: AtomicBool,
@@ -86,9 +87,14 @@ impl Hold {
         self.raised.load(Acquire)
     }
 
-    /// ns of CPU so far; `None` if it has ended.
+    /// ns of CPU so far; `None` if it has ended, or that is not known yet.
     pub(crate) fn cpu_time(&self, machine: &dyn Machine) -> Option<u64> {
-        machine.cpu_time(self.clock.as_fd()).ok()
+        machine.cpu_time(self.clock.get()?.as_fd()).ok()
+    }
+
+    /// Its record of CPU time, which was not there when it was taken in.
+    pub(crate) fn give_clock(&self, clock: OwnedFd) {
+        let _ = self.clock.set(Arc::new(clock));
     }
 }
 
@@ -109,13 +115,18 @@ impl Roster {
     }
 
     /// Takes a thread in.
-    pub(crate) fn add(&self, guard: Elevated, owner: Owner, clock: Arc<OwnedFd>) -> Arc<Hold> {
+    pub(crate) fn add(
+        &self,
+        guard: Elevated,
+        owner: Owner,
+        clock: Option<Arc<OwnedFd>>,
+    ) -> Arc<Hold> {
         let hold = Arc::new(Hold {
             number: self.next.fetch_add(1, Relaxed),
             tid: guard.tid(),
             owner,
             guard,
-            clock,
+            clock: clock.map(OnceLock::from).unwrap_or_default(),
             raised: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
         });

@@ -15,6 +15,7 @@ use crate::log::Log;
 use crate::machine::Machine;
 use crate::quota::Quotas;
 use crate::roster::Roster;
+use crate::scout::Scouts;
 
 /// Dispatchers of processes, above all workers.
 pub(crate) const DISPATCHER: Priority = Priority::of::<44>();
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     /// Users with dispatchers that are not, because they used too much.
     pub(crate) overdrafts: Bars,
     pub(crate) quotas: Quotas,
+    /// Who opens files that may be another's.
+    pub(crate) scouts: Scouts,
     /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
     work: AtomicU64,
     /// Millionths of a CPU that are reserved for assigned programs.
@@ -95,6 +98,7 @@ impl Shared {
         machine: Arc<dyn Machine>,
         global: Global,
         cpus: usize,
+        scouts: Scouts,
     ) -> Shared {
         Shared {
             config: Mutex::new(Arc::new(config)),
@@ -109,6 +113,7 @@ impl Shared {
             bars: Bars::default(),
             overdrafts: Bars::default(),
             quotas: Quotas::start(),
+            scouts,
             work: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
         }

@@ -16,7 +16,7 @@
 //! What starts later is heard of from the kernel (`upshift_elevate::events`); everything is looked through at the start, when events were lost, and
 //! each [`SWEEP`], because nothing tells that a process was moved to another cgroup.
 //!
-//! One thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or until the first moment at
+//! Scouts look processes up and hold them against the rules (`sight.rs`). The rest is one thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or until the first moment at
 //! which a budget can be used up: a process that sleeps costs one read of its CPU time each period.
 
 mod cgroups;
@@ -24,8 +24,9 @@ mod container;
 mod domain;
 mod process;
 mod rule;
+mod sight;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -33,7 +34,6 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use upshift_elevate::events::{Event, Events, Interest};
-use upshift_elevate::sys::time_limit;
 
 use crate::cpu::{AbortOnPanic, Latch};
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
@@ -42,6 +42,7 @@ use domain::Domains;
 use process::Process;
 pub use rule::{Assign, Bound, Reservation};
 pub(crate) use rule::{FileAssign, Traits};
+use sight::{Found, Look, Looks};
 
 /// Budgets and shares are for so long: half of what the canary allows, so that a process at its budget never looks like one that keeps the CPU.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
@@ -113,7 +114,8 @@ impl Assigner {
             domains: Domains::of(shared.sys.as_ref(), &shared.online(), now),
             registered: HashSet::new(),
             sweep: now,
-            left: Vec::new(),
+            looks: Looks::new()?,
+            arrived: VecDeque::new(),
             window: now,
             worked: Duration::ZERO,
         };
@@ -164,9 +166,11 @@ struct Work {
     domains: Domains,
     /// That have registered themselves.
     registered: HashSet<i32>,
-    /// When everything is looked through again, and what is left of it.
+    /// When everything is looked through again.
     sweep: Instant,
-    left: Vec<i32>,
+    looks: Looks,
+    /// What scouts have found out and is not dealt with yet.
+    arrived: VecDeque<Found>,
     /// When the window of the thread's own budget began, and how long it has worked in it.
     window: Instant,
     worked: Duration,
@@ -187,7 +191,8 @@ impl Work {
             if began >= self.sweep {
                 self.begin_to_look_around(began);
             }
-            self.look_around(began);
+            self.learn(began);
+            self.looks.send(&shared);
             self.breathe(began);
             for process in self.processes.values_mut() {
                 process.settle(&shared, began);
@@ -203,11 +208,14 @@ impl Work {
             next = next.min(self.domains.due());
         }
         let mut rest = next.saturating_duration_since(Instant::now());
-        if !self.left.is_empty() {
+        if !self.arrived.is_empty() {
             rest = Duration::ZERO;
         }
         let timeout = Timespec::try_from(rest).ok();
-        let mut fds = vec![PollFd::new(&self.post.bell, PollFlags::IN)];
+        let mut fds = vec![
+            PollFd::new(&self.post.bell, PollFlags::IN),
+            PollFd::new(&self.looks.answers.bell, PollFlags::IN),
+        ];
         fds.extend(self.events.iter().map(|it| PollFd::new(it, PollFlags::IN)));
         // Interrupted or not: what there is to do is found out.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
@@ -233,7 +241,7 @@ impl Work {
                 }
                 Message::Left(pid) => {
                     self.registered.remove(&pid);
-                    self.consider(pid, None, Instant::now());
+                    self.ask(pid, None, Instant::now());
                 }
                 Message::Reconsider => self.sweep = Instant::now(),
                 Message::Stop => return false,
@@ -252,15 +260,17 @@ impl Work {
                     parent,
                     process,
                     thread,
-                } if process == thread => self.consider(process, Some(parent), now),
+                } if process == thread => self.ask(process, Some(parent), now),
                 Event::Born {
                     process, thread, ..
                 } => {
                     let room = self.room(process);
-                    if let Some(process) = self.processes.get_mut(&process)
+                    self.looks.has_changed(process);
+                    if let Some(known) = self.processes.get_mut(&process)
                         && room > 0
                     {
-                        process.adopt(thread, &self.shared);
+                        known.adopt(thread, &self.shared);
+                        self.looks.ask_for_clocks(process, known.take_clockless());
                     }
                 }
                 Event::Ended { process, thread } => {
@@ -270,7 +280,7 @@ impl Work {
                         self.forget(process, now);
                     }
                 }
-                Event::Changed { process } => self.consider(process, None, now),
+                Event::Changed { process } => self.ask(process, None, now),
                 Event::Lost => self.sweep = self.sweep.min(now + SWEEP / 10),
             }
         }
@@ -296,35 +306,74 @@ impl Work {
         limit.saturating_sub(own).min(THREADS.saturating_sub(all))
     }
 
-    /// Holds a process against the rules; the first that fits counts. `parent` has just forked it.
-    fn consider(&mut self, pid: i32, parent: Option<i32>, now: Instant) {
-        let traits = Traits::of(pid).filter(|_| !self.registered.contains(&pid));
-        let fits = |rule: &&Assign| traits.as_ref().is_some_and(|traits| rule.fits(traits));
-        let config = self.shared.config();
-        let rule = config.assign.iter().find(fits);
-        let (Some(rule), Some(traits)) = (rule, traits.as_ref()) else {
+    /// Has a process looked at. `parent` has just forked it.
+    fn ask(&mut self, pid: i32, parent: Option<i32>, now: Instant) {
+        let born = parent.map(|parent| match self.processes.get(&parent) {
+            Some(parent) => Some(parent.heritage(&self.shared)),
+            None => self.looks.heritage_of(parent),
+        });
+        if !self.looks.ask(pid, born) {
+            self.sweep = self.sweep.min(now + SWEEP / 10);
+        }
+    }
+
+    /// Takes what scouts have found out, as much as fits into the thread's budget.
+    fn learn(&mut self, now: Instant) {
+        self.arrived.extend(self.looks.answers.take());
+        while now.elapsed() < BUDGET / 2
+            && let Some(found) = self.arrived.pop_front()
+        {
+            match found {
+                Found::Look(look, last) => self.consider(*look, last, now),
+                Found::All(pids, then) => {
+                    let there: HashSet<i32> = pids.iter().copied().collect();
+                    let lives =
+                        |pid: &i32, it: &mut Process| there.contains(pid) || it.since() >= then;
+                    self.processes.retain(lives);
+                    self.looks.have_all(pids);
+                }
+                Found::Clocks(clocks) => {
+                    self.looks.have_clocks();
+                    for (pid, tid, clock) in clocks {
+                        if let Some(process) = self.processes.get_mut(&pid) {
+                            process.give_clock(tid, clock);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Deals with a process that was held against the rules.
+    fn consider(&mut self, look: Look, last: bool, now: Instant) {
+        let pid = look.pid;
+        let heritage = self.looks.have(pid, last);
+        let fits = !self.registered.contains(&pid) && look.is_alive();
+        let Some((rule, user)) = look.rule.clone().filter(|_| fits) else {
             self.forget(pid, now);
             return;
         };
         let known = self.processes.get(&pid);
-        if known.is_some_and(|it| it.is_under(rule, traits.user)) {
-            return;
-        }
-        self.forget(pid, now);
-        match time_limit(pid) {
-            Ok(None) => {}
-            Ok(Some(us)) => {
+        if !known.is_some_and(|it| it.is_under(&rule, user)) {
+            self.forget(pid, now);
+            if let Some(us) = look.limit {
                 return self.shared.complain("time limit", || {
                     format!("process {pid} stays ordinary, though a rule fits: its RLIMIT_RTTIME would kill it after {us} us in SCHED_FIFO (systemd: LimitRTTIME)")
                 });
             }
-            Err(_) => return,
+            let process = Process::attach(pid, user, rule, heritage, &self.shared, now);
+            self.processes.insert(pid, process);
         }
-        let room = self.room_of(traits.user);
-        let parent = parent.and_then(|parent| self.processes.get(&parent));
-        let mut process = Process::attach(pid, traits, rule, parent, &self.shared, now);
-        process.count_threads(&self.shared, &self.domains, room);
-        self.processes.insert(pid, process);
+        let room = self.room_of(user);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            let seen = (&look.tids, look.began);
+            process.count_threads(seen, &self.shared, &self.domains, room);
+            self.looks.ask_for_clocks(pid, process.take_clockless());
+        }
+        // What it was held against the rules for, and its threads, are of one process.
+        if !look.is_alive() {
+            self.forget(pid, now);
+        }
     }
 
     /// Gives a process back.
@@ -356,26 +405,8 @@ impl Work {
             } else {
                 SWEEP / 10
             };
-        let own = std::process::id() as i32;
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        self.left = pids.filter(|&pid| pid != own).collect();
-        let there: HashSet<i32> = self.left.iter().copied().collect();
-        self.processes.retain(|pid, _| there.contains(pid));
+        self.looks.ask_for_all(&self.shared);
         self.domains = Domains::of(self.shared.sys.as_ref(), &self.shared.online(), now);
-    }
-
-    /// As many processes as fit into the thread's budget; the rest is for the next time, after the budgets of others were looked at.
-    fn look_around(&mut self, now: Instant) {
-        while now.elapsed() < BUDGET / 2
-            && let Some(pid) = self.left.pop()
-        {
-            self.consider(pid, None, now);
-            let room = self.room(pid);
-            if let Some(process) = self.processes.get_mut(&pid) {
-                process.count_threads(&self.shared, &self.domains, room);
-            }
-        }
     }
 
     /// As the schedulers do.

@@ -1,7 +1,7 @@
 //! One assigned process: its threads, its bound.
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use upshift_elevate::{Class, Priority, Tid};
 
 use crate::assign::domain::{Domains, LATELY, TURN};
 use crate::assign::rule::{Bound, Reservation};
-use crate::assign::{Assign, PERIOD, Traits};
+use crate::assign::{Assign, PERIOD};
 use crate::quota::Bill;
 use crate::roster::{EVERYWHERE, Hold, Owner};
 use crate::shared::{Reserve, Shared};
@@ -21,7 +21,11 @@ pub(super) struct Process {
     pid: i32,
     user: u32,
     rule: Assign,
+    /// Since when it is assigned.
+    since: Instant,
     threads: HashMap<Tid, Thread>,
+    /// Those of which the record of CPU time has not been asked for.
+    clockless: Vec<Tid>,
     /// Where it may run, and how many CPUs of one domain that are.
     cpus: CpuSet,
     width: u32,
@@ -67,7 +71,8 @@ enum Place {
 #[derive(Debug)]
 struct Thread {
     hold: Arc<Hold>,
-    clock: Arc<OwnedFd>,
+    /// Since when it is held.
+    since: Instant,
     seen: Duration,
     lately: Duration,
     shared: Arc<Shared>,
@@ -76,7 +81,7 @@ struct Thread {
 impl Thread {
     /// As [`Process::lately`], of this thread.
     fn lately(&mut self, shared: &Shared) -> Duration {
-        let total = shared.machine.cpu_time(self.clock.as_fd());
+        let total = self.hold.cpu_time(shared.machine.as_ref());
         let total = total.map_or(self.seen, Duration::from_nanos);
         let used = total.saturating_sub(std::mem::replace(&mut self.seen, total));
         self.lately = self.lately * (LATELY - 1) / LATELY + used;
@@ -101,22 +106,36 @@ fn priority(level: u8) -> Priority {
     Priority::new(2 + (63 - level.min(63)) / 8).unwrap_or(Priority::MIN)
 }
 
+/// What a process that is forked takes over from its parent, under the same rule: the period and what was used in it, so that a program
+/// does not evade its budget by forking.
+#[derive(Debug, Clone)]
+pub(super) struct Heritage {
+    rule: Assign,
+    began: Instant,
+    carried: Duration,
+    rests_until: Instant,
+    aside_until: Option<Instant>,
+    place: Place,
+}
+
 impl Process {
-    /// `parent` is what it was forked from, if that is assigned, too: under the same rule the period and what was used in it are the
-    /// parent's, so that a program does not evade its budget by forking.
+    /// `heritage` is of what it was forked from, if that is assigned, too.
     pub(super) fn attach(
         pid: i32,
-        traits: &Traits,
-        rule: &Assign,
-        parent: Option<&Process>,
+        user: u32,
+        rule: Assign,
+        heritage: Option<Heritage>,
         shared: &Arc<Shared>,
         now: Instant,
     ) -> Process {
+        let heritage = heritage.filter(|it| it.rule == rule);
         let mut process = Process {
             pid,
-            user: traits.user,
-            rule: rule.clone(),
+            user,
+            rule,
+            since: now,
             threads: HashMap::new(),
+            clockless: Vec::new(),
             cpus: CpuSet::empty(),
             width: 1,
             place: Place::Urgent,
@@ -138,14 +157,30 @@ impl Process {
         };
         let used = process.total(shared);
         (process.before, process.charged, process.seen) = (used, used, used);
-        if let Some(parent) = parent.filter(|parent| parent.rule == *rule) {
+        if let Some(parent) = heritage {
             process.began = parent.began;
-            process.carried = parent.spent(parent.bounded(shared));
+            process.carried = parent.carried;
             process.rests_until = parent.rests_until;
             process.aside_until = parent.aside_until;
             process.place = parent.place;
         }
         process
+    }
+
+    /// What a process that it forks now takes over.
+    pub(super) fn heritage(&self, shared: &Shared) -> Heritage {
+        Heritage {
+            rule: self.rule.clone(),
+            began: self.began,
+            carried: self.spent(self.bounded(shared)),
+            rests_until: self.rests_until,
+            aside_until: self.aside_until,
+            place: self.place,
+        }
+    }
+
+    pub(super) fn since(&self) -> Instant {
+        self.since
     }
 
     pub(super) fn is_under(&self, rule: &Assign, user: u32) -> bool {
@@ -166,22 +201,25 @@ impl Process {
         self.threads.len()
     }
 
-    /// Takes in the threads it has and does not know, of which there is `room` for so many, and forgets those that have ended.
-    pub(super) fn count_threads(&mut self, shared: &Arc<Shared>, domains: &Domains, room: usize) {
+    /// Takes in threads it had at `then` and does not know, of which there is `room` for so many, and forgets those that had ended.
+    pub(super) fn count_threads(
+        &mut self,
+        (tids, then): (&HashSet<Tid>, Instant),
+        shared: &Arc<Shared>,
+        domains: &Domains,
+        room: usize,
+    ) {
         // Its main thread's; threads that have others of their own are where they are all the same.
         self.cpus = shared
             .sys
             .sched_getaffinity(self.pid)
             .unwrap_or(CpuSet::all());
         self.width = domains.width(&self.cpus);
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid));
-        let tids = tasks.into_iter().flatten().flatten();
-        let tids: Vec<Tid> = tids
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect();
-        self.threads.retain(|tid, _| tids.contains(tid));
+        self.threads
+            .retain(|tid, thread| tids.contains(tid) || thread.since >= then);
         let most = self.threads.len() + room;
-        for tid in tids {
+        let main = tids.get(&self.pid);
+        for &tid in main.into_iter().chain(tids) {
             if self.threads.len() < most {
                 self.adopt(tid, shared);
             }
@@ -204,26 +242,39 @@ impl Process {
         if !matches!(former, Some(Class::Other { .. })) {
             return;
         }
-        let Ok(clock) = shared.machine.thread_clock(self.pid, tid) else {
+        if shared.sys.leader(tid).ok() != Some(self.pid) {
             return;
-        };
-        let clock = Arc::new(clock);
+        }
         let owner = Owner {
             pid: self.pid,
             user: self.user,
             cpu: EVERYWHERE,
         };
-        let hold = shared.roster.add(guard, owner, Arc::clone(&clock));
         let thread = Thread {
-            hold,
-            seen: Duration::from_nanos(shared.machine.cpu_time(clock.as_fd()).unwrap_or(0)),
+            hold: shared.roster.add(guard, owner, None),
+            since: Instant::now(),
+            seen: Duration::ZERO,
             lately: Duration::ZERO,
-            clock,
             shared: Arc::clone(shared),
         };
         self.threads.insert(tid, thread);
+        self.clockless.push(tid);
         if self.place != Place::Fair {
             self.put(tid);
+        }
+    }
+
+    /// Threads of which the record of CPU time is to be opened, once.
+    pub(super) fn take_clockless(&mut self) -> Vec<Tid> {
+        std::mem::take(&mut self.clockless)
+    }
+
+    /// The record of CPU time of one of its threads.
+    pub(super) fn give_clock(&mut self, tid: Tid, clock: OwnedFd) {
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.hold.give_clock(clock);
+            let total = thread.hold.cpu_time(thread.shared.machine.as_ref());
+            thread.seen = Duration::from_nanos(total.unwrap_or(0));
         }
     }
 
@@ -243,7 +294,7 @@ impl Process {
     /// What counts against its budget: not what the kernel bounds.
     fn bounded(&self, shared: &Shared) -> Duration {
         let main = self.threads.get(&self.pid).filter(|_| self.reserved);
-        let of = |thread: &Thread| shared.machine.cpu_time(thread.clock.as_fd()).unwrap_or(0);
+        let of = |thread: &Thread| thread.hold.cpu_time(shared.machine.as_ref()).unwrap_or(0);
         let elsewhere = Duration::from_nanos(main.map_or(0, of));
         self.total(shared).saturating_sub(elsewhere)
     }

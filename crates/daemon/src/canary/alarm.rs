@@ -4,6 +4,9 @@
 //! have themselves used half of the second half of the silence. Their users are barred, for longer each time. If no culprit is
 //! found (an unknown way), the users of all that was elevated where it helped to demote it are, for a second, as suspects; one that
 //! goes on has the CPU for 100 ms of each 1.1 s. Nobody is barred for a silence while a CPU is unplugged.
+//!
+//! In which lock a thread sleeps stands in a file of `/proc`, which the watch does not open: scouts do (`scout.rs`), one for each user. The watch
+//! waits for [`INQUIRY`] at most, with all suspects demoted; users that are not examined by then are suspects.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -16,7 +19,9 @@ use upshift_elevate::Tid;
 use crate::bars;
 use crate::canary::cage::Cage;
 use crate::canary::{PATIENCE, ROUND};
+use crate::machine::Machine;
 use crate::roster::Hold;
+use crate::scout::Stack;
 use crate::shared::Shared;
 
 /// How long a canary has to sing after what it is thought to suffer from was demoted.
@@ -38,17 +43,88 @@ pub(super) struct Alarm {
     unplugged: bool,
 }
 
+/// How long scouts have to examine suspects.
+const INQUIRY: Duration = Duration::from_millis(250);
+
+/// What a scout has found out of a user: the first of its threads that is to blame, and what for.
+type Finding = (u32, Option<String>);
+
+/// What scouts are about to find out.
+#[derive(Debug)]
+struct Inquiry {
+    findings: Arc<Stack<Finding>>,
+    /// Users that are not examined yet.
+    open: HashSet<u32>,
+    until: Instant,
+}
+
+impl Inquiry {
+    /// Sends a scout for each user.
+    fn start(shared: &Shared, holds: &VecDeque<Arc<Hold>>, now: Instant) -> Inquiry {
+        let mut users: HashMap<u32, Vec<(i32, Tid)>> = HashMap::new();
+        for hold in holds {
+            let threads = users.entry(hold.owner.user).or_default();
+            threads.push((hold.owner.pid, hold.tid));
+        }
+        let findings = Arc::new(Stack::default());
+        let open = users.keys().copied().collect();
+        for (user, threads) in users {
+            let (machine, findings) = (Arc::clone(&shared.machine), Arc::clone(&findings));
+            shared.scouts.send(move || {
+                let blame = |&(pid, tid): &(i32, Tid)| {
+                    let what = offence(machine.as_ref(), tid)?;
+                    Some(format!("thread {tid} of process {pid} {what}"))
+                };
+                findings.put((user, threads.iter().find_map(blame)));
+            });
+        }
+        Inquiry {
+            findings,
+            open,
+            until: now + INQUIRY,
+        }
+    }
+
+    /// Takes what has been found out; whether there is more to come.
+    fn hear(&mut self, culprits: &mut HashMap<u32, String>, now: Instant) -> bool {
+        for (user, blame) in self.findings.take() {
+            self.open.remove(&user);
+            if let Some(text) = blame {
+                culprits.entry(user).or_insert(text);
+            }
+        }
+        !self.open.is_empty() && now < self.until
+    }
+}
+
+/// Whether the thread lends its priority. Opens a file that is somebody else's.
+fn offence(machine: &dyn Machine, tid: Tid) -> Option<&'static str> {
+    match machine.lends_its_priority(tid) {
+        Ok(true) => Some("lends its priority through a lock"),
+        // Only its owner can have seen to that.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Some("does not let itself be looked at (it holds a lease on its file in /proc)")
+        }
+        _ => None,
+    }
+}
+
+/// An examination under way.
+#[derive(Debug)]
+struct Trial {
+    left: VecDeque<Arc<Hold>>,
+    inquiry: Inquiry,
+    culprits: HashMap<u32, String>,
+    silence: Duration,
+}
+
 #[derive(Debug, Default)]
 enum Stage {
     #[default]
     Calm,
     Local(Instant),
     Global(Instant),
-    Examined {
-        left: VecDeque<Arc<Hold>>,
-        culprits: HashMap<u32, String>,
-        silence: Duration,
-    },
+    Examined(Box<Trial>),
     /// It is not ours; wait until all sing.
     Foreign,
 }
@@ -88,11 +164,7 @@ impl Alarm {
                 self.finish(shared);
                 self.stage = Stage::Foreign;
             }
-            Stage::Examined {
-                left,
-                culprits,
-                silence,
-            } => self.go_on(shared, left, culprits, silence, now),
+            Stage::Examined(trial) => self.go_on(shared, trial, now),
             Stage::Foreign => {
                 if cages.iter().all(Cage::sings) {
                     cages.iter_mut().for_each(|cage| cage.ask(now));
@@ -158,76 +230,68 @@ impl Alarm {
     fn examine(&mut self, shared: &Shared, now: Instant, demoted: Duration) {
         let suspects: HashSet<Tid> = self.suspects.iter().map(|hold| hold.tid).collect();
         let may_be = |hold: &Hold| hold.is_raised() || suspects.contains(&hold.tid);
-        let lenders = shared.roster.holds(may_be);
-        let silence = ROUND + PATIENCE + demoted;
-        self.go_on(shared, lenders.into(), HashMap::new(), silence, now);
+        let left: VecDeque<_> = shared.roster.holds(may_be).into();
+        let trial = Box::new(Trial {
+            inquiry: Inquiry::start(shared, &left, now),
+            left,
+            culprits: HashMap::new(),
+            silence: ROUND + PATIENCE + demoted,
+        });
+        self.go_on(shared, trial, now);
     }
 
     /// Looks for culprits for a while; with all looked at, the verdict.
-    fn go_on(
-        &mut self,
-        shared: &Shared,
-        mut left: VecDeque<Arc<Hold>>,
-        mut culprits: HashMap<u32, String>,
-        silence: Duration,
-        now: Instant,
-    ) {
-        while let Some(hold) = left.pop_front() {
-            if let Some(what) = self.offence(shared, &hold, now) {
-                let text = format!("thread {} of process {} {what}", hold.tid, hold.owner.pid);
-                culprits.entry(hold.owner.user).or_insert(text);
-            }
-            if now.elapsed() > EXAMINATION && !left.is_empty() {
-                self.stage = Stage::Examined {
-                    left,
-                    culprits,
-                    silence,
+    fn go_on(&mut self, shared: &Shared, mut trial: Box<Trial>, now: Instant) {
+        while let Some(hold) = trial.left.pop_front() {
+            if self.has_burnt(shared, &hold, now) {
+                let text = || {
+                    let (tid, pid) = (hold.tid, hold.owner.pid);
+                    format!("thread {tid} of process {pid} has used the CPU all the time")
                 };
+                trial.culprits.entry(hold.owner.user).or_insert_with(text);
+            }
+            if now.elapsed() > EXAMINATION && !trial.left.is_empty() {
+                self.stage = Stage::Examined(trial);
                 return;
             }
         }
-        self.judge(shared, &culprits, silence, now);
+        let Trial {
+            inquiry, culprits, ..
+        } = &mut *trial;
+        if inquiry.hear(culprits, now) {
+            self.stage = Stage::Examined(trial);
+            return;
+        }
+        self.judge(shared, &trial, now);
         self.finish(shared);
     }
 
-    fn offence(&self, shared: &Shared, hold: &Hold, now: Instant) -> Option<&'static str> {
-        let machine = shared.machine.as_ref();
-        match machine.lends_its_priority(hold.tid) {
-            Ok(true) => return Some("lends its priority through a lock"),
-            // Only its owner can have seen to that.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Some(
-                    "does not let itself be looked at (it holds a lease on its file in /proc)",
-                );
-            }
-            _ => {}
-        }
-        let (before, at) = self.samples.get(&hold.tid)?;
-        let used = Duration::from_nanos(hold.cpu_time(machine)?.saturating_sub(*before));
-        (hold.may_run_on(&self.silent) && used * 2 > now.saturating_duration_since(*at))
-            .then_some("has used the CPU all the time")
+    /// Whether the thread has used half of the time since it was sampled, on a silent CPU.
+    fn has_burnt(&self, shared: &Shared, hold: &Hold, now: Instant) -> bool {
+        let Some((before, at)) = self.samples.get(&hold.tid) else {
+            return false;
+        };
+        let spent = hold.cpu_time(shared.machine.as_ref()).unwrap_or(*before);
+        let used = Duration::from_nanos(spent.saturating_sub(*before));
+        hold.may_run_on(&self.silent) && used * 2 > now.saturating_duration_since(*at)
     }
 
-    fn judge(
-        &self,
-        shared: &Shared,
-        culprits: &HashMap<u32, String>,
-        silence: Duration,
-        now: Instant,
-    ) {
+    fn judge(&self, shared: &Shared, trial: &Trial, now: Instant) {
         if self.unplugged {
             return shared.complain("canary", || {
                 "a CPU was unplugged: what it ran was elsewhere for a moment".to_string()
             });
         }
         let until = |bar: Duration| format!("not elevated for {} s", bar.as_secs());
-        for (&user, what) in culprits {
+        for (&user, what) in &trial.culprits {
             let bar = shared.bars.punish(user, now);
             shared.eject(format!("user {user} is {}: {what}", until(bar)));
         }
-        if culprits.is_empty() {
+        let open = &trial.inquiry.open;
+        if trial.culprits.is_empty() || !open.is_empty() {
             let users: HashSet<u32> = self.suspects.iter().map(|hold| hold.owner.user).collect();
-            for user in users {
+            let chosen = |user: &u32| trial.culprits.is_empty() || open.contains(user);
+            for user in users.into_iter().filter(chosen) {
                 shared.bars.suspect(user, now);
                 shared.eject(format!(
                     "user {user} is {}: as a suspect",
@@ -236,7 +300,7 @@ impl Alarm {
             }
         }
         shared.complain("canary", || {
-            let (silent, ms) = (&self.silent, silence.as_millis());
+            let (silent, ms) = (&self.silent, trial.silence.as_millis());
             format!("ordinary programs did not run on the CPUs {silent:?} for up to {ms} ms")
         });
     }

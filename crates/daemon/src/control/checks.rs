@@ -2,7 +2,8 @@
 //!
 //! Nothing a process says of its threads is believed: a thread is accepted if the kernel lists it under the process that has
 //! connected, if that process still lives afterwards and is of the user that has connected, if no other registration has it, and if it is
-//! pinned to the CPU of its vCPU and to no other.
+//! pinned to the CPU of its vCPU and to no other. What takes opening a file a scout has found out (`sight.rs`); the process still lives, so it
+//! was the same one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,28 +15,31 @@ use upshift_elevate::sys::CpuSet;
 
 use crate::control::Control;
 use crate::control::names::Named;
-use crate::control::requests::{Outcome, refuse};
-use crate::cpu::{Charge, Command, Latch};
+use crate::control::requests::{Outcome, Refusal, refuse};
+use crate::control::session::SessionThread;
+use crate::cpu::{Charge, Command, Latch, is_over};
 use crate::roster::Owner;
 
 impl Control {
     /// Of threads that are to be registered, forgets those of other registrations that had the same numbers and have ended.
-    pub(super) fn forget_ended(&mut self, threads: &[Named]) {
-        for tid in threads.iter().map(|thread| thread.tid) {
+    pub(super) fn forget_ended(&mut self, threads: &[(Named, io::Result<OwnedFd>)]) {
+        for tid in threads.iter().map(|(thread, _)| thread.tid) {
             let Some(&key) = self.claimed.get(&tid) else {
                 continue;
             };
             let Some(connection) = self.connections.get_mut(&key) else {
                 continue;
             };
-            let (pid, user) = (connection.peer.pid, connection.peer.user);
-            let clock = self.shared.machine.thread_clock(pid, tid);
-            if !clock.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-                continue;
-            }
+            let user = connection.peer.user;
+            let machine = self.shared.machine.as_ref();
+            let has_ended = |it: &SessionThread| {
+                let time = machine.cpu_time(it.clock.as_fd());
+                time.is_err_and(|error| is_over(&error))
+            };
             for vcpu in connection.session.iter_mut().flat_map(|it| &mut it.vcpus) {
                 let before = vcpu.threads.len();
-                vcpu.threads.retain(|thread| thread.tid != tid);
+                vcpu.threads
+                    .retain(|thread| thread.tid != tid || !has_ended(thread));
                 if vcpu.threads.len() == before {
                     continue;
                 }
@@ -53,19 +57,19 @@ impl Control {
         &self,
         key: u64,
         (pid, user): (i32, u32),
-        threads: &[Named],
+        threads: Vec<(Named, io::Result<OwnedFd>)>,
         cpus: &[usize],
-    ) -> Outcome<Vec<(Named, Charge)>> {
-        let mut charges: Vec<(Named, Charge)> = Vec::with_capacity(threads.len());
-        for &thread in threads {
+    ) -> Outcome<Vec<(SessionThread, u16, Charge)>> {
+        let mut charges: Vec<(SessionThread, u16, Charge)> = Vec::with_capacity(threads.len());
+        for (thread, clock) in threads {
             let (tid, name) = (thread.tid, thread.name);
-            if self.claimed.contains_key(&tid) || charges.iter().any(|(other, _)| other.tid == tid)
+            if self.claimed.contains_key(&tid) || charges.iter().any(|(other, ..)| other.tid == tid)
             {
                 let text = format!("thread {name} is registered already");
                 return refuse(Reason::Thread, text);
             }
-            let clock = match self.shared.machine.thread_clock(pid, tid) {
-                Ok(clock) => clock,
+            let clock = match clock {
+                Ok(clock) => Arc::new(clock),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     let text = format!("thread {name} does not belong to process {pid}");
                     return refuse(Reason::Thread, text);
@@ -99,7 +103,15 @@ impl Control {
                 }
             }
             let owner = Owner { pid, user, cpu };
-            charges.push((thread, Charge::new(tid, thread.role, clock, owner)));
+            let charge = Charge::new(tid, thread.role, Arc::clone(&clock), owner);
+            let role = thread.role;
+            let known = SessionThread {
+                tid,
+                name,
+                role,
+                clock,
+            };
+            charges.push((known, thread.vcpu, charge));
         }
         // A process that has ended meanwhile may have been followed by another of the same number.
         if !self.lives(key) {
@@ -109,24 +121,33 @@ impl Control {
     }
 
     /// Whether the process is still of the user that has connected: it may have become another's by executing a program with the
-    /// set-user-id bit, while a child holds its connection.
-    pub(super) fn check_user(&self, pid: i32, user: u32) -> Outcome<Arc<OwnedFd>> {
-        let machine = self.shared.machine.as_ref();
-        let process = machine.process(pid);
-        let users = process.and_then(|it| Ok((machine.users(it.as_fd())?, it)));
-        match users {
-            Ok((users, process)) if users.iter().all(|&it| it == user) => Ok(Arc::new(process)),
-            Ok((users, _)) => refuse(
-                Reason::Forbidden,
-                format!(
-                    "process {pid} runs as the users {users:?}, and user {user} has connected: connect and register as one user"
-                ),
-            ),
-            Err(error) => refuse(
+    /// set-user-id bit, while a child holds its connection. `process` is what a scout has seen, some time ago.
+    pub(super) fn check_user(
+        &self,
+        (pid, user): (i32, u32),
+        process: io::Result<(OwnedFd, [u32; 4])>,
+    ) -> Outcome<Arc<OwnedFd>> {
+        let unreadable = |error: io::Error| {
+            Refusal(
                 Reason::Failed,
                 format!("process {pid} cannot be looked at: {error}"),
-            ),
+            )
+        };
+        let (process, mut users) = process.map_err(unreadable)?;
+        users[1] = self
+            .shared
+            .machine
+            .user(process.as_fd())
+            .map_err(unreadable)?;
+        if users.iter().all(|&it| it == user) {
+            return Ok(Arc::new(process));
         }
+        refuse(
+            Reason::Forbidden,
+            format!(
+                "process {pid} runs as the users {users:?}, and user {user} has connected: connect and register as one user"
+            ),
+        )
     }
 
     fn lives(&self, key: u64) -> bool {

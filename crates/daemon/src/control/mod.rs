@@ -1,13 +1,13 @@
 //! The control thread: connections, registrations, deaths, the heartbeat.
 //!
 //! ```text
-//!   connect ─▶ Connected ──Register──▶ Joined ──Leave──▶ Connected
-//!                  │                     │
-//!                  └── closes, dies ─────┴─▶ given back, forgotten
+//!   connect ─▶ Connected ──Register──▶ Pending ──▶ Joined ──Leave──▶ Connected
+//!                  │                      │           │
+//!                  └── closes, dies ──────┴───────────┴─▶ given back, forgotten
 //! ```
 //!
 //! It owns every connection and session. Schedulers get what they need through their mailboxes, and answer through latches, at
-//! most a second.
+//! most a second. What takes opening a file that may be another's is found out by scouts, and it goes on meanwhile.
 //!
 //! It sits at the schedulers' priority, because a thread that anything elevated can hold up cannot take anything back; so it
 //! limits itself: of each 20 ms it works at most 4, whatever it is asked.
@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `requests.rs` | what a message means, and the answer |
 //! | `session.rs` | one registration |
+//! | `sight.rs` | what scouts find out about what is to register |
 //! | `checks.rs` | which threads and processes are accepted |
 //! | `census.rs` | the answers that take memory |
 //! | `closer.rs` | closing what came from clients, which may take long |
@@ -30,6 +31,7 @@ mod names;
 mod reload;
 mod requests;
 mod session;
+mod sight;
 mod slots;
 
 use std::collections::HashMap;
@@ -52,12 +54,14 @@ use crate::cpu::{Command, CpuScheduler, Latch};
 use crate::listen::Listener;
 use crate::notify::Notify;
 use crate::peer::Peer;
+use crate::scout::Answers;
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
 use census::Censuses;
 use closer::Closer;
 pub(crate) use reload::Orders;
 pub(crate) use session::Session;
+use sight::{Found, Lines, Pending};
 use slots::Slots;
 
 /// The sign of life.
@@ -73,6 +77,8 @@ const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 /// The key of the bell for new configurations.
 const RELOAD: u64 = u64::MAX;
+/// The key of the bell for what scouts have found out.
+const FOUND: u64 = u64::MAX - 2;
 /// Keys of a connection: twice its number, plus one for the pidfd.
 const FIRST: u64 = 2;
 
@@ -96,6 +102,8 @@ pub(crate) struct Control {
     /// Threads that belong to some session, and the key of its connection.
     claimed: HashMap<i32, u64>,
     pub(crate) started: Instant,
+    answers: Arc<Answers<Found>>,
+    lines: Lines,
     closer: Closer,
     notify: Notify,
     window: (Instant, Duration),
@@ -109,6 +117,8 @@ pub(crate) struct Connection {
     socket: OwnedFd,
     pub(crate) peer: Peer,
     pub(crate) session: Option<Session>,
+    /// It waits for an answer.
+    pending: Option<Pending>,
 }
 
 impl Control {
@@ -128,6 +138,8 @@ impl Control {
         )?;
         epoll::add(&epoll, &stop, EventData::new_u64(STOP), level)?;
         epoll::add(&epoll, &orders.bell, EventData::new_u64(RELOAD), level)?;
+        let answers = Arc::new(Answers::new()?);
+        epoll::add(&epoll, &answers.bell, EventData::new_u64(FOUND), level)?;
         let closer = Closer::new(Arc::clone(&shared));
         Ok(Control {
             admission: Admission::new(shared.config().limits),
@@ -146,6 +158,8 @@ impl Control {
             censuses: Censuses::default(),
             claimed: HashMap::new(),
             started: Instant::now(),
+            answers,
+            lines: Lines::default(),
             closer,
             notify: Notify::new(),
             window: (Instant::now(), Duration::ZERO),
@@ -192,6 +206,7 @@ impl Control {
                     LISTENER => self.accept(),
                     STOP => return self.end(),
                     RELOAD => self.reload(),
+                    FOUND => self.hear_scouts(),
                     key if key % 2 == 1 => self.drop_connection(key - 1),
                     key => self.read(key, flags),
                 }
@@ -219,6 +234,7 @@ impl Control {
         self.shared.global.beat(ns);
         self.notify.beat();
         self.closer.relieve();
+        self.refuse_late();
         if let Some(elevator) = &self.shared.elevator
             && (!self.claimed.is_empty() || !self.shared.roster.is_empty())
             && let Err(error) = elevator.ensure_guardian()
@@ -290,6 +306,7 @@ impl Control {
             socket,
             peer,
             session: None,
+            pending: None,
         };
         self.connections.insert(key, connection);
         Ok(())
@@ -300,6 +317,12 @@ impl Control {
         let Some(connection) = self.connections.get(&key) else {
             return;
         };
+        if connection.pending.is_some() {
+            if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+                self.drop_connection(key);
+            }
+            return;
+        }
         let mut message = wire::buffer();
         let received = upshift_board::os::receive_any(
             connection.socket.as_fd(),
@@ -340,6 +363,9 @@ impl Control {
             let _ = epoll::delete(&self.epoll, &connection.peer.pidfd);
             if let Some(session) = connection.session.take() {
                 self.end_session(session, connection.peer.user);
+            }
+            if let Some(pending) = connection.pending.take() {
+                self.forget_pending(connection.peer.user, &pending);
             }
             if !self.admission.disconnect(connection.peer.user) {
                 self.censuses.forget(connection.peer.user);

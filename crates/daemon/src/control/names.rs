@@ -3,13 +3,13 @@
 //! A client in a pid namespace of its own (a container) names its threads by that namespace's numbers. The kernel says what each is called
 //! in every namespace from the daemon's down (`NSpid` of `/proc/PID/task/TID/status`), so they are translated by looking through the
 //! threads of the process that has connected: a number can only ever mean one of them. A process whose numbers are the daemon's own costs
-//! one file; another one a file for each thread it has, of which it may have [`MOST`].
+//! one file; another one a file for each thread it has, of which it may have [`MOST`]. For a scout (`scout.rs`).
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 
-use upshift_board::wire::{Reason, Role, Thread, Threads};
+use upshift_board::wire::{Reason, Role, Thread};
 use upshift_elevate::sys::read_at_once;
 
 use crate::control::requests::{Outcome, refuse};
@@ -39,7 +39,7 @@ fn innermost(status: &str) -> Option<i32> {
 }
 
 /// What `threads` of process `pid` are called here.
-pub(super) fn translate(pid: i32, threads: Threads<'_>) -> Outcome<Vec<Named>> {
+pub(super) fn translate(pid: i32, threads: &[Thread]) -> Outcome<Vec<Named>> {
     let named = |tid: i32, it: &Thread| Named {
         tid,
         name: it.tid,
@@ -48,7 +48,7 @@ pub(super) fn translate(pid: i32, threads: Threads<'_>) -> Outcome<Vec<Named>> {
     };
     let status = read_at_once(format!("/proc/{pid}/status")).unwrap_or_default();
     if innermost(&status).is_none() {
-        return Ok(threads.iter().map(|it| named(it.tid, &it)).collect());
+        return Ok(threads.iter().map(|it| named(it.tid, it)).collect());
     }
     let Ok(numbers) = numbers(pid) else {
         return refuse(
@@ -58,7 +58,7 @@ pub(super) fn translate(pid: i32, threads: Threads<'_>) -> Outcome<Vec<Named>> {
             ),
         );
     };
-    let known = |it: Thread| named(numbers.get(&it.tid).copied().unwrap_or(0), &it);
+    let known = |it: &Thread| named(numbers.get(&it.tid).copied().unwrap_or(0), it);
     Ok(threads.iter().map(known).collect())
 }
 

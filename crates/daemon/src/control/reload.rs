@@ -7,7 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::Config;
-use crate::control::Control;
+use crate::control::sight::Found;
+use crate::control::{Connection, Control};
 use crate::cpu::Command;
 
 /// The configuration that waits to be applied, and the bell that announces it.
@@ -77,7 +78,7 @@ impl Control {
     }
 
     fn apply_ceilings(&mut self, config: &Config) {
-        let mut denied = Vec::new();
+        let (mut denied, mut sessions) = (Vec::new(), Vec::new());
         for (&key, connection) in &mut self.connections {
             let peer = &connection.peer;
             let ceiling = config.ceiling_of(peer.user, &peer.groups);
@@ -89,18 +90,64 @@ impl Control {
                 }
                 continue;
             };
-            session.ceiling = ceiling.max(config.assigned_level(session.pid).unwrap_or(0));
+            // Until it is known what is assigned to it.
+            session.ceiling = session.ceiling.max(ceiling);
             for vcpu in &session.vcpus {
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
                     scheduler.tell(Command::Ceiling(vcpu.slot, session.ceiling, trusted));
                 }
             }
+            sessions.push((key, session.number, session.pid));
         }
         for (key, pid, user) in denied {
             self.shared.eject(format!(
                 "process {pid} of user {user} is disconnected: a rule denies it now"
             ));
             self.drop_connection(key);
+        }
+        self.look_up_levels(sessions);
+    }
+
+    /// Has a scout find out what the rules assign to these sessions: the key of the connection, number and process.
+    pub(super) fn look_up_levels(&self, sessions: Vec<(u64, u32, i32)>) {
+        let (config, answers) = (self.shared.config(), Arc::clone(&self.answers));
+        self.shared.scouts.send(move || {
+            let level = |(key, number, pid)| (key, number, config.assigned_level(pid));
+            let levels = sessions.into_iter().map(level).collect();
+            answers.put(Found::Levels(config, levels));
+        });
+    }
+
+    /// The ceilings of sessions to which these levels are assigned.
+    pub(super) fn apply_levels(&mut self, then: &Arc<Config>, levels: Vec<(u64, u32, Option<u8>)>) {
+        let config = self.shared.config();
+        if !Arc::ptr_eq(then, &config) {
+            // There is another answer to come.
+            return;
+        }
+        for (key, number, level) in levels {
+            let Some(Connection {
+                peer,
+                session: Some(session),
+                ..
+            }) = self.connections.get_mut(&key)
+            else {
+                continue;
+            };
+            let Some(ceiling) = config.ceiling_of(peer.user, &peer.groups) else {
+                continue;
+            };
+            if session.number != number {
+                continue;
+            }
+            session.ceiling = ceiling.max(level.unwrap_or(0));
+            let trusted =
+                config.standing_of(peer.user, &peer.groups) > crate::admission::Standing::Anybody;
+            for vcpu in &session.vcpus {
+                if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
+                    scheduler.tell(Command::Ceiling(vcpu.slot, session.ceiling, trusted));
+                }
+            }
         }
     }
 }

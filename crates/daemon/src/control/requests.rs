@@ -1,5 +1,5 @@
 //! What a message means, and the answer. A page is accepted if its seals fix its length and forbid holes; threads and processes are
-//! looked at in `checks.rs`.
+//! looked at in `sight.rs` and `checks.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,37 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use upshift_board::LocalPage;
 use upshift_board::layout::LOCAL_BYTES;
+use upshift_board::os::Mapping;
 use upshift_board::wire::{self, Cpus, Reason, Reply, Request, Threads, Tids, WireError};
 
 use crate::admission::{Load, Standing};
 use crate::bucket::Bucket;
-use crate::control::names::{self, Named};
+use crate::control::names::Named;
 use crate::control::session::{Session, SessionThread, SessionVcpu};
+use crate::control::sight::{Intent, Sight};
 use crate::control::{Control, PATIENCE};
 use crate::cpu::{Charge, Command, Entry, Latch, Tally};
-use crate::listen::command_of;
 use crate::status;
-
-/// The process that registers, and what it may have.
-#[derive(Clone, Copy)]
-struct Who {
-    key: u64,
-    pid: i32,
-    user: u32,
-    ceiling: u8,
-    standing: Standing,
-}
-
-impl From<Named> for SessionThread {
-    fn from(thread: Named) -> SessionThread {
-        SessionThread {
-            tid: thread.tid,
-            name: thread.name,
-            role: thread.role,
-        }
-    }
-}
 
 /// Why a request is not done.
 pub(super) struct Refusal(pub(super) Reason, pub(super) String);
@@ -65,7 +47,9 @@ impl Control {
             Request::Register { cpus, threads } => {
                 return self.register(key, cpus, threads, fds);
             }
-            Request::Update { added, removed } => self.update(key, added, removed),
+            Request::Update { added, removed } => {
+                return self.update(key, request.kind(), added, removed);
+            }
             Request::Leave => self.leave(key),
             Request::Census => return self.census(key),
         };
@@ -80,7 +64,11 @@ impl Control {
         self.send_refusal(key, Refusal(Reason::Malformed, text))
     }
 
-    fn send_refusal(&mut self, key: u64, Refusal(reason, text): Refusal) -> io::Result<()> {
+    pub(super) fn send_refusal(
+        &mut self,
+        key: u64,
+        Refusal(reason, text): Refusal,
+    ) -> io::Result<()> {
         self.shared.counts.refused.fetch_add(1, Relaxed);
         let text = &text;
         self.send(key, &Reply::Refused { reason, text }, &[])
@@ -102,9 +90,34 @@ impl Control {
         threads: Threads<'_>,
         fds: &[OwnedFd],
     ) -> io::Result<()> {
-        let (session, doorbells) = match self.admit(key, cpus, threads, fds) {
+        match self.admit(key, cpus, threads, fds) {
+            Ok(intent) => {
+                self.look_up(key, threads.iter().collect(), intent);
+                Ok(())
+            }
+            Err(refusal) => self.send_refusal(key, refusal),
+        }
+    }
+
+    /// What a scout had to find out is known: lets the process in, or not.
+    pub(super) fn register_seen(
+        &mut self,
+        key: u64,
+        page: Arc<Mapping<LocalPage>>,
+        cpus: &[usize],
+        threads: usize,
+        sight: Sight,
+    ) -> io::Result<()> {
+        let config = Arc::clone(&sight.config);
+        let (session, doorbells) = match self.join(key, page, cpus, sight) {
             Ok(admitted) => admitted,
-            Err(refusal) => return self.send_refusal(key, refusal),
+            Err(refusal) => {
+                if let Some(connection) = self.connections.get(&key) {
+                    let user = connection.peer.user;
+                    self.admission.unregister(user, Load { threads, cpus });
+                }
+                return self.send_refusal(key, refusal);
+            }
         };
         let reply = Reply::Welcome {
             generation: self.generation(),
@@ -113,6 +126,9 @@ impl Control {
             vcpus: session.vcpus.len() as u16,
             enforcing: self.shared.enforcing(),
         };
+        if !Arc::ptr_eq(&config, &self.shared.config()) {
+            self.look_up_levels(vec![(key, session.number, session.pid)]);
+        }
         if let Some(connection) = self.connections.get_mut(&key) {
             connection.session = Some(session);
         }
@@ -129,76 +145,63 @@ impl Control {
         header.generation.load(Relaxed)
     }
 
-    /// Checks everything, then lets the process in: all or nothing.
+    /// The most urgent level of a user, and its standing.
+    fn rights(&self, user: u32, groups: &[u32]) -> Outcome<(u8, Standing)> {
+        let config = self.shared.config();
+        let Some(ceiling) = config.ceiling_of(user, groups) else {
+            return refuse(
+                Reason::Forbidden,
+                format!("user {user} may not register: a rule of the configuration denies it"),
+            );
+        };
+        Ok((ceiling, config.standing_of(user, groups)))
+    }
+
+    /// Checks what can be checked before the process is looked at, and makes room for it.
     fn admit(
         &mut self,
         key: u64,
         cpus: Cpus<'_>,
         threads: Threads<'_>,
         fds: &[OwnedFd],
-    ) -> Outcome<(Session, Vec<OwnedFd>)> {
+    ) -> Outcome<Intent> {
         let Some(connection) = self.connections.get(&key) else {
             return refuse(Reason::State, "the connection is gone");
         };
         if connection.session.is_some() {
             return refuse(Reason::State, "registered already: leave first");
         }
-        let (pid, user) = (connection.peer.pid, connection.peer.user);
-        let Some(ceiling) = self
-            .shared
-            .config()
-            .ceiling_of(user, &connection.peer.groups)
-        else {
-            return refuse(
-                Reason::Forbidden,
-                format!("user {user} may not register: a rule of the configuration denies it"),
-            );
-        };
-        let groups = &connection.peer.groups;
-        let standing = self.shared.config().standing_of(user, groups);
-        let who = Who {
-            key,
-            pid,
-            user,
-            ceiling,
-            standing,
-        };
-        let places: Vec<usize> = cpus.iter().map(|cpu| cpu as usize).collect();
+        let user = connection.peer.user;
+        let (_, standing) = self.rights(user, &connection.peer.groups)?;
+        let cpus: Vec<usize> = cpus.iter().map(|cpu| cpu as usize).collect();
+        let threads = threads.len();
         let load = Load {
-            threads: threads.len(),
-            cpus: &places,
+            threads,
+            cpus: &cpus,
         };
         let now = Instant::now();
         if let Err(text) = self.admission.register(user, standing, load, now) {
             return refuse(Reason::Limit, text);
         }
-        let admitted = self.check_and_join(who, &places, threads, fds);
-        if admitted.is_err() {
-            self.admission.unregister(user, load);
+        match self.check_page(&cpus, fds) {
+            Ok(page) => Ok(Intent::Register {
+                page,
+                cpus,
+                threads,
+            }),
+            Err(refusal) => {
+                self.admission.unregister(user, load);
+                Err(refusal)
+            }
         }
-        admitted
     }
 
-    fn check_and_join(
-        &mut self,
-        who: Who,
-        cpus: &[usize],
-        threads: Threads<'_>,
-        fds: &[OwnedFd],
-    ) -> Outcome<(Session, Vec<OwnedFd>)> {
-        let Who {
-            key,
-            pid,
-            user,
-            ceiling,
-            standing,
-        } = who;
+    fn check_page(&self, cpus: &[usize], fds: &[OwnedFd]) -> Outcome<Arc<Mapping<LocalPage>>> {
         let [file] = fds else {
             let text = "a registration comes with one descriptor, its page";
             return refuse(Reason::Page, text);
         };
-        let machine = Arc::clone(&self.shared.machine);
-        let page = match machine.local_page(file.as_fd()) {
+        let page = match self.shared.machine.local_page(file.as_fd()) {
             Ok(page) => Arc::new(page),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 let text = format!(
@@ -220,9 +223,26 @@ impl Control {
             );
             return refuse(Reason::Cpu, text);
         }
-        let threads = names::translate(pid, threads)?;
+        Ok(page)
+    }
+
+    /// Checks everything else, then lets the process in: all or nothing.
+    fn join(
+        &mut self,
+        key: u64,
+        page: Arc<Mapping<LocalPage>>,
+        cpus: &[usize],
+        sight: Sight,
+    ) -> Outcome<(Session, Vec<OwnedFd>)> {
+        let Some(connection) = self.connections.get(&key) else {
+            return refuse(Reason::State, "the connection is gone");
+        };
+        let (pid, user) = (connection.peer.pid, connection.peer.user);
+        let (ceiling, standing) = self.rights(user, &connection.peer.groups)?;
+        let machine = Arc::clone(&self.shared.machine);
+        let threads = sight.threads?;
         self.forget_ended(&threads);
-        let charges = self.check_threads(key, (pid, user), &threads, cpus)?;
+        let charges = self.check_threads(key, (pid, user), threads, cpus)?;
         let failed =
             |what: &'static str| move |error| Refusal(Reason::Failed, format!("{what}: {error}"));
         let bells = cpus.iter().map(|_| machine.doorbell());
@@ -237,20 +257,19 @@ impl Control {
         let copies: Vec<OwnedFd> = copies
             .collect::<Result<_, _>>()
             .map_err(failed("no descriptor"))?;
-        let process = self.check_user(pid, user)?;
+        let process = self.check_user((pid, user), sight.process)?;
         let Some(slot) = self.slots.take(cpus.len(), standing) else {
             return refuse(Reason::Limit, "no room for so many vCPUs on the board");
         };
         // The configuration's word counts more than its own.
-        let assigned = self.shared.config().assigned_level(pid).unwrap_or(0);
-        let ceiling = ceiling.max(assigned);
+        let ceiling = ceiling.max(sight.level.unwrap_or(0));
         if let Some(assigner) = &self.assigner {
             assigner.registered(pid, PATIENCE);
         }
         let mut session = Session {
             number: self.next_session,
             pid,
-            command: command_of(pid),
+            command: sight.command,
             ceiling,
             page: Arc::clone(&page),
             slot,
@@ -260,10 +279,10 @@ impl Control {
         self.next_session = self.next_session.wrapping_add(1);
         let mut by_vcpu: Vec<(Vec<SessionThread>, Vec<Charge>)> =
             cpus.iter().map(|_| Default::default()).collect();
-        for (thread, charge) in charges {
+        for (thread, vcpu, charge) in charges {
             self.claimed.insert(thread.tid, key);
-            let (threads, charges) = &mut by_vcpu[usize::from(thread.vcpu)];
-            threads.push(SessionThread::from(thread));
+            let (threads, charges) = &mut by_vcpu[usize::from(vcpu)];
+            threads.push(thread);
             charges.push(charge);
         }
         for (index, ((cpu, (threads, charges)), doorbell)) in
@@ -300,7 +319,65 @@ impl Control {
         Ok((session, doorbells))
     }
 
-    fn update(&mut self, key: u64, added: Threads<'_>, removed: Tids<'_>) -> Outcome<()> {
+    fn update(
+        &mut self,
+        key: u64,
+        kind: u16,
+        added: Threads<'_>,
+        removed: Tids<'_>,
+    ) -> io::Result<()> {
+        let limit = self.shared.config().limits.threads;
+        let connection = self.connections.get(&key);
+        let refused = match connection.and_then(|it| it.session.as_ref()) {
+            None => refuse(Reason::State, "not registered: register first"),
+            Some(session) if session.threads() + added.len() > limit => refuse(
+                Reason::Limit,
+                format!("more threads than the {limit} of limits.threads"),
+            ),
+            Some(_) => Ok(()),
+        };
+        if let Err(refusal) = refused {
+            return self.send_refusal(key, refusal);
+        }
+        let removed: Vec<i32> = removed.iter().collect();
+        if !added.is_empty() {
+            self.look_up(
+                key,
+                added.iter().collect(),
+                Intent::Update { removed, kind },
+            );
+            return Ok(());
+        }
+        let done = self.change_threads(key, Vec::new(), &removed);
+        self.answer_update(key, kind, done)
+    }
+
+    /// What a scout had to find out of the threads that are added is known.
+    pub(super) fn update_seen(
+        &mut self,
+        key: u64,
+        kind: u16,
+        sight: Sight,
+        removed: &[i32],
+    ) -> io::Result<()> {
+        let threads = sight.threads;
+        let done = threads.and_then(|threads| self.change_threads(key, threads, removed));
+        self.answer_update(key, kind, done)
+    }
+
+    fn answer_update(&mut self, key: u64, kind: u16, done: Outcome<()>) -> io::Result<()> {
+        match done {
+            Ok(()) => self.send(key, &Reply::Done(kind), &[]),
+            Err(refusal) => self.send_refusal(key, refusal),
+        }
+    }
+
+    fn change_threads(
+        &mut self,
+        key: u64,
+        added: Vec<(Named, io::Result<OwnedFd>)>,
+        removed: &[i32],
+    ) -> Outcome<()> {
         let Some(connection) = self.connections.get(&key) else {
             return refuse(Reason::State, "the connection is gone");
         };
@@ -308,20 +385,13 @@ impl Control {
             return refuse(Reason::State, "not registered: register first");
         };
         let (pid, user) = (connection.peer.pid, connection.peer.user);
-        let limit = self.shared.config().limits.threads;
-        if session.threads() + added.len() > limit {
-            let text = format!("more threads than the {limit} of limits.threads");
-            return refuse(Reason::Limit, text);
-        }
         let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
-        let standing = self
-            .shared
-            .config()
-            .standing_of(user, &connection.peer.groups);
-        let added = names::translate(pid, added)?;
+        let config = self.shared.config();
+        let standing = config.standing_of(user, &connection.peer.groups);
+        let count = added.len();
         self.forget_ended(&added);
-        let charges = self.check_threads(key, (pid, user), &added, &cpus)?;
-        if let Err(text) = self.admission.add_threads(user, standing, added.len()) {
+        let charges = self.check_threads(key, (pid, user), added, &cpus)?;
+        if let Err(text) = self.admission.add_threads(user, standing, count) {
             return refuse(Reason::Limit, text);
         }
         let mut gone = 0;
@@ -333,7 +403,7 @@ impl Control {
         else {
             return Ok(());
         };
-        for name in removed.iter() {
+        for &name in removed {
             for vcpu in &mut session.vcpus {
                 let Some(at) = vcpu.threads.iter().position(|it| it.name == name) else {
                     continue;
@@ -348,10 +418,10 @@ impl Control {
                 }
             }
         }
-        for (thread, charge) in charges {
-            let vcpu = &mut session.vcpus[usize::from(thread.vcpu)];
+        for (thread, vcpu, charge) in charges {
+            let vcpu = &mut session.vcpus[usize::from(vcpu)];
             self.claimed.insert(thread.tid, key);
-            vcpu.threads.push(SessionThread::from(thread));
+            vcpu.threads.push(thread);
             if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
                 scheduler.tell(Command::Born(vcpu.slot, charge));
             }

@@ -1,5 +1,6 @@
 //! One registration, as the control thread knows it. What changes all the time belongs to the schedulers.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,6 +40,8 @@ pub(crate) struct SessionThread {
     /// Its number for the client, which may live in another pid namespace.
     pub(crate) name: i32,
     pub(crate) role: Role,
+    /// Its record of CPU time, which a later thread of its number does not have.
+    pub(crate) clock: Arc<OwnedFd>,
 }
 
 impl Session {

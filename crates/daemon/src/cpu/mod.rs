@@ -36,7 +36,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub(crate) use entrant::{Entry, Tally};
-pub(crate) use placing::Charge;
+pub(crate) use placing::{Charge, is_over};
 
 use crate::config::Config;
 use crate::shared::Shared;

@@ -100,12 +100,12 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    pub(crate) fn new(tid: Tid, role: Role, clock: OwnedFd, owner: Owner) -> Charge {
+    pub(crate) fn new(tid: Tid, role: Role, clock: Arc<OwnedFd>, owner: Owner) -> Charge {
         Charge {
             tid,
             role,
             owner,
-            clock: Arc::new(clock),
+            clock,
             hold: None,
             was_fair: false,
             place: Place::Own,
@@ -236,7 +236,7 @@ impl Charge {
             self.was_fair = matches!(former, Some(Class::Other { .. }));
             let clock = Arc::clone(&self.clock);
             self.hold = Some(Held {
-                hold: shared.roster.add(guard, self.owner, clock),
+                hold: shared.roster.add(guard, self.owner, Some(clock)),
                 shared: Arc::clone(shared),
             });
         }
@@ -263,6 +263,6 @@ impl Charge {
 }
 
 /// Whether the kernel says that the thread has ended.
-pub(super) fn is_over(error: &io::Error) -> bool {
+pub(crate) fn is_over(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }

@@ -2,9 +2,12 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use upshift_board::LocalPage;
 use upshift_board::os::Mapping;
@@ -12,7 +15,8 @@ use upshift_daemon::Daemon;
 use upshift_daemon::machine::{Machine, Real};
 use upshift_elevate::testing::{Call, Faulty};
 
-use crate::hostile::{processes, puppet};
+use crate::attacks::{ALICE, TRUDY, open_config, villain};
+use crate::hostile::{census, processes, puppet};
 use crate::process::{Process, Random, elevated_threads, monotonic, until};
 use crate::{config, permitted, socket, turn};
 
@@ -78,56 +82,76 @@ fn failing_scheduling_calls_leave_nobody_elevated() {
     });
 }
 
-/// The real calls, but whoever looks at CPU time panics: a scheduler, while it has somebody elevated.
-#[derive(Debug)]
-struct Panics;
+/// The real calls; before each of them something is done that knows its name, and the process if it is about one, and may fail.
+struct Hooked<F>(F);
 
-pub(crate) fn panics() -> Arc<dyn Machine> {
-    Arc::new(Panics)
+impl<F> std::fmt::Debug for Hooked<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooked")
+    }
 }
 
-impl Machine for Panics {
+/// Whoever looks at CPU time panics: a scheduler, while it has somebody elevated.
+pub(crate) fn panics() -> Arc<dyn Machine> {
+    Arc::new(Hooked(|call: &str, _| {
+        assert_ne!(call, "cpu_time", "a test: a scheduler panics");
+        Ok(())
+    }))
+}
+
+impl<F: Fn(&str, i32) -> io::Result<()> + Send + Sync> Machine for Hooked<F> {
     fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd> {
+        (self.0)("thread_clock", pid)?;
         Real.thread_clock(pid, tid)
     }
 
-    fn cpu_time(&self, _clock: BorrowedFd<'_>) -> io::Result<u64> {
-        panic!("a test: a scheduler panics");
+    fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64> {
+        (self.0)("cpu_time", 0)?;
+        Real.cpu_time(clock)
     }
 
     fn process_time(&self, pid: i32) -> io::Result<u64> {
+        (self.0)("process_time", pid)?;
         Real.process_time(pid)
     }
 
     fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {
+        (self.0)("lends_its_priority", 0)?;
         Real.lends_its_priority(tid)
     }
 
     fn process(&self, pid: i32) -> io::Result<OwnedFd> {
+        (self.0)("process", pid)?;
         Real.process(pid)
     }
 
     fn users(&self, process: BorrowedFd<'_>) -> io::Result<[u32; 4]> {
+        (self.0)("users", 0)?;
         Real.users(process)
     }
 
     fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32> {
+        (self.0)("user", 0)?;
         Real.user(process)
     }
 
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {
+        (self.0)("pidfd", pid)?;
         Real.pidfd(pid)
     }
 
     fn doorbell(&self) -> io::Result<OwnedFd> {
+        (self.0)("doorbell", 0)?;
         Real.doorbell()
     }
 
     fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
+        (self.0)("local_page", 0)?;
         Real.local_page(file)
     }
 
     fn watch(&self, epoll: BorrowedFd<'_>, bell: BorrowedFd<'_>, key: u64) -> io::Result<()> {
+        (self.0)("watch", 0)?;
         Real.watch(epoll, bell, key)
     }
 }
@@ -157,85 +181,20 @@ fn a_scheduler_that_panics_ends_the_daemon_and_leaves_nobody_elevated() {
     burner.line("burn=").unwrap();
 }
 
-/// The real calls, of which every so many fail with one errno after another.
-#[derive(Debug)]
-struct Flaky {
-    random: Mutex<Dice>,
-}
-
-#[derive(Debug)]
-struct Dice(u64, usize);
-
-impl Flaky {
-    fn step(&self) -> io::Result<()> {
-        let mut random = self.random.lock().unwrap();
-        random.0 = random
-            .0
+/// Of the real calls every so many fail, with one errno after another.
+fn flaky() -> Arc<dyn Machine> {
+    let dice = Mutex::new((7u64, 0));
+    Arc::new(Hooked(move |_: &str, _| {
+        let (random, next) = &mut *dice.lock().unwrap();
+        *random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        if !(random.0 >> 33).is_multiple_of(4) {
+        if !(*random >> 33).is_multiple_of(4) {
             return Ok(());
         }
-        random.1 = (random.1 + 1) % ERRORS.len();
-        Err(io::Error::from_raw_os_error(ERRORS[random.1]))
-    }
-}
-
-impl Machine for Flaky {
-    fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd> {
-        self.step()?;
-        Real.thread_clock(pid, tid)
-    }
-
-    fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64> {
-        self.step()?;
-        Real.cpu_time(clock)
-    }
-
-    fn process_time(&self, pid: i32) -> io::Result<u64> {
-        self.step()?;
-        Real.process_time(pid)
-    }
-
-    fn lends_its_priority(&self, tid: i32) -> io::Result<bool> {
-        self.step()?;
-        Real.lends_its_priority(tid)
-    }
-
-    fn process(&self, pid: i32) -> io::Result<OwnedFd> {
-        self.step()?;
-        Real.process(pid)
-    }
-
-    fn users(&self, process: BorrowedFd<'_>) -> io::Result<[u32; 4]> {
-        self.step()?;
-        Real.users(process)
-    }
-
-    fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32> {
-        self.step()?;
-        Real.user(process)
-    }
-
-    fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {
-        self.step()?;
-        Real.pidfd(pid)
-    }
-
-    fn doorbell(&self) -> io::Result<OwnedFd> {
-        self.step()?;
-        Real.doorbell()
-    }
-
-    fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
-        self.step()?;
-        Real.local_page(file)
-    }
-
-    fn watch(&self, epoll: BorrowedFd<'_>, bell: BorrowedFd<'_>, key: u64) -> io::Result<()> {
-        self.step()?;
-        Real.watch(epoll, bell, key)
-    }
+        *next = (*next + 1) % ERRORS.len();
+        Err(io::Error::from_raw_os_error(ERRORS[*next]))
+    }))
 }
 
 #[test]
@@ -245,11 +204,8 @@ fn failing_registrations_leave_nothing_behind_and_succeed_in_the_end() {
         return;
     }
     let path = socket("flaky");
-    let machine = Arc::new(Flaky {
-        random: Mutex::new(Dice(7, 0)),
-    });
     let daemon = Daemon::builder(config("flaky"))
-        .machine(machine)
+        .machine(flaky())
         .start()
         .unwrap();
     let settings = [("CPU", "0".to_string()), ("LEVEL", "2".to_string())];
@@ -267,4 +223,48 @@ fn failing_registrations_leave_nothing_behind_and_succeed_in_the_end() {
             .iter()
             .all(|it| elevated_threads(it.pid()).is_empty())
     });
+}
+
+/// Opening a file of a process may take as long as it likes; see `docs/threat-model.md`.
+#[test]
+fn who_cannot_be_looked_at_is_refused_in_time_and_holds_up_nobody() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("stuck");
+    let released = Arc::new(AtomicBool::new(false));
+    let is_released = Arc::clone(&released);
+    let machine = Arc::new(Hooked(move |call: &str, pid: i32| {
+        let of = |pid| std::fs::metadata(format!("/proc/{pid}")).map_or(0, |it| it.uid());
+        while call == "process" && of(pid) == ALICE && !is_released.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }));
+    let daemon = Daemon::builder(open_config("stuck")).machine(machine);
+    let _daemon = daemon.start().unwrap();
+    let settings = |user: u32| {
+        [
+            ("USER", user.to_string()),
+            ("CPU", "0".to_string()),
+            ("LEVEL", "2".to_string()),
+        ]
+    };
+    let mut stuck: Vec<Process> = (0..4)
+        .map(|_| Process::start("survivor", &path, &settings(ALICE)))
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let _others: Vec<Process> = (0..8)
+        .map(|_| villain("ghost", &path, TRUDY, (0, 63), &[]))
+        .collect();
+    assert_eq!(processes(&path), 8);
+    until("the others are refused", || {
+        census(&path)["refused"].as_u64() >= Some(4)
+    });
+    released.store(true, Relaxed);
+    for it in &mut stuck {
+        it.line("joined").unwrap();
+    }
+    assert_eq!(processes(&path), 12);
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use upshift_daemon::{Config, Daemon};
 use upshift_elevate::testing::Faulty;
 
+use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, two_cpus, villain};
 use crate::hostile::{census, puppet};
 use crate::process::{Process, elevated_threads, monotonic, until};
 use crate::{config, permitted, skipped, socket, turn};
@@ -186,51 +187,62 @@ fn strace_sees_waits_and_looks_only() {
     assert!(count <= 5 * looks + 16, "{count} in {looks} looks: {log}");
 }
 
-/// Who looks up a path in `/proc` may have to wait for a thread that is less urgent; see `docs/threat-model.md`.
+/// Who looks up a path in `/proc` may have to wait for a thread that is less urgent; see `docs/threat-model.md`. Here somebody registers, a
+/// program starts that a rule fits, and a canary is silent.
 #[test]
-fn a_scheduler_opens_no_file() {
+fn no_elevated_thread_looks_up_a_file_of_others() {
     let _turn = turn();
     if !permitted() {
         return;
     }
+    let (here, there) = two_cpus();
     let path = socket("opens");
-    let mut daemon = Process::start("daemon", &path, &[]);
+    let config = format!("mode = \"0666\"\n[[assign]]\nuser = {ALICE}\nlevel = 8\n");
+    let mut daemon = Process::start("daemon", &path, &[("CONFIG", config)]);
     daemon.line("ready").unwrap();
-    let _both = steady(&path);
     let log = path.with_extension("strace");
-    // Longer than quotas are remembered.
-    let traced = Command::new("timeout")
-        .args([
-            "1.5",
-            "strace",
-            "-f",
-            "-qq",
-            "-e",
-            "trace=open,openat,pread64",
-            "-o",
-        ])
+    let tracer = Command::new("timeout")
+        .args(["4", "strace", "-f", "-qq", "-e", "trace=open,openat", "-o"])
         .arg(&log)
         .args(["-p", &daemon.pid().to_string()])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .status();
+        .spawn();
+    let Ok(mut tracer) = tracer else {
+        return skipped("timeout is not installed");
+    };
+    std::thread::sleep(Duration::from_millis(400));
+    let _ghost = villain("ghost", &path, TRUDY, (here, 63), &[]);
+    let more = [("VICTIM", there.to_string())];
+    let mut lender = villain("lender", &path, MALLORY, (here, 40), &more);
+    lender.go_until(from_now(Duration::from_secs(2)));
+    let program = villain("gap", &path, ALICE, (here, 0), &[]);
+    let _ = tracer.wait();
     let log = std::fs::read_to_string(&log).unwrap_or_default();
-    if traced.is_err() || log.is_empty() {
+    if log.is_empty() {
         return skipped("strace is not installed, or may not trace here");
     }
+    until("the program is elevated", || {
+        !elevated_threads(program.pid()).is_empty()
+    });
+    for file in ["/cgroup", "/schedstat", "/comm", "/syscall"] {
+        assert!(log.contains(file), "{file} is looked up: {log}");
+    }
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
-    let named = |name: &str| {
-        let is_it = |it: &std::path::PathBuf| {
-            std::fs::read_to_string(it.join("comm")).is_ok_and(|comm| comm.trim() == name)
+    let names = ["cpu", "daemon", "watch", "assign", "close", "can"];
+    for task in tasks.flatten() {
+        let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        let Some(name) = comm.trim().strip_prefix("upshift-") else {
+            continue;
         };
-        let mut all = tasks.flatten().map(|it| it.path());
-        all.find(is_it).unwrap()
-    };
-    let scheduler = named("upshift-cpu0");
-    let tid = scheduler.file_name().unwrap().to_str().unwrap();
-    let calls: Vec<&str> = log.lines().filter(|line| line.starts_with(tid)).collect();
-    assert!(!calls.is_empty(), "it goes on: {log}");
-    let opens = calls.iter().filter(|line| line.contains("open"));
-    assert_eq!(opens.count(), 0, "{calls:?}");
-    assert!(log.contains("/cgroup"), "the quotas are looked up: {log}");
+        if !names.iter().any(|it| name.starts_with(it)) {
+            continue;
+        }
+        let tid = task.file_name().into_string().unwrap();
+        let of_others = |line: &&str| {
+            line.starts_with(&tid) && line.contains("\"/proc/") && !line.contains("/proc/self/")
+        };
+        let opens: Vec<&str> = log.lines().filter(of_others).collect();
+        assert!(opens.is_empty(), "{name}: {opens:?}");
+    }
 }
