@@ -1,6 +1,9 @@
 //! The traits of the ecosystem on connections: everything arrives once and in
 //! order, whatever is dropped in between.
 
+#[path = "support/block_on.rs"]
+mod block_on;
+
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -13,13 +16,7 @@ use upshift::io::{AsyncBufRead, AsyncRead, AsyncWrite, AsyncWriteExt};
 use upshift::net::{TcpListener, TcpStream};
 use upshift::{Preemption, Priority, Runtime};
 
-fn block_on<F: Future>(future: F) -> F::Output {
-    Runtime::builder()
-        .vcpus(1)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
+use block_on::block_on;
 
 async fn pair() -> (TcpStream, std::net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,18 +1,15 @@
 //! Copying between readers and writers, and the ecosystem's adapters over them.
 
+#[path = "support/block_on.rs"]
+mod block_on;
+
 use std::time::Duration;
 
 use upshift::io::{self, AsyncReadExt, AsyncWriteExt};
 use upshift::net::UnixStream;
-use upshift::{Priority, Runtime, time};
+use upshift::{Priority, time};
 
-fn block_on<F: Future>(future: F) -> F::Output {
-    Runtime::builder()
-        .vcpus(1)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
+use block_on::block_on;
 
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|n| (n % 251) as u8).collect()

@@ -19,7 +19,7 @@ fn two() -> Runtime {
 
 const URGENT: Level = Level::at::<2>();
 const MIDDLE: Level = Level::at::<20>();
-const LATE: Level = Level::at::<50>();
+const LESS_URGENT: Level = Level::at::<50>();
 
 #[test]
 fn block_on_returns_what_the_main_coroutine_returns_and_may_borrow() {
@@ -47,7 +47,12 @@ fn more_urgent_coroutines_run_first_and_equals_in_order() {
     let log = Arc::new(Mutex::new(Vec::new()));
     one().block_on(async {
         let mut handles = Vec::new();
-        for (name, level) in [("c", LATE), ("b", MIDDLE), ("a", URGENT), ("a2", URGENT)] {
+        for (name, level) in [
+            ("c", LESS_URGENT),
+            ("b", MIDDLE),
+            ("a", URGENT),
+            ("a2", URGENT),
+        ] {
             let log = log.clone();
             handles.push(upshift::spawn(
                 async move { log.lock().unwrap().push(name) },
@@ -88,7 +93,7 @@ fn reprio_moves_a_queued_coroutine() {
             let log = log.clone();
             upshift::spawn(async move { log.lock().unwrap().push(name) }, level)
         };
-        let late = spawn("was late", LATE);
+        let late = spawn("was late", LESS_URGENT);
         let middle = spawn("middle", MIDDLE);
         upshift::reprio(late.id(), URGENT).unwrap();
         upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
@@ -280,7 +285,7 @@ fn wakes_from_other_threads_reach_a_parked_vcpu() {
             }
         });
         for _ in 0..rounds {
-            // Pending once, for whoever wakes us.
+            // Pending once, until a wake.
             let mut waited = false;
             std::future::poll_fn(|_| {
                 if std::mem::replace(&mut waited, true) {
@@ -442,7 +447,7 @@ fn the_counters_count() {
     let stats = handle.level_stats(MIDDLE);
     assert_eq!(stats.polls(), 11);
     assert!(stats.run_time() >= Duration::from_millis(1), "{stats:?}");
-    assert_eq!(handle.level_stats(LATE).polls(), 0);
+    assert_eq!(handle.level_stats(LESS_URGENT).polls(), 0);
 }
 
 #[upshift::test(vcpus = 2, level = 7)]
@@ -477,7 +482,7 @@ fn tests_that_take_long_all_look_at_the_clock() {
                 }
                 late
             },
-            LATE,
+            LESS_URGENT,
         );
         let late = batch.await.unwrap();
         urgent.await.unwrap();
@@ -495,7 +500,7 @@ fn a_timer_interrupts_a_batch_that_asks() {
                     upshift::yield_if_needed().await;
                 }
             },
-            LATE,
+            LESS_URGENT,
         );
         let urgent = upshift::spawn(
             async {

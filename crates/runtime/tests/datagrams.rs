@@ -1,5 +1,8 @@
 //! Datagrams over UDP and Unix sockets.
 
+#[path = "support/block_on.rs"]
+mod block_on;
+
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::sync::Arc;
@@ -10,13 +13,7 @@ use upshift::net::unix::SocketAddr;
 use upshift::net::{UdpSocket, UnixDatagram};
 use upshift::{Priority, Runtime, time};
 
-fn block_on<F: Future>(future: F) -> F::Output {
-    Runtime::builder()
-        .vcpus(1)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
+use block_on::block_on;
 
 #[test]
 fn datagrams_go_both_ways_over_both_families() {

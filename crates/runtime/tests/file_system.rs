@@ -1,5 +1,8 @@
 //! Directories, names, whole files, copies and file streams.
 
+#[path = "support/block_on.rs"]
+mod block_on;
+
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
@@ -12,13 +15,7 @@ use upshift::fs::{self, File, FileStream, OpenOptions, Progress};
 use upshift::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, AsyncWriteExt, StreamExt};
 use upshift::{Preemption, Priority, Runtime};
 
-fn block_on<F: Future>(future: F) -> F::Output {
-    Runtime::builder()
-        .vcpus(1)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
+use block_on::block_on;
 
 /// A folder that is removed again.
 struct Scratch(PathBuf);
@@ -159,7 +156,7 @@ fn a_listing_names_every_entry_once() {
             assert!(found.insert(entry.file_name().into_string().unwrap()));
         }
         assert_eq!(found, expected);
-        // Whoever gives up waiting for the next entry misses none.
+        // To give up waiting for the next entry loses none.
         let mut found = BTreeSet::new();
         let mut entries = fs::read_dir(&scratch.0).await.unwrap();
         loop {

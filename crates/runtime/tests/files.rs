@@ -1,19 +1,16 @@
 //! Files, and the two-form system calls.
 
+#[path = "support/block_on.rs"]
+mod block_on;
+
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use upshift::fs::{File, OpenOptions};
 use upshift::sys::{read, write};
-use upshift::{Level, Priority, Runtime};
+use upshift::{Level, Priority};
 
-fn block_on<F: Future>(future: F) -> F::Output {
-    Runtime::builder()
-        .vcpus(1)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
+use block_on::block_on;
 
 /// A path that is removed again.
 struct Scratch(PathBuf);
@@ -113,7 +110,7 @@ fn the_asynchronous_form_wakes_the_coroutine_it_names() {
             Priority::Inherit,
         );
         upshift::yield_now().await;
-        // Started at once, though nobody awaits it yet.
+        // Started at once, though it is not awaited yet.
         let call = read!(&reader, vec![0; 8], named.id());
         assert!(!named.is_finished());
         let (written, _) = write!(&writer, b"data".as_slice());

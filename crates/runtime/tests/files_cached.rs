@@ -1,6 +1,9 @@
 //! Reads of what the page cache holds, which go without the ring, beside those that it does not hold, which do not: the
 //! same bytes either way.
 
+#[path = "support/block_on.rs"]
+mod block_on;
+
 use std::io::{ErrorKind, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -15,13 +18,7 @@ use upshift::fs::{self, File, OpenOptions};
 use upshift::io::AsyncReadExt;
 use upshift::{Level, Priority, Runtime};
 
-fn block_on<F: Future>(future: F) -> F::Output {
-    Runtime::builder()
-        .vcpus(1)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
+use block_on::block_on;
 
 /// A file that is removed again, and what it contains.
 struct Scratch {

@@ -122,7 +122,7 @@ fn a_vcpu_that_sleeps_is_not_busy_and_one_that_computes_is() {
     let runtime = runtime(1);
     let handle = runtime.handle();
     runtime.block_on(async {
-        // While the machine stands still nobody parks and nobody polls, so one of several attempts is enough.
+        // While the machine stands still no vCPU parks and none polls, so one of several attempts is enough.
         let mut idle = Vec::new();
         for _ in 0..10 {
             let before = metrics();
@@ -156,7 +156,7 @@ fn a_vcpu_that_sleeps_is_not_busy_and_one_that_computes_is() {
         // But for the rounding of ticks.
         assert!(sum.abs_diff(vcpu.in_service) < Duration::from_micros(1));
     });
-    // From outside, and with nobody at work.
+    // From outside, and with no vCPU at work.
     let metrics = handle.metrics();
     assert_eq!(metrics.coroutines.running, 0);
     assert!(metrics.uptime >= Duration::from_millis(200));

@@ -1,5 +1,8 @@
 //! TCP: both families, halves, options, and everything a peer can do to us.
 
+#[path = "support/block_on.rs"]
+mod block_on;
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
@@ -7,13 +10,7 @@ use std::time::Duration;
 use upshift::net::{TcpListener, TcpSocket, TcpStream};
 use upshift::{Priority, Runtime};
 
-fn block_on<F: Future>(future: F) -> F::Output {
-    Runtime::builder()
-        .vcpus(1)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
+use block_on::block_on;
 
 async fn echo(mut stream: TcpStream) -> io::Result<usize> {
     let mut total = 0;

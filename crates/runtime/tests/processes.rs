@@ -1,5 +1,8 @@
 //! Other programs, pipes and signals.
 
+#[path = "support/block_on.rs"]
+mod block_on;
+
 use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::time::{Duration, Instant};
@@ -10,13 +13,7 @@ use upshift::process::{Child, Command, Stdio};
 use upshift::signal::{SIGTERM, SIGUSR1, SIGUSR2, Signal, Signals};
 use upshift::{Preemption, Priority, Runtime, time};
 
-fn block_on<F: Future>(future: F) -> F::Output {
-    Runtime::builder()
-        .vcpus(1)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
+use block_on::block_on;
 
 fn sh(script: &str) -> Command {
     let mut command = Command::new("sh");
@@ -214,7 +211,7 @@ fn a_spawn_that_is_dropped_leaves_no_zombie() {
             };
             let deadline = Instant::now() + Duration::from_secs(30);
             while busy() || called(&name) != 0 {
-                assert!(Instant::now() < deadline, "somebody is left, or a zombie");
+                assert!(Instant::now() < deadline, "a process is left, or a zombie");
                 time::sleep(Duration::from_millis(2)).await;
             }
         }

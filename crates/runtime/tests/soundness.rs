@@ -333,7 +333,7 @@ fn panics_in_destructors_and_wakers_stay_where_they_are() {
     for runtime in kinds() {
         let runtime = runtime();
         runtime.block_on(async {
-            // An output that nobody wants, one whose handle goes later, one that is taken.
+            // An output that is not wanted, one whose handle goes later, one that is taken.
             upshift::spawn(async { Grenade }, Level::at::<1>()).detach();
             let later = upshift::spawn(async { Grenade }, Level::at::<1>());
             while !later.is_finished() {

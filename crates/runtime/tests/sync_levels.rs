@@ -196,7 +196,7 @@ fn a_waiter_that_gives_up_does_not_leave_its_level_behind() {
                 let mut lock = theirs.lock();
                 assert!(poll_once(&mut lock).await.is_none());
                 yield_now().await;
-                // Handed over by now, and somebody urgent waits behind it.
+                // Handed over by now, and something urgent waits behind it.
                 drop(lock);
                 yield_now().await;
                 upshift::current_level()

@@ -1,38 +1,16 @@
 //! Channels: order, bounds, closing, cancellation, drops, threads.
 
-use std::future::Future;
-use std::pin::Pin;
+#[path = "support/probe.rs"]
+mod probe;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 
 use futures_lite::future::{block_on, poll_once};
 use upshift::sync::mpsc::{self, SendError, TryRecvError, TrySendError};
 
-/// Polls by hand and counts wakes.
-#[derive(Default)]
-struct Probe(AtomicUsize);
-
-impl Wake for Probe {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Probe {
-    fn new() -> Arc<Probe> {
-        Arc::default()
-    }
-
-    fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
-        let waker = Waker::from(self.clone());
-        Pin::new(future).poll(&mut Context::from_waker(&waker))
-    }
-
-    fn wakes(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-}
+use probe::Probe;
 
 #[test]
 fn messages_arrive_in_order_and_then_the_end() {
@@ -64,7 +42,7 @@ fn a_full_channel_says_so_and_makes_senders_wait() {
     assert!(probe.poll(&mut sending).is_pending());
     assert_eq!(receiver.try_recv(), Ok(1));
     assert_eq!(probe.wakes(), 1);
-    // The room is kept for whom it was given to.
+    // The room is kept for the sender it was given to.
     assert_eq!(sender.try_send(4), Err(TrySendError::Full(4)));
     assert_eq!(receiver.len(), 1, "it has not run yet");
     assert_eq!(probe.poll(&mut sending), Poll::Ready(Ok(())));

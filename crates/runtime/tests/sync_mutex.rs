@@ -1,40 +1,18 @@
 //! The mutex: exclusion, order, hand-over, cancellation. Outside a runtime, where
 //! every waiter has the default level.
 
-use std::future::Future;
+#[path = "support/probe.rs"]
+mod probe;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 
 use futures_lite::future::{block_on, poll_once};
 use upshift::sync::Mutex;
 
-/// Polls by hand and counts wakes.
-#[derive(Default)]
-struct Probe(AtomicUsize);
-
-impl Wake for Probe {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Probe {
-    fn new() -> Arc<Probe> {
-        Arc::default()
-    }
-
-    fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
-        let waker = Waker::from(self.clone());
-        Pin::new(future).poll(&mut Context::from_waker(&waker))
-    }
-
-    fn wakes(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-}
+use probe::Probe;
 
 #[test]
 fn a_free_mutex_is_taken_at_once_and_freed_by_the_guard() {

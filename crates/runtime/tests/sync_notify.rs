@@ -1,39 +1,15 @@
 //! Notifications: one permit, broadcasts, cancellation.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
+#[path = "support/probe.rs"]
+mod probe;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use futures_lite::future::{block_on, poll_once};
 use upshift::sync::Notify;
 
-/// Polls by hand and counts wakes.
-#[derive(Default)]
-struct Probe(AtomicUsize);
-
-impl Wake for Probe {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Probe {
-    fn new() -> Arc<Probe> {
-        Arc::default()
-    }
-
-    fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
-        let waker = Waker::from(self.clone());
-        Pin::new(future).poll(&mut Context::from_waker(&waker))
-    }
-
-    fn wakes(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-}
+use probe::Probe;
 
 #[test]
 fn at_most_one_permit_is_stored() {

@@ -1,38 +1,16 @@
 //! One value, once: every order of send, receive, close and drop.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+#[path = "support/probe.rs"]
+mod probe;
+
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 
 use futures_lite::future::block_on;
 use upshift::sync::oneshot::{self, TryRecvError};
 
-/// Polls by hand and counts wakes.
-#[derive(Default)]
-struct Probe(AtomicUsize);
-
-impl Wake for Probe {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Probe {
-    fn new() -> Arc<Probe> {
-        Arc::default()
-    }
-
-    fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
-        let waker = Waker::from(self.clone());
-        Pin::new(future).poll(&mut Context::from_waker(&waker))
-    }
-
-    fn wakes(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-}
+use probe::Probe;
 
 #[test]
 fn the_value_arrives_before_and_after_the_receiver_waits() {

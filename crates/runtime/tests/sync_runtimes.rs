@@ -1,4 +1,4 @@
-//! Mutexes shared by runtimes and threads: levels are lent to the holder, to nobody else, and for as long as it holds.
+//! Mutexes shared by runtimes and threads: levels are lent to the holder, to nothing else, and for as long as it holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The lock for one writer or several readers: who is inside with whom, in which order they are let in, and what a writer is lent.
+//! The lock for one writer or several readers: what is inside together, in which order waiters are let in, and what a writer is lent.
 
 use std::future::Future;
 use std::pin::pin;
@@ -159,7 +159,7 @@ fn a_downgraded_writer_lets_readers_in_and_no_writer() {
     assert!(poll(other.as_mut()).is_pending());
     drop(reader);
     let Poll::Ready(writer) = poll(other.as_mut()) else {
-        panic!("nobody is inside any more")
+        panic!("the lock was released")
     };
     let mut part = RwLockWriteGuard::map(writer, |pair| &mut pair.0);
     *part += 1;

@@ -1,5 +1,8 @@
 //! TLS over the runtime's streams: handshakes, much data both ways, bad peers.
 
+#[path = "support/block_on.rs"]
+mod block_on;
+
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -7,6 +10,8 @@ use upshift::io::{AsyncReadExt, AsyncWriteExt};
 use upshift::net::{TcpListener, TcpStream, UnixStream};
 use upshift::tls::{self, Acceptor, Connector};
 use upshift::{Preemption, Priority, Runtime, time};
+
+use block_on::block_on;
 
 struct Identity {
     certificate: String,
@@ -28,14 +33,6 @@ fn both(identity: &Identity) -> (Acceptor, Connector) {
     let mut client = tls::client_config(certificate).unwrap();
     client.alpn_protocols = vec![b"http/1.1".to_vec()];
     (Acceptor::new(server), Connector::new(client))
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    Runtime::builder()
-        .vcpus(1)
-        .build()
-        .unwrap()
-        .block_on(future)
 }
 
 fn echoes(runtime: &Runtime) {

@@ -1,5 +1,8 @@
 //! Unix streams: paths, abstract names, credentials, halves.
 
+#[path = "support/block_on.rs"]
+mod block_on;
+
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::path::PathBuf;
@@ -9,13 +12,7 @@ use upshift::net::unix::SocketAddr;
 use upshift::net::{UnixListener, UnixStream};
 use upshift::{Priority, Runtime};
 
-fn block_on<F: Future>(future: F) -> F::Output {
-    Runtime::builder()
-        .vcpus(1)
-        .build()
-        .unwrap()
-        .block_on(future)
-}
+use block_on::block_on;
 
 struct Scratch(PathBuf);
 

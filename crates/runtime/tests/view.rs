@@ -208,7 +208,7 @@ fn a_recording_is_fetched_once_and_ends_with_its_client() {
     });
     assert!(spawned, "{answer}");
     assert!(!trace.is_on());
-    // It can record again; and what nobody fetches ends.
+    // It can record again; and what is not fetched ends.
     assert!(ask(&mut client, "record\n").contains("\"recording\":true"));
     assert!(trace.is_on());
     drop(client);

@@ -46,7 +46,7 @@ fn serve(chain: &str, key: &str, protocols: &[&str]) -> u16 {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             let connection = async move {
-                // Who does not trust us goes.
+                // A client that does not trust the server goes.
                 let Ok(stream) = acceptor.accept(stream).await else {
                     return;
                 };

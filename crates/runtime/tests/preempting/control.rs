@@ -152,7 +152,7 @@ fn a_panic_in_a_resumed_poll_ends_the_coroutine_only() {
         flag.store(true, Ordering::Relaxed);
         let error = long.await.unwrap_err();
         assert!(error.is_panic());
-        // The seat that it happened on goes on serving.
+        // The vCPU that it happened on goes on serving.
         for _ in 0..20 {
             upshift::spawn(
                 async { burn(Duration::from_micros(500)) },

@@ -1,4 +1,4 @@
-//! Who is suspended for whom, and when.
+//! Which poll is suspended for which, and when.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use parties::{LAZY, MIDDLE, URGENT, breath, burn, micros, torture};
+use parties::{LAZY, MIDDLE, URGENT, burn, micros, pause, torture};
 use upshift::Level;
 use upshift::sync::Notify;
 
@@ -41,7 +41,7 @@ fn a_std_mutex_with_a_wake_under_it() {
             move || {
                 *lock.lock().unwrap() += 1;
             },
-            breath,
+            pause,
         );
         parties.party(
             runtime,
@@ -65,7 +65,7 @@ fn a_std_mutex_that_a_thread_beside_the_runtime_waits_for() {
             burn(micros(300));
             *held += 1;
         };
-        parties.party(runtime, LAZY, hold, breath);
+        parties.party(runtime, LAZY, hold, pause);
         parties.outsider(runtime, move || *lock.lock().unwrap() += 1);
     });
 }
@@ -93,7 +93,7 @@ fn a_std_rwlock_and_a_oneshot() {
             move || {
                 black_box(*m.read().unwrap());
             },
-            breath,
+            pause,
         );
         parties.party(
             runtime,
@@ -101,7 +101,7 @@ fn a_std_rwlock_and_a_oneshot() {
             move || {
                 black_box(*lock.read().unwrap());
             },
-            breath,
+            pause,
         );
     });
 }
@@ -122,7 +122,7 @@ fn parking_lot_with_a_send_under_it() {
             },
             turn,
         );
-        parties.party(runtime, URGENT, move || drop(lock.lock()), breath);
+        parties.party(runtime, URGENT, move || drop(lock.lock()), pause);
         let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
         parties.party(
             runtime,
@@ -154,9 +154,9 @@ fn event_listener_as_it_is() {
             move || {
                 e.notify(usize::MAX);
             },
-            breath,
+            pause,
         );
-        parties.party(runtime, URGENT, move || drop(f.listen()), breath);
+        parties.party(runtime, URGENT, move || drop(f.listen()), pause);
     });
 }
 
@@ -178,7 +178,7 @@ fn std_mpsc_whose_receiver_spins() {
             runtime,
             URGENT,
             move || while receiver.try_recv().is_ok() {},
-            breath,
+            pause,
         );
     });
 }
@@ -201,7 +201,7 @@ fn crossbeam_whose_receiver_spins() {
             runtime,
             URGENT,
             move || while receiver.try_recv().is_ok() {},
-            breath,
+            pause,
         );
     });
 }
@@ -279,7 +279,7 @@ fn tokio_sync_and_dashmap() {
                     let lock = lock.clone();
                     async move {
                         *lock.lock().await += 1;
-                        breath().await;
+                        pause().await;
                     }
                 },
             );
@@ -327,7 +327,7 @@ fn a_once_lock_and_a_shared_future() {
                     });
                     *cell.lock().unwrap() = Arc::default();
                 },
-                breath,
+                pause,
             );
         }
         let shared = Arc::new(Mutex::new(None));
@@ -341,7 +341,7 @@ fn a_once_lock_and_a_shared_future() {
                     let mut place = shared.lock().unwrap();
                     let future = match place.take() {
                         Some(future) => future,
-                        None => breath().boxed().shared(),
+                        None => pause().boxed().shared(),
                     };
                     if future.peek().is_none() {
                         *place = Some(future.clone());
@@ -364,7 +364,7 @@ fn rayon_and_scoped_threads_inside_a_poll() {
                 let (a, b) = rayon::join(|| burn(micros(200)), || burn(micros(200)));
                 black_box((a, b));
             },
-            breath,
+            pause,
         );
         parties.party(
             runtime,
@@ -375,9 +375,9 @@ fn rayon_and_scoped_threads_inside_a_poll() {
                     burn(micros(100));
                 });
             },
-            breath,
+            pause,
         );
-        parties.party(runtime, URGENT, || burn(micros(5)), breath);
+        parties.party(runtime, URGENT, || burn(micros(5)), pause);
     });
 }
 
@@ -407,8 +407,8 @@ fn what_blocks_does_not_stop_the_vcpu() {
             runtime,
             Level::at::<50>(),
             move || writer.write_all(&[1; 64]).unwrap(),
-            breath,
+            pause,
         );
-        parties.party(runtime, Level::at::<60>(), || (), breath);
+        parties.party(runtime, Level::at::<60>(), || (), pause);
     });
 }

@@ -104,7 +104,7 @@ impl Parties {
 
 const REST: u64 = 6;
 
-pub(crate) async fn breath() {
+pub(crate) async fn pause() {
     time::sleep(Duration::from_micros(97)).await;
 }
 

@@ -1,4 +1,4 @@
-//! An allocator whose lock spins, and never sleeps, as the sanitizers' do: a suspended poll that holds it gets on, whoever spins for it: another
+//! An allocator whose lock spins, and never sleeps, as the sanitizers' do: a suspended poll that holds it gets on, whatever spins for it: another
 //! poll, the runtime in the middle of something, another vCPU, or a thread that is not the runtime's.
 
 mod parties;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
-use parties::{LAZY, MIDDLE, Parties, URGENT, breath, burn, torture};
+use parties::{LAZY, MIDDLE, Parties, URGENT, burn, pause, torture};
 use upshift::{Runtime, sync, time};
 
 /// See the module.
@@ -109,7 +109,7 @@ fn the_runtime_spins_for_the_allocator() {
                         let child = handle.spawn(sends, level);
                         let _ = receiver.await;
                         drop(child);
-                        breath().await;
+                        pause().await;
                     }
                 },
             );
