@@ -2,7 +2,7 @@
 //!
 //! Every process gets a process group of its own. Whatever way the wait ends (exit, time-out, Ctrl-C), the whole group
 //! is killed before the leader is reaped, so a test that hangs, or that leaves a server running, cannot outlive its
-//! step. Because the leader is still a zombie at that moment, its group id cannot belong to anybody else. A process that
+//! step. Because the leader is still a zombie at that moment, its group id cannot belong to another process. A process that
 //! moves to another group (`setsid`) escapes.
 //!
 //! The wait polls every 10 ms: steps take seconds, and one loop then serves exit, time-out and signal alike.
@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Set by SIGINT, SIGTERM or SIGHUP: whoever waits stops waiting. Clones share the flag.
+/// Set by SIGINT, SIGTERM or SIGHUP: every wait ends. Clones share the flag.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 

@@ -1,4 +1,4 @@
-//! The same bytes from everybody, before any timing: whole replies are compared, pipelined and for a request cut in two.
+//! The same bytes from every server, before any timing: whole replies are compared, pipelined and for a request cut in two.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -112,7 +112,7 @@ impl Drive for Load {
 
 /// Drives a server and finds out what it, the client and others used of the CPUs meanwhile.
 ///
-/// `awake` is what keeps CPU 0 from halting, if anything does: its time is nobody's.
+/// `awake` is what keeps CPU 0 from halting, if anything does: its time counts for neither.
 pub(crate) fn observe(
     server: &Server,
     pinned: bool,

@@ -48,11 +48,11 @@ pub(crate) struct Options {
     pub(crate) peers: Vec<String>,
     /// Runs of each cell.
     pub(crate) rounds: usize,
-    /// Nobody asked for another number of rounds.
+    /// The number of rounds is the default.
     default_rounds: bool,
     /// Length of a run.
     pub(crate) time: Duration,
-    /// Nobody asked for another length.
+    /// The length is the default.
     default_time: bool,
     /// Fewer cells, and disturbed runs are kept.
     pub(crate) quick: bool,

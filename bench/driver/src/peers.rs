@@ -101,7 +101,7 @@ const fn cpp(
 /// Asio without epoll: sockets and timers by io_uring.
 const ASIO_URING: &[&str] = &["-DASIO_HAS_IO_URING", "-DASIO_DISABLE_EPOLL", "-luring"];
 
-/// Everybody, in the order of the first round.
+/// All of them, in the order of the first round.
 pub(crate) const PEERS: &[Peer] = &[
     Peer {
         id: UPSHIFT,
@@ -317,7 +317,7 @@ pub(crate) struct Program {
 pub(crate) struct Built {
     files: HashMap<Source, PathBuf>,
     wanted: Vec<String>,
-    /// Who was not built, and why.
+    /// What was not built, and why.
     pub(crate) skipped: BTreeMap<&'static str, String>,
 }
 

@@ -80,7 +80,7 @@ impl Section {
         }
     }
 
-    /// It measures the servers of plaintext or matrices of everybody.
+    /// It measures every peer that serves plaintext or matrices.
     pub(crate) fn needs_peers(self) -> bool {
         matches!(
             self,

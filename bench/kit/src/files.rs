@@ -78,7 +78,7 @@ pub fn small(dir: &Path, number: usize) -> PathBuf {
 #[must_use]
 pub fn aligned(length: usize) -> Vec<u8> {
     let layout = std::alloc::Layout::from_size_align(length, 4096).expect("a power of two");
-    // SAFETY: the layout is not empty; the vector is leaked by all who get it.
+    // SAFETY: the layout is not empty; the vector is leaked by every caller.
     unsafe { Vec::from_raw_parts(std::alloc::alloc_zeroed(layout), length, length) }
 }
 

@@ -282,7 +282,7 @@ impl Future for Yield {
 }
 
 /// Three words: a task that waits for what never comes. It holds its waker, as one that waits for I/O would: without, a
-/// runtime may see that nobody can ever wake the task and free it.
+/// runtime may see that nothing can ever wake the task and free it.
 #[derive(Default)]
 struct Idle {
     waker: Option<Waker>,
@@ -314,7 +314,7 @@ pub fn token_pair(rounds: usize) -> [impl Future<Output = ()> + Send + 'static; 
     })
 }
 
-/// Holds a token or the waker of the one who waits for it.
+/// Holds a token or the waker of what waits for it.
 #[derive(Default)]
 pub(crate) struct Cup {
     state: Mutex<(bool, Option<Waker>)>,

@@ -2,7 +2,7 @@
 //!
 //! Spinning processes share one CPU, the last one that is allowed. Each looks at the clock all the time and writes down when it
 //! ran, so what is measured is what they felt. Prints one line of JSON for each figure: `bench` (the case and the quantity, with
-//! its unit), `peer` (who scheduled), `ns` (the value), `min`, `max`. Figures of the kernel's own scheduler stand beside those.
+//! its unit), `peer` (the scheduler), `ns` (the value), `min`, `max`. Figures of the kernel's own scheduler stand beside those.
 //!
 //! | file | concern |
 //! |---|---|
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use upshift_elevate::{Calibration, Priority, Rights};
 
-use runs::{Who, print, table, turns, with_bystander};
+use runs::{Contender, print, table, turns, with_bystander};
 
 fn main() -> ExitCode {
     let seconds = std::env::args().nth(1).and_then(|word| word.parse().ok());
@@ -56,13 +56,13 @@ fn run(time: Duration) -> Result<(), Box<dyn std::error::Error>> {
     runs::alone(cpu, time)?;
     for count in [2, 8] {
         for slice in [Duration::from_millis(5), Duration::from_micros(200)] {
-            for who in [Who::Upshift, Who::Trick, Who::Kernel] {
-                turns(who, cpu, count, slice.max(floor), time)?;
+            for contender in [Contender::Upshift, Contender::Trick, Contender::Kernel] {
+                turns(contender, cpu, count, slice.max(floor), time)?;
             }
         }
     }
-    for who in [Who::Upshift, Who::Trick] {
-        with_bystander(who, cpu, time)?;
+    for contender in [Contender::Upshift, Contender::Trick] {
+        with_bystander(contender, cpu, time)?;
     }
     table(cpu, time)
 }

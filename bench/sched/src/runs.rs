@@ -20,20 +20,20 @@ const SCHEDULER: Priority = Priority::of::<45>();
 /// A run is measured once it has settled.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Who schedules.
+/// What schedules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum Contender {
     Upshift,
     Trick,
     Kernel,
 }
 
-impl Who {
+impl Contender {
     fn name(self) -> &'static str {
         match self {
-            Who::Upshift => "upshift sched",
-            Who::Trick => "trick.c's algorithm",
-            Who::Kernel => "kernel, SCHED_OTHER",
+            Contender::Upshift => "upshift sched",
+            Contender::Trick => "trick.c's algorithm",
+            Contender::Kernel => "kernel, SCHED_OTHER",
         }
     }
 }
@@ -59,7 +59,7 @@ pub(crate) fn alone(cpu: usize, time: Duration) -> Result<()> {
     let lost = 100.0 * (1.0 - ran as f64 / (now() - began) as f64);
     print(
         "one process alone: time in which it did not run, %",
-        Who::Kernel.name(),
+        Contender::Kernel.name(),
         lost,
     );
     Ok(())
@@ -68,7 +68,7 @@ pub(crate) fn alone(cpu: usize, time: Duration) -> Result<()> {
 /// What a run gave.
 struct Run {
     felt: Vec<Felt>,
-    /// When who came to the front, absolute, ns; empty under the kernel's scheduler.
+    /// When each task came to the front, absolute, ns; empty under the kernel's scheduler.
     fronts: Vec<(u64, usize)>,
     /// When the CPU was open to ordinary threads: begin and end.
     open: Vec<(u64, u64)>,
@@ -103,7 +103,7 @@ fn upshift(
 }
 
 fn run(
-    who: Who,
+    contender: Contender,
     cpu: usize,
     spinners: &[Spinner],
     policy: Box<dyn Policy>,
@@ -114,8 +114,8 @@ fn run(
     let begin = || spinners.iter().for_each(Spinner::begin);
     let felt = || spinners.iter().map(Spinner::felt).collect();
     let began = now();
-    match who {
-        Who::Kernel => {
+    match contender {
+        Contender::Kernel => {
             begin();
             std::thread::sleep(time);
             Ok(Run {
@@ -127,7 +127,7 @@ fn run(
                 trick: 0,
             })
         }
-        Who::Trick => {
+        Contender::Trick => {
             begin();
             let done = trick::round_robin(pids, slice, cpu, time)?;
             let elapsed = now() - began;
@@ -140,7 +140,7 @@ fn run(
                 trick: done.cpu_time,
             })
         }
-        Who::Upshift => {
+        Contender::Upshift => {
             let (mut from, mut to, mut seen) = (0, 0, Vec::new());
             let ended = upshift(pids, cpu, policy, || {
                 std::thread::sleep(SETTLE);
@@ -183,7 +183,7 @@ fn open_pieces(zero: u64, events: &[upshift_sched::Event]) -> Vec<(u64, u64)> {
 
 /// Round-robin of `count` processes.
 pub(crate) fn turns(
-    who: Who,
+    contender: Contender,
     cpu: usize,
     count: usize,
     slice: Duration,
@@ -194,9 +194,9 @@ pub(crate) fn turns(
         .collect::<io::Result<Vec<_>>>()?;
     std::thread::sleep(SETTLE);
     let policy = Box::new(RoundRobin::new(slice.as_nanos() as u64));
-    let run = run(who, cpu, &spinners, policy, slice, time)?;
+    let run = run(contender, cpu, &spinners, policy, slice, time)?;
     let case = format!("{count} × {} µs", slice.as_micros());
-    let say = |what: &str, value: f64| print(&format!("{case}: {what}"), who.name(), value);
+    let say = |what: &str, value: f64| print(&format!("{case}: {what}"), contender.name(), value);
     let loops: Vec<f64> = run.felt.iter().map(|felt| felt.loops as f64).collect();
     let all: f64 = loops.iter().sum();
     let off = |loops: &f64| (loops / all - 1.0 / count as f64).abs() * 100.0;
@@ -217,7 +217,7 @@ pub(crate) fn turns(
     );
     let per_switch = |ns: u64, switches: u64| ns as f64 / 1e3 / switches.max(1) as f64;
     let cpu_time = "scheduler's CPU time per switch, µs";
-    if who == Who::Trick {
+    if contender == Contender::Trick {
         say(cpu_time, per_switch(run.trick, run.fronts.len() as u64));
     }
     if !run.fronts.is_empty() {
@@ -290,7 +290,7 @@ fn gap(run: &Run) -> f64 {
 }
 
 /// What an ordinary process gets beside two that are scheduled.
-pub(crate) fn with_bystander(who: Who, cpu: usize, time: Duration) -> Result<()> {
+pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -> Result<()> {
     let spinners = (0..3)
         .map(|_| Spinner::start(cpu))
         .collect::<io::Result<Vec<_>>>()?;
@@ -301,7 +301,7 @@ pub(crate) fn with_bystander(who: Who, cpu: usize, time: Duration) -> Result<()>
     let policy = Box::new(RoundRobin::new(slice.as_nanos() as u64));
     // The kernel's throttling counts by the second, so a shorter run says nothing.
     let run = run(
-        who,
+        contender,
         cpu,
         tasks,
         policy,
@@ -313,21 +313,21 @@ pub(crate) fn with_bystander(who: Who, cpu: usize, time: Duration) -> Result<()>
     let share = 100.0 * ran as f64 / run.elapsed as f64;
     print(
         "2 × 5 ms and an ordinary process: its share, %",
-        who.name(),
+        contender.name(),
         share,
     );
     let pauses = own.stretches.windows(2).map(|pair| pair[1].0 - pair[0].1);
     let longest = pauses.max().unwrap_or(0) as f64 / 1e6;
     print(
         "2 × 5 ms and an ordinary process: longest wait, ms",
-        who.name(),
+        contender.name(),
         longest,
     );
     let loops: Vec<f64> = run.felt.iter().map(|felt| felt.loops as f64).collect();
     let off = (loops[0] / (loops[0] + loops[1]) - 0.5).abs() * 100.0;
     print(
         "2 × 5 ms and an ordinary process: deviation, points",
-        who.name(),
+        contender.name(),
         off,
     );
     Ok(())
@@ -346,7 +346,14 @@ pub(crate) fn table(cpu: usize, time: Duration) -> Result<()> {
     };
     let entries: Vec<Entry> = lengths.iter().enumerate().map(entry).collect();
     let policy = Box::new(Table::new(entries));
-    let run = run(Who::Upshift, cpu, &spinners, policy, Duration::ZERO, time)?;
+    let run = run(
+        Contender::Upshift,
+        cpu,
+        &spinners,
+        policy,
+        Duration::ZERO,
+        time,
+    )?;
     let began = run.upshift.as_ref().map_or(0, |report| report.began);
     let total: u64 = lengths.iter().sum();
     let mut late: Vec<u64> = Vec::new();
@@ -378,12 +385,12 @@ pub(crate) fn table(cpu: usize, time: Duration) -> Result<()> {
     };
     print(
         "timetable: an entry begins late by, median, µs",
-        Who::Upshift.name(),
+        Contender::Upshift.name(),
         at(50),
     );
     print(
         "timetable: an entry begins late by, p99, µs",
-        Who::Upshift.name(),
+        Contender::Upshift.name(),
         at(99),
     );
     Ok(())

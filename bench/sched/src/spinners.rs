@@ -8,7 +8,7 @@ use upshift_elevate::sys::{CpuSet, Linux, Sys};
 
 /// Stretches that are kept of one process.
 const ROOM: usize = 60_000;
-/// Whoever saw no clock for so long did not run, ns.
+/// A spinner that read no clock for so long did not run, ns.
 const PAUSE: u64 = 4_000;
 /// No child spins longer, s.
 const LIFE: u32 = 120;
@@ -134,7 +134,7 @@ impl Spinner {
 
 impl Drop for Spinner {
     fn drop(&mut self) {
-        // SAFETY: a child of this process; the mapping is used by nobody else then.
+        // SAFETY: a child of this process; the mapping is used by nothing else then.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);

@@ -58,7 +58,7 @@ pub struct VcpuLine {
     sequence: AtomicU32,
 }
 
-/// The global page: the daemon writes, everybody else can only read.
+/// The global page: the daemon writes, processes can only read.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct GlobalPage {
@@ -91,7 +91,7 @@ struct SlotLine {
     standing: AtomicU32,
 }
 
-/// What ran on one CPU when its scheduler decided last. Whoever changes its claim within the thresholds of its standing does not
+/// What ran on one CPU when its scheduler decided last. A vCPU that changes its claim within the thresholds of its standing does not
 /// wake the scheduler, so bitmap and level may be older than the claims.
 #[derive(Debug)]
 #[repr(C, align(64))]

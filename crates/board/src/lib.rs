@@ -1,4 +1,4 @@
-//! The board: shared memory by which processes say how urgent their work is, and learn how urgent everybody else's is.
+//! The board: shared memory by which processes say how urgent their work is, and learn how urgent that of the others is.
 //!
 //! A process keeps its *local page*: per vCPU the levels that are runnable. A scheduler (on Linux `upshift daemon`) reads it,
 //! distrusts it, and writes the *global page*, which processes can map read-only and never otherwise. Source: the global

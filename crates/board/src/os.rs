@@ -90,7 +90,7 @@ impl Mapping<GlobalPage> {
         Mapping::map(file, GLOBAL_BYTES, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Room for a process's view, filled with zeroes: everybody alone. See [`Mapping::show`].
+    /// Room for a process's view, filled with zeroes: no other process competes. See [`Mapping::show`].
     ///
     /// # Errors
     /// The kernel's.
@@ -300,7 +300,7 @@ pub fn doorbell() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, flags)?)
 }
 
-/// Rings a doorbell. One system call. A bell that has not been answered yet rings again.
+/// Rings a doorbell. One system call. A doorbell that has not been answered yet rings again.
 ///
 /// # Errors
 /// The kernel's, other than "already ringing".

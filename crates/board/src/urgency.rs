@@ -102,7 +102,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Nobody else competes.
+    /// No other process competes.
     pub const ALONE: Standing = Standing {
         rise: 0,
         fall: NOTHING,

@@ -170,7 +170,7 @@ pub unsafe extern "C" fn upshift_receive(
     cx: *mut upshift_cx,
     receiver: *mut upshift_receiver,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation, and nobody else uses it meanwhile.
+    // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
     let receiver: &'static mut upshift_receiver = unsafe { &mut *receiver };
     let receive = async move { Received(receiver.0.recv().await) };
     // SAFETY: by contract.

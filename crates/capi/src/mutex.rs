@@ -21,7 +21,7 @@ impl upshift_mutex {
     /// # Safety
     /// The mutex outlives the guard: the contract of `upshift_mutex_free`.
     unsafe fn keep(&self, guard: MutexGuard<'_, ()>) {
-        // SAFETY: the caller has just locked it, so nobody else touches the cell; the lifetime by contract.
+        // SAFETY: the caller has just locked it, so nothing else touches the cell; the lifetime by contract.
         unsafe {
             (*self.guard.get()).write(std::mem::transmute::<
                 MutexGuard<'_, ()>,

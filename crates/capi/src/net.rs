@@ -249,7 +249,7 @@ pub unsafe extern "C" fn upshift_recv(
     cx: *mut upshift_cx,
     reader: *mut upshift_reader,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation, and nobody else uses it meanwhile.
+    // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
     let reader: &'static mut upshift_reader = unsafe { &mut *reader };
     let recv = async move {
         let received: io::Result<RecvBuf> = match &mut reader.0 {
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn upshift_recv_into(
     reader: *mut upshift_reader,
     buf: *const upshift_buf,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation, and nobody else uses it meanwhile.
+    // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
     let reader: &'static mut upshift_reader = unsafe { &mut *reader };
     // SAFETY: the caller gives it away.
     let buf = unsafe { Buf::new(buf.read()) };
@@ -342,7 +342,7 @@ pub unsafe extern "C" fn upshift_recv_copy(
     len: usize,
 ) -> c_int {
     let read = Borrowed {
-        // SAFETY: by contract it outlives the operation, and nobody else uses it meanwhile.
+        // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
         direction: unsafe { &mut *reader },
         data,
         len,
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn upshift_write_all(
     writer: *mut upshift_writer,
     buf: *const upshift_buf,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation, and nobody else uses it meanwhile.
+    // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
     let writer: &'static mut upshift_writer = unsafe { &mut *writer };
     // SAFETY: the caller gives it away.
     let buf = unsafe { Buf::new(buf.read()) };
@@ -393,7 +393,7 @@ pub unsafe extern "C" fn upshift_write_bytes(
     writer: *mut upshift_writer,
     bytes: *const upshift_bytes,
 ) -> c_int {
-    // SAFETY: by contract it outlives the operation, and nobody else uses it meanwhile.
+    // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
     let writer: &'static mut upshift_writer = unsafe { &mut *writer };
     // SAFETY: the caller gives them away.
     let bytes = unsafe { bytes.read() }.into_inner();
@@ -418,7 +418,7 @@ pub unsafe extern "C" fn upshift_write_copy(
     len: usize,
 ) -> c_int {
     let write = Borrowed {
-        // SAFETY: by contract it outlives the operation, and nobody else uses it meanwhile.
+        // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
         direction: unsafe { &mut *writer },
         data: data.cast_mut(),
         len,

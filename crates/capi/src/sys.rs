@@ -23,7 +23,7 @@ unsafe fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
 /// errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
-    // SAFETY: by contract the buffer is the caller's, who keeps it.
+    // SAFETY: by contract the buffer is the caller's, which keeps it.
     let buf = unsafe { &mut *buf };
     loop {
         // SAFETY: by contract good for so many bytes.

@@ -1,9 +1,9 @@
 //! Tasks of the other side as coroutines: spawn, join, names, levels.
 //!
-//! # Who owns a task
+//! # What owns a task
 //!
 //! A `Frame` is the ownership: it drops the task once. It begins in the future of the coroutine; when the task has finished it is the
-//! coroutine's output, and from the join handle it goes back to the caller, who takes the task's result out of it. A coroutine that is cancelled, or
+//! coroutine's output, and from the join handle it goes back to the caller, which takes the task's result out of it. A coroutine that is cancelled, or
 //! whose handle is gone, drops it, and with it whatever the task holds.
 
 use std::ffi::{c_int, c_void};

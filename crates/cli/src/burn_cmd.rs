@@ -193,7 +193,7 @@ fn coroutines(fire: &Arc<Fire>, workers: usize, cpus: Vec<usize>, args: &BurnArg
             })
             .collect();
         for worker in workers {
-            // Nobody cancels it.
+            // It is never cancelled.
             let _ = worker.await;
         }
     });

@@ -9,7 +9,7 @@ use crate::values;
 /// Flags of `upshift daemon`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without CAP_SYS_NICE the daemon is cooperative: it tells processes who is most urgent, and they give
+    after_help = "Without CAP_SYS_NICE the daemon is cooperative: it tells processes which is most urgent, and they give
 way by themselves. With it, it runs the most urgent process of each CPU, whatever the others do.
 Programs that are not registered keep at least 5 % of each CPU.
 

@@ -19,7 +19,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
     let daemon = Daemon::start(config)?;
     stay_in_memory();
-    // Whoever waits for the lines may have closed the pipe, or the disk is full.
+    // The reader of the lines may have closed the pipe, or the disk is full.
     let _ = writeln!(std::io::stderr(), "upshift daemon: {}", daemon.mode());
     let _ = writeln!(std::io::stdout(), "listening at {}", socket.display());
     let _ = std::io::stdout().flush();
@@ -42,7 +42,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     Ok(())
 }
 
-/// What is above everybody else does not wait for a disk when memory is short: what it has touched, code included, stays. As root only, in
+/// What is above all other threads does not wait for a disk when memory is short: what it has touched, code included, stays. As root only, in
 /// whose place no limit is met later; where that takes a right that root does not have here, the kernel refuses.
 fn stay_in_memory() {
     use rustix::mm::{MlockAllFlags, mlockall};

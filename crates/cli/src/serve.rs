@@ -55,7 +55,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         let started = server.start().map_err(|error| anyhow!(error))?;
         let control = started.control();
         listen_to_signals(&control).context("cannot listen to signals")?;
-        // Nobody may be reading.
+        // The reader may be gone.
         let _ = announce(&addresses, &config);
         tell(&[NotifyState::Ready]);
         let cut_off = started.run().await;

@@ -219,7 +219,7 @@ fn a_directory_that_others_may_write_is_not_used() {
 fn impostor(path: &Path, answer: &'static [u8]) -> std::thread::JoinHandle<()> {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
-        // The list attaches first, then whoever looks.
+        // The list attaches first, then the view.
         let (stream, _) = listener.accept().unwrap();
         let mut request = String::new();
         let _ = BufReader::new(&stream).read_line(&mut request);

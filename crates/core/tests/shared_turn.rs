@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use support::{Server, at, domain, run, yield_now};
 use upshift_core::{Config, CoroutineId, Picked, Place};
 
-/// What went before fresh ones that were ready: when, for how long, and who.
+/// What went before fresh ones that were ready: when, for how long, and which.
 #[derive(Default)]
 struct Goes(Vec<(u64, u64, CoroutineId)>);
 

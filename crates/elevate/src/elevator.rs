@@ -9,7 +9,7 @@
 //!   [`Priority::FOREIGN_MAX`].
 //! * A thread of another process that another elevator elevates is refused: recorded as what it had, that would stay.
 //! * Only the process that made an elevator acts on it; a fork of it is inert.
-//! * Whoever waits for the set's lock lends its priority to the holder (`lock.rs`), which may have become ordinary just now.
+//! * A thread that waits for the set's lock lends its priority to the holder (`lock.rs`), which may have become ordinary just now.
 //!
 //! Elevating and giving back take the set's lock and some 15 µs (a file of `/proc` is read; three for threads of others). [`Elevated::set`] is one
 //! system call, without lock or allocation.

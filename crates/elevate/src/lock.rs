@@ -1,7 +1,7 @@
-//! [`Lock`]: a mutex that lends the priority of whoever waits for it to whoever holds it.
+//! [`Lock`]: a mutex that lends the priority of the threads that wait for it to its holder.
 //!
 //! The threads of a set are of very different priorities, and one that gives itself back becomes ordinary *while it holds* the set's
-//! lock. Anything elevated on its CPU would then keep it from letting go, and with it whoever is to take the elevated back. The kernel
+//! lock. Anything elevated on its CPU would then keep it from letting go, and with it the thread that is to take the elevated back. The kernel
 //! inherits priorities through futexes of this kind (`FUTEX_LOCK_PI`); one without them makes the waiter sleep and look again.
 //!
 //! Free: one compare-exchange to take, one to let go. A thread does not take it twice, and does not end while it holds it.

@@ -316,11 +316,11 @@ impl Sys for Linux {
     }
 }
 
-/// How files are opened that belong to others: whoever owns a file, also one of `/proc`, may take a lease on it (`F_SETLEASE`), and then an
+/// How files are opened that belong to others: the owner of a file, also of one in `/proc`, may take a lease on it (`F_SETLEASE`), and then an
 /// open that may wait does so until the lease is given back, or for `fs.lease-break-time`.
 const AT_ONCE: c_int = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
 
-/// Reads a file of `/proc`, `/sys` or a cgroup, whoever owns it.
+/// Reads a file of `/proc`, `/sys` or a cgroup, whatever its owner.
 ///
 /// # Errors
 /// `WouldBlock` if its owner holds a lease on it; then this does not wait, as [`std::fs::read_to_string`] does.

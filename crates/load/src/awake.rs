@@ -1,4 +1,4 @@
-//! Keeps a CPU from halting, at the cost of nobody: a thread that spins there under SCHED_IDLE.
+//! Keeps a CPU from halting, at no cost to what runs there: a thread that spins there under SCHED_IDLE.
 //!
 //! An idle virtual CPU halts, and the first wake after that takes tens of µs, which hides what a study of scheduling wants
 //! to see. The thread runs only when nothing else wants the CPU. Measurements with one must say so.

@@ -93,7 +93,7 @@ fn a_server_out_of_descriptors_waits_and_recovers() {
     get(&first);
     assert!(is_answered(&first, soon));
 
-    // Descriptors come back, and so do those who waited.
+    // Descriptors come back, and so do connections that waited.
     drop(served);
     limit_open_files(1024);
     for client in &waiting {

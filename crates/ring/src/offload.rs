@@ -71,7 +71,7 @@ impl fmt::Debug for Job {
     }
 }
 
-/// A call and whether somebody has taken it upon himself.
+/// A call, and whether a thread has taken it.
 pub(crate) struct Call {
     request: Sqe,
     taken: AtomicBool,

@@ -18,10 +18,10 @@ mod context {
     pub(crate) enum Taker {
         Named(CoroutineId),
         Elsewhere(u64),
-        Nobody,
+        Unnamed,
     }
     pub(crate) fn lock_taken(_: u64) -> Taker {
-        Taker::Nobody
+        Taker::Unnamed
     }
     pub(crate) fn name() -> Option<(u64, CoroutineId)> {
         None
@@ -66,7 +66,7 @@ mod lock {
         }
 
         pub(crate) fn lock(&self) -> Guard<'_, T> {
-            self.0.lock().expect("nobody panics with it")
+            self.0.lock().expect("no holder panics")
         }
     }
 }
@@ -102,15 +102,15 @@ fn waits<F: Future>(future: Pin<&mut F>) {
     );
 }
 
-/// One more; `loom` fails if somebody else has access.
+/// One more; `loom` fails if another thread has access.
 fn add_one(cell: &UnsafeCell<u32>) {
     cell.with_mut(|value| {
-        // SAFETY: the checker sees to it that nobody else has access.
+        // SAFETY: the checker fails if another thread has access.
         unsafe { *value += 1 }
     });
 }
 
-/// Transitions 1 to 4 of the mutex: one holder at a time who sees what the last one wrote, and nobody waits for ever.
+/// Transitions 1 to 4 of the mutex: one holder at a time, which sees what the last one wrote, and no waiter waits for ever.
 #[test]
 fn a_mutex_has_one_holder_at_a_time_and_each_gets_it() {
     loom::model(|| {
@@ -119,7 +119,7 @@ fn a_mutex_has_one_holder_at_a_time_and_each_gets_it() {
         let thread = thread::spawn(move || add_one(&*block_on(other.lock())));
         add_one(&*block_on(mutex.lock()));
         thread.join().unwrap();
-        let value = mutex.try_lock().expect("nobody has it any more");
+        let value = mutex.try_lock().expect("it was released");
         // SAFETY: as in `add_one`.
         value.with(|value| assert_eq!(unsafe { *value }, 2));
     });
@@ -148,7 +148,7 @@ fn a_mutex_handed_to_a_dropped_waiter_goes_to_the_next() {
     });
 }
 
-/// The same with the waiters in their places before the race begins, and three threads.
+/// The same with the waiters queued before the race begins, and three threads.
 #[test]
 fn a_waiter_dropped_while_the_mutex_is_handed_over_leaves_it_to_the_next() {
     loom::model(|| {

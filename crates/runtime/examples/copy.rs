@@ -1,4 +1,4 @@
-//! Copies a file and shows how far it is. The copy runs at a late level: its I/O has a late
+//! Copies a file and shows how far it is. The copy runs at a less urgent level: its I/O has a low
 //! priority and it gives way at each step, so a more urgent coroutine beside it, here a clock,
 //! keeps its time.
 //!

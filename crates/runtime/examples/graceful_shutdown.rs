@@ -40,7 +40,7 @@ async fn main() -> io::Result<()> {
     // The listener is gone when this returns.
     let _ = accepting.await;
 
-    // Every conversation holds a permit: who has all of them is alone.
+    // Every conversation holds a permit: the task that has all of them is alone.
     let all = running.acquire_many(MOST as u32);
     match time::timeout(PATIENCE, all).await {
         Ok(_) => println!("all conversations have ended"),

@@ -1,5 +1,5 @@
 //! Urgent work beside a batch that never stops computing: the batch asks in its
-//! loop whether somebody more urgent waits, and what the urgent coroutine waits
+//! loop whether something more urgent waits, and what the urgent coroutine waits
 //! for stays short.
 //!
 //! Run it with `cargo run --release -p upshift --example priorities`.
@@ -39,7 +39,7 @@ async fn main() {
     let worst = urgent.await.expect("it does not panic");
     println!("100 timers beside a busy batch: the latest was {worst:?} late");
 
-    // Whoever awaits lends its level; so cancel, then wait.
+    // To await is to lend one's level; so cancel, then wait.
     batch.cancel();
     assert!(batch.await.is_err());
 }

@@ -1,4 +1,4 @@
-//! Priority lending: a late coroutine holds a lock that an urgent one wants, and
+//! Priority lending: a less urgent coroutine holds a lock that an urgent one wants, and
 //! one in between wants the CPU. Without lending the one in between would go
 //! first (priority inversion); with it the holder runs at the urgent level until
 //! it gives the lock back.
@@ -16,7 +16,7 @@ async fn main() {
     let shared = Arc::new(Mutex::new(0));
 
     let (holding, held) = oneshot::channel();
-    let late = {
+    let holder = {
         let (shared, order) = (shared.clone(), order.clone());
         upshift::spawn(
             async move {
@@ -29,7 +29,7 @@ async fn main() {
                 drop(value);
                 // What was lent is gone: back to its own level.
                 yield_now().await;
-                order.lock().await.push("late holder");
+                order.lock().await.push("less urgent holder");
             },
             Level::at::<50>(),
         )
@@ -56,8 +56,8 @@ async fn main() {
     };
     assert_eq!(urgent.await.expect("no panic"), 3);
     between.await.expect("no panic");
-    late.await.expect("no panic");
+    holder.await.expect("no panic");
     let order = order.lock().await;
     println!("{}", order.join(", then "));
-    assert_eq!(*order, ["urgent", "in between", "late holder"]);
+    assert_eq!(*order, ["urgent", "in between", "less urgent holder"]);
 }

@@ -19,7 +19,7 @@ use crate::metrics::BlockingMetrics;
 use crate::permit::Critical;
 use crate::sync::oneshot;
 
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
@@ -192,7 +192,7 @@ fn serve(shared: &Shared) {
         queue.idle += 1;
         let (woken, timeout) = shared
             .work
-            .wait_timeout(queue, IDLE)
+            .wait_timeout(queue, IDLE_TIMEOUT)
             .unwrap_or_else(PoisonError::into_inner);
         queue = woken;
         queue.idle -= 1;

@@ -139,7 +139,7 @@ pub(crate) enum Taker {
     /// A coroutine of this runtime, which is not the lock's home.
     Elsewhere(u64),
     /// No coroutine, or of a runtime that cannot be named.
-    Nobody,
+    Unnamed,
 }
 
 /// The current coroutine takes a lock that lends, whose home is the runtime `home`; see
@@ -151,15 +151,15 @@ pub(crate) fn lock_taken(home: u64) -> Taker {
         if number.get() == home {
             match worker.executor.domain().lock_taken() {
                 Some(id) => Taker::Named(id),
-                None => Taker::Nobody,
+                None => Taker::Unnamed,
             }
         } else if number.is_named() {
             Taker::Elsewhere(number.get())
         } else {
-            Taker::Nobody
+            Taker::Unnamed
         }
     })
-    .unwrap_or(Taker::Nobody)
+    .unwrap_or(Taker::Unnamed)
 }
 
 /// The number of the calling coroutine's runtime, and its id; if both have one.

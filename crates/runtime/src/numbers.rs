@@ -1,7 +1,7 @@
 //! The runtimes of this process, by number: how a lock names the runtime of its holder.
 //!
 //! A number is never given twice, so one that is kept too long reaches no runtime. The
-//! low bits are a place in a table; a runtime that finds none is [`NAMELESS`], which
+//! low bits are a slot of a table; a runtime that finds none is [`NAMELESS`], which
 //! costs it the lending of levels by locks. Whether a number is alive is one load; the
 //! way to its domain is a lock, for what happens seldom.
 
@@ -15,22 +15,22 @@ use crate::host::Linux;
 use crate::permit::Critical;
 
 /// How many runtimes of a process can be told apart at a time.
-const PLACES: usize = 64;
+const SLOTS: usize = 64;
 /// The number of those beyond.
 const NAMELESS: u64 = u64::MAX;
 
-struct Place {
+struct Slot {
     /// The number of the runtime that has it; 0: free.
     number: AtomicU64,
     domain: Mutex<Option<Domain<Linux>>>,
 }
 
-static TABLE: [Place; PLACES] = [const {
-    Place {
+static TABLE: [Slot; SLOTS] = [const {
+    Slot {
         number: AtomicU64::new(0),
         domain: Mutex::new(None),
     }
-}; PLACES];
+}; SLOTS];
 
 /// A runtime's number, for as long as it lives.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Number {
             let mut entry = place.domain.lock().unwrap_or_else(PoisonError::into_inner);
             if entry.is_none() {
                 *entry = Some(domain.clone());
-                let number = NEXT.fetch_add(1, Relaxed) * PLACES as u64 + index as u64;
+                let number = NEXT.fetch_add(1, Relaxed) * SLOTS as u64 + index as u64;
                 place.number.store(number, Release);
                 return Number(number);
             }
@@ -78,8 +78,8 @@ impl Drop for Number {
     }
 }
 
-fn place_of(number: u64) -> &'static Place {
-    &TABLE[(number % PLACES as u64) as usize]
+fn place_of(number: u64) -> &'static Slot {
+    &TABLE[(number % SLOTS as u64) as usize]
 }
 
 /// Does the runtime of this number live? If not, none of its coroutines is being polled.

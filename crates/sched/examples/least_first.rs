@@ -1,4 +1,4 @@
-//! A policy of one's own on real processes: whoever has used the least CPU time so far runs next.
+//! A policy of one's own on real processes: the task that has used the least CPU time so far runs next.
 //!
 //! `sudo cargo run -p upshift-sched --example least_first -- PID PID …` schedules these processes on CPU 0 for ten seconds;
 //! without pids it starts two that spin and schedules those for one second. Everything is given back at the end.

@@ -25,7 +25,7 @@ impl fmt::Display for TaskId {
 /// What a task did since the policy was told last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Who.
+    /// The task.
     pub task: TaskId,
     /// CPU time of all its threads, ns.
     pub cpu_time: Nanos,

@@ -119,7 +119,7 @@ pub enum What {
     Front {
         /// The CPU.
         cpu: usize,
-        /// Who.
+        /// The task.
         task: Option<TaskId>,
     },
     /// The CPUs are open to ordinary threads.

@@ -5,7 +5,7 @@
 //! server    5ms
 //! 4711      10ms
 //! a,b       2500us     # on two CPUs: a on one, b on the other
-//! -         2.5ms      # nobody is favoured
+//! -         2.5ms      # no task is favoured
 //! ```
 
 use std::error::Error;
@@ -57,7 +57,7 @@ pub fn parse(
             [who, length] => (who, length),
             _ => {
                 return Err(wrong(format!(
-                    "`{}` is no entry: write who and how long, e.g. `4711 5ms`",
+                    "`{}` is no entry: write a task and how long, e.g. `4711 5ms`",
                     line.trim()
                 )));
             }

@@ -249,7 +249,7 @@ proptest! {
         let mut now = 0;
         for _ in 0..steps {
             let (favoured, until) = pick(&mut policy, now, 1);
-            // What nobody has a claim to goes to anybody.
+            // What no task has a claim to goes to any.
             let claims = earliest(now, &used, &all);
             prop_assert!(claims.is_none() || favoured.first().copied() == claims);
             let until = until.unwrap();

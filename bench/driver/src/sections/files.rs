@@ -220,7 +220,7 @@ fn make(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The same bytes as everybody: what the program reads and writes when it is asked for a little of everything.
+/// The same bytes as every program: what the program reads and writes when it is asked for a little of everything.
 fn check(program: &Program, dir: &Path) -> Result<(), String> {
     clean(dir);
     let printed = end(start(program, "check", dir, &[])?)?;
@@ -442,7 +442,7 @@ fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
     Ok(times)
 }
 
-/// What was to be reached: nobody does more, raw C hardly more, and urgent reads wait for a third of what they wait for elsewhere.
+/// What was to be reached: no peer does more, raw C hardly more, and urgent reads wait for a third of what they wait for elsewhere.
 pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
     let rate = |run: &Run| run.per_second;
     for case in CASES.iter().map(|case| case.name).chain([MIXED[1]]) {

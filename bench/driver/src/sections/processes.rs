@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The only case.
 pub(crate) const CASE: &str = "level 2, 1 k/s of 100 µs, beside 2 × CPUs burning";
-/// Nobody is beside the server.
+/// Nothing runs beside the server.
 pub(crate) const ALONE: &str = "alone";
 /// Nothing is done about the batch.
 pub(crate) const PLAIN: &str = "beside the batch";

@@ -18,7 +18,7 @@ fn main() -> io::Result<()> {
 }
 
 async fn accept(args: Args) -> io::Result<()> {
-    // SAFETY: the descriptor is an open, listening TCP socket that nobody else owns any more.
+    // SAFETY: the descriptor is an open, listening TCP socket that nothing else owns any more.
     let listener = unsafe { TcpListener::from_raw_fd(listen(&args)?.into_raw_fd()) };
     loop {
         let stream = listener.accept().await?;

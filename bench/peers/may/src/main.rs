@@ -18,7 +18,7 @@ fn main() -> io::Result<()> {
     may::config().set_workers(1).set_stack_size(0x2000);
     let listener = listen(&args)?;
     listener.set_nonblocking(true)?;
-    // SAFETY: the descriptor is an open, listening TCP socket that nobody else owns any more.
+    // SAFETY: the descriptor is an open, listening TCP socket that nothing else owns any more.
     let listener = unsafe { TcpListener::from_raw_fd(listener.into_raw_fd()) };
     let acceptor = go!(move || -> io::Result<()> {
         loop {

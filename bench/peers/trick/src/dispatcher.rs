@@ -107,7 +107,7 @@ fn receive(shared: &Shared, name: usize, connection: &mut Connection) -> bool {
     }
 }
 
-/// Requests go to an idle worker, then whoever was preempted runs for a quantum.
+/// Requests go to an idle worker, then the preempted worker runs for a quantum.
 fn turn(shared: &Shared) {
     let waiting = !lock(&shared.requests).is_empty();
     let mut workers = shared.workers.iter().enumerate();
@@ -130,7 +130,7 @@ fn send(connection: &mut Connection) {
         match connection.stream.write(&connection.owed) {
             Ok(sent) => drop(connection.owed.drain(..sent)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            // Whoever receives finds out.
+            // The receiver finds out.
             Err(_) => connection.owed.clear(),
         }
     }

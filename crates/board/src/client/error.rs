@@ -12,7 +12,7 @@ use crate::wire::{Reason, WireError};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// Nobody listens there, or not for us.
+    /// No daemon listens there, or not for this user.
     NoDaemon {
         /// The socket.
         socket: PathBuf,

@@ -230,7 +230,7 @@ fn named(vcpu: usize, thread: ThreadSpec) -> Thread {
 /// Puts another file behind the descriptor `ours`, which keeps its number.
 fn replace(ours: &OwnedFd, theirs: &OwnedFd) -> io::Result<()> {
     // SAFETY: `dup3` closes and reopens the number in one step, and the value is forgotten below, so the number keeps its one
-    // owner. Who rings meanwhile rings the one bell or the other.
+    // owner. A ring meanwhile reaches the one doorbell or the other.
     let mut alias = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(ours.as_raw_fd()) });
     rustix::io::dup3(theirs, &mut alias, rustix::io::DupFlags::CLOEXEC)?;
     Ok(())

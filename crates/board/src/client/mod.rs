@@ -26,7 +26,7 @@
 //!   seconds, and exclude each other.
 //! * Without a daemon every [`Vcpu`] is alone: it never wants to ring and is never outranked.
 //!
-//! Who wants to know at once that the daemon has gone waits for [`Board::closed`] to become readable, then calls
+//! To learn at once that the daemon has gone, wait for [`Board::closed`] to become readable, then calls
 //! [`Board::is_joined`]; the others call that from time to time. [`Board::rejoin`] joins again with the same threads.
 
 mod connection;

@@ -34,7 +34,7 @@ pub(crate) fn plan(quick: bool) -> Duration {
 /// What runs beside the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
-    Nobody,
+    Nothing,
     Batch,
     NiceBatch,
     BatchOnTheBoard,
@@ -68,7 +68,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
     let mut runs = Vec::new();
     let mut findings = Vec::new();
     for (name, beside, colour) in [
-        ("nothing else", Beside::Nobody, 2),
+        ("nothing else", Beside::Nothing, 2),
         ("batch", Beside::Batch, 1),
         ("batch, nice 19", Beside::NiceBatch, 3),
         ("batch, daemon", Beside::BatchOnTheBoard, 0),
@@ -108,13 +108,13 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Section> {
 }
 
 fn measure(bench: &mut Bench, name: &str, beside: Beside) -> Result<(LoadReport, Option<Burnt>)> {
-    let awake = (beside == Beside::Nobody).then(|| bench.awake());
+    let awake = (beside == Beside::Nothing).then(|| bench.awake());
     let board = beside == Beside::BatchOnTheBoard;
     let daemon = board.then(|| bench.daemon()).transpose()?;
     let board = if board { "required" } else { "off" };
     let server = bench.board_server(2, board)?;
     let batch = match beside {
-        Beside::Nobody => None,
+        Beside::Nothing => None,
         _ => Some(bench.batch(beside == Beside::NiceBatch, board)?),
     };
     let time = time(bench.quick);

@@ -182,7 +182,7 @@ impl Plot {
     }
 
     fn line(&self, out: &mut String, series: &Series, x: &Scale, y: &Scale) {
-        let places: Vec<(f64, f64)> = series
+        let drawn: Vec<(f64, f64)> = series
             .points
             .iter()
             .filter(finite)
@@ -195,14 +195,14 @@ impl Plot {
         };
         let class = format!("{}{}", self.palette, series.colour);
         let mut path = String::new();
-        for (i, (px, py)) in places.iter().enumerate() {
+        for (i, (px, py)) in drawn.iter().enumerate() {
             let _ = write!(path, "{}{px:.1} {py:.1}", if i == 0 { 'M' } else { 'L' });
         }
         if !path.is_empty() {
             let _ = write!(out, r#"<path class="s {class}{dash}" d="{path}"/>"#);
         }
         if matches!(series.look, Look::Line | Look::Dashed) {
-            for ((px, py), point) in places.iter().zip(series.points.iter().filter(finite)) {
+            for ((px, py), point) in drawn.iter().zip(series.points.iter().filter(finite)) {
                 let _ = write!(
                     out,
                     r#"<circle class="f {class}" cx="{px:.1}" cy="{py:.1}" r="3.2"><title>{}: {} at {}</title></circle>"#,

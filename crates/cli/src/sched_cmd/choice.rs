@@ -101,7 +101,7 @@ fn slice(args: &SchedArgs, floor: Duration) -> Nanos {
         PolicyName::Rr | PolicyName::Weighted | PolicyName::Priority | PolicyName::Edf
     );
     if sliced && args.interval < floor {
-        // Nobody may read it.
+        // The reader may be gone.
         let _ = writeln!(
             std::io::stderr(),
             "note: an interval of {} µs is below what this machine's timers can do; it is {} µs now",

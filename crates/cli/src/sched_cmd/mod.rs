@@ -36,9 +36,9 @@ pub(crate) use file::expanded;
 use tasks::Tasks;
 
 /// Events that a trace holds: 24 MB, two switches a millisecond for eight minutes.
-const TRACE: usize = 1_000_000;
+const MAX_TRACE_EVENTS: usize = 1_000_000;
 /// How often this thread looks for signals and for the end. Each look takes some µs from a task.
-const LOOK: Duration = Duration::from_millis(50);
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// If the scheduler stands still for so long (SIGSTOP), the guardian demotes the tasks: many times what it sleeps at most.
 const STANDSTILL: Duration = Duration::from_millis(200);
@@ -137,7 +137,11 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
             part: args.open,
             ..Open::default()
         },
-        trace: if args.wants_trace() { TRACE } else { 0 },
+        trace: if args.wants_trace() {
+            MAX_TRACE_EVENTS
+        } else {
+            0
+        },
         ..Config::on(cpus)
     };
     let mut started = Tasks::start(&mut specs)?;
@@ -185,7 +189,7 @@ fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) ->
             break Some(signal);
         }
         if !stops.is_empty() {
-            // Nobody may read it.
+            // The reader may be gone.
             let _ = writeln!(
                 io::stderr(),
                 "note: this cannot be stopped from the keyboard while tasks depend on it; Ctrl-C ends it"
@@ -201,7 +205,7 @@ fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) ->
                 let _ = write!(io::stderr(), "\r\x1b[K{}", output::line(&report));
             }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(SIGNAL_INTERVAL);
     };
     if live {
         let _ = write!(io::stderr(), "\r\x1b[K");

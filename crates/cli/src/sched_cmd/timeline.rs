@@ -1,19 +1,19 @@
-//! Who ran when, as SVG: a row for each task, a bar for each time it was in front, pale stripes where the CPUs were open.
+//! What ran when, as SVG: a row for each task, a bar for each time it was in front, pale stripes where the CPUs were open.
 //!
-//! Long runs show their last [`BARS`] bars. Pure text.
+//! Long runs show their last [`MAX_BARS`] bars. Pure text.
 
 use std::fmt::Write as _;
 
 use upshift_sched::{Report, Trace, What};
 use upshift_trace::escape;
 
-/// Bars that are drawn at most: more cannot be told apart, and browsers grow slow.
-const BARS: usize = 4000;
+/// The most bars that are drawn: more cannot be told apart, and browsers grow slow.
+const MAX_BARS: usize = 4000;
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 160.0;
 const ROW: f64 = 26.0;
 const TOP: f64 = 40.0;
-/// Colours that can be told apart also by people who see few.
+/// Colours that colour-blind readers can tell apart, too.
 const COLOURS: [&str; 8] = [
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#8c6d31", "#555555",
 ];
@@ -29,7 +29,7 @@ struct Bar {
 /// The drawing.
 pub(super) fn svg(report: &Report, trace: &Trace) -> String {
     let (mut bars, open) = stretches(report, trace);
-    let cut = bars.len().saturating_sub(BARS);
+    let cut = bars.len().saturating_sub(MAX_BARS);
     bars.drain(..cut);
     let begin = if cut > 0 { bars[0].from } else { 0 };
     let end = report.elapsed.max(begin + 1);

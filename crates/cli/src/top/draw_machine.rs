@@ -5,7 +5,7 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 
-use super::attach::{NOBODY, Peer};
+use super::attach::{NO_PROCESS, Peer};
 use super::draw::{bold, dim, footer, head};
 use super::figures::{age, rate};
 use super::live::Settings;
@@ -24,7 +24,7 @@ pub(super) fn choose(to: &mut Canvas<'_>, peers: &[Peer], has_machine: bool, sel
         title,
     );
     if peers.is_empty() && !has_machine {
-        to.render_widget(Paragraph::new(NOBODY).wrap(Wrap { trim: true }), list);
+        to.render_widget(Paragraph::new(NO_PROCESS).wrap(Wrap { trim: true }), list);
     } else {
         let style = |row: usize| {
             if row == selected {

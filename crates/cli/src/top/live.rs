@@ -16,7 +16,7 @@ use super::screen::Screen;
 use super::{draw, draw_machine};
 
 /// The longest wait for a key: a signal is noticed within it.
-const LOOK: Duration = Duration::from_millis(200);
+const KEY_TIMEOUT: Duration = Duration::from_millis(200);
 /// Intervals that + and - go through.
 const INTERVALS: [u64; 6] = [100, 250, 500, 1000, 2000, 5000];
 
@@ -164,8 +164,10 @@ pub(super) fn run(start: Start, interval: Duration) -> Result<()> {
             due = Instant::now() + settings.interval;
         }
         screen.draw(|to| show(to, &page, &settings))?;
-        let wait = due.saturating_duration_since(Instant::now()).min(LOOK);
-        let wait = if settings.paused { LOOK } else { wait };
+        let wait = due
+            .saturating_duration_since(Instant::now())
+            .min(KEY_TIMEOUT);
+        let wait = if settings.paused { KEY_TIMEOUT } else { wait };
         if !screen.wait(wait) {
             return Ok(());
         }

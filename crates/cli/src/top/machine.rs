@@ -109,7 +109,7 @@ impl Machine {
             .find(|process| process.session == session)
     }
 
-    /// Who runs a CPU, as text.
+    /// What runs on a CPU, as text.
     pub(super) fn winner(&self, cpu: &Cpu) -> String {
         match cpu.winner.and_then(|session| self.process(session)) {
             Some(process) => format!("{} {}", process.pid, process.command),

@@ -135,7 +135,7 @@ fn peer(args: &TopArgs) -> Result<Peer> {
 fn only_one() -> Result<Peer> {
     let mut peers = attach::peers()?;
     match peers.len() {
-        0 => bail!("{}", attach::NOBODY),
+        0 => bail!("{}", attach::NO_PROCESS),
         1 => Ok(peers.remove(0)),
         _ => {
             let mut text = String::from("several processes can be looked at: give one of these\n");

@@ -95,7 +95,7 @@ impl Server {
 
     pub(crate) fn launch(command: &mut Command) -> Option<Server> {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        // Who is given a pipe for its errors finds that nobody reads it.
+        // A server that is given a pipe for its errors finds that nothing reads it.
         drop(child.stderr.take());
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut announced = String::new();

@@ -9,7 +9,7 @@ fn without_arguments_it_serves_the_current_folder_and_says_where() {
     let folder = Folder::new();
     folder.write("page.txt", "a page");
     let Some(server) = Server::try_start(&folder, &[]) else {
-        // Somebody else has the port: then the error says who.
+        // Another process has the port: then the error says which.
         let said = folder.read("stderr");
         assert!(said.contains("cannot listen on 127.0.0.1:8080"), "{said}");
         assert!(said.contains("holds the port"), "{said}");

@@ -43,7 +43,7 @@ unsafe impl Host for ThreadHost {
     }
     fn pend(&self, index: usize) {
         let thread = self.threads[index].lock().unwrap().clone();
-        thread.expect("who parks is served").unpark();
+        thread.expect("a thread that parks is served").unpark();
     }
     fn relax(&self, spins: u32) {
         if cfg!(miri) || spins > 16 {

@@ -16,29 +16,29 @@ use std::time::{Duration, Instant};
 /// How many connections are being established at a time.
 const AT_A_TIME: usize = 64;
 
-/// The streams of `plan`, group by group, non-blocking; none in the places of those that failed.
+/// The streams of `plan`, group by group, non-blocking; `None` for those that failed.
 ///
 /// Failures are counted in `outcomes`.
 pub(crate) fn establish(
     plan: &Plan,
     outcomes: &mut [GroupOutcome],
 ) -> io::Result<Vec<Option<TcpStream>>> {
-    let places: Vec<(usize, SocketAddr)> = plan
+    let targets: Vec<(usize, SocketAddr)> = plan
         .groups
         .iter()
         .enumerate()
         .flat_map(|(i, group)| std::iter::repeat_n((i, group.target), group.connections))
         .collect();
     // Some descriptors belong to the rest of the process.
-    os::raise_open_files(places.len() as u64 + 128)?;
+    os::raise_open_files(targets.len() as u64 + 128)?;
 
     let mut epoll = Epoll::new(AT_A_TIME)?;
-    let mut streams: Vec<Option<TcpStream>> = places.iter().map(|_| None).collect();
+    let mut streams: Vec<Option<TcpStream>> = targets.iter().map(|_| None).collect();
     let mut pending: BTreeMap<usize, Socket> = BTreeMap::new();
     let (mut next, mut made) = (0, 0);
     let begin = Instant::now();
     let (mut moved, mut reported) = (begin, begin);
-    while next < places.len() || !pending.is_empty() {
+    while next < targets.len() || !pending.is_empty() {
         if plan
             .stop
             .as_ref()
@@ -46,8 +46,8 @@ pub(crate) fn establish(
         {
             return Ok(streams);
         }
-        while next < places.len() && pending.len() < AT_A_TIME {
-            let (group, target) = places[next];
+        while next < targets.len() && pending.len() < AT_A_TIME {
+            let (group, target) = targets[next];
             match begin_connect(target) {
                 Ok(socket) => {
                     epoll.add(&socket, next as u64, os::EDGE)?;
@@ -64,7 +64,7 @@ pub(crate) fn establish(
                 continue;
             };
             moved = Instant::now();
-            let (group, target) = places[place];
+            let (group, target) = targets[place];
             let failed = match socket.take_error() {
                 Ok(error) => error,
                 Err(error) => Some(error),
@@ -78,8 +78,8 @@ pub(crate) fn establish(
             }
         }
         if moved.elapsed() > plan.patience {
-            let rest = pending.keys().copied().chain(next..places.len());
-            for (group, target) in rest.map(|place| places[place]) {
+            let rest = pending.keys().copied().chain(next..targets.len());
+            for (group, target) in rest.map(|place| targets[place]) {
                 outcomes[group].error(|| {
                     let seconds = plan.patience.as_secs_f64();
                     format!("cannot connect to {target}: no answer for {seconds} s")

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A whole run.
 #[derive(Clone)]
 pub struct Plan {
-    /// Who is driven; each group has its own counts and histogram.
+    /// What is driven; each group has its own counts and histogram.
     pub groups: Vec<Group>,
     /// What is asked of them.
     pub work: Work,

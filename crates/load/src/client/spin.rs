@@ -1,7 +1,7 @@
 //! The loop of an open load of spin requests: fire what is due, take replies in whatever order they come.
 //!
 //! Like `engine`, but for requests that differ from each other: each has a slot with the time it was meant to leave, and
-//! its tag names the slot and the slot's generation, so that a reply finds its request in O(1) and one that nobody asked
+//! its tag names the slot and the slot's generation, so that a reply finds its request in O(1) and one that was not asked
 //! for is found out. Latency counts from the intended time. Requests that were meant to leave within the time measured
 //! are counted, and their replies until the drain has ended; the others are `unanswered`.
 //!
@@ -82,7 +82,7 @@ impl<'p> Engine<'p> {
             .collect();
         let wanted = plan.connections + usize::from(plan.hog.is_some());
         let group = Group::new(plan.target, wanted, "");
-        // Only the groups and the patience of it matter to those who connect.
+        // Only the groups and the patience of it matter while connecting.
         let mut connecting = Plan::new(vec![group], Work::Matrix { n: 1 }, plan.duration);
         connecting.stop.clone_from(&plan.stop);
         let streams = connect::establish(&connecting, &mut outcomes[..1])?;

@@ -22,7 +22,7 @@ pub struct SpinPlan {
     pub classes: Vec<Class>,
     /// Equal seeds give the same times, classes and service times.
     pub seed: u64,
-    /// One more connection asks for this before the warm-up, and nobody waits for the reply.
+    /// One more connection asks for this before the warm-up, and the reply is not waited for.
     pub hog: Option<Hog>,
     /// Time under load before measuring.
     pub warmup: Duration,

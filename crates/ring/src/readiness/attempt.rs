@@ -349,7 +349,7 @@ fn set_nonblocking(fd: c_int) -> i32 {
     flags
 }
 
-/// Accepts what waits. The listening socket does not block from then on: another one who accepts on it might be faster.
+/// Accepts what waits. The listening socket does not block from then on: another thread that accepts on it might be faster.
 fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
     if first && set_nonblocking(sqe.fd) < 0 {
         return Done(-errno());

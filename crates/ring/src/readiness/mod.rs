@@ -35,7 +35,7 @@
 //!   of an `epoll_wait`.
 //! * Nobody tells a busy thread of arrivals: it asks, once per turn ([`Ring::is_due`](crate::Ring::is_due)). Other threads are told
 //!   by a [`Bell`].
-//! * Any owner makes the calls, not only the maker of the ring: no proxy is needed, and who stands in for a busy thread reads its
+//! * Any owner makes the calls, not only the maker of the ring: no proxy is needed, and a thread that stands in for a busy one reads its
 //!   sockets himself.
 //! * Calls that a thread is making cannot be interrupted: a file that is being opened on a dead server, or a FIFO that nobody opens at
 //!   the other end, holds the ring's shutdown up.

@@ -20,14 +20,14 @@ use super::{Board, BoardStats, Post};
 use crate::shared::Shared;
 use crate::time::Timers;
 
-/// So often the keeper looks for a daemon while there is none.
-const AGAIN: Duration = Duration::from_millis(500);
+/// How often the keeper looks for a daemon while there is none.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// So often while one was there a short while ago: it may be about to be back, with another configuration or of another version.
-const SOON: Duration = Duration::from_millis(50);
+/// How often while one was there a short while ago: it may be restarting, with another configuration or version.
+const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long that is expected.
-const HOPE: Duration = Duration::from_secs(10);
+/// How long after its end a restart is expected.
+const QUICK_RETRY_TIME: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(crate) struct Membership {
@@ -223,8 +223,15 @@ impl Membership {
         let mut lost: Option<Instant> = None;
         while !self.ended.load(Acquire) {
             let closed = self.board.closed();
-            let hopes = lost.is_some_and(|lost| lost.elapsed() < HOPE);
-            self.sleep(closed.as_ref(), if hopes { SOON } else { AGAIN });
+            let hopes = lost.is_some_and(|lost| lost.elapsed() < QUICK_RETRY_TIME);
+            self.sleep(
+                closed.as_ref(),
+                if hopes {
+                    QUICK_RETRY_INTERVAL
+                } else {
+                    RETRY_INTERVAL
+                },
+            );
             if self.ended.load(Acquire) {
                 continue;
             }

@@ -25,10 +25,10 @@
 //! **Nothing depends on it.** Without a daemon, or when it goes, a vCPU is alone: it runs as ever. The keeper joins again
 //! within a second of a new daemon.
 
-mod courtesy;
 mod dispatcher;
 mod membership;
 mod post;
+mod yielding;
 
 pub(crate) use dispatcher::{Eyes, LOOK};
 pub(crate) use membership::Membership;

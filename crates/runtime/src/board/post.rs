@@ -9,9 +9,9 @@ use std::time::Duration;
 use upshift_board::{NOTHING, Standing, Vcpu};
 use upshift_ring::Watch;
 
-use super::courtesy::Courtesy;
 use super::dispatcher::{Dispatcher, Eyes};
 use super::membership::Membership;
+use super::yielding::Yielding;
 use crate::clock;
 
 /// Levels that were run within so long count as what a sleeper may wake up for; twice that at most.
@@ -45,7 +45,7 @@ pub(crate) struct Post {
     recent: Cell<[u64; 2]>,
     period_ends: Cell<u64>,
     expected: Arc<Expected>,
-    courtesy: RefCell<Courtesy>,
+    yielding: RefCell<Yielding>,
 }
 
 impl Post {
@@ -69,7 +69,7 @@ impl Post {
             recent: Cell::new([0; 2]),
             period_ends: Cell::new(0),
             expected,
-            courtesy: RefCell::default(),
+            yielding: RefCell::default(),
         }
     }
 
@@ -173,7 +173,7 @@ impl Post {
         self.expected.0.store(recent | before, Relaxed);
     }
 
-    /// Is another process to go first on this CPU, by its own courtesy, if the most urgent here is of `level`?
+    /// Is another process to go first on this CPU, if the most urgent here is of `level`? False while it is this one's turn to work, see `yielding`.
     #[inline]
     pub(crate) fn is_outranked(&self, level: u8) -> bool {
         self.membership.is_cooperative() && level < NOTHING && self.vcpu.is_outranked(level)
@@ -181,7 +181,7 @@ impl Post {
 
     /// Gives way now? Says so to the board. `now` in ns.
     pub(crate) fn gives_way(&self, bitmap: u64, level: u8, now: u64) -> bool {
-        let gives_way = self.courtesy.borrow_mut().gives_way(now);
+        let gives_way = self.yielding.borrow_mut().gives_way(now);
         if gives_way {
             self.membership.count_giving_way();
             self.publish(bitmap | 1 << (level & 63), NOTHING);

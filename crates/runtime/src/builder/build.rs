@@ -29,7 +29,7 @@ use crate::runtime::{Engine, Observers, Runtime};
 use crate::shared::{Meters, Shared};
 
 /// What it costs to move work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
-const MOVING: Duration = Duration::from_micros(50);
+const COST_OF_MOVING: Duration = Duration::from_micros(50);
 /// The quantum of inline vCPUs, on which only the willing give way.
 const QUANTUM_INLINE: Duration = Duration::from_micros(500);
 
@@ -83,7 +83,7 @@ impl Builder {
             chaos: self.chaos,
             coarse_below: clock::to_ticks(Duration::from_nanos(300)),
             notify_above: clock::to_ticks(Duration::from_micros(20)),
-            look_after: clock::to_ticks(MOVING),
+            look_after: clock::to_ticks(COST_OF_MOVING),
             patience: clock::to_ticks(preempt::PATIENCE),
         };
         #[cfg_attr(

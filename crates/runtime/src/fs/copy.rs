@@ -2,7 +2,7 @@
 //!
 //! Two buffers: while one is written, the other is read. At each step the copy gives
 //! way to what is more urgent, and its I/O has the priority of its level; so a large
-//! copy at a late level disturbs nothing.
+//! copy at a less urgent level disturbs nothing.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,6 @@
 //! A signal for a thread that needs no place in the queue of signals when it is sent: a POSIX timer of its own.
 //!
-//! Places are written by the thread that has the timer, and read by any, also in signal handlers. A place is given up when its thread ends,
+//! Slots are written by the thread that has the timer, and read by any, also in signal handlers. A slot is given up when its thread ends,
 //! once no thread is setting its timer: the number of a timer is used again.
 
 use std::cell::OnceCell;
@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
 
 /// Threads that may be interrupted at a time: more are refused.
-const PLACES: usize = 4096;
+const SLOTS: usize = 4096;
 
 /// The timer of a thread.
-struct Place {
+struct Slot {
     /// 0: free, or about to be.
     thread: AtomicU32,
     taken: AtomicU32,
@@ -22,16 +22,16 @@ struct Place {
     users: AtomicU32,
 }
 
-static TABLE: [Place; PLACES] = [const {
-    Place {
+static TABLE: [Slot; SLOTS] = [const {
+    Slot {
         thread: AtomicU32::new(0),
         taken: AtomicU32::new(0),
         timer: AtomicI32::new(0),
         users: AtomicU32::new(0),
     }
-}; PLACES];
+}; SLOTS];
 
-/// Places that were ever taken.
+/// Slots that were ever taken.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -39,7 +39,7 @@ thread_local! {
 }
 
 /// The place of this thread.
-struct Own(&'static Place);
+struct Own(&'static Slot);
 
 /// The calling thread has a timer from now on, until it ends.
 pub(super) fn provide(signal: libc::c_int) -> io::Result<()> {
@@ -53,7 +53,7 @@ pub(super) fn provide(signal: libc::c_int) -> io::Result<()> {
 
 /// Sends a thread its signal by its timer. Async-signal-safe.
 pub(super) fn send(thread: u32) {
-    let used = USED.load(Acquire).min(PLACES);
+    let used = USED.load(Acquire).min(SLOTS);
     let Some(place) = (TABLE[..used].iter()).find(|place| place.thread.load(Relaxed) == thread)
     else {
         return;
@@ -89,11 +89,11 @@ pub(super) fn send(thread: u32) {
 
 impl Own {
     fn new(signal: libc::c_int) -> io::Result<Own> {
-        let free = |place: &&Place| place.taken.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
+        let free = |place: &&Slot| place.taken.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
         let Some(place) = TABLE.iter().find(free) else {
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
-                format!("{PLACES} threads that may be interrupted are there already"),
+                format!("{SLOTS} threads that may be interrupted are there already"),
             ));
         };
         // SAFETY: cannot fail.
@@ -126,7 +126,7 @@ impl Own {
         }
         place.timer.store(timer, Relaxed);
         let number = TABLE.iter().position(|other| std::ptr::eq(other, place));
-        USED.fetch_max(number.map_or(PLACES, |number| number + 1), Relaxed);
+        USED.fetch_max(number.map_or(SLOTS, |number| number + 1), Relaxed);
         place.thread.store(thread as u32, SeqCst);
         Ok(Own(place))
     }

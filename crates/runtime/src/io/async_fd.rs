@@ -12,7 +12,7 @@ use super::readiness::Readiness;
 /// know (a netlink socket, an eventfd, an epoll set, a device).
 ///
 /// A wait is one poll operation of the ring, at the level of the coroutine; several coroutines
-/// may wait, in both directions. It ends as long as the descriptor *is* ready, so whoever wants
+/// may wait, in both directions. It ends as long as the descriptor *is* ready, so code that wants
 /// to hear of the next change first uses it up, until the call says
 /// [`WouldBlock`](io::ErrorKind::WouldBlock): [`read_with`](AsyncFd::read_with) and
 /// [`write_with`](AsyncFd::write_with) do that, one system call per transfer that need not wait.

@@ -2,7 +2,7 @@
 //! per runtime, named by process id.
 //!
 //! `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` where there is no such directory.
-//! Whoever else could write to it could pretend to be a process of the user's, so a
+//! A user that could write to it, too, could pretend to be a process of the user's, so a
 //! directory of which that is true is refused. One that others may enter (that of
 //! `upshift daemon`) is not: each peer that connects is asked for its credentials.
 

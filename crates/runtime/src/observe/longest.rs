@@ -12,8 +12,8 @@ use upshift_core::{CoroutineId, Level, Poll};
 use crate::clock;
 use crate::metrics::LongPoll;
 
-/// Places that are remembered; those with the longest polls stay.
-const PLACES: usize = 32;
+/// Spawn sites that are remembered; those with the longest polls stay.
+const MAX_SITES: usize = 32;
 /// Stalls that wait to be reported; those that find no room are counted.
 const WAITING: usize = 64;
 
@@ -221,11 +221,11 @@ impl Inner {
             running: None,
             watched: 0,
         };
-        if self.places.len() < PLACES {
+        if self.places.len() < MAX_SITES {
             self.places.push(place);
             return Some(self.places.len() - 1);
         }
-        let shortest = (0..PLACES).min_by_key(|&index| self.places[index].longest)?;
+        let shortest = (0..MAX_SITES).min_by_key(|&index| self.places[index].longest)?;
         if self.places[shortest].longest >= ticks {
             return None;
         }

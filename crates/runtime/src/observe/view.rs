@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Only processes of the same user, and of root, are answered (SO_PEERCRED). What a
-//! client can do is bounded: [`CLIENTS`] at a time, [`REQUEST`] bytes of request, one
-//! answer in [`PACE`], one answer at a time; a client that does not take it within [`PATIENCE`], and a second for each
-//! [`BYTES_PER_SECOND`], or asks for nothing for [`SILENCE`], is dropped. There is one recording at a time, of [`EVENTS`]
+//! client can do is bounded: [`MAX_CLIENTS`] at a time, [`MAX_REQUEST_BYTES`] bytes of request, one
+//! answer in [`ANSWER_INTERVAL`], one answer at a time; a client that does not take it within [`WRITE_TIMEOUT`], and a second for each
+//! [`BYTES_PER_SECOND`], or asks for nothing for [`IDLE_TIMEOUT`], is dropped. There is one recording at a time, of [`TRACE_EVENTS`]
 //! events in all; it ends with its client. The thread sleeps in `poll`, and
 //! takes snapshots, which stop no vCPU; it never enters a vCPU.
 
@@ -33,14 +33,14 @@ use crate::trace::{Timeline, Trace};
 
 /// The version of what is answered; it changes when a name or a unit does.
 pub const PROTOCOL: u32 = 1;
-const CLIENTS: usize = 8;
-const REQUEST: usize = 64;
-const PACE: Duration = Duration::from_millis(10);
-const PATIENCE: Duration = Duration::from_secs(2);
-const SILENCE: Duration = Duration::from_secs(60);
+const MAX_CLIENTS: usize = 8;
+const MAX_REQUEST_BYTES: usize = 64;
+const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES_PER_SECOND: u64 = 4 << 20;
 /// 10 MiB of records.
-const EVENTS: usize = 1 << 18;
+const TRACE_EVENTS: usize = 1 << 18;
 
 /// How many runtimes of this process have had a socket.
 static RUNTIMES: AtomicU32 = AtomicU32::new(0);
@@ -163,7 +163,7 @@ fn answer(
                 return Some(Err("a recording is under way already".into()));
             }
             let rings = shared.domain.vcpus().count() + 1;
-            if let Err(error) = trace.start((EVENTS / rings).max(1)) {
+            if let Err(error) = trace.start((TRACE_EVENTS / rings).max(1)) {
                 return Some(Err(format!("no memory for a recording: {error}")));
             }
             *recording = Some(Running(trace));
@@ -196,7 +196,7 @@ impl Client {
             sent: 0,
             last: false,
             ready_at: now,
-            until: now + SILENCE,
+            until: now + IDLE_TIMEOUT,
             recording: None,
         };
         if !is_ours(&client.stream) {
@@ -210,7 +210,7 @@ impl Client {
         self.answer = text.into_bytes();
         self.sent = 0;
         let length = Duration::from_secs(self.answer.len() as u64 / BYTES_PER_SECOND);
-        self.until = Instant::now() + PATIENCE + length;
+        self.until = Instant::now() + WRITE_TIMEOUT + length;
     }
 
     fn refuse(&mut self, why: &str) {
@@ -237,20 +237,20 @@ impl Client {
     }
 
     fn read(&mut self, shared: &Weak<Shared>) -> bool {
-        let mut bytes = [0; REQUEST];
+        let mut bytes = [0; MAX_REQUEST_BYTES];
         match (&self.stream).read(&mut bytes) {
             Ok(0) => return false,
             Ok(n) => self.request.extend_from_slice(&bytes[..n]),
             Err(error) => return is_temporary(&error),
         }
         let Some(end) = self.request.iter().position(|byte| *byte == b'\n') else {
-            if self.request.len() > REQUEST {
+            if self.request.len() > MAX_REQUEST_BYTES {
                 self.refuse("a request is one short line: `metrics`");
             }
             return true;
         };
         let request: Vec<u8> = self.request.drain(..=end).collect();
-        let text = if self.request.len() > REQUEST {
+        let text = if self.request.len() > MAX_REQUEST_BYTES {
             Err("unknown request: one for each answer".into())
         } else {
             match answer(request.trim_ascii(), &mut self.recording, shared) {
@@ -262,7 +262,7 @@ impl Client {
             Ok(text) => self.answer(text),
             Err(why) => self.refuse(&why),
         }
-        self.ready_at = Instant::now() + PACE;
+        self.ready_at = Instant::now() + ANSWER_INTERVAL;
         true
     }
 
@@ -276,7 +276,7 @@ impl Client {
         }
         if !self.answer.is_empty() {
             self.answer = Vec::new();
-            self.until = Instant::now() + SILENCE;
+            self.until = Instant::now() + IDLE_TIMEOUT;
         }
         !self.last
     }
@@ -346,12 +346,14 @@ fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
         });
         if fds[1].revents != 0 {
             match listener.accept() {
-                Ok((stream, _)) if clients.len() < CLIENTS => clients.extend(Client::new(stream)),
+                Ok((stream, _)) if clients.len() < MAX_CLIENTS => {
+                    clients.extend(Client::new(stream))
+                }
                 // Too many look already.
                 Ok(_) => {}
                 Err(error) if is_temporary(&error) => {}
                 // Out of descriptors, say.
-                Err(_) => thread::sleep(PACE),
+                Err(_) => thread::sleep(ANSWER_INTERVAL),
             }
         }
     }

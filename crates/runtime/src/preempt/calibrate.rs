@@ -14,11 +14,11 @@ use crate::clock;
 use crate::futex::{futex_wait, futex_wake};
 
 /// What a look by the clock is taken to cost where that cannot be measured, ns.
-const UNKNOWN: u64 = 10_000;
+const DEFAULT_LOOK_COST: u64 = 10_000;
 /// When the timer goes off, from when it is begun to be set, ns.
-const DELAY: u64 = 20_000;
+const SHORT_TIMER: u64 = 20_000;
 /// When the watcher has it go off, ns: it looks at least so often.
-const FAR: u64 = 500_000;
+const LONGEST_TIMER: u64 = 500_000;
 /// How often each thing is done; the median counts.
 const ROUNDS: usize = 33;
 
@@ -61,7 +61,7 @@ pub(crate) fn costs(cpu: usize) -> Costs {
                     .map_err(|_| std::io::Error::other("calibration failed"))
             });
         // Where no thread can be started nothing will be suspended either.
-        measured.unwrap_or(Costs::of(2_000, UNKNOWN))
+        measured.unwrap_or(Costs::of(2_000, DEFAULT_LOOK_COST))
     })
 }
 
@@ -90,7 +90,7 @@ fn switch() -> u64 {
 /// What a poll loses when a timer has the watcher look: it sets the timer and is interrupted by it, and the watcher sets it anew.
 fn timer() -> u64 {
     let Ok(alarm) = Alarm::new() else {
-        return UNKNOWN;
+        return DEFAULT_LOOK_COST;
     };
     let (looks, ended) = (AtomicU32::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -101,26 +101,26 @@ fn timer() -> u64 {
                 alarm.wait();
                 alarm.take();
                 // So it always comes again.
-                alarm.arm(clock::now() + FAR);
+                alarm.arm(clock::now() + LONGEST_TIMER);
                 looks.fetch_add(1, Release);
             }
         });
         if watcher.is_err() {
-            return UNKNOWN;
+            return DEFAULT_LOOK_COST;
         }
         let with_delay = median(|_| {
             let before = looks.load(Acquire);
             let began = clock::now();
-            alarm.arm(began + DELAY);
+            alarm.arm(began + SHORT_TIMER);
             while looks.load(Acquire) == before {
                 // It may be left to wait behind this thread until the next tick.
-                if clock::now() - began > FAR {
+                if clock::now() - began > LONGEST_TIMER {
                     thread::yield_now();
                 }
             }
         });
         ended.store(true, Release);
-        with_delay.saturating_sub(DELAY)
+        with_delay.saturating_sub(SHORT_TIMER)
     })
 }
 

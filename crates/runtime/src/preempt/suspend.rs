@@ -43,7 +43,7 @@ impl Preemptible {
     /// The poll is the one that the decision was about: the vCPU may have gone to another one since, and one that is to go on and has not got
     /// the CPU yet would pay for a suspension without having run.
     pub(super) fn stop_current(&self, poll: PollId, place: Place) -> Result<Stopped, NotStopped> {
-        // Whoever makes another thread current holds this until that one has its permit.
+        // A thread that makes another one current holds this until that one has its permit.
         let mut roles = self.roles();
         let current = self.current.load(Acquire);
         let thread = &self.threads[current];

@@ -1,6 +1,6 @@
 //! One preemptible vCPU: what its threads share, its birth and its end.
 //!
-//! Who may touch what: the [`Worker`], `aside` and what is reached through them belong to the *current* thread while its permit
+//! Which thread may touch what: the [`Worker`], `aside` and what is reached through them belong to the *current* thread while its permit
 //! is in use. The watcher reads atomics, and acts only when it has revoked that permit. The rest is atomic, behind a lock, or
 //! set once before the threads start.
 

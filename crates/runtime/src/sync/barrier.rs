@@ -8,9 +8,9 @@ use std::fmt;
 use super::lock::Lock;
 use super::{Notify, proceed};
 
-/// Lets nobody pass until so many have arrived; then all of them, and the next round begins.
+/// Lets no coroutine pass until so many have arrived; then all of them, and the next round begins.
 ///
-/// Whoever has begun to wait counts as arrived, also if its future is dropped.
+/// A coroutine that has begun to wait counts as arrived, also if its future is dropped.
 ///
 /// ```
 /// use std::sync::Arc;

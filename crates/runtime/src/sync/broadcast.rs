@@ -149,7 +149,7 @@ impl<T> Sender<T> {
             let value = message.take().and_then(taken);
             return match value {
                 Some(value) => Err(SendError(value)),
-                None => unreachable!("nobody else has the message"),
+                None => unreachable!("it is the only reference"),
             };
         }
         let oldest = match state.ring.len() == state.capacity {
@@ -230,7 +230,7 @@ impl<T> Sender<T> {
     }
 }
 
-/// The value of a message that nobody else has.
+/// The value of a message to which this is the only reference.
 fn taken<T>(message: Arc<Message<T>>) -> Option<T> {
     Arc::into_inner(message)?
         .into_inner()

@@ -1,7 +1,7 @@
 //! Asking for an end, in a tree.
 //!
 //! Invariant, under a token's lock: while it is not cancelled it has all children that are
-//! alive in its list; a cancelled one has none. So whoever cancels a token takes the list and
+//! alive in its list; a cancelled one has none. So the thread that cancels a token takes the list and
 //! goes on with it, and a child of a cancelled token is born cancelled. No two locks are held
 //! at a time.
 

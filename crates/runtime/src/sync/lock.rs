@@ -7,8 +7,8 @@
 //! Not fair, not poisoned.
 //!
 //! Taking it is one atomic exchange (5 ns), giving it back a plain store: half of
-//! what `std::sync::Mutex` costs, which must look for sleepers on release. Who
-//! finds it taken spins, then yields, then sleeps with growing pauses: a holder
+//! what `std::sync::Mutex` costs, which must look for sleepers on release. A thread
+//! that finds it taken spins, then yields, then sleeps with growing pauses: a holder
 //! that was preempted by the waiter itself (real-time priorities on one CPU) gets
 //! to run and there is no deadlock.
 

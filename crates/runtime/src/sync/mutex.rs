@@ -1,7 +1,7 @@
 //! A mutex that may be held across `await`, and lends.
 //!
 //! The state is one word, so that a coroutine that finds the mutex taken knows in the same
-//! step by whom:
+//! step by which thread:
 //!
 //! ```text
 //!   bits 63..32     31         30      29..0
@@ -54,12 +54,12 @@ pub use guard::{MutexGuard, TryLockError};
 pub use locking::Locking;
 pub use owned::OwnedMutexGuard;
 
-const FREE: u64 = 0;
+const UNLOCKED: u64 = 0;
 const CONTENDED: u64 = 1 << 31;
 const LOCKED: u64 = 1 << 30;
 const INDEX: u64 = LOCKED - 1;
 /// Locked by what has no name.
-const NOBODY: u64 = LOCKED | INDEX;
+const UNNAMED: u64 = LOCKED | INDEX;
 /// The home of a mutex that no coroutine has taken yet.
 const NO_HOME: u64 = 0;
 
@@ -68,7 +68,7 @@ const NO_HOME: u64 = 0;
 fn locked_by(holder: Option<CoroutineId>) -> u64 {
     match holder {
         Some(id) if u64::from(id.index()) < INDEX => id.to_u64() | LOCKED,
-        _ => NOBODY,
+        _ => UNNAMED,
     }
 }
 
@@ -136,7 +136,7 @@ impl<T> Mutex<T> {
         #[must_use]
         pub const fn new(value: T) -> Mutex<T> {
             Mutex {
-                word: AtomicU64::new(FREE),
+                word: AtomicU64::new(UNLOCKED),
                 home: AtomicU64::new(NO_HOME),
                 waiters: Lock::new(WaitQueue::new()),
                 value: UnsafeCell::new(value),
@@ -195,7 +195,7 @@ impl<T: ?Sized> Mutex<T> {
     /// ```
     #[inline]
     pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, TryLockError> {
-        if self.word.load(Ordering::Relaxed) != FREE {
+        if self.word.load(Ordering::Relaxed) != UNLOCKED {
             return Err(TryLockError::new());
         }
         self.take().ok_or(TryLockError::new())
@@ -219,7 +219,7 @@ impl<T: ?Sized> Mutex<T> {
         // Release too: a reader of the word sees the home it belongs to.
         let taken = self
             .word
-            .compare_exchange(FREE, word, Ordering::AcqRel, Ordering::Relaxed);
+            .compare_exchange(UNLOCKED, word, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_err() {
             self.forget(word);
             return None;
@@ -238,8 +238,8 @@ impl<T: ?Sized> Mutex<T> {
         match context::lock_taken(home) {
             Taker::Named(id) => (self.word_of(id), None),
             Taker::Elsewhere(number) if home == NO_HOME => self.settle(number),
-            Taker::Elsewhere(number) => (NOBODY, Some(number)),
-            Taker::Nobody => (NOBODY, None),
+            Taker::Elsewhere(number) => (UNNAMED, Some(number)),
+            Taker::Unnamed => (UNNAMED, None),
         }
     }
 
@@ -247,7 +247,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn word_of(&self, id: CoroutineId) -> u64 {
         let word = locked_by(Some(id));
-        if word == NOBODY {
+        if word == UNNAMED {
             // An index that does not fit.
             context::lock_released(self.home.load(Ordering::Relaxed), id);
         }
@@ -263,7 +263,7 @@ impl<T: ?Sized> Mutex<T> {
         match settled {
             Ok(_) => self.name(),
             Err(home) if home == number => self.name(),
-            Err(_) => (NOBODY, None),
+            Err(_) => (UNNAMED, None),
         }
     }
 
@@ -275,7 +275,7 @@ impl<T: ?Sized> Mutex<T> {
             return;
         }
         let waiters = self.waiters.lock();
-        if !waiters.is_empty() || self.word.load(Ordering::Relaxed) & !CONTENDED != NOBODY {
+        if !waiters.is_empty() || self.word.load(Ordering::Relaxed) & !CONTENDED != UNNAMED {
             return;
         }
         // The coroutine that took it under the old name is being polled no more.
@@ -310,7 +310,7 @@ impl<T: ?Sized> Mutex<T> {
         let freed = word & CONTENDED == 0
             && self
                 .word
-                .compare_exchange(word, FREE, Ordering::Release, Ordering::Relaxed)
+                .compare_exchange(word, UNLOCKED, Ordering::Release, Ordering::Relaxed)
                 .is_ok();
         if !freed {
             self.hand_over(self.waiters.lock());
@@ -324,11 +324,11 @@ impl<T: ?Sized> Mutex<T> {
     #[cold]
     fn hand_over(&self, mut waiters: lock::Guard<'_, WaitQueue<u64>>) {
         let home = self.home.load(Ordering::Relaxed);
-        let mut next = FREE;
+        let mut next = UNLOCKED;
         let waker = waiters.pop(|word| {
             next = match holder(word) {
                 // Its future has moved on, and it is gone.
-                Some(id) if !context::lock_granted(home, id) => NOBODY,
+                Some(id) if !context::lock_granted(home, id) => UNNAMED,
                 _ => word,
             };
             next
@@ -350,7 +350,7 @@ impl<T: ?Sized> Mutex<T> {
     /// has changed since it queued.
     fn lend_on(&self, waiters: &WaitQueue<u64>, next: u64) {
         if let Some((level, waiting)) = waiters.first()
-            && waiting != NOBODY
+            && waiting != UNNAMED
             && let Some(id) = holder(next)
         {
             context::lend(self.home.load(Ordering::Relaxed), id, level);
@@ -387,7 +387,7 @@ impl<T: ?Sized> Mutex<T> {
     fn contend(&self) -> Option<u64> {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
-            if word == FREE {
+            if word == UNLOCKED {
                 return None;
             }
             if word & CONTENDED != 0 {

@@ -22,7 +22,7 @@ pub use notified::{Notified, OwnedNotified};
 /// [`notify_one`](Notify::notify_one) wakes the most urgent waiter (first come
 /// first served within a level). If nothing waits it stores a permit, which the
 /// next [`notified`](Notify::notified) takes; further calls do not add to it.
-/// [`notify_waiters`](Notify::notify_waiters) wakes everybody whose `notified()`
+/// [`notify_waiters`](Notify::notify_waiters) wakes every waiter whose `notified()`
 /// was called before, and stores nothing.
 ///
 /// ```

@@ -1,7 +1,7 @@
 //! A value that is made once, by the first that needs it.
 //!
 //! Invariant: `value` is written by the holder of `making`, before `made` is set, and never
-//! again while the cell is shared. So whoever sees `made` may read it.
+//! again while the cell is shared. So a thread that sees `made` may read it.
 
 use std::cell::UnsafeCell;
 use std::convert::Infallible;
@@ -132,7 +132,7 @@ impl<T> OnceCell<T> {
 
     /// The caller holds `making`, and the cell is empty.
     fn fill(&self, value: T) -> &T {
-        // SAFETY: we are the only one that makes the value, and nobody looks before `made`.
+        // SAFETY: we are the only one that makes the value, and no reader looks before `made`.
         let value = unsafe { (*self.value.get()).insert(value) };
         self.made.store(1, Ordering::Release);
         value

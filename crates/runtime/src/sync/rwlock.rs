@@ -1,6 +1,6 @@
 //! A lock for one writer or several readers, that may be held across `await`.
 //!
-//! Two parts: [`Raw`], which says who may be inside, and the value. The guards unlock `Raw`,
+//! Two parts: [`Raw`], which says what may be inside, and the value. The guards unlock `Raw`,
 //! so a guard of a part of the value needs not know the whole.
 
 use std::cell::UnsafeCell;
@@ -109,7 +109,7 @@ impl<T: ?Sized> RwLock<T> {
         RwLockReadGuard::new(self)
     }
 
-    /// Waits until there is nobody. The future may be dropped at any time.
+    /// Waits until there is no holder. The future may be dropped at any time.
     pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.raw.enter(Side::Write).await;
         RwLockWriteGuard::new(self)
@@ -142,7 +142,7 @@ impl<T: ?Sized> RwLock<T> {
         Ok(RwLockReadGuard::new(self))
     }
 
-    /// Exclusive access, if nobody is inside or goes before.
+    /// Exclusive access, if there is no holder, and no waiter goes before.
     ///
     /// # Errors
     /// [`TryLockError`].

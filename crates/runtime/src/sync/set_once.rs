@@ -1,4 +1,4 @@
-//! A value that somebody sets once, and others wait for.
+//! A value that is set once, and that others wait for.
 
 use std::error::Error;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use super::atomic::const_fn;
 use super::{Notify, OnceCell};
 
-/// A cell that is set once; whoever needs the value waits for it.
+/// A cell that is set once; what needs the value waits for it.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! The latest value, for many that look at it.
 //!
 //! The version counts the values; its lowest bit says that the senders are gone. It changes
-//! while the value is locked for writing, so who reads the value under its lock knows its
+//! while the value is locked for writing, so a reader of the value under its lock knows its
 //! version. What waits has asked for a notification before it looks at the version, so it
 //! misses none. The lock of the value is `std`'s: a reference to the value may be held for
-//! long, and whoever does, does not `await`.
+//! long, and a coroutine that does, does not `await`.
 
 use std::fmt;
 use std::ops::Deref;

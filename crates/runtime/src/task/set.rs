@@ -50,7 +50,7 @@ struct Entry<T> {
     bell: Arc<Bell>,
 }
 
-/// Which may have exited, and who waits.
+/// Which may have exited, and what waits.
 struct Exits {
     state: Lock<State>,
 }
@@ -127,7 +127,7 @@ impl<T> JoinSet<T> {
     pub fn detach_all(&mut self) {
         self.entries.clear();
         self.free.clear();
-        // Late wakes of theirs ring for nobody.
+        // Wakes of theirs that come from now on have no effect.
         *self = JoinSet::new();
     }
 }
@@ -297,7 +297,7 @@ impl<T: 'static> JoinSet<T> {
         let id = entry.handle.id();
         let polled = Pin::new(&mut entry.handle).poll(&mut Context::from_waker(&waker));
         if polled.is_ready() {
-            // Its bell, if it rings still, is of nobody.
+            // A wake of it that still comes has no effect.
             entry.bell.rung.store(true, Ordering::Release);
             self.entries[number] = None;
             self.free.push(number);

@@ -4,7 +4,7 @@
 //! instead of in the wheel, and go off when the time is moved: by [`advance`], or, when nothing
 //! of the runtime is ready, by the *mover*, to the next timer. The mover is a coroutine of the
 //! least urgent level, so it runs when nothing else is ready; and it lets the ring be looked at
-//! before it moves. Whoever waits for something outside (a thread, another process) should not
+//! before it moves. Code that waits for something outside (a thread, another process) should not
 //! have its time paused.
 //!
 //! Everything belongs to the thread of the vCPU, so there is no lock.
@@ -20,7 +20,7 @@ use upshift_core::Level;
 use crate::{clock, context};
 
 /// How long nothing must be ready before the mover moves: enough for two looks at the ring.
-const QUIET: Duration = Duration::from_micros(50);
+const IDLE_BEFORE_MOVE: Duration = Duration::from_micros(50);
 
 /// The deadline, and a number that tells equals apart.
 pub(super) type Key = (u64, u64);
@@ -231,7 +231,7 @@ pub async fn advance(duration: Duration) {
 async fn mover() {
     loop {
         poll_fn(has_timer).await;
-        let quiet = clock::now() + clock::nanos(QUIET);
+        let quiet = clock::now() + clock::nanos(IDLE_BEFORE_MOVE);
         while clock::now() < quiet {
             crate::yield_now().await;
         }

@@ -10,7 +10,7 @@ use crate::clock;
 use crate::host::Linux;
 
 /// How long a vCPU sleeps after it has given way to another process.
-const GIVEN: Duration = Duration::from_micros(500);
+const YIELD_SLEEP: Duration = Duration::from_micros(500);
 
 impl Worker {
     /// Is another process to go first, before what is being polled?
@@ -49,8 +49,8 @@ impl Worker {
         if !post.gives_way(self.executor.bitmap(), self.next_level(back), now) {
             return false;
         }
-        let moment = self.timers.next_deadline().map_or(GIVEN, |next| {
-            GIVEN.min(Duration::from_nanos(next.saturating_sub(now)))
+        let moment = self.timers.next_deadline().map_or(YIELD_SLEEP, |next| {
+            YIELD_SLEEP.min(Duration::from_nanos(next.saturating_sub(now)))
         });
         self.pending_level.set(u8::MAX);
         // A due timer makes it a moment of no length: another process may be ready on this CPU all the same.

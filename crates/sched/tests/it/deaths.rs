@@ -1,4 +1,4 @@
-//! Schedulers that are killed at any moment: nobody stays elevated.
+//! Schedulers that are killed at any moment: nothing stays elevated.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Who gets how much: real processes that spin. Margins are wide, because the machine may be busy.
+//! How much each gets: real processes that spin. Margins are wide, because the machine may be busy.
 
 use upshift_elevate::Elevator;
 use upshift_sched::policies::{Entry, Levels, RoundRobin, Solo, Table, Weighted};
@@ -44,7 +44,7 @@ fn eight_processes_take_short_turns() {
 #[test]
 fn shares_are_in_proportion() {
     let Some(_turn) = turn() else { return };
-    // Who gets less than half of its turn counts as asleep and saves nothing up, and a machine that takes the CPU away for long
+    // A task that gets less than half of its turn counts as asleep and saves nothing up, and a machine that takes the CPU away for long
     // makes it so; not every time.
     let mut found = Vec::new();
     let kept = (0..3).any(|_| {

@@ -27,7 +27,7 @@ fn threads_born_later_join_and_are_given_back_like_the_others() {
     let scheduler = start(&[bearer.pid(), spinner.pid()], false).unwrap();
     let count = before.len() + 3;
     let only = CpuSet::only(cpu()).unwrap();
-    // With one CPU this thread runs only while the CPU is open to ordinary threads, and then nobody is elevated.
+    // With one CPU this thread runs only while the CPU is open to ordinary threads, and then nothing is elevated.
     let alone = std::thread::available_parallelism().unwrap().get() == 1;
     until("all threads are elevated on the CPU", PATIENCE, || {
         let now = standing(bearer.pid());
@@ -52,7 +52,7 @@ fn threads_born_later_join_and_are_given_back_like_the_others() {
 fn a_thread_that_replaces_another_joins_too() {
     let Some(_turn) = turn() else { return };
     if std::thread::available_parallelism().unwrap().get() == 1 {
-        // This thread would run only while the CPU is open to ordinary threads, and then nobody is elevated.
+        // This thread would run only while the CPU is open to ordinary threads, and then nothing is elevated.
         return skipped("needs two CPUs");
     }
     let (replacer, spinner) = (Process::start("replace threads"), Process::start("spin"));
@@ -217,7 +217,7 @@ fn impossible_processes_are_refused_with_the_reason() {
     assert!(refused(&[spinner.pid()]).contains("RLIMIT_RTTIME"));
 }
 
-/// Whoever is below a computing task runs only when the kernel throttles SCHED_FIFO, after most of its period: whether `give_back`
+/// A thread below a computing task runs only when the kernel throttles SCHED_FIFO, after most of its period: whether `give_back`
 /// takes less than that at least once in five times.
 fn waits_for_nothing(mut give_back: impl FnMut() -> Duration) {
     let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();

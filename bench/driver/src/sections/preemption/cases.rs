@@ -8,7 +8,7 @@ use upshift_load::{Class, Distribution};
 pub(crate) const CONNECTION: u8 = 32;
 /// More urgent, and less.
 const URGENT: u8 = 10;
-const LATE: u8 = 50;
+const LESS_URGENT: u8 = 50;
 /// Eight levels, half of them more urgent than the connections.
 const EIGHT: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 60];
 
@@ -20,7 +20,7 @@ pub(crate) enum Mix {
     /// All more urgent than the connections.
     Urgent,
     /// All less urgent than the connections.
-    Late,
+    LessUrgent,
     /// Short ones more urgent than the connections, long ones less.
     Apart,
     /// Each of one of eight levels, whatever its length.
@@ -28,7 +28,13 @@ pub(crate) enum Mix {
 }
 
 impl Mix {
-    pub(crate) const ALL: [Mix; 5] = [Mix::Same, Mix::Urgent, Mix::Late, Mix::Apart, Mix::Eight];
+    pub(crate) const ALL: [Mix; 5] = [
+        Mix::Same,
+        Mix::Urgent,
+        Mix::LessUrgent,
+        Mix::Apart,
+        Mix::Eight,
+    ];
     /// Those of the loads that are not measured at all of them.
     pub(crate) const TWO: [Mix; 2] = [Mix::Same, Mix::Apart];
 
@@ -36,8 +42,8 @@ impl Mix {
         match self {
             Mix::Same => "one level",
             Mix::Urgent => "all more urgent than the connections",
-            Mix::Late => "all less urgent than the connections",
-            Mix::Apart => "short urgent, long late",
+            Mix::LessUrgent => "all less urgent than the connections",
+            Mix::Apart => "short urgent, long less urgent",
             Mix::Eight => "eight levels",
         }
     }
@@ -64,7 +70,7 @@ impl Mix {
         let levels: &[u8] = match self {
             Mix::Same => &[CONNECTION],
             Mix::Urgent | Mix::Apart => &[URGENT],
-            Mix::Late => &[LATE],
+            Mix::LessUrgent => &[LESS_URGENT],
             Mix::Eight => &EIGHT,
         };
         let class = |label: &str, service, level, share| Class {
@@ -80,7 +86,11 @@ impl Mix {
             classes.push(class(label, kind.short(), level, 1.0 - share));
         }
         for &level in levels.iter().filter(|_| share > 0.0) {
-            let level = if self == Mix::Apart { LATE } else { level };
+            let level = if self == Mix::Apart {
+                LESS_URGENT
+            } else {
+                level
+            };
             classes.push(class("long", kind.long(), level, share));
         }
         classes

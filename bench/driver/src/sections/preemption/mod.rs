@@ -111,7 +111,7 @@ impl Batch<'_> {
 
 type Servers = Vec<(String, Program)>;
 
-/// Everybody that is measured.
+/// All that is measured.
 #[derive(Default)]
 struct Fleet {
     /// Off, on, on without rights.
@@ -417,7 +417,7 @@ impl Loads<'_> {
 mod tests {
     use super::*;
 
-    /// With everybody there, in the time that the page says.
+    /// With every peer there, in the time that the page says.
     #[test]
     fn the_section_takes_twenty_minutes_at_most() {
         let program = Program {

@@ -278,8 +278,10 @@ mod tests {
         let good = verdicts(&measured(|_| 40.0));
         assert_eq!(good[0].verdict, Verdict::Reached);
         assert_eq!(good[2].verdict, Verdict::Reached);
-        let late = cases::micros(Mix::Late);
-        let bad = verdicts(&measured(|case| if case == late { 150.0 } else { 40.0 }));
+        let less_urgent = cases::micros(Mix::LessUrgent);
+        let bad = verdicts(&measured(
+            |case| if case == less_urgent { 150.0 } else { 40.0 },
+        ));
         for row in &bad[..3] {
             assert_eq!(row.verdict, Verdict::Missed, "{}", row.target);
             assert!(row.measured.contains("all less urgent"), "{}", row.measured);

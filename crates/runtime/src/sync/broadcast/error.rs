@@ -15,7 +15,7 @@ impl<T> fmt::Debug for SendError<T> {
 
 impl<T> fmt::Display for SendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the channel has no receiver: nobody got the message")
+        f.write_str("the channel has no receiver: the message was not delivered")
     }
 }
 

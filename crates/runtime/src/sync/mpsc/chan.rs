@@ -3,10 +3,10 @@
 //! Invariants, under the lock:
 //!
 //! * messages + reserved room ≤ limit;
-//! * the room that is free does not suffice for the first sender that waits: whoever
+//! * the room that is free does not suffice for the first sender that waits: the thread that
 //!   makes room reserves it for the first of them at once, so none that comes later, and
 //!   is not more urgent, can take it;
-//! * a receiver's waker is kept only while there is nothing to receive; whoever
+//! * a receiver's waker is kept only while there is nothing to receive; the thread that
 //!   puts something in takes it out and wakes it, after the lock is given back.
 //!
 //! What has reserved room may still send after the channel was closed; the receiver's end
@@ -28,7 +28,7 @@ use crate::sync::{Lock, Notify, may_proceed, waiting_level};
 /// Messages for which a bounded channel has room from the start, at most.
 const PREALLOCATED: usize = 1024;
 /// An empty queue with more room than this gives its memory back.
-const KEPT: usize = 4096;
+const MAX_KEPT_CAPACITY: usize = 4096;
 
 pub(super) struct Chan<T> {
     state: Lock<State<T>>,
@@ -85,7 +85,10 @@ impl<T> State<T> {
 
     fn take(&mut self) -> Option<T> {
         let value = self.messages.pop_front()?;
-        if self.limit == usize::MAX && self.messages.is_empty() && self.messages.capacity() > KEPT {
+        if self.limit == usize::MAX
+            && self.messages.is_empty()
+            && self.messages.capacity() > MAX_KEPT_CAPACITY
+        {
             self.messages = VecDeque::new();
         }
         Some(value)
@@ -288,7 +291,7 @@ impl<T> Chan<T> {
         wake(receiver);
     }
 
-    /// Puts a message where room is reserved for it; gives it back if nobody will see it.
+    /// Puts a message where room is reserved for it; gives it back if no receiver will see it.
     pub(super) fn put_reserved(&self, value: T) -> Result<(), T> {
         let mut state = self.state.lock();
         if state.gone {

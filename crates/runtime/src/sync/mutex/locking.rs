@@ -9,7 +9,7 @@ use super::super::atomic::Ordering;
 use super::super::may_proceed;
 use super::super::spare::Spare;
 use super::super::wait_queue::Key;
-use super::{CONTENDED, FREE, Mutex, MutexGuard, NOBODY, holder, locked_by};
+use super::{CONTENDED, Mutex, MutexGuard, UNLOCKED, UNNAMED, holder, locked_by};
 use crate::context;
 
 /// The future of [`Mutex::lock`].
@@ -25,7 +25,7 @@ impl<'a, T: ?Sized> Future for Locking<'a, T> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<MutexGuard<'a, T>> {
         loop {
-            if self.key.is_none() && self.mutex.word.load(Ordering::Relaxed) == FREE {
+            if self.key.is_none() && self.mutex.word.load(Ordering::Relaxed) == UNLOCKED {
                 if !may_proceed() {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -60,7 +60,7 @@ impl<'a, T: ?Sized> Locking<'a, T> {
                     cx.waker().wake_by_ref();
                     return Some(Poll::Pending);
                 }
-                let granted = waiters.release(key).granted.unwrap_or(NOBODY);
+                let granted = waiters.release(key).granted.unwrap_or(UNNAMED);
                 self.key = None;
                 if holder(granted) != context::current_in(home) {
                     // The future has moved to another coroutine.

@@ -1,10 +1,10 @@
-//! Who is inside, and who waits.
+//! What is inside, and what waits.
 //!
 //! Invariants, under the lock:
 //!
 //! * inside is one writer or up to `max` readers;
-//! * the first that waits cannot be let in: every step that lets somebody out, or takes a
-//!   waiter away, lets in whom it can. A newcomer enters at once only if it is more urgent than
+//! * the first that waits cannot be let in: every step that lets a holder out, or takes a
+//!   waiter away, lets in what it can. A newcomer enters at once only if it is more urgent than
 //!   the first that waits;
 //! * the writer that is inside counts the lock among its own, from before `writer` names it
 //!   until after: so what it is lent for one lock does not end with another. What waits lends
@@ -47,7 +47,7 @@ struct State {
     waiting: WaitQueue<Wish>,
 }
 
-/// What a waiter wants, and who it is; when it is let in, as whom.
+/// What a waiter wants, and its name; when it is let in, the name that it gets.
 #[derive(Clone, Copy)]
 struct Wish {
     side: Side,
