@@ -14,6 +14,8 @@ mod virtio_net;
 
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
+#[cfg(feature = "selftest")]
+use core::sync::atomic::Ordering::SeqCst;
 
 use crate::arch::hart_index;
 use crate::arch::lock::{IrqLock, Once};
@@ -98,8 +100,8 @@ pub(crate) fn attach(device: Device, function: fn(usize), word: usize) {
     let _ = (0..harts).any(|n| route(source, (first + n) % harts));
 }
 
-/// Lets a source interrupt this hart, and no other. False: it cannot. The firmware leaves a context
-/// closed, so it is opened here: a hart that has come late has one, too.
+/// Lets a source interrupt this hart, and no other; what another has claimed it still serves.
+/// False: it cannot. The firmware leaves a context closed, so it is opened here: a hart that has come late has one, too.
 pub(crate) fn route(source: u32, index: usize) -> bool {
     let Some((plic, lock)) = PLIC.try_get() else {
         return false;
@@ -124,8 +126,30 @@ pub(crate) fn close_all() {
     }
 }
 
+/// How many harts are in [`serve`].
+#[cfg(feature = "selftest")]
+static SERVING: AtomicUsize = AtomicUsize::new(0);
+
+/// Waits until no hart serves an interrupt that it has claimed before a source was moved from it.
+#[cfg(feature = "selftest")]
+pub(crate) async fn settled() {
+    while SERVING.load(SeqCst) != 0 {
+        // The host may have other things to run than that hart.
+        let soon = crate::clock::now() + crate::clock::from_micros(100);
+        crate::sleep::sleep_until(soon).await;
+    }
+}
+
 /// The handler of device interrupts of the calling hart.
 pub(crate) fn serve() {
+    #[cfg(feature = "selftest")]
+    SERVING.fetch_add(1, SeqCst);
+    claim_all();
+    #[cfg(feature = "selftest")]
+    SERVING.fetch_sub(1, SeqCst);
+}
+
+fn claim_all() {
     let context = hart::at(hart_index()).plic_context();
     if let (Some((plic, _)), Some(context)) = (PLIC.try_get(), context) {
         plic.serve(context, |source| {
