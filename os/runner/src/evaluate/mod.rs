@@ -27,6 +27,9 @@ use point::{COLUMNS, Load, MODELS, Point};
 
 /// For a machine where time counts instructions, on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);
+/// Threads of all programs, so that 500 connections have three each, and what a share of a share has is enough for a
+/// server.
+const THREADS: u32 = 4096;
 /// Machines at a time, where time counts instructions.
 const AT_ONCE: usize = 2;
 
@@ -156,7 +159,7 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
         icount: !load.by_clock,
         network: Network::No,
         disk: None,
-        arguments: format!("init=matrix with={server},{words}"),
+        arguments: format!("init=matrix with={server},{words} threads={THREADS}"),
     };
     let outcome = qemu::run(image, &machine, LIMIT)?;
     let figures: Vec<_> = outcome

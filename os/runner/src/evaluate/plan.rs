@@ -13,6 +13,18 @@ pub(crate) const MEMORY: u32 = 20;
 pub(crate) const FEW: u32 = 16;
 pub(crate) const MANY: u32 = 64;
 
+/// Numbers of connections whose memory is told by itself: the most that are published for KTUT and KCUC, and nearly as
+/// many as there are sockets for both of their ends.
+pub(crate) const MOST: [u32; 3] = [186, 385, 500];
+
+/// What is published: an FPGA of four harts, each a tenth as fast as ours would be at an instruction per nanosecond, so
+/// everything comes ten times as often here.
+pub(crate) const PUBLISHED_N: u32 = 15;
+pub(crate) const PUBLISHED_PERIOD: u32 = 10;
+pub(crate) const PUBLISHED_PRIORITY_PERIOD: u32 = 5;
+pub(crate) const PUBLISHED_PRIORITY_CONNECTIONS: u32 = 64;
+pub(crate) const PUBLISHED_HARTS: u32 = 4;
+
 /// Of the points with priorities: more than a hart can serve, as in the papers.
 pub(crate) const PRIORITY_PERIOD: u32 = 25;
 pub(crate) const PRIORITY_CONNECTIONS: u32 = 128;
@@ -68,7 +80,28 @@ fn memory() -> Vec<Load> {
             ..PLAIN
         })
     };
-    [FEW, MANY].into_iter().flat_map(of).collect()
+    let all = [FEW, MANY].into_iter().chain(MOST);
+    all.flat_map(of).collect()
+}
+
+/// The shape of what is published.
+fn published() -> Vec<Load> {
+    let plan = open(&CONNECTIONS, &[PUBLISHED_N], PUBLISHED_PERIOD);
+    let on_all = |load| Load {
+        harts: PUBLISHED_HARTS,
+        ..load
+    };
+    let plan = plan.into_iter().map(on_all);
+    let priorities = HARTS.into_iter().map(|harts| Load {
+        connections: PUBLISHED_PRIORITY_CONNECTIONS,
+        n: PUBLISHED_N,
+        levels: 8,
+        period: PUBLISHED_PRIORITY_PERIOD,
+        millis: OPEN,
+        harts,
+        ..PLAIN
+    });
+    plan.chain(priorities).collect()
 }
 
 /// Connections of several levels.
@@ -109,6 +142,7 @@ pub(crate) fn all() -> Vec<Load> {
     plan.extend(closed(&CONNECTIONS, &[8, 12]));
     plan.extend(open(&CONNECTIONS, &[1, 8, 12], 100));
     plan.extend(open(&CONNECTIONS, &[1, 8, 12], 50));
+    plan.extend(published());
     plan
 }
 
@@ -116,6 +150,7 @@ pub(crate) fn all() -> Vec<Load> {
 pub(crate) fn quick() -> Vec<Load> {
     let connections = [1, 16, 64];
     let mut plan = memory();
+    plan.retain(|load| !MOST.contains(&load.connections));
     plan.extend(closed(&connections, &[1, 20]));
     plan.extend(open(&connections, &[20], 100));
     plan.extend(priorities(1, 8));

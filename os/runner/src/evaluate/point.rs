@@ -78,6 +78,8 @@ pub(crate) struct Figures {
     pub(crate) deviation: u64,
     /// Pages that connecting has taken.
     pub(crate) pages: u64,
+    /// A quarter, three quarters, 90 % and 99.9 % of the latencies are shorter.
+    pub(crate) spread: [u64; 4],
 }
 
 /// A load and what came of it: all, then each level. Nothing: it failed.
@@ -89,13 +91,13 @@ pub(crate) struct Point {
 
 /// The first line of the file.
 pub(crate) const COLUMNS: &str = "model,connections,n,levels,period_ms,measured_ms,harts,time,who,answered,mean_us,\
-                                  median_us,p99_us,deviation_us,pages";
+                                  median_us,p99_us,deviation_us,pages,p25_us,p75_us,p90_us,p999_us";
 
 impl Point {
     /// Its lines in the file.
     pub(crate) fn lines(&self) -> String {
         if self.figures.is_empty() {
-            return format!("{},fails,0,0,0,0,0,0\n", self.load);
+            return format!("{},fails,0,0,0,0,0,0,0,0,0,0\n", self.load);
         }
         let line = |figures: &Figures| {
             let Figures {
@@ -106,9 +108,12 @@ impl Point {
                 p99,
                 deviation,
                 pages,
+                spread: [p25, p75, p90, p999],
             } = figures;
             let load = self.load;
-            format!("{load},{who},{count},{mean},{median},{p99},{deviation},{pages}\n")
+            format!(
+                "{load},{who},{count},{mean},{median},{p99},{deviation},{pages},{p25},{p75},{p90},{p999}\n"
+            )
         };
         self.figures.iter().map(line).collect()
     }
@@ -172,7 +177,7 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
         harts: harts.parse().ok()?,
         by_clock: *clock == "clock",
     };
-    let number = |at: usize| rest.get(at)?.parse().ok();
+    let number = |at: usize| rest.get(at)?.parse::<u64>().ok();
     let figures = Figures {
         who: (*who).to_owned(),
         count: number(0)?,
@@ -181,6 +186,8 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
         p99: number(3)?,
         deviation: number(4)?,
         pages: number(5)?,
+        // Older files do not have it.
+        spread: [6, 7, 8, 9].map(|at| number(at).unwrap_or(0)),
     };
     Some((load, (*who != "fails").then_some(figures)))
 }
@@ -198,6 +205,7 @@ pub(crate) fn of_program(line: &str, stretch: u32) -> Option<Figures> {
         p99: time(10)?,
         deviation: time(11)?,
         pages: number(12)?,
+        spread: [time(13)?, time(14)?, time(15)?, time(16)?],
     })
 }
 
@@ -207,7 +215,8 @@ mod tests {
 
     #[test]
     fn lines_of_other_things_are_no_figures() {
-        let line = "matrix: threads 16 8 1 0 all 1011 1011718 1561 1538 1902 123 951";
+        let line =
+            "matrix: threads 16 8 1 0 all 1011 1011718 1561 1538 1902 123 951 1500 1600 1700 1950";
         let right = of_program(line, 1);
         assert!(right.is_some_and(|figures| figures.count == 1011 && figures.pages == 951));
         assert!(of_program("matrix: threads,1: no memory left", 1).is_none());
@@ -234,6 +243,7 @@ mod tests {
             p99: 4,
             deviation: 5,
             pages: 6,
+            spread: [1, 2, 3, 4],
         };
         let whole = Point {
             load,

@@ -106,33 +106,32 @@ async fn ask(load: Load, connection: usize, at: usize, start: u64) -> Result<Lat
     Ok(latencies)
 }
 
-/// Mean, median, 99th percentile and standard deviation, in microseconds.
-fn summary(latencies: &mut [u64]) -> (u64, u64, u64, u64) {
+/// Latencies of which a share is shorter, in thousandths.
+const SHARES: [usize; 6] = [250, 500, 750, 900, 990, 999];
+
+/// Mean, standard deviation, and for each of [`SHARES`] a latency, in microseconds.
+fn summary(latencies: &mut [u64]) -> (u64, u64, [u64; SHARES.len()]) {
     latencies.sort_unstable();
     let count = latencies.len() as u64;
     let micros = |ticks: u64| ticks * 1_000_000 / ticks_per_second();
     let Some(last) = latencies.len().checked_sub(1) else {
-        return (0, 0, 0, 0);
+        return (0, 0, [0; SHARES.len()]);
     };
     let mean = latencies.iter().sum::<u64>() / count;
     let squares = latencies.iter().map(|one| one.abs_diff(mean).pow(2));
     let deviation = (squares.sum::<u64>() / count).isqrt();
-    let at = |share: usize| latencies[last * share / 100];
-    (
-        micros(mean),
-        micros(at(50)),
-        micros(at(99)),
-        micros(deviation),
-    )
+    let at = |share: usize| micros(latencies[last * share / 1000]);
+    (micros(mean), micros(deviation), SHARES.map(at))
 }
 
 /// Prints what came of it.
 pub(crate) fn report(model: &str, load: &Load, results: &[Latencies], took: u64, pages: isize) {
     let line = |who: &str, mut all: Latencies| {
-        let (mean, median, p99, deviation) = summary(&mut all);
+        let (mean, deviation, [p25, median, p75, p90, p99, p999]) = summary(&mut all);
         let count = all.len();
         println!(
-            "matrix: {model} {} {} {} {} {who} {count} {took} {mean} {median} {p99} {deviation} {pages}",
+            "matrix: {model} {} {} {} {} {who} {count} {took} {mean} {median} {p99} {deviation} {pages} \
+             {p25} {p75} {p90} {p999}",
             load.connections, load.n, load.levels, load.period
         );
     };
