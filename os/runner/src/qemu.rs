@@ -64,6 +64,8 @@ pub(crate) enum Network {
     /// The same, for UDP as well. This one lets frames out: QEMU drops datagrams on their way back
     /// through a network that does not.
     ForwardedDatagrams(u16),
+    /// Of two: each frame is a datagram between these ports of 127.0.0.1.
+    Wire { machine: u16, peer: u16 },
 }
 
 /// What came of a run.
@@ -111,17 +113,20 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
     let legacy = machine.network == Network::Legacy;
     command.args(["-global", &format!("virtio-mmio.force-legacy={legacy}")]);
     if machine.network != Network::No {
-        let forward = match machine.network {
+        let network = match machine.network {
             Network::Forwarded(port) => {
-                format!("restrict=on,hostfwd=tcp:127.0.0.1:{port}-:7")
+                format!("user,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:7")
             }
             // What serves here speaks to nobody by itself.
             Network::ForwardedDatagrams(port) => {
-                format!("hostfwd=tcp:127.0.0.1:{port}-:7,hostfwd=udp:127.0.0.1:{port}-:7")
+                format!("user,hostfwd=tcp:127.0.0.1:{port}-:7,hostfwd=udp:127.0.0.1:{port}-:7")
             }
-            _ => "restrict=on".to_owned(),
+            Network::Wire { machine, peer } => {
+                format!("socket,udp=127.0.0.1:{peer},localaddr=127.0.0.1:{machine}")
+            }
+            _ => "user,restrict=on".to_owned(),
         };
-        command.args(["-netdev", &format!("user,id=net,{forward}")]);
+        command.args(["-netdev", &format!("{network},id=net")]);
         let events = if legacy { "off" } else { "on" };
         let device = format!("virtio-net-device,netdev=net,event_idx={events}");
         command.args(["-device", &device]);

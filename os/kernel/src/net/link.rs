@@ -18,7 +18,7 @@ use crate::devices::{Card, Received};
 /// Frames that are on their way back: as many as the card has buffers.
 const QUEUE: usize = 16;
 /// The longest frame.
-const FRAME: usize = 1514;
+pub(super) const FRAME: usize = 1514;
 
 /// See the module.
 pub(super) struct Link {
@@ -33,6 +33,8 @@ pub(super) struct Link {
     pub(super) tap: Option<(u16, Vec<u8>)>,
     /// The address of the machine besides 127.0.0.0/8.
     own: Option<[u8; 4]>,
+    /// Frames that were longer than [`FRAME`].
+    too_long: u64,
 }
 
 /// A frame that has come in.
@@ -73,6 +75,7 @@ impl Link {
             #[cfg(feature = "selftest")]
             tap: None,
             own: None,
+            too_long: 0,
         }
     }
 
@@ -159,6 +162,19 @@ impl Link {
     /// tell `smoltcp`, say, that somebody else has 127.0.0.1.
     pub(super) fn is_lie(&self, frame: &Frame) -> bool {
         matches!(frame, Frame::Card(_)) && speaks_for(frame.bytes(), self.own)
+    }
+
+    /// Is a frame longer than the medium has them? It is counted, and to be dropped: a buffer of the
+    /// card holds 4,084 bytes, what is longer still the device drops.
+    pub(super) fn is_too_long(&mut self, frame: &Frame) -> bool {
+        let is_too_long = frame.bytes().len() > FRAME;
+        self.too_long += u64::from(is_too_long);
+        is_too_long
+    }
+
+    /// How many frames were too long.
+    pub(super) fn too_long(&self) -> u64 {
+        self.too_long
     }
 
     /// Puts a frame in as if it had come in.

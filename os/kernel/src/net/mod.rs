@@ -47,7 +47,7 @@ use crate::levels::{self, Levels};
 use crate::machine::Machine;
 use crate::sleep::{Sleep, sleep_until};
 use crate::{clock, executor, println};
-use link::Link;
+use link::{FRAME, Link};
 use lists::Index;
 pub(crate) use socket::Socket;
 use table::{Key, Kind, Owner, Table, key_of};
@@ -113,7 +113,7 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
     let least = executor::LEAST_URGENT_WORK;
     let interface = Interface::new(config, &mut link.port(None, least), now());
     let options = Priority::At(least);
-    let receiver = executor::spawn(Receiver { sleep: None }, options).expect("memory to boot");
+    let receiver = executor::spawn(Receiver::default(), options).expect("memory to boot");
     let sender = executor::spawn(Sender, options).expect("memory to boot");
     let mut stack = Stack {
         interface,
@@ -223,7 +223,7 @@ impl Stack {
         if frame.level().is_none() {
             BROUGHT.fetch_add(1, Relaxed);
         }
-        if self.link.is_lie(&frame) {
+        if self.link.is_lie(&frame) || self.link.is_too_long(&frame) {
             self.link.give_back(frame);
             return true;
         }
@@ -478,8 +478,11 @@ impl Stack {
 }
 
 /// The coroutine that takes frames, and looks at the clock.
+#[derive(Default)]
 struct Receiver {
     sleep: Option<Sleep>,
+    /// It was said that there are frames that are too long.
+    has_told: bool,
 }
 
 impl Future for Receiver {
@@ -492,6 +495,10 @@ impl Future for Receiver {
         let mut left = BUDGET;
         while left > 0 && net.lock().take_frame() {
             left -= 1;
+        }
+        if !self.has_told && net.lock().link.too_long() > 0 {
+            self.has_told = true;
+            println!("upshift: frames above {FRAME} bytes come in, and are dropped");
         }
         let mut stack = net.lock();
         let in_time = stack.look_at_clock();

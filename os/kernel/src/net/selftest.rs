@@ -15,7 +15,7 @@ use smoltcp::time::Duration;
 use smoltcp::wire::{IpEndpoint, TcpControl};
 use upshift_core::Level;
 
-use super::link::speaks_for;
+use super::link::{FRAME, speaks_for};
 use super::table::{Key, Kind};
 use super::{BROUGHT, FAREWELL, GONE, INTERRUPTS, LINGER, NET, Socket};
 use crate::memory::heap;
@@ -244,7 +244,7 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
     let mut corpus = Vec::from([
         arp(SELF + 5, false),
         arp(SELF + 6, true),
-        echo_request(SELF + 5),
+        echo_request(SELF + 5, 55),
         datagram(from, PORT, b"hello"),
         datagram(from, 68, &[2; 300]),
         datagram(from, PORT + 1, &[0; 1400]),
@@ -290,6 +290,49 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
     server.readable().await;
     drop((listener, client, server, datagrams, corpus));
     speaks(PORT + 2).await?;
+    comes_back(before).await
+}
+
+/// A frame of 1,514 bytes is taken; longer ones are dropped, whatever is in them, and counted.
+pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
+    /// What a frame has around the bytes of a datagram.
+    const HEADERS: usize = 14 + 20 + 8;
+    let before = in_use().await;
+    let counted = NET.get().lock().link.too_long();
+    let datagrams = Socket::datagrams(&machine());
+    datagrams.bind(PORT).map_err(|error| format!("{error}"))?;
+    let received = || datagrams.receive_from(|_, _, bytes| Ok(bytes.len()));
+    let mut dropped = 0;
+    for len in [1513, 1514, 1515, 1600, 2048, 4000, 4084, 1514] {
+        inject(&datagram(
+            (SELF + 5, 1234),
+            PORT,
+            &[7; 4096][..len - HEADERS],
+        ))
+        .await;
+        inject(&echo_request(SELF + 5, len)).await;
+        // The loopback keeps its order.
+        inject(&datagram((SELF + 5, 1234), PORT, b"last")).await;
+        let mut all = Vec::new();
+        while all.last() != Some(&4) {
+            match received() {
+                Some(Ok(count)) => all.push(count),
+                Some(Err(error)) => return Err(format!("{len}: {error}")),
+                None => rest().await,
+            }
+        }
+        let is_taken = len <= FRAME;
+        dropped += 2 * u64::from(!is_taken);
+        let right = if is_taken {
+            &[len - HEADERS, 4][..]
+        } else {
+            &[4]
+        };
+        ensure!(all == right, "of {len} bytes {all:?} came");
+        let count = NET.get().lock().link.too_long() - counted;
+        ensure!(count == dropped, "{count} instead of {dropped} are counted");
+    }
+    drop(datagrams);
     comes_back(before).await
 }
 

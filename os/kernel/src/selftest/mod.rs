@@ -76,6 +76,7 @@ tests! {
     network::card_interrupts_no_more_than_it_must,
     network::garbage_harms_nothing,
     network::frames_from_outside_do_not_speak_for_us,
+    network::frames_that_are_too_long_are_dropped,
     network::segments_out_of_order_are_put_in_order,
     network::flood_of_beginnings_keeps_nobody_out,
     network::resets_leave_nothing_behind,

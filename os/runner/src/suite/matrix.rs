@@ -37,6 +37,8 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
         runs.push(echo(harts)?);
     }
     runs.push(echo_of_datagrams()?);
+    runs.push(wire(1)?);
+    runs.push(wire(4)?);
     runs.extend([(1, true), (2, false), (4, false)].map(files));
     runs.push(rings_of_pipes());
     runs.extend(["coroutines", "threads"].map(matrix_server));
@@ -108,7 +110,33 @@ fn echo(smp: u32) -> Result<Run, String> {
     };
     run.machine.network = Network::Forwarded(port);
     run.last = "upshift: sockets ended with 0";
-    run.peer = Some(peer::speak);
+    run.peer = Some(|network| with_port(network, peer::speak));
+    Ok(run)
+}
+
+/// With the port that is forwarded.
+fn with_port(network: Network, speak: fn(u16) -> Result<(), String>) -> Result<(), String> {
+    match network {
+        Network::Forwarded(port) | Network::ForwardedDatagrams(port) => speak(port),
+        _ => Err("no port is forwarded".to_owned()),
+    }
+}
+
+/// The same server, and a peer on its network that sends frames that are too long, and others that are cut off.
+fn wire(smp: u32) -> Result<Run, String> {
+    let (machine, peer) = (peer::free_port()?, peer::free_port()?);
+    let arguments = "init=sockets with=serve address=10.0.2.15/24,10.0.2.2";
+    let mut run = run_of(format!("frames, smp {smp}"), smp, arguments);
+    run.machine.network = Network::Wire { machine, peer };
+    run.last = "upshift: sockets ended with 0";
+    run.peer = Some(|network| match network {
+        Network::Wire { machine, peer } => peer::speak_frames(machine, peer),
+        _ => Err("there is no wire".to_owned()),
+    });
+    run.check = |outcome| match outcome.output.contains("frames above 1514 bytes come in") {
+        true => Ok(()),
+        false => Err("nothing is said of frames that are too long".to_owned()),
+    };
     Ok(run)
 }
 
@@ -128,7 +156,7 @@ fn echo_of_datagrams() -> Result<Run, String> {
     if let Network::Forwarded(port) = run.machine.network {
         run.machine.network = Network::ForwardedDatagrams(port);
     }
-    run.peer = Some(peer::speak_datagrams);
+    run.peer = Some(|network| with_port(network, peer::speak_datagrams));
     Ok(run)
 }
 

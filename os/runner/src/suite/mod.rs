@@ -66,8 +66,8 @@ struct Run {
     limit: Duration,
     /// What else must hold.
     check: fn(&Outcome) -> Result<(), String>,
-    /// What speaks to the machine meanwhile, at a port of 127.0.0.1.
-    peer: Option<fn(u16) -> Result<(), String>>,
+    /// What speaks to the machine meanwhile, at its network.
+    peer: Option<fn(Network) -> Result<(), String>>,
     /// How to repeat it.
     repeat: Option<String>,
 }
@@ -195,12 +195,10 @@ fn run_some(
 /// One machine: how many tests passed and failed, its end included.
 fn run_one(image: &Image, run: &Run) -> Result<(u32, u32), String> {
     let image = run.image.as_ref().unwrap_or(image);
-    let peer = match (run.peer, run.machine.network) {
-        (Some(peer), Network::Forwarded(port) | Network::ForwardedDatagrams(port)) => {
-            Some(std::thread::spawn(move || peer(port)))
-        }
-        _ => None,
-    };
+    let network = run.machine.network;
+    let peer = run
+        .peer
+        .map(|peer| std::thread::spawn(move || peer(network)));
     let outcome = qemu::run(image, &run.machine, run.limit)?;
     let peer = peer.map_or(Ok(()), |peer| {
         peer.join().unwrap_or(Err("it panicked".into()))

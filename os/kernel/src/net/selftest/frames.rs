@@ -88,11 +88,13 @@ pub(super) fn datagram(from: (u32, u16), to: u16, data: &[u8]) -> Vec<u8> {
     })
 }
 
-pub(super) fn echo_request(from: u32) -> Vec<u8> {
+/// A question whether we are there, in a frame of so many bytes.
+pub(super) fn echo_request(from: u32, len: usize) -> Vec<u8> {
+    let data = alloc::vec![b'?'; len - 14 - 20 - 8];
     let repr = Icmpv4Repr::EchoRequest {
         ident: 1,
         seq_no: 2,
-        data: b"are you there",
+        data: &data,
     };
     packet(from, IpProtocol::Icmp, repr.buffer_len(), |bytes| {
         let mut packet = Icmpv4Packet::new_unchecked(bytes);

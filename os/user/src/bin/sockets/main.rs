@@ -107,12 +107,15 @@ async fn echo(connection: usize) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Sends datagrams back, for ever.
+/// Sends datagrams back, until one says `quit`.
 async fn echo_datagrams(port: usize) -> Result<(), Error> {
     loop {
         let buffer = Vec::from([0; datagram::HEADER + datagram::MOST]);
         let (count, buffer) = receive_from_async(port, buffer, current()).await;
         if let Some((address, from, bytes)) = datagram::parse(&buffer[..count?]) {
+            if bytes == b"quit" {
+                os_user::exit(0);
+            }
             let (sent, _) = send_to_async(port, bytes.into(), (address, from), current()).await;
             sent?;
         }

@@ -1,5 +1,7 @@
 //! A peer of the machine: it speaks to the echo server there, through a forwarded port of
-//! 127.0.0.1, of TCP or of UDP. Some of it is not polite.
+//! 127.0.0.1, of TCP or of UDP. Some of it is not polite. `frames` is on the machine's own network.
+
+mod frames;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -17,6 +19,8 @@ const RUDE: usize = 6;
 /// Datagrams that come back, and how often one is sent before it is given up.
 const DATAGRAMS: u8 = 20;
 const TRIES: usize = 40;
+
+pub(crate) use frames::speak as speak_frames;
 
 /// A port that nothing listens at, for now.
 pub(crate) fn free_port() -> Result<u16, String> {

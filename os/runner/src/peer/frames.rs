@@ -1,0 +1,197 @@
+//! A peer that is on the machine's own network: it speaks in frames, a datagram of 127.0.0.1 each, as QEMU's network of the
+//! kind `socket` has them. So it sends what no network stack would.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::{PATIENCE, SOON, text};
+
+/// Who is who on that network.
+const MACHINE: [u8; 4] = [10, 0, 2, 15];
+const PEER: [u8; 4] = [10, 0, 2, 2];
+/// QEMU's first card, and an address that nobody has been given.
+const CARD: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// The longest frame that is answered.
+const FRAME: usize = 1514;
+/// Too long for the medium; from 4,085 bytes on, for a buffer of the card as well.
+const TOO_LONG: [usize; 12] = [
+    1515, 1518, 1600, 2048, 4000, 4083, 4084, 4085, 4096, 9000, 32_768, 65_000,
+];
+/// Frames of a flood.
+const FLOOD: usize = 300;
+/// How long no answer is waited for.
+const SILENCE: Duration = Duration::from_millis(50);
+
+/// The other end of the machine's wire.
+struct Wire {
+    socket: UdpSocket,
+    number: u16,
+}
+
+/// Asks whether the machine is there in frames of every length, whole, cut off, and too long; says `quit` at last. `own` is the peer's port.
+pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, own)).map_err(text)?;
+    socket
+        .connect((Ipv4Addr::LOCALHOST, machine))
+        .map_err(text)?;
+    let mut wire = Wire { socket, number: 0 };
+    wire.is_there("at first")?;
+    for len in [60, 1000, FRAME - 1, FRAME] {
+        let limit = Instant::now() + PATIENCE;
+        while !wire.answers(len, SOON)? {
+            if Instant::now() > limit {
+                return Err(format!("{len} bytes are not answered"));
+            }
+        }
+    }
+    for len in TOO_LONG {
+        if wire.answers(len, SILENCE)? {
+            return Err(format!("{len} bytes are answered"));
+        }
+        wire.is_there(&format!("after {len} bytes"))?;
+    }
+    for n in 0..FLOOD {
+        let len = match n % 4 {
+            // Cut off, in all places; one of no bytes would end the wire.
+            0 => 1 + n / 4,
+            at => TOO_LONG[(n + at) % TOO_LONG.len()],
+        };
+        let mut frame = wire.question(len.max(60));
+        frame.truncate(len);
+        wire.send(&frame);
+    }
+    wire.is_there("after a flood")?;
+    wire.end()
+}
+
+impl Wire {
+    fn send(&self, frame: &[u8]) {
+        // Before QEMU is there it is refused.
+        let _ = self.socket.send(frame);
+    }
+
+    /// The machine answers within [`PATIENCE`], however often it has to be asked.
+    fn is_there(&mut self, when: &str) -> Result<(), String> {
+        let limit = Instant::now() + PATIENCE;
+        while !self.answers(98, SOON)? {
+            if Instant::now() > limit {
+                return Err(format!("nothing answers {when}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// An ICMP echo request in a frame of so many bytes.
+    fn question(&mut self, len: usize) -> Vec<u8> {
+        self.number = self.number.wrapping_add(1);
+        let mut icmp = vec![8, 0, 0, 0, 0, 1];
+        icmp.extend_from_slice(&self.number.to_be_bytes());
+        icmp.extend((8..len - 34).map(|at| at as u8));
+        let sum = checksum(&icmp);
+        icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+        packet(1, &icmp)
+    }
+
+    /// Is a question of so many bytes answered within that time?
+    fn answers(&mut self, len: usize, within: Duration) -> Result<bool, String> {
+        let question = self.question(len);
+        self.send(&question);
+        let (number, limit) = (self.number.to_be_bytes(), Instant::now() + within);
+        let mut buffer = vec![0; 70_000];
+        while let left = limit.saturating_duration_since(Instant::now())
+            && !left.is_zero()
+        {
+            self.socket.set_read_timeout(Some(left)).map_err(text)?;
+            let frame = match self.socket.recv(&mut buffer) {
+                Ok(count) => &buffer[..count],
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    // QEMU is not there yet, or not any more.
+                    std::thread::sleep(left);
+                    return Ok(false);
+                }
+                Err(_) => continue,
+            };
+            if frame.get(12..14) == Some(&[8, 6]) {
+                self.answer_for_ourselves(frame);
+            }
+            let is_answer = frame.get(23) == Some(&1) && frame.get(34) == Some(&0);
+            if is_answer && frame.get(40..42) == Some(&number) {
+                // Its bytes are those of the question.
+                return match frame.get(42..question.len()) == question.get(42..) {
+                    true => Ok(true),
+                    false => Err(format!("the answer to {len} bytes is another")),
+                };
+            }
+        }
+        Ok(false)
+    }
+
+    /// The machine asks who has our address.
+    fn answer_for_ourselves(&self, question: &[u8]) {
+        if question.get(20..22) != Some(&[0, 1]) || question.get(38..42) != Some(&PEER) {
+            return;
+        }
+        let mut answer = [&CARD[..], &OURS, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
+        answer.extend([&OURS[..], &PEER, &CARD, &MACHINE].concat());
+        self.send(&answer);
+    }
+
+    /// Tells the machine to end, until it has gone.
+    fn end(&self) -> Result<(), String> {
+        let mut udp = [[0x30, 0x39], [0, 7], [0, 8 + 4], [0, 0]].concat();
+        udp.extend(b"quit");
+        let limit = Instant::now() + PATIENCE;
+        self.socket.set_read_timeout(Some(SOON)).map_err(text)?;
+        while Instant::now() < limit {
+            self.send(&packet(17, &udp));
+            let gone = self.socket.recv(&mut [0; 2000]);
+            if gone.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+                return Ok(());
+            }
+        }
+        Err("it does not end".to_owned())
+    }
+}
+
+/// A frame to the machine with this in IPv4.
+fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let total = 20 + payload.len();
+    let mut ip = vec![0x45, 0];
+    ip.extend_from_slice(&u16::try_from(total).unwrap_or(u16::MAX).to_be_bytes());
+    ip.extend([0, 0, 0, 0, 64, protocol, 0, 0]);
+    ip.extend([PEER, MACHINE].concat());
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    [&CARD[..], &OURS, &[8, 0], &ip, payload].concat()
+}
+
+/// The sum of the internet protocols.
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|two| match *two {
+        [high, low] => u32::from(u16::from_be_bytes([high, low])),
+        [high] => u32::from(high) << 8,
+        _ => 0,
+    });
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_right() {
+        // The example of RFC 1071, whose sum is 0xddf2.
+        let bytes = [0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(checksum(&bytes), !0xddf2);
+        let packet = packet(1, b"odd");
+        assert_eq!(checksum(&packet[14..34]), 0);
+    }
+}
