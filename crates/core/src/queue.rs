@@ -260,10 +260,15 @@ impl<H: Host> ReadyQueues<H> {
         let lists = &self.levels[level.index()];
         let heads = [lists.movable.head, lists.pinned.head];
         let oldest = heads.into_iter().filter_map(NonNull::new).map(stamp).min();
-        header.ready_at.store(
-            oldest.map_or(now.max(self.stamp), |oldest| oldest.saturating_sub(1)),
-            Relaxed,
-        );
+        let stamp = match oldest {
+            Some(oldest) => oldest.saturating_sub(1),
+            None => {
+                // What comes at the same tick comes after it.
+                self.stamp = now.max(self.stamp + 1);
+                self.stamp
+            }
+        };
+        header.ready_at.store(stamp, Relaxed);
         let (list, _) = self.list::<true>(level, header);
         header.queued.store(level.get(), Relaxed);
         list.prepend(coroutine);

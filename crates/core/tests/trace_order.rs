@@ -404,6 +404,24 @@ fn what_gives_way_keeps_its_place_among_its_equals() {
 }
 
 #[test]
+fn what_gives_way_alone_comes_before_what_arrives_at_the_same_tick() {
+    let (domain, trace) = (domain(Config::default()), Trace::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let pinned = gives_way(&trace, "pinned", 1);
+    // SAFETY: the future is `Send`.
+    unsafe { vcpu.spawn_pinned(pinned, at(7)) }
+        .unwrap()
+        .detach();
+    domain.host().time.store(100, Ordering::Relaxed);
+    assert!(step(&vcpu).is_some());
+    serving(&vcpu, || {
+        domain.spawn(trace.say("later"), at(7)).unwrap().detach();
+    });
+    run(&vcpu, 100);
+    assert_eq!(trace.take(), "pinned pinned later");
+}
+
+#[test]
 fn what_gives_way_with_another_level_or_with_aging_goes_to_the_tail() {
     let (plain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = plain.add_vcpu().unwrap();
