@@ -27,7 +27,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use upshift_core::{Executor, Picked, Polled, Yielded};
+use upshift_core::{CoroutineId, Executor, Level, Picked, Polled, Yielded};
 use upshift_ring::{AcceptMulti, DatagramMulti, Fd, Operation, RecvMulti, Ring, Submission};
 
 use crate::board::Post;
@@ -64,6 +64,8 @@ pub(crate) struct Worker {
     /// The most urgent level of the operations that wait to be submitted;
     /// `u8::MAX` if none does.
     pub(crate) pending_level: Cell<u8>,
+    /// A coroutine that has answered a request of this level in its poll and has its own level back: what it sends next is the reply.
+    pub(crate) replies: Cell<Option<(CoroutineId, Level)>>,
     /// When a timer of a vCPU in a long poll is due, ns, as far as the last look has shown.
     pub(crate) neighbours_deadline: Cell<Option<u64>>,
     /// Its ring as the others reach it; made when there are others.
@@ -204,6 +206,21 @@ impl Worker {
         self.ring.start(operation, self.io_level())
     }
 
+    /// Starts to send a reply, at the level of the request if that has just been answered.
+    pub(crate) fn start_reply<T: Operation>(&self, operation: T) -> Submission<T> {
+        let replies = self.replies.take();
+        let replies = replies.filter(|(id, _)| self.executor.current_id() == Some(*id));
+        let Some((_, level)) = replies else {
+            return self.start(operation);
+        };
+        self.ring.start(operation, self.asks_for_io(level.get()))
+    }
+
+    /// The coroutine that is being polled, which has answered a request of `level`, goes back to its own level.
+    pub(crate) fn has_answered(&self, id: CoroutineId, level: Level) {
+        self.replies.set(Some((id, level)));
+    }
+
     /// Arms a stream of received buffers at the level of the calling coroutine.
     pub(crate) fn recv_multi(&self, fd: Fd) -> RecvMulti {
         self.ring.recv_multi(fd, self.io_level())
@@ -222,7 +239,11 @@ impl Worker {
     /// The level of I/O that is asked for now; remembered until it is submitted.
     #[inline]
     fn io_level(&self) -> u8 {
-        let level = self.executor.running_level().unwrap_or_default().get();
+        self.asks_for_io(self.executor.running_level().unwrap_or_default().get())
+    }
+
+    #[inline]
+    fn asks_for_io(&self, level: u8) -> u8 {
         self.pending_level.set(self.pending_level.get().min(level));
         level
     }

@@ -182,7 +182,8 @@ impl Io {
 
     fn send(&mut self, buffer: Vec<u8>) -> io::Result<()> {
         let send = op::Send::new(self.stream.fd().clone(), buffer).all();
-        self.state = Writing::Sending(start(send)?);
+        let sending = context::try_with(|worker| worker.start_reply(send))?;
+        self.state = Writing::Sending(sending);
         Ok(())
     }
 

@@ -5,7 +5,8 @@
 //! future is the one to be moved: at the first poll it takes the level of the request and
 //! goes to the tail of that level's ready queue; when the response has been handed over
 //! (the body is dropped) an HTTP/1 connection returns to the level at which it receives.
-//! So the next request on it is read, and its level found, at the level of receiving.
+//! So the next request on it is read, and its level found, at the level of receiving; the reply is handed to the kernel
+//! at the level of the request, with those of its equals.
 //!
 //! Cost: two `reprio` of the running coroutine and one turn through the ready queue;
 //! one if the request has the level of its connection.
@@ -21,6 +22,8 @@ use ::hyper::service::Service;
 use ::hyper::{Request, Response, Version};
 use pin_project_lite::pin_project;
 use upshift_core::{CoroutineId, Level};
+
+use crate::context;
 
 /// The level of a request.
 pub(super) type Classify = Arc<dyn Fn(&Request<Incoming>) -> Level + Send + Sync>;
@@ -83,6 +86,11 @@ struct Return {
 
 impl Drop for Return {
     fn drop(&mut self) {
+        if crate::get_cid() == Some(self.id)
+            && let Some(level) = crate::current_level()
+        {
+            let _ = context::with(|worker| worker.has_answered(self.id, level));
+        }
         // It may be over.
         let _ = crate::reprio(self.id, self.level);
     }

@@ -75,6 +75,12 @@ async fn slow() -> &'static str {
     "slow"
 }
 
+/// Holds up its vCPU, while what is sent to the others arrives.
+async fn block() -> &'static str {
+    std::thread::sleep(Duration::from_millis(20));
+    "blocked"
+}
+
 async fn count(State(requests): State<Arc<AtomicU64>>, request: Request, next: Next) -> Response {
     let number = requests.fetch_add(1, Ordering::Relaxed);
     let mut response = next.run(request).await;
@@ -96,6 +102,7 @@ pub(crate) fn app() -> Router {
         .route("/zeros", get(zeros))
         .route("/ticks", get(ticks))
         .route("/slow", get(slow))
+        .route("/block", get(block))
         .route("/urgent/level", get(level))
         .route("/level", get(level))
         .route("/big", get(|| async { Bytes::from(vec![b'x'; 1 << 20]) }))
@@ -107,6 +114,7 @@ pub(crate) fn app() -> Router {
 /// A server on a thread of its own; ends, with its requests, when dropped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
+    pub(crate) handle: upshift::Handle,
     end: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
 }
@@ -116,20 +124,31 @@ impl Running {
         vcpus: usize,
         set: impl FnOnce(Server) -> Server + Send + 'static,
     ) -> Running {
+        Running::on(upshift::Runtime::builder().vcpus(vcpus), set)
+    }
+
+    pub(crate) fn on(
+        builder: upshift::Builder,
+        set: impl FnOnce(Server) -> Server + Send + 'static,
+    ) -> Running {
         let (send, receive) = mpsc::channel();
         let end = Arc::new(Notify::new());
         let asked = end.clone();
         let thread = std::thread::spawn(move || {
-            let runtime = upshift::Runtime::builder().vcpus(vcpus).build().unwrap();
+            let runtime = builder.build().unwrap();
+            let handle = runtime.handle();
             runtime.block_on(async move {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-                send.send(listener.local_addr().unwrap()).unwrap();
+                let address = listener.local_addr().unwrap();
+                send.send((address, handle)).unwrap();
                 let server = Server::new(listener).until(async move { asked.notified().await });
                 set(server).run(app()).await.unwrap();
             });
         });
+        let (address, handle) = receive.recv().unwrap();
         Running {
-            address: receive.recv().unwrap(),
+            address,
+            handle,
             end,
             thread: Some(thread),
         }

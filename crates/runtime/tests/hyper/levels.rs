@@ -1,11 +1,17 @@
 //! Requests at levels of their own.
 
+use std::io::{Read, Write};
+
 use upshift::Level;
 
 use crate::app::Running;
 
 fn levelled() -> Running {
-    Running::start(1, |server| {
+    levelled_on(upshift::Runtime::builder().vcpus(1))
+}
+
+fn levelled_on(builder: upshift::Builder) -> Running {
+    Running::on(builder, |server| {
         server.receive_level(Level::at::<3>()).levels(|request| {
             if request.uri().path().starts_with("/urgent") {
                 Level::at::<1>()
@@ -47,4 +53,38 @@ fn streams_of_one_http2_connection_have_levels_of_their_own() {
             assert_eq!(crate::client::text(response).await, level);
         }
     });
+}
+
+/// A reply is an operation of its request's level: it is handed to the kernel together with those of its equals, and not before the
+/// next one of them is polled.
+#[test]
+fn replies_of_one_level_are_submitted_together() {
+    const CONNECTIONS: usize = 16;
+    const ROUNDS: usize = 10;
+    // No turn of the ring but those that are asked for.
+    let builder = upshift::Runtime::builder().vcpus(1);
+    let server = levelled_on(builder.reap_interval(std::time::Duration::from_millis(10)));
+    let mut first = server.connect();
+    let mut others: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
+    let mut buffer = [0; 1024];
+    let enters = || server.handle.metrics().vcpus[0].ring.enters;
+    let before = enters();
+    for _ in 0..ROUNDS {
+        first
+            .write_all(b"GET /block HTTP/1.1\r\nhost: test\r\n\r\n")
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        for other in &mut others {
+            other
+                .write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
+                .unwrap();
+        }
+        for stream in others.iter_mut().chain([&mut first]) {
+            assert!(stream.read(&mut buffer).unwrap() > 0);
+        }
+    }
+    let enters = enters() - before;
+    // One each, and those for what arrives, were 220 and more.
+    let most = (CONNECTIONS * ROUNDS * 3 / 4) as u64;
+    assert!(enters < most, "{enters} enters, {most} at most");
 }
