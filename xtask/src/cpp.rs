@@ -110,7 +110,7 @@ impl Build<'_> {
         command.args(["build", "--profile", profile]);
         command.args([
             "-p",
-            "upshift-c",
+            "upshift-c-library",
             "-p",
             "upshift-mixed",
             "-p",
@@ -126,7 +126,7 @@ impl Build<'_> {
         let mut command = setup::cargo(self.root);
         command
             .args(["+nightly", "build", "-Zbuild-std", "--target", &machine])
-            .args(["-p", "upshift-c", "-p", "upshift-mixed"])
+            .args(["-p", "upshift-c-library", "-p", "upshift-mixed"])
             .env("RUSTFLAGS", "-Zsanitizer=thread")
             .env("CARGO_TARGET_DIR", &target);
         (self.run)(command, Duration::from_secs(900))?;

@@ -77,7 +77,7 @@ pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
                 .arg(format!("-I{}", root.join("cpp/examples").display()))
                 .arg(bench.join(format!("peers/cpp/{file}.cpp")));
             if ["upshift", "files"].contains(&file) {
-                command.arg(cargo_library(root, "upshift-c", "libupshift_c.a")?);
+                command.arg(cargo_library(root, "upshift-c-library", "libupshift_c.a")?);
             }
             command.args(args).args(["-lpthread", "-ldl", "-lm"]);
             let advice =
