@@ -654,6 +654,15 @@ int upshift_recv_copy(struct upshift_op *op,
                       size_t len);
 
 /*
+ The same until `data` is full: the result is `len`, or less if the peer has finished. Dropped early, it has taken what has arrived by then.
+ */
+int upshift_recv_exact(struct upshift_op *op,
+                       struct upshift_cx *cx,
+                       struct upshift_reader *reader,
+                       uint8_t *data,
+                       size_t len);
+
+/*
  Writes all of a buffer through the ring: result 0; out.buf is the buffer. On an error an unknown part was sent.
  */
 int upshift_write_all(struct upshift_op *op,

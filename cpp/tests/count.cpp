@@ -40,16 +40,6 @@ static task<> hop(int times) {
   co_await sends;
 }
 
-/// All of `room`; false: the peer has finished.
-static task<bool> read_exact(stream& from, std::span<std::byte> room) {
-  while (!room.empty()) {
-    const std::size_t count = co_await from.read(room);
-    if (count == 0) co_return false;
-    room = room.subspan(count);
-  }
-  co_return true;
-}
-
 static std::string_view text(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 /// As `echo` of crates/counts: a request and its reply over TCP, both ends, in memory that is the caller's.
@@ -61,14 +51,14 @@ static task<> echo(int times) {
   auto server = spawn([](listener& listening) -> task<> {
     auto peer = co_await listening.accept();
     std::byte request[64];
-    while (co_await read_exact(peer, request)) co_await peer.write_all(text(request));
+    while (co_await peer.read_exact(request) == sizeof request) co_await peer.write_all(text(request));
   }(listening));
   {
     auto peer = co_await connect_tcp("127.0.0.1:" + std::to_string(ntohs(bound.sin_port)));
     std::byte reply[64] = {};
     for (int i = 0; i < times; ++i) {
       co_await peer.write_all(text(reply));
-      (void)co_await read_exact(peer, reply);
+      (void)co_await peer.read_exact(reply);
     }
   }
   co_await server;

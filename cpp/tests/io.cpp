@@ -59,6 +59,24 @@ TEST(tcp_carries_bytes_both_ways) {
   }());
 }
 
+TEST(exactly_so_many_bytes_are_read) {
+  on_two_vcpus([]() -> u::task<> {
+    auto [one, other] = connected();
+    auto sending = u::spawn([](u::stream from) -> u::task<> {
+      for (const char* piece : {"ab", "cdef", "ghijkl"}) {
+        co_await from.write_all(u::buffer(piece));
+        co_await u::sleep(2ms);
+      }
+    }(std::move(other)));
+    std::byte room[8];
+    CHECK(co_await one.read_exact(room) == 8 && std::memcmp(room, "abcdefgh", 8) == 0);
+    CHECK(co_await one.read_exact(std::span<std::byte>()) == 0);
+    CHECK(co_await one.read_exact(room) == 4 && std::memcmp(room, "ijkl", 4) == 0);
+    CHECK(*co_await one.read_exact(room, u::as_result) == 0);
+    co_await sending;
+  }());
+}
+
 TEST(addresses) {
   on_one_vcpu([]() -> u::task<> {
     auto listening = u::listener::tcp("127.0.0.1:0");

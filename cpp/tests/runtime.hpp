@@ -33,6 +33,11 @@ T on_two_vcpus(u::task<T> main) {
   return made->block_on(std::move(main));
 }
 
+inline u::task<int> twice(int n) {
+  co_await u::yield_now();
+  co_return 2 * n;
+}
+
 /// Counts objects that live.
 struct counted {
   static inline std::atomic<int> alive = 0;

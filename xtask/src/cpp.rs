@@ -42,8 +42,10 @@ struct Flavour {
 }
 
 /// Tests that are run in every flavour, and their arguments.
-const TESTS: [&str; 7] = [
+const TESTS: [&str; 9] = [
     "test_coroutines",
+    "test_frames",
+    "test_outside",
     "test_several",
     "test_preemption",
     "test_io",

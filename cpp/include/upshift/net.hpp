@@ -128,6 +128,16 @@ class reader {
         detail::give_count<M>());
   }
 
+  /// The same until the memory is full; less: the peer has finished.
+  template <error_mode M = throwing_t>
+  auto read_exact(std::span<std::byte> to, M = {}) noexcept {
+    return detail::operation(
+        [r = raw_.get(), to](upshift_op* op, upshift_cx* cx) {
+          return upshift_recv_exact(op, cx, r, reinterpret_cast<std::uint8_t*>(to.data()), to.size());
+        },
+        detail::give_count<M>());
+  }
+
   /// Reads into a buffer that the operation owns, up to its capacity.
   template <error_mode M = throwing_t>
   auto read(buffer to, M = {}) noexcept {
@@ -216,6 +226,10 @@ class stream {
   template <class To, error_mode M = throwing_t>
   auto read(To to, M mode = {}) noexcept {
     return reader_.read(std::move(to), mode);
+  }
+  template <error_mode M = throwing_t>
+  auto read_exact(std::span<std::byte> to, M mode = {}) noexcept {
+    return reader_.read_exact(to, mode);
   }
   template <class From, error_mode M = throwing_t>
   auto write_all(From from, M mode = {}) noexcept {

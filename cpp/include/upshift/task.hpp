@@ -21,6 +21,7 @@
 #include <memory>
 
 #include "error.hpp"
+#include "frames.hpp"
 
 UPSHIFT_BEGIN
 
@@ -159,7 +160,7 @@ struct outcome<void> {
   }
 };
 
-/// Frames come from the allocator that follows std::allocator_arg in the coroutine's parameters, or from operator new. Behind the
+/// Frames come from the allocator that follows std::allocator_arg in the coroutine's parameters, or from those that the thread keeps. Behind the
 /// frame stands the function that frees it, and the allocator.
 struct frame_memory {
   using freer = void (*)(void* frame, std::size_t size) noexcept;
@@ -169,7 +170,7 @@ struct frame_memory {
   }
 
   static void* operator new(std::size_t size) noexcept {
-    void* frame = plain(tail(size) + sizeof(freer));
+    void* frame = take_frame(tail(size) + sizeof(freer));
     if (frame != nullptr) set(frame, size, nullptr);
     return frame;
   }
@@ -191,14 +192,11 @@ struct frame_memory {
     if (free != nullptr) {
       free(frame, size);
     } else {
-      ::operator delete(frame);
+      give_frame(frame, tail(size) + sizeof(freer));
     }
   }
 
  private:
-  /// Not inlined: g++ would take the frame for one that the operator delete above must not free.
-  [[gnu::noinline]] static void* plain(std::size_t size) noexcept { return ::operator new(size, std::nothrow); }
-
   static void set(void* frame, std::size_t size, freer free) noexcept {
     std::memcpy(static_cast<char*>(frame) + tail(size), &free, sizeof free);
   }
@@ -362,6 +360,9 @@ struct tree final : rooted<T> {
   }
   tree(const tree&) = delete;
   ~tree() { stop(); }
+
+  static void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return take_frame(size); }
+  static void operator delete(void* tree, std::size_t size) noexcept { give_frame(tree, size); }
 
   void stop() noexcept { unwind(std::exchange(this->innermost, nullptr)); }
 

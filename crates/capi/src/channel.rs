@@ -91,11 +91,10 @@ pub unsafe extern "C" fn upshift_receiver_free(receiver: *mut upshift_receiver) 
     quietly(|| drop(unsafe { Box::from_raw(receiver) }));
 }
 
-struct Sent(Result<(), mpsc::SendError<Message>>);
-
-impl Outcome for Sent {
+impl Outcome for Result<(), mpsc::SendError<Message>> {
+    #[inline]
     fn store(self, op: &mut upshift_op) {
-        op.result = match self.0 {
+        op.result = match self {
             Ok(()) => 0,
             Err(refused) => {
                 op.out.handles = [refused.0.into_data(), std::ptr::null_mut()];
@@ -105,12 +104,11 @@ impl Outcome for Sent {
     }
 }
 
-struct Received(Option<Message>);
-
-impl Outcome for Received {
+impl Outcome for Option<Message> {
+    #[inline]
     fn store(self, op: &mut upshift_op) {
-        op.result = i64::from(self.0.is_some());
-        if let Some(message) = self.0 {
+        op.result = i64::from(self.is_some());
+        if let Some(message) = self {
             op.out.handles = [message.into_data(), std::ptr::null_mut()];
         }
     }
@@ -131,9 +129,8 @@ pub unsafe extern "C" fn upshift_send(
         data,
         drop: sender.drop,
     };
-    let send = async move { Sent(sender.sender.send(message).await) };
     // SAFETY: by contract.
-    unsafe { start(op, cx, send) }
+    unsafe { start(op, cx, sender.sender.send(message)) }
 }
 
 /// Puts a message in: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), and the message is still the caller's. Any thread.
@@ -172,9 +169,8 @@ pub unsafe extern "C" fn upshift_receive(
 ) -> c_int {
     // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
     let receiver: &'static mut upshift_receiver = unsafe { &mut *receiver };
-    let receive = async move { Received(receiver.0.recv().await) };
     // SAFETY: by contract.
-    unsafe { start(op, cx, receive) }
+    unsafe { start(op, cx, receiver.0.recv()) }
 }
 
 /// The next message if there is one: 1, and it is in `*data`; 0: the channel has ended; -EAGAIN: empty.

@@ -6,10 +6,9 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncRead, AsyncWrite};
-use upshift::RecvBuf;
 use upshift::net::{self, TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 use crate::buf::{Buf, upshift_buf, upshift_bytes};
@@ -251,15 +250,13 @@ pub unsafe extern "C" fn upshift_recv(
 ) -> c_int {
     // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
     let reader: &'static mut upshift_reader = unsafe { &mut *reader };
-    let recv = async move {
-        let received: io::Result<RecvBuf> = match &mut reader.0 {
-            Reader::Tcp(half) => half.recv().await,
-            Reader::Unix(half) => half.recv().await,
-        };
-        received
-    };
-    // SAFETY: by contract.
-    unsafe { start(op, cx, recv) }
+    // SAFETY: by contract. The kind of socket is asked here, and not by each poll.
+    unsafe {
+        match &mut reader.0 {
+            Reader::Tcp(half) => start(op, cx, half.recv()),
+            Reader::Unix(half) => start(op, cx, half.recv()),
+        }
+    }
 }
 
 /// Reads into a buffer, up to its capacity: the result is the count, 0 if the peer has finished; out.buf is the buffer.
@@ -274,39 +271,50 @@ pub unsafe extern "C" fn upshift_recv_into(
     let reader: &'static mut upshift_reader = unsafe { &mut *reader };
     // SAFETY: the caller gives it away.
     let buf = unsafe { Buf::new(buf.read()) };
-    let read = Box::pin(async move {
-        match &mut reader.0 {
-            Reader::Tcp(half) => half.read(buf).await,
-            Reader::Unix(half) => half.read(buf).await,
-        }
-    });
     // SAFETY: by contract.
-    unsafe { start::<Pin<Box<dyn Future<Output = (io::Result<usize>, Buf)> + Send>>>(op, cx, read) }
+    unsafe {
+        match &mut reader.0 {
+            Reader::Tcp(half) => start(op, cx, half.read(buf)),
+            Reader::Unix(half) => start(op, cx, half.read(buf)),
+        }
+    }
 }
 
 /// Memory of the caller's that is touched within polls only.
-struct Borrowed<D> {
+struct Borrowed<D, const ALL: bool> {
     direction: D,
     data: *mut u8,
     len: usize,
     done: usize,
 }
 
-impl Future for Borrowed<&'static mut upshift_reader> {
+impl<const ALL: bool> Future for Borrowed<&'static mut upshift_reader, ALL> {
     type Output = io::Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        // SAFETY: by contract valid until the operation ends.
-        let room = unsafe { std::slice::from_raw_parts_mut(this.data, this.len) };
-        match &mut this.direction.0 {
-            Reader::Tcp(half) => Pin::new(half).poll_read(cx, room),
-            Reader::Unix(half) => Pin::new(half).poll_read(cx, room),
+        if ALL && this.len == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        loop {
+            // SAFETY: by contract valid until the operation ends.
+            let room = unsafe {
+                std::slice::from_raw_parts_mut(this.data.add(this.done), this.len - this.done)
+            };
+            let read = match &mut this.direction.0 {
+                Reader::Tcp(half) => Pin::new(half).poll_read(cx, room),
+                Reader::Unix(half) => Pin::new(half).poll_read(cx, room),
+            };
+            let count = ready!(read)?;
+            this.done += count;
+            if !ALL || count == 0 || this.done == this.len {
+                return Poll::Ready(Ok(this.done));
+            }
         }
     }
 }
 
-impl Future for Borrowed<&'static mut upshift_writer> {
+impl Future for Borrowed<&'static mut upshift_writer, true> {
     type Output = io::Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -341,7 +349,34 @@ pub unsafe extern "C" fn upshift_recv_copy(
     data: *mut u8,
     len: usize,
 ) -> c_int {
-    let read = Borrowed {
+    // SAFETY: passed on.
+    unsafe { recv_copy::<false>(op, cx, reader, data, len) }
+}
+
+/// The same until `data` is full: the result is `len`, or less if the peer has finished. Dropped early, it has taken what has arrived by then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upshift_recv_exact(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    reader: *mut upshift_reader,
+    data: *mut u8,
+    len: usize,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe { recv_copy::<true>(op, cx, reader, data, len) }
+}
+
+/// # Safety
+/// As [`upshift_recv_copy`].
+#[inline]
+unsafe fn recv_copy<const ALL: bool>(
+    op: *mut upshift_op,
+    cx: *mut upshift_cx,
+    reader: *mut upshift_reader,
+    data: *mut u8,
+    len: usize,
+) -> c_int {
+    let read = Borrowed::<_, ALL> {
         // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
         direction: unsafe { &mut *reader },
         data,
@@ -397,14 +432,13 @@ pub unsafe extern "C" fn upshift_write_bytes(
     let writer: &'static mut upshift_writer = unsafe { &mut *writer };
     // SAFETY: the caller gives them away.
     let bytes = unsafe { bytes.read() }.into_inner();
-    let write = Box::pin(async move {
-        match &mut writer.0 {
-            Writer::Tcp(half) => half.write_all(bytes).await.0,
-            Writer::Unix(half) => half.write_all(bytes).await.0,
-        }
-    });
     // SAFETY: by contract.
-    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<()>> + Send>>>(op, cx, write) }
+    unsafe {
+        match &mut writer.0 {
+            Writer::Tcp(half) => start(op, cx, half.write_all(bytes)),
+            Writer::Unix(half) => start(op, cx, half.write_all(bytes)),
+        }
+    }
 }
 
 /// Sends all of `len` bytes by system calls that do not wait, so that the kernel has copied them when the operation ends and they need only live until then. The
@@ -417,7 +451,7 @@ pub unsafe extern "C" fn upshift_write_copy(
     data: *const u8,
     len: usize,
 ) -> c_int {
-    let write = Borrowed {
+    let write = Borrowed::<_, true> {
         // SAFETY: by contract it outlives the operation, and nothing else uses it meanwhile.
         direction: unsafe { &mut *writer },
         data: data.cast_mut(),

@@ -217,6 +217,14 @@ impl Outcome for (io::Result<usize>, Buf) {
     }
 }
 
+/// One that does not.
+impl Outcome for (io::Result<()>, upshift::RecvBuf) {
+    #[inline]
+    fn store(self, op: &mut upshift_op) {
+        op.result = number(self.0.map(|()| 0));
+    }
+}
+
 impl Outcome for (io::Result<()>, Buf) {
     #[inline]
     fn store(self, op: &mut upshift_op) {

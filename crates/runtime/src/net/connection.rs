@@ -179,8 +179,8 @@ macro_rules! connection {
                     ///
                     /// # Errors
                     /// `ConnectionReset` and the like; and outside a runtime.
-                    pub async fn recv(&mut self) -> io::Result<RecvBuf> {
-                        self.source().recv().await
+                    pub fn recv(&mut self) -> impl Future<Output = io::Result<RecvBuf>> + Send {
+                        self.source().recv()
                     }
 
                     /// Reads into `buffer` from its first byte on, at most its
@@ -189,8 +189,11 @@ macro_rules! connection {
                     ///
                     /// # Errors
                     /// `ConnectionReset` and the like; and outside a runtime.
-                    pub async fn read<B: IoBufMut>(&mut self, buffer: B) -> (io::Result<usize>, B) {
-                        self.source().read(buffer).await
+                    pub fn read<B: IoBufMut>(
+                        &mut self,
+                        buffer: B,
+                    ) -> impl Future<Output = (io::Result<usize>, B)> {
+                        self.source().read(buffer)
                     }
                 }
 
@@ -233,8 +236,11 @@ macro_rules! connection {
                     ///
                     /// # Errors
                     /// `BrokenPipe`, `ConnectionReset`, …; and outside a runtime.
-                    pub async fn write<B: IoBuf>(&mut self, buffer: B) -> (io::Result<usize>, B) {
-                        writer::write(&self.sender().fd, buffer).await
+                    pub fn write<B: IoBuf>(
+                        &mut self,
+                        buffer: B,
+                    ) -> impl Future<Output = (io::Result<usize>, B)> {
+                        writer::write(&self.sender().fd, buffer)
                     }
 
                     /// Writes all of `buffer`. A peer that does not read makes this
@@ -242,8 +248,11 @@ macro_rules! connection {
                     ///
                     /// # Errors
                     /// As `write`; an unknown part may have been sent.
-                    pub async fn write_all<B: IoBuf>(&mut self, buffer: B) -> (io::Result<()>, B) {
-                        writer::write_all(&self.sender().fd, buffer).await
+                    pub fn write_all<B: IoBuf>(
+                        &mut self,
+                        buffer: B,
+                    ) -> impl Future<Output = (io::Result<()>, B)> {
+                        writer::write_all(&self.sender().fd, buffer)
                     }
 
                     /// Writes some of several buffers, at most 1024, in one operation.

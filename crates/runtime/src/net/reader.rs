@@ -5,7 +5,7 @@
 //! caller's; the first [`recv`](Reader::recv) arms one operation that receives for
 //! ever, and from then on reads copy out of what it brought.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -42,17 +42,10 @@ impl Reader {
         }
     }
 
-    pub(crate) async fn recv(&mut self) -> io::Result<RecvBuf> {
-        if !self.rest.is_empty() {
-            return Ok(std::mem::replace(&mut self.rest, RecvBuf::empty()));
-        }
-        poll_fn(|cx| {
-            if coop::poll_proceed(cx).is_pending() {
-                return Poll::Pending;
-            }
-            self.poll_armed(cx)
-        })
-        .await
+    /// No `async fn`: its state, and that of what awaits it, would be one of two more to tell apart in each poll.
+    #[inline]
+    pub(crate) fn recv(&mut self) -> Receiving<'_> {
+        Receiving(self)
     }
 
     fn poll_armed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
@@ -116,6 +109,23 @@ impl Reader {
         data.advance(count);
         self.rest = data;
         (Ok(count), buffer)
+    }
+}
+
+/// Waits for data.
+pub(crate) struct Receiving<'a>(&'a mut Reader);
+
+impl Future for Receiving<'_> {
+    type Output = io::Result<RecvBuf>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
+        let reader = &mut *self.0;
+        if !reader.rest.is_empty() {
+            return Poll::Ready(Ok(std::mem::replace(&mut reader.rest, RecvBuf::empty())));
+        }
+        ready!(coop::poll_proceed(cx));
+        reader.poll_armed(cx)
     }
 }
 
