@@ -38,7 +38,7 @@ pub(crate) struct ServeArgs {
     /// Address to listen on, or a port: `8080` on this machine alone, `:80` for all; may be repeated [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR", value_parser = units::address)]
     listen: Vec<SocketAddr>,
-    /// Settings, read again on SIGHUP; flags go before it
+    /// Settings, read again on SIGHUP; flags override them
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Level of some requests, e.g. `/api=8` or `POST peer:10.0.0.0/8=40`; the first match decides

@@ -33,6 +33,7 @@
 mod cases;
 mod host;
 mod laws;
+mod lock;
 mod locks;
 mod machine;
 mod plot;

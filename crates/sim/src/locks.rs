@@ -4,40 +4,17 @@
 //! a holder with waiters goes before it reports the release; it is handed over to the most urgent waiter.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
-
-use upshift_core::CoroutineId;
+use std::task::{Context, Poll};
 
 use crate::host::{inhabited, world};
 use crate::laws::level;
+use crate::lock::{LOCKS, Waiting};
 use crate::program::Alone;
 use crate::strand::Pause;
 use crate::world::World;
-
-/// How many mutexes there are; their numbers are taken modulo this.
-pub(crate) const LOCKS: usize = 3;
-
-/// One that waits for a mutex.
-pub(crate) struct Waiting {
-    pub(crate) k: usize,
-    id: CoroutineId,
-    level: u8,
-    granted: Rc<Cell<bool>>,
-    waker: Waker,
-}
-
-/// A mutex.
-#[derive(Default)]
-pub(crate) struct Lock {
-    pub(crate) holder: Option<(usize, CoroutineId)>,
-    pub(crate) waiting: VecDeque<Waiting>,
-    /// The lock of the queue is held.
-    busy: bool,
-}
 
 impl World {
     /// Runs `f` with the lock of the queue of mutex `m` held, also across steps of the core.

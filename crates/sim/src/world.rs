@@ -14,7 +14,7 @@ use upshift_core::{Change, Config, CoroutineId, Domain, Executor, JoinHandle, St
 
 use crate::host::{Inhabited, SimHost};
 use crate::laws::{Doing, Laws, Violation};
-use crate::locks::{LOCKS, Lock};
+use crate::lock::{LOCKS, Lock};
 use crate::machine::Machine;
 use crate::strand::{Pause, Strand};
 use crate::workload::Workload;

@@ -28,7 +28,7 @@ pub(crate) enum PolicyName {
 #[derive(Debug, Args)]
 #[command(after_help = "Policies, and what ARG means for each:
   rr          each in turn for one interval
-  table FILE  a repeating timetable: lines `WHO TIME`, e.g. `4711 5ms`; WHO is a pid, a label
+  table FILE  a repeating timetable: lines `TASK TIME`, e.g. `4711 5ms`; TASK is a pid, a label
               or several with commas (one for each CPU), `-` is no process; # begins a comment.
               ARG: a label
   weighted    stride scheduling; sleepers save nothing up. ARG: shares [1]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use upshift::sync::Mutex;
+use upshift::task::JoinHandle;
 use upshift::{Level, current_level, need_preempt, reprio, spawn, time, yield_now};
 
 use crate::{runtime, spin_until, spin_until_set};
@@ -48,12 +49,13 @@ async fn what_a_poll_makes_ready_shows(vcpus: usize) {
     .unwrap();
 }
 
-/// Every vCPU is in a poll that sees only what it is told. What comes from a thread that is none of theirs asks one of them to give
-/// way.
-async fn what_comes_from_outside_asks_a_poll_to_give_way(vcpus: usize) {
-    let polling = Arc::new(AtomicUsize::new(0));
-    let (ran, set) = flag();
-    let polls: Vec<_> = (0..vcpus)
+/// A poll for each vCPU, counted in `polling`, that ends when it is asked to give way, or when `ran` is set: whether it was in time.
+fn polls_until_told(
+    vcpus: usize,
+    polling: &Arc<AtomicUsize>,
+    ran: &Arc<AtomicBool>,
+) -> Vec<JoinHandle<bool>> {
+    (0..vcpus)
         .map(|_| {
             let (polling, ran) = (polling.clone(), ran.clone());
             let poll = async move {
@@ -64,7 +66,15 @@ async fn what_comes_from_outside_asks_a_poll_to_give_way(vcpus: usize) {
             };
             spawn(poll, HOLDER)
         })
-        .collect();
+        .collect()
+}
+
+/// Every vCPU is in a poll that sees only what it is told. What comes from a thread that is none of theirs asks one of them to give
+/// way.
+async fn what_comes_from_outside_asks_a_poll_to_give_way(vcpus: usize) {
+    let polling = Arc::new(AtomicUsize::new(0));
+    let (ran, set) = flag();
+    let polls = polls_until_told(vcpus, &polling, &ran);
     let handle = upshift::Handle::current().unwrap();
     let outside = std::thread::spawn(move || {
         let all = spin_until(|| polling.load(Ordering::SeqCst) == vcpus);
@@ -84,18 +94,7 @@ async fn what_comes_from_outside_asks_a_poll_to_give_way(vcpus: usize) {
 async fn a_raise_of_what_is_ready_asks_a_poll_to_give_way(vcpus: usize) {
     let polling = Arc::new(AtomicUsize::new(0));
     let (ran, set) = flag();
-    let polls: Vec<_> = (0..vcpus)
-        .map(|_| {
-            let (polling, ran) = (polling.clone(), ran.clone());
-            let poll = async move {
-                polling.fetch_add(1, Ordering::SeqCst);
-                let seen = spin_until(|| need_preempt() || ran.load(Ordering::SeqCst));
-                yield_now().await;
-                seen
-            };
-            spawn(poll, HOLDER)
-        })
-        .collect();
+    let polls = polls_until_told(vcpus, &polling, &ran);
     let handle = upshift::Handle::current().unwrap();
     let outside = std::thread::spawn(move || {
         let all = spin_until(|| polling.load(Ordering::SeqCst) == vcpus);

@@ -160,49 +160,34 @@ fn event_listener_as_it_is() {
     });
 }
 
+/// A less urgent party sends a hundred messages at a time; an urgent one takes what is there, and spins meanwhile.
+fn a_receiver_that_spins<S, R>(channel: impl Fn() -> (S, R))
+where
+    S: Fn() + Send + 'static,
+    R: Fn() -> bool + Send + 'static,
+{
+    torture(|runtime, parties| {
+        let (send, receive) = channel();
+        parties.party(runtime, LAZY, move || (0..100).for_each(|_| send()), turn);
+        parties.party(runtime, URGENT, move || while receive() {}, pause);
+    });
+}
+
 #[test]
 fn std_mpsc_whose_receiver_spins() {
-    torture(|runtime, parties| {
+    a_receiver_that_spins(|| {
         let (sender, receiver) = mpsc::sync_channel::<[u64; 4]>(1_000);
-        parties.party(
-            runtime,
-            LAZY,
-            move || {
-                for _ in 0..100 {
-                    let _ = sender.try_send([1; 4]);
-                }
-            },
-            turn,
-        );
-        parties.party(
-            runtime,
-            URGENT,
-            move || while receiver.try_recv().is_ok() {},
-            pause,
-        );
+        let send = move || _ = sender.try_send([1; 4]);
+        (send, move || receiver.try_recv().is_ok())
     });
 }
 
 #[test]
 fn crossbeam_whose_receiver_spins() {
-    torture(|runtime, parties| {
+    a_receiver_that_spins(|| {
         let (sender, receiver) = crossbeam_channel::bounded::<[u64; 4]>(1_000);
-        parties.party(
-            runtime,
-            LAZY,
-            move || {
-                for _ in 0..100 {
-                    let _ = sender.try_send([1; 4]);
-                }
-            },
-            turn,
-        );
-        parties.party(
-            runtime,
-            URGENT,
-            move || while receiver.try_recv().is_ok() {},
-            pause,
-        );
+        let send = move || _ = sender.try_send([1; 4]);
+        (send, move || receiver.try_recv().is_ok())
     });
 }
 

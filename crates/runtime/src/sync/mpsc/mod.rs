@@ -44,6 +44,7 @@ mod bounded;
 mod chan;
 pub mod error;
 mod permit;
+mod receiving;
 mod unbounded;
 mod weak;
 

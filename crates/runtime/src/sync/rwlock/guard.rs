@@ -92,6 +92,49 @@ unsafe impl<T: ?Sized + Sync> Send for RwLockReadGuard<'_, T> {}
 // SAFETY: through a shared guard there is shared access only.
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLockReadGuard<'_, T> {}
 
+/// What a guard with exclusive access is besides: a pointer that gives the lock back when it is dropped.
+macro_rules! exclusive {
+    ($guard:ident) => {
+        impl<T: ?Sized> Deref for $guard<'_, T> {
+            type Target = T;
+            fn deref(&self) -> &T {
+                // SAFETY: it is the only guard, and the lock outlives it.
+                unsafe { &*self.value }
+            }
+        }
+
+        impl<T: ?Sized> DerefMut for $guard<'_, T> {
+            fn deref_mut(&mut self) -> &mut T {
+                // SAFETY: as above, and it is borrowed exclusively.
+                unsafe { &mut *self.value }
+            }
+        }
+
+        impl<T: ?Sized + fmt::Debug> fmt::Debug for $guard<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (**self).fmt(f)
+            }
+        }
+
+        impl<T: ?Sized + fmt::Display> fmt::Display for $guard<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (**self).fmt(f)
+            }
+        }
+
+        impl<T: ?Sized> Drop for $guard<'_, T> {
+            fn drop(&mut self) {
+                self.raw.leave(Side::Write);
+            }
+        }
+
+        // SAFETY: as an exclusive reference; what waits may be let in from any thread.
+        unsafe impl<T: ?Sized + Send + Sync> Send for $guard<'_, T> {}
+        // SAFETY: through a shared guard there is shared access only.
+        unsafe impl<T: ?Sized + Send + Sync> Sync for $guard<'_, T> {}
+    };
+}
+
 /// Exclusive access to the value of an [`RwLock`].
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
@@ -191,43 +234,7 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     }
 }
 
-impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        // SAFETY: it is the only guard, and the lock outlives it.
-        unsafe { &*self.value }
-    }
-}
-
-impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and it is borrowed exclusively.
-        unsafe { &mut *self.value }
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLockWriteGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Display> fmt::Display for RwLockWriteGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized> Drop for RwLockWriteGuard<'_, T> {
-    fn drop(&mut self) {
-        self.raw.leave(Side::Write);
-    }
-}
-
-// SAFETY: as an exclusive reference; what waits may be let in from any thread.
-unsafe impl<T: ?Sized + Send + Sync> Send for RwLockWriteGuard<'_, T> {}
-// SAFETY: through a shared guard there is shared access only.
-unsafe impl<T: ?Sized + Send + Sync> Sync for RwLockWriteGuard<'_, T> {}
+exclusive!(RwLockWriteGuard);
 
 /// Exclusive access to a part of the value of an [`RwLock`].
 #[must_use = "the lock is given back when the guard is dropped"]
@@ -273,40 +280,4 @@ impl<'a, T: ?Sized> RwLockMappedWriteGuard<'a, T> {
     }
 }
 
-impl<T: ?Sized> Deref for RwLockMappedWriteGuard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        // SAFETY: it is the only guard, and the lock outlives it.
-        unsafe { &*self.value }
-    }
-}
-
-impl<T: ?Sized> DerefMut for RwLockMappedWriteGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and it is borrowed exclusively.
-        unsafe { &mut *self.value }
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLockMappedWriteGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Display> fmt::Display for RwLockMappedWriteGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized> Drop for RwLockMappedWriteGuard<'_, T> {
-    fn drop(&mut self) {
-        self.raw.leave(Side::Write);
-    }
-}
-
-// SAFETY: as an exclusive reference; what waits may be let in from any thread.
-unsafe impl<T: ?Sized + Send + Sync> Send for RwLockMappedWriteGuard<'_, T> {}
-// SAFETY: through a shared guard there is shared access only.
-unsafe impl<T: ?Sized + Send + Sync> Sync for RwLockMappedWriteGuard<'_, T> {}
+exclusive!(RwLockMappedWriteGuard);

@@ -1,0 +1,29 @@
+//! A mutex of the simulated host as data: its holder, and its queue. What is done with it is in `locks`.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::Waker;
+
+use upshift_core::CoroutineId;
+
+/// How many mutexes there are; their numbers are taken modulo this.
+pub(crate) const LOCKS: usize = 3;
+
+/// One that waits for a mutex.
+pub(crate) struct Waiting {
+    pub(crate) k: usize,
+    pub(crate) id: CoroutineId,
+    pub(crate) level: u8,
+    pub(crate) granted: Rc<Cell<bool>>,
+    pub(crate) waker: Waker,
+}
+
+/// A mutex.
+#[derive(Default)]
+pub(crate) struct Lock {
+    pub(crate) holder: Option<(usize, CoroutineId)>,
+    pub(crate) waiting: VecDeque<Waiting>,
+    /// The lock of the queue is held.
+    pub(crate) busy: bool,
+}
