@@ -14,8 +14,8 @@
 //!    └─────────────────────────────────────────────────────┴────────────────┘
 //! ```
 //!
-//! A `sendmsg` copies what it sends, some 10 µs for 64 KiB, and the socket may take megabytes:
-//! before each the poll asks whether it should give way.
+//! A `sendmsg` copies what it sends, some 10 µs for 64 KiB, and the socket may take megabytes; nothing stops it on the way. So it
+//! gets [`PIECE`] bytes at most, and before each the poll asks whether it should give way.
 //!
 //! A write is accepted once the one before it has completed, so at most one buffer of
 //! [`Io::COPIED`] bytes is under way; a flush does not wait for it, a shutdown does, and a
@@ -40,14 +40,16 @@ use crate::context;
 use crate::coop;
 use crate::errand::Errand;
 use crate::io::Source;
-use crate::net::{TcpStream, is_cancelled, start};
+use crate::net::{TcpStream, UnixStream, is_cancelled, start};
 use crate::preempt::at_once;
 use crate::time;
 
+/// What a `sendmsg` is given at most.
+const PIECE: usize = 64 << 10;
 /// How long the last bytes of a dropped connection may take.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A [`TcpStream`] with hyper's I/O traits.
+/// A [`TcpStream`] with hyper's I/O traits; or a [`UnixStream`].
 pub struct Io {
     stream: TcpStream,
     /// What has been received before and not been read: left over by [`Io::peek`].
@@ -81,7 +83,7 @@ impl Io {
         }
     }
 
-    /// The connection, for its addresses and options.
+    /// The connection, for its addresses and options. A Unix socket, which has none of them, answers with errors.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
@@ -227,8 +229,14 @@ impl Io {
     }
 }
 
-/// Sends what the socket takes without waiting.
+/// Sends what the socket takes without waiting, up to [`PIECE`] bytes.
 fn send_now(fd: &Fd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    let first = pieces.first().map_or(&[][..], |piece| piece);
+    let pieces = if first.len() >= PIECE {
+        &[IoSlice::new(&first[..PIECE])]
+    } else {
+        &pieces[..count_within(pieces, PIECE)]
+    };
     // SAFETY: all zeroes is an empty message.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     // `IoSlice` has the layout of `iovec`; the kernel does not write to it.
@@ -244,6 +252,22 @@ fn send_now(fd: &Fd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         )
     });
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// How many pieces there are until `limit` bytes are exceeded; at least one, if there is one.
+fn count_within(pieces: &[IoSlice<'_>], limit: usize) -> usize {
+    let mut length = 0;
+    let fit = pieces.iter().take_while(|piece| {
+        length += piece.len();
+        length <= limit
+    });
+    fit.count().max(pieces.len().min(1))
+}
+
+impl From<UnixStream> for Io {
+    fn from(stream: UnixStream) -> Io {
+        Io::new(TcpStream::of_unix(stream))
+    }
 }
 
 impl Read for Io {
@@ -314,5 +338,42 @@ impl Drop for Io {
 impl fmt::Debug for Io {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Io").field(&self.stream).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[test]
+    fn a_call_sends_a_piece_at_most() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let fd = Fd::from(OwnedFd::from(listener.accept().unwrap().0));
+        let bytes = vec![7; 4 * PIECE];
+        let halves = bytes.chunks(PIECE / 2).map(IoSlice::new);
+        let pieces = [
+            vec![IoSlice::new(&bytes)],
+            halves.collect(),
+            vec![IoSlice::new(&[]), IoSlice::new(&bytes[..PIECE + 1])],
+        ];
+        for pieces in pieces {
+            let sent = send_now(&fd, &pieces).unwrap();
+            assert!(sent <= PIECE, "{sent}");
+        }
+        drop(peer);
+    }
+
+    #[test]
+    fn what_fits_into_a_piece_is_counted() {
+        let ten = [0; 10];
+        let pieces = [IoSlice::new(&ten), IoSlice::new(&ten), IoSlice::new(&ten)];
+        assert_eq!(count_within(&pieces, 25), 2);
+        assert_eq!(count_within(&pieces, 30), 3);
+        assert_eq!(count_within(&pieces, 5), 1);
+        assert_eq!(count_within(&[], 5), 0);
     }
 }

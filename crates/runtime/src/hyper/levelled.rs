@@ -24,6 +24,7 @@ use pin_project_lite::pin_project;
 use upshift_core::{CoroutineId, Level};
 
 use crate::context;
+use crate::coop;
 
 /// The level of a request.
 pub(super) type Classify = Arc<dyn Fn(&Request<Incoming>) -> Level + Send + Sync>;
@@ -147,7 +148,11 @@ where
         }
         let response = ready!(this.inner.poll(cx))?;
         let home = this.home.take();
-        Poll::Ready(Ok(response.map(|inner| LevelBody { inner, home })))
+        Poll::Ready(Ok(response.map(|inner| LevelBody {
+            inner,
+            has_begun: false,
+            home,
+        })))
     }
 }
 
@@ -162,6 +167,7 @@ pin_project! {
     pub struct LevelBody<B> {
         #[pin]
         inner: B,
+        has_begun: bool,
         home: Option<Return>,
     }
 }
@@ -175,7 +181,15 @@ impl<B: Body> Body for LevelBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().inner.poll_frame(cx)
+        let this = self.project();
+        // What produces the next piece begins early in a poll, so it is seldom suspended in the middle, with locks in its hands. The
+        // first one goes with the head.
+        if *this.has_begun {
+            ready!(coop::poll_piece(cx));
+        }
+        let frame = ready!(this.inner.poll_frame(cx));
+        *this.has_begun = true;
+        Poll::Ready(frame)
     }
 
     #[inline]
@@ -192,5 +206,55 @@ impl<B: Body> Body for LevelBody<B> {
 impl<B> fmt::Debug for LevelBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LevelBody").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::poll_fn;
+
+    use super::*;
+    use crate::Runtime;
+
+    /// Is always ready.
+    struct Frames;
+
+    impl Body for Frames {
+        type Data = &'static [u8];
+        type Error = Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<&'static [u8]>, Infallible>>> {
+            Poll::Ready(Some(Ok(Frame::data(b"frame"))))
+        }
+    }
+
+    #[test]
+    fn a_body_asks_before_each_frame_but_the_first_whether_it_should_give_way() {
+        let runtime = Runtime::builder().vcpus(1).build().unwrap();
+        let body = async {
+            let mut body = LevelBody {
+                inner: Frames,
+                has_begun: false,
+                home: None,
+            };
+            let urgent = crate::spawn(async {}, Level::at::<0>());
+            let polls = poll_fn(|cx| {
+                let mut body = Pin::new(&mut body);
+                Poll::Ready([0; 2].map(|_| body.as_mut().poll_frame(cx).is_ready()))
+            });
+            // The head of the response goes with the first frame, whatever waits.
+            assert_eq!(polls.await, [true, false]);
+            urgent.await.unwrap();
+            assert!(
+                poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))
+                    .await
+                    .is_some()
+            );
+        };
+        runtime.block_on(async { crate::spawn(body, Level::at::<8>()).await.unwrap() });
     }
 }

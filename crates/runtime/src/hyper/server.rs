@@ -36,6 +36,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 /// What an HTTP/2 client with prior knowledge sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What a connection (HTTP/1) or a stream (HTTP/2) holds of requests that are not read, and of responses that are not sent.
+const BUFFERED: usize = 64 * 1024;
 /// How long accepting rests when the process has no descriptor left.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 
@@ -258,13 +260,15 @@ impl Settings {
         let table = &seat.table;
         if two {
             let mut builder = http2::Builder::new(Spawner::new(self.receive));
-            let connection = builder.timer(Clock).serve_connection(io, service);
+            let builder = builder.timer(Clock).max_send_buf_size(BUFFERED);
+            let connection = builder.serve_connection(io, service);
             return table.tell(connection, |two| two.graceful_shutdown()).await;
         }
         let mut builder = http1::Builder::new();
         if let Some(limit) = self.header_timeout {
             builder.timer(Clock).header_read_timeout(limit);
         }
+        builder.max_buf_size(BUFFERED);
         let connection = builder.serve_connection(io, service).with_upgrades();
         table.tell(connection, |one| one.graceful_shutdown()).await
     }

@@ -39,6 +39,13 @@ connection! {
 }
 
 impl TcpStream {
+    /// What HTTP is spoken over: its reader and writer are the same for all families.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn of_unix(stream: super::UnixStream) -> TcpStream {
+        let (reader, writer) = stream.into_parts();
+        TcpStream { reader, writer }
+    }
+
     /// Connects. Host names are looked up by the resolver of the C library on a
     /// thread for blocking calls. Tries the addresses in order.
     ///

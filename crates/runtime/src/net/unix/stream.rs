@@ -30,6 +30,11 @@ connection! {
 }
 
 impl UnixStream {
+    #[cfg(feature = "hyper")]
+    pub(crate) fn into_parts(self) -> (Reader, Writer) {
+        (self.reader, self.writer)
+    }
+
     /// Connects to the socket at a path.
     ///
     /// # Errors
