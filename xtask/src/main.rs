@@ -53,8 +53,12 @@ enum Task {
 
     /// Run for long what the test suite runs for seconds
     ///
-    /// A million generated cases of the simulator against the laws of the scheduler. Same report as `test`.
+    /// A million generated cases of the simulator against the laws of the scheduler, and more. Same report as `test`.
     Soak {
+        /// Run only these steps
+        #[arg(value_name = "STEP", value_parser = suite::find_soak)]
+        steps: Vec<&'static steps::Step>,
+
         /// Print the output of the steps as it comes
         #[arg(long, short)]
         verbose: bool,
@@ -142,7 +146,11 @@ fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Setup => setup::command(&root),
         Task::Test(options) => suite::command(&root, &options),
-        Task::Soak { verbose, minutes } => suite::soak(&root, verbose, minutes),
+        Task::Soak {
+            steps,
+            verbose,
+            minutes,
+        } => suite::soak(&root, steps, verbose, minutes),
         Task::Os { args } => bench::os(&root, &args),
         Task::Mpi { args } => mpi::command(&root, &args),
         Task::Cpp { prefix } => cpp::command(&root, prefix),

@@ -57,16 +57,25 @@ impl Options {
 }
 
 fn find_step(word: &str) -> Result<&'static Step, String> {
+    find(word, &STEPS)
+}
+
+/// A step of `cargo xtask soak`.
+pub(crate) fn find_soak(word: &str) -> Result<&'static Step, String> {
+    find(word, &SOAKS)
+}
+
+fn find(word: &str, steps: &'static [Step]) -> Result<&'static Step, String> {
     let number = word
         .parse::<usize>()
         .ok()
         .and_then(|number| number.checked_sub(1));
-    let found = STEPS
+    let found = steps
         .iter()
         .enumerate()
         .find(|(index, step)| step.name == word || number == Some(*index));
     found.map(|(_, step)| step).ok_or_else(|| {
-        let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+        let names: Vec<_> = steps.iter().map(|step| step.name).collect();
         format!("no such step; the steps are {}", names.join(", "))
     })
 }
@@ -263,9 +272,14 @@ pub(crate) fn command(root: &Path, options: &Options) -> ExitCode {
 }
 
 /// `cargo xtask soak`.
-pub(crate) fn soak(root: &Path, verbose: bool, minutes: u64) -> ExitCode {
+pub(crate) fn soak(
+    root: &Path,
+    steps: Vec<&'static Step>,
+    verbose: bool,
+    minutes: u64,
+) -> ExitCode {
     let options = Options {
-        steps: Vec::new(),
+        steps,
         only: Vec::new(),
         list: false,
         quick: false,
@@ -489,6 +503,7 @@ mod tests {
     #[test]
     fn steps_are_found_by_name_and_number() {
         assert_eq!(find_step("1").map(|step| step.name), Ok(STEPS[0].name));
+        assert_eq!(find_soak("daemon").map(|step| step.name), Ok("daemon"));
         assert_eq!(find_step("no_std").map(|step| step.name), Ok("no_std"));
         for wrong in ["", "0", "99", "nonsense"] {
             assert!(find_step(wrong).is_err(), "{wrong}");

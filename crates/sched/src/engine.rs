@@ -19,6 +19,7 @@
 
 mod account;
 mod due;
+mod front;
 
 use std::time::Duration;
 
@@ -27,7 +28,6 @@ use crate::config::Config;
 use crate::control::{Change, Control};
 use crate::error::SchedError;
 use crate::member::{Member, Standing};
-use crate::place::{self, Seat};
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 use crate::ratchet::{Notch, Ratchet};
 use crate::report::{Report, Samples, Trace, What};
@@ -314,169 +314,6 @@ impl<M: Member> Engine<M> {
     fn threads(&self) -> usize {
         let of = |slot: &Slot<M>| slot.member.as_ref().map_or(0, Member::threads);
         self.slots.iter().map(of).sum()
-    }
-
-    /// Charges the turn that ends, asks for the next one, and makes it so.
-    fn next_turn(&mut self, now: Nanos, due: &mut Due) -> Result<(), SchedError> {
-        if let Some(asked) = due.pick.filter(|_| self.report.turns > 0) {
-            self.late.add(now.saturating_sub(asked));
-        }
-        self.report.turns += 1;
-        if self.wants_usage {
-            self.charge(now);
-        }
-        self.turn_began = now;
-        self.turn_was_open = self.open;
-        self.turn.clear();
-        self.policy.pick(now, &mut self.turn);
-        let floor = nanos(self.config.floor).max(1);
-        due.pick = self.turn.end().map(|at| at.max(now + floor));
-        let lives = |task: &TaskId| {
-            let slot = self.slots.get(task.0);
-            slot.is_some_and(|slot| slot.member.is_some())
-        };
-        let favoured: Vec<TaskId> = self.turn.favoured().iter().copied().filter(lives).collect();
-        let seat = |(task, slot): (TaskId, &Slot<M>)| Seat {
-            task,
-            cpu: slot.cpu,
-            sleeps: slot.sleeps,
-        };
-        let mut seats: Vec<Seat> = self.live().map(seat).collect();
-        let front = place::place(&favoured, &mut seats, self.cpus.len());
-        for seat in seats {
-            self.move_to(seat)?;
-        }
-        for (cpu, favoured) in front.into_iter().enumerate() {
-            self.put_in_front(cpu, favoured, now)?;
-        }
-        Ok(())
-    }
-
-    /// Moves a task to another CPU; it starts there at the base.
-    fn move_to(&mut self, seat: Seat) -> Result<(), SchedError> {
-        let number = self.cpus[seat.cpu].number;
-        let slot = &mut self.slots[seat.task.0];
-        if slot.cpu == seat.cpu {
-            return Ok(());
-        }
-        slot.cpu = seat.cpu;
-        let was_raised = slot.notch.at > self.config.base;
-        slot.notch.at = self.config.base;
-        let Some(member) = &mut slot.member else {
-            return Ok(());
-        };
-        let waiting = if self.open {
-            Standing::Idle
-        } else {
-            Standing::At(self.config.base)
-        };
-        if self.open || was_raised {
-            self.report.calls += u64::from(member.set(waiting)?);
-        }
-        member.pin(number)
-    }
-
-    fn put_in_front(
-        &mut self,
-        cpu: usize,
-        favoured: Vec<TaskId>,
-        now: Nanos,
-    ) -> Result<(), SchedError> {
-        let before = self.cpus[cpu].front();
-        let front = favoured.first().copied();
-        self.cpus[cpu].favoured = favoured;
-        self.cpus[cpu].leads = false;
-        if !self.open {
-            self.raise(cpu)?;
-        } else if before != front {
-            if let Some(task) = before.filter(|task| self.slots[task.0].cpu == cpu) {
-                self.set(task, Standing::Idle)?;
-            }
-            if let Some(task) = front {
-                self.set(task, Standing::Fair)?;
-            }
-        }
-        if before != front {
-            self.report.switches += 1;
-            if let Some(task) = front {
-                self.slots[task.0].turns += 1;
-            }
-            let cpu = self.cpus[cpu].number;
-            let at = now - self.began;
-            self.trace.add(at, What::Front { cpu, task: front });
-        }
-        Ok(())
-    }
-
-    /// Puts the favoured tasks of a CPU above its others.
-    fn raise(&mut self, cpu: usize) -> Result<(), SchedError> {
-        let own = self.live().filter(|(_, slot)| slot.cpu == cpu);
-        let notches: Vec<Notch> = own.map(|(_, slot)| slot.notch).collect();
-        let Cpu {
-            ratchet, favoured, ..
-        } = &mut self.cpus[cpu];
-        let favoured: Vec<usize> = favoured.iter().map(|task| task.0).collect();
-        for change in ratchet.order(&favoured, &notches) {
-            self.slots[change.task].notch = change;
-            self.set(TaskId(change.task), Standing::At(change.at))?;
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, task: TaskId, standing: Standing) -> Result<(), SchedError> {
-        if let Some(member) = &mut self.slots[task.0].member {
-            self.report.calls += u64::from(member.set(standing)?);
-        }
-        Ok(())
-    }
-
-    /// Lets ordinary threads in. Those behind go first, so that none gets before the one in front.
-    fn open(&mut self, now: Nanos) -> Result<(), SchedError> {
-        if self.open {
-            return Ok(());
-        }
-        self.open = true;
-        self.turn_was_open = true;
-        self.find_leaders();
-        let front: Vec<TaskId> = self.cpus.iter().filter_map(Cpu::front).collect();
-        for task in (0..self.slots.len()).map(TaskId) {
-            if !front.contains(&task) {
-                self.set(task, Standing::Idle)?;
-            }
-        }
-        for task in front {
-            self.set(task, Standing::Fair)?;
-        }
-        self.trace.add(now - self.began, What::Opened);
-        Ok(())
-    }
-
-    /// Takes the CPUs back: the one in front first.
-    fn close(&mut self, now: Nanos) -> Result<(), SchedError> {
-        self.open = false;
-        let base = self.config.base;
-        for slot in &mut self.slots {
-            slot.notch.at = base;
-        }
-        for cpu in 0..self.cpus.len() {
-            self.cpus[cpu].ratchet.reset();
-            self.raise(cpu)?;
-        }
-        let favoured = self.cpus.iter().flat_map(|cpu| cpu.favoured.clone());
-        let favoured: Vec<TaskId> = favoured.collect();
-        for task in (0..self.slots.len()).map(TaskId) {
-            if !favoured.contains(&task) {
-                self.set(task, Standing::At(base))?;
-            }
-        }
-        self.equalise_leaders()?;
-        self.report.opened += self
-            .config
-            .open
-            .pieces(self.threads())
-            .map_or(0, |(_, open)| open);
-        self.trace.add(now - self.began, What::Closed);
-        Ok(())
     }
 
     /// Looks for threads that were born and tasks that have ended.
