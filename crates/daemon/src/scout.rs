@@ -227,7 +227,9 @@ impl Camp {
         let _ = Linux.sched_setattr(0, &attr);
         loop {
             let mut bell = [PollFd::new(&self.bell, PollFlags::IN)];
-            let rung = rustix::event::poll(&mut bell, Some(&IDLE));
+            // The only one sleeps for as long as nobody sends it.
+            let others = self.threads.load(Acquire) > 1;
+            let rung = rustix::event::poll(&mut bell, others.then_some(&IDLE));
             if self.ends.load(SeqCst) {
                 // The next one is to hear of it, too.
                 let _ = upshift_board::os::ring(self.bell.as_fd());

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
-use upshift_daemon::{Assign, Config, Daemon};
+use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
 
 use crate::attacks::{ALICE, MALLORY, from_now, open_config, villain};
 use crate::hostile::census;
@@ -16,6 +16,20 @@ pub(crate) fn rule(user: u32, level: u8) -> Assign {
         user: Some(user),
         level,
         ..Assign::default()
+    }
+}
+
+/// A rule that gives shells of `ALICE` 6 ms in every 20.
+pub(crate) fn deadline_rule() -> Assign {
+    let ms = Duration::from_millis;
+    Assign {
+        bound: Bound::Deadline(Reservation {
+            runtime: ms(6),
+            deadline: ms(20),
+            period: ms(20),
+        }),
+        comm: Some("sh".into()),
+        ..rule(ALICE, 8)
     }
 }
 

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
+use upshift_daemon::{Assign, Bound, Config, Daemon};
 use upshift_elevate::sys::Linux;
 use upshift_elevate::{Class, Policy};
 
-use crate::assign::{assigned, rule};
+use crate::assign::{assigned, deadline_rule, rule};
 use crate::attacks::{ALICE, MALLORY, from_now, open_config, two_cpus, villain};
 use crate::cgroup::Cgroup;
 use crate::hostile::census;
@@ -114,17 +114,7 @@ fn a_deadline_is_the_kernels_where_it_fits_and_a_budget_where_not() {
         return;
     }
     let path = socket("deadline");
-    let ms = Duration::from_millis;
-    let rule = Assign {
-        bound: Bound::Deadline(Reservation {
-            runtime: ms(6),
-            deadline: ms(20),
-            period: ms(20),
-        }),
-        comm: Some("sh".into()),
-        ..rule(ALICE, 8)
-    };
-    let daemon = daemon("deadline", rule);
+    let daemon = daemon("deadline", deadline_rule());
     let free = Shell::start(ALICE, None);
     until("the kernel has its deadline", || {
         free.class() == Some(Class::Deadline)
@@ -141,7 +131,7 @@ fn a_deadline_is_the_kernels_where_it_fits_and_a_budget_where_not() {
         });
     }
     // Ordinary programs run on both CPUs meanwhile, though it burns.
-    std::thread::sleep(ms(400));
+    std::thread::sleep(Duration::from_millis(400));
     // A canary that something else keeps silent bars none.
     assert!(census(&path)["barred"].as_array().unwrap().is_empty());
     daemon.stop();

@@ -171,6 +171,27 @@ fn daemon(machine: std::sync::Arc<dyn Machine>) {
     wait_for_go();
 }
 
+/// Memory that this process shares with the children it forks, all 0.
+///
+/// # Safety
+/// All 0 is a valid `T`.
+pub(crate) unsafe fn shared<T: Sync>() -> &'static T {
+    const { assert!(size_of::<T>() <= 4096) };
+    // SAFETY: a fresh anonymous mapping of a page, which stays; the rest is the caller's promise.
+    unsafe {
+        let address = libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(address, libc::MAP_FAILED);
+        &*address.cast()
+    }
+}
+
 /// ns of CPU the calling thread has used.
 pub(crate) fn cpu_time() -> u64 {
     let mut time = libc::timespec {

@@ -12,7 +12,7 @@ use upshift_board::NOTHING;
 use upshift_board::wire::Role;
 use upshift_elevate::current_tid;
 
-use crate::child::{cpu_time, number, pin, setting, wait_for_go};
+use crate::child::{cpu_time, number, pin, setting, shared, wait_for_go};
 use crate::process::monotonic;
 use crate::villain::Foothold;
 
@@ -92,20 +92,8 @@ pub(crate) fn stormer() {
     // SAFETY: a plain call: children that end are gone at once.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     let (each, at_once) = (number("EACH") * 1000, number("AT_ONCE"));
-    // SAFETY: a fresh anonymous mapping, which the children share.
-    let shared: &[AtomicU64; 3] = unsafe {
-        let address = libc::mmap(
-            std::ptr::null_mut(),
-            4096,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        assert_ne!(address, libc::MAP_FAILED);
-        &*address.cast()
-    };
-    let [used, born, ended] = shared;
+    // SAFETY: words.
+    let [used, born, ended] = unsafe { shared::<[AtomicU64; 3]>() };
     println!("ready");
     let deadline = wait_for_go();
     while monotonic() < deadline {

@@ -6,6 +6,7 @@
 mod assign;
 mod assign_rules;
 mod attacks;
+mod beside;
 mod cgroup;
 mod child;
 mod deaths;

@@ -7,18 +7,13 @@ use upshift_daemon::{Assign, Bound, Config, Daemon, Reservation};
 use upshift_elevate::Class;
 use upshift_elevate::sys::{Linux, SchedAttr, Sys};
 
-use crate::assign::{assigned, rule};
+use crate::assign::{assigned, deadline_rule, rule};
 use crate::assign_rules::Shell;
 use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, open_config, takes_at_most, villain};
+use crate::beside::{TIME, beside, bystander, us};
 use crate::hostile::census;
 use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
 use crate::{permitted, skipped, socket, turn};
-
-const TIME: Duration = Duration::from_millis(1500);
-
-fn us() -> u64 {
-    TIME.as_micros() as u64
-}
 
 fn settings<'a>(all: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
     all.iter()
@@ -100,12 +95,6 @@ fn leases_on_files_in_proc_hold_up_nobody() {
     }
 }
 
-fn bystander(path: &std::path::Path, cpu: usize) -> Process {
-    let mut it = Process::start("gap", path, &[("CPU", cpu.to_string())]);
-    it.line("ready").unwrap();
-    it
-}
-
 /// Thousands of processes a second that a rule fits, beside a bystander; another program that a rule fits is still found and elevated.
 #[test]
 fn a_storm_of_processes_that_a_rule_fits_leaves_bystanders_their_share() {
@@ -143,26 +132,6 @@ fn a_storm_of_processes_that_a_rule_fits_leaves_bystanders_their_share() {
         // A budget of 80 %, half of the rest, and what each has before it is seen.
         assert!(takes_at_most(96, taken, us()));
     }
-}
-
-/// Lets the attacker `role` and a bystander go on CPU 0, beside a less urgent process of another user: µs of the attacker.
-fn beside(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
-    let path = socket(name);
-    let _daemon = Daemon::start(open_config(name)).unwrap();
-    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
-    let mut bystander = bystander(&path, 0);
-    let mut attacker = villain(role, &path, MALLORY, (0, 40), more);
-    let end = from_now(TIME);
-    bystander.go_until(end);
-    attacker.go_until(end);
-    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let burnt = attacker.number("used ");
-    println!(
-        "{name}: attacker {burnt}, bystander {used} us of {}, longest gap {longest} us, {} alarms",
-        us(),
-        census(&path)["alarms"]
-    );
-    burnt
 }
 
 #[test]
@@ -344,18 +313,8 @@ fn reservations_of_others_keep_nobody_from_being_elevated() {
         return;
     }
     let path = socket("reserved");
-    let ms = Duration::from_millis;
-    let deadline = Assign {
-        bound: Bound::Deadline(Reservation {
-            runtime: ms(6),
-            deadline: ms(20),
-            period: ms(20),
-        }),
-        comm: Some("sh".into()),
-        ..rule(ALICE, 8)
-    };
     let config = Config {
-        assign: vec![deadline],
+        assign: vec![deadline_rule()],
         ..open_config("reserved")
     };
     let reserved = Reserved::everything();

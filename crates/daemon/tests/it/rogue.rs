@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use rustix::net::RecvFlags;
@@ -14,7 +14,7 @@ use upshift_board::wire::{self, Reply, Role, Thread};
 use upshift_board::{NOTHING, os};
 use upshift_elevate::current_tid;
 
-use crate::child::{cpu_time, number, pin, setting, wait_for_go};
+use crate::child::{cpu_time, number, pin, setting, shared, wait_for_go};
 use crate::process::monotonic;
 use crate::protocol::{connect, register};
 use crate::villain::Foothold;
@@ -157,19 +157,8 @@ pub(crate) fn understudies() {
 /// `VICTIM` CPU.
 pub(crate) fn patron() {
     pin(number("CPU") as usize);
-    // SAFETY: a fresh anonymous mapping, which the child shares.
-    let lock: &std::sync::atomic::AtomicU32 = unsafe {
-        let address = libc::mmap(
-            std::ptr::null_mut(),
-            4096,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        assert_ne!(address, libc::MAP_FAILED);
-        &*address.cast()
-    };
+    // SAFETY: a word.
+    let lock = unsafe { shared::<AtomicU32>() };
     // SAFETY: the child locks, burns and ends; the other thread of this process only waits for this one.
     let child = unsafe { libc::fork() };
     if child == 0 {

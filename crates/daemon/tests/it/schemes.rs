@@ -1,7 +1,6 @@
 //! Ordinary users who evade what watches them, alone or together, and what a bystander or a victim has left. `docs/threat-model.md` names
 //! these tests; the children are in `rogue.rs`.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,45 +10,15 @@ use crate::assign::{assigned, rule};
 use crate::attacks::{
     ALICE, MALLORY, TRUDY, from_now, open_config, takes_at_most, two_cpus, villain,
 };
+use crate::beside::{TIME, beside, bystander, us};
 use crate::hostile::census;
 use crate::process::{PATIENCE, Process, ROLE, elevated_threads, until};
 use crate::quiet::used_by_the_scheduler;
 use crate::{permitted, skipped, socket, turn};
 
-const TIME: Duration = Duration::from_millis(1500);
-
-/// A program that is not registered, on `cpu`.
-fn bystander(path: &Path, cpu: usize) -> Process {
-    let mut it = Process::start("gap", path, &[("CPU", cpu.to_string())]);
-    it.line("ready").unwrap();
-    it
-}
-
-/// Lets the attacker and a bystander go on CPU 0, beside a less urgent process of another user: µs of the attacker.
-fn beside(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
-    let path = socket(name);
-    let _daemon = Daemon::start(open_config(name)).unwrap();
-    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
-    let mut bystander = bystander(&path, 0);
-    let mut attacker = villain(role, &path, MALLORY, (0, 40), more);
-    let end = from_now(TIME);
-    bystander.go_until(end);
-    attacker.go_until(end);
-    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let burnt = attacker.number("used ");
-    let seen = census(&path);
-    println!(
-        "{name}: attacker {burnt}, bystander {used} us of {}, longest gap {longest} us, {} alarms, barred {}",
-        TIME.as_micros(),
-        seen["alarms"],
-        seen["barred"]
-    );
-    burnt
-}
-
 /// The rules leave 5 % to programs that are not registered.
 fn leaves_their_share(burnt: u64) {
-    assert!(takes_at_most(97, burnt, TIME.as_micros() as u64));
+    assert!(takes_at_most(97, burnt, us()));
 }
 
 #[test]
@@ -124,7 +93,7 @@ fn a_priority_lent_to_a_process_of_nobody_is_taken_back_by_the_canary() {
         seen["alarms"]
     );
     // 0.12 s in a second, and an equal part of the rest.
-    assert!(takes_at_most(75, burnt, TIME.as_micros() as u64));
+    assert!(takes_at_most(75, burnt, us()));
 }
 
 #[test]
@@ -210,7 +179,7 @@ fn two_who_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
     println!("victim {used} us, the pair {burnt}, the daemon {daemon}");
     // A fifth for the daemon, and breaths that the pair has where no bystander is. Where another scheduler of this machine keeps the canary
     // silent, all are ordinary for a while and have a third each.
-    assert!(takes_at_most(60, burnt + daemon, TIME.as_micros() as u64));
+    assert!(takes_at_most(60, burnt + daemon, us()));
 }
 
 #[test]
@@ -233,7 +202,7 @@ fn a_doorbell_that_blocks_and_has_many_listeners_holds_up_nobody() {
     let (used, burnt) = (victim.number("used "), here.number("used "));
     let daemon = (used_by_the_scheduler() - before) / 1000;
     println!("victim {used} us, the attacker {burnt}, the daemon {daemon}");
-    assert!(takes_at_most(60, burnt + daemon, TIME.as_micros() as u64));
+    assert!(takes_at_most(60, burnt + daemon, us()));
 }
 
 #[test]

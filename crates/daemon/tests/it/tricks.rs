@@ -1,7 +1,6 @@
 //! Ten more ways to take more than the rules give: by threads and processes that end, locks, other CPUs, tracing, namespaces, handed
 //! descriptors. `docs/threat-model.md` names these tests; the children are in `trickster.rs`. One of the ten is in `assign_rules.rs`.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,21 +10,10 @@ use crate::assign::{assigned, rule};
 use crate::attacks::{
     ALICE, Fifth, MALLORY, TRUDY, from_now, open_config, takes_at_most, two_cpus, villain,
 };
+use crate::beside::{TIME, bystander, us};
 use crate::hostile::census;
 use crate::process::{Process, ROLE, thread_named, until};
 use crate::{permitted, skipped, socket, turn};
-
-const TIME: Duration = Duration::from_millis(1500);
-
-fn us() -> u64 {
-    TIME.as_micros() as u64
-}
-
-fn bystander(path: &Path, cpu: usize) -> Process {
-    let mut it = Process::start("gap", path, &[("CPU", cpu.to_string())]);
-    it.line("ready").unwrap();
-    it
-}
 
 /// As [`race`], of `count` programs of role `role`, which a rule for their user names.
 fn assigned_beside(name: &str, role: &str, count: usize) -> u64 {

@@ -14,7 +14,7 @@ use upshift_board::wire::{Role, Thread};
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Linux, Sys, process_time};
 
-use crate::child::{cpu_time, number, pin, setting, wait_for_go};
+use crate::child::{cpu_time, number, pin, setting, shared, wait_for_go};
 use crate::process::{elevated_threads, monotonic};
 use crate::protocol::{connect, register};
 use crate::villain::Foothold;
@@ -68,19 +68,8 @@ pub(crate) fn forker() {
         _ => 0,
     };
     pin(number("CPU") as usize);
-    // SAFETY: a fresh anonymous mapping, which the children share.
-    let used: &AtomicU64 = unsafe {
-        let address = libc::mmap(
-            std::ptr::null_mut(),
-            4096,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        assert_ne!(address, libc::MAP_FAILED);
-        &*address.cast()
-    };
+    // SAFETY: a word.
+    let used = unsafe { shared::<AtomicU64>() };
     println!("ready");
     let deadline = wait_for_go();
     // SAFETY: the children only compute, fork and end.

@@ -1,0 +1,48 @@
+//! Attackers and a program that is not registered, side by side on one CPU.
+
+use std::path::Path;
+use std::time::Duration;
+
+use upshift_daemon::Daemon;
+
+use crate::attacks::{MALLORY, TRUDY, from_now, open_config, villain};
+use crate::hostile::census;
+use crate::process::Process;
+use crate::socket;
+
+/// For so long.
+pub(crate) const TIME: Duration = Duration::from_millis(1500);
+
+/// The same in µs.
+pub(crate) fn us() -> u64 {
+    TIME.as_micros() as u64
+}
+
+/// A program that is not registered, on `cpu`.
+pub(crate) fn bystander(path: &Path, cpu: usize) -> Process {
+    let mut it = Process::start("gap", path, &[("CPU", cpu.to_string())]);
+    it.line("ready").unwrap();
+    it
+}
+
+/// Lets the attacker `role` and a bystander go on CPU 0, beside a less urgent process of another user: µs of the attacker.
+pub(crate) fn beside(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
+    let path = socket(name);
+    let _daemon = Daemon::start(open_config(name)).unwrap();
+    let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
+    let mut bystander = bystander(&path, 0);
+    let mut attacker = villain(role, &path, MALLORY, (0, 40), more);
+    let end = from_now(TIME);
+    bystander.go_until(end);
+    attacker.go_until(end);
+    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+    let burnt = attacker.number("used ");
+    let seen = census(&path);
+    println!(
+        "{name}: attacker {burnt}, bystander {used} us of {}, longest gap {longest} us, {} alarms, barred {}",
+        us(),
+        seen["alarms"],
+        seen["barred"]
+    );
+    burnt
+}
