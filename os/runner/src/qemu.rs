@@ -64,6 +64,8 @@ pub(crate) enum Network {
     /// The same, for UDP as well. This one lets frames out: QEMU drops datagrams on their way back
     /// through a network that does not.
     ForwardedDatagrams(u16),
+    /// The same, of so many ports from this one on, to those from 7000 on.
+    Served { first: u16, count: u16 },
     /// Of two: each frame is a datagram between these ports of 127.0.0.1.
     Wire { machine: u16, peer: u16 },
 }
@@ -120,6 +122,11 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
             // What serves here speaks to nobody by itself.
             Network::ForwardedDatagrams(port) => {
                 format!("user,hostfwd=tcp:127.0.0.1:{port}-:7,hostfwd=udp:127.0.0.1:{port}-:7")
+            }
+            Network::Served { first, count } => {
+                let forward = |n| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", first + n, 7000 + n);
+                let all: String = (0..count).map(forward).collect();
+                format!("user,restrict=on{all}")
             }
             Network::Wire { machine, peer } => {
                 format!("socket,udp=127.0.0.1:{peer},localaddr=127.0.0.1:{machine}")

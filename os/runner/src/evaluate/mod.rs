@@ -6,8 +6,9 @@
 //! simulated clock. What a file of this commit has already is not measured again.
 //!
 //! `plan` says which points there are, `point` is one of them and its line, `page` and `plot` make of them
-//! what people look at, `published` has the papers' own figures.
+//! what people look at, `published` has the papers' own figures, `outside` are clients on the host.
 
+mod outside;
 mod page;
 mod plan;
 mod plot;
@@ -40,8 +41,12 @@ pub(crate) enum What {
     All,
     /// A few of them.
     Quick,
+    /// Those of the shape of what is published.
+    Published,
     /// Those by the host's clock, one machine at a time: for a host that does nothing else.
     Clock,
+    /// Those with clients on the host, by its clock.
+    Host,
     /// Nothing is measured: tables and plots of the points that there are.
     Draw,
 }
@@ -51,25 +56,43 @@ pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
     let plan = match what {
         What::All => plan::all(),
         What::Quick => plan::quick(),
+        What::Published => plan::published(),
         What::Clock => plan::by_clock(),
+        What::Host => plan::from_host(),
         What::Draw => Vec::new(),
     };
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut failed = 0;
     if !plan.is_empty() {
-        let by_clock = what == What::Clock;
-        failed = measure_all(&plan, &points_in(folder, by_clock), by_clock)?;
+        let source = match what {
+            What::Clock => Source::Clock,
+            What::Host => Source::Host,
+            _ => Source::Instructions,
+        };
+        failed = measure_all(&plan, &points_in(folder, source), source)?;
     }
     draw(folder)?;
     println!("{} points, {failed} failed", plan.len());
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whose time it is, and where the clients are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// Time counts instructions.
+    Instructions,
+    /// Time is the host's.
+    Clock,
+    /// The same, and clients are on the host.
+    Host,
+}
+
 /// The file of points.
-fn points_in(folder: &Path, by_clock: bool) -> PathBuf {
-    folder.join(match by_clock {
-        true => "points-clock.csv",
-        false => "points.csv",
+fn points_in(folder: &Path, source: Source) -> PathBuf {
+    folder.join(match source {
+        Source::Instructions => "points.csv",
+        Source::Clock => "points-clock.csv",
+        Source::Host => "points-host.csv",
     })
 }
 
@@ -83,7 +106,7 @@ fn commit() -> String {
 }
 
 /// Measures the points that the file has not; how many failed.
-fn measure_all(plan: &[Load], file: &Path, by_clock: bool) -> Result<usize, String> {
+fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, String> {
     let io = |error: std::io::Error| format!("{}: {error}", file.display());
     let heading = format!("# commit {}\n{COLUMNS}\n", commit());
     let old = fs::read_to_string(file).unwrap_or_default();
@@ -116,7 +139,10 @@ fn measure_all(plan: &[Load], file: &Path, by_clock: bool) -> Result<usize, Stri
                 true => &threads,
                 false => &coroutines,
             };
-            let point = measure(image, load)?;
+            let point = match source {
+                Source::Host => outside::measure(image, load)?,
+                _ => measure(image, load)?,
+            };
             println!("{} of {total}: {}", at + 1, point.lines().trim_end());
             if point.figures.is_empty()
                 && let Ok(mut failed) = failed.lock()
@@ -129,7 +155,10 @@ fn measure_all(plan: &[Load], file: &Path, by_clock: bool) -> Result<usize, Stri
         }
     };
     std::thread::scope(|scope| {
-        let count = if by_clock { 1 } else { AT_ONCE };
+        let count = match source {
+            Source::Instructions => AT_ONCE,
+            _ => 1,
+        };
         let workers: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
         let mut ended = workers.into_iter().map(|worker| worker.join());
         ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
@@ -183,19 +212,20 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
 
 /// Makes the plots of the points that there are, and the page beside the folder.
 fn draw(folder: &Path) -> Result<(), String> {
-    let read = |by_clock| {
-        let file = fs::read_to_string(points_in(folder, by_clock)).unwrap_or_default();
+    let read = |source| {
+        let file = fs::read_to_string(points_in(folder, source)).unwrap_or_default();
         let commits = file
             .lines()
             .filter_map(|line| line.strip_prefix("# commit "));
         let commits: Vec<String> = commits.map(|commit| format!("`{commit}`")).collect();
         (point::parse(&file), commits.join(" and "))
     };
-    let (counted, commit) = read(false);
-    let (timed, commit_of_clock) = read(true);
+    let (counted, commit) = read(Source::Instructions);
     plot::draw_all(&counted, folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let page = page::page(&name, &counted, &commit, &timed, &commit_of_clock);
+    let mut page = page::page(&name, &counted, &commit);
+    page::by_clock(&mut page, &name, &read(Source::Clock));
+    page::from_host(&mut page, &name, &read(Source::Host));
     let file = folder.with_extension("md");
     fs::write(&file, page).map_err(|error| format!("{}: {error}", file.display()))?;
     println!("{}", file.display());

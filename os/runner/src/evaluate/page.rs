@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::plan;
-use super::point::{Load, MODELS, Point};
+use super::point::{Figures, Load, MODELS, Point};
 use super::published;
 
 /// Points by what was asked.
@@ -29,13 +29,7 @@ impl Points<'_> {
 }
 
 /// The whole page; points and plots are in a folder of this name beside it.
-pub(crate) fn page(
-    folder: &str,
-    counted: &[Point],
-    commit: &str,
-    timed: &[Point],
-    of_clock: &str,
-) -> String {
+pub(crate) fn page(folder: &str, counted: &[Point], commit: &str) -> String {
     let mut page = INTRODUCTION.to_owned();
     let _ = writeln!(
         page,
@@ -49,19 +43,39 @@ pub(crate) fn page(
     for levels in [8, 4] {
         priorities(&mut page, &points, levels);
     }
-    published_figures(&mut page);
-    if !timed.is_empty() {
-        let _ = writeln!(
-            page,
-            "\n## By the host's clock\n\n`cargo xtask os -- evaluate --clock`, commit {of_clock}; \
-             the points are in [`points-clock.csv`](:points-clock.csv)."
-        );
-        let points = Points(timed);
-        closed(&mut page, &points);
-        open(&mut page, &points);
-        priorities(&mut page, &points, 8);
-    }
+    published_figures(&mut page, &points);
     page.replace("](:", &format!("]({folder}/"))
+}
+
+/// Adds what was measured by the host's clock, if there is any.
+pub(crate) fn by_clock(page: &mut String, folder: &str, (timed, commit): &(Vec<Point>, String)) {
+    if timed.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        page,
+        "\n## By the host's clock\n\n`cargo xtask os -- evaluate --clock`, commit {commit}; \
+         the points are in [`points-clock.csv`]({folder}/points-clock.csv)."
+    );
+    let points = Points(timed);
+    closed(page, &points);
+    open(page, &points);
+    priorities(page, &points, 8);
+}
+
+/// Adds what clients on the host have measured, if there is any.
+pub(crate) fn from_host(page: &mut String, folder: &str, (timed, commit): &(Vec<Point>, String)) {
+    if timed.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        page,
+        "\n## Clients on the host\n\n`cargo xtask os -- evaluate --host`, commit {commit}: what `upshift load matrix` is made of asks through ports that QEMU forwards to the \
+         machine's card, by the host's clock; QEMU emulates every instruction, and the host had other things to do. The points are in [`points-host.csv`]({folder}/points-host.csv)."
+    );
+    let points = Points(timed);
+    closed(page, &points);
+    open(page, &points);
 }
 
 const INTRODUCTION: &str = "# The papers' server in the kernel
@@ -89,6 +103,11 @@ fn row(page: &mut String, first: &str, cell: impl Fn(usize) -> Option<String>) {
         .map(|model| cell(model).unwrap_or_else(|| "fails".to_owned()))
         .collect();
     let _ = writeln!(page, "| {first} | {} |", cells.join(" | "));
+}
+
+/// Of the shape of what is published.
+fn is_published(load: &Load) -> bool {
+    load.n == plan::PUBLISHED_N
 }
 
 fn is_closed(load: &Load) -> bool {
@@ -135,7 +154,7 @@ fn closed(page: &mut String, points: &Points<'_>) {
 
 /// Each connection asks at set times.
 fn open(page: &mut String, points: &Points<'_>) {
-    let is_open = |load: &Load| load.period != 0 && load.levels == 1;
+    let is_open = |load: &Load| load.period != 0 && load.levels == 1 && !is_published(load);
     let _ = writeln!(
         page,
         "\n## Open loop\n\nEach connection asks at set times; latency is from when it was to ask. Requests answered in a second; mean of their latency, 99th \
@@ -199,14 +218,30 @@ fn memory(page: &mut String, points: &Points<'_>) {
     heading(page, "", "");
     let bytes = |model| bytes_of_connection(points, model);
     row(page, "bytes", |model| Some(bytes(model)?.to_string()));
-    row(page, "connections in 26 MiB", |model| {
+    row(page, "connections in 26 MiB, by that", |model| {
         Some(((26 << 20) / bytes(model)?.max(1)).to_string())
     });
+    let (coroutines, threads) = published::MOST;
+    let published = [Some(coroutines), None, None, Some(threads)];
+    row(page, "published", |model| {
+        Some(published[model].map_or_else(|| "–".to_owned(), |most| most.to_string()))
+    });
+    for connections in plan::MOST {
+        let is_it = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
+        if points.values(is_it, |load| load.connections).is_empty() {
+            continue;
+        }
+        let first = format!("MiB of {connections} connections, as they are");
+        row(page, &first, |model| {
+            let pages = points.of(model, is_it)?.figures.first()?.pages;
+            Some(format!("{:.1}", pages as f64 / 256.0))
+        });
+    }
 }
 
 /// Connections of several levels.
 fn priorities(page: &mut String, points: &Points<'_>, levels: u32) {
-    let wanted = |load: &Load| load.levels == levels;
+    let wanted = |load: &Load| load.levels == levels && !is_published(load);
     let harts = points.values(wanted, |load| load.harts);
     if harts.is_empty() {
         return;
@@ -218,7 +253,7 @@ fn priorities(page: &mut String, points: &Points<'_>, levels: u32) {
          are answered. Requests answered in a second; mean latency, 50th and 99th percentile, jitter, in µs.",
         connections * 1000 / period / levels
     );
-    for harts in harts {
+    for &harts in &harts {
         heading(page, &format!("Harts: {harts}:"), "level");
         for level in 0..levels {
             row(page, &level.to_string(), |model| {
@@ -235,6 +270,10 @@ fn priorities(page: &mut String, points: &Points<'_>, levels: u32) {
             });
         }
     }
+    for harts in harts {
+        let of = |model| points.of(model, |load| wanted(load) && load.harts == harts);
+        distributions(page, harts, [of(0), of(3)]);
+    }
     if levels == 8 && !points.0[0].load.by_clock {
         for what in ["throughput", "latency", "jitter"] {
             let _ = writeln!(
@@ -245,29 +284,106 @@ fn priorities(page: &mut String, points: &Points<'_>, levels: u32) {
     }
 }
 
-fn published_figures(page: &mut String) {
+/// How the latencies of each level of two models are spread.
+fn distributions(page: &mut String, harts: u32, points: [Option<&Point>; 2]) {
+    let [Some(coroutines), Some(threads)] = points else {
+        return;
+    };
+    // Points of before have no spread.
+    let is_known = |point: &Point| point.figures.iter().any(|of| of.spread != [0; 4]);
+    if !is_known(coroutines) || !is_known(threads) {
+        return;
+    }
     let _ = writeln!(
         page,
-        "\n## Published\n\nThe raw data beside the code of the papers: an FPGA of 4 harts at 100 MHz, 15 × 15, every 100 ms, 5 s. Their client is \
-         another machine, and their harts are a tenth as fast as ours would be at an instruction per nanosecond: compare the rows with each other, not with ours one by one."
+        "\nOf which latencies of KCUC, and of KTUT, 25, 50, 75, 90, 99 and 99.9 % are shorter, harts: {harts}, in µs:\n\n\
+         | level | KCUC | KTUT |\n|---|---|---|"
+    );
+    let cell = |figures: &Figures| {
+        let [p25, p75, p90, p999] = figures.spread;
+        match figures.count {
+            0 => "–".to_owned(),
+            _ => {
+                let (median, p99) = (figures.median, figures.p99);
+                format!("{p25}, {median}, {p75}, {p90}, {p99}, {p999}")
+            }
+        }
+    };
+    let levels = coroutines.figures.iter().zip(&threads.figures).skip(1);
+    for (level, (first, second)) in levels.enumerate() {
+        let _ = writeln!(page, "| {level} | {} | {} |", cell(first), cell(second));
+    }
+}
+
+/// What is published, and ours of the same shape beside it.
+fn published_figures(page: &mut String, points: &Points<'_>) {
+    let _ = writeln!(
+        page,
+        "\n## Published, and ours beside it\n\nThe raw data beside the code of the papers: an FPGA of 4 harts at 100 MHz, 15 × 15, every 100 ms, 5 s. Their client is \
+         another machine. A hart of ours, at an instruction per nanosecond, is worth two and a half times as much as their four; so ours is one hart that has to do the same every 40 ms, and what it \
+         answers in a second is divided by 2.5. In each cell: published / ours."
     );
     heading(page, "Requests answered in a second:", "connections");
     for (connections, rates) in published::THROUGHPUT {
         row(page, &connections.to_string(), |model| {
-            rates[model].map(|rate| format!("{rate:.1}"))
+            let published =
+                rates[model].map_or_else(|| "fails".to_owned(), |rate| format!("{rate:.1}"));
+            let is_it = |load: &Load| {
+                is_published(load) && load.levels == 1 && load.connections == connections
+            };
+            let ours = points.of(model, is_it).and_then(Point::rate);
+            let ours = ours.map_or_else(
+                || "–".to_owned(),
+                |rate| format!("{:.1}", rate / plan::PUBLISHED_FASTER),
+            );
+            Some(format!("{published} / {ours}"))
+        });
+    }
+    heading(
+        page,
+        "Ours, mean latency and jitter, multiplied by 2.5, in ms:",
+        "connections",
+    );
+    for (connections, _) in published::THROUGHPUT {
+        row(page, &connections.to_string(), |model| {
+            let is_it = |load: &Load| {
+                is_published(load) && load.levels == 1 && load.connections == connections
+            };
+            let all = points.of(model, is_it)?.figures.first()?;
+            let millis = |micros: u64| micros as f64 * plan::PUBLISHED_FASTER / 1000.0;
+            Some(format!(
+                "{:.2}; {:.2}",
+                millis(all.mean),
+                millis(all.deviation)
+            ))
         });
     }
     let _ = writeln!(
         page,
-        "\n64 connections of 8 levels, every 50 ms, KCUC; requests answered in a second of each level, and mean latency of the first and the last in ms:\n\n\
+        "\n64 connections of 8 levels, every 50 ms, KCUC; requests answered in a second of each level, and mean latency of the first and the last in ms; ours every 5 ms, \
+         rates divided and latencies multiplied by ten:\n\n\
          | harts | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | latency of 0 | of 7 |\n|---|{}",
         "---|".repeat(10)
     );
     for ((harts, rates), (_, first, last)) in
         published::PRIORITIES.into_iter().zip(published::LATENCY)
     {
-        let rates = rates.map(|rate| rate.to_string()).join(" | ");
-        let _ = writeln!(page, "| {harts} | {rates} | {first} | {last} |");
+        let cells = rates.map(|rate| rate.to_string()).join(" | ");
+        let _ = writeln!(page, "| {harts}, published | {cells} | {first} | {last} |");
+        let is_it = |load: &Load| is_published(load) && load.levels == 8 && load.harts == harts;
+        let Some(point) = points.of(0, is_it) else {
+            continue;
+        };
+        let levels = &point.figures[1..];
+        let rate = |of: &Figures| of.count as f64 * 100.0 / f64::from(point.load.millis);
+        let cells: Vec<String> = levels.iter().map(|of| format!("{:.1}", rate(of))).collect();
+        let mean = |of: Option<&Figures>| match of {
+            Some(of) if of.count > 0 => format!("{:.1}", of.mean as f64 / 100.0),
+            _ => "–".to_owned(),
+        };
+        let (first, last) = (mean(levels.first()), mean(levels.last()));
+        let cells = cells.join(" | ");
+        let _ = writeln!(page, "| {harts}, ours | {cells} | {first} | {last} |");
     }
 }
 
@@ -335,7 +451,7 @@ fn goals(page: &mut String, points: &Points<'_>) {
         );
     }
     let top = |harts| {
-        let is_it = |load: &Load| load.levels == 8 && load.harts == harts;
+        let is_it = |load: &Load| load.levels == 8 && load.harts == harts && !is_published(load);
         let point = points.of(0, is_it)?;
         Some(point.figures.get(1)?.mean)
     };

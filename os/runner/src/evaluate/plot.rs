@@ -119,7 +119,10 @@ fn of_models(
 fn of_harts(points: &[Point], model: usize, figure: fn(&Figures) -> f64) -> Vec<Line> {
     let line = |harts: u32| {
         let wanted = |point: &&Point| {
-            point.load.levels == 8 && point.load.harts == harts && point.load.model == model
+            point.load.levels == 8
+                && point.load.n == 20
+                && point.load.harts == harts
+                && point.load.model == model
         };
         let levels = points
             .iter()

@@ -29,6 +29,19 @@ pub(crate) fn free_port() -> Result<u16, String> {
     Ok(address.map_err(|error| error.to_string())?.port())
 }
 
+/// The first of so many ports in a row that nothing listens at, for now.
+pub(crate) fn free_ports(count: u16) -> Result<u16, String> {
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    for _ in 0..100 {
+        let first = free_port()?;
+        let last = first.checked_add(count);
+        if last.is_some_and(|last| (first..last).all(is_free)) {
+            return Ok(first);
+        }
+    }
+    Err(format!("no {count} ports in a row are free"))
+}
+
 /// Speaks to it until it serves, then on several connections at once; at last tells it to
 /// end.
 pub(crate) fn speak(port: u16) -> Result<(), String> {

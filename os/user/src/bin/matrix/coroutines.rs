@@ -13,7 +13,7 @@ use os_user::lock::SpinLock;
 use os_user::net::{accept_async, listen};
 use os_user::{Error, read, sys, write};
 
-use crate::{WAITING, square, take_frame};
+use crate::{WAITING, backlog, square, take_frame};
 
 /// Frames between two coroutines.
 struct Queue(SpinLock<Frames>);
@@ -77,17 +77,28 @@ impl Queue {
     }
 }
 
-/// Serves so many connections, on so many vCPUs, until all have ended.
-pub(crate) async fn serve(port: u16, count: usize, cpus: usize) -> Result<(), Error> {
-    let listener = listen(port, 4)?;
+/// Serves so many connections, on so many vCPUs, until all have ended. Their first byte says their level, if it is not
+/// said here.
+pub(crate) async fn serve(
+    port: u16,
+    count: usize,
+    cpus: usize,
+    level: Option<u8>,
+) -> Result<(), Error> {
+    let listener = listen(port, backlog(level))?;
     let others: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
     let mut all = Vec::new();
     for _ in 0..count {
         let (connection, _) = accept_async(listener, current()).await;
         let connection = connection? as usize;
-        let (level, bytes) = read!(connection, vec![0; 1], current()).await;
-        level?;
-        let level = Some(bytes[0]);
+        let level = match level {
+            Some(level) => Some(level),
+            None => {
+                let (count, bytes) = read!(connection, vec![0; 1], current()).await;
+                count?;
+                Some(bytes[0])
+            }
+        };
         let (requests, replies) = (Queue::new(), Queue::new());
         all.push(spawn(receive(connection, requests.clone()), level)?);
         all.push(spawn(compute(requests, replies.clone()), level)?);

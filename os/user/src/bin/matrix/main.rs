@@ -9,7 +9,8 @@
 //! The argument is a list of words, `model,connections,n,levels,period,millis`: `coroutines` or
 //! `threads`; how many connections; the order of the matrices; over how many levels the
 //! connections are spread; the time between two requests of a connection in milliseconds, 0:
-//! one as soon as the last is answered; how long it is measured. With `serve,…` it is a server.
+//! one as soon as the last is answered; how long it is measured. With `serve,…` it is a server; with
+//! `outside,model,connections,harts` its clients are outside of the machine, and all connections of one level.
 //! It prints a line for all connections and one for each level:
 //! throughput, and latency from when a request was to be sent.
 //!
@@ -55,12 +56,17 @@ async fn main() -> isize {
     let words: Vec<&str> = argument.split(',').collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<usize>().ok());
     let outcome = match (&words[..], number(1), number(2)) {
-        (["serve", _, _, model, cpus], Some(port), Some(count)) => {
+        (["serve", _, _, model, cpus, rest @ ..], Some(port), Some(count)) => {
             let cpus = cpus.parse().unwrap_or(1);
+            // Without a byte that says it.
+            let level = rest.first().map(|_| FIRST_LEVEL);
             match *model {
-                "threads" => threads::serve(port as u16, count),
-                _ => coroutines::serve(port as u16, count, cpus).await,
+                "threads" => threads::serve(port as u16, count, level),
+                _ => coroutines::serve(port as u16, count, cpus, level).await,
             }
+        }
+        (["outside", model, ..], _, Some(connections)) => {
+            outside(model, connections, number(3).unwrap_or(1))
         }
         ([model @ ("coroutines" | "threads"), ..], Some(connections), Some(n)) => {
             let load = client::Load {
@@ -86,25 +92,44 @@ async fn main() -> isize {
     }
 }
 
+/// Connections of a server.
+fn of_server(model: &str, connections: usize) -> usize {
+    match model {
+        "threads" => OF_THREADS,
+        _ => connections,
+    }
+}
+
+/// Connections that may wait for a server: from outside, of one level, they all come at once.
+fn backlog(level: Option<u8>) -> usize {
+    if level.is_some() { 64 } else { 4 }
+}
+
+/// Starts a server for each port, of so many more connections than there are of clients.
+fn start(model: &str, connections: usize, more: usize, rest: &str) -> Result<Vec<usize>, Error> {
+    let of_server = of_server(model, connections);
+    let start = |first: usize| {
+        let count = of_server.min(connections - first) + more;
+        let port = PORT + (first / of_server) as u16;
+        let argument = format!("serve,{port},{count},{model},{rest}");
+        os_user::spawn("matrix", argument.as_bytes(), &[0, 1, 2], FIRST_LEVEL)
+    };
+    (0..connections).step_by(of_server).map(start).collect()
+}
+
+/// Starts servers, each with a connection more, by which it is asked whether it is there, and waits for their ends.
+fn outside(model: &str, connections: usize, cpus: usize) -> Result<(), Error> {
+    for server in start(model, connections, 1, &format!("{cpus},plain"))? {
+        wait(server)?;
+    }
+    Ok(())
+}
+
 /// Starts servers, measures, and waits for the ends of the servers.
 async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Error> {
     let before = sys::free_pages()?;
-    let of_server = match model {
-        "threads" => OF_THREADS,
-        _ => load.connections,
-    };
-    let mut servers = Vec::new();
-    for first in (0..load.connections).step_by(of_server) {
-        let count = of_server.min(load.connections - first);
-        let port = PORT + (first / of_server) as u16;
-        let argument = format!("serve,{port},{count},{model},{cpus}");
-        servers.push(os_user::spawn(
-            "matrix",
-            argument.as_bytes(),
-            &[0, 1, 2],
-            FIRST_LEVEL,
-        )?);
-    }
+    let of_server = of_server(model, load.connections);
+    let servers = start(model, load.connections, 0, &format!("{cpus}"))?;
     let connections = client::connect(&load, of_server).await?;
     let used = before - sys::free_pages()?;
     let start = now();

@@ -9,7 +9,7 @@ use os_user::net::{accept, listen};
 use os_user::sync::{Condvar, Mutex};
 use os_user::{Error, read, sys, thread, write};
 
-use crate::{WAITING, square, take_frame};
+use crate::{WAITING, backlog, square, take_frame};
 
 /// Frames between two threads.
 struct Queue {
@@ -62,16 +62,22 @@ impl Queue {
 /// Pages of a thread's stack, as the papers have them: 16 KiB.
 const STACK_PAGES: usize = 4;
 
-/// Serves so many connections until all have ended.
-pub(crate) fn serve(port: u16, count: usize) -> Result<(), Error> {
+/// Serves so many connections until all have ended. Their first byte says their level, if it is not said here.
+pub(crate) fn serve(port: u16, count: usize, level: Option<u8>) -> Result<(), Error> {
     thread::set_stack_pages(STACK_PAGES);
-    let listener = listen(port, 4)?;
+    let listener = listen(port, backlog(level))?;
     let mut all = Vec::new();
     for _ in 0..count {
         let connection = accept(listener)?;
-        let mut level = [0];
-        read(connection, &mut level)?;
-        let level = usize::from(level[0]);
+        let mut first = [0];
+        let level = match level {
+            Some(level) => level,
+            None => {
+                read(connection, &mut first)?;
+                first[0]
+            }
+        };
+        let level = usize::from(level);
         let (requests, replies) = (Queue::new(), Queue::new());
         let (to, from) = (requests.clone(), replies.clone());
         all.push(thread::spawn(move || {

@@ -1,0 +1,113 @@
+//! Points whose clients are on the host: the load generator of `upshift load matrix`, through ports that QEMU forwards to the
+//! machine's network card.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use upshift_load::{Group, Pace, Plan, Work, matrix, run};
+
+use super::point::{Figures, Load, MODELS, Point};
+use super::{LIMIT, THREADS};
+use crate::build::Image;
+use crate::peer;
+use crate::qemu::{self, Machine, Network};
+
+/// Connections of a server with threads, as the program has it.
+const OF_THREADS: u32 = 16;
+/// How long a server may take to be there, or to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries.
+const SOON: Duration = Duration::from_millis(50);
+
+/// Boots a machine with servers, and asks them. Nothing of one that fails.
+pub(super) fn measure(image: &Image, load: Load) -> Result<Point, String> {
+    let of_server = match load.has_threads() {
+        true => OF_THREADS,
+        false => load.connections,
+    };
+    let count = load.connections.div_ceil(of_server) as u16;
+    let first = peer::free_ports(count)?;
+    let server = match load.has_threads() {
+        true => "threads",
+        false => "coroutines",
+    };
+    let (connections, harts) = (load.connections, load.harts);
+    let machine = Machine {
+        cpu: "",
+        smp: harts,
+        icount: false,
+        network: Network::Served { first, count },
+        disk: None,
+        arguments: format!(
+            "init=matrix with=outside,{server},{connections},{harts} threads={THREADS} address=10.0.2.15/24,10.0.2.2"
+        ),
+    };
+    let ports: Vec<u16> = (first..first + count).collect();
+    let asking = std::thread::spawn(move || ask(load, &ports, of_server));
+    let outcome = qemu::run(image, &machine, LIMIT)?;
+    let asked = asking.join().map_err(|_| "a client panicked".to_owned())?;
+    let figures = match asked {
+        Ok(figures) if outcome.status == Some(0) => vec![figures],
+        asked => {
+            let (end, output) = (&outcome.end, &outcome.output);
+            let why = asked.err().unwrap_or_default();
+            eprintln!("{}: {end}, {why}: {load}\n{output}", MODELS[load.model]);
+            Vec::new()
+        }
+    };
+    Ok(Point { load, figures })
+}
+
+/// Asks the servers at these ports as the load says.
+fn ask(load: Load, ports: &[u16], of_server: u32) -> Result<Figures, String> {
+    let mut groups = Vec::new();
+    for (at, &port) in (0..).zip(ports) {
+        is_there(port)?;
+        let left = load.connections - at * of_server;
+        let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        groups.push(Group::new(target, left.min(of_server) as usize, "all"));
+    }
+    let work = Work::Matrix { n: load.n as usize };
+    let mut plan = Plan::new(groups, work, Duration::from_millis(load.millis.into()));
+    plan.patience = PATIENCE;
+    if load.period != 0 {
+        let period = Duration::from_millis(load.period.into());
+        plan.pace = Pace::Open { period };
+    }
+    let outcome = run(&plan).map_err(|error| error.to_string())?;
+    if outcome.errors() != 0 {
+        return Err(format!("{} errors", outcome.errors()));
+    }
+    let (latency, nanos) = (outcome.latency(), 1_000);
+    let at = |quantile: f64| latency.value_at_quantile(quantile) / nanos;
+    Ok(Figures {
+        who: "all".to_owned(),
+        count: outcome.requests(),
+        mean: latency.mean() as u64 / nanos,
+        median: at(0.5),
+        p99: at(0.99),
+        deviation: latency.stdev() as u64 / nanos,
+        pages: 0,
+        spread: [0.25, 0.75, 0.9, 0.999].map(at),
+    })
+}
+
+/// Asks a server for the square of a number, until it answers: QEMU takes connections before there is one.
+fn is_there(port: u16) -> Result<(), String> {
+    let limit = Instant::now() + PATIENCE;
+    let question = matrix::frame(1, 1);
+    let answer = || -> std::io::Result<()> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(&question)?;
+        stream.read_exact(&mut vec![0; question.len()])
+    };
+    while let Err(error) = answer() {
+        if Instant::now() > limit {
+            return Err(format!("port {port}: {error}"));
+        }
+        std::thread::sleep(SOON);
+    }
+    Ok(())
+}
