@@ -65,6 +65,7 @@ impl Shared {
             look_ticks: clock::to_ticks(self.reap_interval / 4).max(1),
             share_ticks: clock::to_ticks(coop::SHARE),
             pending_level: Cell::new(u8::MAX),
+            #[cfg(feature = "hyper")]
             replies: Cell::new(None),
             neighbours_deadline: Cell::new(None),
             is_ending: Cell::new(false),

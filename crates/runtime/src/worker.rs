@@ -27,7 +27,9 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use upshift_core::{CoroutineId, Executor, Level, Picked, Polled, Yielded};
+#[cfg(feature = "hyper")]
+use upshift_core::{CoroutineId, Level};
+use upshift_core::{Executor, Picked, Polled, Yielded};
 use upshift_ring::{AcceptMulti, DatagramMulti, Fd, Operation, RecvMulti, Ring, Submission};
 
 use crate::board::Post;
@@ -65,6 +67,7 @@ pub(crate) struct Worker {
     /// `u8::MAX` if none does.
     pub(crate) pending_level: Cell<u8>,
     /// A coroutine that has answered a request of this level in its poll and has its own level back: what it sends next is the reply.
+    #[cfg(feature = "hyper")]
     pub(crate) replies: Cell<Option<(CoroutineId, Level)>>,
     /// When a timer of a vCPU in a long poll is due, ns, as far as the last look has shown.
     pub(crate) neighbours_deadline: Cell<Option<u64>>,
@@ -207,6 +210,7 @@ impl Worker {
     }
 
     /// Starts to send a reply, at the level of the request if that has just been answered.
+    #[cfg(feature = "hyper")]
     pub(crate) fn start_reply<T: Operation>(&self, operation: T) -> Submission<T> {
         let replies = self.replies.take();
         let replies = replies.filter(|(id, _)| self.executor.current_id() == Some(*id));
@@ -217,6 +221,7 @@ impl Worker {
     }
 
     /// The coroutine that is being polled, which has answered a request of `level`, goes back to its own level.
+    #[cfg(feature = "hyper")]
     pub(crate) fn has_answered(&self, id: CoroutineId, level: Level) {
         self.replies.set(Some((id, level)));
     }
