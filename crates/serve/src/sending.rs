@@ -141,6 +141,21 @@ impl Sending {
         Poll::Pending
     }
 
+    /// The turn has come to a request that hands nothing out yet, and has been woken to go on: nobody behind it goes before.
+    pub(crate) fn keep_turn(&self, cx: &Context<'_>, entry: &Arc<Entry>, place: u64) {
+        let mut state = self.state();
+        if state.called.is_none() {
+            state.called = Some((entry.clone(), place));
+        } else {
+            let (entry, waker) = (entry.clone(), cx.waker().clone());
+            state.waiting.push(Waiting {
+                entry,
+                place,
+                waker,
+            });
+        }
+    }
+
     /// A piece has been handed out. True: others wait until the connection has been polled.
     pub(crate) fn handed(&self, bytes: usize) -> bool {
         let mut state = self.state();

@@ -452,8 +452,14 @@ impl HttpBody for Counted {
                 return Poll::Pending;
             }
         }
-        if !this.rest.is_empty() || !this.inner.is_at_hand() {
-            ready!(upshift::task::poll_piece(cx));
+        let more = !this.rest.is_empty() || !this.inner.is_at_hand();
+        if more && upshift::task::poll_piece(cx).is_pending() {
+            if two {
+                let exchange = &this.exchange;
+                let sending = &exchange.conn.sending;
+                sending.keep_turn(cx, &exchange.entry, exchange.turn);
+            }
+            return Poll::Pending;
         }
         let frame = ready!(this.poll_piece(cx));
         if two && let Some(Ok(frame)) = &frame {

@@ -60,7 +60,9 @@ where
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let level = (self.classify)(&request);
         let returns = request.version() < Version::HTTP_2;
-        LevelFuture::new(self.inner.call(request), level, returns)
+        let mut future = LevelFuture::new(self.inner.call(request), level, returns);
+        future.asks = true;
+        future
     }
 }
 
@@ -104,18 +106,21 @@ pin_project! {
         inner: F,
         to: Option<Level>,
         returns: bool,
+        asks: bool,
         home: Option<Return>,
     }
 }
 
 impl<F> LevelFuture<F> {
     /// `inner` at `level`. `returns`: the coroutine has its former level back when the
-    /// response is over.
+    /// response is over. The response's body decides itself when to give way ([`poll_piece`](crate::task::poll_piece));
+    /// [`Levelled`] asks for the bodies of its services.
     pub fn new(inner: F, level: Level, returns: bool) -> LevelFuture<F> {
         LevelFuture {
             inner,
             to: Some(level),
             returns,
+            asks: false,
             home: None,
         }
     }
@@ -150,6 +155,7 @@ where
         let home = this.home.take();
         Poll::Ready(Ok(response.map(|inner| LevelBody {
             inner,
+            asks: *this.asks,
             has_begun: false,
             home,
         })))
@@ -167,6 +173,7 @@ pin_project! {
     pub struct LevelBody<B> {
         #[pin]
         inner: B,
+        asks: bool,
         has_begun: bool,
         home: Option<Return>,
     }
@@ -184,7 +191,7 @@ impl<B: Body> Body for LevelBody<B> {
         let this = self.project();
         // What produces the next piece begins early in a poll, so it is seldom suspended in the middle, with locks in its hands. The
         // first one goes with the head.
-        if *this.has_begun {
+        if *this.asks && *this.has_begun {
             ready!(coop::poll_piece(cx));
         }
         let frame = ready!(this.inner.poll_frame(cx));
@@ -238,6 +245,7 @@ mod tests {
         let body = async {
             let mut body = LevelBody {
                 inner: Frames,
+                asks: true,
                 has_begun: false,
                 home: None,
             };
