@@ -18,7 +18,7 @@
 //! | `machine` | CPU, kernel, affinity, limits |
 //!
 //! Exit status: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 ended by
-//! Ctrl-C, 143 by SIGTERM (servers end with 0 on both).
+//! Ctrl-C, 143 by SIGTERM (servers end with 0 on both). `sched -- COMMAND`: that of the command.
 
 mod args;
 mod burn_cmd;

@@ -328,3 +328,74 @@ fn processes_are_named_by_their_command() {
     assert!(none.contains("no process fits"), "{none}");
     std::fs::remove_file(&program).unwrap();
 }
+
+#[test]
+fn its_status_is_that_of_the_command_however_short_that_is() {
+    if !permitted() {
+        return;
+    }
+    let (cpu, spin) = (cpu(), "ulimit -t 20; while :; do :; done");
+    for (command, more, expected) in [
+        (&["true"][..], &[][..], 0),
+        (&["false"], &[], 1),
+        (&["sh", "-c", "sleep 0.1; exit 7"], &[], 7),
+        (&["sh", "-c", "kill -9 $$"], &[], 137),
+        (&["sh", "-c", spin], &["--for", "200ms"], 0),
+        // Of others it says nothing; and one that has ended keeps its place among the tasks.
+        (&["true"], &["--run", "false"], 0),
+    ] {
+        // Whether a short one has ended before it is attached is chance.
+        for _ in 0..5 {
+            let begin = ["priority", "--cpu", &cpu, "--floor", "50us", "--json"];
+            let output = sched(&[&begin[..], more, &["--arg", "3", "--"], command].concat());
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(
+                output.status.code(),
+                Some(expected),
+                "{command:?}: {errors}"
+            );
+            let text = String::from_utf8(output.stdout).unwrap();
+            let report: serde_json::Value = serde_json::from_str(&text).expect(&text);
+            let tasks = report["tasks"].as_array().unwrap();
+            assert_eq!(
+                tasks.len(),
+                1 + usize::from(more.contains(&"--run")),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_process_that_fits_and_cannot_be_had_is_left_out() {
+    if !permitted() {
+        return;
+    }
+    let name = format!("upl-{}", std::process::id());
+    let program = std::env::temp_dir().join(&name);
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let start = |words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        let it = Ends::start(command.args(&words[1..]).arg("20"));
+        let comm = format!("/proc/{}/comm", it.0.id());
+        while std::fs::read_to_string(&comm).unwrap().trim() != name {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        it
+    };
+    let (cpu, path) = (cpu(), program.to_str().unwrap());
+    let fixed = ["--cpu", &cpu, "--floor", "50us", "--for", "200ms", "--json"];
+    let limited = start(&["prlimit", "--rttime=100000", path]);
+    // Alone, it is an error.
+    let reason = error(&[&["rr", "--comm", &name][..], &fixed].concat());
+    assert!(reason.contains("RLIMIT_RTTIME"), "{reason}");
+    let _ordinary = start(&[path]);
+    let output = sched(&[&["rr", "--comm", &name][..], &fixed].concat());
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    assert!(errors.contains("left out"), "{errors}");
+    let number = limited.0.id().to_string();
+    let named = error(&[&["rr", "--pid", &number][..], &fixed].concat());
+    assert!(named.contains("RLIMIT_RTTIME"), "{named}");
+    std::fs::remove_file(&program).unwrap();
+}

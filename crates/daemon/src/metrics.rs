@@ -1,31 +1,53 @@
 //! Figures for Prometheus: the census as its text format, over HTTP, on a socket of their own.
 //!
-//! An ordinary thread that asks the daemon as any client does, and answers one at a time: a slow client is given up after
-//! [`PATIENCE`]. Nothing here can hold up what schedules. `metrics` of the configuration says where: a path for a Unix socket, or an
+//! An ordinary thread that asks the daemon as any client does, and answers one at a time: a client is given up [`PATIENCE`] after it was
+//! taken. Nothing here can hold up what schedules. `metrics` of the configuration says where: a path for a Unix socket, or an
 //! address and port.
 
 use std::io::{self, Read, Write};
-use std::net::TcpListener;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use upshift_trace::prometheus::{CONTENT_TYPE, Text};
 
-/// How long a client may take to ask, and to read.
+/// How long a client may take, to ask and to read.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The longest request.
 const REQUEST: usize = 8192;
 
+/// How long after no connection could be taken: there are no descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The file of the socket. It goes when this is dropped, if it still is the one that was made.
+#[derive(Debug)]
+pub(crate) struct Place(Option<(PathBuf, (u64, u64))>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some((path, made)) = self.0.take()
+            && identity(&path).is_ok_and(|now| now == made)
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// What tells a file from another that has its name.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
 /// Starts the thread, which lives as long as the process.
 ///
 /// # Errors
 /// It cannot listen there.
-pub(crate) fn serve(place: &str, daemon: PathBuf) -> io::Result<()> {
-    let thread = std::thread::Builder::new().name("upshift-metrics".into());
+pub(crate) fn serve(place: &str, daemon: PathBuf) -> io::Result<Place> {
     if place.starts_with('/') {
         let path = Path::new(place);
         // What a former daemon has left.
@@ -33,36 +55,87 @@ pub(crate) fn serve(place: &str, daemon: PathBuf) -> io::Result<()> {
             std::fs::remove_file(path)?;
         }
         let listener = UnixListener::bind(path)?;
-        thread.spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let limits = [
-                    stream.set_read_timeout(Some(PATIENCE)),
-                    stream.set_write_timeout(Some(PATIENCE)),
-                ];
-                if limits.iter().all(Result::is_ok) {
-                    let _ = answer(stream, &daemon);
-                }
-            }
-        })?;
+        let place = Place(Some((path.to_path_buf(), identity(path)?)));
+        start(move || answer_all(|| Ok(listener.accept()?.0), &daemon))?;
+        Ok(place)
     } else {
         let listener = TcpListener::bind(place)?;
-        thread.spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let limits = [
-                    stream.set_read_timeout(Some(PATIENCE)),
-                    stream.set_write_timeout(Some(PATIENCE)),
-                ];
-                if limits.iter().all(Result::is_ok) {
-                    let _ = answer(stream, &daemon);
-                }
-            }
-        })?;
+        start(move || answer_all(|| Ok(listener.accept()?.0), &daemon))?;
+        Ok(Place(None))
     }
-    Ok(())
+}
+
+fn start(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("upshift-metrics".into());
+    thread.spawn(body).map(drop)
+}
+
+fn answer_all<S: Stream>(accept: impl Fn() -> io::Result<S>, daemon: &Path) {
+    loop {
+        match accept() {
+            Ok(stream) => drop(answer(stream, daemon)),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// A connection, of either kind.
+trait Stream: Read + Write {
+    /// How long a call may take.
+    fn limit(&self, time: Duration) -> io::Result<()>;
+}
+
+impl Stream for UnixStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+impl Stream for TcpStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+/// A stream that is given up when the time of its client is over, however little each call takes.
+struct Limited<S> {
+    stream: S,
+    until: Instant,
+}
+
+impl<S: Stream> Limited<S> {
+    fn within(&mut self) -> io::Result<&mut S> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.limit(left)?;
+        Ok(&mut self.stream)
+    }
+}
+
+impl<S: Stream> Read for Limited<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.within()?.read(buffer)
+    }
+}
+
+impl<S: Stream> Write for Limited<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.within()?.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 /// One request and its answer; the connection ends with it.
-fn answer(mut stream: impl Read + Write, daemon: &Path) -> io::Result<()> {
+fn answer(stream: impl Stream, daemon: &Path) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    let mut stream = Limited { stream, until };
     let mut request = Vec::new();
     let mut part = [0u8; 1024];
     while !request.windows(4).any(|it| it == b"\r\n\r\n") && request.len() < REQUEST {
@@ -78,11 +151,11 @@ fn answer(mut stream: impl Read + Write, daemon: &Path) -> io::Result<()> {
         },
         false => ("405 Method Not Allowed", "GET only\n".to_string()),
     };
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
-    )
+    );
+    stream.write_all((head + &body).as_bytes())
 }
 
 /// The census as figures.

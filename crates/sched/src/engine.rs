@@ -158,6 +158,27 @@ impl<M: Member> Engine<M> {
         Ok(task)
     }
 
+    /// Adds a task that has ended before it could be attached: it keeps its place among the tasks, and the policy hears of both.
+    pub fn add_ended(&mut self, label: impl Into<String>) -> TaskId {
+        let task = TaskId(self.slots.len());
+        self.slots.push(Slot {
+            label: label.into(),
+            member: None,
+            cpu: 0,
+            notch: Notch {
+                task: task.0,
+                at: self.config.base,
+            },
+            sleeps: false,
+            unasked: 0,
+            first: 0,
+            seen: 0,
+            untold: 0,
+            turns: 0,
+        });
+        task
+    }
+
     /// A handle for other threads.
     pub fn control(&self) -> Control {
         self.control.clone()
@@ -189,6 +210,9 @@ impl<M: Member> Engine<M> {
             slot.look();
             (slot.first, slot.untold) = (slot.seen, 0);
             self.policy.added(TaskId(task), self.began);
+            if slot.member.is_none() {
+                self.policy.removed(TaskId(task), self.began);
+            }
         }
         let follow = nanos(self.config.follow);
         let pieces = self.config.open.pieces(self.threads());

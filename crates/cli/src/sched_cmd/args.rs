@@ -46,13 +46,14 @@ Examples:
   upshift sched --config /etc/upshift/sched.toml
 
 --cgroup, --unit, --user and --comm name all processes that fit when it starts, each a task of its
-own, but not this one and its ancestors.
+own, but not this one and its ancestors. Those that cannot be scheduled are left out, and a note
+says why. Anybody may give a process a name: --comm takes those of all users.
 
 All threads of a process are scheduled, also those born later. It ends when all processes have
 ended, with --for, or by Ctrl-C; policy, priority and CPUs of all of them are then what they were,
 also after a SIGKILL. Commands it has started are ended with it. It needs CAP_SYS_NICE (root) or
-RLIMIT_RTPRIO; `upshift calibrate` says what is missing. Exit code: 0, 130 after Ctrl-C, 143 after
-SIGTERM.")]
+RLIMIT_RTPRIO; `upshift calibrate` says what is missing. Exit code: that of the command after `--`
+if it has ended by itself, else 0; 130 after Ctrl-C, 143 after SIGTERM; 1 if this has failed.")]
 pub(crate) struct SchedArgs {
     /// rr, table, weighted, edf, priority or solo
     #[arg(value_enum, hide_possible_values = true)]

@@ -21,19 +21,20 @@ mod timeline;
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use upshift_elevate::{Calibration, Elevator, Priority, Rights};
-use upshift_sched::{Config, Engine, Open, Processes, Report, Scheduler, Trace, Watch};
+use upshift_sched::{Config, Engine, Open, Processes, Report, SchedError, Scheduler, Trace, Watch};
 
 pub(crate) use args::SchedArgs;
 pub(crate) use file::expanded;
-use tasks::Tasks;
+use tasks::{Origin, Tasks};
 
 /// Events that a trace holds: 24 MB, two switches a millisecond for eight minutes.
 const MAX_TRACE_EVENTS: usize = 1_000_000;
@@ -144,26 +145,37 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         },
         ..Config::on(cpus)
     };
-    let mut started = Tasks::start(&mut specs)?;
-    let label = |spec: &tasks::Spec| (started.pid(spec), spec.label.clone());
-    let tasks: Vec<(i32, String)> = specs.iter().map(label).collect();
+    let mut started = Tasks::start(&mut specs, !args.command.is_empty())?;
+    let task = |spec: &tasks::Spec| (started.pid(spec), spec.label.clone(), spec.origin());
+    let tasks: Vec<(i32, String, Origin)> = specs.iter().map(task).collect();
     let (with, children) = (elevator.clone(), args.children);
+    let (left_out, notes) = std::sync::mpsc::channel();
     let build = move || -> Result<Engine<Processes>> {
         let mut engine = Engine::new(config, policy);
         let watch = Watch::start(&engine.control(), &with, notches.scheduler)?;
-        for (pid, label) in &tasks {
-            let task = Processes::attach(&with, &watch, *pid, notches.base, children)
-                .with_context(|| format!("cannot schedule {label}"))?;
-            engine.add(task.labelled(label))?;
+        for (pid, label, origin) in &tasks {
+            match Processes::attach(&with, &watch, *pid, notches.base, children) {
+                Ok(task) => engine.add(task.labelled(label))?,
+                Err(error) if origin.bears(&error) => {
+                    // Who reads it waits for this thread.
+                    let _ = left_out.send(error);
+                    engine.add_ended(label)
+                }
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot schedule {label}"));
+                }
+            };
         }
         Ok(engine)
     };
     // Before the tasks are, or this thread would not get that far. Without the right the scheduler says so.
     let above = elevator.elevate_current(notches.scheduler);
     let scheduler = Scheduler::start(&elevator, scheduler_cpu, notches.scheduler, build)?;
+    say_what_is_left_out(notes.try_iter().collect(), specs.len())?;
     let signal = watch_over(args, &scheduler, &mut signals);
     let (report, trace) = scheduler.stop()?;
     drop(above);
+    let main = started.main_status();
     started.end();
     let printed = output::finish(args, &report, floor);
     files.write(args, &report, &trace)?;
@@ -172,9 +184,38 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         printed => printed.context("cannot print the result")?,
     }
-    Ok(signal.map_or(ExitCode::SUCCESS, |signal| {
-        ExitCode::from(128 + u8::try_from(signal).unwrap_or(1))
-    }))
+    Ok(match (signal, main) {
+        (Some(signal), _) => ended_by(signal),
+        (None, Some(status)) => code_of(status),
+        (None, None) => ExitCode::SUCCESS,
+    })
+}
+
+/// What a shell says of a program that a signal has ended.
+fn ended_by(signal: i32) -> ExitCode {
+    ExitCode::from(128 + u8::try_from(signal).unwrap_or(1))
+}
+
+fn code_of(status: ExitStatus) -> ExitCode {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        (None, signal) => ended_by(signal.unwrap_or(1)),
+    }
+}
+
+/// Processes that fit, of so many tasks, and cannot be had. What has ended is not worth a word.
+fn say_what_is_left_out(reasons: Vec<SchedError>, tasks: usize) -> Result<()> {
+    let left_out = reasons.len();
+    let mut said: Vec<SchedError> = reasons;
+    said.retain(|error| !matches!(error, SchedError::NoSuchProcess(_)));
+    if left_out == tasks && !said.is_empty() {
+        return Err(said.swap_remove(0)).context("cannot schedule any process that fits");
+    }
+    for error in &said {
+        // The reader may be gone.
+        let _ = writeln!(io::stderr(), "note: left out: {error}");
+    }
+    Ok(())
 }
 
 /// Waits for the end, and shows how it goes. Returns the signal that ended it.

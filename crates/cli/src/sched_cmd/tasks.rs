@@ -1,13 +1,14 @@
 //! Which processes: those given by pid, and commands that are started.
 
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use upshift_daemon::Assign;
+use upshift_sched::SchedError;
 
 use super::args::SchedArgs;
 use crate::values;
@@ -27,9 +28,45 @@ pub(super) struct Spec {
 #[derive(Debug)]
 enum Source {
     Pid(i32),
+    /// A process that fits what was asked for.
+    Fits(i32),
     Command(Vec<String>),
     /// Index into what was started.
     Started(usize),
+}
+
+impl Spec {
+    /// Who has to be there and to take it, or nothing is scheduled.
+    pub(super) fn origin(&self) -> Origin {
+        match self.source {
+            Source::Pid(_) => Origin::Named,
+            Source::Fits(_) => Origin::Fits,
+            Source::Command(_) | Source::Started(_) => Origin::Started,
+        }
+    }
+}
+
+/// How a process has come to be a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// By its number.
+    Named,
+    /// It fits what was asked for: anybody may start such a process, and make it one that cannot be had.
+    Fits,
+    /// It was started here.
+    Started,
+}
+
+impl Origin {
+    /// Whether a task that cannot be had for this reason is left out, instead of ending everything.
+    pub(super) fn bears(self, error: &SchedError) -> bool {
+        let has_ended = matches!(error, SchedError::NoSuchProcess(_));
+        match self {
+            Origin::Named => false,
+            Origin::Started => has_ended,
+            Origin::Fits => true,
+        }
+    }
 }
 
 /// Everything the command line names: pids first, then `--run`, then the command after `--`.
@@ -70,7 +107,7 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
     for at in 1..specs.len() {
         let label = specs[at].label.clone();
         if specs[..at].iter().any(|other| other.label == label) {
-            if matches!(specs[at].source, Source::Pid(_)) {
+            if matches!(specs[at].source, Source::Pid(_) | Source::Fits(_)) {
                 bail!("process {label} is named twice: name it once");
             }
             specs[at].label = format!("{label}#{at}");
@@ -153,7 +190,7 @@ fn chosen(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
             specs.push(Spec {
                 label: pid.to_string(),
                 arg: arg.clone(),
-                source: Source::Pid(pid),
+                source: Source::Fits(pid),
             });
         }
         if specs.len() == before {
@@ -179,15 +216,20 @@ fn started(words: Vec<String>, arg: Option<String>) -> Result<Spec> {
 }
 
 /// The commands that were started. Dropping ends them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tasks {
     children: Vec<Child>,
+    /// Whether the last one is the command after `--`.
+    has_main: bool,
 }
 
 impl Tasks {
     /// Starts the commands. Those that were started before one fails are ended.
-    pub(super) fn start(specs: &mut [Spec]) -> Result<Tasks> {
-        let mut started = Tasks::default();
+    pub(super) fn start(specs: &mut [Spec], has_main: bool) -> Result<Tasks> {
+        let mut started = Tasks {
+            children: Vec::new(),
+            has_main,
+        };
         for spec in specs {
             if let Source::Command(words) = &spec.source {
                 let child = Command::new(&words[0]).args(&words[1..]).spawn();
@@ -202,11 +244,17 @@ impl Tasks {
     /// The process of a task.
     pub(super) fn pid(&self, spec: &Spec) -> i32 {
         let id = match spec.source {
-            Source::Pid(pid) => return pid,
+            Source::Pid(pid) | Source::Fits(pid) => return pid,
             Source::Started(at) => self.children.get(at).map_or(0, Child::id),
             Source::Command(_) => 0,
         };
         i32::try_from(id).unwrap_or(0)
+    }
+
+    /// How the command after `--` has ended; `None`: there is none, or it still runs.
+    pub(super) fn main_status(&mut self) -> Option<ExitStatus> {
+        let main = self.children.last_mut().filter(|_| self.has_main);
+        main?.try_wait().ok().flatten()
     }
 
     /// Asks those that still run to end, and ends those that do not.

@@ -85,6 +85,8 @@ const FIRST: u64 = 2;
 /// See the module.
 pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
+    /// It goes before the listener, whose lock keeps a successor out.
+    metrics: Option<crate::metrics::Place>,
     listener: Listener,
     stop: Arc<OwnedFd>,
     orders: Arc<Orders>,
@@ -144,6 +146,7 @@ impl Control {
         Ok(Control {
             admission: Admission::new(shared.config().limits),
             shared,
+            metrics: None,
             listener,
             stop,
             orders,
@@ -177,13 +180,7 @@ impl Control {
         });
         self.closer.start();
         self.start_assigning();
-        if let Some(place) = &self.shared.config().metrics
-            && let Err(error) = crate::metrics::serve(place, self.listener.path().to_path_buf())
-        {
-            self.shared.complain("metrics", || {
-                format!("metrics cannot be served at {place}: {error}")
-            });
-        }
+        self.metrics = self.serve_metrics();
         self.notify.ready(match self.shared.enforcing() {
             true => "enforcing",
             false => "cooperative",
@@ -213,6 +210,19 @@ impl Control {
             }
             self.keep_to_budget();
         }
+    }
+
+    fn serve_metrics(&self) -> Option<crate::metrics::Place> {
+        let config = self.shared.config();
+        let place = config.metrics.as_ref()?;
+        let served = crate::metrics::serve(place, self.listener.path().to_path_buf());
+        served
+            .inspect_err(|error| {
+                self.shared.complain("metrics", || {
+                    format!("metrics cannot be served at {place}: {error}")
+                });
+            })
+            .ok()
     }
 
     fn start_assigning(&mut self) {

@@ -1,7 +1,9 @@
 //! What an operator does: another configuration, figures, a restart.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use upshift_daemon::{Config, Daemon, Rule, Who};
 
@@ -75,16 +77,52 @@ fn figures_are_there_for_prometheus_and_slow_readers_hold_up_nobody() {
         metrics: Some(place.display().to_string()),
         ..open_config("metrics")
     };
-    let _daemon = Daemon::start(config).unwrap();
-    let _somebody = puppet(&path);
+    let daemon = Daemon::start(config).unwrap();
+    let somebody = puppet(&path);
     until("it listens", || place.exists());
     let _slow = UnixStream::connect(&place).unwrap();
+    // One that always has a little more to ask.
+    let mut dripping = UnixStream::connect(&place).unwrap();
+    let dripping = std::thread::spawn(move || {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE * 2 && dripping.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        began.elapsed()
+    });
     let mut stream = UnixStream::connect(&place).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     assert!(answer.contains("\nupshift_processes 1\n"), "{answer}");
+    let held = dripping.join().unwrap();
+    assert!(held < PATIENCE, "{held:?}");
+    drop((somebody, daemon));
+    let left: Vec<_> = std::fs::read_dir(directory()).unwrap().collect();
+    assert!(left.is_empty(), "a clean end leaves {left:?}");
+}
+
+#[test]
+fn a_daemon_that_ends_leaves_the_socket_of_another_ones_figures() {
+    let _turn = turn();
+    let place = directory().join("figures");
+    let config = |name: &str| Config {
+        metrics: Some(place.display().to_string()),
+        ..open_config(name)
+    };
+    let first = Daemon::start(config("first")).unwrap();
+    until("it listens", || place.exists());
+    let made = |path: &std::path::Path| std::fs::metadata(path).map(|it| it.ino());
+    let before = made(&place).unwrap();
+    let second = Daemon::start(config("second")).unwrap();
+    until("the other one listens", || {
+        made(&place).is_ok_and(|it| it != before)
+    });
+    drop(first);
+    assert!(UnixStream::connect(&place).is_ok());
+    drop(second);
+    assert!(!place.exists());
 }
 
 #[test]
