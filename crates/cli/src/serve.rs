@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::net::SocketAddr;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 use listenfd::ListenFd;
@@ -51,12 +52,12 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         let server = Server::bind_to(config.clone(), sockets)
             .map_err(|error| anyhow!(error))?
             .with_reload(move || flags.settings());
-        let addresses = server.addresses();
+        let (addresses, paths) = (server.addresses(), server.paths());
         let started = server.start().map_err(|error| anyhow!(error))?;
         let control = started.control();
         listen_to_signals(&control).context("cannot listen to signals")?;
         // The reader may be gone.
-        let _ = announce(&addresses, &config);
+        let _ = announce(&addresses, &paths, &config);
         tell(&[NotifyState::Ready]);
         let cut_off = started.run().await;
         let answered = control.answered();
@@ -80,13 +81,14 @@ fn command_to(socket: &Path, command: &str) -> Result<()> {
 }
 
 /// The sockets that a service manager has opened for us (`LISTEN_FDS`).
-fn inherited() -> Result<Vec<TcpListener>> {
+fn inherited() -> Result<Vec<OwnedFd>> {
     let mut given = ListenFd::from_env();
     let mut sockets = Vec::new();
     for at in 0..given.len() {
-        let socket = given.take_tcp_listener(at);
+        let socket = given.take_raw_fd(at);
         let socket = socket.with_context(|| format!("LISTEN_FDS: descriptor {}", 3 + at))?;
-        sockets.extend(socket);
+        // SAFETY: it was given to this process, which takes it once.
+        sockets.extend(socket.map(|socket| unsafe { OwnedFd::from_raw_fd(socket) }));
     }
     Ok(sockets)
 }
@@ -103,7 +105,7 @@ fn say(line: fmt::Arguments<'_>) {
 }
 
 /// Where it listens and what there is, on standard output.
-fn announce(addresses: &[SocketAddr], config: &Config) -> io::Result<()> {
+fn announce(addresses: &[SocketAddr], paths: &[PathBuf], config: &Config) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let root = whole(&config.root);
@@ -114,6 +116,9 @@ fn announce(addresses: &[SocketAddr], config: &Config) -> io::Result<()> {
     };
     for address in addresses {
         writeln!(out, "serving {} on {scheme}://{address}", root.display())?;
+    }
+    for path in paths {
+        writeln!(out, "serving {} on unix:{}", root.display(), path.display())?;
     }
     for site in &config.site {
         let root = site.root.as_deref().map_or_else(|| root.clone(), whole);

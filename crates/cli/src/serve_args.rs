@@ -1,11 +1,10 @@
 //! The flags of `upshift serve`. What is given here goes before the configuration file.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use upshift_serve::{Config, Endpoint, Rule, TlsFiles, units};
+use upshift_serve::{Address, Config, Endpoint, Rule, TlsFiles, units};
 
 use crate::args::{BoardChoice, Switch};
 use crate::values;
@@ -35,9 +34,10 @@ pub(crate) struct ServeArgs {
     /// Folder to serve [default: the current one]
     #[arg(value_name = "FOLDER")]
     root: Option<PathBuf>,
-    /// Address to listen on, or a port: `8080` on this machine alone, `:80` for all; may be repeated [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDR", value_parser = units::address)]
-    listen: Vec<SocketAddr>,
+    /// Address to listen on, a port (`8080` on this machine alone, `:80` for all), or `unix:PATH[,mode=660]`; may be repeated
+    /// [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<Address>,
     /// Settings, read again on SIGHUP; flags override them
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

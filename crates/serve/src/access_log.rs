@@ -14,8 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{Method, Version};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
+use crate::bind::UNIX;
 use crate::notice::Notices;
 
 /// Records that wait at most, and bytes of their paths.
@@ -46,12 +47,24 @@ pub(crate) struct Record {
     pub(crate) took: Duration,
 }
 
+/// An address, or that it is a Unix socket's.
+struct Peer(SocketAddr);
+
+impl Serialize for Peer {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            UNIX => to.serialize_str("unix"),
+            address => address.serialize(to),
+        }
+    }
+}
+
 /// A line.
 #[derive(Serialize)]
 struct Line<'a> {
     /// Seconds since 1970.
     time: f64,
-    peer: SocketAddr,
+    peer: Peer,
     method: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<&'a str>,
@@ -282,7 +295,7 @@ fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
                 .unwrap_or_default()
                 .as_secs_f64(),
         ),
-        peer: record.peer,
+        peer: Peer(record.peer),
         method: record.method.as_str(),
         host: record.host.as_deref(),
         path,

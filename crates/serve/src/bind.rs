@@ -2,43 +2,108 @@
 
 use std::fs;
 use std::io;
-use std::net::{self, IpAddr, SocketAddr};
-use std::path::Path;
+use std::net::{self, IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::{Path, PathBuf};
 
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::{socket_acceptconn, socket_domain};
+use upshift::hyper::Io;
 use upshift::io::AsyncFd;
-use upshift::net::{TcpListener, TcpStream};
+use upshift::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use crate::address::Address;
+use crate::socket_file::{self, SocketFile};
+
+/// Connections that wait to be accepted on a Unix socket, as far as the kernel allows (`net.core.somaxconn`).
+const BACKLOG: i32 = 4096;
+/// Stands for the address of a client of a Unix socket.
+pub(crate) const UNIX: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A socket that listens.
 pub(crate) enum Listener {
     /// Opened here.
     Own(TcpListener),
+    /// Opened here; the file goes with it.
+    OwnUnix(UnixListener, SocketFile),
     /// Of other processes as well. What an operation of the ring has accepted when it is cancelled would be lost; so this one is
     /// accepted from when it is readable, and who is not accepted here waits for the others.
     Shared(net::TcpListener, AsyncFd),
+    SharedUnix(StdUnixListener, AsyncFd),
 }
 
 impl Listener {
-    pub(crate) fn shared(socket: net::TcpListener) -> io::Result<Listener> {
-        socket.set_nonblocking(true)?;
-        let readiness = AsyncFd::new(socket.try_clone()?);
-        Ok(Listener::Shared(socket, readiness))
-    }
-
-    /// The next connection. Cancelled, it loses none.
-    pub(crate) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        match self {
-            Listener::Own(listener) => listener.accept().await,
-            Listener::Shared(socket, readiness) => {
-                let (stream, peer) = readiness.read_with(|_| socket.accept()).await?;
-                Ok((TcpStream::from_std(stream)?, peer))
+    /// Opens one.
+    ///
+    /// # Errors
+    /// Why not, and what to do about it.
+    pub(crate) fn open(address: &Address) -> io::Result<Listener> {
+        match address {
+            Address::Ip(address) => listen(*address).map(Listener::Own),
+            Address::Unix { path, mode } => {
+                let named = |error: io::Error| {
+                    let text = format!("cannot listen on {address}: {error}");
+                    io::Error::new(error.kind(), text)
+                };
+                let (listener, file) = socket_file::listen(path, *mode, BACKLOG).map_err(named)?;
+                Ok(Listener::OwnUnix(UnixListener::from_std(listener)?, file))
             }
         }
     }
 
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+    /// One that listens already, of TCP or a Unix socket.
+    pub(crate) fn shared(socket: OwnedFd) -> io::Result<Listener> {
+        if !socket_acceptconn(&socket)? {
+            let text = "a socket that was handed over does not listen";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let readiness = AsyncFd::new(socket.try_clone()?);
+        Ok(match socket_domain(&socket)? {
+            AddressFamily::UNIX => Listener::SharedUnix(socket.into(), readiness),
+            _ => Listener::Shared(socket.into(), readiness),
+        })
+    }
+
+    /// The next connection. Cancelled, it loses none.
+    pub(crate) async fn accept(&self) -> io::Result<(Io, SocketAddr)> {
+        let (stream, peer) = match self {
+            Listener::Own(listener) => listener.accept().await?,
+            Listener::Shared(socket, readiness) => {
+                let (stream, peer) = readiness.read_with(|_| socket.accept()).await?;
+                (TcpStream::from_std(stream)?, peer)
+            }
+            Listener::OwnUnix(listener, _) => {
+                return Ok((Io::from(listener.accept().await?.0), UNIX));
+            }
+            Listener::SharedUnix(socket, readiness) => {
+                let (stream, _) = readiness.read_with(|_| socket.accept()).await?;
+                return Ok((Io::from(UnixStream::from_std(stream)?), UNIX));
+            }
+        };
+        // The peer may be gone already.
+        let _ = stream.set_nodelay(true);
+        Ok((Io::new(stream), peer))
+    }
+
+    /// The address, if it is of TCP.
+    pub(crate) fn ip(&self) -> Option<SocketAddr> {
         match self {
-            Listener::Own(listener) => listener.local_addr(),
-            Listener::Shared(socket, _) => socket.local_addr(),
+            Listener::Own(listener) => listener.local_addr().ok(),
+            Listener::Shared(socket, _) => socket.local_addr().ok(),
+            Listener::OwnUnix(..) | Listener::SharedUnix(..) => None,
+        }
+    }
+
+    /// The path, if it is a Unix socket that has one.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        match self {
+            Listener::Own(_) | Listener::Shared(..) => None,
+            Listener::OwnUnix(_, file) => Some(file.path().to_owned()),
+            Listener::SharedUnix(socket, _) => {
+                Some(socket.local_addr().ok()?.as_pathname()?.to_owned())
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use serde::Deserialize;
 
+use crate::address::Address;
 use crate::pages;
 use crate::rules::Rule;
 use crate::sites::{self, Site};
@@ -20,9 +21,8 @@ use crate::units;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// Addresses to listen on, or ports (*start*).
-    #[serde(deserialize_with = "units::read_addresses")]
-    pub listen: Vec<SocketAddr>,
+    /// Addresses to listen on, ports, or Unix sockets (*start*).
+    pub listen: Vec<Address>,
     /// The folder whose files are served.
     pub root: PathBuf,
     /// Certificate and key, if TLS is spoken; a reload reads the files again.
@@ -61,7 +61,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080)).into()],
             root: PathBuf::from("."),
             tls: None,
             endpoints: Endpoint::ALL.to_vec(),

@@ -35,7 +35,7 @@ const SLOWEST_BODY: u128 = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connection {
-    /// The address of the client, or of a proxy in front.
+    /// The address of the client, or of a proxy in front; 0.0.0.0:0 on a Unix socket.
     pub peer: SocketAddr,
     /// What was agreed upon, if TLS is spoken.
     pub tls: Option<Tls>,

@@ -3,20 +3,17 @@
 //! The socket has mode 0600: who may connect may do all of it. Served by a thread of its own,
 //! so that it answers however busy the runtime is.
 
-use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rustix::fs::{Mode, fchmod};
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::json;
 use upshift::Level;
 
 use crate::shared::{Control, Reloaded, Shared};
+use crate::socket_file::{self, SocketFile};
 
 const HELP: &str = "\
 status                connections, requests, whether it drains
@@ -29,49 +26,32 @@ drain                 stop accepting, finish what is under way, end
 
 /// A socket that takes commands; removed when dropped.
 pub(crate) struct Commands {
-    path: PathBuf,
+    file: SocketFile,
 }
 
 impl Commands {
     pub(crate) fn listen(path: &Path, shared: &Arc<Shared>) -> Result<Commands, String> {
-        let named = |error: io::Error| format!("control socket {}: {error}", path.display());
-        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-            if UnixStream::connect(path).is_ok() {
-                return Err(format!(
-                    "control socket {}: another server uses it; choose another with --control",
-                    path.display()
-                ));
-            }
-            fs::remove_file(path).map_err(named)?;
-        }
-        let listener = listen(path).map_err(named)?;
+        let named = |error: io::Error| {
+            let hint = match error.kind() {
+                io::ErrorKind::AddrInUse => "; choose another with --control",
+                _ => "",
+            };
+            format!("control socket {}: {error}{hint}", path.display())
+        };
+        let (listener, file) = socket_file::listen(path, Some(0o600), 16).map_err(named)?;
         let shared = Arc::downgrade(shared);
         std::thread::Builder::new()
             .name("control".into())
             .spawn(move || serve(&listener, &shared))
             .map_err(named)?;
-        Ok(Commands {
-            path: path.to_owned(),
-        })
+        Ok(Commands { file })
     }
-}
-
-/// Listens on a path that has mode 0600 from the first moment on: the kernel makes the file with
-/// the mode of the socket.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
-    let socket = net::socket_with(unix, stream, SocketFlags::CLOEXEC, None)?;
-    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    net::listen(&socket, 16)?;
-    Ok(UnixListener::from(socket))
 }
 
 impl Drop for Commands {
     fn drop(&mut self) {
         // The thread wakes up, and finds that the server is gone.
-        let _ = UnixStream::connect(&self.path);
-        let _ = fs::remove_file(&self.path);
+        let _ = UnixStream::connect(self.file.path());
     }
 }
 

@@ -54,6 +54,7 @@
 #![forbid(unsafe_code)]
 
 mod access_log;
+mod address;
 mod admission;
 mod bind;
 mod body;
@@ -81,11 +82,13 @@ mod service;
 mod shared;
 mod site;
 mod sites;
+mod socket_file;
 mod streams;
 mod sweep;
 mod tls;
 pub mod units;
 
+pub use address::Address;
 pub use body::{Body, RequestBody, TooLarge};
 pub use config::{Admission, Config, Endpoint, Files, Limits, TlsFiles};
 pub use connection::{Connection, Tls};

@@ -3,6 +3,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, RwLock};
@@ -16,13 +18,12 @@ use hyper::server::conn::{http1, http2};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tower_service::Service;
 use upshift::hyper::{Clock, Io, Spawner};
-use upshift::net::TcpStream;
 use upshift::sync::Notify;
 use upshift::{Level, Priority, time};
 
 use crate::access_log::AccessLog;
 use crate::admission::Gates;
-use crate::bind::{self, Listener};
+use crate::bind::Listener;
 use crate::body::{Body, BoxError, RequestBody};
 use crate::config::{Config, Limits};
 use crate::connection::{Conn, Fill, Watched};
@@ -64,11 +65,11 @@ impl Server {
     }
 
     /// As [`bind`](Server::bind), but on sockets that listen already, if there are some: those of a service manager
-    /// (`LISTEN_FDS`), which keeps them while one server follows another. The addresses in the settings then say nothing.
+    /// (`LISTEN_FDS`), of TCP or Unix, which keeps them while one server follows another. The addresses in the settings then say nothing.
     ///
     /// # Errors
     /// As [`bind`](Server::bind).
-    pub fn bind_to(config: Config, sockets: Vec<std::net::TcpListener>) -> Result<Server, String> {
+    pub fn bind_to(config: Config, sockets: Vec<OwnedFd>) -> Result<Server, String> {
         let runtime = upshift::Handle::current().map_err(|error| error.to_string())?;
         raise_descriptors();
         let log = match &config.access_log {
@@ -81,10 +82,7 @@ impl Server {
         let live = Live::new(config)?;
         notice::remark(&live.sites.remarks);
         let listeners: io::Result<Vec<_>> = if sockets.is_empty() {
-            let addresses = live.config.listen.iter();
-            addresses
-                .map(|address| bind::listen(*address).map(Listener::Own))
-                .collect()
+            live.config.listen.iter().map(Listener::open).collect()
         } else {
             sockets.into_iter().map(Listener::shared).collect()
         };
@@ -152,8 +150,13 @@ impl Server {
     /// The addresses it listens on, with their ports.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        let addresses = self.listeners.iter().map(Listener::local_addr);
-        addresses.filter_map(Result::ok).collect()
+        self.listeners.iter().filter_map(Listener::ip).collect()
+    }
+
+    /// The Unix sockets it listens on.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.listeners.iter().filter_map(Listener::path).collect()
     }
 
     /// Gets ready to run.
@@ -292,7 +295,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
         // A thousand may have come at once.
         poll_fn(upshift::task::poll_piece).await;
         match listener.accept().await {
-            Ok((stream, peer)) => admit(&shared, stream, peer),
+            Ok((io, peer)) => admit(&shared, io, peer),
             Err(error) if error.raw_os_error().is_some() => {
                 // Of one connection, or of a process that has run out of something.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted) {
@@ -305,7 +308,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
     }
 }
 
-fn admit(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
+fn admit(shared: &Arc<Shared>, io: Io, peer: SocketAddr) {
     let live = shared.live();
     let limits = &live.config.limits;
     let conn = Arc::new(Conn::new(peer, shared.coarse.clone()));
@@ -317,14 +320,12 @@ fn admit(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
         return;
     };
     shared.metrics.accepted.fetch_add(1, Relaxed);
-    // The peer may be gone already.
-    let _ = stream.set_nodelay(true);
     let seat = Seat {
         shared: shared.clone(),
         conn,
         number,
     };
-    if let Ok(handle) = upshift::try_spawn(seat.serve(stream, live), shared.receive) {
+    if let Ok(handle) = upshift::try_spawn(seat.serve(io, live), shared.receive) {
         handle.detach();
     }
 }
@@ -343,11 +344,10 @@ impl Drop for Seat {
 }
 
 impl Seat {
-    async fn serve(self, stream: TcpStream, live: Arc<Live>) {
+    async fn serve(self, mut io: Io, live: Arc<Live>) {
         if let Some(id) = upshift::get_cid() {
             let _ = self.conn.coroutine.set(id);
         }
-        let mut io = Io::new(stream);
         let limits = live.config.limits.clone();
         // How a connection ends is between hyper and the peer.
         if let Some(config) = &live.sites.tls {

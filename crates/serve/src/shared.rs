@@ -159,7 +159,7 @@ impl Connections {
         let mut table = self.table();
         let key = peer_key(conn.peer.ip());
         let has = table.of_peer.get(&key).copied().unwrap_or(0);
-        if table.open.len() >= most || has >= of_peer {
+        if table.open.len() >= most || (has >= of_peer && !key.is_unspecified()) {
             return None;
         }
         table.of_peer.insert(key, has + 1);

@@ -1,10 +1,9 @@
 //! Durations and sizes as people write them: `100ms`, `30s`, `16k`, `1MiB`.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserializer, de};
 
 /// Reads `250us`, `100ms`, `30s`, `5m` or `1h`; `0` needs no unit.
 ///
@@ -90,39 +89,6 @@ pub(crate) fn read_size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Er
     from.deserialize_any(Visit(size, Some))
 }
 
-/// An address to listen on: `127.0.0.1:8080`, `[::1]:8080`, a port of this machine alone (`8080`), a port on all interfaces (`:80`,
-/// `*:80`), or a name and a port (`localhost:8080`).
-///
-/// # Errors
-/// What is wrong with it.
-pub fn address(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(address) = text.parse() {
-        return Ok(address);
-    }
-    if let Ok(port) = text.parse::<u16>() {
-        return Ok((Ipv4Addr::LOCALHOST, port).into());
-    }
-    let all = text.strip_prefix(':').or(text.strip_prefix("*:"));
-    if let Some(Ok(port)) = all.map(str::parse::<u16>) {
-        return Ok((Ipv4Addr::UNSPECIFIED, port).into());
-    }
-    let wanted = || format!("`{text}`: use an address and a port, such as 0.0.0.0:80, or a port");
-    let found: Vec<_> = text.to_socket_addrs().map_err(|_| wanted())?.collect();
-    let four = found.iter().find(|address| address.is_ipv4());
-    four.or(found.first()).copied().ok_or_else(wanted)
-}
-
-/// A list of [`address`]es.
-pub(crate) fn read_addresses<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<SocketAddr>, D::Error> {
-    let texts = Vec::<String>::deserialize(deserializer)?;
-    let addresses = texts.iter().map(|text| address(text));
-    addresses
-        .collect::<Result<_, _>>()
-        .map_err(de::Error::custom)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,22 +102,5 @@ mod tests {
         assert_eq!(size("16k"), Ok(16384));
         assert_eq!(size("1MiB"), Ok(1 << 20));
         assert!(size("12 bits").is_err());
-    }
-
-    #[test]
-    fn addresses_are_understood_as_they_are_said() {
-        for (text, means) in [
-            ("10.0.0.1:80", "10.0.0.1:80"),
-            ("[::1]:80", "[::1]:80"),
-            ("8080", "127.0.0.1:8080"),
-            (":80", "0.0.0.0:80"),
-            ("*:80", "0.0.0.0:80"),
-            ("localhost:8080", "127.0.0.1:8080"),
-        ] {
-            assert_eq!(address(text), Ok(means.parse().unwrap()), "{text}");
-        }
-        for text in ["", "99999", "127.0.0.1", "localhost", ":x"] {
-            assert!(address(text).is_err(), "{text}");
-        }
     }
 }

@@ -23,7 +23,7 @@ fn a_file_sets_what_it_names() {
         "#,
     )
     .unwrap();
-    assert_eq!(config.listen[0].port(), 8443);
+    assert_eq!(config.listen[0].to_string(), "127.0.0.1:8443");
     assert_eq!(config.endpoints, [Endpoint::Healthz]);
     assert_eq!(config.priority[0].to_string(), "POST /api=8");
     assert_eq!(config.limits.body_bytes, 16 << 20);

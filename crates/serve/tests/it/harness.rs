@@ -61,7 +61,7 @@ impl Running {
         set: impl FnOnce(Server) -> Server + Send + 'static,
     ) -> Running {
         let mut config = Config {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
             root: root.to_owned(),
             drain_timeout: Duration::from_secs(20),
             ..Config::default()

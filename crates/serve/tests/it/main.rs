@@ -14,3 +14,4 @@ mod priorities;
 mod streams;
 mod tls;
 mod tools;
+mod unix;
