@@ -1,0 +1,223 @@
+//! A look at MPI: what destructors have left is done, what is complete is found.
+//!
+//! Everything here calls MPI, under the lock of `job.rs`.
+
+use std::ffi::c_int;
+use std::task::Waker;
+
+use mpi_sys as sys;
+use upshift::Level;
+
+use super::parts::{
+    Completion, Kind, Matched, Outcome, Payload, Start, improbe, of_probe, outcome,
+};
+use super::{Busy, Stage, Table};
+use crate::comm::Peers;
+use crate::error::check;
+
+/// Requests per `MPI_Testsome`: bounds the time under the lock.
+pub(super) const WINDOW: usize = 256;
+
+/// What a look has found: who is to be woken, and which ranks may go on.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) wakers: Vec<Waker>,
+    pub(crate) peers: Vec<Peers>,
+    pub(crate) events: usize,
+}
+
+impl Table {
+    /// Does what destructors have left.
+    pub(crate) fn sweep(&mut self) {
+        for key in std::mem::take(&mut self.cancels) {
+            if let Some(Busy {
+                stage: Stage::Running(start, _),
+                ..
+            }) = self.busy(key)
+            {
+                // SAFETY: the request is active: it is in the table as running. MPI completes it yet.
+                unsafe { sys::MPI_Cancel(&mut start.request) };
+            }
+        }
+        for request in std::mem::take(&mut self.free_requests) {
+            let mut request = request;
+            // SAFETY: persistent and inactive, and nobody else has its name.
+            unsafe { sys::MPI_Request_free(&mut request) };
+        }
+        // Before their communicators are freed, which comes after them in time, too.
+        for matched in std::mem::take(&mut self.unreceived) {
+            self.swallow(matched);
+        }
+        for comm in std::mem::take(&mut self.free_comms) {
+            let mut comm = comm;
+            // SAFETY: a communicator of ours whose last handle is gone; MPI keeps it until its operations have ended.
+            unsafe { sys::MPI_Comm_free(&mut comm) };
+        }
+    }
+
+    /// Receives a message that nobody wants, so that its sender can go on.
+    fn swallow(&mut self, mut matched: Matched) {
+        // SAFETY: constants of the library; out-parameters; the buffer goes to the table with the request.
+        unsafe {
+            let datatype = sys::RSMPI_UINT8_T;
+            let mut bytes = 0;
+            sys::MPI_Get_count(&matched.status, datatype, &mut bytes);
+            let mut buffer = vec![0u8; usize::try_from(bytes).unwrap_or(0)];
+            let mut request = sys::RSMPI_REQUEST_NULL;
+            let begun = sys::MPI_Imrecv(
+                buffer.as_mut_ptr().cast(),
+                bytes.max(0),
+                datatype,
+                &mut matched.message,
+                &mut request,
+            );
+            if check(begun).is_ok() {
+                let start = Start {
+                    kind: Kind::Completes,
+                    request,
+                    datatype,
+                    persistent: false,
+                    bytes: buffer.len(),
+                    payload: Box::new(buffer),
+                    peers: Peers::None,
+                };
+                let key = self.insert(start, Level::DEFAULT);
+                if let Some(busy) = self.busy(key) {
+                    busy.orphan = true;
+                }
+            }
+        }
+    }
+
+    /// Tests the window that ends before `end`; returns where the next one ends.
+    pub(crate) fn test(
+        &mut self,
+        end: usize,
+        found: &mut Found,
+        dropped: &mut Vec<Payload>,
+    ) -> usize {
+        let end = end.min(self.requests.len());
+        let begin = end.saturating_sub(WINDOW);
+        let length = end - begin;
+        if length == 0 {
+            return 0;
+        }
+        let mut indices = [0; WINDOW];
+        // SAFETY: plain data of C.
+        let mut statuses: [sys::MPI_Status; WINDOW] = unsafe { std::mem::zeroed() };
+        let mut completed = 0;
+        // SAFETY: `length` active requests, and room for as many indices and statuses.
+        let code = unsafe {
+            sys::MPI_Testsome(
+                length as c_int,
+                self.requests[begin..end].as_mut_ptr(),
+                &mut completed,
+                indices.as_mut_ptr(),
+                statuses.as_mut_ptr(),
+            )
+        };
+        let in_status = code == sys::MPI_ERR_IN_STATUS as c_int;
+        // `MPI_UNDEFINED` is negative: no request was active, which cannot be.
+        let completed = usize::try_from(completed).unwrap_or(0).min(length);
+        let pairs = &mut indices[..completed];
+        // From the back, because removing swaps the last one in.
+        let mut order: Vec<usize> = (0..completed).collect();
+        order.sort_unstable_by_key(|nth| std::cmp::Reverse(pairs[*nth]));
+        for nth in order {
+            let position = begin + pairs[nth] as usize;
+            let status = statuses[nth];
+            let error = if in_status { status.MPI_ERROR } else { 0 };
+            self.complete(position, &status, error, found, dropped);
+        }
+        begin
+    }
+
+    fn complete(
+        &mut self,
+        position: usize,
+        status: &sys::MPI_Status,
+        error: c_int,
+        found: &mut Found,
+        dropped: &mut Vec<Payload>,
+    ) {
+        found.events += 1;
+        let request = self.requests.swap_remove(position);
+        let index = self.owners.swap_remove(position);
+        if let Some(&moved) = self.owners.get(position)
+            && let Some(Busy {
+                stage: Stage::Running(_, place),
+                ..
+            }) = &mut self.slots[moved as usize].busy
+        {
+            *place = position;
+        }
+        let slot = &mut self.slots[index as usize];
+        let Some(Busy {
+            stage: Stage::Running(start, _),
+            waker,
+            level,
+            orphan,
+            ..
+        }) = slot.busy.take()
+        else {
+            unreachable!("a request's owner is a running operation");
+        };
+        self.levels.remove(level);
+        self.bytes -= start.bytes as u64;
+        found.peers.push(start.peers);
+        let kept = start.persistent.then_some(request);
+        if orphan {
+            self.free_requests.extend(kept);
+            dropped.push(start.payload);
+            self.release(index);
+            return;
+        }
+        let outcome = check(error).map(|()| match start.kind {
+            Kind::Receive => outcome(status, start.datatype),
+            Kind::Completes => Outcome::NOTHING,
+        });
+        found.wakers.extend(waker);
+        let slot = &mut self.slots[index as usize];
+        slot.busy = Some(Busy {
+            stage: Stage::Done(Completion {
+                outcome,
+                payload: start.payload,
+                request: kept,
+            }),
+            waker: None,
+            level,
+            orphan: false,
+            cancel: false,
+        });
+    }
+
+    /// Asks MPI for each probe.
+    pub(crate) fn probe(&mut self, found: &mut Found) {
+        let mut nth = 0;
+        while let Some(&index) = self.probes.get(nth) {
+            let Some(Busy {
+                stage: Stage::Probing(pattern),
+                ..
+            }) = &self.slots[index as usize].busy
+            else {
+                unreachable!("what is in `probes` is probing");
+            };
+            let completion = match improbe(pattern) {
+                Ok(None) => {
+                    nth += 1;
+                    continue;
+                }
+                done => of_probe(done, pattern.comm.clone()),
+            };
+            self.probes.swap_remove(nth);
+            found.events += 1;
+            let busy = self.slots[index as usize].busy.as_mut();
+            let busy = busy.expect("it was there above");
+            // The communicator that goes is not the last: the completion has it, too.
+            busy.stage = Stage::Done(completion);
+            found.wakers.extend(busy.waker.take());
+            let level = busy.level;
+            self.levels.remove(level);
+        }
+    }
+}
