@@ -11,8 +11,7 @@ use mpi_sys as sys;
 
 use crate::error::{Result, check};
 use crate::job::Job;
-use crate::operation::{Operation, start};
-use crate::table::{Completion, Kind};
+use crate::peers::Peers;
 
 /// A communicator. Clones name the same one; with the last, which every rank drops, it is freed.
 #[derive(Clone)]
@@ -33,14 +32,6 @@ struct Inner {
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
-
-/// Which ranks an operation may let go on.
-#[derive(Clone, Debug)]
-pub(crate) enum Peers {
-    None,
-    One(u32),
-    All(Arc<[u32]>),
-}
 
 impl Comm {
     /// Takes a communicator over. The caller is allowed to call MPI, and the handle is valid.
@@ -111,81 +102,6 @@ impl Comm {
     pub(crate) fn all(&self) -> Peers {
         Peers::All(self.inner.world.clone())
     }
-
-    /// A communicator of the same ranks, whose messages and collectives meet none of this one's. Collective.
-    pub fn dup(&self) -> Operation<Comm> {
-        let mut made = Box::new(Made(self.handle()));
-        let target = &raw mut made.0;
-        // MPI fills the handle in at any time until the end: the box is in the table until then.
-        let payload = Box::new(Stable(Box::into_raw(made)));
-        start(
-            self.job(),
-            Kind::Completes,
-            self.all(),
-            payload,
-            0,
-            finish_dup,
-            |_, request| {
-                // SAFETY: `target` is in the box above.
-                unsafe {
-                    check(sys::MPI_Comm_idup(self.handle(), target, request))?;
-                    Ok(sys::RSMPI_DATATYPE_NULL)
-                }
-            },
-        )
-    }
-
-    /// The communicator of all ranks that give the same `colour`, in the order of their `key`s. `None` for no colour.
-    /// Collective.
-    ///
-    /// MPI knows only a blocking form of it. So all ranks meet in a barrier first, which does not block; then each is in
-    /// MPI for as long as the last one needs to be polled.
-    ///
-    /// # Errors
-    /// MPI's.
-    pub async fn split(&self, colour: Option<u32>, key: usize) -> Result<Option<Comm>> {
-        // SAFETY: constants of the library.
-        let (none, undefined) = unsafe { (sys::RSMPI_COMM_NULL, sys::RSMPI_UNDEFINED) };
-        let colour = match colour {
-            Some(colour) => crate::data::count(colour as usize)?,
-            None => undefined,
-        };
-        let key = crate::data::count(key)?;
-        self.barrier().await?;
-        let made = self.job().call(&self.all(), |_| {
-            let mut made = none;
-            // SAFETY: a valid communicator and an out-parameter.
-            check(unsafe { sys::MPI_Comm_split(self.handle(), colour, key, &mut made) })?;
-            if made == none {
-                return Ok(None);
-            }
-            Comm::adopt(self.job(), made, true).map(Some)
-        })?;
-        Ok(made)
-    }
-}
-
-struct Made(sys::MPI_Comm);
-
-/// The box that MPI writes a handle to. A raw pointer, because MPI's own pointer into it must stay valid.
-struct Stable(*mut Made);
-
-// SAFETY: the owner of a box.
-unsafe impl Send for Stable {}
-
-impl Drop for Stable {
-    fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw` above, and the operation has ended.
-        drop(unsafe { Box::from_raw(self.0) });
-    }
-}
-
-fn finish_dup(job: &Arc<Job>, completion: Completion) -> Result<Comm> {
-    completion.outcome?;
-    let stable: Box<Stable> = completion.payload.downcast().expect("the payload of a dup");
-    // SAFETY: MPI has filled it in, and is done with it.
-    let handle = unsafe { (*stable.0).0 };
-    job.call(&Peers::None, |_| Comm::adopt(job, handle, true))
 }
 
 impl Drop for Inner {

@@ -2,8 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
-
-use crate::watch::Death;
+use std::time::Duration;
 
 /// The result of what this crate does.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -90,6 +89,33 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// A rank that died or hangs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Its number in the world.
+    pub rank: usize,
+    /// Its process.
+    pub pid: u32,
+    /// It lives, but has not polled for so long.
+    pub hangs: Option<Duration>,
+    /// The level-0 request that it began last.
+    pub last_urgent: Option<String>,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} (process {}) ", self.rank, self.pid)?;
+        match self.hangs {
+            None => f.write_str("has died")?,
+            Some(time) => write!(f, "has not polled for {} s", time.as_secs_f32())?,
+        }
+        match &self.last_urgent {
+            Some(text) => write!(f, "; its last level-0 request: {text}"),
+            None => f.write_str("; it had begun no level-0 request"),
+        }
+    }
+}
 
 /// How many threads may call MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -27,7 +27,7 @@
 //! | `job` | the lock under which MPI is called |
 //! | `progress` | the coroutine that asks what is complete |
 //! | `operation` | the future of a request |
-//! | `comm`, `point`, `collective`, `persistent` | what MPI offers |
+//! | `comm`, `derive`, `point`, `collective`, `persistent` | what MPI offers |
 //! | `serve` | requests with a level between ranks |
 //! | `node`, `watch` | pages and bells between the ranks of a node; what happens when one dies |
 //!
@@ -45,11 +45,13 @@
 mod collective;
 mod comm;
 mod data;
+mod derive;
 mod error;
 mod job;
 mod launch;
 mod node;
 mod operation;
+mod peers;
 mod persistent;
 mod point;
 mod progress;
@@ -59,13 +61,13 @@ mod watch;
 
 pub use comm::Comm;
 pub use data::{Datatype, Number, Op, SendBuf};
-pub use error::{Error, Result, Threads};
+pub use error::{Death, Error, Result, Threads};
 pub use launch::Launch;
 pub use operation::Operation;
 pub use persistent::Persistent;
 pub use point::{Message, Received, Source, Tag};
 pub use serve::{PLACES, Request, World};
-pub use watch::{Death, STATUS};
+pub use watch::STATUS;
 
 /// The program of the page is compiled with the examples of the documentation.
 #[cfg(doctest)]

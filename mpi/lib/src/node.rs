@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::sync::{Mutex, PoisonError};
 
-use crate::comm::Peers;
+use crate::peers::Peers;
 
 const NOTE_WORDS: usize = 24;
 

@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use mpi_sys as sys;
 use upshift::yield_if_needed;
 
-use crate::comm::Peers;
 use crate::error::{Error, Result, check};
 use crate::job::{Job, level_here};
+use crate::peers::Peers;
 use crate::table::{Completion, Key, Kind, Outcome, Payload, Start, lost};
 
 /// Makes the result of an operation from how it ended. A function, not a closure: it has no state but the payload.

@@ -10,10 +10,11 @@ use std::task::Poll;
 use mpi_sys as sys;
 
 use crate::collective::{Buffers, Call, Raw, What};
-use crate::comm::{Comm, Peers};
+use crate::comm::Comm;
 use crate::data::{Datatype, count};
 use crate::error::{Error, Result, check};
 use crate::job::{Job, level_here};
+use crate::peers::Peers;
 use crate::table::{Completion, Key, Kind, Start};
 
 /// An operation that can be run again and again. Dropped while it runs, it ends as an [`Operation`](crate::Operation) does.

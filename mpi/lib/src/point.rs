@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use mpi_sys as sys;
 
-use crate::comm::{Comm, Peers};
+use crate::comm::Comm;
 use crate::data::{Datatype, SendBuf, count};
 use crate::error::{Error, Result, check};
 use crate::job::{Job, level_here};
 use crate::operation::{Operation, start};
+use crate::peers::Peers;
 use crate::table::{Completion, Kind, Matched, Pattern, improbe, of_probe};
 
 /// Whose message is received.

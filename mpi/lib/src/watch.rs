@@ -9,7 +9,6 @@
 //! status [`STATUS`]. `mpirun` notices the death at the same time and sends SIGTERM to all ranks, which therefore waits for the grace, too;
 //! it sends SIGKILL a second later. No call of MPI is made: none of them is safe with a rank gone.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -17,6 +16,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::error::Death;
 use crate::job::Job;
 use crate::node::{Node, RUNS};
 
@@ -25,33 +25,6 @@ pub const STATUS: i32 = 70;
 
 /// Time between two heartbeats, and two looks at them.
 pub(crate) const BEAT: Duration = Duration::from_millis(250);
-
-/// A rank that died or hangs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Death {
-    /// Its number in the world.
-    pub rank: usize,
-    /// Its process.
-    pub pid: u32,
-    /// It lives, but has not polled for so long.
-    pub hangs: Option<Duration>,
-    /// The level-0 request that it began last.
-    pub last_urgent: Option<String>,
-}
-
-impl fmt::Display for Death {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} (process {}) ", self.rank, self.pid)?;
-        match self.hangs {
-            None => f.write_str("has died")?,
-            Some(time) => write!(f, "has not polled for {} s", time.as_secs_f32())?,
-        }
-        match &self.last_urgent {
-            Some(text) => write!(f, "; its last level-0 request: {text}"),
-            None => f.write_str("; it had begun no level-0 request"),
-        }
-    }
-}
 
 /// How patient it is.
 #[derive(Clone, Copy, Debug)]

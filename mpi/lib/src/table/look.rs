@@ -12,8 +12,8 @@ use super::parts::{
     Completion, Kind, Matched, Outcome, Payload, Start, improbe, of_probe, outcome,
 };
 use super::{Busy, Stage, Table};
-use crate::comm::Peers;
 use crate::error::check;
+use crate::peers::Peers;
 
 /// Requests per `MPI_Testsome`: bounds the time under the lock.
 pub(super) const WINDOW: usize = 256;

@@ -5,8 +5,9 @@ use std::ffi::c_int;
 
 use mpi_sys as sys;
 
-use crate::comm::{Comm, Peers};
+use crate::comm::Comm;
 use crate::error::{Error, Result, check};
+use crate::peers::Peers;
 
 /// The buffer of an operation, and what else it needs at its end.
 pub(crate) type Payload = Box<dyn Any + Send>;
