@@ -7,44 +7,19 @@
 use crate::backend::Backend;
 use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
+use crate::counters::{Counters, count};
 use crate::foreign::Kept;
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
-use crate::pool::Pools;
+use crate::pools::Pools;
 use crate::slab::Slab;
-use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
+use crate::slot::{CANCEL, CANCELLED, KICK, Kind, ORPHAN, Place, Slot};
 use crate::watch::Flights;
 use io_uring::squeue::Flags;
 use io_uring::{cqueue, opcode};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
-
-/// `user_data` of the watch on the eventfd. Reserved, as is the next: no slot has so high an index.
-pub(crate) const KICK: u64 = u64::MAX - 1;
-/// `user_data` of cancellations, whose results do not matter.
-pub(crate) const CANCEL: u64 = u64::MAX;
-
-/// Counters that are not kept elsewhere.
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) completed: Cell<u64>,
-    pub(crate) stale: Cell<u64>,
-    pub(crate) backlog_max: Cell<u64>,
-    pub(crate) enobufs: Cell<u64>,
-    pub(crate) unpooled: Cell<u64>,
-    pub(crate) stalled: Cell<u64>,
-    pub(crate) overflows: Cell<u64>,
-    pub(crate) kicks: Cell<u64>,
-    pub(crate) messages: Cell<u64>,
-    pub(crate) refused: Cell<u64>,
-}
-
-/// Adds one.
-#[inline]
-pub(crate) fn count(counter: &Cell<u64>) {
-    counter.set(counter.get() + 1);
-}
 
 /// Operations to cancel that found the submission queue full. How many is looked at after each poll.
 #[derive(Default)]

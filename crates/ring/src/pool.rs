@@ -1,23 +1,18 @@
-//! The receive buffers and the rings through which the kernel takes them. Owner only, but for reading a buffer that a
+//! A pool of receive buffers and the ring through which the kernel takes them. Owner only, but for reading a buffer that a
 //! [`RecvBuf`](crate::RecvBuf) holds.
-//!
-//! Each level has a pool of its own, made when the first stream of that level is armed: data that waits for coroutines which
-//! more urgent ones keep from the CPU must not take the buffers of the more urgent.
 //!
 //! All buffers of a pool belong to the kernel at first. A completion takes one out; [`publish`](Pool::publish) gives it back with
 //! three stores and one release of the tail, no system call. `available` counts what the kernel still has; it is exact when
 //! all completions have been read and an overestimate before, which costs at most one futile attempt to receive.
 
-use crate::backend::Backend;
-use crate::backlog::LEVELS;
-use std::cell::{Cell, OnceCell};
+use std::cell::Cell;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// One entry of the buffer ring, as the kernel lays it out. The last field of entry 0 is the tail of the ring.
 #[repr(C)]
-pub(crate) struct Descriptor {
+pub(crate) struct BufferEntry {
     pub(crate) address: u64,
     pub(crate) length: u32,
     pub(crate) id: u16,
@@ -74,7 +69,7 @@ impl Pool {
     /// `entries` buffers of `size` bytes, all published. `entries` is a power of two.
     pub(crate) fn new(entries: u16, size: u32) -> io::Result<Self> {
         let pool = Self {
-            ring: Mapping::new(usize::from(entries) * size_of::<Descriptor>())?,
+            ring: Mapping::new(usize::from(entries) * size_of::<BufferEntry>())?,
             memory: Mapping::new(usize::from(entries) * size as usize)?,
             entries,
             size,
@@ -115,7 +110,7 @@ impl Pool {
     /// Gives a buffer (back) to the kernel.
     #[inline]
     pub(crate) fn publish(&self, id: u16) {
-        let ring = self.ring.base.cast::<Descriptor>().as_ptr();
+        let ring = self.ring.base.cast::<BufferEntry>().as_ptr();
         let tail = self.tail.get();
         let index = usize::from(tail & (self.entries - 1));
         // SAFETY: within the mapping. The kernel does not read entries from the tail on, and there are as many entries as
@@ -132,76 +127,14 @@ impl Pool {
     }
 }
 
-/// The pools of a ring, by level; the level is the kernel's buffer group.
-pub(crate) struct Pools {
-    entries: u16,
-    size: u32,
-    pools: Box<[OnceCell<Pool>; LEVELS]>,
-}
-
-impl Pools {
-    /// None yet; with `entries` 0 there never is one.
-    pub(crate) fn new(entries: u16, size: u32) -> Self {
-        Self {
-            entries,
-            size,
-            pools: Box::new([const { OnceCell::new() }; LEVELS]),
-        }
-    }
-
-    /// The pool of a level that has one.
-    #[inline]
-    pub(crate) fn get(&self, level: u8) -> Option<&Pool> {
-        self.pools[usize::from(level) % LEVELS].get()
-    }
-
-    /// Bytes of a buffer.
-    pub(crate) fn buffer_size(&self) -> usize {
-        self.size as usize
-    }
-
-    /// Makes the pool of a level unless it is there.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP if the ring is to have no buffers; what mapping or registering them answered.
-    pub(crate) fn provide(&self, level: u8, backend: &Backend) -> io::Result<()> {
-        if self.entries == 0 {
-            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
-        }
-        let place = &self.pools[usize::from(level) % LEVELS];
-        if place.get().is_none() {
-            let pool = Pool::new(self.entries, self.size)?;
-            // SAFETY: the pool lives as long as the driver, which unregisters it before it goes.
-            unsafe { backend.register_buffers(pool.address(), self.entries, group(level))? };
-            let made = place.set(pool);
-            debug_assert!(made.is_ok(), "one thread makes the pools");
-        }
-        Ok(())
-    }
-
-    /// Takes all pools from the kernel.
-    pub(crate) fn withdraw(&self, backend: &Backend) {
-        for (level, pool) in self.pools.iter().enumerate() {
-            if pool.get().is_some() {
-                backend.unregister_buffers(level as u16);
-            }
-        }
-    }
-}
-
-/// The kernel's buffer group of a level.
-pub(crate) fn group(level: u8) -> u16 {
-    u16::from(level) % LEVELS as u16
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_descriptor_is_laid_out_as_the_kernel_expects() {
-        assert_eq!(size_of::<Descriptor>(), 16);
-        assert_eq!(std::mem::offset_of!(Descriptor, tail), 14);
+    fn an_entry_is_laid_out_as_the_kernel_expects() {
+        assert_eq!(size_of::<BufferEntry>(), 16);
+        assert_eq!(std::mem::offset_of!(BufferEntry, tail), 14);
     }
 
     #[test]

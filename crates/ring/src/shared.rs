@@ -10,7 +10,8 @@
 //! (`owner.rs`).
 
 use crate::config::Config;
-use crate::driver::{Driver, count};
+use crate::counters::count;
+use crate::driver::Driver;
 use crate::mailbox::{Closed, Mailbox, Message};
 use crate::owner::{Bracket, InUse, Owner, this_thread};
 use crate::remote::Kick;

@@ -56,6 +56,11 @@ pub(crate) const ORPHAN: u8 = 1;
 /// A cancellation is under way, or a backlog entry is to be cancelled when its turn comes.
 pub(crate) const CANCELLED: u8 = 2;
 
+/// `user_data` of the watch on the eventfd. Reserved, as is the next: no slot has so high an index.
+pub(crate) const KICK: u64 = u64::MAX - 1;
+/// `user_data` of cancellations, whose results do not matter.
+pub(crate) const CANCEL: u64 = u64::MAX;
+
 #[repr(C, align(64))]
 struct Payload(UnsafeCell<MaybeUninit<[u8; INLINE]>>);
 

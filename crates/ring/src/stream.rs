@@ -31,10 +31,12 @@
 //! a stream that could use it waits, and the ring does not sleep before it is settled.
 
 use crate::backlog::LEVELS;
-use crate::driver::{Driver, count};
+use crate::counters::count;
+use crate::driver::Driver;
 use crate::fd::Fd;
 use crate::operation::{Operation, Stored};
-use crate::pool::{self, Pool};
+use crate::pool::Pool;
+use crate::pools;
 use crate::setup::errno_of;
 use crate::slot::{CANCELLED, Kind, ORPHAN, Place, Slot};
 use io_uring::{cqueue, opcode, squeue};
@@ -107,7 +109,7 @@ unsafe impl Operation for StreamOp {
             Kind::Recv if let Some(message) = &self.message => opcode::RecvMsgMulti::new(
                 self.fd.target(),
                 ptr::from_ref(&**message),
-                pool::group(self.level),
+                pools::group(self.level),
             )
             .ioprio(POLL_FIRST)
             .build(),
@@ -118,7 +120,7 @@ unsafe impl Operation for StreamOp {
             }
             Kind::Recv => opcode::Recv::new(self.fd.target(), ptr::null_mut(), 0)
                 .ioprio(MULTISHOT | POLL_FIRST)
-                .buf_group(pool::group(self.level))
+                .buf_group(pools::group(self.level))
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT),
             Kind::Accept | Kind::Once => opcode::AcceptMulti::new(self.fd.target())

@@ -4,9 +4,10 @@
 //! refuses for want of memory or of room for completions stays queued for the next turn.
 
 use crate::backend::Backend;
-use crate::driver::{CANCEL, Driver, KICK, count};
+use crate::counters::count;
+use crate::driver::Driver;
 use crate::readiness::Readiness;
-use crate::slot::CANCELLED;
+use crate::slot::{CANCEL, CANCELLED, KICK};
 use crate::uring::Uring;
 use io_uring::{opcode, types};
 use std::io;

@@ -1,7 +1,8 @@
 //! One try at an operation, without blocking: it is done, or waits for readiness, or goes to a thread that may block.
 
-use crate::pool::Descriptor;
-use crate::readiness::blocking::{self, Vectors, errno, result};
+use crate::pool::BufferEntry;
+use crate::readiness::blocking;
+use crate::readiness::calls::{Vectors, connect_at_once, errno, result, set_nonblocking};
 use crate::readiness::epoll;
 use crate::readiness::sqe::{
     ACCEPT_MULTISHOT, BUFFER, BUFFER_SELECT, MORE, POLL_FIRST, POLL_MULTI, RECV_MULTISHOT, Sqe,
@@ -33,7 +34,7 @@ use Outcome::{Done, Offload, Wait};
 /// A buffer ring that the driver lends; this is the kernel's end of it.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
-    ring: *const Descriptor,
+    ring: *const BufferEntry,
     mask: u16,
     head: u16,
 }
@@ -339,16 +340,6 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
     before as i32 + received
 }
 
-fn set_nonblocking(fd: c_int) -> i32 {
-    // SAFETY: no pointers involved.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    if flags >= 0 && flags & libc::O_NONBLOCK == 0 {
-        // SAFETY: no pointers involved.
-        unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) };
-    }
-    flags
-}
-
 /// Accepts what waits. The listening socket does not block from then on: another thread that accepts on it might be faster.
 fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
     if first && set_nonblocking(sqe.fd) < 0 {
@@ -368,19 +359,6 @@ fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
         }
     }
     Wait(READABLE)
-}
-
-/// The socket is made not to block for the length of the call.
-pub(super) fn connect_at_once(sqe: &Sqe) -> i32 {
-    let before = set_nonblocking(sqe.fd);
-    // SAFETY: the address is valid for its length.
-    let connected =
-        result(unsafe { libc::connect(sqe.fd, sqe.pointer(), sqe.offset as libc::socklen_t) });
-    if before >= 0 && before & libc::O_NONBLOCK == 0 {
-        // SAFETY: no pointers involved.
-        unsafe { libc::fcntl(sqe.fd, libc::F_SETFL, before) };
-    }
-    connected
 }
 
 /// Begins to connect, or asks what came of it.

@@ -1,26 +1,11 @@
 //! The calls that may block, made on threads of an [`Offload`](crate::Offload).
 
-use crate::readiness::attempt;
+use crate::readiness::calls::{Vectors, connect_at_once, result};
 use crate::readiness::sqe::{DATASYNC, Sqe};
 use io_uring::opcode;
 use libc::{c_char, c_int, c_long};
+use std::thread;
 use std::time::Duration;
-use std::{io, thread};
-
-/// What a result of -1 means.
-pub(crate) fn errno() -> i32 {
-    io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(libc::EIO)
-}
-
-/// A result as the kernel puts it into a completion.
-pub(crate) fn result(returned: impl Into<i64>) -> i32 {
-    match returned.into() {
-        -1 => -errno(),
-        returned => i32::try_from(returned).unwrap_or(i32::MAX),
-    }
-}
 
 /// Is this operation one that blocks?
 pub(crate) fn is_blocking(opcode: u8) -> bool {
@@ -87,7 +72,7 @@ fn call(sqe: &Sqe) -> i32 {
         match sqe.opcode {
             opcode::Read::CODE | opcode::Readv::CODE => read(sqe),
             opcode::Write::CODE | opcode::Writev::CODE => write(sqe),
-            opcode::Connect::CODE => attempt::connect_at_once(sqe),
+            opcode::Connect::CODE => connect_at_once(sqe),
             opcode::Fsync::CODE if sqe.op_flags & DATASYNC != 0 => result(libc::fdatasync(fd)),
             opcode::Fsync::CODE => result(libc::fsync(fd)),
             opcode::OpenAt::CODE => result(libc::openat(fd, path, flags, sqe.length)),
@@ -125,43 +110,6 @@ unsafe fn rename(
 ) -> c_long {
     // SAFETY: forwarded.
     unsafe { libc::syscall(libc::SYS_renameat2, from, old, to, new, flags) }
-}
-
-/// The buffers of a read or write.
-pub(crate) struct Vectors {
-    one: libc::iovec,
-    many: *const libc::iovec,
-    count: c_int,
-}
-
-impl Vectors {
-    pub(crate) fn of(sqe: &Sqe) -> Self {
-        let is_one = matches!(sqe.opcode, opcode::Read::CODE | opcode::Write::CODE);
-        Self {
-            one: libc::iovec {
-                iov_base: sqe.pointer(),
-                iov_len: sqe.length as usize,
-            },
-            many: if is_one {
-                std::ptr::null()
-            } else {
-                sqe.pointer::<libc::iovec>()
-            },
-            count: if is_one { 1 } else { sqe.length.cast_signed() },
-        }
-    }
-
-    pub(crate) fn pointer(&self) -> *const libc::iovec {
-        if self.many.is_null() {
-            &raw const self.one
-        } else {
-            self.many
-        }
-    }
-
-    pub(crate) fn count(&self) -> c_int {
-        self.count
-    }
 }
 
 /// # Safety

@@ -43,17 +43,19 @@
 mod attempt;
 pub(crate) mod bell;
 pub(crate) mod blocking;
+mod calls;
 pub(crate) mod epoll;
 pub(crate) mod sqe;
+mod table;
 
 use crate::config::Config;
-use crate::driver::{CANCEL, KICK};
 use crate::offload::{Call, Job, Offload, Posts, ThreadEach};
 use crate::setup::explain;
+use crate::slot::{CANCEL, KICK};
 use crate::watch::Watch;
 use attempt::{Group, Outcome, attempt};
 use bell::Bell;
-use epoll::{Event, NO_EVENT};
+use epoll::Event;
 use io_uring::opcode;
 use io_uring::squeue::Entry;
 use sqe::{CANCEL_ANY, MORE, Sqe};
@@ -64,19 +66,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
+use table::{EVENTS, NONE, Operation, Place, State, UNREGISTERED};
 
 /// What epoll answers for the eventfd of kicks, and for that of posts; descriptors are smaller.
 const KICKED: u64 = u64::MAX;
 const POSTED: u64 = u64::MAX - 1;
 
-/// Events fetched per call.
-const EVENTS: usize = 256;
-
 /// While there are completions to reap, the kernel is asked for more no more often than this.
 const ASK_EVERY: Duration = Duration::from_micros(20);
-
-/// No waiting operation.
-const NOBODY: u32 = u32::MAX;
 
 /// One entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
@@ -105,51 +102,6 @@ pub(crate) struct Readiness {
     pub(crate) submitted: Cell<u64>,
 }
 
-struct State {
-    /// By the index of their slots.
-    operations: Vec<Operation>,
-    /// By number.
-    descriptors: Vec<Descriptor>,
-    groups: Vec<Option<Group>>,
-    kicks: Option<RawFd>,
-    events: Box<[Event; EVENTS]>,
-}
-
-/// One that is under way.
-#[derive(Clone)]
-struct Operation {
-    sqe: Sqe,
-    level: u8,
-    done: u32,
-    place: Place,
-}
-
-#[derive(Clone)]
-enum Place {
-    Free,
-    /// In the list of its descriptor, for these events.
-    Waits {
-        events: u32,
-        next: u32,
-    },
-    Offloaded(Arc<Call>),
-}
-
-/// A descriptor at which operations wait.
-#[derive(Clone, Copy)]
-struct Descriptor {
-    first: u32,
-    last: u32,
-    /// Registered for these events; 0: not registered.
-    events: u32,
-}
-
-const UNREGISTERED: Descriptor = Descriptor {
-    first: NOBODY,
-    last: NOBODY,
-    events: 0,
-};
-
 impl Readiness {
     pub(crate) fn new(config: &Config) -> io::Result<Self> {
         let made = || -> io::Result<_> {
@@ -168,13 +120,7 @@ impl Readiness {
             entries: config.entries as usize,
             queue: RefCell::new(Vec::with_capacity(config.entries as usize)),
             completions: RefCell::default(),
-            state: RefCell::new(State {
-                operations: Vec::new(),
-                descriptors: Vec::new(),
-                groups: Vec::new(),
-                kicks: None,
-                events: Box::new([NO_EVENT; EVENTS]),
-            }),
+            state: RefCell::new(State::new()),
             waiting: Cell::new(0),
             more: Cell::new(false),
             is_to_ask: Cell::new(false),
@@ -391,10 +337,7 @@ impl Readiness {
         let wanted = state.descriptors[number].events | events;
         self.register(state, sqe.fd, wanted)?;
         *state.operation(&sqe) = Operation {
-            place: Place::Waits {
-                events,
-                next: NOBODY,
-            },
+            place: Place::Waits { events, next: NONE },
             ..operation
         };
         state.append(sqe.fd, sqe.user_data as u32);
@@ -473,9 +416,9 @@ impl Readiness {
         let Some(descriptor) = state.descriptors.get_mut(fd as usize) else {
             return;
         };
-        let mut index = std::mem::replace(&mut descriptor.first, NOBODY);
+        let mut index = std::mem::replace(&mut descriptor.first, NONE);
         let mut wanted = 0;
-        while index != NOBODY {
+        while index != NONE {
             let operation = &mut state.operations[index as usize];
             let Place::Waits { events, next } = operation.place else {
                 unreachable!("it is in the list");
@@ -492,10 +435,7 @@ impl Readiness {
             };
             match outcome {
                 Outcome::Wait(events) => {
-                    operation.place = Place::Waits {
-                        events,
-                        next: NOBODY,
-                    };
+                    operation.place = Place::Waits { events, next: NONE };
                     wanted |= events;
                     state.append(fd, index);
                 }
@@ -553,77 +493,6 @@ impl Readiness {
         for index in 0..state.operations.len() {
             let user_data = state.operations[index].sqe.user_data;
             self.cancel(state, user_data);
-        }
-    }
-}
-
-impl State {
-    /// The place of an operation.
-    fn operation(&mut self, sqe: &Sqe) -> &mut Operation {
-        let index = sqe.user_data as u32 as usize;
-        if self.operations.len() <= index {
-            let free = Operation {
-                sqe: *sqe,
-                level: 0,
-                done: 0,
-                place: Place::Free,
-            };
-            self.operations.resize(index + 1, free);
-        }
-        &mut self.operations[index]
-    }
-
-    /// The operation of this name, if it is under way.
-    fn found(&mut self, user_data: u64) -> Option<&mut Operation> {
-        let operation = self.operations.get_mut(user_data as u32 as usize)?;
-        let is_it = operation.sqe.user_data == user_data;
-        (is_it && !matches!(operation.place, Place::Free)).then_some(operation)
-    }
-
-    /// Puts an operation last in the list of its descriptor.
-    fn append(&mut self, fd: RawFd, index: u32) {
-        let Descriptor { first, last, .. } = &mut self.descriptors[fd as usize];
-        if *first == NOBODY {
-            *first = index;
-        } else {
-            *self.operations[*last as usize].successor() = index;
-        }
-        *last = index;
-    }
-
-    /// Takes an operation out of the list of its descriptor; what the others wait for.
-    fn unlink(&mut self, fd: RawFd, gone: u32) -> u32 {
-        let mut wanted = 0;
-        let mut index = self.descriptors[fd as usize].first;
-        let mut before = NOBODY;
-        while index != NOBODY {
-            let Place::Waits { events, next } = self.operations[index as usize].place else {
-                unreachable!("it is in the list");
-            };
-            if index == gone {
-                let descriptor = &mut self.descriptors[fd as usize];
-                if next == NOBODY {
-                    descriptor.last = before;
-                }
-                match before {
-                    NOBODY => descriptor.first = next,
-                    before => *self.operations[before as usize].successor() = next,
-                }
-            } else {
-                wanted |= events;
-                before = index;
-            }
-            index = next;
-        }
-        wanted
-    }
-}
-
-impl Operation {
-    fn successor(&mut self) -> &mut u32 {
-        match &mut self.place {
-            Place::Waits { next, .. } => next,
-            _ => unreachable!("it is in a list"),
         }
     }
 }

@@ -1,0 +1,83 @@
+//! What tries that do not block and calls that do have in common: results as the kernel puts them into completions, the buffers of an
+//! entry, sockets that are made not to block.
+
+use crate::readiness::sqe::Sqe;
+use io_uring::opcode;
+use libc::c_int;
+use std::io;
+
+/// What a result of -1 means.
+pub(crate) fn errno() -> i32 {
+    io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(libc::EIO)
+}
+
+/// A result as the kernel puts it into a completion.
+pub(crate) fn result(returned: impl Into<i64>) -> i32 {
+    match returned.into() {
+        -1 => -errno(),
+        returned => i32::try_from(returned).unwrap_or(i32::MAX),
+    }
+}
+
+/// The flags that the descriptor had before; negative: it has none.
+pub(super) fn set_nonblocking(fd: c_int) -> i32 {
+    // SAFETY: no pointers involved.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags >= 0 && flags & libc::O_NONBLOCK == 0 {
+        // SAFETY: no pointers involved.
+        unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) };
+    }
+    flags
+}
+
+/// The socket is made not to block for the length of the call.
+pub(super) fn connect_at_once(sqe: &Sqe) -> i32 {
+    let before = set_nonblocking(sqe.fd);
+    // SAFETY: the address is valid for its length.
+    let connected =
+        result(unsafe { libc::connect(sqe.fd, sqe.pointer(), sqe.offset as libc::socklen_t) });
+    if before >= 0 && before & libc::O_NONBLOCK == 0 {
+        // SAFETY: no pointers involved.
+        unsafe { libc::fcntl(sqe.fd, libc::F_SETFL, before) };
+    }
+    connected
+}
+
+/// The buffers of a read or write.
+pub(crate) struct Vectors {
+    one: libc::iovec,
+    many: *const libc::iovec,
+    count: c_int,
+}
+
+impl Vectors {
+    pub(crate) fn of(sqe: &Sqe) -> Self {
+        let is_one = matches!(sqe.opcode, opcode::Read::CODE | opcode::Write::CODE);
+        Self {
+            one: libc::iovec {
+                iov_base: sqe.pointer(),
+                iov_len: sqe.length as usize,
+            },
+            many: if is_one {
+                std::ptr::null()
+            } else {
+                sqe.pointer::<libc::iovec>()
+            },
+            count: if is_one { 1 } else { sqe.length.cast_signed() },
+        }
+    }
+
+    pub(crate) fn pointer(&self) -> *const libc::iovec {
+        if self.many.is_null() {
+            &raw const self.one
+        } else {
+            self.many
+        }
+    }
+
+    pub(crate) fn count(&self) -> c_int {
+        self.count
+    }
+}

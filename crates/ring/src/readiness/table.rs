@@ -1,0 +1,140 @@
+//! Which operations are under way, and which of them wait at which descriptor: a table by slot, and a list per descriptor.
+
+use crate::offload::Call;
+use crate::readiness::attempt::Group;
+use crate::readiness::epoll::{Event, NO_EVENT};
+use crate::readiness::sqe::Sqe;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Events fetched per call.
+pub(super) const EVENTS: usize = 256;
+
+/// No waiting operation.
+pub(super) const NONE: u32 = u32::MAX;
+
+pub(super) struct State {
+    /// By the index of their slots.
+    pub(super) operations: Vec<Operation>,
+    /// By number.
+    pub(super) descriptors: Vec<Descriptor>,
+    pub(super) groups: Vec<Option<Group>>,
+    pub(super) kicks: Option<RawFd>,
+    pub(super) events: Box<[Event; EVENTS]>,
+}
+
+/// One that is under way.
+#[derive(Clone)]
+pub(super) struct Operation {
+    pub(super) sqe: Sqe,
+    pub(super) level: u8,
+    pub(super) done: u32,
+    pub(super) place: Place,
+}
+
+#[derive(Clone)]
+pub(super) enum Place {
+    Free,
+    /// In the list of its descriptor, for these events.
+    Waits {
+        events: u32,
+        next: u32,
+    },
+    Offloaded(Arc<Call>),
+}
+
+/// A descriptor at which operations wait.
+#[derive(Clone, Copy)]
+pub(super) struct Descriptor {
+    pub(super) first: u32,
+    pub(super) last: u32,
+    /// Registered for these events; 0: not registered.
+    pub(super) events: u32,
+}
+
+pub(super) const UNREGISTERED: Descriptor = Descriptor {
+    first: NONE,
+    last: NONE,
+    events: 0,
+};
+
+impl State {
+    pub(super) fn new() -> Self {
+        Self {
+            operations: Vec::new(),
+            descriptors: Vec::new(),
+            groups: Vec::new(),
+            kicks: None,
+            events: Box::new([NO_EVENT; EVENTS]),
+        }
+    }
+
+    /// The place of an operation.
+    pub(super) fn operation(&mut self, sqe: &Sqe) -> &mut Operation {
+        let index = sqe.user_data as u32 as usize;
+        if self.operations.len() <= index {
+            let free = Operation {
+                sqe: *sqe,
+                level: 0,
+                done: 0,
+                place: Place::Free,
+            };
+            self.operations.resize(index + 1, free);
+        }
+        &mut self.operations[index]
+    }
+
+    /// The operation of this name, if it is under way.
+    pub(super) fn found(&mut self, user_data: u64) -> Option<&mut Operation> {
+        let operation = self.operations.get_mut(user_data as u32 as usize)?;
+        let is_it = operation.sqe.user_data == user_data;
+        (is_it && !matches!(operation.place, Place::Free)).then_some(operation)
+    }
+
+    /// Puts an operation last in the list of its descriptor.
+    pub(super) fn append(&mut self, fd: RawFd, index: u32) {
+        let Descriptor { first, last, .. } = &mut self.descriptors[fd as usize];
+        if *first == NONE {
+            *first = index;
+        } else {
+            *self.operations[*last as usize].successor() = index;
+        }
+        *last = index;
+    }
+
+    /// Takes an operation out of the list of its descriptor; what the others wait for.
+    pub(super) fn unlink(&mut self, fd: RawFd, gone: u32) -> u32 {
+        let mut wanted = 0;
+        let mut index = self.descriptors[fd as usize].first;
+        let mut before = NONE;
+        while index != NONE {
+            let Place::Waits { events, next } = self.operations[index as usize].place else {
+                unreachable!("it is in the list");
+            };
+            if index == gone {
+                let descriptor = &mut self.descriptors[fd as usize];
+                if next == NONE {
+                    descriptor.last = before;
+                }
+                match before {
+                    NONE => descriptor.first = next,
+                    before => *self.operations[before as usize].successor() = next,
+                }
+            } else {
+                wanted |= events;
+                before = index;
+            }
+            index = next;
+        }
+        wanted
+    }
+}
+
+impl Operation {
+    fn successor(&mut self) -> &mut u32 {
+        match &mut self.place {
+            Place::Waits { next, .. } => next,
+            _ => unreachable!("it is in a list"),
+        }
+    }
+}
