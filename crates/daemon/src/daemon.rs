@@ -12,9 +12,9 @@ use rustix::process::Resource;
 use upshift_elevate::sys::{Linux, Sys};
 use upshift_elevate::{Elevator, MissingRights, Priority, Rights};
 
+use crate::abort::AbortOnPanic;
 use crate::config::Config;
 use crate::control::{Control, Orders};
-use crate::cpu::AbortOnPanic;
 use crate::global::Global;
 use crate::listen::{ListenError, Listener};
 use crate::machine::{Machine, Real};

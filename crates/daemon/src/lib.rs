@@ -52,6 +52,7 @@
 #![deny(unsafe_code)]
 #![cfg(target_os = "linux")]
 
+mod abort;
 mod admission;
 mod assign;
 mod bars;

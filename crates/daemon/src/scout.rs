@@ -28,7 +28,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use upshift_elevate::sys::{Linux, SchedAttr, Sys};
 
-use crate::cpu::AbortOnPanic;
+use crate::abort::AbortOnPanic;
 
 /// Scouts that may be on their way at once.
 const THREADS: usize = 32;

@@ -35,7 +35,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use upshift_elevate::events::{Event, Events, Interest};
 
-use crate::cpu::{AbortOnPanic, Latch};
+use crate::abort::AbortOnPanic;
+use crate::cpu::Latch;
 use crate::shared::{BUDGET, DAEMON, Shared, WINDOW};
 
 use domain::Domains;

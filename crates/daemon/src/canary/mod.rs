@@ -38,7 +38,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::cpu::AbortOnPanic;
+use crate::abort::AbortOnPanic;
 use crate::shared::{HEARTBEAT, Shared, WATCH};
 
 use alarm::Alarm;

@@ -21,10 +21,10 @@ use upshift_elevate::{Elevated, Priority};
 use crate::bucket::Bucket;
 use crate::config::Config;
 use crate::cpu::entrant::Entry;
+use crate::cpu::mailbox::{Command, Mailbox};
 use crate::cpu::placing::{Charge, Place, Placed};
 use crate::cpu::strays::Glance;
 use crate::cpu::watch::Watch;
-use crate::cpu::{Command, Mailbox};
 use crate::rank::{self, Entrant};
 use crate::shared::{BUDGET, DAEMON, DISPATCHER, Shared, WINDOW};
 

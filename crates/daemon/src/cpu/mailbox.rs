@@ -1,0 +1,84 @@
+//! What other threads ask of a CPU's scheduler, and how it answers.
+//!
+//! A command is put under a lock that is held for one push, then the eventfd is written; the scheduler takes commands between two turns.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::cpu::entrant::Entry;
+use crate::cpu::placing::Charge;
+
+/// What the control thread asks of a CPU's scheduler.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A vCPU has joined.
+    Join(Box<Entry>),
+    /// The vCPU in this slot has left; answer when all is given back.
+    Leave(usize, Latch),
+    /// A thread of the vCPU in this slot was born.
+    Born(usize, Charge),
+    /// A thread of the vCPU in this slot is to be forgotten.
+    Gone(usize, i32, Latch),
+    /// Another ceiling of the vCPU in this slot, and whether its user is trusted.
+    Ceiling(usize, u8, bool),
+    /// Another configuration.
+    Configure(Arc<Config>),
+    /// Give everything back and end.
+    Stop,
+}
+
+/// A signal from one thread to another, once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Latch(Arc<(Mutex<bool>, Condvar)>);
+
+impl Latch {
+    pub(crate) fn open(&self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.1.notify_all();
+    }
+
+    /// Waits until it is open; false if that takes too long.
+    pub(crate) fn wait(&self, patience: Duration) -> bool {
+        let open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (open, _) = self
+            .0
+            .1
+            .wait_timeout_while(open, patience, |open| !*open)
+            .unwrap_or_else(PoisonError::into_inner);
+        *open
+    }
+}
+
+/// Commands for one scheduler, and the bell that announces them.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    commands: Mutex<VecDeque<Command>>,
+    pub(super) bell: OwnedFd,
+}
+
+impl Mailbox {
+    pub(super) fn new() -> io::Result<Mailbox> {
+        Ok(Mailbox {
+            commands: Mutex::default(),
+            bell: upshift_board::os::doorbell()?,
+        })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Command>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn put(&self, command: Command) {
+        self.lock().push_back(command);
+        // An eventfd that is open and does not block can always be rung.
+        let _ = upshift_board::os::ring(self.bell.as_fd());
+    }
+
+    pub(super) fn take(&self) -> Option<Command> {
+        self.lock().pop_front()
+    }
+}
