@@ -12,10 +12,14 @@ use http::HeaderValue;
 use serde::Deserialize;
 
 use crate::address::Address;
+use crate::host::Hosts;
 use crate::pages;
 use crate::rules::Rule;
-use crate::sites::{self, Site};
 use crate::units;
+
+mod site;
+
+pub use site::Site;
 
 /// The settings of a server.
 #[derive(Clone, Debug, Deserialize)]
@@ -170,7 +174,15 @@ impl Config {
         for pages in pages.chain([&self.error_pages]) {
             pages::check(pages)?;
         }
-        sites::hosts(self).map(drop)
+        self.hosts().map(drop)
+    }
+
+    /// The table of the hosts: site 0 is for all others, then they count from 1.
+    ///
+    /// # Errors
+    /// What is wrong with a name, or with a site.
+    pub(crate) fn hosts(&self) -> Result<Hosts, String> {
+        site::hosts(&self.site, self.tls.is_some())
     }
 }
 

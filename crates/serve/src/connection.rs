@@ -1,4 +1,4 @@
-//! What is known of a connection, and the watch over its times.
+//! What is known of a connection, and for how long it has waited.
 //!
 //! Nobody arms a timer per request: a connection notes what it waits for and since when, in
 //! relaxed atomics and in the time of a coarse clock that one coroutine advances
@@ -6,23 +6,15 @@
 //! that have waited too long. So a time-out is at most a quarter of a second late, and costs the hot
 //! path a load and a store.
 
-use std::io::{self, IoSlice};
-use std::mem;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use hyper::rt::{Read, ReadBufCursor, Write};
 use upshift::CoroutineId;
-use upshift::hyper::Io;
 
 use crate::config::Limits;
-use crate::frames::{Frames, Heard};
 use crate::sending::Sending;
-use crate::shared::Shared;
 use crate::streams::Streams;
 
 /// Below so many bytes per second a body is taken for an attack.
@@ -193,7 +185,7 @@ impl Conn {
         self.taken_at.store(self.now(), Relaxed);
     }
 
-    fn received(&self) {
+    pub(crate) fn received(&self) {
         if self.active.load(Relaxed) == 0
             && !self.two.load(Relaxed)
             && self.head_since.load(Relaxed) == 0
@@ -203,7 +195,7 @@ impl Conn {
         }
     }
 
-    fn wrote(&self, pending: bool) {
+    pub(crate) fn wrote(&self, pending: bool) {
         self.full.store(pending, Relaxed);
         let since = self.write_since.load(Relaxed);
         if pending && since == 0 {
@@ -264,169 +256,6 @@ impl Conn {
             }
         }
         None
-    }
-}
-
-/// What is received, lent.
-pub(crate) trait Fill {
-    /// Waits for bytes; none is the end.
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
-    /// So many of them are done with.
-    fn consume(&mut self, count: usize);
-}
-
-impl Fill for Io {
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        Io::poll_fill(self, cx)
-    }
-
-    fn consume(&mut self, count: usize) {
-        Io::consume(self, count);
-    }
-}
-
-/// A connection's I/O, watched.
-pub(crate) struct Watched<I> {
-    io: I,
-    conn: Arc<Conn>,
-    /// Of HTTP/2.
-    two: Option<Box<Two>>,
-}
-
-struct Two {
-    shared: Arc<Shared>,
-    frames: Frames,
-    /// A request has been received that is to be handed out before anything else is read.
-    stop: bool,
-}
-
-impl<I> Watched<I> {
-    pub(crate) fn one(io: I, conn: Arc<Conn>) -> Watched<I> {
-        Watched {
-            io,
-            conn,
-            two: None,
-        }
-    }
-
-    pub(crate) fn two(io: I, conn: Arc<Conn>, shared: Arc<Shared>) -> Watched<I> {
-        let two = Two {
-            shared,
-            frames: Frames::new(),
-            stop: false,
-        };
-        Watched {
-            io,
-            conn,
-            two: Some(Box::new(two)),
-        }
-    }
-}
-
-impl Two {
-    /// Passes on what has come, and takes note.
-    fn read<I: Fill>(
-        &mut self,
-        io: &mut I,
-        conn: &Conn,
-        cx: &mut Context<'_>,
-        room: &mut ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let streams = &conn.streams;
-        // The library reads on, so it has handed out what there was.
-        streams.stopped.store(false, Relaxed);
-        if mem::take(&mut self.stop) {
-            streams.stopped.store(true, Relaxed);
-            return Poll::Pending;
-        }
-        let data = ready!(io.poll_fill(cx))?;
-        let data = &data[..data.len().min(room.remaining())];
-        let mut flood = false;
-        let count = self.frames.look(data, |heard| match heard {
-            Heard::Opened(number) => {
-                streams.opened(number);
-                self.stop = true;
-            }
-            Heard::Update(number, field) => streams.update(&self.shared, number, field),
-            Heard::Flood => flood = true,
-        });
-        if flood {
-            let why = "requests are given up as fast as they are made";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
-        }
-        room.put_slice(&data[..count]);
-        io.consume(count);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<I: Read + Fill + Unpin> Read for Watched<I> {
-    #[inline]
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut room: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if let Some(two) = &mut this.two {
-            return two.read(&mut this.io, &this.conn, cx, &mut room);
-        }
-        let result = Pin::new(&mut self.io).poll_read(cx, room);
-        if matches!(result, Poll::Ready(Ok(()))) {
-            self.conn.received();
-        }
-        result
-    }
-}
-
-impl<I> Watched<I> {
-    #[inline]
-    fn has_written(&self, result: &Poll<io::Result<usize>>) {
-        self.conn.wrote(result.is_pending());
-        if let (Some(_), Poll::Ready(Ok(bytes))) = (&self.two, result) {
-            self.conn.sending.wrote(*bytes);
-        }
-    }
-}
-
-impl<I: Write + Unpin> Write for Watched<I> {
-    #[inline]
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.io).poll_write(cx, bytes);
-        self.has_written(&result);
-        result
-    }
-
-    #[inline]
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.io).poll_write_vectored(cx, pieces);
-        self.has_written(&result);
-        result
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    #[inline]
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.io).poll_flush(cx);
-        self.conn.wrote(result.is_pending());
-        result
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.io).poll_shutdown(cx);
-        self.conn.wrote(result.is_pending());
-        result
     }
 }
 

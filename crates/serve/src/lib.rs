@@ -43,11 +43,12 @@
 //! | `config`, `units` | what can be set |
 //! | `priority`, `dictionary`, `rules` | the level of a request |
 //! | `admission`, `rates`, `refusal` | what is refused |
-//! | `server`, `shared`, `connection`, `sweep`, `tls` | connections and their time-outs |
+//! | `server`, `shared`, `connection`, `watched`, `sweep`, `tls` | connections and their time-outs |
 //! | `host`, `sites`, `certificates` | virtual hosts: which site a request is for, which certificate its client is shown |
 //! | `service`, `in_flight` | a request from head to end, and its `reprio` |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
-//! | `site`, `files`, `pages`, `reply`, `body` | responses |
+//! | `builtin`, `files`, `pages`, `reply`, `body` | responses |
+//! | `request_body` | what a handler reads |
 //! | `metrics`, `access_log`, `notice`, `control` | what the operator sees and says |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -58,6 +59,7 @@ mod address;
 mod admission;
 mod bind;
 mod body;
+mod builtin;
 mod certificates;
 mod clock;
 mod config;
@@ -75,26 +77,27 @@ mod priority;
 mod rates;
 mod refusal;
 mod reply;
+mod request_body;
 mod rules;
 mod sending;
 mod server;
 mod service;
 mod shared;
-mod site;
 mod sites;
 mod socket_file;
 mod streams;
 mod sweep;
 mod tls;
 pub mod units;
+mod watched;
 
 pub use address::Address;
-pub use body::{Body, RequestBody, TooLarge};
-pub use config::{Admission, Config, Endpoint, Files, Limits, TlsFiles};
+pub use body::Body;
+pub use config::{Admission, Config, Endpoint, Files, Limits, Site, TlsFiles};
 pub use connection::{Connection, Tls};
 pub use control::ask;
 pub use priority::Urgency;
+pub use request_body::{RequestBody, TooLarge};
 pub use rules::{Network, Rule};
 pub use server::{Server, Started};
 pub use shared::{Control, Reloaded};
-pub use sites::Site;

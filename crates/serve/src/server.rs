@@ -24,17 +24,19 @@ use upshift::{Level, Priority, time};
 use crate::access_log::AccessLog;
 use crate::admission::Gates;
 use crate::bind::Listener;
-use crate::body::{Body, BoxError, RequestBody};
+use crate::body::{Body, BoxError};
 use crate::config::{Config, Limits};
-use crate::connection::{Conn, Fill, Watched};
+use crate::connection::Conn;
 use crate::control::Commands;
 use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
 use crate::notice::Notices;
 use crate::rates::Rates;
+use crate::request_body::RequestBody;
 use crate::service::Http;
 use crate::shared::{Connections, Control, Live, Shared};
 use crate::tls::TlsIo;
+use crate::watched::{Fill, Watched};
 use crate::{clock, notice, reply, sweep};
 
 /// What an HTTP/2 client with prior knowledge sends first.

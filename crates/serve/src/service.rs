@@ -17,16 +17,17 @@ use upshift::hyper::{LevelBody, LevelFuture};
 
 use crate::access_log::Record;
 use crate::admission::Ticket;
-use crate::body::{Body, BoxError, RequestBody};
+use crate::body::{Body, BoxError};
 use crate::clock;
 use crate::config::Endpoint;
 use crate::connection::Conn;
 use crate::in_flight::Entry;
 use crate::priority::Urgency;
 use crate::refusal::Refusal;
+use crate::request_body::RequestBody;
 use crate::rules::Facts;
 use crate::shared::{Answering, Live, Shared};
-use crate::{host, reply, site};
+use crate::{builtin, host, reply};
 
 /// What is sent at once: a larger one would keep the coroutine, and the connection of HTTP/2, for too long.
 const PIECE: usize = 64 * 1024;
@@ -47,7 +48,7 @@ impl Service<Request<Incoming>> for Http {
         let now = clock::nanos();
         let version = request.version();
         let facts = self.facts(&live, &request);
-        let endpoint = site::endpoint_of(&live, facts.uri.path());
+        let endpoint = builtin::endpoint_of(&live, facts.uri.path());
         let site = self.site(&live, &request);
         // Who is refused is so as anybody would be.
         let place_of_site = *site.as_ref().unwrap_or(&0);
@@ -189,7 +190,8 @@ impl Http {
         if endpoint.is_some() && !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Answer::Ready(Some(reply::only_get("this can only be read\n")));
         }
-        if let Some(response) = endpoint.and_then(|endpoint| site::at_once(&self.shared, endpoint))
+        if let Some(response) =
+            endpoint.and_then(|endpoint| builtin::at_once(&self.shared, endpoint))
         {
             return Answer::Ready(Some(response));
         }
@@ -203,7 +205,7 @@ impl Http {
             }
             _ => {
                 let (parts, _) = request.into_parts();
-                Answer::Later(Box::pin(site::respond(live.clone(), site, parts)))
+                Answer::Later(Box::pin(builtin::respond(live.clone(), site, parts)))
             }
         }
     }

@@ -14,7 +14,7 @@ use upshift::sync::Notify;
 
 use crate::access_log::AccessLog;
 use crate::admission::Gates;
-use crate::body::{Body, RequestBody};
+use crate::body::Body;
 use crate::config::Config;
 use crate::connection::Conn;
 use crate::in_flight::{Entry, InFlight};
@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::notice;
 use crate::priority::Urgency;
 use crate::rates::{Rates, peer_key};
+use crate::request_body::RequestBody;
 use crate::rules::{Facts, Rule};
 use crate::sites::Sites;
 use crate::{host, rules};

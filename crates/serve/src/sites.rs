@@ -1,62 +1,16 @@
-//! Virtual hosts: what is set for some names of hosts, and for all others.
+//! Virtual hosts: folder, certificate, pages and rules of each, opened and read.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::sign::CertifiedKey;
-use serde::Deserialize;
 
 use crate::certificates;
-use crate::config::{Config, Files, TlsFiles};
+use crate::config::{Config, Files, Site};
 use crate::files::Root;
 use crate::host::Hosts;
 use crate::pages::Pages;
 use crate::rules::Rule;
-
-/// What is set for some hosts. What is not set here is as outside of it.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Site {
-    /// Names, `*.name` for all names below one, addresses; without ports.
-    pub hosts: Vec<String>,
-    /// The folder whose files are served.
-    pub root: Option<PathBuf>,
-    /// Certificate and key; only if the server has some for the other hosts.
-    pub tls: Option<TlsFiles>,
-    /// Rules that follow those of the server.
-    pub priority: Vec<Rule>,
-    /// How files are served.
-    pub files: Option<Files>,
-    /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root.
-    pub error_pages: Option<BTreeMap<String, PathBuf>>,
-}
-
-/// The table of the hosts: site 0 is for all others, then they count from 1.
-///
-/// # Errors
-/// What is wrong with a name, or with a site.
-pub(crate) fn hosts(config: &Config) -> Result<Hosts, String> {
-    let mut hosts = Hosts::default();
-    for (site, number) in config.site.iter().zip(1..) {
-        if site.hosts.is_empty() {
-            return Err(format!(
-                "site {number}: for which hosts? Write e.g. hosts = [\"example.com\"]"
-            ));
-        }
-        if site.tls.is_some() && config.tls.is_none() {
-            let host = &site.hosts[0];
-            return Err(format!(
-                "site {number} ({host}) has a certificate, and the server has none: set `tls` outside of [[site]] too, for clients that ask for other hosts or for none"
-            ));
-        }
-        for host in &site.hosts {
-            hosts.add(host, number)?;
-        }
-    }
-    Ok(hosts)
-}
 
 /// A site that is served.
 pub(crate) struct Served {
@@ -83,7 +37,7 @@ impl Sites {
     /// # Errors
     /// What cannot be opened, and what is wrong with it.
     pub(crate) fn open(config: &Config) -> Result<Sites, String> {
-        let hosts = Arc::new(hosts(config)?);
+        let hosts = Arc::new(config.hosts()?);
         let mut remarks = Vec::new();
         let rest = Site::default();
         let mut all: Vec<Served> = Vec::with_capacity(1 + config.site.len());

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::in_flight::Entry;
 use crate::priority::Urgency;
-use crate::shared::Shared;
 
 /// Updates kept of streams that are to come.
 const EARLY: usize = 32;
@@ -100,33 +99,19 @@ impl Streams {
         }
     }
 
-    /// The client says how urgent a stream is, in place of all that it has said before.
-    pub(crate) fn update(&self, shared: &Shared, number: u32, field: &[u8]) {
-        let Ok(field) = str::from_utf8(field) else {
-            return;
-        };
-        let urgency = Urgency::parse(field);
+    /// The client says how urgent a stream is, in place of all that it has said before. The request that has to change for it; none if
+    /// it is still to come, or there are too many updates.
+    pub(crate) fn update(&self, number: u32, urgency: Urgency) -> Option<(usize, Arc<Entry>)> {
         let mut state = self.state();
-        let Some(left) = state.left.checked_sub(1) else {
-            return;
-        };
-        state.left = left;
-        let Some(stream) = state.open.iter().find(|stream| stream.number == number) else {
-            state.early.retain(|(of, _)| *of != number);
-            if state.early.len() == EARLY {
-                state.early.remove(0);
-            }
-            state.early.push((number, urgency));
-            return;
-        };
-        let (place, entry) = (stream.place, stream.entry.clone());
-        drop(state);
-        let live = shared.live();
-        let urgency = live.granted(urgency);
-        entry.asks(urgency, urgency.level());
-        let level = live.rule_again(&entry.facts).unwrap_or(urgency.level());
-        shared
-            .in_flight
-            .reprio_one(&shared.runtime, place, &entry, level);
+        state.left = state.left.checked_sub(1)?;
+        if let Some(stream) = state.open.iter().find(|stream| stream.number == number) {
+            return Some((stream.place, stream.entry.clone()));
+        }
+        state.early.retain(|(of, _)| *of != number);
+        if state.early.len() == EARLY {
+            state.early.remove(0);
+        }
+        state.early.push((number, urgency));
+        None
     }
 }

@@ -12,7 +12,8 @@ use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use rustls::{ServerConfig, ServerConnection};
 use upshift::hyper::Io;
 
-use crate::connection::{Fill, Tls};
+use crate::connection::Tls;
+use crate::watched::Fill;
 
 /// A connection that speaks TLS.
 pub(crate) struct TlsIo {
