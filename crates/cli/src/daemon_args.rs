@@ -22,6 +22,7 @@ Examples:
   upshift daemon --group upshift --mode 0660 --ceiling 16
   upshift daemon --config /etc/upshift/daemon.toml
   upshift daemon --cooperative --socket /tmp/board.sock
+  upshift daemon --check --config /etc/upshift/daemon.toml
   upshift daemon --status
 
 Ctrl-C and SIGTERM give everything back and end it with status 0; if it dies otherwise, a guardian
@@ -41,7 +42,13 @@ process does. A configuration file looks like this, every line optional:
 
   [[rule]]
   group = \"guests\"
-  deny = true"
+  deny = true
+
+  [[assign]]                     # programs as they are; also cgroup, container, label, user, comm
+  unit = \"redis.service\"
+  level = 8
+
+SIGHUP has it read the file again; one with a mistake changes nothing."
 )]
 pub(crate) struct DaemonArgs {
     /// Read the configuration from this TOML file; flags override it
@@ -62,6 +69,9 @@ pub(crate) struct DaemonArgs {
     /// Elevate no thread, even with the right to: processes give way by themselves
     #[arg(long)]
     pub(crate) cooperative: bool,
+    /// Say whether the configuration is valid, and what of it has no effect here, and end
+    #[arg(long, conflicts_with = "status")]
+    pub(crate) check: bool,
     /// Print the state of the daemon that runs, as JSON, and end
     #[arg(long, conflicts_with_all = ["mode", "group", "ceiling", "cooperative"])]
     pub(crate) status: bool,

@@ -1,8 +1,9 @@
 //! `upshift daemon`: the machine-wide scheduler in the foreground, until a signal ends it.
 
 use std::io::Write;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use upshift_daemon::{Config, Daemon, default_socket};
@@ -13,6 +14,9 @@ use crate::daemon_args::DaemonArgs;
 pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     if args.status {
         return status(args);
+    }
+    if args.check {
+        return check(args);
     }
     let config = config(args)?;
     let socket = config.socket.clone();
@@ -28,7 +32,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
             break;
         }
         // A file that cannot be read now changes nothing.
-        match self::config(args) {
+        match whole(args).and_then(|()| self::config(args)) {
             Ok(config) => daemon.reload(config),
             Err(error) => {
                 let _ = writeln!(
@@ -49,6 +53,50 @@ fn stay_in_memory() {
     if rustix::process::geteuid().is_root() {
         let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
     }
+}
+
+/// How long a file stays the same that nobody is writing, and how often it is looked at until it does.
+const STILL: Duration = Duration::from_millis(100);
+const LOOKS: usize = 20;
+
+/// Waits until nobody writes the file any more: half of it may be right in itself, and lack the rules that keep users out.
+fn whole(args: &DaemonArgs) -> Result<()> {
+    let Some(path) = &args.config else {
+        return Ok(());
+    };
+    let read = || std::fs::read(path).with_context(|| path.display().to_string());
+    let mut before = read()?;
+    for _ in 0..LOOKS {
+        std::thread::sleep(STILL);
+        let now = read()?;
+        if now == before && !now.is_empty() {
+            return Ok(());
+        }
+        before = now;
+    }
+    match before.is_empty() {
+        true => bail!(
+            "{} is empty: for the defaults, write a comment into it",
+            path.display()
+        ),
+        false => bail!("{} is being written", path.display()),
+    }
+}
+
+/// Says whether a daemon would start with these flags and this file, and what of it has no effect here.
+fn check(args: &DaemonArgs) -> Result<()> {
+    let config = config(args)?;
+    for remark in config.remarks() {
+        let _ = writeln!(std::io::stderr(), "note: {remark}");
+    }
+    let _ = writeln!(
+        std::io::stdout(),
+        "valid: {} rules, {} programs with a level; socket {}",
+        config.rules.len(),
+        config.assign.len(),
+        config.socket.display()
+    );
+    Ok(())
 }
 
 fn config(args: &DaemonArgs) -> Result<Config> {

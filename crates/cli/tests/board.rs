@@ -549,3 +549,97 @@ fn the_doctor_says_what_works_and_finds_the_daemon() {
     daemon.signal("TERM");
     daemon.end();
 }
+
+#[test]
+fn half_a_configuration_is_not_taken_for_a_whole_one() {
+    let socket = socket("half");
+    let file = socket.with_extension("toml");
+    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    let rule = |ceiling: u8| format!("[[rule]]\nuser = {uid}\nceiling = {ceiling}\n");
+    std::fs::write(&file, rule(20)).unwrap();
+    let daemon = daemon(
+        &socket,
+        &["--cooperative", "--config", file.to_str().unwrap()],
+    );
+    let board = upshift_board::Board::new().unwrap();
+    let threads = Vec::new();
+    board
+        .join(&socket, &[upshift_board::VcpuSpec { cpu: 0, threads }])
+        .unwrap();
+    let ceiling = || {
+        let census = board.census().unwrap();
+        let census: serde_json::Value = serde_json::from_str(&census.json).unwrap();
+        census["processes"][0]["ceiling"].as_u64().unwrap()
+    };
+    assert_eq!(ceiling(), 20);
+    let reaches = |expected: u64| {
+        let (deadline, mut seen) = (Instant::now() + PATIENCE, vec![ceiling()]);
+        while seen.last() != Some(&expected) {
+            assert!(Instant::now() < deadline, "{seen:?}");
+            std::thread::sleep(Duration::from_millis(1));
+            seen.push(ceiling());
+        }
+        seen
+    };
+    // What a full disk leaves, or an editor that has just begun. Then another one, in time.
+    std::fs::write(&file, "").unwrap();
+    daemon.signal("HUP");
+    std::thread::sleep(Duration::from_millis(500));
+    std::fs::write(&file, rule(21)).unwrap();
+    daemon.signal("HUP");
+    let seen = reaches(21);
+    assert!(seen.iter().all(|it| [20, 21].contains(it)), "{seen:?}");
+    // Piece by piece. The writer may be held up for longer than a daemon can wait.
+    let is_whole = |ceiling: u8| {
+        let text = format!(
+            "ceiling = 3\n{}{}",
+            "# a rule follows\n".repeat(20),
+            rule(ceiling)
+        );
+        let mut pieces = std::fs::File::create(&file).unwrap();
+        daemon.signal("HUP");
+        for line in text.lines() {
+            use std::io::Write;
+            writeln!(pieces, "{line}").unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let seen = reaches(ceiling.into());
+        println!("{seen:?}");
+        !seen.contains(&3)
+    };
+    assert!((22..26).any(is_whole));
+    daemon.signal("TERM");
+    daemon.end();
+}
+
+#[test]
+fn a_configuration_is_checked_without_a_daemon() {
+    let socket = socket("checked");
+    let file = socket.with_extension("toml");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let output = upshift(
+            &socket,
+            &["daemon", "--check", "--config", file.to_str().unwrap()],
+        );
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let dist = "../daemon/dist/daemon.toml";
+    let (code, said) = check(&std::fs::read_to_string(dist).unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("valid"), "{said}");
+    let (code, said) = check("[[assign]]\nunit = \"redis.service\"\nlevel = 8\n");
+    let first = std::fs::read_to_string("/proc/1/comm").unwrap();
+    let has_systemd = Path::new("/run/systemd/system").is_dir() || first == "systemd\n";
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(
+        said.contains("systemd does not run here"),
+        !has_systemd,
+        "{said}"
+    );
+    let (code, said) = check("[[assign]]\nunit = \"redis\"\nlevel = 8\n");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("redis.service"), "{said}");
+    assert!(!socket.exists());
+}

@@ -176,6 +176,16 @@ impl Config {
         file.check()
     }
 
+    /// What is right in itself and has no effect on this machine, as it is now; for people.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks: Vec<String> = self.assign.iter().filter_map(Assign::misfit).collect();
+        if self.cooperative && !self.assign.is_empty() {
+            remarks
+                .push("[[assign]]: no program is given a level with `cooperative = true`".into());
+        }
+        remarks
+    }
+
     /// How much of the daemon's room is kept free of others for a user with these groups.
     pub(crate) fn standing_of(&self, user: u32, groups: &[u32]) -> Standing {
         match self.rule_of(user, groups) {
@@ -381,13 +391,6 @@ fn check_assign(said: FileAssign) -> Result<Assign, String> {
         level: asked,
         ..
     } = said;
-    let named = [&cgroup, &unit, &container, &label, &comm];
-    if named.iter().all(|it| it.is_none()) && user.is_none() {
-        return Err(
-            "[[assign]]: give `cgroup`, `unit`, `container`, `label`, `user` or `comm`, or several"
-                .to_string(),
-        );
-    }
     let user = user
         .map(|user| user.find("/etc/passwd", "user"))
         .transpose()?;
@@ -395,7 +398,7 @@ fn check_assign(said: FileAssign) -> Result<Assign, String> {
         Some((key, value)) => Ok((key.to_string(), value.to_string())),
         None => Err(format!("label = \"{label}\": give \"KEY=VALUE\"")),
     };
-    Ok(Assign {
+    let assign = Assign {
         cgroup,
         unit,
         container,
@@ -404,7 +407,11 @@ fn check_assign(said: FileAssign) -> Result<Assign, String> {
         comm,
         level: level("assign.level")(asked)?,
         bound,
-    })
+    };
+    match assign.check() {
+        Ok(()) => Ok(assign),
+        Err(text) => Err(format!("[[assign]]: {text}")),
+    }
 }
 
 fn level(what: &'static str) -> impl Fn(u8) -> Result<u8, String> {
@@ -479,6 +486,12 @@ mod tests {
             ("[limits]\nconnections_per_user = 0", "1 to"),
             ("quantum_us = 3", "200 to"),
             ("[[assign]]\nlevel = 3", "`cgroup`, `unit`"),
+            ("[[assign]]\nlevel = 3\nunit = \"redis\"", "redis.service"),
+            ("[[assign]]\nlevel = 3\ncgroup = \"a/b\"", "\"/a/b\""),
+            (
+                "[[assign]]\nlevel = 3\ncomm = \"systemd-resolved\"",
+                "15 bytes",
+            ),
             ("[[assign]]\nlevel = 3\nlabel = \"x\"", "KEY=VALUE"),
             (
                 "[[assign]]\ncomm = \"x\"\nlevel = 3\nshare = 4\nbudget = 3",

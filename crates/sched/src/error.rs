@@ -130,7 +130,13 @@ impl fmt::Display for SchedError {
                 users: (theirs, ours),
             } => {
                 write!(f, "process {pid} cannot be put into SCHED_FIFO: ")?;
-                if theirs != ours {
+                if *ours == 0 {
+                    write!(
+                        f,
+                        "this is root, so its cgroup has no real-time time (see /proc/{pid}/cgroup; `cpu.rt_runtime_us` of the controller \
+                         cpu, or RT_GROUP_SCHED with cgroup v2), or CAP_SYS_NICE is missing; `upshift doctor` says what works"
+                    )
+                } else if theirs != ours {
                     write!(
                         f,
                         "it belongs to user {theirs} and this is user {ours}, which takes CAP_SYS_NICE (run as root)"

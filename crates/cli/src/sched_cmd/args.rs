@@ -26,7 +26,9 @@ pub(crate) enum PolicyName {
 
 /// Flags of `upshift sched`.
 #[derive(Debug, Args)]
-#[command(after_help = "Policies, and what ARG means for each:
+#[command(
+    args_override_self = true,
+    after_help = "Policies, and what ARG means for each:
   rr          each in turn for one interval
   table FILE  a repeating timetable: lines `TASK TIME`, e.g. `4711 5ms`; TASK is a pid, a label
               or several with commas (one for each CPU), `-` is no process; # begins a comment.
@@ -53,7 +55,8 @@ All threads of a process are scheduled, also those born later. It ends when all 
 ended, with --for, or by Ctrl-C; policy, priority and CPUs of all of them are then what they were,
 also after a SIGKILL. Commands it has started are ended with it. It needs CAP_SYS_NICE (root) or
 RLIMIT_RTPRIO; `upshift calibrate` says what is missing. Exit code: that of the command after `--`
-if it has ended by itself, else 0; 130 after Ctrl-C, 143 after SIGTERM; 1 if this has failed.")]
+if it has ended by itself, else 0; 130 after Ctrl-C, 143 after SIGTERM; 1 if this has failed."
+)]
 pub(crate) struct SchedArgs {
     /// rr, table, weighted, edf, priority or solo
     #[arg(value_enum, hide_possible_values = true)]
@@ -61,7 +64,8 @@ pub(crate) struct SchedArgs {
     /// The timetable, for `table`
     #[arg(value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
-    /// A TOML file with these options by their long names, and `policy` and `file`; those of the command line come after
+    /// A TOML file with these options by their long names, and `policy` and `file`; of those that are given once, the command
+    /// line's count
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
     /// CPUs the processes share, e.g. `0,1`; one of them at a time runs on each
@@ -73,7 +77,7 @@ pub(crate) struct SchedArgs {
     /// The processes whose cgroup is that, `*` for any characters; may be repeated
     #[arg(long, value_name = "PATH[=ARG]")]
     pub(super) cgroup: Vec<String>,
-    /// The processes of a unit of systemd; may be repeated
+    /// The processes of a unit of systemd, `*` for any characters; may be repeated
     #[arg(long, value_name = "UNIT[=ARG]")]
     pub(super) unit: Vec<String>,
     /// The processes of a user; may be repeated

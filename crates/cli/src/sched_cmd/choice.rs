@@ -22,7 +22,7 @@ pub(super) fn read_timetable(args: &SchedArgs) -> Result<Option<String>> {
             bail!("the policy `table` needs a file: upshift sched table FILE …")
         }
         (Some(file), _) => bail!(
-            "`{}` is unexpected: only the policy `table` takes a file; commands follow after `--`",
+            "`{}` is unexpected: there is a policy already, and only `table` takes a file; commands follow after `--`",
             file.display()
         ),
         (None, _) => Ok(None),

@@ -4,7 +4,10 @@
 use std::ffi::{OsStr, OsString};
 
 use anyhow::{Context, Result, bail};
+use clap::Args as _;
 use toml::Value;
+
+use super::args::SchedArgs;
 
 /// The words of a command line, with those of the file for `sched --config FILE`.
 pub(crate) fn expanded(words: Vec<OsString>) -> Result<Vec<OsString>> {
@@ -52,7 +55,15 @@ fn words_of(text: &str) -> Result<Vec<String>> {
             words.push(plain(key, &value)?);
         }
     }
+    let command = SchedArgs::augment_args(clap::Command::new("sched"));
+    let is_option = |key: &str| {
+        let mut options = command.get_arguments().filter_map(|it| it.get_long());
+        key != "config" && options.any(|it| it == key)
+    };
     for (key, value) in &table {
+        if !is_option(key) {
+            bail!("{key}: there is no such option (`upshift sched --help` names them)");
+        }
         let values = match value {
             Value::Array(values) => values.as_slice(),
             Value::Boolean(false) => &[],
@@ -124,6 +135,10 @@ mod tests {
             ]
         );
         assert!(format!("{wrong:#}").contains("cpu: give"));
+        for text in ["cgroop = \"/x\"", "config = \"x\"", "command = [\"x\"]"] {
+            let unknown = words_of(text).unwrap_err().to_string();
+            assert!(unknown.contains("no such option"), "{unknown}");
+        }
         assert!(words(&["upshift", "sched", "--config", file]).is_err());
     }
 

@@ -118,59 +118,31 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
 
 /// The processes that --cgroup, --unit, --user and --comm name and nothing before has named.
 fn chosen(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
-    let any = Assign::default();
-    let mut rules = Vec::new();
-    let split = |text: &String| match text.split_once('=') {
+    let split = |text: &'_ String| match text.split_once('=') {
         Some((what, arg)) => (what.to_owned(), Some(arg.to_owned())),
         None => (text.clone(), None),
     };
-    for text in &args.cgroup {
-        let (what, arg) = split(text);
-        let cgroup = Some(what);
-        rules.push((
-            text,
-            arg,
-            Assign {
-                cgroup,
-                ..any.clone()
-            },
-        ));
-    }
-    for text in &args.unit {
-        let (what, arg) = split(text);
-        let unit = Some(what);
-        rules.push((
-            text,
-            arg,
-            Assign {
-                unit,
-                ..any.clone()
-            },
-        ));
-    }
-    for text in &args.user {
-        let (what, arg) = split(text);
-        let user = Some(upshift_daemon::user(&what).map_err(anyhow::Error::msg)?);
-        rules.push((
-            text,
-            arg,
-            Assign {
-                user,
-                ..any.clone()
-            },
-        ));
-    }
-    for text in &args.comm {
-        let (what, arg) = split(text);
-        let comm = Some(what);
-        rules.push((
-            text,
-            arg,
-            Assign {
-                comm,
-                ..any.clone()
-            },
-        ));
+    let mut rules = Vec::new();
+    for (option, texts) in [
+        ("--cgroup", &args.cgroup),
+        ("--unit", &args.unit),
+        ("--user", &args.user),
+        ("--comm", &args.comm),
+    ] {
+        for text in texts {
+            let (what, arg) = split(text);
+            let mut rule = Assign::default();
+            match option {
+                "--cgroup" => rule.cgroup = Some(what),
+                "--unit" => rule.unit = Some(what),
+                "--user" => {
+                    rule.user = Some(upshift_daemon::user(&what).map_err(anyhow::Error::msg)?);
+                }
+                _ => rule.comm = Some(what),
+            }
+            rule.check().map_err(anyhow::Error::msg)?;
+            rules.push((format!("{option} {text}"), arg, rule));
+        }
     }
     let mut not = upshift_sched::ancestors();
     not.extend([1, i32::try_from(std::process::id()).unwrap_or(0)]);
@@ -194,6 +166,9 @@ fn chosen(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
             });
         }
         if specs.len() == before {
+            if let Some(reason) = rule.misfit() {
+                bail!("no process fits `{text}`: {reason}");
+            }
             bail!(
                 "no process fits `{text}` that is not named already (`ps -eo pid,user,comm,cgroup` shows what there is)"
             );

@@ -93,7 +93,14 @@ impl Assigner {
     /// # Errors
     /// No threads or descriptors are left.
     pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<Option<Assigner>> {
-        if shared.config().assign.is_empty() || !shared.enforcing() {
+        if shared.config().assign.is_empty() {
+            return Ok(None);
+        }
+        if !shared.enforcing() {
+            shared.complain("assign", || {
+                "no program is assigned a level: that takes elevating, and this daemon is cooperative"
+                    .to_string()
+            });
             return Ok(None);
         }
         let post = Arc::new(Post {

@@ -346,7 +346,13 @@ impl Process {
                 });
                 if !reserved {
                     // Pinned, or more than the kernel admits: the same budget in SCHED_FIFO.
-                    let _ = hold.raise(priority(self.rule.level));
+                    let raised = hold.raise(priority(self.rule.level));
+                    if raised.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
+                        let pid = self.pid;
+                        shared.complain("refused", || {
+                            format!("process {pid} stays ordinary, though a rule fits: the kernel refuses SCHED_FIFO. Its cgroup has no real-time time (see /proc/{pid}/cgroup; `cpu.rt_runtime_us` of the controller cpu, or RT_GROUP_SCHED with cgroup v2)")
+                        });
+                    }
                 }
                 if reservation.is_some() {
                     self.reserved = reserved;

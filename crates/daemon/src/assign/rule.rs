@@ -12,12 +12,19 @@ use upshift_elevate::sys::read_at_once;
 use super::cgroups::{self, Cgroup};
 use super::container;
 
+/// Whether systemd has started the machine, also as seen from a container that sees all its processes.
+fn has_systemd() -> bool {
+    let first = || read_at_once("/proc/1/comm");
+    Path::new("/run/systemd/system").is_dir()
+        || first().is_ok_and(|name| name.trim_end() == "systemd")
+}
+
 /// One `[[assign]]` of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Assign {
     /// The path of its cgroup, `*` for any characters.
     pub cgroup: Option<String>,
-    /// Its unit of systemd: a directory of that path.
+    /// Its unit of systemd, `*` for any characters: a directory of that path.
     pub unit: Option<String>,
     /// Its container: the id, or a name that the container's engine gives it, `*` for any characters.
     pub container: Option<String>,
@@ -119,6 +126,7 @@ impl FileAssign {
 /// What rules are held against.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Traits {
+    /// Real, effective, saved and of files: a program with the set-user-id bit is its starter's as well as its owner's, and fits no rule.
     pub(crate) user: u32,
     comm: String,
     /// Of all hierarchies.
@@ -133,16 +141,69 @@ impl Traits {
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         // Threads of the kernel have no memory.
         field("VmSize:")?;
-        let users: Vec<&str> = field("Uid:")?.split_ascii_whitespace().collect();
         Some(Traits {
-            user: users.get(1)?.parse().ok()?,
+            user: only_user(field("Uid:")?)?,
             comm: read("comm")?.trim_end().to_string(),
             cgroups: cgroups::parse(&read("cgroup")?),
         })
     }
 }
 
+/// The user of a process, if its four ids are one.
+fn only_user(ids: &str) -> Option<u32> {
+    let mut ids = ids.split_ascii_whitespace();
+    let first = ids.next()?;
+    ids.all(|id| id == first).then(|| first.parse().ok())?
+}
+
+/// The longest name of a program that the kernel keeps.
+const LONGEST_COMM: usize = 15;
+
 impl Assign {
+    /// Whether it names something, and nothing that no process can be.
+    ///
+    /// # Errors
+    /// What to write.
+    pub fn check(&self) -> Result<(), String> {
+        let named = [&self.cgroup, &self.unit, &self.container, &self.comm];
+        if named.iter().all(|it| it.is_none()) && self.label.is_none() && self.user.is_none() {
+            return Err(
+                "give `cgroup`, `unit`, `container`, `label`, `user` or `comm`, or several"
+                    .to_string(),
+            );
+        }
+        if let Some(unit) = self.unit.as_ref().filter(|it| !it.contains(['.', '*'])) {
+            return Err(format!(
+                "unit = \"{unit}\": give its whole name, e.g. \"{unit}.service\""
+            ));
+        }
+        if let Some(path) = self
+            .cgroup
+            .as_ref()
+            .filter(|it| !it.starts_with(['/', '*']))
+        {
+            return Err(format!(
+                "cgroup = \"{path}\": give its path from the root of the hierarchy, as /proc/PID/cgroup shows it, e.g. \"/{path}\""
+            ));
+        }
+        if let Some(comm) = &self.comm
+            && comm.split('*').map(str::len).sum::<usize>() > LONGEST_COMM
+        {
+            return Err(format!(
+                "comm = \"{comm}\": the kernel keeps {LONGEST_COMM} bytes of a program's name (`ps -o comm` shows them)"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Why no process can fit it on this machine, as it is now.
+    pub fn misfit(&self) -> Option<String> {
+        let unit = self.unit.as_ref()?;
+        (!has_systemd()).then(|| {
+            format!("unit = \"{unit}\": systemd does not run here, so nothing makes units; use `cgroup`, `user` or `comm`")
+        })
+    }
+
     /// The processes that fit it now, ascending. Reads three files of `/proc` for each process there is.
     pub fn processes(&self) -> Vec<i32> {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -160,7 +221,7 @@ impl Assign {
             None => cgroup.vouched().to_string(),
         };
         let any = |test: &dyn Fn(&str) -> bool| traits.cgroups.iter().any(|it| test(&path(it)));
-        let of_unit = |unit: &str| any(&|path| path.split('/').any(|part| part == unit));
+        let of_unit = |unit: &str| any(&|path| path.split('/').any(|part| matches(unit, part)));
         let fits = |glob: &Option<String>, text: &str| {
             glob.as_deref().is_none_or(|glob| matches(glob, text))
         };
@@ -235,6 +296,14 @@ mod tests {
     }
 
     #[test]
+    fn a_program_with_the_set_user_id_bit_is_nobodys() {
+        assert_eq!(only_user("\t33\t33\t33\t33"), Some(33));
+        for ids in ["1000 0 0 0", "33 33 0 33", "33 33 33 0", ""] {
+            assert_eq!(only_user(ids), None, "{ids}");
+        }
+    }
+
+    #[test]
     fn all_that_a_rule_names_has_to_fit() {
         let traits = Traits {
             user: 33,
@@ -251,7 +320,8 @@ mod tests {
         assert!(rule("user = 33\ncomm = \"ng*\"\nunit = \"nginx.service\""));
         assert!(rule("cgroup = \"/system.slice/*\""));
         assert!(!rule("user = 34\ncomm = \"nginx\""));
-        assert!(!rule("unit = \"nginx\""));
+        assert!(rule("unit = \"ng*.service\""));
+        assert!(!rule("unit = \"*.scope\""));
         assert!(!rule("container = \"*\""));
         assert!(Traits::of(std::process::id() as i32).is_some());
         assert!(Traits::of(2).is_none() || !std::path::Path::new("/proc/2/exe").exists());

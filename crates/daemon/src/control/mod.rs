@@ -179,6 +179,7 @@ impl Control {
                 .ok()
         });
         self.closer.start();
+        self.remark();
         self.start_assigning();
         self.metrics = self.serve_metrics();
         self.notify.ready(match self.shared.enforcing() {
@@ -223,6 +224,13 @@ impl Control {
                 });
             })
             .ok()
+    }
+
+    /// Says what of the configuration has no effect here.
+    pub(super) fn remark(&self) {
+        for remark in self.shared.config().remarks() {
+            self.shared.log.say(remark);
+        }
     }
 
     fn start_assigning(&mut self) {

@@ -74,6 +74,7 @@ impl Control {
         self.shared
             .log
             .say("the configuration was read again".to_string());
+        self.remark();
         self.notify.reloaded();
     }
 

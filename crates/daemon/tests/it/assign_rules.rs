@@ -1,5 +1,7 @@
 //! What an `[[assign]]` rule may name and bound: containers, units, shares, deadlines.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -51,6 +53,27 @@ impl Shell {
     pub(crate) fn class(&self) -> Option<Class> {
         let policy = Policy::of(&Linux, self.0.id() as i32).ok()?;
         Some(policy.class())
+    }
+
+    /// As [`Shell::start`], in the cgroup with these processes.
+    fn in_cgroup(user: u32, processes: &Path) -> Shell {
+        // It moves itself there before it is that user's.
+        let text = format!(
+            "echo $$ > {} && exec setpriv --reuid {user} --clear-groups sh -c 'ulimit -t 10; while :; do :; done'",
+            processes.display()
+        );
+        let mut command = Command::new("sh");
+        Shell(
+            command
+                .args(["-c", &text])
+                .stdin(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
+    }
+
+    fn is_assigned(&self, path: &Path) -> bool {
+        assigned(&census(path), self.0.id() as i32).is_some()
     }
 
     /// ns of CPU.
@@ -213,4 +236,93 @@ fn a_user_does_not_make_a_unit_or_a_container_by_a_directory() {
     until("the unit is assigned", || is_assigned(&path, &member));
     assert!(!is_assigned(&path, &impostor));
     drop((impostor, member));
+}
+
+/// A copy of `sleep` that belongs to `user` and runs as that user, whoever starts it.
+fn set_user_id_program(user: u32) -> std::path::PathBuf {
+    let program = crate::directory().join("sleeper");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    std::os::unix::fs::chown(&program, Some(user), Some(user)).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
+    program
+}
+
+#[test]
+fn a_program_with_the_set_user_id_bit_fits_no_rule_of_its_owner() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = socket("bit");
+    let start = |program: &Path, user: u32| {
+        let mut command = Command::new(program);
+        command.arg("20").uid(user).gid(user);
+        Shell(command.spawn().unwrap())
+    };
+    let theirs = start(&set_user_id_program(ALICE), MALLORY);
+    let status = format!("/proc/{}/status", theirs.0.id());
+    let mixed = format!("Uid:\t{MALLORY}\t{ALICE}\t{ALICE}\t{ALICE}\n");
+    if !std::fs::read_to_string(status).unwrap().contains(&mixed) {
+        return skipped("programs with the set-user-id bit do not work here");
+    }
+    let of_alice = start(Path::new("sleep"), ALICE);
+    let _daemon = daemon("bit", rule(ALICE, 8));
+    until("the one that its user has started is assigned", || {
+        of_alice.is_assigned(&path)
+    });
+    assert!(!theirs.is_assigned(&path));
+    // One that starts later, and is heard of.
+    let later = start(&crate::directory().join("sleeper"), MALLORY);
+    let after = start(Path::new("sleep"), ALICE);
+    until("so is the next", || after.is_assigned(&path));
+    assert!(!later.is_assigned(&path) && !theirs.is_assigned(&path));
+}
+
+#[test]
+fn a_rule_that_the_kernel_does_not_let_work_is_complained_of() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let name = format!("upshift-poor-{}", std::process::id());
+    let place = Path::new("/sys/fs/cgroup/cpu");
+    let Some(poor) = Cgroup::below(place, &name).filter(|it| it.has("cpu.rt_runtime_us")) else {
+        return skipped("real-time time is not shared out by cgroup here");
+    };
+    let path = socket("poor");
+    let errors = crate::directory().join("errors");
+    let rules = format!("mode = \"0666\"\n[[assign]]\nuser = {ALICE}\nlevel = 8\n");
+    let settings = [("CONFIG", rules), ("ERRORS", errors.display().to_string())];
+    let mut daemon = Process::start("daemon", &path, &settings);
+    daemon.line("ready").unwrap();
+    let inside = Shell::in_cgroup(ALICE, &poor.path().join("cgroup.procs"));
+    until("it is told of", || {
+        let text = std::fs::read_to_string(&errors).unwrap_or_default();
+        text.contains(&format!("process {} stays ordinary", inside.0.id()))
+    });
+    assert!(inside.is_as_before());
+    drop(inside);
+}
+
+#[test]
+fn a_unit_is_named_by_a_pattern_too() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let name = format!("upshift-{}@7.service", std::process::id());
+    let Some(unit) = Cgroup::new(&name, None) else {
+        return skipped("no cgroup can be made");
+    };
+    let path = socket("pattern");
+    let rule = Assign {
+        unit: Some(format!("upshift-{}@*.service", std::process::id())),
+        level: 8,
+        ..Assign::default()
+    };
+    let member = villain("spinners", &path, ALICE, (0, 0), &[]);
+    assert!(unit.take(&member));
+    let _daemon = daemon("pattern", rule);
+    until("the unit is assigned", || is_assigned(&path, &member));
+    drop(member);
 }

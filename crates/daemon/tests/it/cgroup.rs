@@ -26,6 +26,20 @@ impl Cgroup {
             .map(Cgroup)
     }
 
+    /// Below the root of this hierarchy.
+    pub(crate) fn below(root: &Path, name: &str) -> Option<Cgroup> {
+        let path = root.join(name);
+        std::fs::create_dir(&path).is_ok().then_some(Cgroup(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn has(&self, file: &str) -> bool {
+        self.0.join(file).exists()
+    }
+
     /// Leaves the directory to `user`.
     pub(crate) fn delegate(&self, user: u32) {
         chown(&self.0, Some(user), Some(user)).unwrap();
