@@ -2,7 +2,7 @@
 //!
 //! It stands outside the house: it depends on no crate of the project, so that it builds and reports even when one of
 //! them does not. `run` starts processes and ends them in time, `setup` knows what must be installed and `packages` what of Debian, `host` asks the
-//! kernel what it can do, `package` builds a Debian package, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
+//! kernel what it can do, `package` builds a Debian package, `release` looks at what is published, `steps` is the list of what is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++, `book` makes a
 //! book of the pages, `compat` counts what of tokio runs, `confine` runs a program without io_uring, `bench` calls the benchmark driver, `os` and `mpi` the workspaces of these names.
 
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ mod mpi;
 mod os;
 mod package;
 mod packages;
+mod release;
 mod run;
 mod setup;
 mod steps;
@@ -103,6 +104,12 @@ enum Task {
     /// afterwards, and the command is run from where it was unpacked.
     Package,
 
+    /// Look at what is to be published, build it from its packages, set the tag
+    ///
+    /// Versions, manifests, the entry of CHANGELOG.md, `cargo package`; interfaces against the last release, where cargo-semver-checks is
+    /// there. Publishes nothing.
+    Release(release::Options),
+
     /// How much of what is written for tokio runs on Upshift
     ///
     /// Needs the registry.
@@ -155,6 +162,7 @@ fn main() -> ExitCode {
         Task::Mpi { args } => mpi::command(&root, &args),
         Task::Cpp { prefix } => cpp::command(&root, prefix),
         Task::Package => package::command(&root),
+        Task::Release(options) => release::command(&root, &options),
         Task::Compat { what } => compat::command(&root, &what),
         Task::Confine { program } => confine::command(&program),
         Task::Book { install } => book::command(&root, install),

@@ -194,6 +194,38 @@ pub(crate) fn install_h2spec(root: &Path, stop: &Stop) {
     }
 }
 
+/// A subcommand of cargo that is no part of Rust.
+pub(crate) struct CargoProgram {
+    name: &'static str,
+    purpose: &'static str,
+}
+
+/// What looks at the dependencies.
+pub(crate) const DENY: CargoProgram = CargoProgram {
+    name: "cargo-deny",
+    purpose: "licences, sources and advisories of dependencies",
+};
+
+/// What compares interfaces.
+pub(crate) const SEMVER_CHECKS: CargoProgram = CargoProgram {
+    name: "cargo-semver-checks",
+    purpose: "whether a release breaks callers",
+};
+
+impl CargoProgram {
+    pub(crate) fn is_there(&self, root: &Path) -> bool {
+        host::has_program(self.name) || programs(root).join(self.name).exists()
+    }
+
+    /// "… is not installed (what it is for): type …"
+    pub(crate) fn absence(&self) -> String {
+        format!(
+            "{0} is not installed ({1}): `cargo install --locked {0}`",
+            self.name, self.purpose
+        )
+    }
+}
+
 fn sysroot(mut rustc: Command) -> Option<PathBuf> {
     let output = rustc
         .args(["--print", "sysroot"])
@@ -224,6 +256,11 @@ pub(crate) fn command(root: &Path) -> ExitCode {
         );
     }
 
+    for program in [DENY, SEMVER_CHECKS] {
+        if !program.is_there(root) {
+            println!("missing: optional, {}", program.absence());
+        }
+    }
     for package in packages::missing() {
         println!("missing: {}", package.absence());
     }

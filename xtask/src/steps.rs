@@ -48,7 +48,7 @@ const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
     }
 }
 
-pub(crate) static STEPS: [Step; 17] = [
+pub(crate) static STEPS: [Step; 18] = [
     step(
         "fmt",
         "formatting, bench/, compat/, examples/, mpi/ and os/ too",
@@ -58,6 +58,11 @@ pub(crate) static STEPS: [Step; 17] = [
         "clippy",
         "lints, os/ too, warnings are errors",
         build::clippy,
+    ),
+    step(
+        "deny",
+        "licences, sources and advisories of dependencies",
+        build::deny,
     ),
     step("unit", "unit and integration tests", tests::unit),
     step("doc", "examples in the documentation", tests::doc_tests),

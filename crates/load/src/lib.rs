@@ -1,6 +1,6 @@
 //! Load generators, the protocols of matrices and of spinning, and thread-per-connection reference servers.
 //!
-//! The `upshift` command and the benchmarks use this crate; it is not published and depends on no async runtime, so
+//! The `upshift` command and the benchmarks use this crate; it depends on no async runtime, so
 //! that one client and one set of protocol bytes measure every server alike.
 //!
 //! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`], [`run_spin`] as a [`SpinPlan`] says;

@@ -1,11 +1,14 @@
 //! What is built and looked at without being run: formatting, lints, documentation, other targets; and instructions counted.
 
+use std::fs;
+use std::path::PathBuf;
+
 use super::{all, cargo, minutes, need, passed};
 use crate::book;
 use crate::mpi;
 use crate::os;
 use crate::packages;
-use crate::setup::{BARE_TARGET, Tool};
+use crate::setup::{BARE_TARGET, DENY, Tool};
 use crate::suite::{Context, Done, Verdict};
 
 fn has_bench(context: &Context<'_>) -> bool {
@@ -58,6 +61,33 @@ pub(super) fn clippy(context: &Context<'_>) -> Verdict {
     }
     os::clippy(context)?;
     passed()
+}
+
+/// Dependencies against deny.toml, without a network.
+pub(super) fn deny(context: &Context<'_>) -> Verdict {
+    if !DENY.is_there(context.root) {
+        return Ok(Done::Skipped(DENY.absence()));
+    }
+    let check = |what: &[&'static str]| {
+        let args = ["deny", "--offline", "check"];
+        let command = cargo(context, args.into_iter().chain(what.iter().copied()));
+        context.run(command, minutes(2))
+    };
+    check(&["licenses", "bans", "sources"])?;
+    if !has_advisories() {
+        let why = "no database of advisories (`cargo deny fetch`): the rest passed";
+        return Ok(Done::Skipped(why.to_owned()));
+    }
+    check(&["advisories"])?;
+    passed()
+}
+
+/// Whether cargo-deny has fetched what is known of crates.
+fn has_advisories() -> bool {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let found = home.and_then(|home| fs::read_dir(home.join("advisory-dbs")).ok());
+    found.is_some_and(|mut found| found.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir())))
 }
 
 pub(super) fn no_std(context: &Context<'_>) -> Verdict {
