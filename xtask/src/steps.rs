@@ -118,7 +118,7 @@ pub(crate) static STEPS: [Step; 18] = [
 ];
 
 /// What `cargo xtask soak` runs: the same things for long.
-pub(crate) static SOAKS: [Step; 6] = [
+pub(crate) static SOAKS: [Step; 7] = [
     step(
         "sim",
         "a million generated cases against the laws, and loads against the rule",
@@ -128,6 +128,11 @@ pub(crate) static SOAKS: [Step; 6] = [
         "daemon",
         "a million messages, random pages, killed daemons, a CPU that is unplugged, a clock that is set",
         soak::daemon_soak,
+    ),
+    step(
+        "fuzz",
+        "frames, heads, priorities, rules and settings of the web server, a minute each",
+        soak::fuzz,
     ),
     step("tsan", "preemption under ThreadSanitizer", checkers::tsan),
     step(

@@ -191,6 +191,7 @@ fn number(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz;
     use proptest::prelude::*;
 
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -307,5 +308,74 @@ mod tests {
             let bytes = pieces.concat();
             prop_assert_eq!(hear(&bytes, &[]), hear(&bytes, &sizes));
         }
+    }
+    /// The same, written down as the rules are told.
+    fn told(bytes: &[u8]) -> Vec<Event> {
+        let (mut events, mut rest) = (Vec::new(), bytes);
+        let (mut opening, mut highest, mut follows, mut opened, mut resets) =
+            (None, 0, false, 0, 0);
+        while let Some((head, after)) = rest.split_at_checked(HEAD) {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            let Some((payload, after)) = after.split_at_checked(length) else {
+                break;
+            };
+            let (kind, flags, stream) = (head[3], head[4], number(&head[5..]));
+            if kind == HEADERS {
+                opening = (stream > highest && stream % 2 == 1).then_some(stream);
+            }
+            match kind {
+                HEADERS | CONTINUATION if flags & END_HEADERS != 0 => {
+                    if let Some(id) = opening.take() {
+                        (highest, opened) = (id, opened + 1);
+                        events.extend(follows.then_some(Event::Opened(id)));
+                    }
+                }
+                RST_STREAM => {
+                    resets += 1;
+                    events
+                        .extend((follows && 2 * resets > opened + RESETS).then_some(Event::Flood));
+                }
+                SETTINGS if flags & ACK == 0 => {
+                    follows |= payload.chunks(6).any(|entry| entry == [0, 9, 0, 0, 0, 1]);
+                }
+                PRIORITY_UPDATE if stream == 0 && length <= LONGEST => {
+                    follows = true;
+                    let said = payload.split_at_checked(4);
+                    events
+                        .extend(said.map(|(id, field)| Event::Update(number(id), field.to_vec())));
+                }
+                _ => {}
+            }
+            rest = after;
+        }
+        events
+    }
+
+    #[test]
+    fn fuzz_frames() {
+        let uses = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100, 0, 9, 0, 0, 0, 1]);
+        let block = frame(HEADERS, END_HEADERS, 1, b"block");
+        let parts = [
+            frame(HEADERS, 0, 3, b"bl"),
+            frame(CONTINUATION, END_HEADERS, 3, b"ock"),
+        ]
+        .concat();
+        let reset = frame(RST_STREAM, 0, 1, &[0; 4]);
+        let said = update(1, "u=1, i");
+        let all = [&uses[..], &block, &block, &parts, &reset.repeat(300), &said].concat();
+        let samples = [&uses[..], &block, &parts, &reset, &said, &all];
+        fuzz::fuzz(
+            "frames",
+            &samples,
+            &["\0\0\x04\x10\0\0\0\0\0"],
+            2000,
+            |bytes| {
+                let heard = hear(bytes, &[]);
+                assert_eq!(heard, hear(bytes, &[1, 7, 2, 30]));
+                assert_eq!(heard.0, told(bytes));
+                let kinds = heard.0.iter().map(std::mem::discriminant);
+                fuzz::way(kinds.collect::<Vec<_>>())
+            },
+        );
     }
 }

@@ -68,6 +68,8 @@ mod control;
 mod dictionary;
 mod files;
 mod frames;
+#[cfg(test)]
+mod fuzz;
 mod host;
 mod in_flight;
 mod metrics;

@@ -114,6 +114,7 @@ impl Urgency {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz;
 
     fn read(field: &str) -> (u8, bool) {
         let urgency = Urgency::parse(field);
@@ -170,5 +171,68 @@ mod tests {
         }
         assert_eq!(Urgency::parse("u=0").clamped(2).u, 2);
         assert_eq!(Urgency::parse("u=5").clamped(2).u, 5);
+    }
+    #[test]
+    fn fuzz_priorities() {
+        let samples: [&[u8]; 5] = [
+            b"u=0, i",
+            b"u=7;x=1;y, i=?0, b=\"a, u=1\\\"\"",
+            b"a=(1 \"b, c\";q tok);p=2, u=5",
+            b"b=1.5, c=to/ken:x, d=:aGk=:, e=@-12, f=%\"%c3\"",
+            b"u=1,\tu=2 , i,i=1",
+        ];
+        let words = [
+            "u=",
+            "i",
+            "i=?1",
+            "?0",
+            ", ",
+            ";a",
+            "(",
+            ")",
+            "999999999999999",
+            "-1",
+            "\"",
+            "\\\"",
+        ];
+        fuzz::fuzz("priorities", &samples, &words, 5000, |bytes| {
+            let field = String::from_utf8_lossy(bytes);
+            let urgency = Urgency::parse(&field);
+            assert!(urgency.u <= 7);
+            let mut members = Vec::new();
+            let valid = dictionary::read(&field, |key, value| {
+                members.push((key.to_owned(), std::mem::discriminant(&value)));
+            });
+            // What is last counts; what is broken stays so.
+            let more = format!("{field}, u=2, i=?0");
+            let (default, said) = (Urgency::default(), Urgency::parse(&more));
+            let last = Urgency {
+                u: 2,
+                incremental: false,
+            };
+            match valid {
+                None => assert_eq!((urgency, said), (default, default)),
+                Some(()) if members.is_empty() => assert_eq!(urgency, default),
+                Some(()) => assert_eq!(said, last),
+            }
+            // Two fields are one list.
+            if let Ok(value) = HeaderValue::from_bytes(bytes) {
+                let mut headers = HeaderMap::new();
+                headers.append("priority", value);
+                assert_eq!(
+                    Urgency::of(&headers),
+                    if field.is_ascii() { urgency } else { default }
+                );
+                headers.append("priority", HeaderValue::from_static("u=2, i=?0"));
+                let one = if field.is_ascii() { said } else { default };
+                assert_eq!(Urgency::of(&headers), one);
+            }
+            fuzz::way((
+                urgency.u,
+                urgency.incremental,
+                valid.is_some(),
+                members.len().min(20),
+            ))
+        });
     }
 }

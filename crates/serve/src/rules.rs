@@ -267,6 +267,7 @@ impl fmt::Display for Network {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz;
 
     fn matches(
         rule: &str,
@@ -367,5 +368,49 @@ mod tests {
             let error = rule.parse::<Rule>().unwrap_err();
             assert!(error.contains(says), "{error}");
         }
+    }
+    #[test]
+    fn fuzz_rules() {
+        let samples: [&[u8]; 3] = [
+            b"POST /api peer:10.0.0.0/8 header:x-tier:gold=8",
+            b"/%61pi//b/./c=63",
+            b"peer:2001:db8::/32 header:x=0",
+        ];
+        let words = [
+            "peer:",
+            "header:",
+            "GET",
+            "=",
+            "/",
+            "%2e",
+            "//",
+            "/.",
+            "127.0.0.1",
+            "::",
+        ];
+        fuzz::fuzz("rules", &samples, &words, 5000, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            if text.starts_with('/') {
+                let plain = plain(&text);
+                assert!(!plain.contains("//"), "{plain}");
+            }
+            let rule = text.parse::<Rule>();
+            if let Ok(rule) = &rule {
+                assert_eq!(rule.to_string().parse().as_ref(), Ok(rule), "{rule}");
+            }
+            let error = rule.as_ref().err().map(|error| fuzz::kind(error));
+            let facts = rule.ok().map(|it| {
+                (
+                    it.path.is_some(),
+                    it.method.is_some(),
+                    it.header,
+                    it.peer.is_some(),
+                )
+            });
+            fuzz::way((
+                error,
+                facts.map(|(path, method, header, peer)| (path, method, header.is_some(), peer)),
+            ))
+        });
     }
 }

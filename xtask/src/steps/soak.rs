@@ -107,3 +107,23 @@ pub(super) fn daemon_soak(context: &Context<'_>) -> Verdict {
     context.run(command, minutes(5))?;
     context.tests_passed()
 }
+
+/// What the web server reads, made from samples.
+pub(super) fn fuzz(context: &Context<'_>) -> Verdict {
+    let mut command = cargo(
+        context,
+        [
+            "test",
+            "-p",
+            "upshift-serve",
+            "--lib",
+            "--test",
+            "it",
+            "fuzz_",
+        ],
+    );
+    command.args(SHOW_SKIPS);
+    default_env(&mut command, "UPSHIFT_FUZZ_SECONDS", "60");
+    context.run(command, minutes(15))?;
+    context.tests_passed()
+}

@@ -6,6 +6,7 @@ mod compression;
 mod errors;
 mod files;
 mod floods;
+mod fuzz;
 mod harness;
 mod hosts;
 mod limits;

@@ -1,0 +1,142 @@
+//! Generated input, made from samples by changing them a little.
+//!
+//! An input that is treated in a way not seen before, by what its target says of it, becomes a sample: what libFuzzer does by branches, on
+//! stable Rust and without instrumented code. All follows from a seed, which is printed with a failure, as is the input. The variables
+//! are numbers: `UPSHIFT_FUZZ_SECONDS` (for each target; `cargo xtask soak fuzz` gives a minute), `UPSHIFT_FUZZ_SEED`.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::{Duration, Instant};
+
+/// Longer inputs are cut.
+const LONGEST: usize = 4096;
+/// Samples that are kept.
+const SAMPLES: usize = 4096;
+
+/// Bytes that end or begin something.
+const ODD: &[u8] = b"\0\t\r\n \"%,;:=./\\\xff\x80-019";
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+}
+
+/// Says with which input a target has panicked.
+struct Input<'a>(&'a str, u64, &'a [u8]);
+
+impl Drop for Input<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let Input(name, seed, bytes) = self;
+            eprintln!("{name}, seed {seed}: b\"{}\"", bytes.escape_ascii());
+        }
+    }
+}
+
+/// Calls `target` with the samples, then with what is made of them and of these words: so often, or for as long as the variable says. It
+/// returns how it has treated the input.
+pub(crate) fn fuzz(
+    name: &str,
+    samples: &[&[u8]],
+    words: &[&str],
+    cases: u32,
+    mut target: impl FnMut(&[u8]) -> u64,
+) {
+    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let time = number("UPSHIFT_FUZZ_SECONDS").map(Duration::from_secs);
+    let seed = number("UPSHIFT_FUZZ_SEED").unwrap_or(match time {
+        // Another one each time.
+        Some(_) => std::process::id().into(),
+        None => 0,
+    });
+    let mut random = Random(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut samples: Vec<Vec<u8>> = samples.iter().map(|sample| sample.to_vec()).collect();
+    let (first, begun) = (samples.len(), Instant::now());
+    let mut seen = HashSet::new();
+    let mut count = 0;
+    while count < first
+        || time.map_or(count < first + cases as usize, |time| {
+            begun.elapsed() < time
+        })
+    {
+        let input = match samples.get(count) {
+            Some(sample) if count < first => sample.clone(),
+            _ => changed(&samples, words, &mut random),
+        };
+        let said = Input(name, seed, &input);
+        let way = target(&input);
+        drop(said);
+        if seen.insert(way) && count >= first && samples.len() < SAMPLES {
+            samples.push(input);
+        }
+        count += 1;
+    }
+    println!("{name}: {count} inputs, {} ways, seed {seed}", seen.len());
+}
+
+/// A number for anything, such as the kinds of what was found.
+pub(crate) fn way(of: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// How an error ends, which is seldom in the words of the input.
+pub(crate) fn kind(error: &str) -> String {
+    let letters = error.chars().rev().filter(|it| it.is_ascii_alphabetic());
+    letters.take(16).collect()
+}
+
+fn changed(samples: &[Vec<u8>], words: &[&str], random: &mut Random) -> Vec<u8> {
+    let mut bytes = samples[random.below(samples.len())].clone();
+    for _ in 0..=random.below(4) {
+        change(&mut bytes, samples, words, random);
+    }
+    bytes.truncate(LONGEST);
+    bytes
+}
+
+fn change(bytes: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut Random) {
+    let at = random.below(bytes.len() + 1);
+    let end = at + random.below(bytes.len() - at + 1).min(16);
+    match random.below(10) {
+        // A byte becomes another one, or its neighbour.
+        0 if at < bytes.len() => bytes[at] = random.next() as u8,
+        1 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+        // A word is put in, or in place of something.
+        2 | 3 if !words.is_empty() => {
+            let word = words[random.below(words.len())].bytes();
+            let end = if random.below(2) == 0 { at } else { end };
+            bytes.splice(at..end, word);
+        }
+        4 => drop(bytes.drain(at..end)),
+        // Once more, or many times.
+        5 => {
+            let part = bytes[at..end].repeat(1 << random.below(8));
+            bytes.splice(at..at, part);
+        }
+        6 => bytes.truncate(at),
+        // The end of another one.
+        7 => {
+            let other = &samples[random.below(samples.len())];
+            let from = random.below(other.len() + 1);
+            bytes.splice(at.., other[from..].iter().copied());
+        }
+        8 => {
+            let other = &samples[random.below(samples.len())];
+            let from = random.below(other.len() + 1);
+            bytes.splice(at..at, other[from..].iter().copied().take(64));
+        }
+        _ => bytes.insert(at, ODD[random.below(ODD.len())]),
+    }
+}

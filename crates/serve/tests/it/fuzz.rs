@@ -1,0 +1,161 @@
+//! Heads of requests, as nobody writes them: the server answers or closes, and goes on.
+
+#[path = "../../src/fuzz.rs"]
+#[allow(dead_code)]
+mod mutate;
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::time::Duration;
+
+use crate::harness::{Answer, Folder, Running};
+
+fn site() -> (Folder, Running) {
+    let folder = Folder::new();
+    folder.write("site/a.txt", "0123456789".repeat(100));
+    folder.write("site/b/index.html", "<p>here</p>");
+    let server = Running::with(&folder.0.join("site"), |config| {
+        config.files.compress = true;
+        config.limits.header_timeout = Duration::from_secs(5);
+        config.limits.body_timeout = Duration::from_secs(5);
+    });
+    (folder, server)
+}
+
+/// Sends it and nothing more, and returns all that is answered.
+fn exchange(server: &Running, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = server.connect();
+    // It may have closed before all was sent.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut answer = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut answer) {
+        let reset = error.kind() == std::io::ErrorKind::ConnectionReset;
+        assert!(reset, "{error}");
+    }
+    answer
+}
+
+/// It serves, and nothing in it has panicked.
+fn is_sound(server: &Running) {
+    assert!(server.is_well());
+    let metrics = server.get("/metrics", "").text();
+    let panicked = metrics
+        .lines()
+        .find(|line| line.contains("panicked_total") && !line.starts_with('#'));
+    assert!(
+        panicked.is_some_and(|line| line.ends_with(" 0")),
+        "{panicked:?}"
+    );
+}
+
+#[test]
+fn fuzz_heads() {
+    let (_folder, server) = site();
+    let samples: [&[u8]; 6] = [
+        b"GET /a.txt HTTP/1.1\r\nhost: test\r\nrange: bytes=1-5\r\naccept-encoding: gzip;q=0.5, br\r\nconnection: close\r\n\r\n",
+        b"GET /b/ HTTP/1.0\r\nif-none-match: W/\"1\", *\r\nif-modified-since: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n",
+        b"POST /plaintext HTTP/1.1\r\nhost: [::1]:80\r\ntransfer-encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nt: u\r\n\r\n",
+        b"HEAD http://a.test/%61.txt?q#f HTTP/1.1\r\nhost: a.test\r\npriority: u=1, i\r\nexpect: 100-continue\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\nupgrade: h2c\r\n\r\nabcGET /b HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"GET /matrix?n=3 HTTP/1.1\r\nhost: a\r\nif-range: \"x\"\r\nrange: bytes=-0, 4-\r\n\r\n",
+    ];
+    let words = [
+        "\r\n\r\n",
+        "\r\n",
+        "GET ",
+        " HTTP/1.1",
+        "content-length: ",
+        "transfer-encoding: chunked\r\n",
+        "host: a\r\n",
+        "bytes=",
+        "-",
+        "%00",
+        "/../",
+        "%2e%2e/",
+        "18446744073709551616",
+        "0\r\n\r\n",
+        "gzip",
+        "*",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ];
+    mutate::fuzz("heads", &samples, &words, 600, |bytes| {
+        let answer = exchange(&server, bytes);
+        // Of HTTP/1, or of HTTP/2 to whoever asks for that.
+        let first = Answer::of(answer.clone());
+        let of_http1 = answer.starts_with(b"HTTP/1.") && (100..600).contains(&first.status);
+        assert!(
+            answer.is_empty() || of_http1 || bytes.starts_with(b"PRI"),
+            "{}",
+            answer.escape_ascii()
+        );
+        let names: Vec<_> = first
+            .head
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .map(|it| it.0.to_owned())
+            .collect();
+        mutate::way((first.status, names))
+    });
+    is_sound(&server);
+}
+
+#[test]
+fn fuzz_streams() {
+    let (_folder, server) = site();
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let head = [0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream];
+        [&head[..], payload].concat()
+    };
+    let start = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, &[0, 9, 0, 0, 0, 1]),
+    ]
+    .concat();
+    // GET, http, /, and an authority of one byte: of the static table, but for the last.
+    let get = frame(1, 5, 1, &[0x82, 0x86, 0x84, 0x41, 1, b'a']);
+    let post = [
+        frame(1, 4, 3, &[0x83, 0x86, 0x84, 0x41, 1, b'a']),
+        frame(0, 1, 3, b"body"),
+    ]
+    .concat();
+    let update = [
+        frame(16, 0, 0, b"\0\0\0\x05u=0"),
+        frame(1, 1, 5, &[0x82, 0x86]),
+        frame(9, 4, 5, &[0x84, 0x41, 1, b'a']),
+    ]
+    .concat();
+    let others = [
+        frame(8, 0, 0, &[0, 0, 1, 0]),
+        frame(6, 0, 0, &[0; 8]),
+        frame(2, 0, 1, &[0, 0, 0, 0, 16]),
+        frame(3, 0, 1, &[0; 4]),
+    ]
+    .concat();
+    let with = |frames: &[u8]| [&start[..], frames].concat();
+    let samples = [
+        with(&get),
+        with(&post),
+        with(&update),
+        with(&[get, others, post].concat()),
+    ];
+    let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
+    mutate::fuzz(
+        "streams",
+        &samples,
+        &["\0\0\0\x04\x01\0\0\0\0", "\0\0\x01\x10"],
+        400,
+        |bytes| {
+            let answer = exchange(&server, bytes);
+            // The kinds of frames of the answer, in their order.
+            let (mut kinds, mut rest) = (Vec::new(), &answer[..]);
+            while let Some((head, after)) = rest.split_at_checked(9) {
+                kinds.push((head[3], head[4]));
+                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+                rest = after.get(length..).unwrap_or_default();
+            }
+            mutate::way(kinds)
+        },
+    );
+    is_sound(&server);
+}
