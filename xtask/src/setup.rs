@@ -302,6 +302,11 @@ pub(crate) fn install(command: &mut Command, stop: &Stop) -> bool {
     }
 }
 
+/// Where cargo puts what it builds.
+pub(crate) fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
+}
+
 /// A cargo command in `root`, free of the variables that the outer `cargo run` has set about this crate.
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut command = Command::new("cargo");

@@ -48,7 +48,7 @@ const fn slow(name: &'static str, what: &'static str, run: fn(&Context<'_>) -> V
     }
 }
 
-pub(crate) static STEPS: [Step; 18] = [
+pub(crate) static STEPS: [Step; 19] = [
     step(
         "fmt",
         "formatting, bench/, compat/, examples/, mpi/ and os/ too",
@@ -92,6 +92,11 @@ pub(crate) static STEPS: [Step; 18] = [
         "docs",
         "documentation and its links, no warnings",
         build::docs,
+    ),
+    slow(
+        "package",
+        "a Debian package, installed and removed on trial",
+        build::package,
     ),
     slow(
         "cpp",

@@ -15,7 +15,7 @@ use clap::Args;
 use crate::host;
 use crate::packages;
 use crate::run::{Ending, Stop, run, shown};
-use crate::setup::{Tools, install_h2spec};
+use crate::setup::{self, Tools, install_h2spec};
 use crate::steps::{SOAKS, STEPS, Step};
 
 /// Lines that are printed of a failed step's log: of what its tests said, and of the end.
@@ -312,8 +312,7 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
     let started = Instant::now();
     let deadline = started + Duration::from_secs(60 * options.minutes.min(24 * 60));
     let stop = Stop::on_signals()?;
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |path| root.join(path));
+    let target = setup::target(root);
     let logs = target.join("xtask");
     fs::create_dir_all(&logs)?;
 

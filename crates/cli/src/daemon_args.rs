@@ -44,7 +44,7 @@ process does. A configuration file looks like this, every line optional:
   group = \"guests\"
   deny = true
 
-  [[assign]]                     # programs as they are; also cgroup, container, label, user, comm
+  [[assign]]    # programs as they are; also cgroup, container, label, user, comm
   unit = \"redis.service\"
   level = 8
 

@@ -25,13 +25,14 @@ pub(crate) fn documents(args: &DocumentsArgs) -> Result<()> {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
     }
-    let cli = Cli::command();
-    page(cli.clone(), "upshift".to_string(), &man)?;
-    for command in cli.get_subcommands().filter(|it| !it.is_hide_set()) {
-        let name = format!("upshift-{}", command.get_name());
-        page(command.clone(), name, &man)?;
+    let mut cli = visible();
+    // The page of `help` would say what the others do.
+    let main = cli.clone().disable_help_subcommand(true);
+    page(main, "upshift", &man)?;
+    for command in cli.get_subcommands() {
+        let said = format!("upshift {}", command.get_name());
+        page(command.clone(), &said, &man)?;
     }
-    let mut cli = cli;
     for (shell, name) in [
         (Shell::Bash, "upshift"),
         (Shell::Zsh, "_upshift"),
@@ -44,12 +45,32 @@ pub(crate) fn documents(args: &DocumentsArgs) -> Result<()> {
     Ok(())
 }
 
-fn page(command: clap::Command, name: String, man: &Path) -> Result<()> {
+/// The command line without what is hidden.
+fn visible() -> clap::Command {
+    let cli = Cli::command();
+    let shown = cli.get_subcommands().filter(|it| !it.is_hide_set());
+    let bare = clap::Command::new("upshift").version(env!("CARGO_PKG_VERSION"));
+    let mut bare = bare.subcommands(shown.cloned());
+    if let Some(about) = cli.get_about() {
+        bare = bare.about(about.clone());
+    }
+    if let Some(after) = cli.get_after_help() {
+        bare = bare.after_help(after.clone());
+    }
+    bare.args(cli.get_arguments())
+}
+
+/// The page of what people type as `said`.
+fn page(command: clap::Command, said: &str, man: &Path) -> Result<()> {
+    let name = said.replace(' ', "-");
     let path = man.join(format!("{name}.1"));
     // Clap wants a name that lives for ever; this program does not live long.
     let title: &'static str = Box::leak(name.into_boxed_str());
+    let command = command.name(title).bin_name(said);
     let mut text = Vec::new();
-    clap_mangen::Man::new(command.name(title)).render(&mut text)?;
+    let page = clap_mangen::Man::new(command);
+    let page = page.source(concat!("upshift ", env!("CARGO_PKG_VERSION")));
+    page.manual("Upshift").render(&mut text)?;
     write(&path, &text)
 }
 
@@ -70,11 +91,18 @@ mod tests {
         };
         documents(&args).unwrap();
         let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
-        assert!(read("man1/upshift-daemon.1").contains("\\-\\-config"));
+        let daemon = read("man1/upshift-daemon.1");
+        assert!(daemon.contains("\\-\\-config") && daemon.contains("\\fBupshift daemon\\fR"));
         let main = read("man1/upshift.1");
         assert!(main.contains("sched") && !main.contains("spawn\\-test"));
+        // What it names is there.
+        for line in main.lines().filter_map(|line| line.strip_suffix("(1)")) {
+            let page = line.replace('\\', "");
+            assert!(directory.join(format!("man1/{page}.1")).exists(), "{page}");
+        }
         for name in ["upshift", "_upshift", "upshift.fish"] {
-            assert!(read(&format!("completions/{name}")).contains("daemon"));
+            let text = read(&format!("completions/{name}"));
+            assert!(text.contains("daemon") && !text.contains("spawn-test"));
         }
         fs::remove_dir_all(directory).unwrap();
     }

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use super::{all, cargo, minutes, need, passed};
 use crate::book;
+use crate::host;
 use crate::mpi;
 use crate::os;
+use crate::package;
 use crate::packages;
 use crate::setup::{BARE_TARGET, DENY, Tool};
 use crate::suite::{Context, Done, Verdict};
@@ -108,6 +110,21 @@ pub(super) fn docs(context: &Context<'_>) -> Verdict {
     context.run(command, minutes(5))?;
     let links = book::check_links(context.root)?;
     Ok(Done::Passed(format!("{links} links")))
+}
+
+/// With the command as tests have it: what is tried is the package.
+pub(super) fn package(context: &Context<'_>) -> Verdict {
+    if !host::has_program("dpkg-deb") {
+        return Ok(Done::Skipped("dpkg-deb is not there".to_owned()));
+    }
+    context.run(cargo(context, ["build", "-p", "upshift-cli"]), minutes(8))?;
+    let binary = context.target.join("debug/upshift");
+    let packaged = package::package(context.root, &binary);
+    let (_, tried) = packaged.map_err(|error| error.to_string())?;
+    match tried.strip_prefix("not ") {
+        Some(_) => Ok(Done::Skipped(tried)),
+        None => Ok(Done::Passed(tried)),
+    }
 }
 
 /// `crates/counts` against its table.
