@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::build::Image;
@@ -64,8 +64,14 @@ pub(crate) enum Network {
     /// The same, for UDP as well. This one lets frames out: QEMU drops datagrams on their way back
     /// through a network that does not.
     ForwardedDatagrams(u16),
-    /// The same, of so many ports from this one on, to those from 7000 on.
-    Served { first: u16, count: u16 },
+    /// The same, of so many ports from this one on, of which each `of_server` are forwarded to one port of the machine, from
+    /// 7000 on. QEMU lets one connection wait at a port that it forwards: of those that come at once, most would be
+    /// lost on the host and begun anew a second later, then three, seven, fifteen.
+    Served {
+        first: u16,
+        count: u16,
+        of_server: u16,
+    },
     /// Of two: each frame is a datagram between these ports of 127.0.0.1.
     Wire { machine: u16, peer: u16 },
 }
@@ -123,8 +129,15 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
             Network::ForwardedDatagrams(port) => {
                 format!("user,hostfwd=tcp:127.0.0.1:{port}-:7,hostfwd=udp:127.0.0.1:{port}-:7")
             }
-            Network::Served { first, count } => {
-                let forward = |n| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", first + n, 7000 + n);
+            Network::Served {
+                first,
+                count,
+                of_server,
+            } => {
+                let forward = |n| {
+                    let (port, to) = (first + n, 7000 + n / of_server);
+                    format!(",hostfwd=tcp:127.0.0.1:{port}-:{to}")
+                };
                 let all: String = (0..count).map(forward).collect();
                 format!("user,restrict=on{all}")
             }
@@ -180,6 +193,26 @@ pub(crate) fn run_on(
     disk: Option<&Path>,
     limit: Duration,
 ) -> Result<Outcome, String> {
+    boot(image, machine, disk, limit, &AtomicBool::new(false))
+}
+
+/// The same, without a disk, until nobody wants anything of the machine any more: then it is ended.
+pub(crate) fn run_until(
+    image: &Image,
+    machine: &Machine,
+    limit: Duration,
+    is_unwanted: &AtomicBool,
+) -> Result<Outcome, String> {
+    boot(image, machine, None, limit, is_unwanted)
+}
+
+fn boot(
+    image: &Image,
+    machine: &Machine,
+    disk: Option<&Path>,
+    limit: Duration,
+    is_unwanted: &AtomicBool,
+) -> Result<Outcome, String> {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let start = Instant::now();
     let (process, run) = (std::process::id(), RUNS.fetch_add(1, Relaxed));
@@ -218,7 +251,7 @@ pub(crate) fn run_on(
         }
         let since = core::mem::replace(&mut looked, Instant::now()).elapsed();
         waited += since.min(STANDSTILL);
-        if waited > limit {
+        if waited > limit || is_unwanted.load(Relaxed) {
             state = Some(state::ask(&monitor.0));
             let _ = child.kill();
             let _ = child.wait();

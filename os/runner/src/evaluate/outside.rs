@@ -3,6 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use upshift_load::{Group, Pace, Plan, Work, matrix, run};
@@ -26,8 +28,14 @@ pub(super) fn measure(image: &Image, load: Load) -> Result<Point, String> {
         true => OF_THREADS,
         false => load.connections,
     };
-    let count = load.connections.div_ceil(of_server) as u16;
+    // Each connection comes through a port of its own.
+    let count = load.connections as u16;
     let first = peer::free_ports(count)?;
+    let network = Network::Served {
+        first,
+        count,
+        of_server: of_server as u16,
+    };
     let server = match load.has_threads() {
         true => "threads",
         false => "coroutines",
@@ -37,15 +45,22 @@ pub(super) fn measure(image: &Image, load: Load) -> Result<Point, String> {
         cpu: "",
         smp: harts,
         icount: false,
-        network: Network::Served { first, count },
+        network,
         disk: None,
         arguments: format!(
             "init=matrix with=outside,{server},{connections},{harts} threads={THREADS} address=10.0.2.15/24,10.0.2.2"
         ),
     };
     let ports: Vec<u16> = (first..first + count).collect();
-    let asking = std::thread::spawn(move || ask(load, &ports, of_server));
-    let outcome = qemu::run(image, &machine, LIMIT)?;
+    let has_failed = Arc::new(AtomicBool::new(false));
+    let fails = has_failed.clone();
+    let asking = std::thread::spawn(move || {
+        let asked = ask(load, &ports, of_server as usize);
+        // A server waits for all of its connections.
+        fails.store(asked.is_err(), Relaxed);
+        asked
+    });
+    let outcome = qemu::run_until(image, &machine, LIMIT, &has_failed)?;
     let asked = asking.join().map_err(|_| "a client panicked".to_owned())?;
     let figures = match asked {
         Ok(figures) if outcome.status == Some(0) => vec![figures],
@@ -59,15 +74,14 @@ pub(super) fn measure(image: &Image, load: Load) -> Result<Point, String> {
     Ok(Point { load, figures })
 }
 
-/// Asks the servers at these ports as the load says.
-fn ask(load: Load, ports: &[u16], of_server: u32) -> Result<Figures, String> {
-    let mut groups = Vec::new();
-    for (at, &port) in (0..).zip(ports) {
+/// Asks at these ports, of which so many lead to each server, as the load says.
+fn ask(load: Load, ports: &[u16], of_server: usize) -> Result<Figures, String> {
+    for &port in ports.iter().step_by(of_server) {
         is_there(port)?;
-        let left = load.connections - at * of_server;
-        let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        groups.push(Group::new(target, left.min(of_server) as usize, "all"));
     }
+    let target = |&port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let groups = ports.iter().map(target);
+    let groups = groups.map(|target| Group::new(target, 1, "all")).collect();
     let work = Work::Matrix { n: load.n as usize };
     let mut plan = Plan::new(groups, work, Duration::from_millis(load.millis.into()));
     plan.patience = PATIENCE;
@@ -77,7 +91,10 @@ fn ask(load: Load, ports: &[u16], of_server: u32) -> Result<Figures, String> {
     }
     let outcome = run(&plan).map_err(|error| error.to_string())?;
     if outcome.errors() != 0 {
-        return Err(format!("{} errors", outcome.errors()));
+        let mut first = outcome.groups.iter();
+        let first = first.find_map(|group| group.first_error.as_deref());
+        let errors = outcome.errors();
+        return Err(format!("{errors} errors, of them {}", first.unwrap_or("–")));
     }
     let (latency, nanos) = (outcome.latency(), 1_000);
     let at = |quantile: f64| latency.value_at_quantile(quantile) / nanos;

@@ -37,11 +37,12 @@ pub(crate) fn page(folder: &str, counted: &[Point], commit: &str) -> String {
     );
     let points = Points(counted);
     goals(&mut page, &points);
-    closed(&mut page, &points);
-    open(&mut page, &points);
+    closed(&mut page, &points, "## Closed loop");
+    open(&mut page, &points, "## Open loop");
     memory(&mut page, &points);
     for levels in [8, 4] {
-        priorities(&mut page, &points, levels);
+        let title = format!("## {levels} levels");
+        priorities(&mut page, &points, levels, &title);
     }
     published_figures(&mut page, &points);
     page.replace("](:", &format!("]({folder}/"))
@@ -58,9 +59,9 @@ pub(crate) fn by_clock(page: &mut String, folder: &str, (timed, commit): &(Vec<P
          the points are in [`points-clock.csv`]({folder}/points-clock.csv)."
     );
     let points = Points(timed);
-    closed(page, &points);
-    open(page, &points);
-    priorities(page, &points, 8);
+    closed(page, &points, "### Closed loop, by the host's clock");
+    open(page, &points, "### Open loop, by the host's clock");
+    priorities(page, &points, 8, "### 8 levels, by the host's clock");
 }
 
 /// Adds what clients on the host have measured, if there is any.
@@ -71,11 +72,13 @@ pub(crate) fn from_host(page: &mut String, folder: &str, (timed, commit): &(Vec<
     let _ = writeln!(
         page,
         "\n## Clients on the host\n\n`cargo xtask os -- evaluate --host`, commit {commit}: what `upshift load matrix` is made of asks through ports that QEMU forwards to the \
-         machine's card, by the host's clock; QEMU emulates every instruction, and the host had other things to do. The points are in [`points-host.csv`]({folder}/points-host.csv)."
+         machine's card, by the host's clock; QEMU emulates every instruction, and the host had other things to do: these figures say that it works, and not which model is faster. \
+         Each connection comes through a port of its own: QEMU's user networking listens at a port that it forwards with a backlog of 1 (`ss -ltn`), so of 64 connections that come to one at once the \
+         host's kernel loses most (400 in `TcpExtListenOverflows`), and begins them anew after 1, 3, 7 and 15 seconds, if they have not ended by then. The points are in [`points-host.csv`]({folder}/points-host.csv)."
     );
     let points = Points(timed);
-    closed(page, &points);
-    open(page, &points);
+    closed(page, &points, "### Closed loop, clients on the host");
+    open(page, &points, "### Open loop, clients on the host");
 }
 
 const INTRODUCTION: &str = "# The papers' server in the kernel
@@ -115,11 +118,11 @@ fn is_closed(load: &Load) -> bool {
 }
 
 /// Each connection asks as soon as it is answered.
-fn closed(page: &mut String, points: &Points<'_>) {
+fn closed(page: &mut String, points: &Points<'_>, title: &str) {
     let harts = points.values(is_closed, |load| load.harts);
     let _ = writeln!(
         page,
-        "\n## Closed loop\n\nEach connection asks as soon as it is answered."
+        "\n{title}\n\nEach connection asks as soon as it is answered."
     );
     for &harts in &harts {
         let wanted = |load: &Load| is_closed(load) && load.harts == harts;
@@ -153,11 +156,11 @@ fn closed(page: &mut String, points: &Points<'_>) {
 }
 
 /// Each connection asks at set times.
-fn open(page: &mut String, points: &Points<'_>) {
+fn open(page: &mut String, points: &Points<'_>, title: &str) {
     let is_open = |load: &Load| load.period != 0 && load.levels == 1 && !is_published(load);
     let _ = writeln!(
         page,
-        "\n## Open loop\n\nEach connection asks at set times; latency is from when it was to ask. Requests answered in a second; mean of their latency, 99th \
+        "\n{title}\n\nEach connection asks at set times; latency is from when it was to ask. Requests answered in a second; mean of their latency, 99th \
          percentile, and its standard deviation, which is the papers' jitter, in µs."
     );
     for harts in points.values(is_open, |load| load.harts) {
@@ -240,7 +243,7 @@ fn memory(page: &mut String, points: &Points<'_>) {
 }
 
 /// Connections of several levels.
-fn priorities(page: &mut String, points: &Points<'_>, levels: u32) {
+fn priorities(page: &mut String, points: &Points<'_>, levels: u32, title: &str) {
     let wanted = |load: &Load| load.levels == levels && !is_published(load);
     let harts = points.values(wanted, |load| load.harts);
     if harts.is_empty() {
@@ -249,7 +252,7 @@ fn priorities(page: &mut String, points: &Points<'_>, levels: u32) {
     let (connections, period) = (plan::PRIORITY_CONNECTIONS, plan::PRIORITY_PERIOD);
     let _ = writeln!(
         page,
-        "\n## {levels} levels\n\n{connections} connections, as many of each level, 20 × 20, every {period} ms: {} requests a second of each level, if all \
+        "\n{title}\n\n{connections} connections, as many of each level, 20 × 20, every {period} ms: {} requests a second of each level, if all \
          are answered. Requests answered in a second; mean latency, 50th and 99th percentile, jitter, in µs.",
         connections * 1000 / period / levels
     );

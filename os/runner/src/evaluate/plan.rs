@@ -173,9 +173,9 @@ pub(crate) fn by_clock() -> Vec<Load> {
     plan
 }
 
-/// With the clients on the host, by its clock: some two minutes.
+/// With the clients on the host, by its clock: some four minutes.
 pub(crate) fn from_host() -> Vec<Load> {
-    let connections = [1, 16];
+    let connections = [1, 16, 64, 128];
     let plan = closed(&connections, &[20]).into_iter();
     let mut plan: Vec<Load> = plan.chain(open(&connections, &[20], 100)).collect();
     for load in &mut plan {

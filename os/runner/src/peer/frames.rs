@@ -31,7 +31,7 @@ struct Wire {
     number: u16,
 }
 
-/// Asks whether the machine is there in frames of every length, whole, cut off, and too long; says `quit` at last. `own` is the peer's port.
+/// Asks whether the machine is there in frames of every length, whole, damaged, cut off, and too long; says `quit` at last. `own` is the peer's port.
 pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, own)).map_err(text)?;
     socket
@@ -45,6 +45,14 @@ pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
             if Instant::now() > limit {
                 return Err(format!("{len} bytes are not answered"));
             }
+        }
+    }
+    // The heading of IPv4, and what is in it.
+    for at in [22, 98 - 1] {
+        let mut question = wire.question(98);
+        question[at] ^= 1;
+        if wire.is_answered(&question, SILENCE)? {
+            return Err(format!("a frame with a wrong checksum is answered: {at}"));
         }
     }
     for len in TOO_LONG {
@@ -98,7 +106,12 @@ impl Wire {
     /// Is a question of so many bytes answered within that time?
     fn answers(&mut self, len: usize, within: Duration) -> Result<bool, String> {
         let question = self.question(len);
-        self.send(&question);
+        self.is_answered(&question, within)
+    }
+
+    /// Is the question that was made last answered, as it is or damaged?
+    fn is_answered(&mut self, question: &[u8], within: Duration) -> Result<bool, String> {
+        self.send(question);
         let (number, limit) = (self.number.to_be_bytes(), Instant::now() + within);
         let mut buffer = vec![0; 70_000];
         while let left = limit.saturating_duration_since(Instant::now())
@@ -122,7 +135,7 @@ impl Wire {
                 // Its bytes are those of the question.
                 return match frame.get(42..question.len()) == question.get(42..) {
                     true => Ok(true),
-                    false => Err(format!("the answer to {len} bytes is another")),
+                    false => Err(format!("the answer to {} bytes is another", question.len())),
                 };
             }
         }

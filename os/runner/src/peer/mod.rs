@@ -3,9 +3,11 @@
 
 mod frames;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long the machine may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -16,6 +18,8 @@ const CONNECTIONS: usize = 4;
 const BYTES: usize = 20_000;
 /// Connections that end in the middle.
 const RUDE: usize = 6;
+/// What a program of the host sends.
+const WORDS: &[u8] = b"these words come back\n";
 /// Datagrams that come back, and how often one is sent before it is given up.
 const DATAGRAMS: u8 = 20;
 const TRIES: usize = 40;
@@ -29,13 +33,14 @@ pub(crate) fn free_port() -> Result<u16, String> {
     Ok(address.map_err(|error| error.to_string())?.port())
 }
 
-/// The first of so many ports in a row that nothing listens at, for now.
+/// The first of so many ports in a row that nothing listens at, for now: below those that the host
+/// gives its clients, of which any may be in use.
 pub(crate) fn free_ports(count: u16) -> Result<u16, String> {
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     for _ in 0..100 {
-        let first = free_port()?;
-        let last = first.checked_add(count);
-        if last.is_some_and(|last| (first..last).all(is_free)) {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let first = 10_000 + since.map_or(0, |since| since.subsec_micros() % 20_000) as u16;
+        if (first..first + count).all(is_free) {
             return Ok(first);
         }
     }
@@ -62,7 +67,43 @@ pub(crate) fn speak(port: u16) -> Result<(), String> {
         one.join().map_err(|_| "it panicked".to_owned())??;
     }
     read_at_last(slow)?;
+    for program in ["curl", "nc"] {
+        say_by(program, port)?;
+    }
     end(port)
+}
+
+/// Bytes go there and back by a program of the host, if it has that. (`ping` has no way there: QEMU's network forwards ports only.)
+fn say_by(program: &str, port: u16) -> Result<(), String> {
+    let mut command = Command::new(program);
+    match program {
+        "curl" => command.args(["-sS", "--no-buffer", &format!("telnet://127.0.0.1:{port}")]),
+        _ => command.args(["127.0.0.1", &port.to_string()]),
+    };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(text(error)),
+    };
+    let pipes = child.stdin.take().zip(child.stdout.take());
+    let (mut to, mut from) = pipes.ok_or("no pipes")?;
+    // Its own thread: that its input ends may end the program before the echo is there.
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut back = vec![0; WORDS.len()];
+        let _ = tell.send(from.read_exact(&mut back).map(|()| back));
+    });
+    to.write_all(WORDS).map_err(text)?;
+    to.flush().map_err(text)?;
+    let back = told.recv_timeout(PATIENCE);
+    drop(to);
+    let _ = child.kill();
+    let _ = child.wait();
+    match back {
+        Ok(Ok(back)) if back == WORDS => Ok(()),
+        other => Err(format!("{program}: {other:?} instead of what was sent")),
+    }
 }
 
 /// The same with datagrams.

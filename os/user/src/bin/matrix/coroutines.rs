@@ -85,7 +85,7 @@ pub(crate) async fn serve(
     cpus: usize,
     level: Option<u8>,
 ) -> Result<(), Error> {
-    let listener = listen(port, backlog(level))?;
+    let listener = listen(port, backlog(level, count))?;
     let others: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
     let mut all = Vec::new();
     for _ in 0..count {

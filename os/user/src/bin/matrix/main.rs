@@ -100,9 +100,17 @@ fn of_server(model: &str, connections: usize) -> usize {
     }
 }
 
-/// Connections that may wait for a server: from outside, of one level, they all come at once.
-fn backlog(level: Option<u8>) -> usize {
-    if level.is_some() { 64 } else { 4 }
+/// The most connections that may wait for a server.
+const BACKLOG: usize = 128;
+
+/// Connections that may wait for a server of so many: from outside, of one level, they all come at once, and what finds no
+/// place is refused.
+fn backlog(level: Option<u8>, count: usize) -> usize {
+    if level.is_some() {
+        count.min(BACKLOG)
+    } else {
+        4
+    }
 }
 
 /// Starts a server for each port, of so many more connections than there are of clients.

@@ -65,7 +65,7 @@ const STACK_PAGES: usize = 4;
 /// Serves so many connections until all have ended. Their first byte says their level, if it is not said here.
 pub(crate) fn serve(port: u16, count: usize, level: Option<u8>) -> Result<(), Error> {
     thread::set_stack_pages(STACK_PAGES);
-    let listener = listen(port, backlog(level))?;
+    let listener = listen(port, backlog(level, count))?;
     let mut all = Vec::new();
     for _ in 0..count {
         let connection = accept(listener)?;
