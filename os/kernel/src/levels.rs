@@ -40,13 +40,45 @@ impl Levels {
     }
 }
 
-/// Gives a coroutine the most urgent of these levels.
-pub(crate) fn follow(coroutine: CoroutineId, levels: u64) {
+/// The most urgent of these levels; of none, the least urgent that work may have.
+fn most_urgent(levels: u64) -> Level {
     let least = executor::LEAST_URGENT_WORK;
     let most = levels.trailing_zeros() as u8;
-    let level = Level::new(most).unwrap_or(least).min(least);
+    Level::new(most).unwrap_or(least).min(least)
+}
+
+/// Gives a coroutine the most urgent of these levels.
+pub(crate) fn follow(coroutine: CoroutineId, levels: u64) {
+    let level = most_urgent(levels);
     let domain = executor::domain();
     if domain.level(coroutine) != Ok(level) {
         let _ = domain.reprio(coroutine, level);
+    }
+}
+
+/// A coroutine that has its level from here only, so that it need not be asked for it.
+pub(crate) struct Follower {
+    coroutine: CoroutineId,
+    level: Level,
+}
+
+impl Follower {
+    /// One that has been started at this level.
+    pub(crate) fn new(coroutine: CoroutineId, level: Level) -> Follower {
+        Follower { coroutine, level }
+    }
+
+    /// It has the most urgent of these levels from now on.
+    pub(crate) fn follow(&mut self, levels: u64) {
+        let level = most_urgent(levels);
+        if self.level != level && executor::domain().reprio(self.coroutine, level).is_ok() {
+            self.level = level;
+        }
+    }
+
+    /// It has something to do.
+    pub(crate) fn wake(&self) {
+        // It never ends.
+        let _ = executor::domain().wake(self.coroutine);
     }
 }

@@ -193,6 +193,9 @@ impl AddressSpace {
     }
 }
 
+/// Bytes that are copied at a time.
+const WORD: usize = 8;
+
 /// Copies between kernel memory and a frame of a program.
 ///
 /// Other harts may run the program meanwhile and write the same bytes: what is
@@ -202,22 +205,47 @@ impl AddressSpace {
 /// # Safety
 /// `from` and `to` are valid for `len` bytes and do not overlap.
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    let words = if (from.addr() | to.addr()).is_multiple_of(8) {
-        len / 8
-    } else {
-        0
+    let bytes = |range: core::ops::Range<usize>| {
+        for n in range {
+            // SAFETY: within the ranges.
+            unsafe { write_volatile(to.add(n), read_volatile(from.add(n))) };
+        }
     };
-    for n in 0..words {
-        // SAFETY: within the ranges, and aligned.
-        unsafe {
-            write_volatile(
-                to.cast::<u64>().add(n),
-                read_volatile(from.cast::<u64>().add(n)),
-            )
-        };
-    }
-    for n in 8 * words..len {
-        // SAFETY: within the ranges.
-        unsafe { write_volatile(to.add(n), read_volatile(from.add(n))) };
-    }
+    // Up to a place of `to` that is aligned; `from` is so many bytes behind one then.
+    let head = (to.addr().wrapping_neg() % WORD).min(len);
+    bytes(0..head);
+    // SAFETY: within the ranges, or at their ends.
+    let (source, target) = unsafe { (from.add(head), to.add(head).cast::<u64>()) };
+    let (left, behind) = (len - head, source.addr() % WORD);
+    let words = match behind {
+        0 => {
+            let source = source.cast::<u64>();
+            for n in 0..left / WORD {
+                // SAFETY: within the ranges, and aligned.
+                unsafe { write_volatile(target.add(n), read_volatile(source.add(n))) };
+            }
+            left / WORD
+        }
+        // Each word of `to` has the end of a word of `from` and the beginning of the next.
+        _ if left >= 2 * WORD => {
+            let lead = WORD - behind;
+            // SAFETY: the first bytes, which are in a word that begins before the range.
+            let byte = |n| unsafe { read_volatile(source.add(n)) };
+            let mut low = (0..lead).fold(0, |low, n| low | u64::from(byte(n)) << (8 * n));
+            let words = (left - lead) / WORD;
+            // SAFETY: within the range, and aligned.
+            let source = unsafe { source.add(lead) }.cast::<u64>();
+            for n in 0..words {
+                // SAFETY: within the ranges, and aligned: `lead` bytes and `words` words are.
+                unsafe {
+                    let next = u64::from_le(read_volatile(source.add(n)));
+                    write_volatile(target.add(n), (low | next << (8 * lead)).to_le());
+                    low = next >> (8 * behind);
+                }
+            }
+            words
+        }
+        _ => 0,
+    };
+    bytes(head + WORD * words..len);
 }

@@ -4,21 +4,30 @@
 //! through a queue of at most [`QUEUE`] frames: that is the loopback, which needs no card and
 //! no time. While the queue or the card has no room nothing is sent, and the sockets wait.
 //!
-//! `smoltcp` takes frames from, and gives them to, a [`Port`]: of one frame at a time.
+//! `smoltcp` takes frames from, and gives them to, a [`Port`]: of one frame at a time. It writes each into a buffer of
+//! those that there are for frames on their way back; what is for the card is copied from there, with its
+//! checksums ([`checksum`]).
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 use upshift_core::Level;
 
+use super::checksum;
 use crate::devices::{Card, Received};
+use crate::levels::Levels;
 
 /// Frames that are on their way back: as many as the card has buffers.
 const QUEUE: usize = 16;
+/// Buffers for them: one more is for the frame that is handled, one for the answer to it.
+const SPARES: usize = QUEUE + 2;
 /// The longest frame.
 pub(super) const FRAME: usize = 1514;
+/// Before a frame in its buffer: so what follows its headings of 14, 20 and 20 bytes is aligned, and copied in words.
+const LEAD: usize = 2;
 
 /// See the module.
 pub(super) struct Link {
@@ -27,7 +36,14 @@ pub(super) struct Link {
     is_attended: bool,
     address: [u8; 6],
     /// Frames on their way back, with the levels of what has sent them.
-    back: VecDeque<(Vec<u8>, Level)>,
+    back: VecDeque<(Own, Level)>,
+    /// Their levels.
+    levels: Levels,
+    /// Buffers that none is in, of [`SPARES`].
+    spare: Vec<Own>,
+    /// The card interrupts for each frame, for the tests: what that costs.
+    #[cfg(feature = "selftest")]
+    pub(super) is_never_attended: bool,
     /// The last frame that went back from a port, for the tests.
     #[cfg(feature = "selftest")]
     pub(super) tap: Option<(u16, Vec<u8>)>,
@@ -37,18 +53,40 @@ pub(super) struct Link {
     too_long: u64,
 }
 
+/// The buffer of a frame of our own.
+pub(super) struct Own {
+    bytes: Box<[u8]>,
+    len: usize,
+}
+
+impl Own {
+    /// With room for a frame of so many bytes.
+    fn new(len: usize) -> Own {
+        let bytes = alloc::vec![0; LEAD + len].into_boxed_slice();
+        Own { bytes, len }
+    }
+
+    fn frame(&self) -> &[u8] {
+        &self.bytes[LEAD..][..self.len]
+    }
+
+    fn frame_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[LEAD..][..self.len]
+    }
+}
+
 /// A frame that has come in.
 pub(super) enum Frame {
     Card(Received),
     /// From ourselves, of this level.
-    Back(Vec<u8>, Level),
+    Back(Own, Level),
 }
 
 impl Frame {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Frame::Card(frame) => frame.bytes(),
-            Frame::Back(frame, _) => frame,
+            Frame::Back(frame, _) => frame.frame(),
         }
     }
 
@@ -72,6 +110,10 @@ impl Link {
             is_attended: false,
             address,
             back,
+            levels: Levels::new(),
+            spare: (0..SPARES).map(|_| Own::new(FRAME)).collect(),
+            #[cfg(feature = "selftest")]
+            is_never_attended: false,
             #[cfg(feature = "selftest")]
             tap: None,
             own: None,
@@ -97,9 +139,9 @@ impl Link {
         self.card.as_mut().is_none_or(Card::can_send)
     }
 
-    /// The most urgent level of what is on its way back.
-    pub(super) fn level(&self) -> Option<Level> {
-        self.back.iter().map(|(_, level)| *level).min()
+    /// The levels of what is on its way back.
+    pub(super) fn levels(&self) -> u64 {
+        self.levels.bits()
     }
 
     /// The next frame that has come in. `None`: there is none, or no room for an answer.
@@ -108,13 +150,20 @@ impl Link {
             return None;
         }
         match self.back.pop_front() {
-            Some((frame, level)) => Some(Frame::Back(frame, level)),
+            Some((frame, level)) => {
+                self.levels.change(Some(level), None);
+                Some(Frame::Back(frame, level))
+            }
             None => Some(Frame::Card(self.card.as_mut()?.receive()?)),
         }
     }
 
     /// The receiver begins to take frames.
     pub(super) fn attend(&mut self) {
+        #[cfg(feature = "selftest")]
+        if self.is_never_attended {
+            return;
+        }
         if !self.is_attended
             && let Some(card) = &mut self.card
         {
@@ -144,8 +193,15 @@ impl Link {
 
     /// The frame is not needed any more.
     pub(super) fn give_back(&mut self, frame: Frame) {
-        if let (Some(card), Frame::Card(frame)) = (&mut self.card, frame) {
-            card.give_back(frame);
+        match (frame, &mut self.card) {
+            (Frame::Card(frame), Some(card)) => card.give_back(frame),
+            // One that a test has put in has a buffer besides those.
+            (Frame::Back(frame, _), _)
+                if frame.bytes.len() == LEAD + FRAME && self.spare.len() < SPARES =>
+            {
+                self.spare.push(frame);
+            }
+            _ => {}
         }
     }
 
@@ -162,6 +218,11 @@ impl Link {
     /// tell `smoltcp`, say, that somebody else has 127.0.0.1.
     pub(super) fn is_lie(&self, frame: &Frame) -> bool {
         matches!(frame, Frame::Card(_)) && speaks_for(frame.bytes(), self.own)
+    }
+
+    /// Has a frame that the card has brought a checksum that is wrong?
+    pub(super) fn is_damaged(&self, frame: &Frame) -> bool {
+        matches!(frame, Frame::Card(_)) && !checksum::is_right(frame.bytes())
     }
 
     /// Is a frame longer than the medium has them? It is counted, and to be dropped: a buffer of the
@@ -183,9 +244,17 @@ impl Link {
         if self.back.len() >= QUEUE {
             return false;
         }
-        let level = crate::executor::LEAST_URGENT_WORK;
-        self.back.push_back((frame.into(), level));
+        if checksum::is_right(frame) {
+            let mut own = Own::new(frame.len());
+            own.frame_mut().copy_from_slice(frame);
+            self.goes_back(own, crate::executor::LEAST_URGENT_WORK);
+        }
         true
+    }
+
+    fn goes_back(&mut self, frame: Own, level: Level) {
+        self.back.push_back((frame, level));
+        self.levels.change(None, Some(level));
     }
 }
 
@@ -234,27 +303,31 @@ pub(super) struct Out<'a> {
 
 impl TxToken for Out<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut bytes = [0; FRAME];
-        let frame = &mut bytes[..len.min(FRAME)];
-        let result = f(frame);
         let link = self.link;
-        if is_own(frame, link.address, link.own) {
-            let mut copy = Vec::new();
-            // Without memory it is lost, as any frame may be.
-            if copy.try_reserve_exact(frame.len()).is_ok() {
-                copy.extend_from_slice(frame);
-                #[cfg(feature = "selftest")]
-                if let Some((port, last)) = &mut link.tap
-                    && copy.get(34..36) == Some(&port.to_be_bytes())
-                {
-                    last.clone_from(&copy);
-                }
-                link.back.push_back((copy, self.level));
+        let len = len.min(FRAME);
+        let Some(mut own) = link.spare.pop() else {
+            // It is lost, as any frame may be.
+            return f(&mut [0; FRAME][..len]);
+        };
+        own.len = len;
+        let result = f(own.frame_mut());
+        if is_own(own.frame(), link.address, link.own) {
+            #[cfg(feature = "selftest")]
+            if let Some((port, last)) = &mut link.tap
+                && own.frame().get(34..36) == Some(&port.to_be_bytes())
+            {
+                checksum::fill(own.frame_mut());
+                *last = own.frame().into();
             }
-        } else if let Some(card) = &mut link.card {
-            // There is room.
-            let _ = card.send(frame.len(), |to| to.copy_from_slice(frame));
+            link.goes_back(own, self.level);
+            return result;
         }
+        if let Some(card) = &mut link.card {
+            checksum::fill(own.frame_mut());
+            // There is room.
+            let _ = card.send(len, |to| to.copy_from_slice(own.frame()));
+        }
+        link.spare.push(own);
         result
     }
 }
@@ -273,6 +346,7 @@ impl Device for Port<'_> {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.max_transmission_unit = FRAME;
         capabilities.medium = Medium::Ethernet;
+        capabilities.checksum = ChecksumCapabilities::ignored();
         capabilities
     }
 

@@ -20,6 +20,7 @@
 //! looked at. There are at most [`SOCKETS`].
 
 mod address;
+mod checksum;
 mod deadlines;
 mod link;
 mod lists;
@@ -43,7 +44,7 @@ use upshift_core::{CoroutineId, Level, Priority};
 
 use crate::arch::lock::{IrqLock, Once};
 use crate::devices::{Line, Network};
-use crate::levels::{self, Levels};
+use crate::levels::{Follower, Levels};
 use crate::machine::Machine;
 use crate::sleep::{Sleep, sleep_until};
 use crate::{clock, executor, println};
@@ -56,6 +57,9 @@ use table::{Key, Kind, Owner, Table, key_of};
 pub(crate) const SOCKETS: usize = 1024;
 /// Frames a poll.
 const BUDGET: usize = 16;
+/// Frames that a socket sends before it is the turn of others of its level: as many as its buffer fills. So what was written
+/// at once is there at once for whoever reads it.
+const TURN: usize = 3;
 /// A connection that nobody has any more is reset when its peer says nothing for so long: a
 /// few times the first time-out for a frame that is lost, which is a second. So is one that
 /// the peer has begun and does not confirm.
@@ -79,12 +83,14 @@ struct Stack {
     nobody: SocketSet<'static>,
     /// Sockets that could not send at their last turn.
     silent: Vec<Index>,
+    /// Whose turn it is to send, and how many frames it has sent in it.
+    turn: (Index, usize),
     /// The calls that wait.
     waiting: Levels,
     /// When the clock wakes the receiver.
     alarm: Option<Instant>,
-    receiver: CoroutineId,
-    sender: CoroutineId,
+    receiver: Follower,
+    sender: Follower,
 }
 
 static NET: Once<IrqLock<Stack>> = Once::new();
@@ -93,8 +99,7 @@ static LINE: Once<Line> = Once::new();
 static COROUTINES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 fn now() -> Instant {
-    let micros = u128::from(clock::now()) * 1_000_000 / u128::from(clock::ticks_per_second());
-    Instant::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+    Instant::from_micros(i64::try_from(clock::to_micros(clock::now())).unwrap_or(i64::MAX))
 }
 
 /// Finds the card and starts the coroutines, while booting. `address`: see [`address`].
@@ -121,10 +126,11 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
         table: Table::new(clock::now()),
         nobody: SocketSet::new(Vec::new()),
         silent: Vec::with_capacity(SOCKETS),
+        turn: (0, 0),
         waiting: Levels::new(),
         alarm: None,
-        receiver: receiver.id(),
-        sender: sender.id(),
+        receiver: Follower::new(receiver.id(), least),
+        sender: Follower::new(sender.id(), least),
     };
     stack.begin_with_address(address);
     for (place, coroutine) in COROUTINES.iter().zip([receiver, sender]) {
@@ -191,26 +197,26 @@ impl Stack {
     }
 
     /// Wakes the sender if there is something to be sent.
-    fn go_on_sending(&self) {
+    fn go_on_sending(&mut self) {
         if self.table.levels() != 0 {
-            levels::follow(self.sender, self.table.levels());
-            let _ = executor::domain().wake(self.sender);
+            self.sender.follow(self.table.levels());
+            self.sender.wake();
         }
     }
 
     /// Wakes the receiver if frames are on their way back, or its alarm is too late.
-    fn go_on_receiving(&self) {
+    fn go_on_receiving(&mut self) {
         let next = self.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));
-        if is_late || self.link.level().is_some() {
+        if is_late || self.link.levels() != 0 {
             self.settle_receiver();
-            let _ = executor::domain().wake(self.receiver);
+            self.receiver.wake();
         }
     }
 
-    fn settle_receiver(&self) {
-        let back = self.link.level().map_or(0, Level::bit);
-        levels::follow(self.receiver, self.waiting.bits() | back);
+    fn settle_receiver(&mut self) {
+        self.receiver
+            .follow(self.waiting.bits() | self.link.levels());
     }
 
     /// Handles a frame that has come in. False: there is none, or no room for an answer.
@@ -223,7 +229,8 @@ impl Stack {
         if frame.level().is_none() {
             BROUGHT.fetch_add(1, Relaxed);
         }
-        if self.link.is_lie(&frame) || self.link.is_too_long(&frame) {
+        if self.link.is_lie(&frame) || self.link.is_too_long(&frame) || self.link.is_damaged(&frame)
+        {
             self.link.give_back(frame);
             return true;
         }
@@ -298,7 +305,15 @@ impl Stack {
         let slot = self.table.slot(index);
         let mut port = self.link.port(None, slot.level());
         let sent = self.interface.poll_egress(now(), &mut port, &mut slot.set);
-        self.table.had_its_turn(index);
+        let before = match self.turn {
+            (whose, before) if whose == index => before,
+            _ => 0,
+        };
+        self.turn = (index, before + 1);
+        if before + 1 >= TURN || matches!(sent, PollResult::None) {
+            self.table.had_its_turn(index);
+            self.turn = (index, 0);
+        }
         if !self.changed(index) || !matches!(sent, PollResult::None) {
             return true;
         }
@@ -472,7 +487,7 @@ impl Stack {
         // Without anything that waits for the clock the receiver keeps no timer: a hart gives
         // the memory of its timers back when it has none.
         if self.alarm.is_some() && self.table.deadlines.first().is_none() {
-            let _ = executor::domain().wake(self.receiver);
+            self.receiver.wake();
         }
     }
 }
@@ -548,8 +563,9 @@ impl Future for Sender {
         while left > 0 && net.lock().send_frame() {
             left -= 1;
         }
-        let stack = net.lock();
-        levels::follow(stack.sender, stack.table.levels());
+        let mut stack = net.lock();
+        let levels = stack.table.levels();
+        stack.sender.follow(levels);
         stack.go_on_receiving();
         if left == 0 {
             // More, after others of its level.

@@ -15,6 +15,7 @@ use smoltcp::time::Duration;
 use smoltcp::wire::{IpEndpoint, TcpControl};
 use upshift_core::Level;
 
+use super::checksum;
 use super::link::{FRAME, speaks_for};
 use super::table::{Key, Kind};
 use super::{BROUGHT, FAREWELL, GONE, INTERRUPTS, LINGER, NET, Socket};
@@ -433,6 +434,93 @@ pub(crate) async fn card_interrupts_no_more_than_it_must() -> Outcome {
         interrupts * 8 <= frames * 5,
         "one by one: {interrupts} interrupts for {frames} frames"
     );
+    Ok(())
+}
+
+/// How often it would interrupt if nothing kept it from that: with the event index hardly more often, for that names the next frame.
+pub(crate) async fn card_interrupts_less_while_it_is_attended() -> Outcome {
+    NET.get().lock().link.is_never_attended = true;
+    let without = ask(2_000, 16).await;
+    NET.get().lock().link.is_never_attended = false;
+    let (without, frames) = without?;
+    let (with, _) = ask(2_000, 16).await?;
+    ensure!(
+        with <= without + frames / 64,
+        "{with} interrupts for {frames} frames, {without} for as many without suppression"
+    );
+    Ok(())
+}
+
+/// What one socket has written at once is on its way together, and then what another of its level has.
+pub(crate) async fn what_is_written_at_once_is_sent_at_once() -> Outcome {
+    let before = in_use().await;
+    let first = connected(PORT).await?;
+    let second = connected(PORT + 1).await?;
+    wait(20_000).await;
+    let order = {
+        let mut stack = NET.get().lock();
+        let all = 0..super::SOCKETS as u16;
+        let is_client = |stack: &mut super::Stack, index: u16| {
+            stack.table.kind_of(index) == Some(Kind::Stream)
+                && stack
+                    .tcp(index)
+                    .remote_endpoint()
+                    .is_some_and(|peer| (PORT..PORT + 2).contains(&peer.port))
+        };
+        let clients: Vec<u16> = all.filter(|index| is_client(&mut stack, *index)).collect();
+        ensure!(clients.len() == 2, "{} connections", clients.len());
+        for index in clients {
+            let sent = stack.tcp(index).send_slice(&[7; 4_000]);
+            ensure!(sent == Ok(4_000), "{sent:?}");
+            stack.changed(index);
+        }
+        let mut order = Vec::new();
+        while stack.send_frame() {
+            while let Some(frame) = stack.link.take() {
+                // Not what says that there is room again.
+                let to = Key::of(frame.bytes()).map(|key| key.port);
+                order.extend(to.filter(|port| (PORT..PORT + 2).contains(port)));
+                stack.link.give_back(frame);
+            }
+        }
+        order
+    };
+    let of = |port| order.iter().filter(|one| **one == port).count();
+    let changes = order.windows(2).filter(|two| two[0] != two[1]).count();
+    ensure!(
+        (of(PORT), of(PORT + 1), changes) == (3, 3, 1),
+        "frames to {order:?}"
+    );
+    drop((first, second, order));
+    comes_back(before).await
+}
+
+/// The checksums are those that `smoltcp` has, and what is damaged is found.
+pub(crate) async fn checksums_are_right() -> Outcome {
+    let from = (SELF + 5, 1234);
+    for len in 0..70 {
+        let data: Vec<u8> = (0..len).map(|at| (at * 37 + len) as u8).collect();
+        let mut frames = Vec::from([
+            segment(from, PORT, TcpControl::None, true, &data),
+            datagram(from, PORT, &data),
+            echo_request(SELF + 5, 42 + len),
+        ]);
+        for frame in &mut frames {
+            ensure!(checksum::is_right(frame), "{frame:?} is called damaged");
+            let right = frame.clone();
+            checksum::fill(frame);
+            ensure!(*frame == right, "{frame:?} instead of {right:?}");
+            // Not in the addresses of Ethernet, and no length, which cuts the frame off.
+            for at in [22, 26, 33, frame.len() - 1] {
+                frame[at] ^= 0x10;
+                ensure!(
+                    !checksum::is_right(frame),
+                    "{at} of {frame:?} is called right"
+                );
+                frame[at] ^= 0x10;
+            }
+        }
+    }
     Ok(())
 }
 

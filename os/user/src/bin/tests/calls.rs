@@ -31,6 +31,38 @@ pub(crate) fn pipe_carries_bytes() -> Outcome {
     Ok(())
 }
 
+/// Wherever in a word they begin and end, on both sides of the kernel.
+pub(crate) fn bytes_are_copied_from_and_to_any_place() -> Outcome {
+    const MOST: usize = 48;
+    let pipe = pipe().map_err(text)?;
+    let mut from = [0; MOST + 8];
+    for (at, byte) in from.iter_mut().enumerate() {
+        *byte = at as u8 + 1;
+    }
+    for first in 0..8 {
+        for second in 0..8 {
+            for len in (1..MOST).step_by(if first == second { 1 } else { 5 }) {
+                let sent = &from[first..first + len];
+                let mut to = [0; MOST + 9];
+                let written = write(pipe.writer, sent);
+                let count = read(pipe.reader, &mut to[second..second + len]);
+                ensure!(
+                    (written, count) == (Ok(()), Ok(len)),
+                    "{written:?}, {count:?}"
+                );
+                let is_right = &to[second..second + len] == sent;
+                let is_kept = to[..second].iter().chain(&to[second + len..]);
+                ensure!(
+                    is_right && is_kept.into_iter().all(|byte| *byte == 0),
+                    "{len} bytes from {first} to {second}: {to:?}"
+                );
+            }
+        }
+    }
+    close(pipe.reader)?;
+    close(pipe.writer)
+}
+
 pub(crate) fn pipe_ends_with_its_last_writer() -> Outcome {
     let pipe = pipe().map_err(text)?;
     write(pipe.writer, b"last").map_err(text)?;

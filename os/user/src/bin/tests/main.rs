@@ -33,6 +33,7 @@ macro_rules! tests {
 tests! {
     processes::exit_status_reaches_the_parent,
     calls::pipe_carries_bytes,
+    calls::bytes_are_copied_from_and_to_any_place,
     calls::pipe_ends_with_its_last_writer,
     calls::pipe_breaks_with_its_last_reader,
     calls::ring_of_processes_passes_a_token,
