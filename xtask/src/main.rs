@@ -139,8 +139,8 @@ enum Task {
     /// Build everything with --release and run the benchmarks against other runtimes
     ///
     /// Calls the driver of bench/, which builds the peers, checks that all answer with the same bytes and measures
-    /// them in turn. `cargo xtask bench -- --help` shows its own options; `cargo xtask bench drop --only A,B` forgets
-    /// what is known of sections, `cargo xtask bench render` writes the page again.
+    /// them in turn. `cargo xtask bench -- --help` shows its own options; `cargo xtask bench --compare COMMIT` measures this tree
+    /// beside a commit; `cargo xtask bench drop --only A,B` forgets what is known of sections, `cargo xtask bench render` writes the page again.
     Bench {
         /// `drop` or `render`, or arguments for the driver's `run`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -29,8 +29,8 @@ pub(crate) enum Source {
 pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
     let bench = bench_dir();
     match source {
-        Source::Root(package) => cargo(bench.parent().unwrap_or(&bench), package),
-        Source::Bench(package) => cargo(&bench, package),
+        Source::Root(package) => cargo(bench.parent().unwrap_or(&bench), package, None),
+        Source::Bench(package) => cargo(&bench, package, None),
         Source::Go(folder, name) => {
             let output = output_file(name)?;
             let mut command = Command::new("go");
@@ -88,10 +88,13 @@ pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
     }
 }
 
+/// Where the benchmarks are built.
+pub(crate) fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| bench_dir().join("target"), PathBuf::from)
+}
+
 fn output_file(name: &str) -> Result<PathBuf, String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| bench_dir().join("target"), PathBuf::from);
-    let folder = target.join("peers");
+    let folder = target_dir().join("peers");
     std::fs::create_dir_all(&folder)
         .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
     Ok(folder.join(name))
@@ -121,8 +124,17 @@ fn cargo_library(root: &Path, package: &str, name: &str) -> Result<PathBuf, Stri
     Ok(target.join("release").join(name))
 }
 
-fn cargo(root: &Path, package: &'static str) -> Result<PathBuf, String> {
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+/// Builds a package of the workspace at `root`, in cargo's folder for it or in `target`, and returns its program.
+pub(crate) fn cargo(
+    root: &Path,
+    package: &'static str,
+    target: Option<&Path>,
+) -> Result<PathBuf, String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    if let Some(target) = target {
+        command.env("CARGO_TARGET_DIR", target);
+    }
+    let output = command
         .args([
             "build",
             "--release",

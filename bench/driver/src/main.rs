@@ -16,13 +16,16 @@
 //! | `figures` | programs that measure by themselves and print figures |
 //! | `verdict` | one target, and whether it was reached |
 //! | `sections` | what each section runs, and what it was to reach: a file or a folder for each |
+//! | `interval`, `compare` | two commits beside each other |
 //! | `render` | the page |
 //!
 //! A file names only files further up in this table.
 
 mod build;
 mod check;
+mod compare;
 mod figures;
+mod interval;
 mod machine;
 mod measure;
 mod options;
@@ -45,6 +48,9 @@ fn main() -> ExitCode {
         Ok(Command::Run(options)) => run(&options),
         Ok(Command::Drop(options)) => forget(&options),
         Ok(Command::Render(options)) => render_again(&options),
+        Ok(Command::Compare(options, commit)) => {
+            machine::need_two_cpus().and_then(|()| compare::run(&options, &commit))
+        }
         Ok(Command::Help) => {
             print!("{}", options::HELP);
             Ok(())

@@ -10,6 +10,7 @@ use crate::section::Section;
 /// Printed by `--help` and after a wrong command line.
 pub(crate) const HELP: &str = "\
 usage: upshift-bench run [options]         measure, then write results/SECTION.json and RESULTS.md
+       upshift-bench run --compare COMMIT  build that commit, too, measure both in turn, and print a verdict for each row
        upshift-bench drop --only A,B       delete what is known of these sections, and write RESULTS.md again
        upshift-bench render [--out DIR]    write RESULTS.md again from results/
 
@@ -21,16 +22,34 @@ usage: upshift-bench run [options]         measure, then write results/SECTION.j
   --seconds S    length of a run (default 2; 3 in preemption)
   --quick        1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try the benchmarks,
                  not for figures
+  --compare COMMIT
+                 this tree beside a commit, 5 rounds: nothing is written. Sections: plaintext, pipelined, matrix, single, micro,
+                 conserve, multi (default: plaintext, micro, multi: some ten minutes)
   --out DIR      where RESULTS.md and results/ are (default: bench/)
 
 A partial run replaces its own sections and leaves the others as they are. Needs two CPUs that are otherwise idle, and a
 committed tree: what cannot be repeated is not written to bench/ (with --quick or --out it is measured, and marked).
 ";
 
+/// Sections of which two commits can be compared.
+const COMPARED: [Section; 7] = [
+    Section::Plaintext,
+    Section::Pipelined,
+    Section::Matrix,
+    Section::Single,
+    Section::Micro,
+    Section::Conserve,
+    Section::Multi,
+];
+/// Those that are, if none is named.
+const DEFAULT_COMPARED: [Section; 3] = [Section::Plaintext, Section::Micro, Section::Multi];
+
 /// What to do.
 pub(crate) enum Command {
     /// Measure.
     Run(Options),
+    /// Compare this tree with a commit.
+    Compare(Options, String),
     /// Forget sections.
     Drop(Options),
     /// Only write the page.
@@ -103,7 +122,7 @@ impl Options {
 pub(crate) fn parse() -> Result<Command, String> {
     let mut words = Parser::from_env();
     let mut command = None;
-    let (mut rounds, mut seconds, mut out) = (None, None, None);
+    let (mut rounds, mut seconds, mut out, mut compare) = (None, None, None, None);
     let mut options = Options {
         only: Section::ALL.to_vec(),
         peers: Vec::new(),
@@ -132,6 +151,9 @@ pub(crate) fn parse() -> Result<Command, String> {
             Arg::Long("peers") => options.peers = list(&mut words)?,
             Arg::Long("rounds") => rounds = Some(number(&mut words, "--rounds")?),
             Arg::Long("seconds") => seconds = Some(number(&mut words, "--seconds")?),
+            Arg::Long("compare") => {
+                compare = Some(text(words.value().map_err(|e| e.to_string())?)?);
+            }
             Arg::Long("quick") => options.quick = true,
             Arg::Long("out") => {
                 out = Some(PathBuf::from(words.value().map_err(|e| e.to_string())?))
@@ -159,6 +181,24 @@ pub(crate) fn parse() -> Result<Command, String> {
         options.default_time = false;
     }
     options.out = out.unwrap_or(options.out);
+    if let Some(commit) = compare {
+        if command.as_deref().is_some_and(|command| command != "run") {
+            return Err("--compare measures: it goes with run".into());
+        }
+        if !is_named {
+            options.only.retain(|s| DEFAULT_COMPARED.contains(s));
+        }
+        if let Some(other) = options.only.iter().find(|s| !COMPARED.contains(s)) {
+            return Err(format!(
+                "--compare does not know the section `{}`",
+                other.name()
+            ));
+        }
+        if options.default_rounds {
+            options.rounds = 5;
+        }
+        return Ok(Command::Compare(options, commit));
+    }
     match command.as_deref() {
         Some("run") => Ok(Command::Run(options)),
         Some("drop") if !is_named => Err("drop: name the sections by --only".into()),

@@ -312,6 +312,41 @@ pub(crate) struct Program {
     pub(crate) user: Option<u32>,
 }
 
+impl Program {
+    /// With these arguments, in the environment and with the rights of the driver.
+    pub(crate) fn new(file: PathBuf, args: &[&str]) -> Program {
+        Program {
+            file,
+            args: args.iter().map(|&arg| arg.to_owned()).collect(),
+            env: Vec::new(),
+            user: None,
+        }
+    }
+}
+
+/// Upshift's server of plaintext or of matrices.
+pub(crate) fn upshift_server(is_matrix: bool) -> (Source, &'static [&'static str]) {
+    let Peer {
+        source,
+        plaintext,
+        matrix,
+        ..
+    } = &PEERS[0];
+    (
+        *source,
+        if is_matrix {
+            matrix.unwrap_or(plaintext)
+        } else {
+            plaintext
+        },
+    )
+}
+
+/// Upshift's microbenchmarks.
+pub(crate) fn upshift_micro() -> (Source, &'static [&'static str]) {
+    (MICRO[0].source, MICRO[0].args)
+}
+
 /// What could be built, and why the rest could not.
 #[derive(Default)]
 pub(crate) struct Built {
@@ -406,12 +441,7 @@ impl Built {
     }
 
     fn program(&self, source: Source, args: &[&str]) -> Option<Program> {
-        Some(Program {
-            file: self.files.get(&source)?.clone(),
-            args: args.iter().map(|&a| a.to_owned()).collect(),
-            env: Vec::new(),
-            user: None,
-        })
+        Some(Program::new(self.files.get(&source)?.clone(), args))
     }
 }
 

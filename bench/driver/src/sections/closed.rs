@@ -8,6 +8,7 @@ use crate::options::Options;
 use crate::peers::{Built, Peer, Program, RAW_C, UPSHIFT};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
+use crate::section::Section;
 use crate::verdict::{Row, at_most, best_peer, row};
 
 /// Connections of the plaintext section.
@@ -31,44 +32,47 @@ fn single_case(n: usize) -> String {
     format!("n = {n}, 1 connection")
 }
 
-/// Runs the section `plaintext`, or `pipelined`.
-pub(super) fn run_plaintext(
+/// Runs one of the sections of this file.
+pub(super) fn run(
+    section: Section,
     results: &mut SectionResults,
     options: &Options,
     built: &Built,
-    pipeline: usize,
 ) {
-    let connections: &[usize] = if pipeline > 1 || options.quick {
-        &[64]
-    } else {
-        &PLAINTEXT
-    };
-    plaintext(results, options, built, connections, pipeline);
-}
-
-/// Runs the section `matrix`.
-pub(super) fn run_matrix(results: &mut SectionResults, options: &Options, built: &Built) {
-    let (orders, connections): (&[usize], &[usize]) = if options.quick {
-        (&[8], &[8, 64])
-    } else {
-        (&ORDERS, &MATRIX)
-    };
-    let servers = checked(results, built, true);
-    for &n in orders {
-        for &c in connections {
-            let work = Work::Matrix { n };
-            closed(results, options, &servers, &matrix_case(n, c), work, c);
-        }
+    let is_matrix = matches!(section, Section::Matrix | Section::Single);
+    let mut servers = checked(results, built, is_matrix);
+    if section == Section::Single {
+        servers.retain(|(peer, _)| [UPSHIFT, "threads", "tokio-ct"].contains(&peer.id));
+    }
+    for (case, work, connections) in loads(section, options) {
+        closed(results, options, &servers, &case, work, connections);
     }
 }
 
-/// Runs the section `single`.
-pub(super) fn run_single(results: &mut SectionResults, options: &Options, built: &Built) {
-    let mut servers = checked(results, built, true);
-    servers.retain(|(peer, _)| [UPSHIFT, "threads", "tokio-ct"].contains(&peer.id));
-    for n in ORDERS {
-        let work = Work::Matrix { n };
-        closed(results, options, &servers, &single_case(n), work, 1);
+/// The loads of a section: name, what is asked, connections. None of a section of other files.
+pub(crate) fn loads(section: Section, options: &Options) -> Vec<(String, Work, usize)> {
+    let page = |connections, pipeline| {
+        let work = Work::Http {
+            path: "/".to_owned(),
+            headers: Vec::new(),
+            pipeline,
+        };
+        (plaintext_case(connections), work, connections)
+    };
+    let product = |n, c| (matrix_case(n, c), Work::Matrix { n }, c);
+    match section {
+        Section::Plaintext if !options.quick => PLAINTEXT.map(|c| page(c, 1)).into(),
+        Section::Plaintext => vec![page(64, 1)],
+        Section::Pipelined => vec![page(64, 16)],
+        Section::Matrix if !options.quick => ORDERS
+            .into_iter()
+            .flat_map(|n| MATRIX.map(|c| product(n, c)))
+            .collect(),
+        Section::Matrix => [8, 64].map(|c| product(8, c)).into(),
+        Section::Single => ORDERS
+            .map(|n| (single_case(n), Work::Matrix { n }, 1))
+            .into(),
+        _ => Vec::new(),
     }
 }
 
@@ -115,25 +119,6 @@ pub(super) fn closed(
         })
         .collect();
     rounds::run(results, case, &entries, options.rounds);
-}
-
-fn plaintext(
-    results: &mut SectionResults,
-    options: &Options,
-    built: &Built,
-    connections: &[usize],
-    pipeline: usize,
-) {
-    let servers = checked(results, built, false);
-    for &c in connections {
-        let path = "/".to_owned();
-        let work = Work::Http {
-            path,
-            headers: Vec::new(),
-            pipeline,
-        };
-        closed(results, options, &servers, &plaintext_case(c), work, c);
-    }
 }
 
 /// What the section `plaintext` was to reach.

@@ -18,7 +18,7 @@ const OURS: [&str; 3] = ["upshift", "upshift, less urgent", "upshift, more urgen
 
 /// The samples of one kind in one round, in ns.
 #[derive(Debug, Deserialize)]
-struct Samples {
+pub(crate) struct Samples {
     bench: String,
     peer: String,
     samples: Vec<u64>,
@@ -57,7 +57,7 @@ fn quantile(samples: &[u64], quantile: f64) -> f64 {
 }
 
 /// Three figures for each kind and runtime, in the order of the first round.
-fn pooled(all: &[Samples]) -> Vec<Figure> {
+pub(crate) fn pooled(all: &[Samples]) -> Vec<Figure> {
     let mut figures: Vec<Figure> = Vec::new();
     for first in all {
         let p50 = format!("{} p50", first.bench);

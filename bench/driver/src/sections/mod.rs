@@ -1,7 +1,7 @@
 //! What each section runs, and what it was to reach: a file for each, or a folder.
 
 pub(crate) mod assign;
-mod closed;
+pub(crate) mod closed;
 pub(crate) mod conserve;
 mod cpp;
 pub(crate) mod files;
@@ -39,10 +39,9 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         options.time_of(section).as_secs_f64()
     ));
     match section {
-        Section::Plaintext => closed::run_plaintext(&mut results, options, built, 1),
-        Section::Pipelined => closed::run_plaintext(&mut results, options, built, 16),
-        Section::Matrix => closed::run_matrix(&mut results, options, built),
-        Section::Single => closed::run_single(&mut results, options, built),
+        Section::Plaintext | Section::Pipelined | Section::Matrix | Section::Single => {
+            closed::run(section, &mut results, options, built);
+        }
         Section::Vcpus => levels::run_vcpus(&mut results, options, built),
         Section::Levels => levels::run_levels(&mut results, options, built),
         Section::Preemption => {

@@ -1,0 +1,373 @@
+//! Two commits of Upshift: both are built, measured in turn by this driver and its client, and each row gets a verdict.
+//!
+//! What is compared is what `upshift-cli` and `micro-upshift` do, each built in its own tree with its own lock file. The order within a round
+//! changes from round to round; a round in which one of the two has no figure counts for neither.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use upshift_load::Work;
+
+use crate::build::{self, Source};
+use crate::figures;
+use crate::interval::{Change, Ratio};
+use crate::machine;
+use crate::measure::Load;
+use crate::options::{Options, bench_dir};
+use crate::peers::{Program, upshift_micro, upshift_server};
+use crate::results::{Figure, Run, SectionResults};
+use crate::rounds::{self, Entry};
+use crate::section::Section;
+use crate::sections::{closed, conserve};
+
+/// What is compared of a run of a server.
+const QUANTITIES: [Quantity; 4] = [
+    ("CPU per request, µs", Run::cpu),
+    ("time per request, µs", |run| 1e6 / run.per_second),
+    ("p50, µs", |run| run.p50),
+    ("p99, µs", |run| run.p99),
+];
+type Quantity = (&'static str, fn(&Run) -> f64);
+
+/// The old one and the new one.
+type Both<T> = [T; 2];
+
+/// By place and name: the figures of each round, old and new.
+#[derive(Default)]
+struct Rows {
+    pairs: BTreeMap<(usize, String), Vec<(f64, f64)>>,
+}
+
+/// Builds `commit` and the tree of this driver, compares them, and prints a table.
+pub(crate) fn run(options: &Options, commit: &str) -> Result<(), String> {
+    let old = Tree::of_commit(commit)?;
+    let new = Tree::here();
+    println!(
+        "# {} (new) beside {} (old)\n\n{}; {} rounds, runs of {} s\n",
+        machine::commit(),
+        old.name,
+        machine::describe().join("; "),
+        options.rounds,
+        options.time.as_secs_f64()
+    );
+    for &section in &options.only {
+        eprintln!("\n== {} ==", section.name());
+        let both = [&old, &new].map(|tree| tree.programs(section));
+        let both = match both {
+            [Ok(old), Ok(new)] => [old, new],
+            [Err(why), _] => return Err(format!("{}: {why}", old.name)),
+            [_, Err(why)] => return Err(format!("{}: {why}", new.name)),
+        };
+        let mut rows = Rows::default();
+        for round in 0..options.rounds {
+            measure(section, options, &both, round, &mut rows)?;
+        }
+        print!("{}", rows.table(section));
+    }
+    println!(
+        "An interval holds the ratio with a probability of 95 %: of twenty rows in which nothing has changed, one says otherwise."
+    );
+    Ok(())
+}
+
+/// Checked-out sources, and where they are built.
+struct Tree {
+    name: String,
+    root: PathBuf,
+    /// That of cargo by default if `None`.
+    target: Option<PathBuf>,
+}
+
+impl Tree {
+    /// That of this driver.
+    fn here() -> Tree {
+        let bench = bench_dir();
+        Tree {
+            name: machine::commit(),
+            root: bench.parent().unwrap_or(&bench).to_owned(),
+            target: None,
+        }
+    }
+
+    /// A commit, unpacked beside what is built; nothing of the checkout changes.
+    fn of_commit(commit: &str) -> Result<Tree, String> {
+        let here = Tree::here();
+        let rev = git(
+            &here.root,
+            &["rev-parse", "--short=7", "--verify", "--end-of-options"],
+        )
+        .arg(format!("{commit}^{{commit}}"))
+        .output()
+        .map_err(|e| format!("cannot start git: {e}"))?;
+        if !rev.status.success() {
+            return Err(format!(
+                "`{commit}` is no commit of this repository: {}",
+                String::from_utf8_lossy(&rev.stderr).trim()
+            ));
+        }
+        let name = String::from_utf8_lossy(&rev.stdout).trim().to_owned();
+        let folder = build::target_dir().join("compare").join(&name);
+        let root = folder.join("tree");
+        if !root.join("Cargo.toml").exists() {
+            unpack(&here.root, &name, &root)?;
+        }
+        Ok(Tree {
+            name,
+            root,
+            target: Some(folder.join("target")),
+        })
+    }
+
+    fn programs(&self, section: Section) -> Result<Program, String> {
+        let source = match section {
+            Section::Micro | Section::Multi | Section::Conserve => upshift_micro(),
+            _ => upshift_server(section == Section::Matrix || section == Section::Single),
+        };
+        eprintln!("building {} of {}", section.name(), self.name);
+        let (source, args) = source;
+        let file = match source {
+            Source::Root(package) => build::cargo(&self.root, package, self.target.as_deref()),
+            Source::Bench(package) => {
+                build::cargo(&self.root.join("bench"), package, self.target.as_deref())
+            }
+            _ => Err("not built by cargo".into()),
+        }?;
+        Ok(Program::new(file, args))
+    }
+}
+
+fn git(root: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(root).args(args);
+    command
+}
+
+fn unpack(repository: &Path, commit: &str, into: &Path) -> Result<(), String> {
+    let failed = |what: &dyn std::fmt::Display| format!("cannot unpack {commit}: {what}");
+    std::fs::create_dir_all(into).map_err(|e| failed(&e))?;
+    let mut archive = git(repository, &["archive", "--format=tar", commit])
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| failed(&e))?;
+    let tar = Command::new("tar")
+        .args(["-x", "-C"])
+        .arg(into)
+        .stdin(archive.stdout.take().map_or(Stdio::null(), Stdio::from))
+        .status();
+    let archived = archive.wait().is_ok_and(|status| status.success());
+    match tar {
+        Ok(status) if status.success() && archived => Ok(()),
+        outcome => {
+            let _ = std::fs::remove_dir_all(into);
+            Err(match outcome {
+                Err(e) => failed(&e),
+                Ok(_) => failed(&"git archive or tar failed"),
+            })
+        }
+    }
+}
+
+fn measure(
+    section: Section,
+    options: &Options,
+    both: &Both<Program>,
+    round: usize,
+    rows: &mut Rows,
+) -> Result<(), String> {
+    match section {
+        Section::Micro => {
+            for (part, cpu) in [("one-thread", Some(0)), ("two-threads", None)] {
+                let taken = in_turn(round, both, |program| {
+                    let mut taken = Vec::new();
+                    figures::figures(program, part, cpu, &mut taken).map(|()| taken)
+                })?;
+                rows.add_figures(taken, "ns (bytes)");
+            }
+        }
+        Section::Multi => {
+            let taken = in_turn(round, both, |program| two_workers(program, "multi"))?;
+            rows.add_figures(taken, "ns");
+        }
+        Section::Conserve => {
+            let taken = in_turn(round, both, |program| {
+                let taken = two_workers(program, "conserve")?;
+                Ok(conserve::pooled(&taken))
+            })?;
+            rows.add_figures(taken, "ns");
+        }
+        _ => {
+            for load in closed::loads(section, options) {
+                servers(options, both, round, &load, rows)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Old and new, or new and old.
+fn in_turn<T>(
+    round: usize,
+    both: &Both<Program>,
+    mut take: impl FnMut(&Program) -> Result<T, String>,
+) -> Result<Both<T>, String> {
+    let first = round % 2;
+    let one = take(&both[first])?;
+    let other = take(&both[1 - first])?;
+    Ok(if first == 0 {
+        [one, other]
+    } else {
+        [other, one]
+    })
+}
+
+fn two_workers<T: serde::de::DeserializeOwned>(
+    program: &Program,
+    part: &str,
+) -> Result<Vec<T>, String> {
+    let mut taken = Vec::new();
+    figures::lines(program, part, None, |line| taken.push(line)).map(|_| taken)
+}
+
+fn servers(
+    options: &Options,
+    both: &Both<Program>,
+    round: usize,
+    (case, work, connections): &(String, Work, usize),
+    rows: &mut Rows,
+) -> Result<(), String> {
+    let entries = ["old", "new"]
+        .iter()
+        .zip(both)
+        .map(|(name, program)| Entry {
+            name: (*name).to_owned(),
+            program,
+            load: Load::closed(work.clone(), *connections, options),
+        });
+    let mut entries: Vec<Entry<'_, Load>> = entries.collect();
+    if round % 2 == 1 {
+        entries.reverse();
+    }
+    let mut taken = SectionResults::default();
+    rounds::run(&mut taken, case, &entries, 1);
+    let run = |name: &str| taken.cell(case, name).and_then(|cell| cell.runs.first());
+    if let (Some(old), Some(new)) = (run("old"), run("new")) {
+        for (words, quantity) in QUANTITIES {
+            rows.add(format!("{case}: {words}"), (quantity(old), quantity(new)));
+        }
+    }
+    Ok(())
+}
+
+impl Rows {
+    fn add(&mut self, name: String, pair: (f64, f64)) {
+        let known = self.pairs.keys().find(|(_, known)| *known == name);
+        let place = known.map_or(self.pairs.len(), |(place, _)| *place);
+        self.pairs.entry((place, name)).or_default().push(pair);
+    }
+
+    /// What one of the two does not measure is no row.
+    fn add_figures(&mut self, [old, new]: Both<Vec<Figure>>, unit: &str) {
+        for figure in new {
+            let same = |old: &&Figure| old.bench == figure.bench && old.peer == figure.peer;
+            if let Some(old) = old.iter().find(same) {
+                let name = match figure.peer.as_str() {
+                    "upshift" => format!("{}, {unit}", figure.bench),
+                    peer => format!("{} ({peer}), {unit}", figure.bench),
+                };
+                self.add(name, (old.ns, figure.ns));
+            }
+        }
+    }
+
+    fn table(&self, section: Section) -> String {
+        let mut page = format!(
+            "## {}\n\n| | old | new | new / old | verdict |\n|---|---|---|---|---|\n",
+            section.name()
+        );
+        for ((_, name), pairs) in &self.pairs {
+            let [old, new] = [
+                median(pairs.iter().map(|p| p.0)),
+                median(pairs.iter().map(|p| p.1)),
+            ];
+            let (ratio, verdict) = match Ratio::of(pairs) {
+                None => ("–".to_owned(), "not enough runs"),
+                Some(ratio) => (
+                    format!("{:.3} ({:.3}–{:.3})", ratio.mean, ratio.low, ratio.high),
+                    match ratio.change() {
+                        Change::Better => "**better**",
+                        Change::Worse => "**worse**",
+                        Change::NotSeen => "no change seen",
+                    },
+                ),
+            };
+            page += &format!("| {name} | {old:.2} | {new:.2} | {ratio} | {verdict} |\n");
+        }
+        page + "\n"
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stay_in_the_order_in_which_they_came_and_have_a_verdict() {
+        let mut rows = Rows::default();
+        for round in 0..3 {
+            let drift = f64::from(round) * 10.0;
+            rows.add("z".into(), (100.0 + drift, 50.0 + drift / 2.0));
+            rows.add("a".into(), (100.0, 100.0 + drift - 10.0));
+        }
+        rows.add("alone".into(), (1.0, 1.0));
+        let table = rows.table(Section::Micro);
+        let lines: Vec<&str> = table.lines().skip(4).collect();
+        assert!(
+            lines[0].starts_with("| z | 110.00 | 55.00 | 0.500 (0.500–0.500) | **better** |"),
+            "{table}"
+        );
+        assert!(
+            lines[1].starts_with("| a |") && lines[1].ends_with("| no change seen |"),
+            "{table}"
+        );
+        assert!(lines[2].ends_with("| – | not enough runs |"), "{table}");
+    }
+
+    #[test]
+    fn a_commit_is_unpacked_and_what_is_none_is_named() {
+        let folder = std::env::temp_dir().join(format!("upshift-compare-{}", std::process::id()));
+        let here = Tree::here();
+        if git(&here.root, &["rev-parse", "HEAD"])
+            .output()
+            .is_ok_and(|o| o.status.success())
+        {
+            unpack(&here.root, "HEAD", &folder).unwrap();
+            assert!(folder.join("crates/core/Cargo.toml").exists());
+            let missing = unpack(&here.root, "no-such-commit", &folder.join("missing"));
+            assert!(missing.is_err() && !folder.join("missing").exists());
+            std::fs::remove_dir_all(folder).unwrap();
+        }
+        let error = Tree::of_commit("no-such-commit").err().unwrap();
+        assert!(error.contains("no-such-commit"), "{error}");
+    }
+
+    #[test]
+    fn the_order_changes_from_round_to_round() {
+        let both = ["old", "new"].map(|name| Program::new(name.into(), &[]));
+        let mut order = Vec::new();
+        for round in 0..2 {
+            let taken = in_turn(round, &both, |program| {
+                order.push(program.file.clone());
+                Ok(program.file.clone())
+            });
+            assert_eq!(taken, Ok(["old", "new"].map(PathBuf::from)));
+        }
+        assert_eq!(order, ["old", "new", "new", "old"].map(PathBuf::from));
+    }
+}
