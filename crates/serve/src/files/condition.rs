@@ -24,11 +24,27 @@ impl Validators {
         let (seconds, nanos) = modified;
         let since = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         Validators {
-            etag: format!("\"{seconds:x}.{nanos:x}-{size:x}{variant}\""),
+            etag: etag([seconds.cast_unsigned(), nanos, size], variant),
             weak: false,
             modified: UNIX_EPOCH + since,
         }
     }
+}
+
+/// `"SECONDS.NANOS-SIZE…"` in hexadecimal digits. Each answer has one: `format!` takes a twentieth of what an answer takes in this process.
+fn etag(numbers: [u64; 3], variant: &str) -> String {
+    let mut tag = String::with_capacity(64);
+    for (number, before) in numbers.into_iter().zip(['"', '.', '-']) {
+        tag.push(before);
+        let digits = (u64::BITS - (number | 1).leading_zeros()).div_ceil(4);
+        for at in (0..digits).rev() {
+            let digit = (number >> (4 * at)) as usize & 0xf;
+            tag.push(char::from(b"0123456789abcdef"[digit]));
+        }
+    }
+    tag.push_str(variant);
+    tag.push('"');
+    tag
 }
 
 /// What conditions and ranges make of a GET.
@@ -143,6 +159,22 @@ fn part_of(range: &str, size: u64) -> Answer {
 mod tests {
     use super::*;
     use http::HeaderValue;
+
+    #[test]
+    fn tags_are_in_hexadecimal_digits() {
+        for numbers in [
+            [0; 3],
+            [u64::MAX; 3],
+            [0x10, 0xf, 1 << 60],
+            [(-1i64).cast_unsigned(), 9, 10],
+        ] {
+            let [seconds, nanos, size] = numbers;
+            assert_eq!(
+                etag(numbers, "gzip"),
+                format!("\"{seconds:x}.{nanos:x}-{size:x}gzip\"")
+            );
+        }
+    }
 
     fn with(pairs: &[(&'static str, &str)]) -> Answer {
         let mut headers = HeaderMap::new();
