@@ -1,11 +1,12 @@
 //! The operations, each on one vCPU of a runtime as programs get it, but for the time that it spins before it parks.
 
 use std::cell::RefCell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hint::black_box;
-use std::io;
+use std::io::{self, Read, Write};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -28,13 +29,14 @@ macro_rules! operations {
     };
 }
 
-pub(crate) const OPERATIONS: [Operation; 12] = operations! {
+pub(crate) const OPERATIONS: [Operation; 13] = operations! {
     "yield-alone", "a coroutine yields, and nothing else is ready", 20_000, yield_alone;
     "yield", "one of eight coroutines of a level yields", 20_000, yield_among_equals;
     "spawn-join", "a coroutine is spawned, runs and is awaited", 5_000, spawn_join;
     "spawn-local", "the same, pinned", 5_000, spawn_local_join;
     "spawn-batch", "one of 64 that are spawned, then awaited", 5_000, spawn_batch;
     "wake", "a coroutine wakes another one, which is polled", 10_000, wake;
+    "wake-across", "a coroutine is woken by another thread, arrives, and is polled", 12_800, wake_across;
     "hop", "a value goes through a channel to another coroutine", 10_000, hop;
     "oneshot", "a channel for one value is made and used", 5_000, one_value;
     "level", "a coroutine that is ready gets another level", 10_000, level;
@@ -161,6 +163,57 @@ fn wake(times: u32) -> io::Result<()> {
             upshift::yield_now().await;
         }
         joined(sleeper.await)
+    })
+}
+
+/// Another thread wakes 64 coroutines while a poll waits for that thread, again and again.
+fn wake_across(times: u32) -> io::Result<()> {
+    const WAITING: u32 = 64;
+    let rounds = times / WAITING;
+    on_one_vcpu(async move {
+        let wakers = Arc::new(Mutex::new(Vec::with_capacity(WAITING as usize)));
+        let all: Vec<_> = (0..WAITING)
+            .map(|_| {
+                let (wakers, mut polls) = (wakers.clone(), 0);
+                let waits = poll_fn(move |cx: &mut Context<'_>| {
+                    if polls == 0 {
+                        let mut wakers = wakers.lock().expect("no panic while locked");
+                        wakers.push(cx.waker().clone());
+                    }
+                    polls += 1;
+                    match polls > rounds {
+                        true => Poll::Ready(()),
+                        false => Poll::Pending,
+                    }
+                });
+                upshift::spawn(waits, Priority::Inherit)
+            })
+            .collect();
+        upshift::yield_now().await;
+        // Pipes: what waits at a lock of the standard library spins first, more or less often.
+        let (mut begins, mut begin) = io::pipe()?;
+        let (mut ends, mut end) = io::pipe()?;
+        let wakers = std::mem::take(&mut *wakers.lock().expect("no panic while locked"));
+        let wakes = std::thread::spawn(move || {
+            while begins.read(&mut [0])? != 0 {
+                wakers.iter().for_each(Waker::wake_by_ref);
+                end.write_all(&[0])?;
+            }
+            io::Result::Ok(())
+        });
+        for _ in 0..rounds {
+            begin.write_all(&[0])?;
+            ends.read_exact(&mut [0])?;
+            upshift::yield_now().await;
+        }
+        drop(begin);
+        wakes
+            .join()
+            .map_err(|_| io::Error::other("a waker panicked"))??;
+        for one in all {
+            joined(one.await)?;
+        }
+        Ok(())
     })
 }
 
