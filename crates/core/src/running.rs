@@ -47,8 +47,8 @@ pub enum Polled<'a, H: Host> {
     Exited,
 }
 
-/// A coroutine to be polled now. `!Send`: it is polled where it was picked. One that is
-/// forgotten (`mem::forget`) is never polled again, and its domain waits for it when it
+/// A coroutine to be polled now. `!Send`: it is polled where it was picked. One may be kept while others are picked and
+/// polled. One that is forgotten (`mem::forget`) is never polled again, and its domain waits for it when it
 /// shuts down.
 pub struct Running<'a, H: Host> {
     vcpu: &'a Vcpu<H>,
@@ -101,6 +101,11 @@ impl<'a, H: Host> Running<'a, H> {
         let (vcpu, coroutine) = (this.vcpu, this.coroutine);
         let header = this.header();
         let slot = header.slot_ptr();
+        if !vcpu.is_current(slot) {
+            let _critical = Critical::<H>::enter();
+            // SAFETY: it is ours, and in no queue.
+            unsafe { vcpu.make_current(coroutine) };
+        }
         let began = vcpu.clock();
         let end = match header.slot().word.begin_poll() {
             Begin::Poll => {

@@ -463,6 +463,30 @@ impl<H: Host> Vcpu<H> {
         );
     }
 
+    #[inline]
+    pub(crate) fn is_current(&self, slot: NonNull<Slot<H>>) -> bool {
+        self.current.load(Relaxed) == slot.as_ptr()
+    }
+
+    /// It was picked, and kept while others were: it is what is polled here again.
+    ///
+    /// # Safety
+    /// The caller picked it here and has not polled it since.
+    #[cold]
+    pub(crate) unsafe fn make_current(&self, coroutine: NonNull<Header<H>>) {
+        let mut locked = self.locked();
+        // SAFETY: owned, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        // Under the lock: a change of its level finds it current, or is seen here.
+        let level = header.update_level();
+        let guarded = locked.guarded();
+        guarded.picked = level.get();
+        self.turn_began.store(guarded.now, Relaxed);
+        self.set_running(level.get());
+        // Release: a watchdog looks at the slot.
+        self.current.store(header.slot_ptr().as_ptr(), Release);
+    }
+
     /// The poll of the current coroutine is over.
     #[inline]
     pub(crate) fn stop(&self) {

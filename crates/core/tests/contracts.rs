@@ -5,8 +5,9 @@
 mod support;
 
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
-use support::{TestHost, at, domain, level, run, serving, yield_now};
+use support::{TestHost, at, domain, level, polled_here, run, serving, yield_now};
 use upshift_core::{Config, Domain, Executor, JoinHandle, Picked, Polled, Running, Yielded};
 
 /// Does not compile if the type has the trait: then there are two ways to choose from.
@@ -61,6 +62,42 @@ fn what_yielded_in_another_domain_goes_back_there() {
     assert_eq!(other.bitmap(), level(7).bit());
     assert_eq!(run(&there, 10), 1);
     assert!(handle.is_finished());
+}
+
+#[test]
+fn a_coroutine_that_was_kept_while_others_were_polled_is_the_current_one_of_its_poll() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let spawn = |level| {
+        let seen = seen.clone();
+        let looks = async move {
+            seen.lock().unwrap().push(polled_here());
+            yield_now().await;
+            seen.lock().unwrap().push(polled_here());
+        };
+        domain.spawn(looks, at(level)).unwrap()
+    };
+    let kept = spawn(5);
+    let other = serving(&vcpu, || {
+        let Some(Picked::Poll(running)) = vcpu.pick(None) else {
+            panic!("it was spawned")
+        };
+        let other = spawn(9);
+        let Some(Picked::Poll(one)) = vcpu.pick(None) else {
+            panic!("it was spawned")
+        };
+        assert!(matches!(one.poll(), Polled::Yielded(_)));
+        // It is neither queued nor current.
+        domain.reprio(kept.id(), level(7)).unwrap();
+        assert!(matches!(running.poll(), Polled::Yielded(_)));
+        assert_eq!(polled_here().0, None);
+        other
+    });
+    assert_eq!(run(&vcpu, 10), 2);
+    let [kept, other] =
+        [(&kept, 7), (&other, 9)].map(|(one, at)| (Some(one.id()), Some(level(at))));
+    assert_eq!(*seen.lock().unwrap(), [other, kept, kept, other]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Mode};
 use io_uring::IoUring;
+use std::time::Duration;
 use std::{error, fmt, fs, io};
 
 /// Why a ring could not be built, and what to change. The source of the [`io::Error`] that
@@ -112,9 +113,13 @@ pub(crate) fn errno_of(error: &io::Error) -> i32 {
         .unwrap_or(libc::ENOMEM)
 }
 
+/// For how long memory is waited for that may be on its way back: a ring that is closed is taken apart later, and its memory counts until then.
+const COMES_BACK: Duration = Duration::from_millis(50);
+
 /// The best instance the kernel grants, starting at `config.mode`.
 pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
     let mut mode = config.mode;
+    let mut wait = Duration::from_millis(1);
     loop {
         match build_mode(config, mode) {
             Ok(ring) => {
@@ -126,6 +131,10 @@ pub(crate) fn build(config: &Config) -> io::Result<(IoUring, Mode)> {
             }
             Err(error) => match mode.lower() {
                 Some(lower) if error.raw_os_error() == Some(libc::EINVAL) => mode = lower,
+                _ if error.raw_os_error() == Some(libc::ENOMEM) && wait < COMES_BACK => {
+                    std::thread::sleep(wait);
+                    wait *= 2;
+                }
                 _ => return Err(explain("cannot set up io_uring", &error)),
             },
         }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Once;
 
 use upshift_core::Level;
-use upshift_ring::{Driver, Job, Mode, Offload, probe_ring};
+use upshift_ring::{Driver, Job, Mode, Offload, SetupError, probe_ring};
 
 use crate::blocking::Pool;
 use crate::notice::notice;
@@ -18,6 +18,8 @@ const VARIABLE: &str = "UPSHIFT_DRIVER";
 pub(crate) struct Choice {
     pub(crate) driver: Driver,
     why: String,
+    /// Nobody asked for it.
+    is_open: bool,
 }
 
 impl Choice {
@@ -34,36 +36,52 @@ impl Choice {
             Driver::Readiness => Ok(Choice {
                 driver: asked,
                 why: format!("it was asked for {by}"),
+                is_open: false,
             }),
             Driver::Ring => {
                 probe_ring()?;
                 Ok(Choice {
                     driver: asked,
                     why: format!("it was asked for {by}"),
+                    is_open: false,
                 })
             }
             Driver::Auto => match probe_ring() {
                 Ok(()) => Ok(Choice {
                     driver: Driver::Ring,
                     why: "it works here".into(),
+                    is_open: true,
                 }),
-                // With more of these io_uring would work, and without them nothing does.
-                Err(error) if is_short_of_descriptors(&error) => Err(error),
-                Err(error) => {
-                    let why = format!("io_uring does not work here: {error}");
-                    static SAID: Once = Once::new();
-                    SAID.call_once(|| {
-                        notice(format_args!(
-                            "{why}. I/O goes by epoll, and by threads for files; {VARIABLE}=readiness says that this is meant"
-                        ));
-                    });
-                    Ok(Choice {
-                        driver: Driver::Readiness,
-                        why,
-                    })
-                }
+                Err(error) => Choice::without_ring(&error).ok_or(error),
             },
         }
+    }
+
+    /// What is left when a runtime on io_uring could not be built: an instance that is small works where those of its vCPUs do not.
+    pub(crate) fn instead(&self, error: &io::Error) -> Option<Choice> {
+        let is_by_ring = self.is_open && self.driver == Driver::Ring && setup_of(error).is_some();
+        is_by_ring.then(|| Choice::without_ring(error)).flatten()
+    }
+
+    /// Readiness, which is said once.
+    fn without_ring(error: &io::Error) -> Option<Choice> {
+        // With more descriptors io_uring would work, and without them nothing does.
+        let is_short = |setup: &SetupError| matches!(setup.errno(), libc::EMFILE | libc::ENFILE);
+        if setup_of(error).is_some_and(is_short) {
+            return None;
+        }
+        let why = format!("io_uring does not work here: {error}");
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            notice(format_args!(
+                "{why}. I/O goes by epoll, and by threads for files; {VARIABLE}=readiness says that this is meant"
+            ));
+        });
+        Some(Choice {
+            driver: Driver::Readiness,
+            why,
+            is_open: true,
+        })
     }
 }
 
@@ -86,11 +104,9 @@ fn by_environment() -> io::Result<(Driver, &'static str)> {
     }
 }
 
-fn is_short_of_descriptors(error: &io::Error) -> bool {
-    let setup = error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<upshift_ring::SetupError>());
-    setup.is_some_and(|setup| matches!(setup.errno(), libc::EMFILE | libc::ENFILE))
+/// What kept a ring from being built, if that is what the error says.
+fn setup_of(error: &io::Error) -> Option<&SetupError> {
+    error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
 /// Which driver a runtime has, why, and what another one would gain; from [`Runtime::report`](crate::Runtime::report).

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use upshift::net::TcpListener;
-use upshift::{Driver, Level, Runtime, fs, time};
+use upshift::{Driver, Level, Preemption, Runtime, fs, time};
 
 fn readiness(vcpus: usize) -> Runtime {
     let builder = Runtime::builder().vcpus(vcpus).driver(Driver::Readiness);
@@ -67,6 +67,57 @@ fn a_word_that_is_no_driver_is_an_error() {
     let error = Runtime::builder().vcpus(1).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("readiness"), "{error}");
+}
+
+/// The right to lock memory whatever the limit, and the limit, are gone: for this thread, and those that it starts.
+fn locks_at_most(bytes: u64) {
+    const IPC_LOCK: u32 = 14;
+    let header = [0x2008_0522u32, 0];
+    let mut sets = [0u32; 6];
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    // SAFETY: pointers to locals of the sizes that version 3 of capabilities and the limit have.
+    unsafe {
+        assert_eq!(
+            libc::syscall(libc::SYS_capget, &raw const header, &raw mut sets),
+            0
+        );
+        // Effective, permitted, inheritable of the first 32.
+        for set in &mut sets[..3] {
+            *set &= !(1 << IPC_LOCK);
+        }
+        assert_eq!(
+            libc::syscall(libc::SYS_capset, &raw const header, &raw const sets),
+            0
+        );
+        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
+    }
+}
+
+/// A small ring may be had, and those of the vCPUs may not.
+#[test]
+fn where_little_memory_may_be_locked_the_open_choice_is_readiness() {
+    let name = "where_little_memory_may_be_locked_the_open_choice_is_readiness";
+    if let Some(out) = again(name, "auto") {
+        assert!(out.contains("1 passed"), "{out}");
+        return;
+    }
+    let by_ring = || Runtime::builder().vcpus(1).driver(Driver::Ring).build();
+    if let Err(error) = by_ring() {
+        return println!("skipped: no io_uring to ask for: {error}");
+    }
+    locks_at_most(64 << 10);
+    let error = by_ring().unwrap_err();
+    assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}");
+    for (vcpus, preemption) in [(1, Preemption::Off), (2, Preemption::Preferred)] {
+        let builder = Runtime::builder().vcpus(vcpus).preemption(preemption);
+        let runtime = builder.build().unwrap();
+        assert_eq!(runtime.report().driver(), Driver::Readiness);
+        assert!(runtime.report().why().contains("RLIMIT_MEMLOCK"));
+        runtime.block_on(time::sleep(Duration::from_millis(1)));
+    }
 }
 
 /// Nothing but its own turns shows a vCPU that is never idle what has arrived.

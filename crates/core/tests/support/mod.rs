@@ -104,6 +104,13 @@ pub fn keep_place() {
     unsafe { SERVED.get().unwrap().as_ref() }.keep_place();
 }
 
+/// What is being polled on the vCPU that this thread serves, and its level.
+pub fn polled_here() -> (Option<CoroutineId>, Option<Level>) {
+    // SAFETY: the executor of a vCPU that is served exists.
+    let vcpu = unsafe { SERVED.get().unwrap().as_ref() };
+    (vcpu.current_id(), vcpu.running_level())
+}
+
 /// See [`Vcpu::turn_began`].
 #[allow(dead_code, reason = "not every test asks")]
 pub fn turn_began() -> u64 {

@@ -50,7 +50,8 @@ impl Builder {
             Preemption::Required => Some(self.preempt_settings()?),
             _ => self.preempt_settings().map_err(say_cooperative).ok(),
         };
-        match self.clone().build_with(settings.clone()) {
+        let choice = Choice::make(self.ring.driver)?;
+        match self.clone().build_by(&choice, settings.clone()) {
             Err(error)
                 if settings.is_some()
                     && self.preemption != Preemption::Required
@@ -59,13 +60,27 @@ impl Builder {
                 say_cooperative(error);
                 self.preemption = Preemption::Off;
                 self.blocking_tolerant = false;
-                self.build_with(None)
+                self.build_by(&choice, None)
             }
             built => built,
         }
     }
 
-    fn build_with(self, settings: Option<preempt::Settings>) -> io::Result<Runtime> {
+    /// By the driver of choice, or, if that turns out not to work for all vCPUs, and was not asked for, by the other one.
+    fn build_by(self, choice: &Choice, settings: Option<preempt::Settings>) -> io::Result<Runtime> {
+        let built = self.clone().build_with(choice.clone(), settings.clone());
+        let instead = built.as_ref().err().and_then(|error| choice.instead(error));
+        match instead {
+            Some(instead) => self.build_with(instead, settings),
+            None => built,
+        }
+    }
+
+    fn build_with(
+        self,
+        driver: Choice,
+        settings: Option<preempt::Settings>,
+    ) -> io::Result<Runtime> {
         let observation = Observation::of(&self)?;
         // Of the machine, not of this thread: a waker may run elsewhere.
         let cpus = affinity::online_cpus();
@@ -100,7 +115,6 @@ impl Builder {
         if let Some(around) = beside.as_ref().and_then(Beside::around) {
             surroundings.add(around);
         }
-        let driver = Choice::make(self.ring.driver)?;
         let pool = Arc::new(Pool::new(
             self.blocking_threads.max(1),
             self.name.clone(),

@@ -378,6 +378,67 @@ fn what_is_pinned_may_wait_for_a_thread_that_comes_and_goes() {
     }
 }
 
+/// Several of them are picked at a time, and others are polled before them.
+#[test]
+fn what_is_pinned_is_what_runs_while_it_is_polled() {
+    let Some(runtime) = runtime() else { return };
+    for _ in 0..10 {
+        runtime.block_on(async {
+            let beside: Vec<_> = (0..4)
+                .map(|n| {
+                    let turns = async {
+                        for _ in 0..200 {
+                            upshift::yield_now().await;
+                        }
+                    };
+                    upshift::spawn(turns, Level::new(18 + n).unwrap())
+                })
+                .collect();
+            let pinned: Vec<_> = (0..8)
+                .map(|n| {
+                    let level = Level::new(17 + n).unwrap();
+                    let looks = async move {
+                        let id = upshift::get_cid().expect("it runs");
+                        for turn in 0..50 {
+                            assert_eq!(upshift::get_cid(), Some(id));
+                            assert_eq!(upshift::current_level(), Some(level));
+                            match turn % 10 {
+                                0 => time::sleep(Duration::from_micros(100)).await,
+                                _ => upshift::yield_now().await,
+                            }
+                        }
+                    };
+                    upshift::spawn_local(looks, level)
+                })
+                .collect();
+            let main = upshift::get_cid().expect("it runs");
+            for one in pinned {
+                one.await.unwrap();
+                assert_eq!(upshift::get_cid(), Some(main));
+            }
+            for one in beside {
+                one.await.unwrap();
+                assert_eq!(upshift::get_cid(), Some(main));
+            }
+        });
+    }
+}
+
+#[test]
+fn block_on_in_what_block_on_polls_panics() {
+    let Some(runtime) = runtime() else { return };
+    let other = upshift::Runtime::builder().vcpus(1).build().unwrap();
+    for runs in [&*runtime, &other] {
+        for _ in 0..20 {
+            let nested = std::panic::AssertUnwindSafe(|| {
+                runtime.block_on(async { runs.block_on(async { 7 }) });
+            });
+            assert!(std::panic::catch_unwind(nested).is_err());
+        }
+    }
+    assert_eq!(runtime.block_on(async { 7 }), 7);
+}
+
 /// What `block_on` polls is picked as soon as it is ready, which may be before its thread is there to poll it.
 #[test]
 fn block_on_begins_beside_a_poll_that_does_not_end() {
