@@ -102,7 +102,7 @@ fn check(args: &DaemonArgs) -> Result<()> {
 fn config(args: &DaemonArgs) -> Result<Config> {
     let mut config = match &args.config {
         Some(path) => Config::read(path)?,
-        None => Config::default(),
+        None => Config::default().of_this_machine(),
     };
     if let Some(socket) = &args.socket {
         config.socket.clone_from(socket);

@@ -51,7 +51,13 @@ pub(crate) struct Admission {
     registrations: usize,
     /// Of all registrations.
     threads: usize,
+    vcpus: usize,
+    /// What there is for all of these.
+    descriptors: usize,
 }
+
+/// Descriptors of a connection (socket, process), and of a registration beside those of its vCPUs and threads.
+const OF_ONE: usize = 2;
 
 /// Threads of all registrations: half of what can be recorded; the other half is for assigned programs.
 pub(crate) const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
@@ -64,7 +70,15 @@ struct User {
     /// vCPUs on each CPU.
     vcpus: HashMap<usize, usize>,
     rate: Bucket,
+    /// Of questions after the state of everything, which take long to answer.
+    questions: Bucket,
 }
+
+/// What the daemon opens itself, beside what it opens for clients and assigned programs.
+const OWN: usize = 64;
+
+/// Censuses of a user per second, after a burst of as many.
+const QUESTIONS: u32 = 20;
 
 impl Admission {
     pub(crate) fn new(limits: Limits) -> Admission {
@@ -74,7 +88,27 @@ impl Admission {
             connections: 0,
             registrations: 0,
             threads: 0,
+            vcpus: 0,
+            descriptors: usize::MAX,
         }
+    }
+
+    /// With so many descriptors, of which a quarter is for assigned programs and some are the daemon's own.
+    pub(crate) fn with_descriptors(mut self, descriptors: usize) -> Admission {
+        self.descriptors = (descriptors - descriptors / 4).saturating_sub(OWN);
+        self
+    }
+
+    /// Whether there are descriptors for `more`.
+    fn check_descriptors(&self, more: usize, user: u32, standing: Standing) -> Result<(), String> {
+        let places = OF_ONE * (self.connections + self.registrations);
+        let used = places + self.threads + self.vcpus;
+        if used + more <= standing.of(self.descriptors) {
+            return Ok(());
+        }
+        Err(format!(
+            "{used} descriptors are in use, and the rest is kept for others than user {user}: raise the daemon's limit on open files (LimitNOFILE)"
+        ))
     }
 
     /// Others from now on; clients that are in stay in.
@@ -98,6 +132,7 @@ impl Admission {
                 self.connections
             ));
         }
+        self.check_descriptors(OF_ONE, user, standing)?;
         if self.users.len() >= USERS {
             self.users
                 .retain(|_, it| it.connections > 0 || !it.rate.is_full(now));
@@ -112,6 +147,7 @@ impl Admission {
             threads: 0,
             vcpus: HashMap::new(),
             rate: Bucket::new(rate, rate, now),
+            questions: Bucket::new(QUESTIONS, QUESTIONS, now),
         });
         if found.connections >= self.limits.connections_per_user {
             return Err(format!(
@@ -133,6 +169,25 @@ impl Admission {
         })
     }
 
+    /// A connected user asks for a census.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub(crate) fn ask(
+        &mut self,
+        user: u32,
+        standing: Standing,
+        now: Instant,
+    ) -> Result<(), String> {
+        let found = self.users.get_mut(&user);
+        match found.is_none_or(|it| standing > Standing::Anybody || it.questions.take(now)) {
+            true => Ok(()),
+            false => Err(format!(
+                "user {user} asks for more than {QUESTIONS} censuses a second: wait"
+            )),
+        }
+    }
+
     /// A connected user registers.
     ///
     /// # Errors
@@ -144,6 +199,8 @@ impl Admission {
         load: Load<'_>,
         now: Instant,
     ) -> Result<(), String> {
+        let descriptors = OF_ONE + load.cpus.len() + load.threads;
+        let descriptors = self.check_descriptors(descriptors, user, standing);
         let limits = &self.limits;
         let Some(found) = self.users.get_mut(&user) else {
             return Err("this user is not connected".to_string());
@@ -154,6 +211,7 @@ impl Admission {
                 limits.registrations_per_second
             ));
         }
+        descriptors?;
         let Load { threads, cpus } = load;
         if threads > limits.threads {
             return Err(format!(
@@ -193,6 +251,7 @@ impl Admission {
         found.registrations += 1;
         found.threads += threads;
         self.threads += threads;
+        self.vcpus += cpus.len();
         self.registrations += 1;
         Ok(())
     }
@@ -207,6 +266,7 @@ impl Admission {
         standing: Standing,
         added: usize,
     ) -> Result<(), String> {
+        self.check_descriptors(added, user, standing)?;
         if let Some(found) = self.users.get_mut(&user) {
             found.check_threads(user, added, &self.limits)?;
             check_all_threads(self.threads, added, user, standing)?;
@@ -233,6 +293,7 @@ impl Admission {
         }
         self.registrations = self.registrations.saturating_sub(1);
         self.threads = self.threads.saturating_sub(load.threads);
+        self.vcpus = self.vcpus.saturating_sub(load.cpus.len());
     }
 }
 

@@ -41,6 +41,48 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Levels of programs that know nothing of the daemon; the first that fits counts.
     pub assign: Vec<Assign>,
+    /// Users that belong to others: `/etc/subuid`, not the file.
+    pub subordinate: Vec<Subordinate>,
+}
+
+/// A range of users that belong to another: an ordinary user may be any of its own in a user namespace (`newuidmap`), so limits, contests and
+/// bars of one would be those of 65,536.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subordinate {
+    /// The first.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// Whose they are.
+    pub owner: u32,
+}
+
+impl Subordinate {
+    /// Those of this machine.
+    pub fn all() -> Vec<Subordinate> {
+        let text = std::fs::read_to_string("/etc/subuid").unwrap_or_default();
+        text.lines().filter_map(Subordinate::parse).collect()
+    }
+
+    /// `USER:FIRST:COUNT`
+    fn parse(line: &str) -> Option<Subordinate> {
+        let mut fields = line.trim().split(':');
+        let owner = user(fields.next()?).ok()?;
+        let (first, count) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some(Subordinate {
+            first,
+            count,
+            owner,
+        })
+    }
+
+    /// Who answers for them. Root gives its own to containers, for whose deeds it does not stand: the range is one user.
+    fn person(&self) -> u32 {
+        match self.owner {
+            0 => self.first,
+            owner => owner,
+        }
+    }
 }
 
 /// Bounds on what processes can take of the daemon.
@@ -116,6 +158,7 @@ impl Default for Config {
             ceiling: 0,
             rules: Vec::new(),
             assign: Vec::new(),
+            subordinate: Vec::new(),
         }
     }
 }
@@ -164,7 +207,21 @@ impl Config {
             text,
         };
         let text = std::fs::read_to_string(path).map_err(|error| at(error.to_string()))?;
-        Config::parse(&text).map_err(at)
+        let config = Config::parse(&text).map_err(at)?;
+        Ok(config.of_this_machine())
+    }
+
+    /// With the users that belong to others here.
+    pub fn of_this_machine(mut self) -> Config {
+        self.subordinate = Subordinate::all();
+        self
+    }
+
+    /// Who answers for what user `uid` does.
+    pub(crate) fn person(&self, uid: u32) -> u32 {
+        let mut all = self.subordinate.iter();
+        let found = all.find(|it| uid.checked_sub(it.first).is_some_and(|at| at < it.count));
+        found.map_or(uid, Subordinate::person)
     }
 
     /// Reads a text.
@@ -182,6 +239,11 @@ impl Config {
         if self.cooperative && !self.assign.is_empty() {
             remarks
                 .push("[[assign]]: no program is given a level with `cooperative = true`".into());
+        }
+        let trusting = |it: &Assign| it.names_programs_only();
+        if let Some(rule) = self.assign.iter().find(|it| trusting(it)) {
+            let comm = rule.comm.as_deref().unwrap_or_default();
+            remarks.push(format!("[[assign]] comm = \"{comm}\" alone: whoever may start programs can give one that name; name a user, a unit or a cgroup beside it"));
         }
         remarks
     }
@@ -208,8 +270,9 @@ impl Config {
     }
 
     fn rule_of(&self, user: u32, groups: &[u32]) -> Option<&Rule> {
+        let person = self.person(user);
         self.rules.iter().find(|rule| match rule.who {
-            Who::User(rule) => rule == user,
+            Who::User(rule) => rule == user || rule == person,
             Who::Group(rule) => groups.contains(&rule),
         })
     }
@@ -453,6 +516,32 @@ mod tests {
     #[test]
     fn an_empty_file_is_the_default() {
         assert_eq!(Config::parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn subordinate_users_are_their_owner() {
+        let mut config = Config::parse(
+            "ceiling = 32\n[[rule]]\nuser = 100033\nceiling = 4\n[[rule]]\nuser = 7\ndeny = true\n",
+        )
+        .unwrap();
+        let lines = "7:100000:65536\nroot:1000000:65536\nnobody knows\n9:4294967295:9\n";
+        config.subordinate = lines.lines().filter_map(Subordinate::parse).collect();
+        assert_eq!(config.subordinate.len(), 3);
+        for (uid, person) in [
+            (7, 7),
+            (99_999, 99_999),
+            (100_000, 7),
+            (165_535, 7),
+            (165_536, 165_536),
+            (1_000_001, 1_000_000),
+            (u32::MAX, 9),
+        ] {
+            assert_eq!(config.person(uid), person, "{uid}");
+        }
+        // A rule for one of them, or for their owner.
+        assert_eq!(config.ceiling_of(100_033, &[]), Some(4));
+        assert_eq!(config.ceiling_of(100_034, &[]), None);
+        assert_eq!(config.standing_of(1_000_000, &[]), Standing::Anybody);
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Builder {
                 Some(built.map_err(failed("start the guardian"))?)
             }
         };
-        raise_file_limit();
+        let few = raise_file_limit();
         let cpus = highest_cpu(self.sys.as_ref()).map_err(failed("count the CPUs"))?;
         let global = Global::new(generation(), cpus).map_err(failed("make the global page"))?;
         global.set_enforcing(mode == Mode::Enforcing);
@@ -146,6 +146,11 @@ impl Builder {
         let (config, sys, machine) = (self.config, self.sys, self.machine);
         let shared = Shared::new(config, elevator, sys, machine, global, cpus, scouts);
         let shared = Arc::new(shared);
+        if let Some(few) = few {
+            shared.complain("descriptors", || {
+                format!("{few} descriptors are fewer than the limits of the configuration let users take together: raise the limit on open files (LimitNOFILE={DESCRIPTORS})")
+            });
+        }
         let stop = upshift_board::os::doorbell().map_err(failed("make an eventfd"))?;
         let stop = Arc::new(stop);
         let orders = Arc::new(Orders::new().map_err(failed("make an eventfd"))?);
@@ -219,11 +224,24 @@ impl Drop for Daemon {
     }
 }
 
-/// Every registered thread costs a descriptor.
-fn raise_file_limit() {
-    let mut limit = rustix::process::getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+/// What all that the limits let in takes: two for a connection, one for a vCPU, one for a thread.
+const DESCRIPTORS: u64 = 65_536;
+
+/// Makes room for as many, if that is permitted (CAP_SYS_RESOURCE); else for as many as may be: how many, if that is few. With
+/// fewer, fewer places are given away.
+fn raise_file_limit() -> Option<u64> {
+    let before = rustix::process::getrlimit(Resource::Nofile);
+    let mut limit = before;
+    let most = before.maximum?;
+    limit.current = Some(most.max(DESCRIPTORS));
+    limit.maximum = limit.current;
+    if rustix::process::setrlimit(Resource::Nofile, limit).is_err() {
+        limit = before;
+        limit.current = limit.maximum;
+        let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+    }
+    let now = rustix::process::getrlimit(Resource::Nofile);
+    now.current.filter(|&now| now < DESCRIPTORS / 4)
 }
 
 /// A number no other life of a daemon has had: the time of its start.

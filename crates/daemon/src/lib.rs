@@ -78,7 +78,9 @@ mod shared;
 mod status;
 
 pub use assign::{Assign, Bound, Reservation};
-pub use config::{Config, ConfigError, Limits, Rule, Who, default_socket, group, user};
+pub use config::{
+    Config, ConfigError, Limits, Rule, Subordinate, Who, default_socket, group, user,
+};
 pub use daemon::{Builder, Daemon, Mode, StartError};
 pub use listen::ListenError;
 pub use quota::cpu_quota;

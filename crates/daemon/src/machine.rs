@@ -95,8 +95,10 @@ impl Machine for Real {
 
     fn users(&self, process: BorrowedFd<'_>) -> io::Result<[u32; 4]> {
         let status = rustix::fs::openat(process, "status", AT_ONCE, Mode::empty())?;
-        let mut text = String::new();
-        std::fs::File::from(status).read_to_string(&mut text)?;
+        let mut text = Vec::new();
+        std::fs::File::from(status).read_to_end(&mut text)?;
+        // Its name, which stands there too, may be no text.
+        let text = String::from_utf8_lossy(&text);
         let line = text.lines().find_map(|line| line.strip_prefix("Uid:"));
         let users = line.into_iter().flat_map(str::split_ascii_whitespace);
         let users: Vec<u32> = users.filter_map(|user| user.parse().ok()).collect();

@@ -71,11 +71,37 @@ fn start(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 fn answer_all<S: Stream>(accept: impl Fn() -> io::Result<S>, daemon: &Path) {
+    let mut figures = Figures { daemon, last: None };
     loop {
         match accept() {
-            Ok(stream) => drop(answer(stream, daemon)),
+            Ok(stream) => drop(answer(stream, &mut figures)),
             Err(_) => std::thread::sleep(PAUSE),
         }
+    }
+}
+
+/// How long figures are the figures: who asks without end asks the daemon no more often.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// What is answered.
+struct Figures<'a> {
+    daemon: &'a Path,
+    last: Option<(Instant, &'static str, String)>,
+}
+
+impl Figures<'_> {
+    /// Status and body.
+    fn now(&mut self) -> io::Result<(&'static str, &str)> {
+        let is_fresh = |last: &(Instant, &str, String)| last.0.elapsed() < FRESH;
+        if !self.last.as_ref().is_some_and(is_fresh) {
+            let (status, body) = match upshift_board::client::census(self.daemon) {
+                Ok(census) => ("200 OK", text(&serde_json::from_str(&census.json)?)),
+                Err(error) => ("503 Service Unavailable", format!("{error}\n")),
+            };
+            self.last = Some((Instant::now(), status, body));
+        }
+        let last = self.last.as_ref();
+        Ok(last.map_or(("", ""), |(_, status, body)| (status, body)))
     }
 }
 
@@ -133,7 +159,7 @@ impl<S: Stream> Write for Limited<S> {
 }
 
 /// One request and its answer; the connection ends with it.
-fn answer(stream: impl Stream, daemon: &Path) -> io::Result<()> {
+fn answer(stream: impl Stream, figures: &mut Figures<'_>) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     let mut stream = Limited { stream, until };
     let mut request = Vec::new();
@@ -145,17 +171,14 @@ fn answer(stream: impl Stream, daemon: &Path) -> io::Result<()> {
         }
     }
     let (status, body) = match request.starts_with(b"GET ") {
-        true => match upshift_board::client::census(daemon) {
-            Ok(census) => ("200 OK", text(&serde_json::from_str(&census.json)?)),
-            Err(error) => ("503 Service Unavailable", format!("{error}\n")),
-        },
-        false => ("405 Method Not Allowed", "GET only\n".to_string()),
+        true => figures.now()?,
+        false => ("405 Method Not Allowed", "GET only\n"),
     };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    stream.write_all((head + &body).as_bytes())
+    stream.write_all((head + body).as_bytes())
 }
 
 /// The census as figures.

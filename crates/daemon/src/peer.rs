@@ -12,6 +12,9 @@ use crate::machine::Machine;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pid: i32,
+    /// As the kernel has it.
+    pub(crate) uid: u32,
+    /// Who answers for it: the same, or whoever has that as a subordinate one.
     pub(crate) user: u32,
     pub(crate) groups: Vec<u32>,
     /// Becomes readable when it ends. Taken from the socket if the kernel can (Linux 6.5), so it cannot name a later process of
@@ -21,8 +24,12 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Asks the kernel.
-    pub(crate) fn of(socket: BorrowedFd<'_>, machine: &dyn Machine) -> io::Result<Peer> {
-        let (pid, user, group) = credentials(socket)?;
+    pub(crate) fn of(
+        socket: BorrowedFd<'_>,
+        machine: &dyn Machine,
+        person: impl Fn(u32) -> u32,
+    ) -> io::Result<Peer> {
+        let (pid, uid, group) = credentials(socket)?;
         let pidfd = match peer_pidfd(socket) {
             Ok(pidfd) => pidfd,
             Err(_) => machine.pidfd(pid)?,
@@ -32,7 +39,8 @@ impl Peer {
         groups.push(group);
         Ok(Peer {
             pid,
-            user,
+            uid,
+            user: person(uid),
             groups,
             pidfd,
         })

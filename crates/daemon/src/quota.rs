@@ -208,6 +208,10 @@ impl Clerk {
     /// The accounts that the threads of process `pid` are charged to; none if nothing limits it, or it has ended.
     fn of(&mut self, pid: i32) -> io::Result<Accounts> {
         let groups = read_if_there(format!("/proc/{pid}/cgroup"))?.unwrap_or_default();
+        if groups.contains(char::REPLACEMENT_CHARACTER) {
+            // There is no such directory, so what limits it is not known.
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         let mounts = read_at_once("/proc/self/mountinfo")?;
         let mut found = Vec::new();
         for directory in directories(&groups, &mounts) {
@@ -224,12 +228,27 @@ impl Clerk {
     }
 }
 
+/// There is no such file or process, or that kind of file says nothing.
+fn is_absence(error: &io::Error) -> bool {
+    let absent = [
+        libc::ENOENT,
+        libc::ENOTDIR,
+        libc::ESRCH,
+        libc::ENODEV,
+        libc::EOPNOTSUPP,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|error| absent.contains(&error))
+}
+
 /// `None`: there is no such file, or the process has ended.
 fn read_if_there(path: impl AsRef<Path>) -> io::Result<Option<String>> {
     match read_at_once(path) {
         Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
-        Err(_) => Ok(None),
+        Err(error) if is_absence(&error) => Ok(None),
+        // A lease, or no descriptors are left.
+        Err(error) => Err(error),
     }
 }
 
@@ -304,6 +323,24 @@ mod tests {
         assert!(account.charge(ms(0), start + ms(180)));
         // However long it was not used.
         assert!(!account.charge(ms(21), start + ms(9000)));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_absent() {
+        let absent = |errno: i32| is_absence(&io::Error::from_raw_os_error(errno));
+        for errno in [libc::ENOENT, libc::ESRCH, libc::EOPNOTSUPP] {
+            assert!(absent(errno));
+        }
+        for errno in [
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOMEM,
+            libc::EINTR,
+            libc::EACCES,
+        ] {
+            assert!(!absent(errno));
+        }
+        assert!(read_if_there("/nonexistent/cpu.max").unwrap().is_none());
     }
 
     #[test]

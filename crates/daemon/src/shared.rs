@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::process::Resource;
 use upshift_elevate::sys::Sys;
 use upshift_elevate::{Elevator, Priority};
 
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) global: Global,
     /// CPUs are numbered below this.
     pub(crate) cpus: usize,
+    /// So many files may be open at once.
+    pub(crate) descriptors: usize,
     pub(crate) counts: Counts,
     /// Threads of clients that are recorded.
     pub(crate) roster: Roster,
@@ -108,6 +111,9 @@ impl Shared {
             machine,
             global,
             cpus,
+            descriptors: rustix::process::getrlimit(Resource::Nofile)
+                .current
+                .map_or(usize::MAX, |it| it as usize),
             counts: Counts::default(),
             roster: Roster::default(),
             bars: Bars::default(),

@@ -120,7 +120,7 @@ pub(crate) fn of(control: &Control) -> String {
         .map(|(connection, session)| Process {
             session: session.number,
             pid: connection.peer.pid,
-            uid: connection.peer.user,
+            uid: connection.peer.uid,
             command: session.command.clone(),
             ceiling: session.ceiling,
             joined_ms: session.joined.elapsed().as_millis() as u64,

@@ -320,7 +320,8 @@ impl Sys for Linux {
 /// open that may wait does so until the lease is given back, or for `fs.lease-break-time`.
 const AT_ONCE: c_int = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
 
-/// Reads a file of `/proc`, `/sys` or a cgroup, whatever its owner.
+/// Reads a file of `/proc`, `/sys` or a cgroup, whatever its owner, and whatever its owner has written into it: a process may have a name that is
+/// no text, which then stands in its `status`. What is no UTF-8 becomes U+FFFD.
 ///
 /// # Errors
 /// `WouldBlock` if its owner holds a lease on it; then this does not wait, as [`std::fs::read_to_string`] does.
@@ -328,9 +329,10 @@ pub fn read_at_once(path: impl AsRef<Path>) -> io::Result<String> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::File::options();
     let mut file = options.read(true).custom_flags(AT_ONCE).open(path)?;
-    let mut text = String::new();
-    file.read_to_string(&mut text)?;
-    Ok(text)
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8(bytes);
+    Ok(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// RLIMIT_RTTIME of process `pid`, µs; `None`: unlimited. What it limits is killed for computing in SCHED_FIFO for so long.
@@ -378,6 +380,18 @@ mod tests {
     fn a_thread_knows_its_process() {
         assert!(Linux.is_own(current_tid()).unwrap());
         assert!(!Linux.is_own(1).unwrap());
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_leaves_the_rest_to_be_read() {
+        let named = std::thread::spawn(|| {
+            let own = format!("/proc/self/task/{}", current_tid());
+            std::fs::write(format!("{own}/comm"), b"\xff\xfe").unwrap();
+            read_at_once(format!("{own}/status")).unwrap()
+        });
+        let status = named.join().unwrap();
+        assert!(status.starts_with("Name:\t\u{fffd}\u{fffd}\n"), "{status}");
+        assert!(status.contains("\nUid:"));
     }
 
     #[test]

@@ -311,7 +311,9 @@ impl Work {
             };
         }
         let limit = self.shared.config().limits.threads_per_user;
-        limit.saturating_sub(own).min(THREADS.saturating_sub(all))
+        // A descriptor for each, of which they have a quarter.
+        let most = THREADS.min(self.shared.descriptors / 4);
+        limit.saturating_sub(own).min(most.saturating_sub(all))
     }
 
     /// Has a process looked at. `parent` has just forked it.

@@ -196,6 +196,12 @@ impl Assign {
         Ok(())
     }
 
+    /// Whether anybody can start what fits.
+    pub(crate) fn names_programs_only(&self) -> bool {
+        let others = [&self.cgroup, &self.unit, &self.container];
+        others.iter().all(|it| it.is_none()) && self.label.is_none() && self.user.is_none()
+    }
+
     /// Why no process can fit it on this machine, as it is now.
     pub fn misfit(&self) -> Option<String> {
         let unit = self.unit.as_ref()?;

@@ -43,7 +43,7 @@ pub(super) enum Found {
 pub(super) struct Look {
     pub(super) pid: i32,
     pub(super) began: Instant,
-    /// The rule that it fits, if any, and its user.
+    /// The rule that it fits, if any, and who answers for it.
     pub(super) rule: Option<(Assign, u32)>,
     /// Its RLIMIT_RTTIME, in us.
     pub(super) limit: Option<u64>,
@@ -75,7 +75,7 @@ impl Look {
         let tids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         look.tids = tids.collect();
         look.limit = limit;
-        look.rule = Some((rule.clone(), traits.user));
+        look.rule = Some((rule.clone(), config.person(traits.user)));
         look
     }
 

@@ -144,7 +144,7 @@ impl Control {
         epoll::add(&epoll, &answers.bell, EventData::new_u64(FOUND), level)?;
         let closer = Closer::new(Arc::clone(&shared));
         Ok(Control {
-            admission: Admission::new(shared.config().limits),
+            admission: Admission::new(shared.config().limits).with_descriptors(shared.descriptors),
             shared,
             metrics: None,
             listener,
@@ -296,11 +296,13 @@ impl Control {
 
     /// An error comes with the socket, which may not be closed here.
     fn add(&mut self, socket: OwnedFd) -> Result<(), (OwnedFd, io::Error)> {
-        let peer = match Peer::of(socket.as_fd(), self.shared.machine.as_ref()) {
+        let config = self.shared.config();
+        let person = |uid: u32| config.person(uid);
+        let peer = match Peer::of(socket.as_fd(), self.shared.machine.as_ref(), person) {
             Ok(peer) => peer,
             Err(error) => return Err((socket, error)),
         };
-        let standing = self.shared.config().standing_of(peer.user, &peer.groups);
+        let standing = config.standing_of(peer.uid, &peer.groups);
         if let Err(text) = self.admission.connect(peer.user, standing, Instant::now()) {
             return Err((socket, io::Error::other(text)));
         }

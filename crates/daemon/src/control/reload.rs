@@ -82,12 +82,12 @@ impl Control {
         let (mut denied, mut sessions) = (Vec::new(), Vec::new());
         for (&key, connection) in &mut self.connections {
             let peer = &connection.peer;
-            let ceiling = config.ceiling_of(peer.user, &peer.groups);
+            let ceiling = config.ceiling_of(peer.uid, &peer.groups);
             let trusted =
-                config.standing_of(peer.user, &peer.groups) > crate::admission::Standing::Anybody;
+                config.standing_of(peer.uid, &peer.groups) > crate::admission::Standing::Anybody;
             let (Some(session), Some(ceiling)) = (&mut connection.session, ceiling) else {
                 if ceiling.is_none() {
-                    denied.push((key, peer.pid, peer.user));
+                    denied.push((key, peer.pid, peer.uid));
                 }
                 continue;
             };
@@ -135,7 +135,7 @@ impl Control {
             else {
                 continue;
             };
-            let Some(ceiling) = config.ceiling_of(peer.user, &peer.groups) else {
+            let Some(ceiling) = config.ceiling_of(peer.uid, &peer.groups) else {
                 continue;
             };
             if session.number != number {
@@ -143,7 +143,7 @@ impl Control {
             }
             session.ceiling = ceiling.max(level.unwrap_or(0));
             let trusted =
-                config.standing_of(peer.user, &peer.groups) > crate::admission::Standing::Anybody;
+                config.standing_of(peer.uid, &peer.groups) > crate::admission::Standing::Anybody;
             for vcpu in &session.vcpus {
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
                     scheduler.tell(Command::Ceiling(vcpu.slot, session.ceiling, trusted));

@@ -146,15 +146,15 @@ impl Control {
     }
 
     /// The most urgent level of a user, and its standing.
-    fn rights(&self, user: u32, groups: &[u32]) -> Outcome<(u8, Standing)> {
+    fn rights(&self, uid: u32, groups: &[u32]) -> Outcome<(u8, Standing)> {
         let config = self.shared.config();
-        let Some(ceiling) = config.ceiling_of(user, groups) else {
+        let Some(ceiling) = config.ceiling_of(uid, groups) else {
             return refuse(
                 Reason::Forbidden,
-                format!("user {user} may not register: a rule of the configuration denies it"),
+                format!("user {uid} may not register: a rule of the configuration denies it"),
             );
         };
-        Ok((ceiling, config.standing_of(user, groups)))
+        Ok((ceiling, config.standing_of(uid, groups)))
     }
 
     /// Checks what can be checked before the process is looked at, and makes room for it.
@@ -172,7 +172,7 @@ impl Control {
             return refuse(Reason::State, "registered already: leave first");
         }
         let user = connection.peer.user;
-        let (_, standing) = self.rights(user, &connection.peer.groups)?;
+        let (_, standing) = self.rights(connection.peer.uid, &connection.peer.groups)?;
         let cpus: Vec<usize> = cpus.iter().map(|cpu| cpu as usize).collect();
         let threads = threads.len();
         let load = Load {
@@ -238,7 +238,8 @@ impl Control {
             return refuse(Reason::State, "the connection is gone");
         };
         let (pid, user) = (connection.peer.pid, connection.peer.user);
-        let (ceiling, standing) = self.rights(user, &connection.peer.groups)?;
+        let uid = connection.peer.uid;
+        let (ceiling, standing) = self.rights(uid, &connection.peer.groups)?;
         let machine = Arc::clone(&self.shared.machine);
         let threads = sight.threads?;
         self.forget_ended(&threads);
@@ -257,7 +258,7 @@ impl Control {
         let copies: Vec<OwnedFd> = copies
             .collect::<Result<_, _>>()
             .map_err(failed("no descriptor"))?;
-        let process = self.check_user((pid, user), sight.process)?;
+        let process = self.check_user((pid, uid), sight.process)?;
         let Some(slot) = self.slots.take(cpus.len(), standing) else {
             return refuse(Reason::Limit, "no room for so many vCPUs on the board");
         };
@@ -298,6 +299,7 @@ impl Control {
             let rate = self.shared.config().limits.rings_per_second;
             let entry = Entry {
                 pid,
+                uid,
                 user,
                 trusted: standing > Standing::Anybody,
                 process: Arc::clone(&process),
@@ -387,7 +389,7 @@ impl Control {
         let (pid, user) = (connection.peer.pid, connection.peer.user);
         let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
         let config = self.shared.config();
-        let standing = config.standing_of(user, &connection.peer.groups);
+        let standing = config.standing_of(connection.peer.uid, &connection.peer.groups);
         let count = added.len();
         self.forget_ended(&added);
         let charges = self.check_threads(key, (pid, user), added, &cpus)?;
@@ -444,6 +446,13 @@ impl Control {
     }
 
     fn census(&mut self, key: u64) -> io::Result<()> {
+        if let Some(connection) = self.connections.get(&key) {
+            let peer = &connection.peer;
+            let standing = self.shared.config().standing_of(peer.uid, &peer.groups);
+            if let Err(text) = self.admission.ask(peer.user, standing, Instant::now()) {
+                return self.send_refusal(key, Refusal(Reason::Limit, text));
+            }
+        }
         let json = status::of(self);
         let Some(connection) = self.connections.get(&key) else {
             return Ok(());

@@ -307,9 +307,9 @@ impl Scheduler {
             let elevated = entry.charges.iter().any(Charge::is_elevated);
             let user = elevated.then(|| machine.user(entry.process.as_fd()));
             if let Some(Ok(user)) = user
-                && user != entry.user
+                && user != entry.uid
             {
-                let (pid, before) = (entry.pid, entry.user);
+                let (pid, before) = (entry.pid, entry.uid);
                 self.shared.eject(format!(
                     "process {pid} is put out: it was of user {before}, and is of {user}"
                 ));

@@ -261,7 +261,10 @@ fn thousands_of_users_do_not_keep_root_out() {
         ..open_config("legion")
     };
     let _daemon = Daemon::start(config).unwrap();
-    let users = [("USERS", "1100".to_string())];
+    let users = [
+        ("USERS", "1100".to_string()),
+        ("FIRST", "70000".to_string()),
+    ];
     let mut legion = Process::start("legion", &path, &users);
     assert_eq!(legion.number("ready "), 1100);
     assert_eq!(processes(&path), 0);
@@ -344,6 +347,10 @@ impl Fifth {
             }
         }
         None
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     pub(crate) fn take(&self, process: &Process) -> bool {

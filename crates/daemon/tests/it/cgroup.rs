@@ -27,7 +27,7 @@ impl Cgroup {
     }
 
     /// Below the root of this hierarchy.
-    pub(crate) fn below(root: &Path, name: &str) -> Option<Cgroup> {
+    pub(crate) fn below(root: &Path, name: impl AsRef<Path>) -> Option<Cgroup> {
         let path = root.join(name);
         std::fs::create_dir(&path).is_ok().then_some(Cgroup(path))
     }

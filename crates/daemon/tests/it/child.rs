@@ -25,6 +25,11 @@ fn plays_a_role() {
     };
     bound_in_fifo(limit);
     become_user();
+    if setting("UNNAMED") == "1" {
+        // SAFETY: a plain call. A process that has changed its user does not own its files in `/proc` before.
+        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
+        std::fs::write(format!("/proc/{}/comm", std::process::id()), b"\xff\xfe").unwrap();
+    }
     match role.as_str() {
         "burner" => burner(true),
         "bystander" => burner(false),
@@ -63,6 +68,7 @@ fn plays_a_role() {
         "messenger" => crate::trickster::messenger(),
         "sleeping parent" => sleeping_parent(),
         "legion" => crate::villain::legion(),
+        "asker" => crate::guises::asker(),
         "joiner" => crate::villain::joiner(),
         "daemon that panics" => daemon(crate::faults::panics()),
         other => panic!("no role {other}"),
@@ -160,6 +166,14 @@ pub(crate) fn join() -> (Board, Vcpu) {
 fn daemon(machine: std::sync::Arc<dyn Machine>) {
     if let Ok(errors) = std::fs::File::create(setting("ERRORS")) {
         rustix::stdio::dup2_stderr(errors).unwrap();
+    }
+    if let Ok(most) = setting("FILES").parse() {
+        let limit = libc::rlimit {
+            rlim_cur: most,
+            rlim_max: most,
+        };
+        // SAFETY: a live structure.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     }
     let config = upshift_daemon::Config {
         socket: PathBuf::from(setting("SOCKET")),

@@ -14,6 +14,7 @@ mod descriptors;
 mod false_daemon;
 mod faults;
 mod fuzz;
+mod guises;
 mod hostile;
 mod knave;
 mod operating;

@@ -104,6 +104,39 @@ fn figures_are_there_for_prometheus_and_slow_readers_hold_up_nobody() {
 }
 
 #[test]
+fn who_asks_for_figures_without_end_has_the_daemon_asked_ten_times_a_second() {
+    let _turn = turn();
+    let place = directory().join("often");
+    let config = Config {
+        metrics: Some(place.display().to_string()),
+        ..open_config("often")
+    };
+    let _daemon = Daemon::start(config).unwrap();
+    until("it listens", || place.exists());
+    let began = Instant::now();
+    let mut uptimes = std::collections::HashSet::new();
+    for _ in 0..400 {
+        let mut stream = UnixStream::connect(&place).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let mut lines = answer.lines();
+        uptimes.extend(lines.find_map(|it| {
+            it.strip_prefix("upshift_uptime_seconds ")
+                .map(str::to_owned)
+        }));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let most = began.elapsed().as_millis() / 100 + 2;
+    println!("{} answers in {:?}", uptimes.len(), began.elapsed());
+    assert!(
+        !uptimes.is_empty() && uptimes.len() as u128 <= most,
+        "{}",
+        uptimes.len()
+    );
+}
+
+#[test]
 fn a_daemon_that_ends_leaves_the_socket_of_another_ones_figures() {
     let _turn = turn();
     let place = directory().join("figures");

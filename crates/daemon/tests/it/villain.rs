@@ -314,15 +314,22 @@ pub(crate) fn changeling() {
 /// Connects once as each of `USERS` users, and stays.
 pub(crate) fn legion() {
     let path = PathBuf::from(setting("SOCKET"));
-    let mut all = Vec::new();
+    let (mut all, first) = (Vec::new(), number("FIRST") as u32);
     for user in 0..number("USERS") as u32 {
         // SAFETY: plain calls, of this thread only.
-        unsafe { libc::syscall(libc::SYS_setresuid, -1, 70_000 + user, -1) };
+        unsafe { libc::syscall(libc::SYS_setresuid, -1, first + user, -1) };
         all.push(connect(&path));
         // SAFETY: as above.
         unsafe { libc::syscall(libc::SYS_setresuid, -1, 0, -1) };
     }
     println!("ready {}", all.len());
+    wait_for_go();
+    let is_open = |it: &&OwnedFd| {
+        let mut answer = wire::buffer();
+        let received = os::receive(it.as_fd(), &mut answer, RecvFlags::DONTWAIT);
+        received.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    println!("open {}", all.iter().filter(is_open).count());
     wait_for_go();
 }
 
