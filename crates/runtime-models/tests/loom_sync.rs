@@ -8,12 +8,6 @@
 mod context {
     use upshift_core::{CoroutineId, Level};
 
-    pub(crate) fn current_id() -> Option<CoroutineId> {
-        None
-    }
-    pub(crate) fn current_level() -> Option<Level> {
-        None
-    }
     #[allow(dead_code, reason = "there is one answer here")]
     pub(crate) enum Taker {
         Named(CoroutineId),
@@ -41,6 +35,17 @@ mod context {
         None
     }
     pub(crate) fn lend(_: u64, _: CoroutineId, _: Level) {}
+}
+
+mod host {
+    use upshift_core::{CoroutineId, Level};
+
+    pub(crate) fn current_id() -> Option<CoroutineId> {
+        None
+    }
+    pub(crate) fn current_level() -> Option<Level> {
+        None
+    }
     pub(crate) fn is_own_waker(_: &std::task::Waker) -> bool {
         false
     }

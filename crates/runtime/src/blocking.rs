@@ -1,155 +1,29 @@
-//! Threads for functions that block.
-//!
-//! Started on demand up to a bound, ended after ten idle seconds. The queue is
-//! ordered by level, FIFO within one; it is bounded by the number of coroutines
-//! that wait for it. Its threads run on all CPUs of the process, also if they are
-//! started by a vCPU that is pinned to one.
+//! Functions that block, as coroutines wait for them.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use upshift_core::Level;
 
-use crate::affinity::{self, Mask};
 use crate::context;
-use crate::metrics::BlockingMetrics;
-use crate::permit::Critical;
+use crate::host;
+use crate::pool::{Job, Pool};
 use crate::sync::oneshot;
 
-const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
-
-#[derive(Default)]
-struct Queue {
-    jobs: BTreeMap<(Level, u64), Job>,
-    sequence: u64,
-    threads: usize,
-    idle: usize,
-    closed: bool,
-}
-
-struct Shared {
-    queue: Mutex<Queue>,
-    work: Condvar,
-    /// The CPUs of the process.
-    cpus: Option<Mask>,
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The threads of a runtime.
-#[derive(Debug)]
-pub(crate) struct Pool {
-    shared: Arc<Shared>,
-    most: usize,
-    name: String,
-}
-
-impl Pool {
-    pub(crate) fn new(most: usize, name: String, cpus: Option<Mask>) -> Pool {
-        Pool {
-            shared: Arc::new(Shared {
-                queue: Mutex::default(),
-                work: Condvar::new(),
-                cpus,
-            }),
-            most,
-            name,
-        }
-    }
-
-    /// Queues a function; its result, or its panic, comes through the channel,
-    /// which closes without one if no thread can be had.
-    pub(crate) fn run<R: Send + 'static>(
-        &self,
-        level: Level,
-        function: impl FnOnce() -> R + Send + 'static,
-    ) -> oneshot::Receiver<std::thread::Result<R>> {
-        let (sender, receiver) = oneshot::channel();
-        let job: Job = Box::new(move || {
-            let result = catch_unwind(AssertUnwindSafe(function));
-            // Nothing waits any more: the result is dropped.
-            let _ = sender.send(result);
-        });
-        self.take(level, job);
-        receiver
-    }
-
-    /// Queues a job, or drops it if no thread can be had.
-    pub(crate) fn take(&self, level: Level, job: Job) {
-        let refused = self.queue(level, job);
-        // It is code of users: neither with the lock nor in what must not be suspended.
-        drop(refused);
-    }
-
-    /// Queues a job and sees to it that there is a thread for it, or gives it back.
-    fn queue(&self, level: Level, job: Job) -> Option<Job> {
-        let _critical = Critical::enter();
-        let mut queue = self.shared.queue();
-        if queue.closed {
-            return Some(job);
-        }
-        let sequence = queue.sequence;
-        queue.sequence += 1;
-        queue.jobs.insert((level, sequence), job);
-        // An idle thread stays one until it has woken up: it can be counted upon once.
-        if queue.idle >= queue.jobs.len() {
-            self.shared.work.notify_one();
-        } else if queue.threads < self.most {
-            let shared = self.shared.clone();
-            let started = std::thread::Builder::new()
-                .name(format!("{}-blocking", self.name))
-                .spawn(move || serve(&shared));
-            match started {
-                Ok(thread) => {
-                    // Ordinary, and on the CPU of an elevated vCPU, it might wait there for most of a second.
-                    if let Some(cpus) = &self.shared.cpus {
-                        affinity::restore_of(&thread, cpus);
-                    }
-                    queue.threads += 1;
-                }
-                // Others will come to it; without others it cannot be done.
-                Err(_) if queue.threads > 0 => {}
-                Err(_) => return queue.jobs.remove(&(level, sequence)),
-            }
-        }
-        None
-    }
-
-    pub(crate) fn metrics(&self) -> BlockingMetrics {
-        let _critical = Critical::enter();
-        let queue = self.shared.queue();
-        BlockingMetrics {
-            threads: queue.threads as u64,
-            idle: queue.idle as u64,
-            queued: queue.jobs.len() as u64,
-        }
-    }
-
-    /// Ends the threads when they are through; what is queued is dropped.
-    pub(crate) fn shut_down(&self) {
-        let dropped = {
-            let mut queue = self.shared.queue();
-            queue.closed = true;
-            std::mem::take(&mut queue.jobs)
-        };
-        self.shared.work.notify_all();
-        drop(dropped);
-    }
+/// Queues a function; its result, or its panic, comes through the channel,
+/// which closes without one if no thread can be had.
+pub(crate) fn run_in<R: Send + 'static>(
+    pool: &Pool,
+    level: Level,
+    function: impl FnOnce() -> R + Send + 'static,
+) -> oneshot::Receiver<std::thread::Result<R>> {
+    let (sender, receiver) = oneshot::channel();
+    let job: Job = Box::new(move || {
+        let result = catch_unwind(AssertUnwindSafe(function));
+        // Nothing waits any more: the result is dropped.
+        let _ = sender.send(result);
+    });
+    pool.take(level, job);
+    receiver
 }
 
 /// Runs a function that blocks, at the level of the calling coroutine; its panic
@@ -161,8 +35,8 @@ impl Pool {
 pub(crate) async fn run<R: Send + 'static>(
     function: impl FnOnce() -> std::io::Result<R> + Send + 'static,
 ) -> std::io::Result<R> {
-    let level = context::current_level().unwrap_or_default();
-    let result = context::with_open(|worker| worker.shared.pool.run(level, function));
+    let level = host::current_level().unwrap_or_default();
+    let result = context::with_open(|worker| run_in(&worker.shared.pool, level, function));
     let result = result.ok_or_else(context::outside)?;
     match result.await {
         Ok(Ok(result)) => result,
@@ -171,34 +45,4 @@ pub(crate) async fn run<R: Send + 'static>(
             "no thread for a blocking call could be started: raise the limit of threads (RLIMIT_NPROC, pids.max)",
         )),
     }
-}
-
-fn serve(shared: &Shared) {
-    if let Some(cpus) = &shared.cpus {
-        // If they have been taken away meanwhile, it goes where it may.
-        let _ = affinity::restore(cpus);
-    }
-    let mut queue = shared.queue();
-    loop {
-        if let Some((_, job)) = queue.jobs.pop_first() {
-            drop(queue);
-            job();
-            queue = shared.queue();
-            continue;
-        }
-        if queue.closed {
-            break;
-        }
-        queue.idle += 1;
-        let (woken, timeout) = shared
-            .work
-            .wait_timeout(queue, IDLE_TIMEOUT)
-            .unwrap_or_else(PoisonError::into_inner);
-        queue = woken;
-        queue.idle -= 1;
-        if timeout.timed_out() && queue.jobs.is_empty() {
-            break;
-        }
-    }
-    queue.threads -= 1;
 }

@@ -7,7 +7,6 @@ use std::cell::{Cell, OnceCell};
 use std::io;
 use std::ptr::null;
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::Waker;
 
 use upshift_core::{CoroutineId, Domain, Level};
 
@@ -116,22 +115,6 @@ pub(crate) fn outside() -> io::Error {
     )
 }
 
-/// The coroutine that is being polled.
-#[inline]
-pub(crate) fn current_id() -> Option<CoroutineId> {
-    let _critical = Critical::enter();
-    // SAFETY: a served vCPU exists.
-    crate::host::served().and_then(|vcpu| unsafe { vcpu.as_ref() }.current_id())
-}
-
-/// Its effective level.
-#[inline]
-pub(crate) fn current_level() -> Option<Level> {
-    let _critical = Critical::enter();
-    // SAFETY: a served vCPU exists.
-    crate::host::served().and_then(|vcpu| unsafe { vcpu.as_ref() }.running_level())
-}
-
 /// What [`lock_taken`] answers.
 pub(crate) enum Taker {
     /// A coroutine of the lock's home: counted, and named by its id.
@@ -168,14 +151,14 @@ pub(crate) fn name() -> Option<(u64, CoroutineId)> {
         let number = &worker.shared.number;
         number.is_named().then(|| number.get())
     });
-    home.flatten().zip(current_id())
+    home.flatten().zip(crate::host::current_id())
 }
 
 /// The current coroutine, if it is of the runtime `home`.
 pub(crate) fn current_in(home: u64) -> Option<CoroutineId> {
     with(|worker| worker.shared.number.get() == home)
         .unwrap_or(false)
-        .then(current_id)
+        .then(crate::host::current_id)
         .flatten()
 }
 
@@ -231,12 +214,6 @@ pub(crate) fn level_to_lend() -> Option<Level> {
 /// What waits for a lock of `holder`, of the runtime `home`, lends it its level.
 pub(crate) fn lend(home: u64, holder: CoroutineId, level: Level) {
     reach(home, |domain| domain.lend(holder, level));
-}
-
-/// Is it the waker of a coroutine? Then to clone or drop it runs no code of users.
-#[inline]
-pub(crate) fn is_own_waker(waker: &Waker) -> bool {
-    Domain::<Linux>::is_own_waker(waker)
 }
 
 /// The timers of the vCPU.

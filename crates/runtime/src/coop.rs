@@ -23,20 +23,16 @@
 //! transfers take microseconds each: [`poll_piece`] has the clock looked at before each one,
 //! and ends a poll that has had its share.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
+use crate::budget::{self, BUDGET, Budget, LEAVES};
 use crate::clock;
 use crate::context;
+use crate::host;
 use crate::worker::Worker;
 
-/// Leaf futures that may complete in one poll.
-const LEAVES: u32 = 128;
-/// What a poll may spend on pieces of a transfer.
-pub(crate) const SHARE: Duration = Duration::from_micros(100);
 /// The most tests between two looks at the clock.
 const MOST_TESTS: u32 = 32;
 
@@ -49,65 +45,20 @@ enum GiveWay {
     ToTail,
 }
 
-/// What a poll may do before it gives way or looks at the clock.
-struct Budget {
-    /// Leaf futures that may complete.
-    leaves: Cell<u32>,
-    /// Tests until the next look at the clock.
-    tests: Cell<u32>,
-    /// So many there were to be from the last look to this one.
-    step: Cell<u32>,
-    /// Ticks of the last look.
-    looked: Cell<u64>,
-}
-
-thread_local! {
-    static BUDGET: Budget = const {
-        Budget {
-            leaves: Cell::new(LEAVES),
-            tests: Cell::new(1),
-            step: Cell::new(1),
-            looked: Cell::new(0),
-        }
-    };
-}
-
-/// A poll begins: its first test looks at the clock.
-#[inline]
-pub(crate) fn refill() {
-    BUDGET.with(|budget| {
-        budget.leaves.set(LEAVES);
-        budget.tests.set(1);
-        budget.step.set(1);
-    });
-}
-
-/// How many more leaf futures may complete in this poll; and another number from now on.
-#[inline]
-pub(crate) fn replace_budget(left: u32) -> u32 {
-    BUDGET.with(|budget| budget.leaves.replace(left))
-}
-
-/// How many more leaf futures may complete in this poll.
-#[inline]
-pub(crate) fn budget() -> u32 {
-    BUDGET.with(|budget| budget.leaves.get())
-}
-
 /// May a leaf future that is ready complete now? If not it has been woken and
 /// returns `Pending`.
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
-    let left = budget();
+    let left = budget::left();
     if left > 0 && !need_preempt() {
-        replace_budget(left - 1);
+        budget::replace(left - 1);
         return Poll::Ready(());
     }
-    if context::current_id().is_none() {
+    if host::current_id().is_none() {
         // Not in a coroutine: there is nothing to give way to.
         return Poll::Ready(());
     }
-    replace_budget(LEAVES);
+    budget::replace(LEAVES);
     cx.waker().wake_by_ref();
     if left > 0 {
         keep_place();
@@ -155,7 +106,7 @@ fn should_yield() -> Option<GiveWay> {
 #[inline]
 pub(crate) fn charge() {
     if should_yield().is_some() {
-        replace_budget(0);
+        budget::replace(0);
     }
 }
 
@@ -211,7 +162,7 @@ fn is_quantum_used(worker: &Worker, now: u64) -> bool {
 /// ```
 #[inline]
 pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
-    if context::current_id().is_none() || !(need_preempt() || is_piece_too_much()) {
+    if host::current_id().is_none() || !(need_preempt() || is_piece_too_much()) {
         return Poll::Ready(());
     }
     cx.waker().wake_by_ref();

@@ -9,7 +9,9 @@ use std::panic::Location;
 
 use upshift_core::{CoroutineId, Dead, Level, Priority, SpawnError};
 
+use crate::blocking::run_in;
 use crate::context;
+use crate::host;
 use crate::observe::traced;
 use crate::task::{JoinError, JoinHandle};
 
@@ -172,8 +174,8 @@ impl<T> Future for LocalHandle<T> {
 pub fn spawn_blocking<R: Send + 'static>(
     function: impl FnOnce() -> R + Send + 'static,
 ) -> JoinHandle<R> {
-    let level = context::current_level().unwrap_or_default();
-    let result = match context::with_open(|worker| worker.shared.pool.run(level, function)) {
+    let level = host::current_level().unwrap_or_default();
+    let result = match context::with_open(|worker| run_in(&worker.shared.pool, level, function)) {
         Some(result) => result,
         None => panic!("{OUTSIDE}"),
     };
@@ -192,13 +194,13 @@ pub fn spawn_blocking<R: Send + 'static>(
 /// The id of the coroutine that calls; `None` outside one.
 #[must_use]
 pub fn get_cid() -> Option<CoroutineId> {
-    context::current_id()
+    host::current_id()
 }
 
 /// The effective level of the coroutine that calls; `None` outside one.
 #[must_use]
 pub fn current_level() -> Option<Level> {
-    context::current_level()
+    host::current_level()
 }
 
 /// Wakes a coroutine of this runtime.

@@ -5,15 +5,16 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
 
 use upshift_core::preempt::Waits;
-use upshift_core::{Change, Host, MAX_VCPUS, Panic, Poll, Vcpu};
+use upshift_core::{Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, Poll, Vcpu};
 use upshift_ring::{Remote, Watch};
 
 use crate::clock;
 use crate::observe::Longest;
-use crate::permit;
-use crate::preempt::{self, Preemptible, PreemptionStats};
+use crate::permit::{self, Critical};
+use crate::preempt::{self, PreemptionStats};
 use crate::trace::Recorder;
 
 thread_local! {
@@ -35,6 +36,50 @@ pub(crate) fn served() -> Option<NonNull<Vcpu<Linux>>> {
     SERVED.try_with(Cell::get).ok().flatten()
 }
 
+/// The coroutine that is being polled.
+#[inline]
+pub(crate) fn current_id() -> Option<CoroutineId> {
+    let _critical = Critical::enter();
+    // SAFETY: a served vCPU exists.
+    served().and_then(|vcpu| unsafe { vcpu.as_ref() }.current_id())
+}
+
+/// Its effective level.
+#[inline]
+pub(crate) fn current_level() -> Option<Level> {
+    let _critical = Critical::enter();
+    // SAFETY: a served vCPU exists.
+    served().and_then(|vcpu| unsafe { vcpu.as_ref() }.running_level())
+}
+
+/// Is it the waker of a coroutine? Then to clone or drop it runs no code of users.
+#[inline]
+pub(crate) fn is_own_waker(waker: &Waker) -> bool {
+    Domain::<Linux>::is_own_waker(waker)
+}
+
+/// A preemptible vCPU, as the rest of the runtime knows it. Nothing here is called once per poll.
+pub(crate) trait Preempted: Send + Sync {
+    /// Serves the vCPU on the thread that made it, until `done` says so, which is asked after each of its polls and waits.
+    fn run(&self, done: &dyn Fn() -> bool);
+    /// The levels of what is pinned, has been picked, and waits for nothing but the vCPU.
+    fn home_waits(&self) -> u64;
+    /// Is there a thread for what is pinned?
+    fn has_home(&self) -> bool;
+    /// Is a poll stopped in the middle?
+    fn has_stopped_polls(&self) -> bool;
+    /// Ends the threads, on the first one, when no poll is stopped any more. False: one is, and does not come to its end; then the
+    /// watcher is gone, and what is stopped goes on by itself.
+    fn end(&self) -> bool;
+    /// Ends the wait of its current thread where that cannot wait in the ring.
+    fn wake_idle(&self);
+    /// Adds its figures.
+    fn add_to(&self, stats: &mut PreemptionStats);
+}
+
+/// What makes a vCPU preemptible, if it is.
+type MaybePreempted = Option<Arc<dyn Preempted>>;
+
 /// The scheduler's view of the process: clock, thread identity, wake-ups.
 pub struct Linux {
     /// How to end the wait of each vCPU.
@@ -42,7 +87,7 @@ pub struct Linux {
     /// How to wake the watcher of each preemptible vCPU.
     bells: Box<[Mutex<Option<Watch>>]>,
     /// The vCPUs that are preemptible.
-    preemptible: Box<[Mutex<Option<Arc<Preemptible>>>]>,
+    preemptible: Box<[Mutex<MaybePreempted>]>,
     /// What is told of long polls.
     longest: OnceLock<Arc<Longest>>,
     recorder: Recorder,
@@ -67,11 +112,11 @@ impl Linux {
             .unwrap_or_else(PoisonError::into_inner) = remote;
     }
 
-    pub(crate) fn set_preemptible(&self, index: usize, vcpu: Option<Arc<Preemptible>>) {
+    pub(crate) fn set_preemptible(&self, index: usize, vcpu: MaybePreempted) {
         *self.preemptible(index) = vcpu;
     }
 
-    pub(crate) fn preemptible(&self, index: usize) -> MutexGuard<'_, Option<Arc<Preemptible>>> {
+    pub(crate) fn preemptible(&self, index: usize) -> MutexGuard<'_, MaybePreempted> {
         self.preemptible[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,7 +1,7 @@
 //! Interrupting a thread of the runtime: a signal whose handler makes system calls on the ring of its thread, and nothing else.
 //!
 //! Only the thread that made a ring may enter it. Others that work on it, while that thread is suspended (`preempt`) or in a
-//! long poll (`reach`), have it make the calls.
+//! long poll (`arrivals`), have it make the calls.
 //!
 //! A real-time signal takes a place in a queue, of which the processes of a user have so many together (RLIMIT_SIGPENDING): `tgkill` may
 //! find none left, and the sender of a signal relies on it. So each thread that may be interrupted has a timer (`spare.rs`), which was given
@@ -13,14 +13,14 @@ use std::io;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
+use crate::arrivals;
 use crate::preempt;
-use crate::reach;
 
 extern "C" fn handler(_: libc::c_int) {
     // SAFETY: the thread's own errno.
     let errno = unsafe { *libc::__errno_location() };
     preempt::answer_here();
-    reach::answer_here();
+    arrivals::answer_here();
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }

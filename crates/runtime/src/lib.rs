@@ -62,10 +62,12 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 mod affinity;
 mod around;
+mod arrivals;
 #[cfg(feature = "tokio-rt")]
 mod beside;
 mod blocking;
 mod board;
+mod budget;
 mod builder;
 mod clock;
 mod context;
@@ -87,6 +89,7 @@ mod notice;
 mod numbers;
 pub mod observe;
 mod permit;
+mod pool;
 mod preempt;
 pub mod process;
 mod reach;

@@ -21,15 +21,14 @@ use upshift_ring::Mode;
 
 use crate::affinity;
 use crate::builder::Builder;
-use crate::context;
 use crate::driver::Report;
 use crate::handle::Handle;
+use crate::host;
 use crate::host::Linux;
 use crate::notice::notice;
 use crate::observe::Watchdog;
 use crate::preempt::Preemptible;
-use crate::shared::Shared;
-use crate::threads::Other;
+use crate::shared::{Other, Shared};
 use crate::worker::Worker;
 
 /// Vcpus, threads and rings: everything coroutines need. See the [crate].
@@ -98,7 +97,7 @@ impl Runtime {
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(
-            context::current_id().is_none(),
+            host::current_id().is_none(),
             "block_on inside a coroutine would stop its vCPU: use `.await`"
         );
         let location = std::panic::Location::caller();

@@ -10,7 +10,7 @@ use upshift_core::{Domain, MAX_VCPUS};
 use upshift_ring::Driver;
 
 use crate::around::Surroundings;
-use crate::blocking::Pool;
+use crate::arrivals::Reaches;
 use crate::board::{BoardStats, Membership};
 use crate::driver::Choice;
 use crate::host::Linux;
@@ -18,9 +18,8 @@ use crate::metrics::Meter;
 use crate::notice::notice;
 use crate::numbers::Number;
 use crate::observe::Watch;
+use crate::pool::Pool;
 use crate::preempt::{self, PreemptionStats};
-use crate::reach::Reaches;
-use crate::threads::Other;
 
 /// See the module.
 pub(crate) struct Shared {
@@ -55,6 +54,13 @@ pub(crate) struct Shared {
     pub(crate) watch: OnceLock<Arc<Watch>>,
     /// What threads are within while they poll.
     pub(crate) surroundings: Surroundings,
+}
+
+/// A vCPU with a thread of its own.
+pub(crate) struct Other {
+    pub(crate) index: usize,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) thread: thread::JoinHandle<()>,
 }
 
 /// What each vCPU says of itself; one that is released and added again goes on with its own.

@@ -39,6 +39,7 @@ use upshift_ring::{Fd, IoBuf, IoBufMut, Operation, Submission, op};
 
 use crate::context;
 use crate::handle::Handle;
+use crate::host;
 
 /// `read(2)` at the file's own position, in two forms; see the [module](self).
 #[doc(inline)]
@@ -229,7 +230,7 @@ where
                 let Some(notify) = &this.notify else {
                     return Pin::new(submission).poll(cx);
                 };
-                if context::current_id() != Some(notify.cid) {
+                if host::current_id() != Some(notify.cid) {
                     // Another coroutine awaits it: both are to be woken.
                     *notify
                         .other

@@ -10,31 +10,24 @@ use upshift_core::{Domain, Executor};
 use upshift_ring::Ring;
 
 use crate::affinity;
+use crate::board::Served;
+use crate::budget;
 use crate::clock;
 use crate::context;
-use crate::coop;
 use crate::host::Linux;
-use crate::notice::notice;
+use crate::notice::{no_thread, notice};
 use crate::preempt::Preemptible;
-use crate::shared::Shared;
+use crate::shared::{Other, Shared};
 use crate::time::Timers;
 use crate::worker::Worker;
 
-/// A vCPU with a thread of its own.
-pub(crate) struct Other {
-    index: usize,
-    stop: Arc<AtomicBool>,
-    pub(crate) preemptible: Option<Arc<Preemptible>>,
-    pub(crate) thread: thread::JoinHandle<()>,
-}
-
 impl Shared {
-    /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so.
+    /// The vCPU with a ring of the calling thread, which is pinned if `pin` says so; with it what makes the vCPU preemptible, if it is.
     pub(crate) fn worker(
         self: &Arc<Shared>,
         executor: Executor<Linux>,
         pin: Option<usize>,
-    ) -> io::Result<Box<Worker>> {
+    ) -> io::Result<(Box<Worker>, Option<Arc<Preemptible>>)> {
         let index = executor.index();
         if let Some(cpu) = pin {
             affinity::pin(cpu)?;
@@ -47,7 +40,13 @@ impl Shared {
         let post = match (&self.membership, pin) {
             (Some(membership), Some(cpu)) => {
                 let has_watcher = self.preemption.is_some();
-                membership.post(self, index, cpu, &ring, &timers, has_watcher)?
+                let vcpu = Served {
+                    domain: &self.domain,
+                    name: &self.name,
+                    index,
+                    cpu,
+                };
+                membership.post(&vcpu, &ring, &timers, has_watcher)?
             }
             _ => None,
         };
@@ -63,7 +62,7 @@ impl Shared {
             quantum_ticks: clock::to_ticks(self.quantum),
             reap_ticks: clock::to_ticks(self.reap_interval),
             look_ticks: clock::to_ticks(self.reap_interval / 4).max(1),
-            share_ticks: clock::to_ticks(coop::SHARE),
+            share_ticks: clock::to_ticks(budget::SHARE),
             pending_level: Cell::new(u8::MAX),
             #[cfg(feature = "hyper")]
             replies: Cell::new(None),
@@ -79,16 +78,17 @@ impl Shared {
             let cpu = pin.unwrap_or(0);
             // SAFETY: it is in a box, which `Worker::retire` keeps for ever if the vCPU does not come to its end.
             let preemptible = unsafe { Preemptible::start(&worker, cpu, settings.clone())? };
-            let _ = worker.preemptible.set(preemptible);
+            let _ = worker.preemptible.set(preemptible.clone());
+            return Ok((worker, Some(preemptible)));
         }
-        Ok(worker)
+        Ok((worker, None))
     }
 
     /// Starts the thread that serves one more vCPU. Returns its index.
     pub(crate) fn add_vcpu(self: &Arc<Shared>) -> io::Result<usize> {
         let executor = self.domain.add_vcpu().map_err(io::Error::other)?;
         let index = executor.index();
-        let other = self.start_other(executor)?;
+        let (other, _) = self.start_other(executor)?;
         self.others().push(other);
         if self.running.load(Ordering::Relaxed) {
             self.join_again();
@@ -105,15 +105,19 @@ impl Shared {
         }
     }
 
-    pub(crate) fn start_other(self: &Arc<Shared>, executor: Executor<Linux>) -> io::Result<Other> {
+    /// Starts the thread that serves a vCPU; with it what makes the vCPU preemptible, if it is.
+    pub(crate) fn start_other(
+        self: &Arc<Shared>,
+        executor: Executor<Linux>,
+    ) -> io::Result<(Other, Option<Arc<Preemptible>>)> {
         let index = executor.index();
         let (ready, is_ready) = mpsc::sync_channel(1);
         let shared = self.clone();
         let thread = thread::Builder::new()
             .name(format!("{}-{index}", self.name))
             .spawn(move || {
-                let worker = match shared.worker(executor, shared.pin_of(index)) {
-                    Ok(worker) => worker,
+                let (worker, preemptible) = match shared.worker(executor, shared.pin_of(index)) {
+                    Ok(made) => made,
                     Err(error) => {
                         let _ = ready.send(Err(error));
                         return;
@@ -121,7 +125,6 @@ impl Shared {
                 };
                 drop(shared);
                 let stop = worker.stop.clone();
-                let preemptible = worker.preemptible.get().cloned();
                 let _ = ready.send(Ok((stop.clone(), preemptible)));
                 worker.run(|| stop.load(Ordering::Relaxed) && !worker.has_stopped_polls());
                 worker.retire();
@@ -130,12 +133,12 @@ impl Shared {
         let (stop, preemptible) = is_ready
             .recv()
             .map_err(|_| io::Error::other("the thread of a vCPU ended before it began"))??;
-        Ok(Other {
+        let other = Other {
             index,
             stop,
-            preemptible,
             thread,
-        })
+        };
+        Ok((other, preemptible))
     }
 
     /// Ends the vCPU that was added last. Returns its index.
@@ -166,14 +169,4 @@ impl Shared {
     pub(crate) fn others(&self) -> std::sync::MutexGuard<'_, Vec<Other>> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Why a thread of a vCPU could not be started, and what to do.
-pub(crate) fn no_thread(error: io::Error) -> io::Error {
-    io::Error::new(
-        error.kind(),
-        format!(
-            "no thread for a vCPU: {error}: raise RLIMIT_NPROC (`ulimit -u`), pids.max of the cgroup, or the limit on memory"
-        ),
-    )
 }

@@ -32,16 +32,15 @@ use upshift_core::{CoroutineId, Level};
 use upshift_core::{Executor, Picked, Polled, Yielded};
 use upshift_ring::{AcceptMulti, DatagramMulti, Fd, Operation, RecvMulti, Ring, Submission};
 
+use crate::arrivals::{Arrivals, Bell, Reachable};
 use crate::board::Post;
+use crate::budget;
 use crate::clock;
 use crate::context;
-use crate::coop;
 use crate::foreign;
-use crate::host::Linux;
+use crate::host::{Linux, Preempted};
 use crate::metrics::Meter;
 use crate::permit;
-use crate::preempt::Preemptible;
-use crate::reach::{Arrivals, Bell, Reachable};
 use crate::shared::Shared;
 use crate::time::Timers;
 use crate::trace::Recorder;
@@ -78,7 +77,7 @@ pub(crate) struct Worker {
     /// The runtime is being dropped: what this vCPU waits for may end on another one, which does not tell it.
     pub(crate) is_ending: Cell<bool>,
     /// Its threads, if polls are interrupted.
-    pub(crate) preemptible: OnceCell<Arc<Preemptible>>,
+    pub(crate) preemptible: OnceCell<Arc<dyn Preempted>>,
     /// Set when this vCPU is to leave its service.
     pub(crate) stop: Arc<AtomicBool>,
     /// Where the vCPU tells the other processes of the machine what it has to do.
@@ -120,7 +119,7 @@ impl Worker {
             }
             match self.executor.pick(back.take()) {
                 Some(Picked::Poll(running)) => {
-                    coop::refill();
+                    budget::refill();
                     self.publish(running.level().get());
                     // In the middle of a poll others may stand in.
                     if reachable.is_some() {
@@ -173,7 +172,12 @@ impl Worker {
         if self.executor.domain().active_vcpus() < 2 {
             return None;
         }
-        Reachable::begin(self)
+        let arrivals = self.arrivals.get_or_init(|| Arrivals::of(&self.ring));
+        let reaches = &self.shared.reaches;
+        let index = self.executor.index();
+        arrivals
+            .as_ref()
+            .map(|arrivals| Reachable::begin(reaches, index, arrivals))
     }
 
     /// Has something more urgent than the next poll asked for I/O that is not

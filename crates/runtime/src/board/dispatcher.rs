@@ -14,13 +14,14 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use upshift_board::{NOTHING, Standing, Vcpu};
+use upshift_core::Domain;
 use upshift_ring::Watch;
 
 use super::membership::Membership;
 use super::post::Expected;
 use crate::affinity;
 use crate::clock;
-use crate::shared::Shared;
+use crate::host::Linux;
 use crate::time::Timers;
 
 /// So often it looks whether others have come to compete since the vCPU decided not to listen.
@@ -35,7 +36,9 @@ pub(super) struct Dispatcher {
 
 /// What it looks at. A preemptible vCPU has a watcher, which looks as well, and no dispatcher.
 pub(crate) struct Eyes {
-    pub(super) shared: Arc<Shared>,
+    pub(super) domain: Domain<Linux>,
+    /// Of the runtime; for the names of threads.
+    pub(super) name: String,
     pub(super) membership: Arc<Membership>,
     pub(super) index: usize,
     pub(super) cpu: usize,
@@ -52,7 +55,7 @@ impl Dispatcher {
         let watch = eyes.watch.clone();
         let (ready, is_ready) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
-            .name(format!("{}-{}/dispatcher", eyes.shared.name, eyes.index))
+            .name(format!("{}-{}/dispatcher", eyes.name, eyes.index))
             .stack_size(64 << 10)
             .spawn({
                 let ended = ended.clone();
@@ -134,7 +137,7 @@ impl Eyes {
     fn announce(&self) {
         let line = self.vcpu.line();
         let mut level = NOTHING;
-        if let Some(vcpu) = self.shared.domain.vcpus().nth(self.index) {
+        if let Some(vcpu) = self.domain.vcpus().nth(self.index) {
             level = vcpu.bitmap().trailing_zeros() as u8;
         }
         let timer = self.timers.next_deadline();

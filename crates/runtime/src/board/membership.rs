@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use upshift_board::client;
 use upshift_board::{JoinError, Role, ThreadSpec, VcpuSpec};
+use upshift_core::Domain;
 use upshift_ring::Ring;
 
 use super::dispatcher::{Dispatcher, Eyes};
 use super::post::Expected;
 use super::{Board, BoardStats, Post};
-use crate::shared::Shared;
+use crate::host::Linux;
 use crate::time::Timers;
 
 /// How often the keeper looks for a daemon while there is none.
@@ -28,6 +29,16 @@ const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long after its end a restart is expected.
 const QUICK_RETRY_TIME: Duration = Duration::from_secs(10);
+
+/// A vCPU that is to have a post.
+pub(crate) struct Served<'a> {
+    pub(crate) domain: &'a Domain<Linux>,
+    /// Of the runtime.
+    pub(crate) name: &'a str,
+    pub(crate) index: usize,
+    /// Where it is served.
+    pub(crate) cpu: usize,
+}
 
 /// See the module.
 pub(crate) struct Membership {
@@ -96,24 +107,29 @@ impl Membership {
         })))
     }
 
-    /// The post of vCPU `index`, which the calling thread serves on `cpu`, with a dispatcher, unless it has a watcher. `None` if the
+    /// The post of a vCPU, which the calling thread serves, with a dispatcher, unless it has a watcher. `None` if the
     /// board has no line for it.
     pub(crate) fn post(
         self: &Arc<Membership>,
-        shared: &Arc<Shared>,
-        index: usize,
-        cpu: usize,
+        vcpu: &Served<'_>,
         ring: &Ring,
         timers: &Arc<Timers>,
         has_watcher: bool,
     ) -> io::Result<Option<Post>> {
+        let Served {
+            domain,
+            name,
+            index,
+            cpu,
+        } = *vcpu;
         let Some(vcpu) = self.board.vcpu(index) else {
             return Ok(None);
         };
         let watch = ring.watch()?;
         let expected = Arc::new(Expected::default());
         let eyes = Arc::new(Eyes {
-            shared: shared.clone(),
+            domain: domain.clone(),
+            name: name.to_owned(),
             membership: self.clone(),
             index,
             cpu,

@@ -31,7 +31,7 @@ mod post;
 mod yielding;
 
 pub(crate) use dispatcher::{Eyes, LOOK};
-pub(crate) use membership::Membership;
+pub(crate) use membership::{Membership, Served};
 pub(crate) use post::Post;
 
 /// Whether a runtime joins the machine's daemon.

@@ -13,9 +13,9 @@ use upshift_ring::Bracket;
 use super::Builder;
 use super::observation::Observation;
 use crate::affinity;
+use crate::arrivals::Reaches;
 #[cfg(feature = "tokio-rt")]
 use crate::beside::Beside;
-use crate::blocking::Pool;
 use crate::board::{Board, Membership};
 use crate::clock;
 use crate::driver::Choice;
@@ -23,8 +23,8 @@ use crate::host::Linux;
 use crate::notice::notice;
 use crate::numbers::Number;
 use crate::permit;
+use crate::pool::Pool;
 use crate::preempt::{self, Preemption};
-use crate::reach::Reaches;
 use crate::runtime::{Engine, Observers, Runtime};
 use crate::shared::{Meters, Shared};
 
@@ -159,14 +159,13 @@ impl Builder {
         let pin = shared.pin_of(0);
         let mut affinity = None;
         let engine = if shared.preemption.is_some() {
-            let first = shared.start_other(executor)?;
+            let (first, vcpu) = shared.start_other(executor)?;
             if let (Some(membership), Some(cpu)) = (&shared.membership, pin) {
                 // It polls what is pinned.
                 affinity = Some(affinity::current()?);
                 affinity::pin(cpu)?;
                 membership.enlist(0, Role::Worker);
             }
-            let vcpu = first.preemptible.clone();
             shared.others().push(first);
             match vcpu {
                 Some(vcpu) => Engine::Preemptible(vcpu),
@@ -176,7 +175,7 @@ impl Builder {
             if pin.is_some() {
                 affinity = Some(affinity::current()?);
             }
-            Engine::Inline(Some(shared.worker(executor, pin)?))
+            Engine::Inline(Some(shared.worker(executor, pin)?.0))
         };
         let mut runtime = Runtime {
             shared,

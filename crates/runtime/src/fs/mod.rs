@@ -46,7 +46,7 @@ use std::io;
 
 use upshift_core::Level;
 
-use crate::context;
+use crate::host;
 
 const BEST_EFFORT: u16 = 2 << 13;
 
@@ -56,7 +56,7 @@ fn ioprio(level: Level) -> u16 {
 }
 
 fn current_ioprio() -> u16 {
-    ioprio(context::current_level().unwrap_or_default())
+    ioprio(host::current_level().unwrap_or_default())
 }
 
 fn invalid(why: &str) -> io::Error {

@@ -16,6 +16,7 @@ mod longest;
 mod span;
 #[cfg(feature = "observe")]
 mod view;
+mod watch;
 mod watchdog;
 
 #[cfg(feature = "observe")]
@@ -30,4 +31,5 @@ pub(crate) use longest::{Longest, OnStall};
 pub(crate) use span::traced;
 #[cfg(feature = "observe")]
 pub(crate) use view::Server;
-pub(crate) use watchdog::{Watch, Watchdog};
+pub(crate) use watch::Watch;
+pub(crate) use watchdog::Watchdog;

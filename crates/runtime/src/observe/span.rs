@@ -26,7 +26,7 @@ pub(crate) fn traced<F: Future>(
     use tracing::field::Empty;
     let level = match priority {
         Priority::At(level) => level,
-        Priority::Inherit => crate::context::current_level().unwrap_or_default(),
+        Priority::Inherit => crate::host::current_level().unwrap_or_default(),
     };
     let span = tracing::debug_span!(
         target: "upshift::coroutine",
@@ -54,7 +54,7 @@ mod with {
 
     use tracing::Span;
 
-    use crate::context;
+    use crate::host;
 
     /// A future in the span of its coroutine; dropped in it, too.
     pub(crate) struct Traced<F> {
@@ -77,10 +77,10 @@ mod with {
             if this.span.is_disabled() {
                 return future.poll(cx);
             }
-            let level = context::current_level().unwrap_or_default().get();
+            let level = host::current_level().unwrap_or_default().get();
             if level != this.level {
                 if this.level == u8::MAX
-                    && let Some(id) = context::current_id()
+                    && let Some(id) = host::current_id()
                 {
                     this.span.record("id", tracing::field::display(id));
                 }

@@ -9,76 +9,25 @@
 //! wakes up tells it (one load per wake of a vCPU): an idle process is not woken for
 //! nothing. Both sides of that step have a full barrier in between, as in parking.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, fence};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::fence;
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
-use std::sync::OnceLock;
-
-use super::longest::{Longest, OnStall};
+use super::longest::OnStall;
+use super::watch::{SHORTEST_PERIOD, Watch};
 use crate::affinity::{self, Mask};
 use crate::clock;
 use crate::shared::Shared;
 
-/// The limit when only the live view asks for one.
-const DEFAULT_LIMIT: Duration = Duration::from_millis(10);
-const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);
 /// Looks that find nothing going on before the watchdog sleeps.
 const IDLE_LOOKS: u32 = 20;
 /// Reports per second.
 const REPORTS: u32 = 10;
-
-/// What the watchdog and the vCPUs share.
-pub(crate) struct Watch {
-    pub(crate) limit: Duration,
-    pub(crate) longest: Arc<Longest>,
-    /// A vCPU that wakes up has to tell.
-    asleep: AtomicBool,
-    stop: AtomicBool,
-    thread: OnceLock<Thread>,
-}
-
-impl Watch {
-    /// With a stall limit, or the default one. Limits below a millisecond are raised to it.
-    pub(crate) fn new(limit: Option<Duration>) -> Watch {
-        let limit = limit.unwrap_or(DEFAULT_LIMIT).max(2 * SHORTEST_PERIOD);
-        Watch {
-            limit,
-            longest: Arc::new(Longest::new(clock::to_ticks(limit).max(1))),
-            asleep: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-            thread: OnceLock::new(),
-        }
-    }
-
-    /// A vCPU is about to poll again. After a full barrier.
-    #[inline]
-    pub(crate) fn vcpu_wakes(&self) {
-        if self.asleep.load(Relaxed) {
-            self.wake();
-        }
-    }
-
-    #[cold]
-    fn wake(&self) {
-        if self.asleep.swap(false, SeqCst)
-            && let Some(thread) = self.thread.get()
-        {
-            thread.unpark();
-        }
-    }
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Watch").field(&self.limit).finish()
-    }
-}
 
 /// The thread. Ended by its drop.
 pub(crate) struct Watchdog {

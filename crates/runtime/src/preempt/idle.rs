@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use upshift_ring::Proxy;
 
-use super::vcpu::{FIRST, Preemptible};
+use super::roles::FIRST;
+use super::vcpu::Preemptible;
 use crate::clock;
 use crate::futex::{futex_wait_for, futex_wake};
 
@@ -21,7 +22,7 @@ impl Idle {
 }
 
 impl Preemptible {
-    /// The current thread waits, and cannot wait in the ring. It is woken by [`wake_idle`](Preemptible::wake_idle).
+    /// The current thread waits, and cannot wait in the ring. It is woken by [`end_idle`](Preemptible::end_idle).
     fn wait_idle(&self, timeout: Option<Duration>) {
         let Idle(word) = &self.idle;
         word.store(1, SeqCst);
@@ -43,7 +44,7 @@ impl Preemptible {
     }
 
     /// Ends the wait of a current thread that cannot wait in the ring. Async-signal-safe.
-    pub(crate) fn wake_idle(&self) {
+    pub(crate) fn end_idle(&self) {
         if self.is_idle() {
             self.idle.0.store(0, SeqCst);
             futex_wake(&self.idle.0);

@@ -35,6 +35,7 @@
 
 mod alarm;
 mod calibrate;
+mod current;
 mod idle;
 mod roles;
 mod serve;
@@ -49,10 +50,10 @@ use std::fmt;
 use std::io;
 
 pub(crate) use calibrate::costs;
+pub(crate) use current::{answer_here, may_move};
 pub(crate) use serve::{at_once, waits_here};
 #[cfg(feature = "tokio-rt")]
 pub(crate) use slice::of_waiter as serve_shortly;
-pub(crate) use thread::{answer_here, may_move};
 pub(crate) use upshift_core::preempt::Rule;
 pub(crate) use vcpu::{Preemptible, Settings};
 pub(crate) use watcher::PATIENCE;

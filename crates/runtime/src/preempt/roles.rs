@@ -1,5 +1,12 @@
 //! What each worker thread of a preemptible vCPU is doing. Exactly one serves the vCPU: it is *current*.
 
+/// The thread that made the ring.
+pub(super) const FIRST: usize = 0;
+/// On vCPU 0 the thread of `block_on`: it polls what is pinned, and nothing else.
+pub(super) const HOME: usize = 1;
+/// No thread.
+pub(super) const NONE: usize = usize::MAX;
+
 /// What a worker thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Role {

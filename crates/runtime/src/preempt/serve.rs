@@ -2,6 +2,7 @@
 //!
 //! The permit of the thread is in use throughout, but for the time of polls.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{compiler_fence, fence};
 
@@ -9,11 +10,12 @@ use upshift_core::preempt::{TURN, Waits};
 use upshift_core::{Picked, Polled, Running, Yielded};
 
 use super::alarm::NEVER;
-use super::roles::Role;
-use super::thread::{Thread, with_current};
-use super::vcpu::{FIRST, HOME, NONE, Preemptible};
+use super::current::with_current;
+use super::roles::{FIRST, HOME, NONE, Role};
+use super::thread::Thread;
+use super::vcpu::Preemptible;
+use crate::budget;
 use crate::clock;
-use crate::coop;
 use crate::host::Linux;
 use crate::worker::{POLLS_PER_REAP, Spin, Worker};
 
@@ -89,7 +91,7 @@ impl Preemptible {
                     }
                 }
                 Some(Picked::Poll(running)) => {
-                    coop::refill();
+                    budget::refill();
                     worker.publish(running.level().get());
                     self.poll_begins(worker, thread);
                     let polled = running.poll();
@@ -254,7 +256,7 @@ impl Preemptible {
             let left = unsafe { &*self.aside.0.get() }.iter();
             let levels = left.fold(0, |levels, one| levels | one.level().bit());
             self.aside_levels.store(levels, Release);
-            coop::refill();
+            budget::refill();
             worker.publish(running.level().get());
             self.poll_begins(worker, thread);
             let polled = running.poll();
@@ -296,12 +298,16 @@ impl Preemptible {
 
     /// Starts one more thread. On a thread of the vCPU only: it allocates.
     fn start_another(&self) -> std::io::Result<()> {
+        self.held().start_spare()
+    }
+
+    /// It, counted once more. On a thread of the vCPU only.
+    pub(super) fn held(&self) -> Arc<Preemptible> {
         // SAFETY: the vCPU is held by the runtime's worker, by an `Arc`.
-        let held = unsafe {
-            std::sync::Arc::increment_strong_count(self);
-            std::sync::Arc::from_raw(self)
-        };
-        held.start_spare()
+        unsafe {
+            Arc::increment_strong_count(self);
+            Arc::from_raw(self)
+        }
     }
 }
 

@@ -7,9 +7,9 @@ use upshift_core::preempt::TURN;
 use upshift_core::{CoroutineId, Place};
 use upshift_elevate::dispatch::heavy_barrier;
 
-use super::roles::{Role, Roles};
+use super::roles::{NONE, Role, Roles};
 use super::thread::Go;
-use super::vcpu::{NONE, Preemptible};
+use super::vcpu::Preemptible;
 use crate::clock;
 use crate::worker::Worker;
 
@@ -253,6 +253,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::preempt::current::with_current;
     use crate::{Level, Preemption, Runtime};
 
     /// A poll that spins until it is told to end is stopped again and again: while it is to go on and has not woken up, and while a signal is
@@ -264,14 +265,9 @@ mod tests {
             Ok(runtime) => runtime,
             Err(error) => return eprintln!("skipped: {error}"),
         };
-        let vcpu = runtime
-            .handle()
-            .shared
-            .domain
-            .host()
-            .preemptible(0)
-            .clone()
-            .unwrap();
+        let mut vcpu = None;
+        runtime.block_on(async { with_current(|here, _| vcpu = Some(here.held())) });
+        let vcpu = vcpu.unwrap();
         let end = Arc::new(AtomicBool::new(false));
         let (told, seen) = mpsc::channel();
         let until = end.clone();

@@ -20,26 +20,21 @@ use upshift_elevate::dispatch::register_barrier;
 use upshift_ring::Watch;
 
 use super::alarm::Alarm;
+use super::current::{Registered, with_current};
 use super::idle::{ByFirst, Idle};
-use super::roles::{Role, Roles};
+use super::roles::{FIRST, HOME, NONE, Role, Roles};
 use super::service::Service;
-use super::thread::{self as place, Go, Seated, Thread};
+use super::thread::{Go, Thread};
 use super::{PreemptionStats, refusal, slice, watcher};
 use crate::affinity;
 use crate::board::Eyes;
 use crate::clock;
 use crate::context;
-use crate::host::Linux;
+use crate::host::{Linux, Preempted};
 use crate::interrupt;
-use crate::threads::no_thread;
+use crate::notice::no_thread;
 use crate::worker::Worker;
 
-/// The thread that made the ring.
-pub(super) const FIRST: usize = 0;
-/// On vCPU 0 the thread of `block_on`: it polls what is pinned, and nothing else.
-pub(super) const HOME: usize = 1;
-/// No thread.
-pub(super) const NONE: usize = usize::MAX;
 /// Threads that a vCPU begins with: one to go on with, and one to spare.
 const SPARES: usize = 2;
 
@@ -270,7 +265,7 @@ impl Preemptible {
     fn be_spare(&self, number: usize) {
         self.enlist(board::Role::Worker);
         let thread = &self.threads[number];
-        let Ok(_seated) = Seated::begin(self, number) else {
+        let Ok(_registered) = Registered::begin(self, number) else {
             return;
         };
         while thread.wait() == Go::Serve {
@@ -279,28 +274,12 @@ impl Preemptible {
         }
     }
 
-    /// Serves the vCPU on the thread that made it, until `done` says so, which is asked after each of its polls and waits.
-    pub(crate) fn run(&self, done: &dyn Fn() -> bool) {
-        let worker = self.worker();
-        let _entered = context::enter(worker);
-        let Ok(_seated) = Seated::begin(self, FIRST) else {
-            return;
-        };
-        let thread = &self.threads[FIRST];
-        while !self.serve(FIRST, done) {
-            // Others serve, and what they ask of the kernel is for this thread to do.
-            while thread.told().is_none() {
-                self.attend_blocked(|| thread.has_been_told());
-            }
-        }
-    }
-
     /// The calling thread, which built the runtime, polls what is pinned to it until `done` says so, which is asked when it has
     /// nothing to poll; from time to time, if it is `patient`.
     pub(crate) fn stay_home(&self, patient: bool, done: &dyn Fn() -> bool) {
         let worker = self.worker();
         let _entered = context::enter(worker);
-        let Ok(_seated) = Seated::begin(self, HOME) else {
+        let Ok(_registered) = Registered::begin(self, HOME) else {
             return;
         };
         let thread = &self.threads[HOME];
@@ -318,21 +297,6 @@ impl Preemptible {
                 thread.wait_a_while(patient);
             }
         }
-    }
-
-    /// The levels of what is pinned, has been picked, and waits for nothing but the vCPU.
-    pub(crate) fn home_waits(&self) -> u64 {
-        let levels = self.aside_levels.load(Acquire);
-        if levels != 0 && self.roles().role(HOME) == Role::Home {
-            levels
-        } else {
-            0
-        }
-    }
-
-    /// Is there a thread for what is pinned?
-    pub(crate) fn has_home(&self) -> bool {
-        self.index == 0
     }
 
     pub(super) fn roles(&self) -> MutexGuard<'_, Roles> {
@@ -363,27 +327,54 @@ impl Preemptible {
 
     /// Wakes the watcher of the vCPU that the calling thread belongs to.
     pub(super) fn tell_watcher() {
-        place::with_current(|vcpu, _| vcpu.watch.ring_bell());
+        with_current(|vcpu, _| vcpu.watch.ring_bell());
     }
 
-    /// Adds the figures of this vCPU.
-    pub(crate) fn add_to(&self, stats: &mut PreemptionStats) {
-        stats.vcpus += 1;
-        stats.blocked += self.blocked.load(Relaxed);
-        stats.looks += self.looks.load(Relaxed);
-        stats.useless += self.useless.load(Relaxed);
-        stats.set_aside += self.setbacks.load(Relaxed);
-        stats.services += self.service.served.load(Relaxed);
+    /// How long polls may take to end when a runtime is dropped.
+    pub(crate) fn grace() -> Duration {
+        Duration::from_secs(1)
     }
 
-    /// Is a poll stopped in the middle?
-    pub(crate) fn has_stopped_polls(&self) -> bool {
+    /// The vCPU's worker, for what is safe from any thread.
+    pub(crate) fn of_any_thread(&self) -> &Worker {
+        self.worker()
+    }
+}
+
+impl Preempted for Preemptible {
+    fn run(&self, done: &dyn Fn() -> bool) {
+        let worker = self.worker();
+        let _entered = context::enter(worker);
+        let Ok(_registered) = Registered::begin(self, FIRST) else {
+            return;
+        };
+        let thread = &self.threads[FIRST];
+        while !self.serve(FIRST, done) {
+            // Others serve, and what they ask of the kernel is for this thread to do.
+            while thread.told().is_none() {
+                self.attend_blocked(|| thread.has_been_told());
+            }
+        }
+    }
+
+    fn home_waits(&self) -> u64 {
+        let levels = self.aside_levels.load(Acquire);
+        if levels != 0 && self.roles().role(HOME) == Role::Home {
+            levels
+        } else {
+            0
+        }
+    }
+
+    fn has_home(&self) -> bool {
+        self.index == 0
+    }
+
+    fn has_stopped_polls(&self) -> bool {
         self.suspended.load(Acquire) != 0 || self.blocked.load(Acquire) != 0
     }
 
-    /// Ends the threads, on the first one, when no poll is stopped any more. False: one is, and does not come to its end; then the
-    /// watcher is gone, and what is stopped goes on by itself.
-    pub(crate) fn end(&self) -> bool {
+    fn end(&self) -> bool {
         let is_over = !self.has_stopped_polls();
         self.ended.store(true, SeqCst);
         self.watch.ring_bell();
@@ -402,14 +393,17 @@ impl Preemptible {
         is_over
     }
 
-    /// How long polls may take to end when a runtime is dropped.
-    pub(crate) fn grace() -> Duration {
-        Duration::from_secs(1)
+    fn wake_idle(&self) {
+        self.end_idle();
     }
 
-    /// The vCPU's worker, for what is safe from any thread.
-    pub(crate) fn of_any_thread(&self) -> &Worker {
-        self.worker()
+    fn add_to(&self, stats: &mut PreemptionStats) {
+        stats.vcpus += 1;
+        stats.blocked += self.blocked.load(Relaxed);
+        stats.looks += self.looks.load(Relaxed);
+        stats.useless += self.useless.load(Relaxed);
+        stats.set_aside += self.setbacks.load(Relaxed);
+        stats.services += self.service.served.load(Relaxed);
     }
 }
 
@@ -436,6 +430,6 @@ impl Preemptible {
         self.suspended.fetch_add(1, SeqCst);
         self.blocked.fetch_sub(1, SeqCst);
         aside.go_on();
-        self.wake_idle();
+        self.end_idle();
     }
 }

@@ -24,12 +24,13 @@ use upshift_core::preempt::{Decision, KEPT, Policy, SHARE, Sight, TURN, Waits};
 use upshift_elevate::dispatch::heavy_barrier;
 
 use super::alarm::NEVER;
-use super::roles::Role;
+use super::roles::{FIRST, NONE, Role};
 use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::{Thread, own_cpu_time};
-use super::vcpu::{FIRST, NONE, Preemptible};
+use super::vcpu::Preemptible;
 use crate::board::LOOK;
 use crate::clock;
+use crate::host::Preempted;
 
 /// A suspended poll that has had its turn lets others of its level go first for so long, ns: as long as it may be kept.
 pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
@@ -315,7 +316,7 @@ impl<'a> Watcher<'a> {
         let vcpu = self.vcpu;
         let watch = vcpu.watch();
         if watch.has_completions() || vcpu.worker().executor.bitmap() != 0 {
-            vcpu.wake_idle();
+            vcpu.end_idle();
             return Next::Done;
         }
         if watch.has_arrivals() {

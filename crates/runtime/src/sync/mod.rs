@@ -63,7 +63,7 @@ use upshift_core::Level;
 
 #[cfg(loom)]
 use crate::lock;
-use crate::{context, coop};
+use crate::{coop, host};
 
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use cancel::{CancellationToken, Cancelled, DropGuard};
@@ -97,5 +97,5 @@ async fn proceed() {
 /// The level to wait at.
 #[inline]
 fn waiting_level() -> Level {
-    context::current_level().unwrap_or_default()
+    host::current_level().unwrap_or_default()
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use crate::context;
+use crate::host;
 
 struct Parked {
     thread: Thread,
@@ -40,7 +40,7 @@ thread_local! {
 #[track_caller]
 pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
-        context::current_id().is_none(),
+        host::current_id().is_none(),
         "Cannot block the current thread from within a runtime. It would stop the vCPU: \
          use the async call, or `spawn_blocking`"
     );

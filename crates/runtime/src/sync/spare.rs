@@ -8,7 +8,7 @@
 use std::ops::Deref;
 use std::task::Waker;
 
-use crate::context;
+use crate::host;
 
 /// See the module. To be made before the lock is taken.
 pub(crate) struct Spare<'a> {
@@ -19,7 +19,7 @@ pub(crate) struct Spare<'a> {
 impl<'a> Spare<'a> {
     #[inline]
     pub(crate) fn of(waker: &'a Waker) -> Spare<'a> {
-        let foreign = (!context::is_own_waker(waker)).then(|| waker.clone());
+        let foreign = (!host::is_own_waker(waker)).then(|| waker.clone());
         Spare { waker, foreign }
     }
 

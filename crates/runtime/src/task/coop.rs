@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::budget;
 use crate::coop;
 
 /// Gives way if the budget of this poll is used up, or something more urgent waits; else
@@ -15,7 +16,7 @@ pub async fn consume_budget() {
 /// May another leaf future complete in this poll?
 #[must_use]
 pub fn has_budget_remaining() -> bool {
-    coop::budget() > 0
+    budget::left() > 0
 }
 
 /// A future within which leaf futures do not use up the budget of the poll. They still give
@@ -39,10 +40,10 @@ impl<F: Future> Future for Unconstrained<F> {
         struct Back(u32);
         impl Drop for Back {
             fn drop(&mut self) {
-                coop::replace_budget(self.0);
+                budget::replace(self.0);
             }
         }
-        let _back = Back(coop::replace_budget(u32::MAX));
+        let _back = Back(budget::replace(u32::MAX));
         // SAFETY: a pinned field of a pinned whole; there is no `Drop`, and nothing moves it.
         unsafe { self.map_unchecked_mut(|whole| &mut whole.inner) }.poll(cx)
     }

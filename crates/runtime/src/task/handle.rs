@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use upshift_core::{CancelHandle, CoroutineId};
 
-use crate::context;
+use crate::host;
 use crate::host::Linux;
 
 /// The id of a coroutine. Ids are not given twice.
@@ -28,7 +28,7 @@ pub fn id() -> Id {
 /// The id of the coroutine that calls; `None` outside one.
 #[must_use]
 pub fn try_id() -> Option<Id> {
-    context::current_id()
+    host::current_id()
 }
 
 /// The right to a coroutine's result; awaiting it lends the coroutine the waiter's level.

@@ -18,7 +18,7 @@ use upshift_ring::Foreign;
 
 pub(super) use super::wheel::Key;
 use super::wheel::Wheel;
-use crate::context;
+use crate::host;
 use crate::sync::{Lock, Spare};
 
 /// No timer is armed.
@@ -122,7 +122,7 @@ impl Timers {
             due.sort_unstable_by_key(|timer| timer.0);
         }
         for (_, alarm) in due.drain(..) {
-            if context::is_own_waker(&alarm.waker) {
+            if host::is_own_waker(&alarm.waker) {
                 alarm.waker.wake();
             } else {
                 foreign(alarm.foreign());
@@ -181,7 +181,7 @@ impl Timers {
             };
         };
         if !place.waker.will_wake(&waker) {
-            let alarm = Alarm::of(&mut waker, context::current_level);
+            let alarm = Alarm::of(&mut waker, host::current_level);
             let before = std::mem::replace(place, alarm);
             drop(state);
             drop(before);

@@ -13,12 +13,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use upshift_core::{Change, CoroutineId, Domain, Level, MAX_VCPUS, Step};
+use upshift_core::{Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Step};
 use upshift_trace::{Coroutine, Timeline, What};
 
 use super::ring::{Record, Ring};
 use crate::clock;
-use crate::host::Linux;
 
 /// The ring of the threads that serve no vCPU.
 const OTHERS: usize = MAX_VCPUS;
@@ -67,7 +66,7 @@ impl Recorder {
         self.on.load(Relaxed)
     }
 
-    pub(super) fn start(&self, domain: &Domain<Linux>, records: usize) -> io::Result<()> {
+    pub(super) fn start<H: Host>(&self, domain: &Domain<H>, records: usize) -> io::Result<()> {
         let mut state = self.state();
         self.on.store(false, Relaxed);
         state.records = records;
