@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod asynchronous;
+mod clock;
 #[allow(unsafe_code)]
 pub mod coroutine;
 pub mod cpu;
@@ -16,6 +17,8 @@ pub mod files;
 #[allow(unsafe_code)]
 mod heap;
 pub mod hogs;
+#[allow(unsafe_code)]
+mod info;
 mod io;
 #[allow(unsafe_code)]
 pub mod lock;
@@ -32,10 +35,12 @@ pub mod thread;
 #[allow(unsafe_code)]
 mod vdso;
 
+pub use clock::{now, sleep_micros};
 pub use heap::heap_pages;
+pub use info::{argument, process_number, ticks_per_second};
 pub use io::{Output, print};
 pub use os_abi::{Error, layout, number};
-pub use start::{argument, exit, process_number, run, run_coroutines, ticks_per_second};
+pub use start::{exit, run, run_coroutines};
 
 use alloc::vec::Vec;
 use os_abi::{SpawnRequest, UserRange};
@@ -235,17 +240,4 @@ pub fn write(file: usize, mut bytes: &[u8]) -> Result<(), Error> {
         bytes = &bytes[count as usize..];
     }
     Ok(())
-}
-
-/// Ticks since the machine started.
-#[must_use]
-pub fn now() -> u64 {
-    sys::clock().map_or(0, |ticks| ticks as u64)
-}
-
-/// Sleeps for so many microseconds.
-pub fn sleep_micros(micros: u64) {
-    let ticks = micros * ticks_per_second() / 1_000_000;
-    // It cannot fail but for lack of memory.
-    let _ = sys::sleep_until((now() + ticks) as usize);
 }

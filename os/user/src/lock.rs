@@ -1,8 +1,8 @@
 //! A lock for a few instructions, and the critical sections of a thread.
 //!
 //! Between [`enter`] and [`leave`] the kernel lets the thread finish before it takes
-//! its hart away, if that does not take long (`os_abi::thread`). So whoever spins for
-//! a [`SpinLock`] seldom waits for somebody who does not run; if it does, it gives its
+//! its hart away, if that does not take long (`os_abi::thread`). So a thread that spins for
+//! a [`SpinLock`] seldom waits for one that does not run; if it does, it gives its
 //! hart away after a while.
 //!
 //! The handler of a user interrupt takes none of these locks.
@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use os_pages::critical;
 pub use os_pages::critical::enter;
 
-use crate::sys;
+use crate::{clock, sys};
 
 /// The end of a critical section.
 #[inline]
@@ -33,7 +33,7 @@ pub(crate) fn relax(spins: u32) {
         50..100 => {
             let _ = sys::yield_cpu();
         }
-        _ => crate::sleep_micros(100),
+        _ => clock::sleep_micros(100),
     }
 }
 

@@ -3,8 +3,9 @@
 use core::future::Future;
 use core::panic::PanicInfo;
 
-use os_abi::{ProcessInfo, VERSION, layout};
+use os_abi::VERSION;
 
+use crate::info::{info, process_number};
 use crate::{asynchronous, coroutine, cpu, heap, println, sys, vdso};
 
 /// Declares the main function of a program.
@@ -48,12 +49,6 @@ pub fn run_coroutines(main: impl Future<Output = isize> + 'static) -> isize {
     2
 }
 
-pub(crate) fn info() -> &'static ProcessInfo {
-    // SAFETY: the kernel has mapped this page and filled it with the structure;
-    // nobody can write it.
-    unsafe { &*(layout::INFO as *const ProcessInfo) }
-}
-
 /// Runs `main` and ends the process with what it returns.
 #[doc(hidden)]
 pub fn run(main: fn() -> isize) -> ! {
@@ -70,25 +65,6 @@ pub fn exit(status: isize) -> ! {
         // It does not come back.
         let _ = sys::exit(status as usize);
     }
-}
-
-/// What `spawn` was given for this program.
-#[must_use]
-pub fn argument() -> &'static [u8] {
-    let info = info();
-    &info.argument[..info.argument_len as usize]
-}
-
-/// The number of this process.
-#[must_use]
-pub fn process_number() -> usize {
-    info().process as usize
-}
-
-/// Ticks of the clock per second.
-#[must_use]
-pub fn ticks_per_second() -> u64 {
-    info().ticks_per_second
 }
 
 #[panic_handler]

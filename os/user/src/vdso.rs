@@ -5,7 +5,7 @@ use core::mem::transmute;
 
 use os_abi::vdso_functions;
 
-use crate::start::info;
+use crate::info::info;
 
 macro_rules! word {
     ($argument:ident) => {

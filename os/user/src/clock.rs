@@ -1,0 +1,17 @@
+//! The clock, and sleeping by it with the whole thread.
+
+use crate::info::ticks_per_second;
+use crate::sys;
+
+/// Ticks since the machine started.
+#[must_use]
+pub fn now() -> u64 {
+    sys::clock().map_or(0, |ticks| ticks as u64)
+}
+
+/// Sleeps for so many microseconds.
+pub fn sleep_micros(micros: u64) {
+    let ticks = micros * ticks_per_second() / 1_000_000;
+    // It cannot fail but for lack of memory.
+    let _ = sys::sleep_until((now() + ticks) as usize);
+}
