@@ -6,18 +6,19 @@
 //! priorities the urgent levels must not notice: their latency is compared with that of the top
 //! level alone, and the total with the same load at one level. The medians are what the demo ends with.
 
+mod show;
+
 use std::time::Duration;
 
 use anyhow::Result;
 
-use super::bench::{Bench, Measurement, Pace, planned, server_flags};
+use super::bench::{Bench, Measurement, Pace, planned};
 use crate::args::Model;
 use crate::load_report::{LoadGroup, LoadReport};
 use crate::report::headline::Headline;
-use crate::report::plot::{Look, Plot, Series};
-use crate::report::scale::Kind;
 use crate::report::{Finding, Section};
-use crate::table::{Table, factor, grouped, micros};
+use crate::table::{factor, grouped, micros};
+use show::{commands, latency_plot, table, throughput_plot};
 
 const LEVELS: [u8; 8] = [0, 8, 16, 24, 32, 40, 48, 56];
 const ONE_LEVEL: [u8; 8] = [32; 8];
@@ -295,168 +296,6 @@ fn findings(run: &Run) -> Vec<Finding> {
         )));
     }
     findings
-}
-
-fn throughput_plot(run: &Run) -> Plot {
-    let bars = |name: &str, colour: usize, rate: &dyn Fn(usize) -> f64| Series {
-        name: name.into(),
-        points: (0..LEVELS.len()).map(|i| (i as f64, rate(i))).collect(),
-        colour,
-        look: Look::Bar,
-    };
-    let served =
-        |report: &LoadReport, i: usize| report.groups.get(i).map_or(f64::NAN, |g| g.per_second);
-    Plot {
-        title: format!("Served per level at overload, {}", run.place),
-        x_label: "level (0 is most urgent)".into(),
-        y_label: "requests per second".into(),
-        x: Kind::Linear,
-        y: Kind::Linear,
-        groups: LEVELS.iter().map(ToString::to_string).collect(),
-        series: vec![
-            bars("offered", 8, &|_| run.offered),
-            bars("served", 6, &|i| served(&run.levels, i)),
-            bars("served, all at one level", 2, &|i| {
-                served(&run.one_level, i)
-            }),
-        ],
-        palette: 'p',
-    }
-}
-
-fn latency_plot(run: &Run) -> Plot {
-    let curve = |group: &LoadGroup, name: String, colour: usize, look: Look| Series {
-        name,
-        points: group.curve.iter().map(|&(q, us)| (q, us / 1e3)).collect(),
-        colour,
-        look,
-    };
-    let mut series: Vec<Series> = run
-        .levels
-        .groups
-        .iter()
-        .zip(LEVELS)
-        .enumerate()
-        .map(|(i, (group, level))| curve(group, format!("level {level}"), i, Look::Curve))
-        .collect();
-    series.extend(
-        run.alone
-            .groups
-            .first()
-            .map(|g| curve(g, "level 0 alone".into(), 8, Look::DashedCurve)),
-    );
-    series.push(curve(
-        &run.one_level.total,
-        "all at one level".into(),
-        9,
-        Look::DashedCurve,
-    ));
-    Plot {
-        title: format!("Latency by level at overload, {}", run.place),
-        x_label: "percentile of the level's replies".into(),
-        y_label: "latency, ms".into(),
-        x: Kind::Quantile,
-        y: Kind::Log10,
-        groups: Vec::new(),
-        series,
-        palette: 'p',
-    }
-}
-
-fn table(run: &Run) -> Table {
-    let mut table = Table::new(
-        format!(
-            "8 levels on {}: capacity {} req/s, {} offered to each level",
-            run.place,
-            grouped(run.capacity),
-            grouped(run.offered)
-        ),
-        &[
-            "<level",
-            "?offered/s",
-            "served/s",
-            "served",
-            "p50",
-            "?p90",
-            "p99",
-            "?p99.9",
-            "max",
-            "waiting",
-        ],
-    );
-    let mut row = |name: String, offered: f64, group: &LoadGroup| {
-        table.row([
-            name,
-            grouped(offered),
-            grouped(group.per_second),
-            format!("{:.0} %", (100.0 * group.per_second / offered).min(100.0)),
-            group.time(group.p50),
-            group.time(group.p90),
-            group.time(group.p99),
-            group.time(group.p999),
-            group.time(group.max),
-            grouped(group.unanswered as f64),
-        ]);
-    };
-    for (group, level) in run.levels.groups.iter().zip(LEVELS) {
-        row(level.to_string(), run.offered, group);
-    }
-    row(
-        "8 levels together".into(),
-        run.offered * 8.0,
-        &run.levels.total,
-    );
-    row("0 alone".into(), run.offered, &run.alone.total);
-    row(
-        "all at one level".into(),
-        run.offered * 8.0,
-        &run.one_level.total,
-    );
-    table
-}
-
-fn commands(bench: &Bench, run: &Run) -> Vec<String> {
-    let cpus = if run.vcpus > 1 {
-        &bench.placement.all
-    } else {
-        &bench.placement.server
-    };
-    let times = times(bench.quick);
-    let ports = |with_levels: bool, flag: &str, label: &str| {
-        LEVELS
-            .iter()
-            .enumerate()
-            .map(|(i, level)| {
-                let level = if with_levels {
-                    format!("@{label}{level}")
-                } else {
-                    String::new()
-                };
-                format!("{flag} 127.0.0.1:{}{level}", 7000 + i)
-            })
-            .collect::<Vec<_>>()
-            .join(" ")
-    };
-    vec![
-        format!(
-            "# {}: eight levels; for one level leave out the @LEVEL of --listen",
-            run.place
-        ),
-        format!(
-            "upshift matrix-server {} {} & SERVER=$!; sleep 1",
-            server_flags(cpus).join(" "),
-            ports(true, "--listen", "")
-        ),
-        format!(
-            "upshift load matrix {} --connections {CONNECTIONS} --size {SIZE} --rate {:.0} --warmup {}ms --duration {}ms{} --server-pid $SERVER",
-            ports(true, "--connect", "level-"),
-            run.offered,
-            times.warmup.as_millis(),
-            times.overload.as_millis(),
-            bench.placement.client_flag()
-        ),
-        "kill $SERVER; wait $SERVER".into(),
-    ]
 }
 
 #[cfg(test)]

@@ -1,0 +1,146 @@
+//! Reading the log of a step: how many tests passed, which skipped themselves, and what to show of a failure.
+
+/// Lines that are printed of a failed step's log: of what its tests said, and of the end.
+const SHOWN_FAILURES: usize = 150;
+const SHOWN_END: usize = 50;
+
+/// Adds up the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`; none when no test passed.
+pub(super) fn count_tests(log: &str) -> Option<String> {
+    let (mut passed, mut ignored) = (0_u64, 0_u64);
+    let harness = by_test(log).filter(|(test, _)| test.is_none());
+    for line in harness.filter_map(|(_, line)| line.strip_prefix("test result: ")) {
+        for part in line.split([';', '.']) {
+            let mut words = part.split_whitespace();
+            let number = words
+                .next()
+                .and_then(|word| word.parse::<u64>().ok())
+                .unwrap_or(0);
+            match words.next() {
+                Some("passed") => passed += number,
+                Some("ignored") => ignored += number,
+                _ => {}
+            }
+        }
+    }
+    if passed == 0 {
+        return None;
+    }
+    let mut count = format!("{passed} tests");
+    let skipped = skipped_tests(log).len() as u64;
+    for (number, what) in [(ignored, "ignored"), (skipped, "of them skipped")] {
+        if number != 0 {
+            count += &format!(", {number} {what}");
+        }
+    }
+    Some(count)
+}
+
+/// What tests said that found a right, a program or a file missing: `skipped: ` and why, with the name of the test where the
+/// harness or the test gives it.
+pub(super) fn skipped_tests(log: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (test, line) in by_test(log) {
+        // What goes past the harness may stand behind the name that it has begun to print.
+        let said = line.strip_prefix("skipped: ").or_else(|| {
+            let (_, said) = line.strip_prefix("test ")?.split_once(" ... skipped: ")?;
+            Some(said)
+        });
+        if let Some(why) = said {
+            let line = match test {
+                Some(name) => format!("{name}: {why}"),
+                None => why.to_owned(),
+            };
+            if !found.contains(&line) {
+                found.push(line);
+            }
+        }
+    }
+    found
+}
+
+/// The lines of a log, each with the test that has printed it, if the harness shows it as output of one.
+fn by_test(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
+    let mut test = None;
+    log.lines().map(move |line| {
+        let header = line.strip_prefix("---- ");
+        if let Some(name) = header.and_then(|line| line.strip_suffix(" stdout ----")) {
+            test = Some(name);
+        } else if line == "successes:" || line == "failures:" {
+            test = None;
+        }
+        (test, line)
+    })
+}
+
+/// What failed tests said, wherever it is, and the end.
+pub(super) fn excerpt(text: &str) -> Vec<&str> {
+    let lines: Vec<_> = text.lines().collect();
+    let end = lines.len().saturating_sub(SHOWN_END);
+    let mut shown = Vec::new();
+    let mut is_of_failure = false;
+    for line in &lines[..end] {
+        is_of_failure |= *line == "failures:";
+        if is_of_failure {
+            shown.push(*line);
+        }
+        is_of_failure &= !line.starts_with("test result:");
+    }
+    if shown.len() > SHOWN_FAILURES {
+        shown.truncate(SHOWN_FAILURES);
+        shown.push("(more failures are in the log)");
+    }
+    if !shown.is_empty() {
+        shown.push("(the end:)");
+    }
+    shown.extend(&lines[end..]);
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excerpt_has_the_failures_and_the_end() {
+        let passed = "test a ... ok\n".repeat(200);
+        let failed = "test b ... FAILED\n\nfailures:\n\n---- b stdout ----\nthread 'b' panicked\n\n\
+                      failures:\n    b\n\ntest result: FAILED. 0 passed; 1 failed\n";
+        let log = format!("{passed}{failed}{passed}error: 1 target failed\n");
+        let shown = excerpt(&log);
+        assert_eq!(shown.first(), Some(&"failures:"));
+        assert!(shown.contains(&"thread 'b' panicked"));
+        assert_eq!(shown.last(), Some(&"error: 1 target failed"));
+        assert_eq!(
+            shown.iter().filter(|line| line.ends_with("ok")).count(),
+            SHOWN_END - 1
+        );
+        assert_eq!(excerpt("a\nb"), ["a", "b"]);
+    }
+
+    #[test]
+    fn tests_that_skip_themselves_are_named() {
+        let log = "test a ... ok\ntest b ... skipped: b: no root\nok\nskipped: c: no rights\n\nsuccesses:\n\n\
+                   ---- tools::d stdout ----\nskipped: h2spec is not installed\n\nsuccesses:\n    tools::d\n\n\
+                   test result: ok. 4 passed; 0 failed\nskipped: e: no file\n";
+        let expected = [
+            "b: no root",
+            "c: no rights",
+            "tools::d: h2spec is not installed",
+            "e: no file",
+        ];
+        assert_eq!(skipped_tests(log), expected);
+        assert_eq!(
+            count_tests(log).as_deref(),
+            Some("4 tests, 4 of them skipped")
+        );
+    }
+
+    #[test]
+    fn tests_of_all_harnesses_are_added_up() {
+        let log = "running 2 tests\n---- a stdout ----\ntest result: ok. 1 passed; a child of a test\n\nsuccesses:\n    a\n\n\
+            test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s\n";
+        assert_eq!(count_tests(log).as_deref(), Some("5 tests, 1 ignored"));
+        assert_eq!(count_tests("nothing here"), None);
+    }
+}
