@@ -801,7 +801,7 @@ int upshift_read_async(struct upshift_op *op,
 int upshift_write_async(struct upshift_op *op, int fd, const struct upshift_buf *buf, uint64_t cid);
 
 /*
- Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of the caller if it is null. `join` null: nobody waits
+ Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of the caller if it is null. `join` null: no caller waits
  for it. Owns the task, also when it fails: -EINVAL (level), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any thread.
  */
 int upshift_spawn(const struct upshift_handle *handle,

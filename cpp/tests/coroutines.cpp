@@ -49,7 +49,7 @@ TEST(an_exception_reaches_the_handle) {
       again = true;
     }
     CHECK(again);
-    // Of one that nobody waits for it ends with it.
+    // A coroutine that is not awaited takes it along.
     u::spawn(failing("lost")).detach();
     co_await u::sleep(2ms);
   }());

@@ -1,4 +1,4 @@
-// A program of somebody else's.
+// A program outside of this tree.
 #include <upshift/upshift.hpp>
 
 int main() {

@@ -13,7 +13,7 @@ use crate::op::{Outcome, start, upshift_op};
 /// A mutex of coroutines. Any thread, several at once; freed when nothing holds it or waits for it.
 pub struct upshift_mutex {
     mutex: Mutex<()>,
-    /// That of whoever holds it, who alone touches it.
+    /// The holder's, which alone touches it.
     guard: UnsafeCell<MaybeUninit<MutexGuard<'static, ()>>>,
 }
 

@@ -129,7 +129,7 @@ pub(crate) unsafe fn give(join: *mut upshift_join, spawned: Result<Join, SpawnEr
     0
 }
 
-/// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of the caller if it is null. `join` null: nobody waits
+/// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of the caller if it is null. `join` null: no caller waits
 /// for it. Owns the task, also when it fails: -EINVAL (level), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn(

@@ -14,7 +14,7 @@ way by themselves. With it, it runs the most urgent process of each CPU, whateve
 Programs that are not registered keep at least 5 % of each CPU.
 
 Where it listens: --socket, else `socket` of the file, else /run/upshift/daemon.sock (root) or
-$XDG_RUNTIME_DIR/upshift/daemon.sock. Who may connect: mode and group of the socket; how urgent they
+$XDG_RUNTIME_DIR/upshift/daemon.sock. Access: mode and group of the socket; how urgent they
 may be: ceilings. Processes find it by themselves, or by UPSHIFT_DAEMON_SOCKET.
 
 Examples:

@@ -129,14 +129,14 @@ impl Default for Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
     /// The users it is for.
-    pub who: Who,
+    pub subject: Subject,
     /// Their most urgent level; `None`: they may not register.
     pub ceiling: Option<u8>,
 }
 
 /// The users a rule is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum Subject {
     /// A user.
     User(u32),
     /// Members of a group.
@@ -271,9 +271,9 @@ impl Config {
 
     fn rule_of(&self, user: u32, groups: &[u32]) -> Option<&Rule> {
         let person = self.person(user);
-        self.rules.iter().find(|rule| match rule.who {
-            Who::User(rule) => rule == user || rule == person,
-            Who::Group(rule) => groups.contains(&rule),
+        self.rules.iter().find(|rule| match rule.subject {
+            Subject::User(rule) => rule == user || rule == person,
+            Subject::Group(rule) => groups.contains(&rule),
         })
     }
 
@@ -428,9 +428,9 @@ impl File {
 
 impl FileRule {
     fn check(&self) -> Result<Rule, String> {
-        let who = match (&self.user, &self.group) {
-            (Some(user), None) => Who::User(user.find("/etc/passwd", "user")?),
-            (None, Some(group)) => Who::Group(group.find("/etc/group", "group")?),
+        let subject = match (&self.user, &self.group) {
+            (Some(user), None) => Subject::User(user.find("/etc/passwd", "user")?),
+            (None, Some(group)) => Subject::Group(group.find("/etc/group", "group")?),
             _ => return Err("[[rule]]: give either `user` or `group`".to_string()),
         };
         let ceiling = match (self.ceiling, self.deny) {
@@ -438,7 +438,7 @@ impl FileRule {
             (None, true) => None,
             _ => return Err("[[rule]]: give either `ceiling = 0…63` or `deny = true`".to_string()),
         };
-        Ok(Rule { who, ceiling })
+        Ok(Rule { subject, ceiling })
     }
 }
 

@@ -79,7 +79,7 @@ mod status;
 
 pub use assign::{Assign, Bound, Reservation};
 pub use config::{
-    Config, ConfigError, Limits, Rule, Subordinate, Who, default_socket, group, user,
+    Config, ConfigError, Limits, Rule, Subject, Subordinate, default_socket, group, user,
 };
 pub use daemon::{Builder, Daemon, Mode, StartError};
 pub use listen::ListenError;

@@ -38,7 +38,7 @@ pub trait Machine: Send + Sync + fmt::Debug {
     fn watch(&self, epoll: BorrowedFd<'_>, bell: BorrowedFd<'_>, key: u64) -> io::Result<()>;
 }
 
-/// A file that may be somebody else's is opened without waiting for whom it belongs to (see [`read_at_once`]).
+/// A file that may be another process's is opened without waiting for its owner (see [`read_at_once`]).
 const AT_ONCE: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK);

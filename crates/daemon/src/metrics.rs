@@ -250,7 +250,7 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
     }
     // Of those that are registered now: it falls when one leaves.
     for (name, help) in [
-        ("rings", "Doorbells heard, of who is registered."),
+        ("rings", "Doorbells heard, of registered processes."),
         ("floods", "Doorbells not listened to for a while."),
         ("overdrafts", "Dispatchers moved down."),
         ("breaths", "Times the CPU was left to others."),

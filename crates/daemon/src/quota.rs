@@ -195,7 +195,7 @@ impl Clerk {
         }
     }
 
-    /// `false`: nobody wants to know any more.
+    /// `false`: the answer is not wanted any more.
     fn find(&mut self, board: &Weak<Board>) -> bool {
         let Some(board) = board.upgrade() else {
             return false;

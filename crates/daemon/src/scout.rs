@@ -1,12 +1,12 @@
 //! [`Scouts`]: ordinary threads that look things up in `/proc` for those that are elevated.
 //!
-//! While a process ends that was waited for, whoever looks up one of its files may turn in a loop in the kernel until another thread that is
+//! While a process ends that was waited for, a thread that looks up one of its files may loop in the kernel until another thread that is
 //! in the middle of the same has got on (`d_invalidate`); other files wait for what their owner does (`exec`, a lease). An elevated
 //! thread would stand there above the one it waits for. So elevated threads look up no path: they send a scout, and go on with something
 //! else until its answer comes, or until it is too late for one.
 //!
 //! ```text
-//!   elevated ──errand──▶ Stack, bell ──▶ scout (SCHED_OTHER) ──answer──▶ Stack, bell ──▶ elevated
+//!   elevated ──errand──▶ Stack, eventfd ──▶ scout (SCHED_OTHER) ──answer──▶ Stack, eventfd ──▶ elevated
 //! ```
 //!
 //! An elevated thread waits neither for a scout nor for a lock that one may hold: both ways are a [`Stack`]. A scout that sets out starts
@@ -58,7 +58,7 @@ struct Node<T> {
 
 // SAFETY: values are moved in by one thread and out by another one.
 unsafe impl<T: Send> Send for Stack<T> {}
-// SAFETY: as above; nobody has a reference to a value inside.
+// SAFETY: as above; there are no references to values inside.
 unsafe impl<T: Send> Sync for Stack<T> {}
 
 impl<T> Default for Stack<T> {
@@ -116,7 +116,7 @@ impl<T> Drop for Stack<T> {
     }
 }
 
-/// Where answers go: a stack, and the bell of whoever asks.
+/// Where answers go: a stack, and the eventfd that wakes the thread that has asked.
 #[derive(Debug)]
 pub(crate) struct Answers<T> {
     stack: Stack<T>,
@@ -227,7 +227,7 @@ impl Camp {
         let _ = Linux.sched_setattr(0, &attr);
         loop {
             let mut bell = [PollFd::new(&self.bell, PollFlags::IN)];
-            // The only one sleeps for as long as nobody sends it.
+            // The only one sleeps until it is sent.
             let others = self.threads.load(Acquire) > 1;
             let rung = rustix::event::poll(&mut bell, others.then_some(&IDLE));
             if self.ends.load(SeqCst) {

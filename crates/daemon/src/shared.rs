@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     /// Users with dispatchers that are not, because they used too much.
     pub(crate) overdrafts: Bars,
     pub(crate) quotas: Quotas,
-    /// Who opens files that may be another's.
+    /// Ordinary threads that open files of other processes.
     pub(crate) scouts: Scouts,
     /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
     work: AtomicU64,

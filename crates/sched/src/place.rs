@@ -8,39 +8,43 @@ use crate::policy::TaskId;
 
 /// One task, as far as placing it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub(crate) struct Placement {
     pub(crate) task: TaskId,
     pub(crate) cpu: usize,
     pub(crate) sleeps: bool,
 }
 
-/// Moves the seats among `cpus` CPUs (counted from 0), and returns the favoured tasks of each CPU, in order.
-pub(crate) fn place(favoured: &[TaskId], seats: &mut [Seat], cpus: usize) -> Vec<Vec<TaskId>> {
+/// Moves the tasks among `cpus` CPUs (counted from 0), and returns the favoured tasks of each CPU, in order.
+pub(crate) fn place(
+    favoured: &[TaskId],
+    placements: &mut [Placement],
+    cpus: usize,
+) -> Vec<Vec<TaskId>> {
     let mut front: Vec<Vec<TaskId>> = vec![Vec::new(); cpus];
     let mut awake = vec![0usize; cpus];
     for &task in favoured {
-        let Some(seat) = seats.iter_mut().find(|seat| seat.task == task) else {
+        let Some(placement) = placements.iter_mut().find(|it| it.task == task) else {
             continue;
         };
-        let load = |cpu: usize| (awake[cpu], front[cpu].len(), cpu != seat.cpu);
+        let load = |cpu: usize| (awake[cpu], front[cpu].len(), cpu != placement.cpu);
         let best = (0..cpus).min_by_key(|&cpu| load(cpu)).unwrap_or(0);
-        seat.cpu = best;
+        placement.cpu = best;
         front[best].push(task);
-        awake[best] += usize::from(!seat.sleeps);
+        awake[best] += usize::from(!placement.sleeps);
     }
     let mut load = vec![0usize; cpus];
-    for seat in seats.iter() {
-        load[seat.cpu] += 1;
+    for placement in placements.iter() {
+        load[placement.cpu] += 1;
     }
-    for seat in seats
+    for placement in placements
         .iter_mut()
-        .filter(|seat| !favoured.contains(&seat.task))
+        .filter(|it| !favoured.contains(&it.task))
     {
         let least = (0..cpus).min_by_key(|&cpu| load[cpu]).unwrap_or(0);
-        if load[seat.cpu] >= load[least] + 2 {
-            load[seat.cpu] -= 1;
+        if load[placement.cpu] >= load[least] + 2 {
+            load[placement.cpu] -= 1;
             load[least] += 1;
-            seat.cpu = least;
+            placement.cpu = least;
         }
     }
     front
@@ -50,13 +54,13 @@ pub(crate) fn place(favoured: &[TaskId], seats: &mut [Seat], cpus: usize) -> Vec
 mod tests {
     use super::*;
 
-    fn seats(cpus: &[usize]) -> Vec<Seat> {
-        let seat = |(task, &cpu)| Seat {
+    fn placements(cpus: &[usize]) -> Vec<Placement> {
+        let placement = |(task, &cpu)| Placement {
             task: TaskId(task),
             cpu,
             sleeps: false,
         };
-        cpus.iter().enumerate().map(seat).collect()
+        cpus.iter().enumerate().map(placement).collect()
     }
 
     fn ids(tasks: &[usize]) -> Vec<TaskId> {
@@ -65,7 +69,7 @@ mod tests {
 
     #[test]
     fn winners_stay_where_they_are_if_they_can() {
-        let mut all = seats(&[0, 1, 0]);
+        let mut all = placements(&[0, 1, 0]);
         assert_eq!(place(&ids(&[0, 1]), &mut all, 2), [ids(&[0]), ids(&[1])]);
         assert_eq!(place(&ids(&[1, 2]), &mut all, 2), [ids(&[2]), ids(&[1])]);
         assert_eq!(all[1].cpu, 1);
@@ -73,14 +77,14 @@ mod tests {
 
     #[test]
     fn two_winners_never_share_a_cpu_while_another_has_none() {
-        let mut all = seats(&[0, 0, 0]);
+        let mut all = placements(&[0, 0, 0]);
         let front = place(&ids(&[0, 2]), &mut all, 2);
         assert!(front.iter().all(|tasks| tasks.len() == 1));
     }
 
     #[test]
     fn who_stands_in_for_a_sleeper_shares_its_cpu() {
-        let mut all = seats(&[0, 1, 0]);
+        let mut all = placements(&[0, 1, 0]);
         all[0].sleeps = true;
         let front = place(&ids(&[0, 1, 2]), &mut all, 2);
         assert_eq!(front, [ids(&[0, 2]), ids(&[1])]);
@@ -88,10 +92,10 @@ mod tests {
 
     #[test]
     fn others_are_spread() {
-        let mut all = seats(&[0; 6]);
+        let mut all = placements(&[0; 6]);
         place(&[], &mut all, 3);
         for cpu in 0..3 {
-            assert_eq!(all.iter().filter(|seat| seat.cpu == cpu).count(), 2);
+            assert_eq!(all.iter().filter(|it| it.cpu == cpu).count(), 2);
         }
     }
 }

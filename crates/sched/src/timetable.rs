@@ -52,9 +52,9 @@ pub fn parse(
         let wrong = |what: String| TimetableError { line: at + 1, what };
         let line = full.split('#').next().unwrap_or_default();
         let words: Vec<&str> = line.split_whitespace().collect();
-        let (who, length) = match words[..] {
+        let (names, length) = match words[..] {
             [] => continue,
-            [who, length] => (who, length),
+            [names, length] => (names, length),
             _ => {
                 return Err(wrong(format!(
                     "`{}` is no entry: write a task and how long, e.g. `4711 5ms`",
@@ -75,7 +75,7 @@ pub fn parse(
             let what = "up to here the timetable is longer than 1000000 s: make it shorter";
             return Err(wrong(what.to_owned()));
         }
-        let names = who.split(',').filter(|name| *name != "-");
+        let names = names.split(',').filter(|name| *name != "-");
         let tasks = names.map(|name| {
             find(name).ok_or_else(|| {
                 wrong(format!(

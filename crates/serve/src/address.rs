@@ -26,7 +26,7 @@ pub enum Address {
     Unix {
         /// Its file, made when the server starts and removed when it ends.
         path: PathBuf,
-        /// The permissions of the file: who may write may connect. By default what the umask leaves.
+        /// The permissions of the file: write permission is permission to connect. By default what the umask leaves.
         mode: Option<u32>,
     },
 }

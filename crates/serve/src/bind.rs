@@ -28,7 +28,7 @@ pub(crate) enum Listener {
     /// Opened here; the file goes with it.
     OwnUnix(UnixListener, SocketFile),
     /// Of other processes as well. What an operation of the ring has accepted when it is cancelled would be lost; so this one is
-    /// accepted from when it is readable, and who is not accepted here waits for the others.
+    /// accepted from when it is readable, and a client that is not accepted here waits for the others.
     Shared(net::TcpListener, AsyncFd),
     SharedUnix(StdUnixListener, AsyncFd),
 }

@@ -1,6 +1,6 @@
 //! What is known of a connection, and for how long it has waited.
 //!
-//! Nobody arms a timer per request: a connection notes what it waits for and since when, in
+//! No timer is armed per request: a connection notes what it waits for and since when, in
 //! relaxed atomics and in the time of a coarse clock that one coroutine advances
 //! ([`crate::sweep`]); the same coroutine looks at all connections four times a second and ends those
 //! that have waited too long. So a time-out is at most a quarter of a second late, and costs the hot
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_nobody_reads_are_overdue_unless_one_moves() {
+    fn streams_that_are_not_read_are_overdue_unless_one_moves() {
         let limits = Limits::default();
         let (conn, clock) = conn(1);
         conn.speaks_two();

@@ -1,6 +1,6 @@
 //! Commands over a Unix socket, one per line; `help` lists them.
 //!
-//! The socket has mode 0600: who may connect may do all of it. Served by a thread of its own,
+//! The socket has mode 0600: a user who may connect may do all of it. Served by a thread of its own,
 //! so that it answers however busy the runtime is.
 
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Uri, Version};
 const LONGEST: usize = 253;
 
 /// The host that a request is for, without its port, as the client wrote it; empty if it names none, which only clients of
-/// HTTP/1.0 and HTTP/2 may. `None`: there is not one host, and whoever acted upon one of them might be misled (RFC 9112,
+/// HTTP/1.0 and HTTP/2 may. `None`: there is not one host, and acting upon one of several could mislead (RFC 9112,
 /// section 3.2; RFC 9113, section 8.3.1).
 pub(crate) fn of<'a>(version: Version, uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     let mut fields = headers.get_all(HOST).iter();
@@ -60,7 +60,7 @@ fn name_in(text: &str) -> Option<&str> {
     }
 }
 
-/// What a name consists of: RFC 3986, section 3.2.2; nobody escapes what has no other meaning in a name of DNS.
+/// What a name consists of: RFC 3986, section 3.2.2; characters without another meaning in a DNS name are not escaped.
 const OF_NAME: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;

@@ -1,6 +1,6 @@
 //! Words for the operator, on standard error.
 //!
-//! `eprintln!` panics when nobody reads the pipe any more or the disk is full; a server goes on.
+//! `eprintln!` panics when the reader of the pipe is gone or the disk is full; a server goes on.
 //! What may go wrong with every request is said once a second.
 
 use std::fmt;

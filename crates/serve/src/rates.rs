@@ -11,7 +11,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Addresses at a time; more than these are let through rather than remembered.
 const MOST: usize = 1 << 17;
 
-/// Who counts as one client: an address, in IPv6 a /64 network.
+/// What counts as one client: an address, in IPv6 a /64 network.
 pub(crate) fn peer_key(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(

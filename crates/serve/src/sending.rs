@@ -7,7 +7,7 @@
 //! responses that its client does not read.
 //!
 //! A stream that its client gives no window asks for nothing, and what is stuck in the library counts
-//! no longer once the connection has sent all it may: such a stream holds up nobody.
+//! no longer once the connection has sent all it may: such a stream holds up no other.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -53,7 +53,7 @@ impl State {
         (0..self.waiting.len()).min_by_key(|at| self.waiting[*at].order())
     }
 
-    /// Who goes on now.
+    /// Which stream goes on now.
     fn call(&mut self) -> Option<Waker> {
         if self.ahead >= AHEAD || self.called.is_some() {
             return None;
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// Does nobody go before?
+    /// Does no other stream go before?
     fn is_first(&self, mine: (Level, u64)) -> bool {
         let called = self.called.as_ref();
         let called = called.map(|(entry, place)| (entry.level(), *place));
@@ -132,7 +132,7 @@ impl Sending {
                 });
             }
         }
-        // Somebody goes before who has not been called yet.
+        // A stream that has not been polled yet goes before.
         let called = state.call();
         drop(state);
         if let Some(called) = called {
@@ -141,7 +141,7 @@ impl Sending {
         Poll::Pending
     }
 
-    /// The turn has come to a request that hands nothing out yet, and has been woken to go on: nobody behind it goes before.
+    /// The turn has come to a request that hands nothing out yet, and has been woken to go on: none behind it goes before.
     pub(crate) fn keep_turn(&self, cx: &Context<'_>, entry: &Arc<Entry>, place: u64) {
         let mut state = self.state();
         if state.called.is_none() {

@@ -45,7 +45,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 /// What a connection holds of a response that its client does not read, and of a request's body.
 const BUFFERED: usize = 64 * 1024;
-/// How long those who have connected may take to ask for something when the server ends.
+/// How long a client that has connected may take to send a request when the server ends.
 const FIRST_REQUEST: Duration = Duration::from_millis(500);
 /// Accepting and the watch over time-outs go before all requests.
 const WATCH: Level = Level::at::<1>();
@@ -263,7 +263,7 @@ async fn drain(shared: &Arc<Shared>) -> usize {
     let limit = shared.live().config.drain_timeout;
     let wake = |shared: &Shared, id| _ = shared.runtime.wake(id);
     wake_all(shared, wake);
-    // Who has just been accepted may be about to ask.
+    // A client that has just been accepted may be about to send a request.
     let first = FIRST_REQUEST.min(limit);
     let _ = time::timeout(first, none_left(shared)).await;
     shared.closing.store(true, SeqCst);
@@ -322,30 +322,30 @@ fn admit(shared: &Arc<Shared>, io: Io, peer: SocketAddr) {
         return;
     };
     shared.metrics.accepted.fetch_add(1, Relaxed);
-    let seat = Seat {
+    let entered = Entered {
         shared: shared.clone(),
         conn,
         number,
     };
-    if let Ok(handle) = upshift::try_spawn(seat.serve(io, live), shared.receive) {
+    if let Ok(handle) = upshift::try_spawn(entered.serve(io, live), shared.receive) {
         handle.detach();
     }
 }
 
 /// A connection's place among the open ones.
-struct Seat {
+struct Entered {
     shared: Arc<Shared>,
     conn: Arc<Conn>,
     number: u64,
 }
 
-impl Drop for Seat {
+impl Drop for Entered {
     fn drop(&mut self) {
         self.shared.connections.leave(self.number);
     }
 }
 
-impl Seat {
+impl Entered {
     async fn serve(self, mut io: Io, live: Arc<Live>) {
         if let Some(id) = upshift::get_cid() {
             let _ = self.conn.coroutine.set(id);

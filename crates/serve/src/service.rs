@@ -50,7 +50,7 @@ impl Service<Request<Incoming>> for Http {
         let facts = self.facts(&live, &request);
         let endpoint = builtin::endpoint_of(&live, facts.uri.path());
         let site = self.site(&live, &request);
-        // Who is refused is so as anybody would be.
+        // A refusal is the same for every client.
         let place_of_site = *site.as_ref().unwrap_or(&0);
         let rule = live.rule_for(place_of_site, &facts);
         let vital = matches!(endpoint, Some(Endpoint::Healthz | Endpoint::Metrics));
@@ -59,7 +59,7 @@ impl Service<Request<Incoming>> for Http {
         let asked = updated.unwrap_or_else(|| Urgency::of(request.headers()));
         let urgency = live.granted(asked);
         let own = if vital {
-            // Whoever watches the server must get an answer when it is overloaded.
+            // Monitoring must get an answer when the server is overloaded.
             self.shared.receive
         } else {
             urgency.level()

@@ -105,7 +105,7 @@ pub(crate) struct Shared {
     pub(crate) leaving: AtomicBool,
     /// It accepts no more.
     pub(crate) draining: AtomicBool,
-    /// Nobody is waited for who has not asked for anything yet.
+    /// Clients that have not sent a request yet are not waited for.
     pub(crate) closing: AtomicBool,
     pub(crate) drain: Notify,
 }

@@ -86,7 +86,7 @@ fn address(path: &Path) -> io::Result<SocketAddrUnix> {
     })
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket without a listener.
 fn make_room(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else {
         return Ok(());

@@ -28,10 +28,10 @@ async fn mismatched(world: &World) -> Result<()> {
     assert_eq!(partial, Err(Error::PartialItem));
     sent.await?;
     // No such rank.
-    let nobody = comm.isend(vec![1u8], world.size(), 3).await;
-    assert!(matches!(nobody, Err(Error::Mpi(..))), "{nobody:?}");
-    let nobody = comm.broadcast(vec![1u8], world.size() + 7).await;
-    assert!(matches!(nobody, Err(Error::Mpi(..))), "{nobody:?}");
+    let refused = comm.isend(vec![1u8], world.size(), 3).await;
+    assert!(matches!(refused, Err(Error::Mpi(..))), "{refused:?}");
+    let refused = comm.broadcast(vec![1u8], world.size() + 7).await;
+    assert!(matches!(refused, Err(Error::Mpi(..))), "{refused:?}");
     // More than MPI counts. The memory is never touched.
     let long = comm.isend(vec![0u8; 1 << 31], peer, 4).await;
     assert_eq!(long.err(), Some(Error::TooLong(1 << 31)));
@@ -42,7 +42,7 @@ async fn dropped(world: &World) -> Result<()> {
     let comm = world.comm();
     let peer = (world.rank() + 1) % world.size();
     for length in [10usize, 200_000] {
-        // The send completes although nobody waits for it.
+        // The send completes although it is not awaited.
         drop(comm.isend(vec![9u32; length], peer, 1));
         let came = comm.irecv(vec![0u32; length], Source::Any, 1).await?;
         assert_eq!(came.data, vec![9; length]);

@@ -99,7 +99,7 @@ pub(crate) fn count(items: usize) -> Result<c_int> {
 /// What can be sent without a copy: it is given back when the operation is complete.
 ///
 /// # Safety
-/// `items` names the same memory however often the owner is moved, and nobody writes to it while the owner lives
+/// `items` names the same memory however often the owner is moved, and nothing writes to it while the owner lives
 /// untouched.
 pub unsafe trait SendBuf: Send + 'static {
     /// What it holds.

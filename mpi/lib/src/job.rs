@@ -145,7 +145,7 @@ impl Job {
         self.wake_all();
     }
 
-    /// Whoever started something before the end has finished it.
+    /// Every operation that was started before the end has finished.
     pub(crate) fn finish(&self) -> Result<()> {
         self.with(|table| {
             table.sweep();

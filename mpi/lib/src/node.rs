@@ -2,7 +2,7 @@
 //! began last; and a doorbell for each, a datagram socket.
 //!
 //! MPI offers no way to sleep until a message comes. A rank that has seen nothing for a while says in its page that it
-//! sleeps; whoever then starts something that concerns it, or completes something with it, rings. A ring is a hint: what is
+//! sleeps; a rank that then starts something that concerns it, or completes something with it, wakes it by a datagram. A datagram is a hint: what is
 //! lost costs time only, because a sleeper looks by itself, too. Between nodes there is no bell.
 //!
 //! The page is written by its rank, but for `asleep`, which a ringer clears, and `told`. All are words, and a
@@ -193,7 +193,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length; nobody else has it.
+        // SAFETY: mapped by `map` with this length; there is no other pointer to it.
         unsafe {
             libc::munmap(
                 self.pages.as_ptr().cast(),

@@ -164,7 +164,7 @@ impl Comm {
         )
     }
 
-    /// Waits for a message without receiving it, and takes it: nobody else can. Its length is known then.
+    /// Waits for a message without receiving it, and takes it: no other receive can. Its length is known then.
     pub fn improbe(&self, from: impl Into<Source>, with: impl Into<Tag>) -> Operation<Message> {
         let (from, with) = (source(from.into()), tag(with.into()));
         let level = level_here();

@@ -1,6 +1,6 @@
 //! The progress coroutine: the only place where MPI is asked what is complete.
 //!
-//! It runs at the level of the most urgent operation that somebody awaits, and bounds what it takes:
+//! It runs at the level of the most urgent operation that is awaited, and bounds what it takes:
 //!
 //! * nothing outstanding: it sleeps until something is started;
 //! * something outstanding, nothing else to do on this rank: it looks all the time for [`SPIN`], which is about what

@@ -151,7 +151,7 @@ impl World {
             let (world, handler) = (self.clone(), handler.clone());
             spawn(
                 async move {
-                    // An error is the end of the job, which whoever waits learns by itself.
+                    // An error is the end of the job, which its waiters learn by themselves.
                     let _ = world.handle(message, level, &*handler).await;
                 },
                 level,
@@ -174,7 +174,7 @@ impl World {
             id,
             body,
         };
-        // A coroutine of its own, so that a panic reaches the caller and nobody else.
+        // A coroutine of its own, so that a panic reaches the caller only.
         let output = spawn(handler(request), level).await;
         if id == 0 {
             return Ok(());

@@ -147,7 +147,7 @@ impl Table {
         slot.busy.take()
     }
 
-    /// The end of an operation, or notes who waits for it at which level.
+    /// The end of an operation; if there is none yet, notes its waiter and the level of that.
     pub(crate) fn take(&mut self, key: Key, waker: &Waker, level: Level) -> Option<Completion> {
         let busy = self.busy(key)?;
         if matches!(busy.stage, Stage::Done(_)) {
@@ -235,7 +235,7 @@ impl Table {
         self.kicked = true;
     }
 
-    /// Everyone who waits; for when the job fails.
+    /// All that wait; for when the job fails.
     pub(crate) fn wakers(&mut self) -> Vec<Waker> {
         let slots = self.slots.iter_mut();
         let busy = slots.filter_map(|slot| slot.busy.as_mut());

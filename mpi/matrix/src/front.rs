@@ -32,7 +32,7 @@ pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> 
         let matrices = matrices.clone();
         spawn(
             async move {
-                // The client has gone: nobody to tell.
+                // The client has gone.
                 let _ = connection(&matrices, stream, peer).await;
                 drop(place);
             },

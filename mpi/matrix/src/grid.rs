@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-/// The shape of the grid, and who stands where.
+/// The shape of the grid, and the place of each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     pub(crate) rows: usize,

@@ -1,4 +1,4 @@
-//! Who computes what: the part of the server that every rank has.
+//! Which rank computes what: the part of the server that every rank has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -187,7 +187,7 @@ impl Matrices {
             let (rows, columns) = grid.block(n, rank);
             let mut start = vec![LARGE, lane];
             start.extend_from_slice(&(n as u32).to_le_bytes());
-            // Complete when they are gone; nobody waits for it.
+            // Complete when they are gone; it is not awaited.
             drop(world.send_at(rank, level, start));
             let block = cut(&matrix, n, rows.clone(), columns.clone());
             let empty = vec![0u64; block.len()];

@@ -6,7 +6,7 @@
 //!                   └──────── large ─► blocks to all ranks, SUMMA, blocks back ─► reply
 //! ```
 //!
-//! `wire` is what clients speak, `front` accepts them, `job` says who computes what, `grid` places ranks and cuts matrices,
+//! `wire` is what clients speak, `front` accepts them, `job` says which rank computes what, `grid` places ranks and cuts matrices,
 //! `summa` is the spread product, `kernel` the arithmetic.
 
 mod front;

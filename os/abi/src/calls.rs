@@ -50,7 +50,7 @@ macro_rules! system_calls {
             /// Ends the `park` of a thread, or its next one; it becomes at least as
             /// urgent as `level`.
             13 now unpark(line, level);
-            /// Lets go on, oldest first, so many of those who wait at an address;
+            /// Lets go on, oldest first, so many of those that wait at an address;
             /// returns how many.
             14 now futex_wake(address, count);
             /// Reads from a file descriptor into a range; returns how many bytes, 0
@@ -127,7 +127,7 @@ macro_rules! system_calls {
             50 later open(name, name_len, flags);
             /// Waits until all that was written to the disk before, by whomever, stays there.
             51 later fsync(file);
-            /// Takes the name of a file away; it is gone when nobody has it open.
+            /// Takes the name of a file away; it is gone when no descriptor has it open.
             52 later unlink(name, name_len);
             /// The first file whose number is not below `from`: the range gets its bytes (a word) and
             /// its name, as much as there is room for. Returns its number plus 1, and the
@@ -148,7 +148,7 @@ macro_rules! numbers {
 
             /// Added to the number of a `later` call: asynchronously.
             pub const ASYNCHRONOUS: usize = 1 << 16;
-            /// `futex_wait`: somebody has called `futex_wake`.
+            /// `futex_wait`: woken by `futex_wake`.
             pub const WOKEN: isize = 0;
             /// `futex_wait`: the word has another value.
             pub const CHANGED: isize = 1;

@@ -49,11 +49,11 @@ errors! {
     BadProgram = -8, "the program cannot be run";
     /// No such process, or none of the caller's children.
     NoProcess = -9, "no such process among the children";
-    /// Nobody reads from the pipe any more.
-    BrokenPipe = -10, "nobody reads from the pipe";
+    /// The pipe has no reader any more.
+    BrokenPipe = -10, "the pipe has no reader";
     /// More urgent than the process may be.
     TooUrgent = -11, "more urgent than the ceiling of the process";
-    /// No such thread of the process, or nobody may wait for it.
+    /// No such thread of the process, or it cannot be waited for.
     NoThread = -12, "no such thread of the process";
     /// Other threads of the process do not let go of what they are in the middle of.
     Busy = -13, "other threads of the process are in the middle of something; try again";
@@ -63,7 +63,7 @@ errors! {
     Cancelled = -15, "the call was cancelled";
     /// There is no such call in flight.
     NoCall = -16, "no such call is in flight";
-    /// Nobody listens there, or the connection was reset before it was one.
+    /// There is no listener, or the connection was reset before it was one.
     Refused = -17, "the connection is refused";
     /// Another socket has the port.
     InUse = -18, "another socket has the port";

@@ -13,7 +13,7 @@ pub const RING_HEAD: usize = 1;
 /// How many completions there have been (kernel → program).
 pub const RING_TAIL: usize = 2;
 /// Not 0: a thread of the program takes completions out, and will look again when
-/// it is done; nobody need be interrupted (program → kernel).
+/// it is done; no thread need be interrupted (program → kernel).
 pub const DRAINING: usize = 3;
 /// The handler of user interrupts; 0: none (program → kernel).
 pub const HANDLER: usize = 4;

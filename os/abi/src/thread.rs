@@ -2,7 +2,7 @@
 //! a process, in the page [`THREADS`](crate::layout::THREADS).
 //!
 //! The kernel starts a thread with the address of its line in `tp`; that is how a
-//! thread knows who it is. What the kernel reads here is hearsay: a lie harms only
+//! thread knows its own number. What the kernel reads here is hearsay: a lie harms only
 //! the process. [`SERVER`] and [`IN_INTERRUPT`] are the program's own business.
 //!
 //! *Grace:* while [`CRITICAL`] is not 0 the thread holds something for which other
@@ -35,7 +35,7 @@ pub const IN_INTERRUPT: usize = 4;
 /// Its number (kernel → program).
 pub const NUMBER: usize = 5;
 
-/// Of the word of a lock: who has it.
+/// Of the word of a lock: its holder.
 pub const HOLDER: u32 = CONTENDED - 1;
 /// Of the word of a lock: others wait for it.
 pub const CONTENDED: u32 = 1 << 31;

@@ -11,7 +11,7 @@
 //!    blocks, flushes, writes the other head, flushes. So after a power cut the disk is as it was at the end of
 //!    the last commit, or of the one that was under way: of what was done, in its order, everything up to some
 //!    moment not before the last sync.
-//! 2. *No input or output here.* [`Volume`] says which block is to be read or written next; whoever drives it does
+//! 2. *No input or output here.* [`Volume`] says which block is to be read or written next; the caller does
 //!    that, with no lock held. So nothing waits in here, and the same source runs in the kernel and under tests.
 //! 3. *Bounded.* In memory: 8 bytes for each block of the disk that a file has, [`CACHE`] blocks, of which [`DIRTY`]
 //!    may wait to be written, a record for each of [`FILES`] files. A step copies and sums at most one block.

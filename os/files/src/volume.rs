@@ -1,6 +1,6 @@
 //! Files: a mounted disk, as memory knows it.
 //!
-//! What reads or writes a file has it open; one that is unlinked is gone when nobody has it open any more.
+//! What reads or writes a file has it open; one that is unlinked is gone when it is not open any more.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -72,7 +72,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// One that nobody has open.
+    /// One that is not open.
     pub(crate) fn new(name: Name, tree: Tree) -> Stored {
         Stored {
             name,

@@ -127,7 +127,7 @@ pub(crate) fn refusals_left() -> u64 {
 #[cfg(feature = "selftest")]
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// Dawdles, once in 16 times, for at most 20 µs: whoever comes in between is let.
+/// Dawdles, once in 16 times, for at most 20 µs: so that others come in between.
 #[inline]
 pub(crate) fn dawdle() {
     if one_in(16) {

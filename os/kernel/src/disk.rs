@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  Buffer::take ─► fill it ─► write(block) ──┐
-//!             └──────────────► read(block) ──┴─► device ─► interrupt ─► Reaper ─► all who wait look again
+//!             └──────────────► read(block) ──┴─► device ─► interrupt ─► Reaper ─► all waiters look again
 //! ```
 //!
-//! The *reaper* takes back what the device has done. It is as urgent as the most urgent of those who wait, and is woken by the
-//! interrupt. Whoever wants a buffer and finds none waits, and so does whoever has asked the device; the scheduler lets
+//! The *reaper* takes back what the device has done. It is as urgent as its most urgent waiter, and is woken by the
+//! interrupt. A coroutine that finds no buffer waits, and so does one that has asked the device; the scheduler lets
 //! the most urgent look first. What is dropped meanwhile leaves its buffer to the device until that is done with it.
 
 use core::future::poll_fn;

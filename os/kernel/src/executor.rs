@@ -200,7 +200,7 @@ pub(crate) fn interrupt_overtaken() {
 /// Before the calling hart, `index`, goes to user mode, perhaps for ever: a sleeping
 /// hart takes coroutines that wait here, or behind the programs of other harts.
 ///
-/// Whoever has become idle looks at all queues before it sleeps; whoever is told here
+/// A hart that has become idle looks at all queues before it sleeps; one that is told here
 /// takes what is more urgent than all it has, and looks at the rest here when it turns
 /// to a program itself. So while a hart sleeps, nothing waits behind a program. Two
 /// loads while none sleeps, else O(harts in user mode).

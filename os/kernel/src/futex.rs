@@ -34,7 +34,7 @@ use crate::sleep::{Sleep, sleep_until};
 /// Lists of waiters.
 const BUCKETS: usize = 256;
 
-/// One who waits.
+/// A waiter.
 struct Waiter {
     /// Tells waiters apart.
     ticket: u64,
@@ -153,7 +153,7 @@ impl Drop for Wait {
     }
 }
 
-/// Wakes so many of those who wait at an address, oldest first; returns how many.
+/// Wakes so many of those that wait at an address, oldest first; returns how many.
 pub(crate) fn wake(process: &Process, address: usize, count: usize) -> usize {
     let number = process.number();
     let mut woken = 0;

@@ -30,7 +30,7 @@ pub(crate) struct Hart {
     pub(crate) quantum_end: AtomicU64,
     /// Its context at the interrupt controller, in S-mode; `usize::MAX`: none.
     context: AtomicUsize,
-    /// Who sleeps.
+    /// The harts that sleep.
     pub(crate) timers: IrqLock<Timers>,
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn serve(code: usize) {
             let hart = hart::this();
             let now = clock::now();
             if hart.quantum_end.load(Relaxed) <= now {
-                // The end of the quantum is seen by whoever looks at the clock.
+                // The end of the quantum is seen at the next look at the clock.
                 hart.quantum_end.store(u64::MAX, Relaxed);
             }
             loop {
@@ -44,6 +44,6 @@ pub(crate) fn serve(code: usize) {
         // It has done its work by ending a wait or a program's turn.
         csr::SOFTWARE => csr::clear_software_interrupt(),
         csr::EXTERNAL => devices::serve(),
-        _ => panic!("interrupt {code}, which nobody has asked for"),
+        _ => panic!("interrupt {code}, which has not been asked for"),
     }
 }

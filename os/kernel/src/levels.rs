@@ -1,4 +1,4 @@
-//! How urgent what serves others is: as the most urgent of those who wait for it.
+//! How urgent what serves others is: as the most urgent of its waiters.
 
 use upshift_core::{CoroutineId, LEVELS, Level};
 
@@ -11,7 +11,7 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// Nobody waits.
+    /// There is no waiter.
     pub(crate) const fn new() -> Levels {
         Levels {
             count: [0; LEVELS],
@@ -19,7 +19,7 @@ impl Levels {
         }
     }
 
-    /// Somebody waits at this level, and not at the one before any more.
+    /// A waiter is at this level, and not at the one before any more.
     pub(crate) fn change(&mut self, before: Option<Level>, now: Option<Level>) {
         if let Some(level) = now {
             self.count[usize::from(level.get())] += 1;
@@ -34,7 +34,7 @@ impl Levels {
         }
     }
 
-    /// Bit L: somebody waits at level L.
+    /// Bit L: there is a waiter at level L.
     pub(crate) fn bits(&self) -> u64 {
         self.bits
     }

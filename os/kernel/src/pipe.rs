@@ -27,7 +27,7 @@ struct Ring {
     readers: usize,
     writers: usize,
     waiters: Waiters,
-    /// Of the share of whoever made it.
+    /// Of the share of the process that made it.
     _taken: Taken,
 }
 
@@ -48,7 +48,7 @@ impl Ring {
         (count > 0 || to.is_empty() || self.writers == 0).then_some(count)
     }
 
-    /// Puts in what fits, or says that nobody will take it.
+    /// Puts in what fits, or says that there is no reader.
     fn put(&mut self, from: &[u8]) -> Option<Result<usize, Error>> {
         if self.readers == 0 {
             return Some(Err(Error::BrokenPipe));
@@ -100,7 +100,7 @@ impl End {
         until(&self.ring, look).await;
     }
 
-    /// Waits for room, or until nobody reads any more.
+    /// Waits for room, or until there is no reader any more.
     pub(crate) async fn writable(&self) {
         let look =
             |ring: &mut Ring| (ring.put - ring.taken < CAPACITY || ring.readers == 0).then_some(());

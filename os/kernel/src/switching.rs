@@ -184,7 +184,7 @@ impl Turn<'_> {
             let of_level = self.vcpu.bitmap() & level.bit() != 0;
             let kernel_waits = of_level || executor::has_more_urgent(level);
             if !kernel_waits && !users::is_overtaken(level, true) {
-                // Nobody waits: another one.
+                // Without a waiter: another one.
                 thread.quantum = quantum();
                 thread.end_grace(space);
                 self.begin_quantum(thread);

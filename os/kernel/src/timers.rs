@@ -14,7 +14,7 @@ use core::task::Waker;
 use crate::chaos;
 use crate::memory::OutOfMemory;
 
-/// Room for so many sleepers is kept when nobody sleeps; more is given back.
+/// Room for so many sleepers is kept when there are none; more is given back.
 const KEEP: usize = 64;
 
 /// One sleeper, in the heap.
@@ -49,7 +49,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Nobody sleeps.
+    /// There are no sleepers.
     pub(crate) const fn new() -> Timers {
         Timers {
             heap: Vec::new(),

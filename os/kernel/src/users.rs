@@ -10,7 +10,7 @@
 //!
 //! The level of a hart's *switching coroutine* follows: it is the level of the
 //! thread that runs there, or of the most urgent ready one, whichever is more
-//! urgent. It is raised here, by whoever makes a thread ready, and lowered by the
+//! urgent. It is raised here, by the hart that makes a thread ready, and lowered by the
 //! hart itself when it finds nothing at its level any more ([`take`]); so it may
 //! be too urgent for one empty poll, but never too lax. Both happen under the
 //! lock of the queue, so a raise cannot be overwritten by an older lowering.
@@ -97,7 +97,7 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
 });
 
 /// The level of the thread that runs on each hart, or [`NOTHING`]: `Doing::running`, for
-/// those who look without the lock, under which it is written.
+/// those that look without the lock, under which it is written.
 static RUNNING: [AtomicU8; MAX_HARTS] = [const { AtomicU8::new(NOTHING) }; MAX_HARTS];
 
 /// The level of the thread that runs on a hart. One load; exact while the hart is in
@@ -291,7 +291,7 @@ fn push(mut thread: Box<Thread>, front: bool) {
     if let Some(level) = thread.process.pending_level.take() {
         thread.raised = thread.raised.min(level);
     }
-    // Under the lock: who lends to it later finds it in the queue.
+    // Under the lock: a later loan finds it in the queue.
     thread.settle();
     trace::thread(&thread, Entered::Ready);
     if thread.process.is_ended() {
@@ -468,7 +468,7 @@ pub(crate) fn stopped(index: usize) {
 /// The thread that runs on hart `index` may have another level.
 pub(crate) fn changed_level(index: usize, thread: &mut Thread) {
     let mut users = USERS.lock();
-    // Under the lock: who lends to it later finds it here.
+    // Under the lock: a later loan finds it here.
     thread.settle();
     let level = thread.level.get();
     users.set_running(index, level);

@@ -138,7 +138,7 @@ impl Tables {
                 (double(bytes, at)? == wanted).then_some(value as usize)
             })
         };
-        // Calls through a table that somebody would have to fill in: an exported
+        // Calls through a table that would have to be filled in: an exported
         // function that calls another by its name.
         if value(CALLS_SIZE).is_some_and(|size| size != 0) {
             return None;

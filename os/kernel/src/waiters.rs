@@ -1,6 +1,6 @@
 //! Waiting for a change of something that is behind a lock.
 //!
-//! Everybody who waits is woken and looks again; the scheduler lets the most
+//! Every waiter is woken and looks again; the scheduler lets the most
 //! urgent look first. No wake is lost: a waiter looks and enters the list under
 //! the lock under which the thing changes. The list is as long as there are
 //! waiting coroutines; one that is dropped takes its entry out, O(waiters).
@@ -19,7 +19,7 @@ use crate::{chaos, executor};
 pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
-    /// Nobody waits.
+    /// There is no waiter.
     pub(crate) const fn new() -> Waiters {
         Waiters(Vec::new())
     }
@@ -41,7 +41,7 @@ impl Waiters {
     pub(crate) fn remove(&mut self, waker: &Waker) {
         self.0.retain(|known| !known.will_wake(waker));
         if self.0.is_empty() {
-            // What nobody waits for keeps no memory.
+            // Without a waiter it keeps no memory.
             self.0 = Vec::new();
         }
     }
@@ -62,7 +62,7 @@ impl Waiters {
 
 /// Something that coroutines wait for.
 pub(crate) trait Awaited {
-    /// Those who wait for it.
+    /// Its waiters.
     fn waiters(&mut self) -> &mut Waiters;
 }
 
@@ -79,9 +79,9 @@ where
     }
 }
 
-/// Something that is to be as urgent as those who wait for it.
+/// Something that is to be as urgent as its waiters.
 pub(crate) trait Urgent: Awaited {
-    /// Somebody waits at this level, and not at the one before any more.
+    /// A waiter is at this level, and not at the one before any more.
     fn waits(&mut self, before: Option<Level>, now: Option<Level>);
 }
 

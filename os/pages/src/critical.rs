@@ -20,7 +20,7 @@ pub fn enter() {
 }
 
 /// The end of that. The kernel has the hart if it is owed to it: `call` makes any call, for on
-/// the way back the kernel looks who is to run.
+/// the way back the kernel looks which thread is to run.
 #[inline]
 pub fn leave(call: impl FnOnce()) {
     let critical = line(CRITICAL);

@@ -4,7 +4,7 @@
 //! `arguments` reads the command line, `build` calls cargo, `archive` writes the archive
 //! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
 //! test matrix, `doctor` makes the images for it that are wrong on purpose, `trace` and
-//! `timeline` show who did what when, `state` where a machine is that does not end, `disk` makes the disk of a machine, `record` looks at what has passed its network card, `bench` counts instructions,
+//! `timeline` show what ran where and when, `state` where a machine is that does not end, `disk` makes the disk of a machine, `record` looks at what has passed its network card, `bench` counts instructions,
 //! `evaluate` those of a server.
 
 #![forbid(unsafe_code)]
@@ -54,7 +54,7 @@ tasks:
                                         forwarded port; or nothing, and it only draws
   rings                                 four rings of 128 coroutines on 1 to 5 vCPUs, 4 harts
   trace [--smp N] [--icount] [--records N] [--json] [PROGRAM [ARGUMENT]]
-                                        boot a program and print who was in which state when";
+                                        boot a program and print the states over time";
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::of_process();

@@ -125,7 +125,7 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
             Network::Forwarded(port) => {
                 format!("user,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:7")
             }
-            // What serves here speaks to nobody by itself.
+            // A server here does not speak first.
             Network::ForwardedDatagrams(port) => {
                 format!("user,hostfwd=tcp:127.0.0.1:{port}-:7,hostfwd=udp:127.0.0.1:{port}-:7")
             }

@@ -1,5 +1,5 @@
 //! What has passed the network card of a machine, as QEMU records it (`filter-dump`, a file of
-//! pcap): which segments the machine has sent again, though nobody could have lost them.
+//! pcap): which segments the machine has sent again, though they cannot have been lost.
 //!
 //! Nothing is lost on the way to the peer, and time-outs are of a second at least. So a segment
 //! that is sent again sooner is one that should not have been, however busy the host is.

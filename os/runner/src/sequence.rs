@@ -5,7 +5,7 @@
 //! the timer, and runs on in its thread until it gives way; its own call waits
 //! synchronously, which suspends it by an exception.
 
-/// State, level, who.
+/// State, level, name.
 pub(crate) const TRACED: &[&str] = &[
     "C 32 coroutine 1 of 256",
     "r 32 coroutine 1 of 256",

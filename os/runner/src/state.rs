@@ -1,5 +1,5 @@
 //! The last state of a machine that does not end: the registers of all harts, asked for
-//! through QEMU's monitor, twice, so that one sees who gets on.
+//! through QEMU's monitor, twice, so that progress shows.
 //!
 //! Kept in a file beside the images, with all that the console has said; of each hart the
 //! place in the kernel is named, as far as the kernel's table of symbols knows it.
@@ -52,7 +52,7 @@ pub(crate) fn keep(name: &str, image: &Image, state: &str, output: &str) -> (Pat
     }
 }
 
-/// Where each hart is, and who has called that.
+/// Where each hart is, and the callers of that.
 fn harts(state: &str, symbols: &[(u64, String)]) -> String {
     let mut lines = String::new();
     let mut hart = "";

@@ -38,7 +38,7 @@ pub fn fsync_async(file: usize, cid: Cid) -> Call {
     asynchronous::fsync(file, cid)
 }
 
-/// Takes the name of a file away; it is gone when nobody has it open.
+/// Takes the name of a file away; it is gone when no descriptor has it open.
 ///
 /// # Errors
 /// [`Error::NoFile`], [`Error::DiskFailed`].

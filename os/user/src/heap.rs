@@ -19,7 +19,7 @@ const SMALLEST: usize = 16;
 /// The first free cell of each class; each free cell starts with the next.
 struct Lists([*mut u8; CLASSES]);
 
-// SAFETY: free cells are memory that nobody else uses, whatever the thread.
+// SAFETY: free cells are memory that is not in use, whatever the thread.
 unsafe impl Send for Lists {}
 
 struct Heap(SpinLock<Lists>);

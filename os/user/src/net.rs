@@ -75,7 +75,7 @@ pub fn datagrams(port: u16) -> Result<usize, Error> {
 /// Sends a datagram to a port of an address.
 ///
 /// # Errors
-/// [`Error::BadArgument`]: more than [`datagram::MOST`] bytes, or nobody can be there.
+/// [`Error::BadArgument`]: more than [`datagram::MOST`] bytes, or no host can have the address.
 pub fn send_to(socket: usize, bytes: &[u8], to: ([u8; 4], u16)) -> Result<usize, Error> {
     let (address, port) = (u32::from_be_bytes(to.0) as usize, usize::from(to.1));
     let start = bytes.as_ptr() as usize;

@@ -22,7 +22,7 @@ use os_abi::thread::{CONTENDED, HOLDER, NUMBER};
 use crate::{lock, sys};
 use os_pages::line;
 
-/// The word of a mutex that nobody has; else see `os_abi::thread`.
+/// The word of a mutex that is free; else see `os_abi::thread`.
 const FREE: u32 = 0;
 
 fn wait(word: &AtomicU32, value: u32, deadline: u64) -> bool {
@@ -139,7 +139,7 @@ pub struct Condvar {
 }
 
 impl Condvar {
-    /// Nobody waits.
+    /// There is no waiter.
     #[must_use]
     pub const fn new() -> Condvar {
         Condvar {

@@ -33,7 +33,7 @@ pub(crate) fn raw_pair(
     coroutine: usize,
 ) -> (Result<isize, Error>, isize) {
     let mut answer = once(number, arguments, coroutine);
-    // With chaos memory is out now and then; whoever asks again gets it, unless it
+    // With chaos memory is out now and then; the next call gets it, unless it
     // really is.
     for _ in 0..32 {
         if answer.0 != Err(Error::OutOfMemory) || !is_disturbed() {

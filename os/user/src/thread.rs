@@ -58,7 +58,7 @@ struct Body {
     ended: Arc<AtomicBool>,
 }
 
-/// Stacks that nobody uses.
+/// Stacks that are free.
 static STACKS: SpinLock<Vec<Stack>> = SpinLock::new(Vec::new());
 /// Threads whose handles were dropped.
 static LEFT: SpinLock<Vec<Body>> = SpinLock::new(Vec::new());

@@ -63,7 +63,7 @@ fn serve() -> u64 {
         back: Cell::new(None),
     }));
     if !host::serve(server, index) {
-        // SAFETY: just boxed, and given to nobody.
+        // SAFETY: just boxed, and not shared yet.
         drop(unsafe { Box::from_raw(server) });
         return 0;
     }
@@ -80,7 +80,7 @@ extern "C" fn upshift_release() -> u64 {
     server.executor.retire();
     let server = core::ptr::from_ref(server).cast_mut();
     host::stop_serving();
-    // SAFETY: boxed by `upshift_serve`, and nobody reaches it any more: the line of
+    // SAFETY: boxed by `upshift_serve`, and there is no way to it any more: the line of
     // its thread does not, and other threads know the vCPU only.
     drop(unsafe { Box::from_raw(server) });
     1

@@ -72,7 +72,7 @@ unsafe impl Host for VdsoHost {
         }
     }
 
-    /// Whoever has the lock was stopped by the kernel, in spite of its grace: the hart
+    /// The holder of the lock was stopped by the kernel, in spite of its grace: the hart
     /// is better used by it.
     fn relax(&self, spins: u32) {
         match spins {
@@ -149,7 +149,7 @@ pub(crate) fn stop_serving() {
 #[inline]
 pub(crate) fn server() -> Option<&'static Server> {
     // SAFETY: 0, or a box that lives until its own thread drops it, after
-    // `stop_serving`; nobody else has a reference.
+    // `stop_serving`; there is no other reference.
     unsafe { (line(SERVER).load(Relaxed) as *const Server).as_ref() }
 }
 

@@ -449,7 +449,7 @@ pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
         let ours = section.cell(case, UPSHIFT).and_then(|c| c.median(rate));
         let best = best_other(section, case, |run| -run.per_second);
         rows.push(row(
-            format!("files, {case}: nobody does more"),
+            format!("files, {case}: no peer does more"),
             ours.zip(best).map(|(us, (peer, best))| {
                 let text = format!("{us:.0}/s; best other {peer} {:.0}", -best);
                 (text, at_most(-best / us, 1.0))

@@ -157,7 +157,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
             match Processes::attach(&with, &watch, *pid, notches.base, children) {
                 Ok(task) => engine.add(task.labelled(label))?,
                 Err(error) if origin.bears(&error) => {
-                    // Who reads it waits for this thread.
+                    // The reader of the pipe waits for this thread.
                     let _ = left_out.send(error);
                     engine.add_ended(label)
                 }

@@ -36,7 +36,7 @@ enum Source {
 }
 
 impl Spec {
-    /// Who has to be there and to take it, or nothing is scheduled.
+    /// Whether the program has to exist and to accept the policy, or nothing is scheduled.
     pub(super) fn origin(&self) -> Origin {
         match self.source {
             Source::Pid(_) => Origin::Named,

@@ -1,6 +1,6 @@
 //! [`Assign`]: which programs get which level without knowing of it.
 //!
-//! All that a rule names has to fit. A program chooses its own name, so a rule by `comm` alone lets whoever may start programs choose
+//! All that a rule names has to fit. A program chooses its own name, so a rule by `comm` alone lets every user who may start programs choose
 //! its level: name a user, a unit or a cgroup beside it where users are not trusted.
 
 use std::path::Path;

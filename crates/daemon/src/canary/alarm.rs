@@ -3,7 +3,7 @@
 //! **Culprits** are threads that lend their priority: they sleep in a lock whose holder inherits it. And those on a silent CPU that
 //! have themselves used half of the second half of the silence. Their users are barred, for longer each time. If no culprit is
 //! found (an unknown way), the users of all that was elevated where it helped to demote it are, for a second, as suspects; one that
-//! goes on has the CPU for 100 ms of each 1.1 s. Nobody is barred for a silence while a CPU is unplugged.
+//! goes on has the CPU for 100 ms of each 1.1 s. No user is barred for a silence while a CPU is unplugged.
 //!
 //! In which lock a thread sleeps stands in a file of `/proc`, which the watch does not open: scouts do (`scout.rs`), one for each user. The watch
 //! waits for [`INQUIRY`] at most, with all suspects demoted; users that are not examined by then are suspects.
@@ -39,7 +39,7 @@ pub(super) struct Alarm {
     /// CPU time of threads on CPUs that have been silent for half of the patience, and when that was.
     samples: HashMap<Tid, (u64, Instant)>,
     suspects: Vec<Arc<Hold>>,
-    /// A CPU has gone: whatever was silent, nobody is to blame.
+    /// A CPU has gone: whatever was silent, no user is to blame.
     unplugged: bool,
 }
 
@@ -97,7 +97,7 @@ impl Inquiry {
     }
 }
 
-/// Whether the thread lends its priority. Opens a file that is somebody else's.
+/// Whether the thread lends its priority. Opens a file of another process.
 fn offence(machine: &dyn Machine, tid: Tid) -> Option<&'static str> {
     match machine.lends_its_priority(tid) {
         Ok(true) => Some("lends its priority through a lock"),

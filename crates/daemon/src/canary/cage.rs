@@ -15,7 +15,7 @@ use crate::shared::{CANARY, Shared};
 /// It needs next to nothing.
 const STACK: usize = 64 * 1024;
 
-/// How long nobody is blamed for a silence after a CPU was unplugged.
+/// How long no user is blamed for a silence after a CPU was unplugged.
 const UPHEAVAL: Duration = Duration::from_secs(1);
 
 /// See the module.

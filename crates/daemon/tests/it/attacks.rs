@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use upshift_daemon::{Config, Daemon, Limits, Rule, Who};
+use upshift_daemon::{Config, Daemon, Limits, Rule, Subject};
 
 use crate::hostile::{census, processes};
 use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
@@ -253,7 +253,7 @@ fn thousands_of_users_do_not_keep_root_out() {
     }
     let path = socket("legion");
     let rules = vec![Rule {
-        who: Who::User(ALICE),
+        subject: Subject::User(ALICE),
         ceiling: Some(8),
     }];
     let config = Config {
@@ -285,7 +285,7 @@ fn who_is_in_hundreds_of_groups_is_denied_by_the_last() {
     let denied = 64_100;
     let _daemon = Daemon::start(Config {
         rules: vec![Rule {
-            who: Who::Group(denied),
+            subject: Subject::Group(denied),
             ceiling: None,
         }],
         ..open_config("groups")

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use upshift_daemon::{Config, Daemon, Rule, Who};
+use upshift_daemon::{Config, Daemon, Rule, Subject};
 
 use crate::attacks::{ALICE, MALLORY, TRUDY, from_now, open_config, villain};
 use crate::hostile::{census, processes, puppet};
@@ -31,7 +31,7 @@ fn another_configuration_applies_to_who_is_there_and_loses_nobody() {
     };
     assert_eq!(level(ghost.pid(), "ceiling"), Some(0.into()));
     let rule = |user, ceiling| Rule {
-        who: Who::User(user),
+        subject: Subject::User(user),
         ceiling,
     };
     daemon.reload(Config {

@@ -11,7 +11,7 @@ use upshift_board::layout::{GLOBAL_BYTES, SLOTS, VCPUS};
 use upshift_board::os;
 use upshift_board::wire::{self, Reason, Reply, Role, Thread};
 use upshift_board::{Board, JoinError, ThreadSpec, VcpuSpec};
-use upshift_daemon::{Config, Daemon, Limits, Rule, Who};
+use upshift_daemon::{Config, Daemon, Limits, Rule, Subject};
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Linux, Sys};
 
@@ -247,7 +247,7 @@ fn users_that_a_rule_denies_stay_out_and_are_told_why() {
     let _turn = turn();
     let path = socket("denied");
     let rules = vec![Rule {
-        who: Who::User(rustix::process::getuid().as_raw()),
+        subject: Subject::User(rustix::process::getuid().as_raw()),
         ceiling: None,
     }];
     let _daemon = Daemon::start(Config {

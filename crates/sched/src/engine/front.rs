@@ -1,10 +1,10 @@
-//! Who is in front on which CPU: turns, and pieces in which ordinary threads are let in.
+//! Which task is in front on which CPU: turns, and pieces in which ordinary threads are let in.
 
 use super::due::Due;
 use super::{Cpu, Engine, Slot, nanos};
 use crate::error::SchedError;
 use crate::member::{Member, Standing};
-use crate::place::{self, Seat};
+use crate::place::{self, Placement};
 use crate::policy::{Nanos, TaskId};
 use crate::ratchet::Notch;
 use crate::report::What;
@@ -30,15 +30,15 @@ impl<M: Member> Engine<M> {
             slot.is_some_and(|slot| slot.member.is_some())
         };
         let favoured: Vec<TaskId> = self.turn.favoured().iter().copied().filter(lives).collect();
-        let seat = |(task, slot): (TaskId, &Slot<M>)| Seat {
+        let placement = |(task, slot): (TaskId, &Slot<M>)| Placement {
             task,
             cpu: slot.cpu,
             sleeps: slot.sleeps,
         };
-        let mut seats: Vec<Seat> = self.live().map(seat).collect();
-        let front = place::place(&favoured, &mut seats, self.cpus.len());
-        for seat in seats {
-            self.move_to(seat)?;
+        let mut placements: Vec<Placement> = self.live().map(placement).collect();
+        let front = place::place(&favoured, &mut placements, self.cpus.len());
+        for placement in placements {
+            self.move_to(placement)?;
         }
         for (cpu, favoured) in front.into_iter().enumerate() {
             self.put_in_front(cpu, favoured, now)?;
@@ -47,13 +47,13 @@ impl<M: Member> Engine<M> {
     }
 
     /// Moves a task to another CPU; it starts there at the base.
-    fn move_to(&mut self, seat: Seat) -> Result<(), SchedError> {
-        let number = self.cpus[seat.cpu].number;
-        let slot = &mut self.slots[seat.task.0];
-        if slot.cpu == seat.cpu {
+    fn move_to(&mut self, placement: Placement) -> Result<(), SchedError> {
+        let number = self.cpus[placement.cpu].number;
+        let slot = &mut self.slots[placement.task.0];
+        if slot.cpu == placement.cpu {
             return Ok(());
         }
-        slot.cpu = seat.cpu;
+        slot.cpu = placement.cpu;
         let was_raised = slot.notch.at > self.config.base;
         slot.notch.at = self.config.base;
         let Some(member) = &mut slot.member else {

@@ -138,14 +138,14 @@ impl Edf {
     fn sort_out_the_rest(&mut self) {
         let none_is_free = self.jobs.iter().all(|job| job.reserved.is_some());
         let shares = |job: &&Job| none_is_free || job.reserved.is_none();
-        let who: Vec<TaskId> = self
+        let due: Vec<TaskId> = self
             .jobs
             .iter()
             .filter(shares)
             .map(|job| job.task)
             .collect();
-        self.rest.retain(|task| who.contains(task));
-        for task in who {
+        self.rest.retain(|task| due.contains(task));
+        for task in due {
             if !self.rest.contains(&task) {
                 self.rest.push_back(task);
             }

@@ -18,7 +18,7 @@ use crate::peers::Peers;
 /// Requests per `MPI_Testsome`: bounds the time under the lock.
 pub(super) const WINDOW: usize = 256;
 
-/// What a look has found: who is to be woken, and which ranks may go on.
+/// What a look has found: wakers to call, and ranks that may go on.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) wakers: Vec<Waker>,
@@ -41,7 +41,7 @@ impl Table {
         }
         for request in std::mem::take(&mut self.free_requests) {
             let mut request = request;
-            // SAFETY: persistent and inactive, and nobody else has its name.
+            // SAFETY: persistent and inactive, and there is no other copy of its name.
             unsafe { sys::MPI_Request_free(&mut request) };
         }
         // Before their communicators are freed, which comes after them in time, too.
@@ -55,7 +55,7 @@ impl Table {
         }
     }
 
-    /// Receives a message that nobody wants, so that its sender can go on.
+    /// Receives a message that no operation is to have, so that its sender can go on.
     fn swallow(&mut self, mut matched: Matched) {
         // SAFETY: constants of the library; out-parameters; the buffer goes to the table with the request.
         unsafe {

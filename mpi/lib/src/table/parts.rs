@@ -12,7 +12,7 @@ use crate::peers::Peers;
 /// The buffer of an operation, and what else it needs at its end.
 pub(crate) type Payload = Box<dyn Any + Send>;
 
-/// What is to be done when nobody waits any more.
+/// What is to be done when its future has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Runs to its end in the background: sends and collectives.
@@ -84,7 +84,7 @@ unsafe impl Send for Matched {}
 ///
 /// The caller is allowed to call MPI.
 pub(crate) fn improbe(pattern: &Pattern) -> Result<Option<Matched>> {
-    // SAFETY: out-parameters, and a communicator that lives: who probes holds it.
+    // SAFETY: out-parameters, and a communicator that lives: the probe holds it.
     unsafe {
         let mut flag = 0;
         let mut message = sys::RSMPI_MESSAGE_NULL;

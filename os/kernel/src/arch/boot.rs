@@ -45,7 +45,7 @@ const fn boot_table() -> BootTable {
 #[unsafe(no_mangle)]
 static START_IDS: [AtomicUsize; MAX_HARTS] = [const { AtomicUsize::new(usize::MAX) }; MAX_HARTS];
 
-/// 1: somebody boots. Not in .bss.
+/// 1: a hart boots. Not in .bss.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".data.claimed")]
 static BOOT_CLAIMED: AtomicU32 = AtomicU32::new(0);
@@ -94,7 +94,7 @@ _start:
     addi    t0, t0, 8
     addi    a2, a2, 1
     bne     a2, t1, 4b
-5:  wfi     # nobody has asked for this one
+5:  wfi     # this one has not been asked for
     j       5b
 6:  la      a3, {more}
 

@@ -92,13 +92,13 @@ pub(crate) struct Once<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: written once by whoever turned `EMPTY` into `BUSY`, read after `FULL`.
+// SAFETY: written once by the hart that turned `EMPTY` into `BUSY`, read after `FULL`.
 unsafe impl<T: Send + Sync> Sync for Once<T> {}
 
 impl<T> Drop for Once<T> {
     fn drop(&mut self) {
         if *self.state.get_mut() == FULL {
-            // SAFETY: full, and nobody else has it any more.
+            // SAFETY: full, and there is no other reference any more.
             unsafe { self.value.get_mut().assume_init_drop() };
         }
     }
@@ -120,7 +120,7 @@ impl<T> Once<T> {
     pub(crate) fn set(&self, value: T) {
         let first = self.state.compare_exchange(EMPTY, BUSY, Acquire, Relaxed);
         assert!(first.is_ok(), "a value is set twice");
-        // SAFETY: this call alone made the state `BUSY`; nobody reads yet.
+        // SAFETY: this call alone made the state `BUSY`; there are no readers yet.
         unsafe { (*self.value.get()).write(value) };
         self.state.store(FULL, Release);
     }

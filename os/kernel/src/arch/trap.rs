@@ -13,7 +13,7 @@
 //! Floating point: the kernel runs with it off. A program starts with it off as
 //! well; its first floating-point instruction traps, and from then on its
 //! registers are saved when they were changed and loaded on the way back. Those
-//! who never use it pay two instructions.
+//! that never use it pay two instructions.
 
 use alloc::boxed::Box;
 use core::arch::global_asm;
@@ -103,7 +103,7 @@ impl UserContext {
         }
     }
 
-    /// Sets the register by which a thread knows who it is.
+    /// Sets the register by which a thread finds its own line.
     pub(crate) fn set_thread_pointer(&mut self, value: usize) {
         self.registers[3] = value;
     }
@@ -141,7 +141,7 @@ impl UserContext {
         if let Some(float) = &interrupted.float {
             (self.float, self.fcsr) = **float;
         } else if self.status & csr::FS != 0 {
-            // The handler has used them: whoever begins to finds zeros.
+            // The handler has used them: the next one to begin finds zeros.
             (self.float, self.fcsr) = ([0; 32], 0);
         }
         self.status = interrupted.status;

@@ -14,7 +14,7 @@ const TRANSMITTER_EMPTY: u8 = 1 << 5;
 #[cfg(feature = "selftest")]
 const LOOP: u8 = 1 << 4;
 
-/// One port; whoever uses it has a lock around it.
+/// One port; its users have a lock around it.
 pub(crate) struct Uart {
     data: Register<u8>,
     interrupt_enable: Register<u8>,

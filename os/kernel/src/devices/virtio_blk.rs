@@ -239,7 +239,7 @@ impl Disk {
         self.done.get_mut(number)?.take()
     }
 
-    /// Nobody waits for a request any more.
+    /// A request is not awaited any more.
     pub(crate) fn forget(&mut self, number: usize) {
         if let Some((memory, _)) = self.take_done(number) {
             return self.give_back(memory);

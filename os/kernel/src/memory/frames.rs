@@ -45,7 +45,7 @@ static BUDDY: IrqLock<Buddy> = IrqLock::new(Buddy {
 impl Buddy {
     fn links(&mut self, block: usize) -> &mut Links {
         // SAFETY: called only for blocks that are in a list (or about to be):
-        // free memory, page-aligned, in the direct map, and nobody's but ours;
+        // free memory, page-aligned, in the direct map, and ours alone;
         // the borrow of `self` keeps two of these from existing at once.
         unsafe { &mut *(PhysAddr::new(block).direct() as *mut Links) }
     }
@@ -118,7 +118,7 @@ pub(super) fn init(ram: Range<usize>, first: Range<usize>, used: &mut [Range<usi
         .find(|gap| gap.end - gap.start >= frames)
         .expect("no room for one byte per frame");
     let state = PhysAddr::new(place.start).direct() as *mut u8;
-    // SAFETY: free memory, mapped, given to nobody else: it is excluded below.
+    // SAFETY: free memory, mapped, not given out: it is excluded below.
     let state = unsafe {
         state.write_bytes(NONE, frames);
         core::slice::from_raw_parts_mut(state, frames)
@@ -182,7 +182,7 @@ pub(super) fn allocate_block(order: usize) -> Option<PhysAddr> {
 /// Gives a block back.
 ///
 /// # Safety
-/// It came from [`allocate_block`] with this order, and nobody uses it any more.
+/// It came from [`allocate_block`] with this order, and it is not in use any more.
 pub(super) unsafe fn free_block(block: PhysAddr, order: usize) {
     BUDDY.lock().free(block.get(), order);
 }

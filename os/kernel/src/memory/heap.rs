@@ -123,7 +123,7 @@ impl Heap {
         let page = cell / PAGE * PAGE;
         let header = self.header(page);
         let was_full = header.free == NONE;
-        // SAFETY: a cell of the page that nobody uses any more, at least 16 bytes and
+        // SAFETY: a cell of the page that is not in use any more, at least 16 bytes and
         // aligned to them.
         unsafe { *(cell as *mut usize) = header.free };
         header.free = cell;

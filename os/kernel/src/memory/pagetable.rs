@@ -195,7 +195,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Maps a frame that belongs to somebody who outlives the table.
+    /// Maps a frame whose owner outlives the table.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -282,7 +282,7 @@ impl Drop for PageTable {
 /// Frees what an entry owns.
 ///
 /// # Safety
-/// Nobody uses the entry any more, and it is of a table of this level.
+/// The entry is not in use any more, and it is of a table of this level.
 unsafe fn drop_entry(entry: Entry, level: usize) {
     if !entry.is_valid() {
         return;

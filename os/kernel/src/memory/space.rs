@@ -1,6 +1,6 @@
 //! Address spaces of processes: what is mapped where, and which is in use on which hart.
 //!
-//! An address space is freed when nobody holds it any more; a hart that has it
+//! An address space is freed when its last holder has gone; a hart that has it
 //! in `satp` holds it ([`load`], [`unload`]).
 
 use alloc::sync::Arc;

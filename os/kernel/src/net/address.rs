@@ -62,10 +62,10 @@ impl Stack {
         self.set_address(address, gateway);
     }
 
-    /// Tells `smoltcp` who has the machine's own addresses, as an answer to its question would.
+    /// Tells `smoltcp` that the machine's own addresses are its own, as an answer to its question would.
     ///
-    /// It asks for one neighbour a second, whoever wants to know; what is for the machine itself
-    /// does not wait for that, however many are looked for that nobody is.
+    /// It asks for one neighbour a second, for all sockets together; what is for the machine itself
+    /// does not wait for that, however many addresses are looked for in vain.
     pub(super) fn know_ourselves(&mut self) {
         const LEN: usize = 42;
         let hardware = EthernetAddress(self.link.address());

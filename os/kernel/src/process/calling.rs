@@ -1,5 +1,5 @@
 //! The calls of a process that are in flight: threads that wait for them, places for
-//! their results, and who is told when one is there.
+//! their results, and which thread is told when one is there.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering::SeqCst;
@@ -113,8 +113,8 @@ impl Process {
     /// Hands the result of an asynchronous call of this level to the program.
     ///
     /// A parked thread goes on, at that level; it holds the word `DRAINING`, so
-    /// further completions disturb nobody until it has taken all out. Without one,
-    /// and with nobody who takes completions out, a thread is interrupted. Whoever takes
+    /// further completions interrupt no thread until it has taken all out. Without one,
+    /// and with no thread that takes completions out, one is interrupted. Whoever takes
     /// them out is as urgent as they are meanwhile.
     pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
         let Ok(space) = self.space() else {

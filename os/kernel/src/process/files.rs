@@ -47,7 +47,7 @@ impl File {
         Ok(())
     }
 
-    /// Waits until there is room, or nobody who would take anything.
+    /// Waits until there is room, or no reader any more.
     ///
     /// # Errors
     /// Those of the disk.

@@ -152,7 +152,7 @@ pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Erro
     let identity = Identity::new(number, parent.number(), parent.share().clone(), false);
     let child = Process::new(identity, parent.ceiling, space.clone(), files, heap_end);
     let (_, mut thread) = child.add_thread(Some(seed.number), seed.context, seed.level)?;
-    // The calling thread, which has waited all the time, goes on as who it was.
+    // The calling thread, which has waited all the time, goes on as it was.
     space.copy_line(&from, seed.line);
     thread.interrupted = seed.interrupted;
     reserved.become_process(child);
@@ -207,7 +207,7 @@ pub(crate) fn exec(thread: &Thread, program: &str, argument: &[u8]) -> Result<Bo
         new.clear(thread.level);
         return Err(Error::NoProcess);
     }
-    // From here on whoever ends the process finds the new one.
+    // From here on the end of the process finds the new one.
     *new.files.lock() = core::mem::replace(&mut *old.files.lock(), Files::new());
     if new.is_ended() {
         new.drop_files();

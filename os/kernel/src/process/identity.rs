@@ -1,4 +1,4 @@
-//! What a process is to others: its number, its parent, its status, who waits for it.
+//! What a process is to others: its number, its parent, its status, its waiters.
 //!
 //! It outlives the program: see [`super`].
 
@@ -9,7 +9,7 @@ use super::{Process, Share};
 use crate::arch::lock::IrqLock;
 use crate::waiters::{Awaited, Waiters};
 
-/// How a process stands towards those who wait for it.
+/// How a process stands towards its waiters.
 pub(crate) struct Life {
     /// The status, once it has ended.
     pub(super) status: Option<isize>,
@@ -55,7 +55,7 @@ impl Drop for Flight {
 pub(crate) struct Identity {
     /// Its number: place in the table plus a generation.
     pub(crate) number: usize,
-    /// Who may wait for it; 0: nobody.
+    /// The process that may wait for it; 0: none.
     pub(super) parent: AtomicUsize,
     pub(super) life: IrqLock<Life>,
     /// What it may take, with whatever else is in that share.

@@ -73,7 +73,7 @@ impl Waits {
         let at = self.0.iter().position(|waiting| waiting.call == call)?;
         let gone = self.0.remove(at);
         if self.0.is_empty() {
-            // What nobody waits for keeps no memory.
+            // Without a waiter it keeps no memory.
             self.0 = Vec::new();
         }
         Some(gone)
@@ -130,7 +130,7 @@ impl Waits {
 
 impl Process {
     /// The most urgent level that is lent to the thread of a line. One load; exact under the
-    /// lock of the queue of threads, under which whoever changes it looks for the thread.
+    /// lock of the queue of threads, under which a change of it looks for the thread.
     #[inline]
     pub(crate) fn lent(&self, line: usize) -> u8 {
         self.lent[line % MAX_THREADS].load(Relaxed)

@@ -10,7 +10,7 @@
 //!                                           ended ── wait ──► (gone)
 //! ```
 //!
-//! A [`Thread`] is owned by whoever may touch it: the queue of ready threads, the
+//! A [`Thread`] is owned by what may touch it: the queue of ready threads, the
 //! hart that runs it, or its process while it is parked (`threads.rs`). It is
 //! moved, never shared, so it cannot run twice.
 //!

@@ -1,8 +1,8 @@
 //! Ends what is left in shares that are over, in one coroutine of the kernel: a process a
-//! poll, so that the end of many keeps nobody from a hart for longer than the end of one.
+//! poll, so that the end of many keeps no thread from a hart for longer than the end of one.
 //!
-//! It is as urgent as the most urgent of those who have ended a share, or wait for that.
-//! No process stays: a share is marked as over before it is looked who is in it, and a
+//! It is as urgent as the most urgent caller that has ended a share, or waits for that.
+//! No process stays: a share is marked as over before its members are looked for, and a
 //! process is in the table before it is looked whether its share is over.
 
 use core::future::poll_fn;
@@ -40,7 +40,7 @@ pub(super) fn init() -> Result<(), SpawnError> {
     Ok(())
 }
 
-/// A share is over, or somebody of this level waits until nothing is left of one.
+/// A share is over, or a caller of this level waits until nothing is left of one.
 pub(super) fn hurry(level: Level) {
     let mut reaper = REAPER.lock();
     reaper.has_work = true;

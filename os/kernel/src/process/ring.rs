@@ -88,7 +88,7 @@ impl Ring {
         level < before
     }
 
-    /// Is there something that nobody is about to take out?
+    /// Is there something that no thread is about to take out?
     pub(super) fn has_unattended(&self, page: &SharedPage) -> bool {
         self.unread(page) != 0 && page.load(DRAINING) == 0
     }

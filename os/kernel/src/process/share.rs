@@ -17,7 +17,7 @@
 //! nothing is left. So what a program starts can always be counted, and ended, by its parent.
 //!
 //! Something that is taken stays counted where it was taken for as long as it is there,
-//! whoever has it by then: a pipe that was passed on, a closed socket that lingers.
+//! its owner by then: a pipe that was passed on, a closed socket that lingers.
 //!
 //! Taking and giving back are a step per share around, at most [`DEPTH`]; nothing waits.
 
@@ -56,7 +56,7 @@ const RESOURCES: usize = 4;
 /// KiB of a page.
 pub(crate) const PAGE_KIB: usize = PAGE >> 10;
 
-/// Whoever has not quite ended in a share.
+/// The processes of a share that have not quite ended.
 pub(crate) struct Living {
     count: usize,
     waiters: Waiters,
@@ -160,7 +160,7 @@ impl Share {
         Ok(())
     }
 
-    /// Whatever is in it is to end, for somebody of this level.
+    /// Whatever is in it is to end, for a caller of this level.
     pub(super) fn end(&self, level: upshift_core::Level) {
         self.is_over.store(true, SeqCst);
         reap::hurry(level);
@@ -192,7 +192,7 @@ impl Share {
     }
 
     /// Waits until nothing is left of what was in it; what ends that is as urgent.
-    pub(super) async fn nobody(&self) {
+    pub(super) async fn until_empty(&self) {
         until(&self.living, |living| {
             if living.count == 0 {
                 return Some(());

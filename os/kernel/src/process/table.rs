@@ -21,7 +21,7 @@ pub(super) const MAX_PROCESSES: usize = 256;
 
 enum Tenant {
     None,
-    /// Somebody is making one.
+    /// One is being made.
     Reserved,
     Process(Arc<Process>),
 }
@@ -71,7 +71,7 @@ pub(crate) struct Spawn<'a> {
     pub(crate) level: Level,
     /// The most urgent it may have.
     pub(crate) ceiling: Level,
-    /// Who may wait for it; 0: nobody.
+    /// The process that may wait for it; 0: none.
     pub(crate) parent: usize,
     /// Whose share it gets a part of, and how often that is halved; 0: it is in the same.
     pub(crate) share: Arc<Share>,
@@ -149,7 +149,7 @@ fn look_around(process: &Process) {
     }
 }
 
-/// Nobody waits for a process any more.
+/// A process is not waited for any more.
 fn has_no_parent(identity: &Identity) {
     identity.parent.store(0, SeqCst);
     // Either it sees that when it ends, or we see its end.
@@ -208,7 +208,7 @@ pub(super) fn forget(number: usize) {
     drop(gone);
 }
 
-/// A process has ended: nobody waits for its children any more.
+/// A process has ended: its children are not waited for any more.
 pub(super) fn release_children(number: usize) {
     for index in 0..MAX_PROCESSES {
         let child = match &TABLE.lock()[index].tenant {
@@ -237,7 +237,7 @@ pub(crate) async fn ended(process: &Process) -> isize {
     let identity = &process.identity;
     let status = over(identity).await;
     if identity.begins_share {
-        identity.share.nobody().await;
+        identity.share.until_empty().await;
     }
     status
 }
@@ -257,7 +257,7 @@ pub(super) fn left_over() -> Option<Arc<Process>> {
     })
 }
 
-/// Ends a child, for somebody of this level.
+/// Ends a child, for a caller of this level.
 ///
 /// # Errors
 /// [`Error::NoProcess`]: not a child of `parent`.

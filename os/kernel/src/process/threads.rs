@@ -12,9 +12,9 @@
 //!
 //! A thread has a *line*, its index here and in the page of `os_abi::thread`, and
 //! a number: the line plus a generation, so that a number is never used again. An
-//! ended thread keeps its line until somebody joins it, so lines bound both.
+//! ended thread keeps its line until it is joined, so lines bound both.
 //!
-//! Everything is O(1) but joining, which is O(those who wait to join).
+//! Everything is O(1) but joining, which is O(threads that wait to join).
 
 use alloc::boxed::Box;
 
@@ -39,7 +39,7 @@ enum State {
     Parked(Box<Thread>),
     /// It may not go to user mode for the moment.
     Held(Box<Thread>),
-    /// With this result, for whoever joins it.
+    /// With this result, for the thread that joins it.
     Ended(isize),
 }
 
@@ -73,7 +73,7 @@ impl Awaited for Threads {
     }
 }
 
-/// What has become of those who wait when a thread has ended.
+/// What becomes of the waiters when a thread has ended.
 pub(super) struct Left {
     /// It was the last one.
     pub(super) last: bool,

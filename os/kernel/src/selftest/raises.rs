@@ -103,7 +103,7 @@ pub(super) async fn completion_reaches_a_thread_that_drains() -> Outcome {
             let process = program_that_waits()?;
             let space = process.space().map_err(|error| format!("{error}"))?;
             space.set_line(0, CRITICAL, critical);
-            ensure!(space.shared().claim(DRAINING), "somebody drains");
+            ensure!(space.shared().claim(DRAINING), "a thread drains");
             complete(&process)?;
             let ready = ready();
             process.end(0, Level::at::<30>());

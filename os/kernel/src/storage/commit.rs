@@ -1,4 +1,4 @@
-//! The committer: writes what has changed when somebody waits for that.
+//! The committer: writes what has changed when a call waits for that.
 
 use core::future::poll_fn;
 use core::task::Poll;
@@ -12,7 +12,7 @@ use crate::disk::Buffer;
 /// The coroutine.
 pub(super) async fn run() {
     loop {
-        // Woken by whoever waits.
+        // Woken by its waiters.
         poll_fn(|_| STORAGE.lock().begin().map_or(Poll::Pending, Poll::Ready)).await;
         if commit().await.is_err()
             && let Some(volume) = &mut STORAGE.lock().volume
@@ -25,7 +25,7 @@ pub(super) async fn run() {
 }
 
 impl Storage {
-    /// Begins a commit, if somebody waits for one.
+    /// Begins a commit, if one is waited for.
     fn begin(&mut self) -> Option<()> {
         let is_wanted = self.waiting.bits() != 0;
         let volume = self.volume.as_mut().filter(|_| is_wanted)?;

@@ -1,4 +1,4 @@
-//! A file of the disk that somebody has open: descriptors that were passed on or inherited share it, and its position.
+//! A file of the disk that is open: descriptors that were passed on or inherited share it, and its position.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
@@ -20,7 +20,7 @@ pub(crate) struct Opened {
     file: Option<File>,
     /// Changed under the lock of the storage only.
     position: AtomicU64,
-    /// Of the share of whoever has opened it.
+    /// Of the share of the process that has opened it.
     _taken: Taken,
 }
 

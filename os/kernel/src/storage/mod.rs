@@ -7,7 +7,7 @@
 //! ```
 //!
 //! All files have one lock, which is never held while the disk works. The *committer* writes what has changed when
-//! somebody waits for that, and is as urgent as the most urgent of those. What it writes is of one moment: so after a power cut
+//! a call waits for that, and is as urgent as the most urgent waiter. What it writes is of one moment: so after a power cut
 //! the disk is as it was at some moment not before the last `fsync`, with all that was done until then and nothing else.
 //!
 //! The disk is mounted when the first program starts, and let go of when it has ended: everything is on the disk then,
@@ -31,7 +31,7 @@ pub(crate) use file::Opened;
 pub(crate) use mount::{init, let_go, mount};
 pub(crate) use program::load;
 
-/// Files, and those who wait for the committer.
+/// Files, and the waiters of the committer.
 struct Storage {
     volume: Option<Volume>,
     waiters: Waiters,

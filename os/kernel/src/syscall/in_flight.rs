@@ -15,7 +15,7 @@ use super::{Answer, word};
 use crate::executor;
 use crate::process::{Flight, Process};
 
-/// Who gets the answer.
+/// Where the answer goes.
 #[derive(Clone, Copy)]
 pub(super) enum Whom {
     /// The thread of this line, which waits for it.

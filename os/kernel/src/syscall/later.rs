@@ -193,7 +193,7 @@ pub(super) fn map_stack(
     map_above(process, PAGE, pages)
 }
 
-/// A few pages at once, whoever else waits; more in parts, between which others run.
+/// A few pages at once, whatever else waits; more in parts, between which others run.
 fn map_above(
     process: Arc<Process>,
     hole: usize,

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::{PATIENCE, SOON, text};
 
-/// Who is who on that network.
+/// The addresses of that network.
 const MACHINE: [u8; 4] = [10, 0, 2, 15];
 const PEER: [u8; 4] = [10, 0, 2, 2];
-/// QEMU's first card, and an address that nobody has been given.
+/// QEMU's first card, and an address that is not in use.
 const CARD: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
@@ -142,7 +142,7 @@ impl Wire {
         Ok(false)
     }
 
-    /// The machine asks who has our address.
+    /// The machine asks for our address.
     fn answer_for_ourselves(&self, question: &[u8]) {
         if question.get(20..22) != Some(&[0, 1]) || question.get(38..42) != Some(&PEER) {
             return;

@@ -140,7 +140,7 @@ fn wire(smp: u32) -> Result<Run, String> {
     Ok(run)
 }
 
-/// No segment is sent again that nobody could have lost.
+/// No segment is sent again that cannot have been lost.
 fn sends_nothing_twice(outcome: &Outcome) -> Result<(), String> {
     let record = outcome.record.as_deref().unwrap_or_default();
     match record::check(record)? {

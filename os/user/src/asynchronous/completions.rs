@@ -2,7 +2,7 @@
 //!
 //! [`drain`] runs in the loop of a thread that serves a vCPU, or in the handler of a
 //! user interrupt, which may stop a thread anywhere: it allocates nothing and only
-//! sets atomics. One thread at a time drains: whoever makes the word `DRAINING` a 1;
+//! sets atomics. One thread at a time drains: the one that makes the word `DRAINING` a 1;
 //! when it has made it a 0 again it looks once more, so the others need not wait.
 
 use core::sync::atomic::AtomicU64;
@@ -52,7 +52,7 @@ fn drain() {
     }
 }
 
-/// Is there a completion that nobody has taken out?
+/// Is there a completion that has not been taken out?
 #[must_use]
 pub fn has_completions() -> bool {
     word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst)
@@ -92,7 +92,7 @@ fn take_completions() {
 ///
 /// No wake is lost: from `upshift_prepare_park` on each ends the wait that follows, and
 /// the kernel does not let the thread wait while the ring has something that nobody
-/// takes out. Whoever goes on for a completion has been given the word `DRAINING`.
+/// takes out. A thread that goes on for a completion has been given the word `DRAINING`.
 pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     if vdso::upshift_prepare_park() != 0 && !stop() {
         let has_word = sys::park() == Ok(1);

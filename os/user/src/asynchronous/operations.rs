@@ -1,4 +1,4 @@
-//! The table of operations: who has the buffer of a call.
+//! The table of operations: which side owns the buffer of a call.
 //!
 //! ```text
 //!        take            begin            complete             finish
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The buffer is the taker's while `TAKEN`, the kernel's while `PENDING` or `ABANDONED`,
-//! and whoever has the [`InFlight`] takes it out when it is `DONE`. One that is unwanted
+//! and the owner of the [`InFlight`] takes it out when it is `DONE`. One that is unwanted
 //! stays where it is until the next taker drops it, so [`complete`], which may run in a
 //! user interrupt, frees nothing. Operations are made in batches and never freed.
 
@@ -26,15 +26,15 @@ use os_abi::shared::RING_ENTRIES;
 use crate::coroutine::Cid;
 
 const FREE: u32 = 0;
-/// In flight, and somebody awaits it.
+/// In flight, and awaited.
 const PENDING: u32 = 1;
-/// In flight, and nobody does.
+/// In flight, and not awaited.
 const ABANDONED: u32 = 2;
 /// The result is there.
 const DONE: u32 = 3;
-/// It is there, and nobody wants it.
+/// It is there, and not wanted.
 const UNWANTED: u32 = 4;
-/// Somebody fills it in.
+/// It is being filled in.
 const TAKEN: u32 = 5;
 
 struct Operation {
@@ -45,7 +45,7 @@ struct Operation {
     buffer: UnsafeCell<Option<Vec<u8>>>,
 }
 
-// SAFETY: `buffer` belongs to whoever has made the state `TAKEN`, then to the one
+// SAFETY: `buffer` belongs to the thread that has made the state `TAKEN`, then to the one
 // `InFlight` made of that, which one thread at a time has; `complete` does not touch it.
 unsafe impl Sync for Operation {}
 
@@ -86,7 +86,7 @@ fn grow() -> Option<usize> {
             return Some(index * BATCH);
         }
     }
-    // SAFETY: just boxed, and nobody has seen it.
+    // SAFETY: just boxed, and not shared yet.
     drop(unsafe { Box::from_raw(batch) });
     None
 }
@@ -141,7 +141,7 @@ impl Taken {
     }
 }
 
-/// An operation whose result somebody awaits. There is one of these for each.
+/// An operation whose result is awaited. There is one of these for each.
 pub(super) struct InFlight {
     token: usize,
     operation: &'static Operation,
@@ -182,7 +182,7 @@ impl InFlight {
         buffer
     }
 
-    /// Nobody wants the result. The buffer stays until it is there. True: it is not yet.
+    /// The result is not wanted. The buffer stays until it is there. True: it is not yet.
     pub(super) fn abandon(&self) -> bool {
         let state = &self.operation.state;
         // It may be completed by an interrupt right now.

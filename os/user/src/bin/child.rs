@@ -204,7 +204,7 @@ fn forge(word: usize, value: usize) {
     unsafe { place.write_volatile(value) };
 }
 
-/// An asynchronous call that nobody waits for.
+/// An asynchronous call that is not awaited.
 fn asynchronous(number: usize, arguments: [usize; 3]) -> Result<isize, Error> {
     let [a, b, c] = arguments;
     let number = number | os_user::number::ASYNCHRONOUS;

@@ -327,7 +327,7 @@ fn family() -> isize {
     7
 }
 
-/// Starts a family; `end` ends it, then nobody has the pipe any more.
+/// Starts a family; `end` ends it, then the pipe is closed.
 fn with_a_family(end: impl FnOnce(usize, Pipe) -> Result<isize, Error>) -> Result<isize, String> {
     let (begin, all) = (pipe().map_err(text)?, pipe().map_err(text)?);
     let files = [begin.reader, all.writer];

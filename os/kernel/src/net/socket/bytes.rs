@@ -1,4 +1,4 @@
-//! Bytes of a connection: between a socket's buffer and whoever reads or writes, in place.
+//! Bytes of a connection: between a socket's buffer and its reader or writer, in place.
 
 use os_abi::Error;
 

@@ -40,7 +40,7 @@ impl Stack {
         Ok(index)
     }
 
-    /// A connection has an owner, who is to hear when its peer is gone.
+    /// A connection has an owner, which is to hear when its peer is gone.
     fn is_taken(&mut self, index: Index) {
         self.table.slot(index).owner = Owner::Program;
         let socket = self.tcp(index);

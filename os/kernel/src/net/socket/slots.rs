@@ -47,7 +47,7 @@ impl Stack {
         self.table.add(socket, Kind::Stream, owner, taken)
     }
 
-    /// Nobody has the socket any more.
+    /// The socket has no owner any more.
     pub(in crate::net) fn give_up(&mut self, index: Index, level: Level) {
         let slot = self.table.slot(index);
         let owner = core::mem::replace(&mut slot.owner, Owner::Nobody);
@@ -56,17 +56,17 @@ impl Stack {
             self.remove(index);
             return;
         }
-        // Nobody knows of it, or whoever answers is reset.
+        // No peer knows of it, or one that answers is reset.
         if self.tcp(index).state() == tcp::State::SynSent {
             self.remove(index);
             return;
         }
         match owner {
-            // Nobody has spoken through it.
+            // It has not been used.
             Owner::Listener(_) => self.tcp(index).abort(),
             _ => self.end(index),
         }
-        // Kept alive by nobody, for no longer than this.
+        // Without an owner it is kept for no longer than this.
         let socket = self.tcp(index);
         socket.set_keep_alive(None);
         socket.set_timeout(Some(LINGER));

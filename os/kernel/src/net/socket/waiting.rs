@@ -25,7 +25,7 @@ impl Socket {
         self.until(look).await;
     }
 
-    /// Waits until there is room, or nobody who would take anything.
+    /// Waits until there is room, or no reader any more.
     pub(crate) async fn writable(&self) {
         let look = |state: &mut State, stack: &mut Stack| match *state {
             State::Stream(handle) => {

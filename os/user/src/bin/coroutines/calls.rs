@@ -248,7 +248,7 @@ pub(crate) async fn forged_ids_and_words_harm_nobody() -> Outcome {
     let number = os_user::number::read | os_user::number::ASYNCHRONOUS;
     let mut buffer = vec![0u8; 3];
     for cid in [u64::MAX, 0, 1 << 40, 7 << 32] {
-        // No operation has this token: the completion finds nobody.
+        // No operation has this token: the completion finds none.
         let arguments = [77, buffer.as_mut_ptr() as usize, 3, 0, 0, usize::MAX];
         let result = sys::raw_with(number, arguments, cid as usize);
         ensure!(result.is_ok(), "{result:?}");

@@ -1,4 +1,4 @@
-//! Tests of user interrupts: who is interrupted for a completion, and who is not.
+//! Tests of user interrupts: which threads are interrupted for a completion, and which are not.
 
 use alloc::format;
 use alloc::rc::Rc;

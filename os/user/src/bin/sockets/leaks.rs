@@ -125,7 +125,7 @@ pub(crate) async fn leave_calls_in_flight() -> Outcome {
     let third = sys::socket().map_err(text)? as usize;
     let calls = (
         accept_async(listener, current()),
-        // Nobody has this address.
+        // This address is not in use.
         connect_async(third, [10, 9, 8, 7], 1, current()),
         receive_from_async(port, Vec::from([0; 64]), current()),
         os_user::read!(other, Vec::from([0; 64]), current()),

@@ -76,7 +76,7 @@ pub(crate) async fn writing_to_what_is_closed_is_an_error() -> Outcome {
     Ok(())
 }
 
-/// Nobody reads: both buffers are full at last, and everything comes when somebody does.
+/// Without a reader both buffers are full at last, and everything comes when there is one.
 pub(crate) async fn full_connection_makes_the_writer_wait() -> Outcome {
     const TOTAL: usize = 30_000;
     let listener = listen(1005, 1).map_err(text)?;

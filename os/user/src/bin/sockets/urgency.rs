@@ -19,7 +19,7 @@ pub(crate) async fn network_is_as_urgent_as_what_waits_for_it() -> Outcome {
     .await
 }
 
-/// Nobody waits at the listener: what it answers is as urgent as what has asked, and does not
+/// No thread waits at the listener: what it answers is as urgent as what has asked, and does not
 /// come only when that is sent once more, a second later.
 pub(crate) async fn answer_of_a_listener_is_as_urgent_as_the_call() -> Outcome {
     beside_hogs(async {
