@@ -35,7 +35,7 @@ pub trait Machine: Send + Sync + fmt::Debug {
     /// Checks that `file` is a sealed page, and maps it for reading. `InvalidInput` if it is not.
     fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>>;
     /// Sets a doorbell to wake an epoll, each time it rings.
-    fn watch(&self, epoll: BorrowedFd<'_>, bell: BorrowedFd<'_>, key: u64) -> io::Result<()>;
+    fn watch(&self, epoll: BorrowedFd<'_>, eventfd: BorrowedFd<'_>, key: u64) -> io::Result<()>;
 }
 
 /// A file that may be another process's is opened without waiting for its owner (see [`read_at_once`]).
@@ -133,9 +133,9 @@ impl Machine for Real {
         Ok(page)
     }
 
-    fn watch(&self, epoll: BorrowedFd<'_>, bell: BorrowedFd<'_>, key: u64) -> io::Result<()> {
+    fn watch(&self, epoll: BorrowedFd<'_>, eventfd: BorrowedFd<'_>, key: u64) -> io::Result<()> {
         use rustix::event::epoll::{EventData, EventFlags, add};
         let flags = EventFlags::IN | EventFlags::ET;
-        Ok(add(epoll.as_fd(), bell, EventData::new_u64(key), flags)?)
+        Ok(add(epoll.as_fd(), eventfd, EventData::new_u64(key), flags)?)
     }
 }

@@ -120,26 +120,26 @@ impl<T> Drop for Stack<T> {
 #[derive(Debug)]
 pub(crate) struct Answers<T> {
     stack: Stack<T>,
-    pub(crate) bell: OwnedFd,
+    pub(crate) eventfd: OwnedFd,
 }
 
 impl<T> Answers<T> {
     pub(crate) fn new() -> std::io::Result<Answers<T>> {
         Ok(Answers {
             stack: Stack::default(),
-            bell: upshift_board::os::doorbell()?,
+            eventfd: upshift_board::os::doorbell()?,
         })
     }
 
     pub(crate) fn put(&self, answer: T) {
         self.stack.put(answer);
         // An eventfd that is open and does not block can always be rung.
-        let _ = upshift_board::os::ring(self.bell.as_fd());
+        let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 
     pub(crate) fn take(&self) -> Vec<T> {
         let mut word = [0u8; 8];
-        let _ = rustix::io::read(&self.bell, &mut word);
+        let _ = rustix::io::read(&self.eventfd, &mut word);
         self.stack.take()
     }
 }
@@ -157,7 +157,7 @@ struct Camp {
     errands: Stack<Errand>,
     queue: Mutex<VecDeque<Errand>>,
     /// One for each errand.
-    bell: OwnedFd,
+    eventfd: OwnedFd,
     threads: AtomicUsize,
     idle: AtomicUsize,
     ends: AtomicBool,
@@ -179,7 +179,7 @@ impl Scouts {
         let camp = Arc::new(Camp {
             errands: Stack::default(),
             queue: Mutex::default(),
-            bell: rustix::event::eventfd(0, flags)?,
+            eventfd: rustix::event::eventfd(0, flags)?,
             threads: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
             ends: AtomicBool::new(false),
@@ -191,14 +191,14 @@ impl Scouts {
     /// Sends a scout: `errand` runs on an ordinary thread, soon.
     pub(crate) fn send(&self, errand: impl FnOnce() + Send + 'static) {
         self.camp.errands.put(Box::new(errand));
-        let _ = upshift_board::os::ring(self.camp.bell.as_fd());
+        let _ = upshift_board::os::ring(self.camp.eventfd.as_fd());
     }
 }
 
 impl Drop for Scouts {
     fn drop(&mut self) {
         self.camp.ends.store(true, SeqCst);
-        let _ = upshift_board::os::ring(self.camp.bell.as_fd());
+        let _ = upshift_board::os::ring(self.camp.eventfd.as_fd());
     }
 }
 
@@ -226,13 +226,13 @@ impl Camp {
         // Without it, it is as late as other threads are.
         let _ = Linux.sched_setattr(0, &attr);
         loop {
-            let mut bell = [PollFd::new(&self.bell, PollFlags::IN)];
+            let mut polled = [PollFd::new(&self.eventfd, PollFlags::IN)];
             // The only one sleeps until it is sent.
             let others = self.threads.load(Acquire) > 1;
-            let rung = rustix::event::poll(&mut bell, others.then_some(&IDLE));
+            let rung = rustix::event::poll(&mut polled, others.then_some(&IDLE));
             if self.ends.load(SeqCst) {
                 // The next one is to hear of it, too.
-                let _ = upshift_board::os::ring(self.bell.as_fd());
+                let _ = upshift_board::os::ring(self.eventfd.as_fd());
                 return;
             }
             if matches!(rung, Ok(0)) {
@@ -245,7 +245,7 @@ impl Camp {
             }
             let mut word = [0u8; 8];
             // Another one was faster.
-            let Ok(_) = rustix::io::read(&self.bell, &mut word) else {
+            let Ok(_) = rustix::io::read(&self.eventfd, &mut word) else {
                 continue;
             };
             let last = self.idle.fetch_sub(1, AcqRel) == 1;

@@ -1,7 +1,7 @@
 //! [`Control`]: what other threads tell a running engine, and what they learn from it.
 //!
 //! The engine runs above everything, so no other thread may hold a lock it needs: words are atomic, and the report is handed over by a
-//! lock that the engine only *tries*. Ringing costs a system call.
+//! lock that the engine only *tries*. To wake it costs a system call.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -19,7 +19,7 @@ pub struct Control {
 
 #[derive(Debug, Default)]
 struct Shared {
-    bell: AtomicU32,
+    futex: AtomicU32,
     stop: AtomicBool,
     ended: AtomicBool,
     changes: Mutex<Vec<Change>>,
@@ -84,7 +84,7 @@ impl Control {
         }
     }
 
-    /// What has changed since the last question, in its order. Not while it is being added to: then the bell rings.
+    /// What has changed since the last question, in its order. Not while it is being added to: then the futex is woken.
     pub(crate) fn take_changes(&self) -> Vec<Change> {
         let changes = self.shared.changes.try_lock();
         changes.map_or_else(|_| Vec::new(), |mut changes| std::mem::take(&mut *changes))
@@ -104,17 +104,17 @@ impl Control {
     }
 
     fn ring(&self) {
-        self.shared.bell.store(1, Release);
-        futex_wake(&self.shared.bell);
+        self.shared.futex.store(1, Release);
+        futex_wake(&self.shared.futex);
     }
 
     /// Whether it rang since the last question.
     pub fn take_bell(&self) -> bool {
-        self.shared.bell.swap(0, AcqRel) != 0
+        self.shared.futex.swap(0, AcqRel) != 0
     }
 
     /// The word to wait on: 0 until it rings.
     pub(crate) fn word(&self) -> &AtomicU32 {
-        &self.shared.bell
+        &self.shared.futex
     }
 }

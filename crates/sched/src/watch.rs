@@ -1,6 +1,6 @@
 //! [`Watch`]: says when processes end, by pidfd, and when threads of them are born or end, if the kernel tells (proc connector).
 //!
-//! One thread sleeps in `epoll_wait` and rings the engine's bell. It is elevated like the scheduler, so that it hears of an end also
+//! One thread sleeps in `epoll_wait` and wakes the engine's futex. It is elevated like the scheduler, so that it hears of an end also
 //! where the tasks burn every CPU. It costs nothing until a process ends; where the kernel tells of threads (CAP_NET_ADMIN, and the
 //! machine's network namespace), some 3 µs for each that is born or ends anywhere on the machine. Without, the engine looks
 //! around.

@@ -165,14 +165,14 @@ impl Launch {
             .build()
             .map_err(system)?;
         let watch = Watch::start(&job, self.patience).map_err(system)?;
-        let bell = node.bell().map_err(system)?;
+        let socket = node.socket().map_err(system)?;
 
         let result = runtime.block_on(async {
             let looks = spawn(progress(job.clone()), Level::at::<0>());
             job.set_engine(runtime.handle(), looks.id());
             let looks = spawn(guard(job.clone(), looks), Level::at::<63>());
             let beats = spawn(beat(node.clone()), Level::at::<0>());
-            let rings = spawn(answer(job.clone(), bell), Level::at::<0>());
+            let rings = spawn(answer(job.clone(), socket), Level::at::<0>());
             let world = World::new(world, service, replies);
             let output = main(world.clone()).await?;
             leave(&job, &world).await?;
@@ -334,9 +334,9 @@ async fn beat(node: Arc<Node>) {
     }
 }
 
-/// Answers the bell.
-async fn answer(job: Arc<Job>, bell: std::os::unix::net::UnixDatagram) {
-    let Ok(socket) = upshift::net::UnixDatagram::from_std(bell) else {
+/// Reads the datagrams by which other ranks wake this one.
+async fn answer(job: Arc<Job>, socket: std::os::unix::net::UnixDatagram) {
+    let Ok(socket) = upshift::net::UnixDatagram::from_std(socket) else {
         return;
     };
     while socket.recv(&mut [0; 8]).await.is_ok() {

@@ -29,7 +29,7 @@
 //! | `operation` | the future of a request |
 //! | `comm`, `derive`, `point`, `collective`, `persistent` | what MPI offers |
 //! | `serve` | requests with a level between ranks |
-//! | `node`, `watch` | pages and bells between the ranks of a node; what happens when one dies |
+//! | `node`, `watch` | pages and wake-ups between the ranks of a node; what happens when one dies |
 //!
 //! # Drop and cancel
 //!

@@ -1,11 +1,11 @@
 //! What the ranks of one node share: a page each, which says that its rank lives, sleeps, and which level-0 request it
-//! began last; and a doorbell for each, a datagram socket.
+//! began last; and a datagram socket for each, by which others wake it.
 //!
 //! MPI offers no way to sleep until a message comes. A rank that has seen nothing for a while says in its page that it
 //! sleeps; a rank that then starts something that concerns it, or completes something with it, wakes it by a datagram. A datagram is a hint: what is
-//! lost costs time only, because a sleeper looks by itself, too. Between nodes there is no bell.
+//! lost costs time only, because a sleeper looks by itself, too. Between nodes there is none.
 //!
-//! The page is written by its rank, but for `asleep`, which a ringer clears, and `told`. All are words, and a
+//! The page is written by its rank, but for `asleep`, which the rank that wakes it clears, and `told`. All are words, and a
 //! rank's note is checked by its sequence number and its length: a torn page names a wrong request at worst.
 
 use std::fs::{File, OpenOptions};
@@ -51,7 +51,7 @@ pub(crate) struct Node {
     /// World ranks, in the order of the pages.
     pub(crate) ranks: Vec<u32>,
     me: usize,
-    bell: UnixDatagram,
+    socket: UnixDatagram,
     addresses: Vec<SocketAddr>,
     noting: Mutex<()>,
     /// Vcpus of all ranks are more than CPUs.
@@ -87,15 +87,15 @@ impl Node {
             .iter()
             .map(|rank| address(path, *rank))
             .collect::<io::Result<Vec<_>>>()?;
-        let bell = UnixDatagram::bind_addr(&addresses[me])?;
-        bell.set_nonblocking(true)?;
+        let socket = UnixDatagram::bind_addr(&addresses[me])?;
+        socket.set_nonblocking(true)?;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let node = Node {
             pages: map(&file, ranks.len())?,
             crowded: ranks.len() * vcpus > cpus,
             ranks,
             me,
-            bell,
+            socket,
             addresses,
             noting: Mutex::new(()),
         };
@@ -119,8 +119,8 @@ impl Node {
     }
 
     /// What the runtime waits at.
-    pub(crate) fn bell(&self) -> io::Result<UnixDatagram> {
-        self.bell.try_clone()
+    pub(crate) fn socket(&self) -> io::Result<UnixDatagram> {
+        self.socket.try_clone()
     }
 
     /// Called before the last look of a rank that is going to sleep.
@@ -149,7 +149,7 @@ impl Node {
             let asleep = &self.page(nth).asleep;
             if nth != self.me && asleep.load(Relaxed) != 0 && asleep.swap(0, SeqCst) != 0 {
                 // A full queue has rung already.
-                let _ = self.bell.send_to_addr(&[1], &self.addresses[nth]);
+                let _ = self.socket.send_to_addr(&[1], &self.addresses[nth]);
             }
         }
     }

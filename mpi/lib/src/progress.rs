@@ -9,7 +9,7 @@
 //!   others wait for comes to run, also if all of them are elevated;
 //! * otherwise it sleeps between looks, for an eighth of the time for which nothing has come: so what is waited for is late by
 //!   an eighth of its time, or by [`FLOOR`], and a rank where nothing comes looks once in [`CEILING`]. A rank of the same node ends the
-//!   sleep by its bell.
+//!   sleep by a datagram.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -90,7 +90,7 @@ pub(crate) async fn progress(job: Arc<Job>) {
     }
 }
 
-/// Something has been started, or left by a destructor, or the bell has rung.
+/// Something has been started, or left by a destructor, or a datagram has come.
 async fn kicked(job: &Job) {
     let wait = poll_fn(|cx| {
         if job.has_ended() {

@@ -18,7 +18,7 @@
 //!
 //! ```text
 //!  table of processes ─► fields of a process (ring ─► threads)
-//!    ─► waited-for things (pipes, lives, shares, console, futex, a socket ─► network ─► its bell,
+//!    ─► waited-for things (pipes, lives, shares, console, futex, a socket ─► network ─► its waiters,
 //!       files, disk)
 //!    ─► ready threads ─► timers of a hart, loaded spaces, page tables
 //!      ─► the scheduler's own ─► heap ─► frames

@@ -76,14 +76,14 @@ pub(crate) struct Assigner {
 #[derive(Debug)]
 struct Post {
     messages: Mutex<Vec<Message>>,
-    bell: OwnedFd,
+    eventfd: OwnedFd,
 }
 
 impl Post {
     fn put(&self, message: Message) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.push(message);
-        let _ = upshift_board::os::ring(self.bell.as_fd());
+        let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 }
 
@@ -105,7 +105,7 @@ impl Assigner {
         }
         let post = Arc::new(Post {
             messages: Mutex::default(),
-            bell: upshift_board::os::doorbell()?,
+            eventfd: upshift_board::os::doorbell()?,
         });
         let events = Events::subscribe(Interest::All);
         if let Err(error) = &events {
@@ -221,8 +221,8 @@ impl Work {
         }
         let timeout = Timespec::try_from(rest).ok();
         let mut fds = vec![
-            PollFd::new(&self.post.bell, PollFlags::IN),
-            PollFd::new(&self.looks.answers.bell, PollFlags::IN),
+            PollFd::new(&self.post.eventfd, PollFlags::IN),
+            PollFd::new(&self.looks.answers.eventfd, PollFlags::IN),
         ];
         fds.extend(self.events.iter().map(|it| PollFd::new(it, PollFlags::IN)));
         // Interrupted or not: what there is to do is found out.
@@ -232,7 +232,7 @@ impl Work {
     /// `false`: to end.
     fn read_post(&mut self) -> bool {
         let mut word = [0u8; 8];
-        let _ = rustix::io::read(&self.post.bell, &mut word);
+        let _ = rustix::io::read(&self.post.eventfd, &mut word);
         let mut messages = self
             .post
             .messages

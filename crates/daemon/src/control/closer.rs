@@ -45,7 +45,7 @@ pub(super) struct Closer {
 #[derive(Debug)]
 struct Work {
     state: Mutex<State>,
-    bell: Condvar,
+    changed: Condvar,
     /// Threads that have not let go of everything yet. Not in the lock: they are ordinary in the end.
     alive: AtomicUsize,
 }
@@ -77,7 +77,7 @@ impl Closer {
         };
         let work = Work {
             state: Mutex::new(state),
-            bell: Condvar::new(),
+            changed: Condvar::new(),
             alive: AtomicUsize::new(0),
         };
         Closer {
@@ -96,7 +96,7 @@ impl Closer {
         let mut state = self.work.lock();
         state.waiting += all.len();
         state.queue.push_back(all);
-        self.work.bell.notify_one();
+        self.work.changed.notify_one();
         self.relieve_locked(&mut state);
         if state.threads == 0 {
             // No other thread will do it: rather be held up than run out of descriptors.
@@ -165,7 +165,7 @@ impl Work {
             let patience = if state.idle == 0 { Duration::MAX } else { IDLE };
             state.idle += 1;
             let nothing = |it: &mut State| it.queue.is_empty() && !it.ends;
-            let rung = self.bell.wait_timeout_while(state, patience, nothing);
+            let rung = self.changed.wait_timeout_while(state, patience, nothing);
             state = rung.unwrap_or_else(PoisonError::into_inner).0;
             state.idle -= 1;
             if state.queue.is_empty() {
@@ -179,7 +179,7 @@ impl Work {
 impl Drop for Closer {
     fn drop(&mut self) {
         self.work.lock().ends = true;
-        self.work.bell.notify_all();
+        self.work.changed.notify_all();
         let began = Instant::now();
         // A thread that takes longer ends by itself, or with the process.
         while self.work.alive.load(Acquire) > 0 && began.elapsed() < GRACE {

@@ -75,9 +75,9 @@ const ACCEPTS: usize = 16;
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
-/// The key of the bell for new configurations.
+/// The key of the eventfd for new configurations.
 const RELOAD: u64 = u64::MAX;
-/// The key of the bell for what scouts have found out.
+/// The key of the eventfd for what scouts have found out.
 const FOUND: u64 = u64::MAX - 2;
 /// Keys of a connection: twice its number, plus one for the pidfd.
 const FIRST: u64 = 2;
@@ -139,9 +139,9 @@ impl Control {
             level,
         )?;
         epoll::add(&epoll, &stop, EventData::new_u64(STOP), level)?;
-        epoll::add(&epoll, &orders.bell, EventData::new_u64(RELOAD), level)?;
+        epoll::add(&epoll, &orders.eventfd, EventData::new_u64(RELOAD), level)?;
         let answers = Arc::new(Answers::new()?);
-        epoll::add(&epoll, &answers.bell, EventData::new_u64(FOUND), level)?;
+        epoll::add(&epoll, &answers.eventfd, EventData::new_u64(FOUND), level)?;
         let closer = Closer::new(Arc::clone(&shared));
         Ok(Control {
             admission: Admission::new(shared.config().limits).with_descriptors(shared.descriptors),
@@ -170,7 +170,7 @@ impl Control {
         })
     }
 
-    /// Runs until the stop bell rings; then every thread is given back.
+    /// Runs until it is told to stop; then every thread is given back.
     pub(crate) fn run(mut self) {
         let _own = self.shared.elevator.as_ref().and_then(|elevator| {
             let elevated = elevator.elevate_current(DAEMON);

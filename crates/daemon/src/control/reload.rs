@@ -11,18 +11,18 @@ use crate::control::sight::Found;
 use crate::control::{Connection, Control};
 use crate::cpu::Command;
 
-/// The configuration that waits to be applied, and the bell that announces it.
+/// The configuration that waits to be applied, and the eventfd that announces it.
 #[derive(Debug)]
 pub(crate) struct Orders {
     next: Mutex<Option<Config>>,
-    pub(super) bell: OwnedFd,
+    pub(super) eventfd: OwnedFd,
 }
 
 impl Orders {
     pub(crate) fn new() -> std::io::Result<Orders> {
         Ok(Orders {
             next: Mutex::default(),
-            bell: upshift_board::os::doorbell()?,
+            eventfd: upshift_board::os::doorbell()?,
         })
     }
 
@@ -30,7 +30,7 @@ impl Orders {
         use std::os::fd::AsFd;
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
         // An eventfd that is open and does not block can always be rung.
-        let _ = upshift_board::os::ring(self.bell.as_fd());
+        let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 }
 
@@ -38,7 +38,7 @@ impl Control {
     /// Applies what [`Orders`] hold.
     pub(super) fn reload(&mut self) {
         let mut word = [0u8; 8];
-        let _ = rustix::io::read(&self.orders.bell, &mut word);
+        let _ = rustix::io::read(&self.orders.eventfd, &mut word);
         let next = self.orders.next.lock();
         let Some(mut config) = next.unwrap_or_else(PoisonError::into_inner).take() else {
             return;

@@ -53,18 +53,18 @@ impl Latch {
     }
 }
 
-/// Commands for one scheduler, and the bell that announces them.
+/// Commands for one scheduler, and the eventfd that announces them.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     commands: Mutex<VecDeque<Command>>,
-    pub(super) bell: OwnedFd,
+    pub(super) eventfd: OwnedFd,
 }
 
 impl Mailbox {
     pub(super) fn new() -> io::Result<Mailbox> {
         Ok(Mailbox {
             commands: Mutex::default(),
-            bell: upshift_board::os::doorbell()?,
+            eventfd: upshift_board::os::doorbell()?,
         })
     }
 
@@ -75,7 +75,7 @@ impl Mailbox {
     pub(super) fn put(&self, command: Command) {
         self.lock().push_back(command);
         // An eventfd that is open and does not block can always be rung.
-        let _ = upshift_board::os::ring(self.bell.as_fd());
+        let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 
     pub(super) fn take(&self) -> Option<Command> {

@@ -28,7 +28,7 @@ use crate::cpu::watch::Watch;
 use crate::rank::{self, Entrant};
 use crate::shared::{BUDGET, DAEMON, DISPATCHER, Shared, WINDOW};
 
-/// Key of the mailbox's bell in the epoll; doorbells have their slot.
+/// Key of the mailbox's eventfd in the epoll; doorbells have their slot.
 const MAILBOX: u64 = u64::MAX;
 
 /// How often claims are read until they hold still.
@@ -76,7 +76,7 @@ impl Scheduler {
     ) -> std::io::Result<Scheduler> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let machine = &shared.machine;
-        machine.watch(epoll.as_fd(), mailbox.bell.as_fd(), MAILBOX)?;
+        machine.watch(epoll.as_fd(), mailbox.eventfd.as_fd(), MAILBOX)?;
         let now = Instant::now();
         Ok(Scheduler {
             watch: Watch::new(&shared.config(), shared.enforcing(), now),
@@ -273,8 +273,8 @@ impl Scheduler {
                 entry.deaf_until = None;
                 let machine = &self.shared.machine;
                 let key = entry.slot as u64;
-                let bell = entry.doorbell.as_fd();
-                if machine.watch(self.epoll.as_fd(), bell, key).is_err() {
+                let doorbell = entry.doorbell.as_fd();
+                if machine.watch(self.epoll.as_fd(), doorbell, key).is_err() {
                     entry.deaf_until = Some(now + self.watch.pause());
                 }
             }

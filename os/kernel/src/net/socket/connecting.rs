@@ -138,7 +138,7 @@ impl Socket {
         };
         let accepted = self.until(look).await;
         // Others that wait are to hear of the new one in the backlog, too.
-        self.bell.clone().wake();
+        self.waiters.clone().wake();
         accepted
     }
 

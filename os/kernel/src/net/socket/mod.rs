@@ -9,7 +9,7 @@
 //! A socket has room for [`BUFFER`](slots::BUFFER) bytes each way: a full one makes the peer wait, by the
 //! window, or the writer; datagrams that find no room are lost, as they may be. A listener has
 //! as many sockets as its backlog, each of which is one connection to be; further ones are
-//! refused. Whatever waits is in the list of the socket's *bell*, which the stack rings when
+//! refused. Whatever waits is in the socket's list of waiters, which the stack wakes when
 //! the socket changes. Bytes are copied once, between the socket's buffer and the program.
 
 mod bytes;
@@ -41,10 +41,10 @@ enum State {
 }
 
 /// Whatever waits for a socket.
-struct Bell(IrqLock<Waiters>);
+struct SocketWaiters(IrqLock<Waiters>);
 
-impl Wake for Bell {
-    fn wake(self: Arc<Bell>) {
+impl Wake for SocketWaiters {
+    fn wake(self: Arc<SocketWaiters>) {
         let waiters = self.0.lock().take();
         waiters.wake();
     }
@@ -53,7 +53,7 @@ impl Wake for Bell {
 /// A socket. Dropped, its connection ends in good order.
 pub(crate) struct Socket {
     state: IrqLock<State>,
-    bell: Arc<Bell>,
+    waiters: Arc<SocketWaiters>,
     /// What it takes counts there.
     share: Arc<Share>,
 }
@@ -78,7 +78,7 @@ impl Socket {
     fn of(share: &Arc<Share>, state: State) -> Socket {
         Socket {
             state: IrqLock::new(state),
-            bell: Arc::new(Bell(IrqLock::new(Waiters::new()))),
+            waiters: Arc::new(SocketWaiters(IrqLock::new(Waiters::new()))),
             share: share.clone(),
         }
     }

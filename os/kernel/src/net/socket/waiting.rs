@@ -85,7 +85,7 @@ where
             this.waits_at(&mut stack, None);
             return Poll::Ready(found);
         }
-        let bell = Waker::from(socket.bell.clone());
+        let waiters = Waker::from(socket.waiters.clone());
         let indices = match &*state {
             State::Fresh { .. } => &[],
             State::Stream(index) | State::Datagrams(index) => core::slice::from_ref(index),
@@ -94,15 +94,15 @@ where
         for index in indices {
             if stack.table.slot(*index).kind == Kind::Datagrams {
                 let socket = stack.udp(*index);
-                socket.register_recv_waker(&bell);
-                socket.register_send_waker(&bell);
+                socket.register_recv_waker(&waiters);
+                socket.register_send_waker(&waiters);
             } else {
                 let socket = stack.tcp(*index);
-                socket.register_recv_waker(&bell);
-                socket.register_send_waker(&bell);
+                socket.register_recv_waker(&waiters);
+                socket.register_send_waker(&waiters);
             }
         }
-        socket.bell.0.lock().add(cx.waker());
+        socket.waiters.0.lock().add(cx.waker());
         this.listed = Some(cx.waker().clone());
         // It is polled again when its level changes. What is sent for it, acknowledgements say,
         // is as urgent.
@@ -120,7 +120,7 @@ where
 impl<F> Drop for Until<'_, F> {
     fn drop(&mut self) {
         if let Some(waker) = self.listed.take() {
-            self.socket.bell.0.lock().remove(&waker);
+            self.socket.waiters.0.lock().remove(&waker);
         }
         if self.level.is_some() {
             self.waits_at(&mut stack(), None);
