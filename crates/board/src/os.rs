@@ -107,7 +107,7 @@ impl Mapping<GlobalPage> {
         Mapping::of(address, GLOBAL_BYTES)
     }
 
-    /// Puts the page of `file` in place of what is shown, at the same address; `None`: zeroes. Who reads meanwhile sees the
+    /// Puts the page of `file` in place of what is shown, at the same address; `None`: zeroes. A reader meanwhile sees the
     /// one or the other.
     ///
     /// # Errors

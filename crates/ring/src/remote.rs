@@ -61,14 +61,14 @@ impl Doze {
         self.0.swap(AWAKE, Ordering::AcqRel);
     }
 
-    /// Any thread. True: the owner sleeps, and this call is the one that must ring the bell.
+    /// Any thread. True: the owner sleeps, and this call is the one that must signal the eventfd.
     #[must_use]
     pub(crate) fn kick(&self) -> bool {
         self.0.swap(KICKED, Ordering::AcqRel) == SLEEPING
     }
 }
 
-/// The word and the bell.
+/// The word and the eventfd.
 pub(crate) struct Kick {
     pub(crate) doze: Doze,
     eventfd: OwnedFd,
@@ -141,20 +141,20 @@ mod models {
     fn no_kick_is_lost() {
         loom::model(|| {
             let doze = Arc::new(Doze::new());
-            let bell = Arc::new(AtomicBool::new(false));
+            let signalled = Arc::new(AtomicBool::new(false));
             let work = Arc::new(AtomicBool::new(false));
             let thread = {
-                let (doze, bell, work) = (doze.clone(), bell.clone(), work.clone());
+                let (doze, signalled, work) = (doze.clone(), signalled.clone(), work.clone());
                 loom::thread::spawn(move || {
                     work.store(true, Ordering::Relaxed);
                     if doze.kick() {
-                        bell.store(true, Ordering::Release);
+                        signalled.store(true, Ordering::Release);
                     }
                 })
             };
             while !work.load(Ordering::Relaxed) {
                 if doze.sleep() == Sleep::Block {
-                    while !bell.load(Ordering::Acquire) {
+                    while !signalled.load(Ordering::Acquire) {
                         loom::thread::yield_now();
                     }
                     doze.awake();

@@ -1,4 +1,4 @@
-//! Watching a ring from another thread: what has arrived, and a bell that rings when something does.
+//! Watching a ring from another thread: what has arrived, and an eventfd that is signalled when something does.
 //!
 //! The kernel signals an eventfd when it has the first completion to hand over, also while the ring's thread is busy and does
 //! not enter. One bit in memory shared with the kernel masks it, so listening costs nothing but the signals one wants.
@@ -7,13 +7,13 @@
 //! what came before is not noticed until the ring is entered. The caller puts a full barrier between the two.
 //!
 //! The kernel signals while the ring's thread is busy only in [`Mode::DeferTaskrun`](crate::Mode::DeferTaskrun): in the other
-//! modes completions are made, and the bell rings, when that thread enters the kernel or is interrupted. With the readiness driver
-//! it always does (`readiness/bell.rs`).
+//! modes completions are made, and the eventfd is signalled, when that thread enters the kernel or is interrupted. With the readiness driver
+//! it always does (`readiness/notifier.rs`).
 
 use crate::backlog::LEVELS;
 use crate::ends::Ends;
-use crate::readiness::bell::Bell;
 use crate::readiness::epoll;
+use crate::readiness::notifier::Notifier;
 use io_uring::cqueue::CompletionQueue;
 use io_uring::squeue::SubmissionQueue;
 use io_uring::types::Timespec;
@@ -36,45 +36,45 @@ pub struct Watch {
 #[derive(Clone)]
 enum Kind {
     Kernel(Arc<Instance>),
-    Readiness(Arc<Bell>),
+    Readiness(Arc<Notifier>),
 }
 
 use Kind::{Kernel, Readiness};
 
 impl Watch {
-    /// A masked bell for this instance.
+    /// A masked eventfd for this instance.
     pub(crate) fn new(ring: Arc<IoUring>, levels: Arc<AtomicU64>) -> io::Result<Self> {
         let kind = Kernel(Arc::new(Instance::new(ring)?));
         Ok(Self { kind, levels })
     }
 
-    /// A masked bell of the readiness driver.
-    pub(crate) fn of_bell(bell: Arc<Bell>, levels: Arc<AtomicU64>) -> Self {
-        let kind = Readiness(bell);
+    /// The masked notifier of the readiness driver.
+    pub(crate) fn of_notifier(notifier: Arc<Notifier>, levels: Arc<AtomicU64>) -> Self {
+        let kind = Readiness(notifier);
         Self { kind, levels }
     }
 
-    /// Readable when the bell has rung; for `poll`.
+    /// Readable when it has been signalled; for `poll`.
     pub fn raw_fd(&self) -> RawFd {
         match &self.kind {
-            Kernel(instance) => instance.bell.as_raw_fd(),
-            Readiness(bell) => bell.raw_fd(),
+            Kernel(instance) => instance.eventfd.as_raw_fd(),
+            Readiness(notifier) => notifier.raw_fd(),
         }
     }
 
-    /// Rings the bell, masked or not. One `write`.
-    pub fn ring_bell(&self) {
+    /// Signals it, masked or not. One `write`.
+    pub fn notify(&self) {
         match &self.kind {
-            Kernel(instance) => epoll::signal(&instance.bell),
-            Readiness(bell) => bell.ring(),
+            Kernel(instance) => epoll::signal(&instance.eventfd),
+            Readiness(notifier) => notifier.ring(),
         }
     }
 
-    /// Silences the bell. One `read`; with the readiness driver two system calls.
+    /// Clears the signal. One `read`; with the readiness driver two system calls.
     pub fn clear(&self) {
         match &self.kind {
-            Kernel(instance) => epoll::silence(&instance.bell),
-            Readiness(bell) => bell.clear(),
+            Kernel(instance) => epoll::silence(&instance.eventfd),
+            Readiness(notifier) => notifier.clear(),
         }
     }
 
@@ -83,7 +83,7 @@ impl Watch {
     pub fn mask(&self) {
         match &self.kind {
             Kernel(instance) => instance.mask(),
-            Readiness(bell) => bell.mask(),
+            Readiness(notifier) => notifier.mask(),
         }
     }
 
@@ -92,7 +92,7 @@ impl Watch {
     pub fn unmask(&self) {
         match &self.kind {
             Kernel(instance) => instance.unmask(),
-            Readiness(bell) => bell.unmask(),
+            Readiness(notifier) => notifier.unmask(),
         }
     }
 
@@ -103,7 +103,7 @@ impl Watch {
             Kernel(instance) => {
                 instance.sq.taskrun() || instance.sq.cq_overflow() || instance.ends.unread() != 0
             }
-            Readiness(bell) => bell.has_arrivals(),
+            Readiness(notifier) => notifier.has_arrivals(),
         }
     }
 
@@ -113,17 +113,17 @@ impl Watch {
     pub fn has_completions(&self) -> bool {
         match &self.kind {
             Kernel(instance) => instance.ends.unread() != 0,
-            Readiness(bell) => bell.has_arrivals(),
+            Readiness(notifier) => notifier.has_arrivals(),
         }
     }
 
-    /// Hands over what has been published, has the kernel make completions that it holds back, and rings the bell. On the thread that
+    /// Hands over what has been published, has the kernel make completions that it holds back, and signals. On the thread that
     /// made the ring, and async-signal-safe: two system calls and a `write`.
     pub fn enter(&self) {
         if let Kernel(instance) = &self.kind {
             instance.enter();
         }
-        self.ring_bell();
+        self.notify();
     }
 
     /// Has the kernel make the completions that it holds back, if there are any. On the thread that made the ring, and async-signal-safe: at
@@ -183,7 +183,7 @@ fn wait_for_signal(mask: u64) -> io::Result<()> {
 
 /// An io_uring as other threads see it.
 struct Instance {
-    bell: OwnedFd,
+    eventfd: OwnedFd,
     sq: ManuallyDrop<SubmissionQueue<'static>>,
     cq: ManuallyDrop<CompletionQueue<'static>>,
     ends: Ends,
@@ -199,7 +199,7 @@ unsafe impl Sync for Instance {}
 
 impl Instance {
     fn new(ring: Arc<IoUring>) -> io::Result<Self> {
-        let bell = epoll::eventfd()?;
+        let eventfd = epoll::eventfd()?;
         // SAFETY: the views stay within a struct that owns the instance, and nothing is pushed or popped through them.
         let (sq, cq): (SubmissionQueue<'static>, CompletionQueue<'static>) = unsafe {
             let instance: &'static IoUring = &*Arc::as_ptr(&ring);
@@ -209,9 +209,9 @@ impl Instance {
         // SAFETY: used while the instance lives.
         let ends = unsafe { Ends::of(&cq) };
         cq.disable_eventfd();
-        ring.submitter().register_eventfd(bell.as_raw_fd())?;
+        ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
         Ok(Self {
-            bell,
+            eventfd,
             sq,
             cq,
             ends,
@@ -300,7 +300,7 @@ impl Instance {
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch")
-            .field("bell", &self.raw_fd())
+            .field("fd", &self.raw_fd())
             .field("has_arrivals", &self.has_arrivals())
             .finish_non_exhaustive()
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use upshift_ring::{Config, Fd, Foreign, Mode, Proxy, Ring, Watch, op};
 
-/// Is the bell ringing? Waits for at most so many ms.
+/// Has the eventfd been signalled? Waits for at most so many ms.
 fn rings(watch: &Watch, millis: i32) -> bool {
     let mut fd = libc::pollfd {
         fd: watch.raw_fd(),
@@ -83,16 +83,14 @@ fn anybody_may_ring_and_the_watch_outlives_the_ring() {
     let Some(ring) = ring() else { return };
     let watch = ring.watch().unwrap();
     let other = watch.clone();
-    std::thread::spawn(move || other.ring_bell())
-        .join()
-        .unwrap();
+    std::thread::spawn(move || other.notify()).join().unwrap();
     assert!(rings(&watch, 0));
     watch.clear();
     assert!(!rings(&watch, 0));
     drop(ring);
     watch.unmask();
     assert!(!watch.has_arrivals());
-    watch.ring_bell();
+    watch.notify();
     assert!(rings(&watch, 0));
 }
 

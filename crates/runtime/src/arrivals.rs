@@ -118,7 +118,7 @@ impl Arrivals {
                 }
                 return turn.wakers;
             }
-            // In the middle of a call of the runtime: its end rings the bell.
+            // In the middle of a call of the runtime: its end notifies this one.
             if self.permit.ask(heavy_barrier) {
                 break;
             }
@@ -126,7 +126,7 @@ impl Arrivals {
         Vec::new()
     }
 
-    /// Has the owner enter its ring; the bell rings when it has.
+    /// Has the owner enter its ring; the eventfd is signalled when it has.
     pub(crate) fn interrupt(&self) {
         if !self.interrupted.swap(true, Ordering::SeqCst) {
             interrupt::send(self.owner.load(Ordering::Relaxed));
@@ -150,15 +150,15 @@ pub(crate) fn answer_here() {
 }
 
 const CALLS: permit::Calls = permit::Calls {
-    tell: ring_own_bell,
+    tell: notify_own,
     wait: permit::just_wait,
 };
 
 /// A use has ended that another vCPU found under way.
-fn ring_own_bell() {
+fn notify_own() {
     // SAFETY: set while the loop runs, which holds it.
     if let Some(own) = unsafe { OWN.get().as_ref() } {
-        own.watch.ring_bell();
+        own.watch.notify();
     }
 }
 
@@ -212,7 +212,7 @@ impl Drop for Reachable<'_> {
 }
 
 /// What an idle vCPU hears of the ring of another one.
-pub(crate) struct Bell {
+pub(crate) struct Listening {
     pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) fd: Fd,
     pub(crate) armed: Option<Submission<op::PollAdd>>,

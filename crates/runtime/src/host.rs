@@ -85,7 +85,7 @@ pub struct Linux {
     /// How to end the wait of each vCPU.
     remotes: Box<[Mutex<Option<Remote>>]>,
     /// How to wake the watcher of each preemptible vCPU.
-    bells: Box<[Mutex<Option<Watch>>]>,
+    watches: Box<[Mutex<Option<Watch>>]>,
     /// The vCPUs that are preemptible.
     preemptible: Box<[Mutex<MaybePreempted>]>,
     /// What is told of long polls.
@@ -98,7 +98,7 @@ impl Linux {
     pub(crate) fn new() -> Linux {
         Linux {
             remotes: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
-            bells: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
+            watches: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
             preemptible: (0..MAX_VCPUS).map(|_| Mutex::new(None)).collect(),
             longest: OnceLock::new(),
             recorder: Recorder::new(),
@@ -139,10 +139,10 @@ impl Linux {
         let _ = self.longest.set(longest);
     }
 
-    pub(crate) fn set_bell(&self, index: usize, bell: Option<Watch>) {
-        *self.bells[index]
+    pub(crate) fn set_watch(&self, index: usize, watch: Option<Watch>) {
+        *self.watches[index]
             .lock()
-            .unwrap_or_else(PoisonError::into_inner) = bell;
+            .unwrap_or_else(PoisonError::into_inner) = watch;
     }
 }
 
@@ -219,11 +219,11 @@ unsafe impl Host for Linux {
     }
 
     fn attend(&self, index: usize) {
-        let bell = self.bells[index]
+        let watch = self.watches[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(bell) = &*bell {
-            bell.ring_bell();
+        if let Some(watch) = &*watch {
+            watch.notify();
         }
     }
 

@@ -8,11 +8,11 @@
 //!   takes the owner's permit (`permit`), which says that its thread is in the middle of a poll and outside of the
 //!   runtime; works on the queues; gives the permit back, and only then wakes what waited: wakers are foreign code, which may
 //!   wait for a lock that the owner's poll holds. What is left to the kernel the owner does in a signal handler
-//!   (`interrupt`), and no thread waits for it: it rings the bell.
+//!   (`interrupt`), and no thread waits for it: it signals the eventfd of the ring.
 //!
 //! ```text
-//!   data arrives ─► the kernel rings the bell of the ring ─► idle vCPU: signal to the owner
-//!     ─► owner, in the handler: one enter, bell ─► idle vCPU: permit, reap, permit back, wake
+//!   data arrives ─► the kernel signals the eventfd of the ring ─► idle vCPU: signal to the owner
+//!     ─► owner, in the handler: one enter, eventfd ─► idle vCPU: permit, reap, permit back, wake
 //! ```
 //!
 //! The idle vCPU does not poll for arrivals: it unmasks the eventfd of the ring, which the kernel signals while its owner
@@ -29,7 +29,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use upshift_ring::{Fd, Submission, op};
 
-use crate::arrivals::{Arrivals, Bell, Reach};
+use crate::arrivals::{Arrivals, Listening, Reach};
 use crate::clock;
 use crate::foreign;
 use crate::worker::Worker;
@@ -75,28 +75,28 @@ impl Worker {
 
     /// From now on arrivals at that vCPU's ring end the waits of this one.
     fn listen(&self, index: usize, arrivals: &Arc<Arrivals>) {
-        let mut bells = self.bells.borrow_mut();
-        if bells.len() <= index {
-            bells.resize_with(index + 1, || None);
+        let mut listening = self.listening.borrow_mut();
+        if listening.len() <= index {
+            listening.resize_with(index + 1, || None);
         }
-        let place = &mut bells[index];
+        let place = &mut listening[index];
         if !place
             .as_ref()
-            .is_some_and(|bell| Arc::ptr_eq(&bell.arrivals, arrivals))
+            .is_some_and(|it| Arc::ptr_eq(&it.arrivals, arrivals))
         {
             // SAFETY: the watch keeps its descriptor open.
             let fd = unsafe { BorrowedFd::borrow_raw(arrivals.watch.raw_fd()) };
-            *place = fd.try_clone_to_owned().ok().map(|fd| Bell {
+            *place = fd.try_clone_to_owned().ok().map(|fd| Listening {
                 arrivals: arrivals.clone(),
                 fd: Fd::new(fd),
                 armed: None,
             });
         }
-        let Some(bell) = place else { return };
-        if bell.armed.as_ref().is_none_or(Submission::is_complete) {
-            bell.arrivals.watch.clear();
-            let readable = op::PollAdd::new(bell.fd.clone(), libc::POLLIN as u32);
-            bell.armed = Some(self.ring.start(readable, u8::MAX));
+        let Some(listening) = place else { return };
+        if listening.armed.as_ref().is_none_or(Submission::is_complete) {
+            listening.arrivals.watch.clear();
+            let readable = op::PollAdd::new(listening.fd.clone(), libc::POLLIN as u32);
+            listening.armed = Some(self.ring.start(readable, u8::MAX));
         }
     }
 }

@@ -69,7 +69,7 @@ impl Shared {
             neighbours_deadline: Cell::new(None),
             is_ending: Cell::new(false),
             arrivals: OnceCell::new(),
-            bells: RefCell::default(),
+            listening: RefCell::default(),
             stop: Arc::new(AtomicBool::new(false)),
             preemptible: OnceCell::new(),
             post,

@@ -32,7 +32,7 @@ use upshift_core::{CoroutineId, Level};
 use upshift_core::{Executor, Picked, Polled, Yielded};
 use upshift_ring::{AcceptMulti, DatagramMulti, Fd, Operation, RecvMulti, Ring, Submission};
 
-use crate::arrivals::{Arrivals, Bell, Reachable};
+use crate::arrivals::{Arrivals, Listening, Reachable};
 use crate::board::Post;
 use crate::budget;
 use crate::clock;
@@ -73,7 +73,7 @@ pub(crate) struct Worker {
     /// Its ring as the others reach it; made when there are others.
     pub(crate) arrivals: OnceCell<Option<Arc<Arrivals>>>,
     /// What it hears of the rings of the others, by index.
-    pub(crate) bells: RefCell<Vec<Option<Bell>>>,
+    pub(crate) listening: RefCell<Vec<Option<Listening>>>,
     /// The runtime is being dropped: what this vCPU waits for may end on another one, which does not tell it.
     pub(crate) is_ending: Cell<bool>,
     /// Its threads, if polls are interrupted.

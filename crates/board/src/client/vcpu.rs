@@ -102,7 +102,7 @@ impl Vcpu {
     /// Whether another vCPU of this CPU has something more urgent than `level` to run. If nothing enforces that (the daemon has
     /// no rights), a vCPU that sees it gives way: `sched_yield`, or sleep. Three loads.
     ///
-    /// It is as old as the daemon's last turn: a quantum at most while several compete, 36 ms if all of them slept. Who gives way to one that has fallen asleep
+    /// It is as old as the daemon's last turn: a quantum at most while several compete, 36 ms if all of them slept. A process that gives way to one that has fallen asleep
     /// meanwhile loses that, and as much as long as the daemon stands still: give way for a bounded time.
     #[inline]
     pub fn is_outranked(&self, level: u8) -> bool {

@@ -7,7 +7,7 @@ use crate::vcpu::Place;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looks {
     /// Because something came: two switches of thread, and little else.
-    pub bell: u64,
+    pub event: u64,
     /// At a time: to set a timer and to take its interrupt costs more than all the rest.
     pub timer: u64,
 }
@@ -148,7 +148,7 @@ impl Policy {
     /// For how long the watcher is not to look when something comes. A timer ends that, so it lasts until the account holds the price of a look
     /// by the clock.
     pub fn is_deaf_for(&mut self, looks: &Looks, now: u64) -> u64 {
-        match self.looking.wait(looks.bell, now) {
+        match self.looking.wait(looks.event, now) {
             0 => 0,
             _ => self.looking.wait(looks.timer, now),
         }
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn looks_in_vain_take_at_most_a_twentieth_of_the_time() {
         let looks = Looks {
-            bell: 6_000,
+            event: 6_000,
             timer: 40_000,
         };
         let mut policy = Policy::new(0);
@@ -277,7 +277,7 @@ mod tests {
         while now < 100 * WINDOW {
             // Something comes all the time. What comes while the watcher is deaf is found by a timer, at the end of that.
             let cost = match policy.is_deaf_for(&looks, now) {
-                0 => looks.bell,
+                0 => looks.event,
                 deaf => {
                     now += deaf;
                     looks.timer

@@ -424,7 +424,7 @@ fn transfer(sqe: &Sqe, events: u32) -> Outcome {
 }
 
 /// Has a read of a file, at a position, ended where the page cache did, and not at the end of the file? Then all of it is read again, on a thread, as
-/// nobody expects less of a file.
+/// a file is expected to do so.
 fn is_cut_short(sqe: &Sqe, vectors: &Vectors, moved: i32) -> bool {
     // SAFETY: the vectors are valid for what the operation does with them.
     let asked: usize = unsafe {

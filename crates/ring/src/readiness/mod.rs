@@ -33,18 +33,18 @@
 //!   registration.
 //! * Interest is level-triggered and stays armed while a stream receives: a request of a server costs a `recv`, a `send`, and a share
 //!   of an `epoll_wait`.
-//! * Nobody tells a busy thread of arrivals: it asks, once per turn ([`Ring::is_due`](crate::Ring::is_due)). Other threads are told
-//!   by a [`Bell`].
+//! * A busy thread is not told of arrivals: it asks, once per turn ([`Ring::is_due`](crate::Ring::is_due)). Other threads are told
+//!   by a [`Notifier`].
 //! * Any owner makes the calls, not only the maker of the ring: no proxy is needed, and a thread that stands in for a busy one reads its
 //!   sockets himself.
-//! * Calls that a thread is making cannot be interrupted: a file that is being opened on a dead server, or a FIFO that nobody opens at
+//! * Calls that a thread is making cannot be interrupted: a file that is being opened on a dead server, or a FIFO that is not open at
 //!   the other end, holds the ring's shutdown up.
 
 mod attempt;
-pub(crate) mod bell;
 pub(crate) mod blocking;
 mod calls;
 pub(crate) mod epoll;
+pub(crate) mod notifier;
 pub(crate) mod sqe;
 mod table;
 
@@ -54,10 +54,10 @@ use crate::setup::explain;
 use crate::slot::{CANCEL, KICK};
 use crate::watch::Watch;
 use attempt::{Group, Outcome, attempt};
-use bell::Bell;
 use epoll::Event;
 use io_uring::opcode;
 use io_uring::squeue::Entry;
+use notifier::Notifier;
 use sqe::{CANCEL_ANY, MORE, Sqe};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -84,7 +84,7 @@ pub(crate) struct Completion {
 }
 
 pub(crate) struct Readiness {
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
     posts: Arc<Posts>,
     offload: Arc<dyn Offload>,
     entries: usize,
@@ -105,16 +105,17 @@ pub(crate) struct Readiness {
 impl Readiness {
     pub(crate) fn new(config: &Config) -> io::Result<Self> {
         let made = || -> io::Result<_> {
-            let (bell, posts) = (Bell::new()?, Posts::new()?);
+            let (notifier, posts) = (Notifier::new()?, Posts::new()?);
             let readable = libc::EPOLLIN as u32;
-            bell.epoll
+            notifier
+                .epoll
                 .add(posts.eventfd.as_raw_fd(), readable, POSTED)?;
-            Ok((bell, posts))
+            Ok((notifier, posts))
         };
-        let (bell, posts) = made().map_err(|error| explain("cannot set up epoll", &error))?;
+        let (notifier, posts) = made().map_err(|error| explain("cannot set up epoll", &error))?;
         let offload = config.offload.clone();
         Ok(Self {
-            bell: Arc::new(bell),
+            notifier: Arc::new(notifier),
             posts: Arc::new(posts),
             offload: offload.unwrap_or_else(|| Arc::new(ThreadEach)),
             entries: config.entries as usize,
@@ -131,8 +132,8 @@ impl Readiness {
     }
 
     pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<Watch> {
-        self.bell.hang()?;
-        Ok(Watch::of_bell(self.bell.clone(), levels))
+        self.notifier.hang()?;
+        Ok(Watch::of_notifier(self.notifier.clone(), levels))
     }
 
     // What is asked for each operation is kept out of line: the way of the kernel's ring is to be straight.
@@ -182,11 +183,11 @@ impl Readiness {
 
     #[cold]
     pub(crate) fn has_completions(&self) -> bool {
-        self.more.get() || self.unread() != 0 || self.bell.has_rung()
+        self.more.get() || self.unread() != 0 || self.notifier.has_rung()
     }
 
     pub(crate) fn has_arrivals(&self) -> bool {
-        self.has_completions() || self.bell.epoll.is_ready()
+        self.has_completions() || self.notifier.epoll.is_ready()
     }
 
     #[inline]
@@ -198,7 +199,7 @@ impl Readiness {
     pub(crate) fn next_completion(&self) -> Option<Completion> {
         let mut completions = self.completions.borrow_mut();
         let next = completions.pop_front();
-        self.bell.set_unread(completions.len());
+        self.notifier.set_unread(completions.len());
         next
     }
 
@@ -209,7 +210,7 @@ impl Readiness {
             result,
             flags,
         });
-        self.bell.set_unread(completions.len());
+        self.notifier.set_unread(completions.len());
     }
 
     /// # Safety
@@ -307,7 +308,7 @@ impl Readiness {
     /// The multishot poll of the eventfd that is written to and never read.
     fn listen_for_kicks(&self, state: &mut State, sqe: &Sqe) {
         let each_write = (libc::EPOLLIN | libc::EPOLLET) as u32;
-        match self.bell.epoll.add(sqe.fd, each_write, KICKED) {
+        match self.notifier.epoll.add(sqe.fd, each_write, KICKED) {
             Ok(()) => state.kicks = Some(sqe.fd),
             Err(error) => self.post(KICK, -error.raw_os_error().unwrap_or(libc::EIO), 0),
         }
@@ -350,7 +351,7 @@ impl Readiness {
         if descriptor.events == events {
             return Ok(());
         }
-        let (epoll, token) = (&self.bell.epoll, fd as u64);
+        let (epoll, token) = (&self.notifier.epoll, fd as u64);
         let done = match (descriptor.events, events) {
             (_, 0) => {
                 epoll.remove(fd);
@@ -373,15 +374,15 @@ impl Readiness {
     /// Asks the kernel what is ready, and does it.
     fn fetch(&self, timeout: Option<Duration>) -> io::Result<()> {
         let state = &mut *self.state.borrow_mut();
-        self.bell.before_fetch();
-        let found = self.bell.epoll.wait(&mut state.events[..], timeout);
+        self.notifier.before_fetch();
+        let found = self.notifier.epoll.wait(&mut state.events[..], timeout);
         if self.unread() != 0 || self.awaits() {
             self.asked_at.set(Some(Instant::now()));
         }
         let found = match found {
             Ok(found) => found,
             Err(error) => {
-                self.bell.after_fetch();
+                self.notifier.after_fetch();
                 return Err(error);
             }
         };
@@ -394,7 +395,7 @@ impl Readiness {
                 fd => self.is_ready(state, fd as RawFd, events),
             }
         }
-        self.bell.after_fetch();
+        self.notifier.after_fetch();
         Ok(())
     }
 
@@ -487,7 +488,7 @@ impl Readiness {
 
     fn cancel_all(&self, state: &mut State) {
         if let Some(fd) = state.kicks.take() {
-            self.bell.epoll.remove(fd);
+            self.notifier.epoll.remove(fd);
             self.post(KICK, -libc::ECANCELED, 0);
         }
         for index in 0..state.operations.len() {

@@ -85,7 +85,7 @@ impl Dispatcher {
 impl Drop for Dispatcher {
     fn drop(&mut self) {
         self.ended.store(true, Release);
-        self.watch.ring_bell();
+        self.watch.notify();
         if let Some(thread) = self.thread.take() {
             // One that panicked has said so already.
             let _ = thread.join();
@@ -120,15 +120,15 @@ impl Eyes {
             // One that is due has been announced.
             timeout = timeout.min(left.max(Duration::from_millis(1)));
         }
-        let mut bell = libc::pollfd {
+        let mut polled = libc::pollfd {
             fd: self.watch.raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
         let millis = timeout.as_micros().div_ceil(1000) as libc::c_int;
         // SAFETY: a pointer to a local, of the length given. An error means: look.
-        unsafe { libc::poll(&raw mut bell, 1, millis) };
-        if bell.revents != 0 {
+        unsafe { libc::poll(&raw mut polled, 1, millis) };
+        if polled.revents != 0 {
             self.watch.clear();
         }
     }

@@ -59,7 +59,7 @@ pub(crate) struct Membership {
     keeper: Mutex<Option<JoinHandle<()>>>,
     ended: AtomicBool,
     /// Wakes the keeper at the end.
-    bell: OwnedFd,
+    eventfd: OwnedFd,
 }
 
 impl Membership {
@@ -85,8 +85,8 @@ impl Membership {
             };
         };
         // SAFETY: no pointers.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if bell < 0 {
+        let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if eventfd < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(Some(Arc::new(Membership {
@@ -103,7 +103,7 @@ impl Membership {
             keeper: Mutex::default(),
             ended: AtomicBool::new(false),
             // SAFETY: just made, and ours.
-            bell: unsafe { OwnedFd::from_raw_fd(bell) },
+            eventfd: unsafe { OwnedFd::from_raw_fd(eventfd) },
         })))
     }
 
@@ -267,7 +267,7 @@ impl Membership {
 
     /// Until the daemon has gone; without one, for a while.
     fn sleep(&self, closed: Option<&OwnedFd>, again: Duration) {
-        let mut fds = [Some(&self.bell), closed].map(|fd| libc::pollfd {
+        let mut fds = [Some(&self.eventfd), closed].map(|fd| libc::pollfd {
             fd: fd.map_or(-1, AsRawFd::as_raw_fd),
             events: libc::POLLIN,
             revents: 0,
@@ -277,18 +277,18 @@ impl Membership {
             None => again.as_millis() as libc::c_int,
         };
         let mut count = 0u64;
-        // SAFETY: a pointer to a local array of the length given, then one to a local of that size; the bell does not block. An error
+        // SAFETY: a pointer to a local array of the length given, then one to a local of that size; the eventfd does not block. An error
         // means: look.
         unsafe {
             libc::poll(fds.as_mut_ptr(), 2, timeout);
-            libc::read(self.bell.as_raw_fd(), (&raw mut count).cast(), 8);
+            libc::read(self.eventfd.as_raw_fd(), (&raw mut count).cast(), 8);
         }
     }
 
     fn ring_keeper(&self) {
         let one = 1u64;
         // SAFETY: eight readable bytes; a full counter is readable, too.
-        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+        unsafe { libc::write(self.eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
     /// Leaves the daemon; everything is given back when this returns.

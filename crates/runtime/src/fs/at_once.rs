@@ -51,7 +51,7 @@ impl Tries {
         Tries(AtomicU32::new(0))
     }
 
-    /// Of a file that somebody else has opened.
+    /// Of a file that was opened elsewhere.
     pub(super) const fn unknown() -> Tries {
         Tries(AtomicU32::new(UNKNOWN))
     }

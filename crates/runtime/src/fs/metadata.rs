@@ -145,7 +145,7 @@ impl Metadata {
         self.file_type().is_symlink()
     }
 
-    /// Who may do what.
+    /// The permissions.
     #[must_use]
     pub fn permissions(&self) -> Permissions {
         Permissions::from_mode(self.mode())

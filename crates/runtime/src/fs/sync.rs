@@ -1,7 +1,7 @@
 //! Group commit: calls that wait for the same file share an `fsync`.
 //!
 //! A call needs one that began after it did, for what was written before the call to be in it. So a file has at most one `fsync` under
-//! way, and whoever calls meanwhile waits for the next, all of them for the same one:
+//! way, and every call that comes meanwhile waits for the next, all of them for the same one:
 //!
 //! ```text
 //!  running   ├──── fsync 1 ────┤├──── fsync 2 ────┤
@@ -15,7 +15,7 @@
 //! * An error is told to every call of the round: the kernel tells it once for each open file.
 //! * Two opened files are two groups, even of one inode: each has errors of its own to be told.
 //!
-//! A table of the process has the groups, for as long as somebody waits; a call costs two looks at it, some 100 ns.
+//! A table of the process has the groups, for as long as a call waits; a call costs two looks at it, some 100 ns.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ use upshift_ring::{Fd, op};
 use crate::net::{is_cancelled, start};
 use crate::sync::{Lock, SetOnce};
 
-/// The files that somebody waits for, by descriptor: each has a call that keeps it open.
+/// The files that are waited for, by descriptor: each has a call that keeps it open.
 static GROUPS: Lock<BTreeMap<RawFd, Arc<Group>>> = Lock::new(BTreeMap::new());
 
 /// One file's calls.

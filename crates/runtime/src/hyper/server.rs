@@ -169,9 +169,9 @@ impl Server {
             // The peer may be gone already.
             let _ = stream.set_nodelay(true);
             let service = TowerToHyperService::new(service(peer));
-            let seat = table.enter();
+            let entered = table.enter();
             let settings = settings.clone();
-            let connection = async move { settings.connection(stream, service, seat).await };
+            let connection = async move { settings.connection(stream, service, entered).await };
             if let Ok(handle) = crate::try_spawn(connection, self.receive) {
                 handle.detach();
             }
@@ -225,16 +225,20 @@ struct Settings {
 }
 
 impl Settings {
-    async fn connection<S, B>(&self, stream: TcpStream, service: TowerToHyperService<S>, seat: Seat)
-    where
+    async fn connection<S, B>(
+        &self,
+        stream: TcpStream,
+        service: TowerToHyperService<S>,
+        entered: Entered,
+    ) where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
         S: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        seat.take();
+        entered.take();
         let mut io = Io::new(stream);
         let preface = io.peek(PREFACE.len(), |bytes| !PREFACE.starts_with(bytes));
-        let preface = seat.table.or_end(preface);
+        let preface = entered.table.or_end(preface);
         let first = match self.header_timeout {
             Some(limit) => time::timeout(limit, preface).await.unwrap_or(None),
             None => preface.await,
@@ -245,19 +249,25 @@ impl Settings {
         match &self.classify {
             Some(classify) => {
                 let service = Levelled::shared(service, classify.clone());
-                let _ = self.speak(io, two, service, &seat).await;
+                let _ = self.speak(io, two, service, &entered).await;
             }
-            None => _ = self.speak(io, two, service, &seat).await,
+            None => _ = self.speak(io, two, service, &entered).await,
         }
     }
 
-    async fn speak<S, B>(&self, io: Io, two: bool, service: S, seat: &Seat) -> ::hyper::Result<()>
+    async fn speak<S, B>(
+        &self,
+        io: Io,
+        two: bool,
+        service: S,
+        entered: &Entered,
+    ) -> ::hyper::Result<()>
     where
         S: HyperService<Request<Incoming>, Response = Response<B>>,
         S: HyperService<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        let table = &seat.table;
+        let table = &entered.table;
         if two {
             let mut builder = http2::Builder::new(Spawner::new(self.receive));
             let builder = builder.timer(Clock).max_send_buf_size(BUFFERED);
@@ -293,9 +303,9 @@ impl Table {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(self: &Arc<Table>) -> Seat {
+    fn enter(self: &Arc<Table>) -> Entered {
         self.open().count += 1;
-        Seat {
+        Entered {
             table: self.clone(),
             id: OnceLock::new(),
         }
@@ -353,12 +363,12 @@ impl Table {
 }
 
 /// The place of a connection in the table.
-struct Seat {
+struct Entered {
     table: Arc<Table>,
     id: OnceLock<CoroutineId>,
 }
 
-impl Seat {
+impl Entered {
     /// The calling coroutine is the connection's. Entered before the flag is looked at
     /// for the first time, so none is missed.
     fn take(&self) {
@@ -369,7 +379,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Entered {
     fn drop(&mut self) {
         {
             let mut open = self.table.open();

@@ -61,7 +61,7 @@ pub(crate) fn send_past_the_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize>
     usize::try_from(sent).ok().filter(|sent| *sent != 0)
 }
 
-/// Was the operation ended by the release of the vCPU whose ring had it? Nobody
+/// Was the operation ended by the release of the vCPU whose ring had it? No caller
 /// else cancels an operation whose future lives.
 pub(crate) fn is_cancelled(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECANCELED)

@@ -35,11 +35,11 @@ impl Costs {
     /// A look because something came is two switches of thread and as much work as one. A suspension is two looks (what comes finds the poll, a timer stops
     /// it) and six switches: to the stopped thread's handler, to the next one, to and fro for the ring, and to the stopped one when it goes on.
     fn of(switch: u64, timer: u64) -> Costs {
-        let bell = 3 * switch;
-        let timer = timer.max(bell + switch);
+        let event = 3 * switch;
+        let timer = timer.max(event + switch);
         Costs {
-            suspension: bell + timer + 6 * switch,
-            looks: Looks { bell, timer },
+            suspension: event + timer + 6 * switch,
+            looks: Looks { event, timer },
         }
     }
 }
@@ -143,9 +143,9 @@ mod tests {
     #[test]
     fn a_suspension_costs_more_than_a_look() {
         let costs = costs(affinity::current().unwrap().cpus()[0]);
-        let Looks { bell, timer } = costs.looks;
+        let Looks { event, timer } = costs.looks;
         assert!(
-            bell > 0 && timer > bell && costs.suspension > timer,
+            event > 0 && timer > event && costs.suspension > timer,
             "{costs:?}"
         );
     }

@@ -205,7 +205,7 @@ impl Preemptible {
         }
         worker.ring.set_proxy(Box::new(ByFirst(Arc::as_ptr(&vcpu))));
         let host = worker.shared.domain.host();
-        host.set_bell(index, Some(vcpu.watch.clone()));
+        host.set_watch(index, Some(vcpu.watch.clone()));
         let started = vcpu
             .start_watcher()
             .and_then(|()| (0..SPARES).try_for_each(|_| vcpu.start_spare()));
@@ -287,7 +287,7 @@ impl Preemptible {
         // What was pinned and waited is polled: when the vCPU waits, or by an end to the poll under way, for which it does not show as
         // ready.
         upshift_core::Host::pend(worker.shared.domain.host(), self.index);
-        self.watch.ring_bell();
+        self.watch.notify();
         loop {
             if thread.told().is_some() {
                 self.serve_home();
@@ -327,7 +327,7 @@ impl Preemptible {
 
     /// Wakes the watcher of the vCPU that the calling thread belongs to.
     pub(super) fn tell_watcher() {
-        with_current(|vcpu, _| vcpu.watch.ring_bell());
+        with_current(|vcpu, _| vcpu.watch.notify());
     }
 
     /// How long polls may take to end when a runtime is dropped.
@@ -377,9 +377,9 @@ impl Preempted for Preemptible {
     fn end(&self) -> bool {
         let is_over = !self.has_stopped_polls();
         self.ended.store(true, SeqCst);
-        self.watch.ring_bell();
+        self.watch.notify();
         let host = self.worker().shared.domain.host();
-        host.set_bell(self.index, None);
+        host.set_watch(self.index, None);
         host.set_preemptible(self.index, None);
         for thread in &self.threads[1..] {
             thread.tell(Go::End);

@@ -1,6 +1,6 @@
 //! The watcher of a vCPU: the thread that stops polls.
 //!
-//! It sleeps until its bell rings (an arrival in the ring, something that became ready, the end of a use of a permit that it asked to
+//! It sleeps until its eventfd is signalled (an arrival in the ring, something that became ready, the end of a use of a permit that it asked to
 //! hear of) or its timer goes off, looks at the current thread, and does what the [policy](upshift_core::preempt) says. It allocates nothing and
 //! takes no lock that a poll may hold: a poll that is suspended in the allocator does not stop it.
 //!
@@ -49,7 +49,7 @@ pub(super) fn run(vcpu: &Preemptible) {
     watcher.loosen(true);
 }
 
-/// Waits for the bell or the timer. True: the timer alone.
+/// Waits for the eventfd or the timer. True: the timer alone.
 fn sleep(vcpu: &Preemptible) -> bool {
     let mut events = [vcpu.watch().raw_fd(), vcpu.alarm.raw_fd()].map(|fd| libc::pollfd {
         fd,
@@ -124,7 +124,7 @@ impl<'a> Watcher<'a> {
         }
         let mut next = Next::Now;
         // What has changed meanwhile is looked at again at once while that costs less than to come back by the clock.
-        for _ in 0..(looks.timer / looks.bell).max(2) {
+        for _ in 0..(looks.timer / looks.event).max(2) {
             let id = self.poll_id();
             next = self.decide(id);
             if next == Next::Rest {
@@ -135,7 +135,7 @@ impl<'a> Watcher<'a> {
             }
         }
         let now = clock::now();
-        let cost = self.price(if by_timer { looks.timer } else { looks.bell });
+        let cost = self.price(if by_timer { looks.timer } else { looks.event });
         if next != Next::Done {
             vcpu.useless.fetch_add(1, Relaxed);
             self.policy.looked_in_vain(cost, now);
@@ -438,7 +438,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// What comes from now on rings the bell. False: it does not hear, or there was something before.
+    /// What comes from now on signals the eventfd. False: it does not hear, or there was something before.
     fn listen(&self) -> bool {
         let vcpu = self.vcpu;
         if vcpu.alarm.is_deaf(clock::ticks()) {

@@ -60,7 +60,7 @@ struct State {
 /// Which call took a waiter out of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
-    Nobody,
+    None,
     One,
     Last,
     All,

@@ -47,7 +47,7 @@ pub struct JoinSet<T> {
 
 struct Entry<T> {
     handle: JoinHandle<T>,
-    bell: Arc<Bell>,
+    waker: Arc<EntryWaker>,
 }
 
 /// Which may have exited, and what waits.
@@ -61,13 +61,13 @@ struct State {
 }
 
 /// The waker of one coroutine's handle.
-struct Bell {
+struct EntryWaker {
     number: usize,
     rung: AtomicBool,
     exits: Arc<Exits>,
 }
 
-impl Wake for Bell {
+impl Wake for EntryWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -139,14 +139,14 @@ impl<T: 'static> JoinSet<T> {
             self.entries.push(None);
             self.entries.len() - 1
         });
-        let bell = Arc::new(Bell {
+        let waker = Arc::new(EntryWaker {
             number,
             rung: AtomicBool::new(false),
             exits: self.exits.clone(),
         });
         // Its handle has not been polled: as if it had exited.
-        bell.wake_by_ref();
-        self.entries[number] = Some(Entry { handle, bell });
+        waker.wake_by_ref();
+        self.entries[number] = Some(Entry { handle, waker });
         abort
     }
 
@@ -286,19 +286,19 @@ impl<T: 'static> JoinSet<T> {
         }
     }
 
-    /// Polls the handle of one that may have exited, with its bell as waker.
+    /// Polls the handle of one that may have exited, with its own waker.
     fn poll_entry(&mut self, number: usize) -> Poll<Result<(Id, T), JoinError>> {
         let Some(entry) = self.entries.get_mut(number).and_then(Option::as_mut) else {
             return Poll::Pending;
         };
         // Before the poll: an exit from here on rings again.
-        entry.bell.rung.store(false, Ordering::Release);
-        let waker = Waker::from(entry.bell.clone());
+        entry.waker.rung.store(false, Ordering::Release);
+        let waker = Waker::from(entry.waker.clone());
         let id = entry.handle.id();
         let polled = Pin::new(&mut entry.handle).poll(&mut Context::from_waker(&waker));
         if polled.is_ready() {
             // A wake of it that still comes has no effect.
-            entry.bell.rung.store(true, Ordering::Release);
+            entry.waker.rung.store(true, Ordering::Release);
             self.entries[number] = None;
             self.free.push(number);
         }

@@ -76,7 +76,7 @@ pub async fn load_server_config(
 }
 
 /// A client's configuration that trusts the roots in a PEM file, those of the system for
-/// instance (`/etc/ssl/certs/ca-certificates.crt`), and nobody else.
+/// instance (`/etc/ssl/certs/ca-certificates.crt`), and no other.
 ///
 /// # Errors
 /// `InvalidData`: what is missing or wrong.

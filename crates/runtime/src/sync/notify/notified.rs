@@ -77,8 +77,7 @@ impl Waiting {
             }
             _ => {
                 let waker = waker.take();
-                self.stage =
-                    Stage::Waiting(state.waiters.insert(waiting_level(), By::Nobody, waker));
+                self.stage = Stage::Waiting(state.waiters.insert(waiting_level(), By::None, waker));
             }
         }
         Poll::Pending

@@ -1,15 +1,15 @@
 //! Telling other threads of arrivals: an epoll instance that watches the ring's own, and an eventfd.
 //!
-//! The instance of the ring is readable when something is ready that the owner has not fetched. The *bell* is a second instance that
-//! contains it, one-shot, so that who sleeps behind the bell is woken by an arrival although the owner is busy, and only once.
+//! The instance of the ring is readable when something is ready that the owner has not fetched. The *notifier* is a second instance that
+//! contains it, one-shot, so that a thread that sleeps behind the notifier is woken by an arrival although the owner is busy, and only once.
 //!
 //! | | is to ring (`wanted`) | is not |
 //! |---|---|---|
 //! | armed in the kernel | an arrival rings | the next arrival may ring, in vain; disarmed before the owner fetches |
 //! | not armed | there is an arrival that has rung | silence |
 //!
-//! Masking is one store, so a thread whose polls follow one another without a fetch makes no system call for it; a fetch with the bell
-//! armed costs two. Who is told by [`has_arrivals`](Bell::has_arrivals) that there is none will hear of the next one.
+//! Masking is one store, so a thread whose polls follow one another without a fetch makes no system call for it; a fetch with the notifier
+//! armed costs two. A caller that is told by [`has_arrivals`](Notifier::has_arrivals) that there is none is notified of the next one.
 
 use crate::readiness::epoll::{self, Epoll, Event, NO_EVENT};
 use std::io;
@@ -23,7 +23,7 @@ const ARRIVAL: u64 = 0;
 const RUNG: u64 = 1;
 
 /// Any thread, but for what says otherwise. Outlives the ring.
-pub(crate) struct Bell {
+pub(crate) struct Notifier {
     /// The ring's own instance; fetched from by the owner only.
     pub(crate) epoll: Epoll,
     /// Completions in the queue. Written by the owner.
@@ -40,7 +40,7 @@ struct Outer {
     eventfd: OwnedFd,
 }
 
-impl Bell {
+impl Notifier {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
@@ -52,7 +52,7 @@ impl Bell {
         })
     }
 
-    /// Hangs the bell, masked; EBUSY the second time.
+    /// Registers the ring with it, masked; EBUSY the second time.
     pub(crate) fn hang(&self) -> io::Result<()> {
         let outer = Outer {
             epoll: Epoll::new()?,
