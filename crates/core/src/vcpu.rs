@@ -107,6 +107,8 @@ pub struct Vcpu<H: Host> {
     parked: AtomicBool,
     /// Parked, and does not look around.
     asleep: AtomicBool,
+    /// A wait has ended since the last pick.
+    has_waited: AtomicBool,
     /// The poll under way has been found to be long.
     long: AtomicBool,
     /// What is ready here is more than one vCPU should do: see `search`.
@@ -166,6 +168,7 @@ impl<H: Host> Vcpu<H> {
             running: AtomicU8::new(NOBODY),
             parked: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
+            has_waited: AtomicBool::new(false),
             long: AtomicBool::new(false),
             surplus: AtomicU8::new(search::NO_SURPLUS),
             retired: AtomicBool::new(false),
@@ -410,11 +413,15 @@ impl<H: Host> Vcpu<H> {
             // SAFETY: `Yielded` is the ownership of a coroutine in no queue.
             unsafe { locked.push_back(back.into_owned()) };
         }
-        let mut must_offer = false;
+        let (mut must_offer, mut passes_on) = (false, false);
         if domain.active.load(Relaxed) > 1 {
             locked = self.look_elsewhere(locked);
             // With vCPUs that look around, one that parks meanwhile looks at this one again.
             must_offer = domain.config.look_after == 0;
+            if must_offer && self.has_waited.load(Relaxed) {
+                self.has_waited.store(false, Relaxed);
+                passes_on = true;
+            }
         }
         let Some((header, resumed)) = locked.next() else {
             self.set_running(NOBODY);
@@ -428,8 +435,11 @@ impl<H: Host> Vcpu<H> {
             // A vCPU that goes to sleep sees a poll that is not long, and what is left here, or is seen here.
             fence(SeqCst);
         }
-        let notify =
-            domain.idle.load(Relaxed) != 0 && (locked.offers_surplus() || self.is_unwatched());
+        // Its wait was ended by a pick that tells one vCPU, and may have left more, behind a poll that takes for ever.
+        let notify = domain.idle.load(Relaxed) != 0
+            && (locked.offers_surplus()
+                || self.is_unwatched()
+                || passes_on && self.may_help(locked.now()));
         drop(locked);
         if notify {
             domain.notify_idle(self);

@@ -223,3 +223,45 @@ fn without_look_after_nobody_looks() {
     });
     run(&a, 10);
 }
+
+#[test]
+fn a_vcpu_that_is_told_of_work_and_finds_other_work_tells_another() {
+    // Nobody looks around.
+    let domain = domain(Config::default());
+    let [a, b, c, d] = [(); 4].map(|()| domain.add_vcpu().unwrap());
+    for idle in [&b, &c, &d] {
+        assert!(idle.prepare_park());
+    }
+    serving(&a, || {
+        for _ in 0..3 {
+            domain.spawn(async {}, at(50)).unwrap().detach();
+        }
+    });
+    polling(&domain, &a, || {
+        assert_eq!(pended(&domain), [b.index()]);
+        b.unpark();
+        serving(&b, || {
+            let first = b.pick(None);
+            assert!(matches!(first, Some(Picked::Poll(_))));
+            // It has taken two of the three, and one waits for the end of its poll.
+            assert_eq!(pended(&domain), [c.index()]);
+            c.unpark();
+            serving(&c, || {
+                // The third, from where it was; the other two vCPUs are in their polls.
+                let third = c.pick(None);
+                assert!(matches!(third, Some(Picked::Poll(_))));
+                assert_eq!(pended(&domain), [d.index()]);
+                d.unpark();
+                assert_eq!(run(&d, 10), 1);
+                let Some(Picked::Poll(third)) = third else {
+                    unreachable!()
+                };
+                let _ = third.poll();
+            });
+            let Some(Picked::Poll(first)) = first else {
+                unreachable!()
+            };
+            let _ = first.poll();
+        });
+    });
+}

@@ -33,6 +33,7 @@ impl<H: Host> Vcpu<H> {
     /// The wait is over, for whatever reason.
     pub fn unpark(&self) {
         self.watch_again();
+        self.has_waited.store(true, Relaxed);
         if self.parked.swap(false, SeqCst) {
             self.inner().idle.fetch_sub(1, SeqCst);
         }
