@@ -114,6 +114,16 @@ static POSTGRESQL: Package = Package {
     is_there: || Path::new("/usr/lib/postgresql").exists(),
 };
 
+/// A server of queues.
+pub(crate) static RABBITMQ: Package = Package {
+    name: "rabbitmq-server",
+    // It brings Erlang, and Debian starts it as a service.
+    purpose: "optional, the server of `cargo xtask compat programs lapin`",
+    install: false,
+    tests: false,
+    is_there: || Path::new("/usr/lib/rabbitmq/bin/rabbitmq-server").exists(),
+};
+
 static GO: Package = Package {
     name: "golang-go",
     // Some 300 MB, and many machines have a newer Go from elsewhere.
@@ -176,7 +186,7 @@ static LIBASIO: Package = Package {
 /// What mpi/ is built with and started by.
 pub(crate) static MPI: [&Package; 3] = [&OPENMPI, &LIBOPENMPI, &LIBCLANG];
 
-static ALL: [&Package; 17] = [
+static ALL: [&Package; 18] = [
     &QEMU,
     &VALGRIND,
     &LIBURING,
@@ -187,6 +197,7 @@ static ALL: [&Package; 17] = [
     &NGINX,
     &REDIS,
     &POSTGRESQL,
+    &RABBITMQ,
     &GO,
     &OPENMPI,
     &LIBOPENMPI,

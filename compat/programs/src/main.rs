@@ -3,8 +3,8 @@
 //! `compat-programs NAME` runs the operation of that name 300 times alone, and 300 times at level
 //! 8 beside four coroutines of level 40 that compute: those must not end first. Then 300 times in
 //! a `current_thread` runtime of tokio. It prints a line of the table: medians in microseconds.
-//! The servers are in `COMPAT_POSTGRES` (a connection string) and `COMPAT_REDIS` (a URL); those of
-//! HTTP are its own.
+//! The servers are in `COMPAT_POSTGRES` (a connection string), `COMPAT_POSTGRES_URL`, `COMPAT_REDIS` and
+//! `COMPAT_RABBITMQ` (URLs); those of HTTP are its own.
 
 mod operations;
 

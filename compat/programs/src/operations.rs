@@ -1,5 +1,9 @@
 //! What is run: one round trip each.
 
+mod grpc;
+mod queue;
+mod telemetry;
+
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::Future;
@@ -39,6 +43,11 @@ pub async fn make(name: &str) -> Result<Operation> {
         "tower" => tower().await,
         "tokio-postgres" => postgres().await,
         "redis" => redis().await,
+        "sqlx" => sqlx().await,
+        "tonic-unary" => grpc::unary().await,
+        "tonic-streaming" => grpc::streaming().await,
+        "lapin" => queue::queue().await,
+        "opentelemetry" => telemetry::spans().await,
         _ => Err("no such operation".into()),
     }
 }
@@ -155,5 +164,17 @@ async fn redis() -> Result<Operation> {
             .query_async(&mut connection)
             .await?;
         (counted > 0).then_some(()).ok_or("no count".into())
+    }))
+}
+
+/// A pool, whose connections have no task of their own.
+async fn sqlx() -> Result<Operation> {
+    let pool = sqlx::PgPool::connect(&std::env::var("COMPAT_POSTGRES_URL")?).await?;
+    Ok(operation(pool, |pool| async move {
+        let sum: i32 = sqlx::query_scalar("SELECT $1::int4 + 1")
+            .bind(1_i32)
+            .fetch_one(&*pool)
+            .await?;
+        (sum == 2).then_some(()).ok_or("another sum".into())
     }))
 }

@@ -7,14 +7,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// RabbitMQ takes ten seconds where nothing else runs.
+const RABBITMQ_LIMIT: Duration = Duration::from_secs(120);
 
 /// Ended, and their files removed, when it is dropped.
 pub(super) struct Servers {
-    children: Vec<Child>,
+    /// And the signal that ends each.
+    children: Vec<(Child, &'static str)>,
     folder: PathBuf,
     postgres: u16,
     /// A URL.
     pub(super) redis: String,
+    /// Port of RabbitMQ, and of the daemon by which its nodes find each other.
+    rabbitmq: Option<[u16; 2]>,
 }
 
 impl Servers {
@@ -26,12 +31,13 @@ impl Servers {
             folder,
             postgres: free_port()?,
             redis: String::new(),
+            rabbitmq: None,
         };
         let (redis, postgres) = (free_port()?, servers.postgres);
         let mut command = Command::new("redis-server");
         command.args(["--port", &redis.to_string(), "--bind", "127.0.0.1"]);
         command.args(["--save", "", "--dir"]).arg(&servers.folder);
-        servers.begin(command, redis)?;
+        servers.begin(command, redis, START_LIMIT, "-INT")?;
         servers.redis = format!("redis://127.0.0.1:{redis}/");
         let data = servers.folder.join("postgres");
         let mut make = as_postgres(&servers.folder, "initdb")?;
@@ -54,8 +60,50 @@ impl Servers {
             "-D",
         ]);
         command.arg(&data);
-        servers.begin(command, postgres)?;
+        servers.begin(command, postgres, START_LIMIT, "-INT")?;
         Ok(servers)
+    }
+
+    /// A node of its own, on this machine alone, with a name daemon of its own.
+    pub(super) fn start_rabbitmq(&mut self) -> Result<(), String> {
+        let (port, names) = (free_port()?, free_port()?);
+        let home = self.folder.join("rabbitmq");
+        fs::create_dir_all(&home).map_err(|error| error.to_string())?;
+        let program = Path::new("/usr/lib/rabbitmq/bin/rabbitmq-server");
+        let mut command = as_user(&home, "rabbitmq", program)?;
+        command
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("HOME", &home)
+            .env("ERL_EPMD_PORT", names.to_string())
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env("RABBITMQ_NODENAME", "upshift@localhost")
+            .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
+            .env("RABBITMQ_NODE_PORT", port.to_string())
+            .env("RABBITMQ_DIST_PORT", free_port()?.to_string())
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env(
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+                "-kernel inet_dist_use_interface {127,0,0,1}",
+            );
+        for (name, file) in [
+            ("RABBITMQ_MNESIA_BASE", "data"),
+            ("RABBITMQ_LOG_BASE", "log"),
+            ("RABBITMQ_PID_FILE", "pid"),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", "plugins"),
+            ("RABBITMQ_CONFIG_FILE", "none"),
+            ("RABBITMQ_GENERATED_CONFIG_DIR", "config"),
+        ] {
+            command.env(name, home.join(file));
+        }
+        self.rabbitmq = Some([port, names]);
+        self.begin(command, port, RABBITMQ_LIMIT, "-TERM")
+    }
+
+    /// A URL; empty if there is none.
+    pub(super) fn rabbitmq(&self) -> String {
+        let url = |[port, _]: [u16; 2]| format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
+        self.rabbitmq.map(url).unwrap_or_default()
     }
 
     /// As libpq takes it.
@@ -67,18 +115,25 @@ impl Servers {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.postgres)
     }
 
-    fn begin(&mut self, mut command: Command, port: u16) -> Result<(), String> {
+    /// `signal` has it end at once.
+    fn begin(
+        &mut self,
+        mut command: Command,
+        port: u16,
+        limit: Duration,
+        signal: &'static str,
+    ) -> Result<(), String> {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command.spawn();
-        self.children
-            .push(child.map_err(|error| format!("{name}: {error}"))?);
+        let child = child.map_err(|error| format!("{name}: {error}"))?;
+        self.children.push((child, signal));
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if began.elapsed() > START_LIMIT {
+            if began.elapsed() > limit {
                 return Err(format!("{name} does not listen"));
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -89,12 +144,18 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        for child in &mut self.children {
+        for (child, signal) in &mut self.children {
             // In order, so that its own children end too.
             let _ = Command::new("kill")
-                .args(["-INT", &child.id().to_string()])
+                .args([*signal, &child.id().to_string()])
                 .status();
             let _ = child.wait();
+        }
+        if let Some([_, names]) = self.rabbitmq {
+            // The daemon of names outlives its node.
+            let mut end = Command::new("epmd");
+            end.arg("-kill").env("ERL_EPMD_PORT", names.to_string());
+            let _ = end.stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
@@ -116,15 +177,20 @@ fn as_postgres(folder: &Path, program: &str) -> Result<Command, String> {
         .map(|version| version.path().join("bin").join(program))
         .find(|path| path.is_file())
         .ok_or_else(|| format!("{program} is missing (apt-get install postgresql)"))?;
+    as_user(folder, "postgres", &path)
+}
+
+/// Whoever runs this, not as root; the folder is that user's.
+fn as_user(folder: &Path, user: &str, program: &Path) -> Result<Command, String> {
     if !rustix::process::geteuid().is_root() {
-        return Ok(Command::new(path));
+        return Ok(Command::new(program));
     }
-    let owned = Command::new("chown").arg("postgres").arg(folder).status();
+    let owned = Command::new("chown").arg(user).arg(folder).status();
     owned.map_err(|error| format!("chown: {error}"))?;
     let mut command = Command::new("setpriv");
     command
-        .args(["--reuid=postgres", "--regid=postgres", "--clear-groups"])
-        .arg(path)
+        .args(["--reuid", user, "--regid", user, "--clear-groups"])
+        .arg(program)
         .current_dir("/");
     Ok(command)
 }

@@ -1,0 +1,78 @@
+//! tonic: the service of health checks, which it publishes, has a call with one answer and one with a stream of them.
+
+use tokio::sync::Mutex;
+use tonic::Streaming;
+use tonic::transport::server::{Server, TcpIncoming};
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+use tonic_health::server::HealthReporter;
+
+use super::{Operation, Result, operation};
+
+async fn serve() -> Result<(HealthReporter, HealthClient<Channel>)> {
+    let (reporter, service) = tonic_health::server::health_reporter();
+    let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
+    let url = format!("http://{}", incoming.local_addr()?);
+    tokio::spawn(
+        Server::builder()
+            .add_service(service)
+            .serve_with_incoming(incoming),
+    );
+    let client = HealthClient::new(Endpoint::from_shared(url)?.connect().await?);
+    Ok((reporter, client))
+}
+
+fn request() -> HealthCheckRequest {
+    HealthCheckRequest {
+        service: "a".into(),
+    }
+}
+
+pub(super) async fn unary() -> Result<Operation> {
+    let (reporter, client) = serve().await?;
+    reporter
+        .set_service_status("a", ServingStatus::Serving)
+        .await;
+    Ok(operation((client, reporter), |shared| async move {
+        let answer = shared.0.clone().check(request()).await?.into_inner();
+        (answer.status == ServingStatus::Serving as i32)
+            .then_some(())
+            .ok_or("another status".into())
+    }))
+}
+
+struct Watch {
+    reporter: HealthReporter,
+    stream: Streaming<HealthCheckResponse>,
+    serving: bool,
+}
+
+/// One message of a stream that stays open.
+pub(super) async fn streaming() -> Result<Operation> {
+    let (reporter, mut client) = serve().await?;
+    reporter
+        .set_service_status("a", ServingStatus::NotServing)
+        .await;
+    let mut stream = client.watch(request()).await?.into_inner();
+    stream.message().await?.ok_or("no first message")?;
+    let watch = Watch {
+        reporter,
+        stream,
+        serving: false,
+    };
+    Ok(operation(Mutex::new(watch), |watch| async move {
+        let mut watch = watch.lock().await;
+        watch.serving = !watch.serving;
+        let status = match watch.serving {
+            true => ServingStatus::Serving,
+            false => ServingStatus::NotServing,
+        };
+        watch.reporter.set_service_status("a", status).await;
+        let message = watch.stream.message().await?.ok_or("closed")?;
+        (message.status == status as i32)
+            .then_some(())
+            .ok_or("another status".into())
+    }))
+}
