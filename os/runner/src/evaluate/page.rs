@@ -55,8 +55,8 @@ pub(crate) fn by_clock(page: &mut String, folder: &str, (timed, commit): &(Vec<P
     }
     let _ = writeln!(
         page,
-        "\n## By the host's clock\n\n`cargo xtask os -- evaluate --clock`, commit {commit}; \
-         the points are in [`points-clock.csv`]({folder}/points-clock.csv)."
+        "\n## By the host's clock\n\n`cargo xtask os -- evaluate --clock`, commit {commit}. QEMU emulates every instruction, and the host had many other things to do: \
+         these figures say that it works, and not which model is faster. The points are in [`points-clock.csv`]({folder}/points-clock.csv)."
     );
     let points = Points(timed);
     closed(page, &points, "### Closed loop, by the host's clock");
