@@ -23,7 +23,6 @@ use crate::host::{Critical, Host};
 use crate::id::{CoroutineId, Dead};
 use crate::join::JoinHandle;
 use crate::level::Level;
-use crate::state::Wake;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use crate::sync::fence;
 use crate::vcpu::{Vcpu, id_of};
@@ -184,7 +183,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn wake(&self, id: CoroutineId) -> Result<(), Dead> {
-        self.inner.wake(id, false)
+        self.inner.wake(id)
     }
 
     /// Asks a coroutine to end; see [`JoinHandle::cancel`].
@@ -192,7 +191,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
     pub fn cancel(&self, id: CoroutineId) -> Result<(), Dead> {
-        self.inner.wake(id, true)
+        self.inner.cancel(id)
     }
 
     /// Gives a coroutine another level, whatever state it is in. One that is
@@ -337,14 +336,10 @@ impl<H: Host> Domain<H> {
     /// its vCPUs still in service. O(slots in use so far).
     pub fn cancel_all(&self) -> usize {
         let mut living = 0;
-        for (_, slot) in self.inner.table.slots() {
+        for (index, slot) in self.inner.table.slots() {
             if let Some(generation) = slot.word.tenant() {
                 living += 1;
-                let _critical = Critical::<H>::enter();
-                if slot.word.wake_by_id(generation, true) == Wake::Enqueue {
-                    // SAFETY: `Enqueue` makes the coroutine ours.
-                    unsafe { Vcpu::admit(slot.header()) };
-                }
+                let _ = self.cancel(CoroutineId::new(index, generation));
             }
         }
         living

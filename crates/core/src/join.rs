@@ -21,7 +21,7 @@ use crate::coroutine::{BoxedWaker, Header, quietly};
 use crate::domain::Inner;
 use crate::host::{Critical, Host, Panic};
 use crate::id::CoroutineId;
-use crate::state::{Join, Wake};
+use crate::state::Join;
 use crate::sync::Ordering::Relaxed;
 use crate::table::Slot;
 use crate::vcpu::Vcpu;
@@ -165,15 +165,13 @@ impl<T, H: Host> JoinHandle<T, H> {
     }
 
     /// Asks the coroutine to end: its future is dropped instead of polled again.
-    /// A poll that is under way is finished first. The handle then reports
+    /// A poll that is under way is finished first; it is asked to give way, so one that computes and asks
+    /// ([`Vcpu::need_preempt`](crate::Vcpu::need_preempt)) ends soon, whatever else is ready. The handle then reports
     /// [`JoinError::Cancelled`], unless the coroutine was faster.
     pub fn cancel(&self) {
         self.with_slot(|slot| {
-            let _critical = Critical::<H>::enter();
-            if slot.word.wake_by_id(self.id.generation(), true) == Wake::Enqueue {
-                // SAFETY: `Enqueue` makes the coroutine ours.
-                unsafe { Vcpu::admit(slot.header()) };
-            }
+            // SAFETY: the handle's reference keeps the control block.
+            let _ = unsafe { waker::cancel_slot(slot, self.id.generation()) };
         });
     }
 
@@ -325,12 +323,8 @@ impl<H: Host> CancelHandle<H> {
 
     /// As [`JoinHandle::cancel`].
     pub fn cancel(&self) {
-        let slot = self.slot();
-        let _critical = Critical::<H>::enter();
-        if slot.word.wake_by_id(self.id.generation(), true) == Wake::Enqueue {
-            // SAFETY: `Enqueue` makes the coroutine ours.
-            unsafe { Vcpu::admit(slot.header()) };
-        }
+        // SAFETY: our reference keeps the control block.
+        let _ = unsafe { waker::cancel_slot(self.slot(), self.id.generation()) };
     }
 }
 

@@ -209,6 +209,11 @@ impl StateWord {
         wake
     }
 
+    /// Has it been cancelled?
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire) & CANCELLED != 0
+    }
+
     /// 3: by the thread that took the coroutine from its queue.
     #[inline]
     pub(crate) fn begin_poll(&self) -> Begin {

@@ -256,6 +256,30 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
+    /// The coroutine has been cancelled while it had an owner: if it is being polled, the poll is to give way.
+    ///
+    /// Under the lock under which a poll becomes current: one that begins after this sees that it is cancelled, and one that has begun
+    /// is seen here.
+    ///
+    /// # Safety
+    /// The caller holds a reference to it.
+    pub(crate) unsafe fn ask_cancelled(coroutine: NonNull<Header<H>>) {
+        // SAFETY: referenced, hence alive.
+        let header = unsafe { coroutine.as_ref() };
+        // Between the cancellation and the look where it is: what moves it does the reverse.
+        fence(SeqCst);
+        loop {
+            let vcpu = header.vcpu();
+            let _locked = vcpu.locked();
+            if core::ptr::eq(header.vcpu.load(Acquire), vcpu) {
+                if vcpu.is_current(header.slot_ptr()) {
+                    vcpu.ask(PREEMPT_HOST);
+                }
+                return;
+            }
+        }
+    }
+
     /// The host's reason to preempt what runs: a tick, a deadline, the board.
     /// Any thread; stays set until the next pick.
     pub fn request_preempt(&self) {
@@ -464,6 +488,10 @@ impl<H: Host> Vcpu<H> {
         self.set_running(header.level().get());
         // Release: a watchdog looks at the slot.
         self.current.store(header.slot_ptr().as_ptr(), Release);
+        if resumed.is_some() && header.slot().word.is_cancelled() {
+            // It was not being polled when it was cancelled, and its poll goes on.
+            self.ask(PREEMPT_HOST);
+        }
         self.trace(
             coroutine,
             match resumed {

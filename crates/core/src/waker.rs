@@ -73,6 +73,24 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
     }
 }
 
+/// Cancels the coroutine of this generation in a slot. If it is being polled, the poll is asked to give way: a coroutine that computes
+/// and asks whether it should comes to its end, also while nothing else is ready.
+///
+/// # Safety
+/// The caller holds a reference to what is in the slot, if that is of this generation.
+pub(crate) unsafe fn cancel_slot<H: Host>(slot: &Slot<H>, generation: u32) -> Wake {
+    let _critical = Critical::<H>::enter();
+    let wake = slot.word.wake_by_id(generation, true);
+    match wake {
+        // SAFETY: `Enqueue` makes the coroutine ours.
+        Wake::Enqueue => unsafe { Vcpu::admit(slot.header()) },
+        // SAFETY: the caller's reference.
+        Wake::Absorbed => unsafe { Vcpu::ask_cancelled(slot.header()) },
+        Wake::Exited => {}
+    }
+    wake
+}
+
 /// Gives a reference back, and frees what is no longer referenced.
 ///
 /// # Safety

@@ -7,8 +7,10 @@ mod support;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use support::{TestHost, at, domain, level, polled_here, run, serving, yield_now};
-use upshift_core::{Config, Domain, Executor, JoinHandle, Picked, Polled, Running, Yielded};
+use support::{TestHost, at, domain, level, need_preempt, polled_here, run, serving, yield_now};
+use upshift_core::{
+    CancelHandle, Config, Domain, Executor, JoinHandle, Picked, Polled, Running, Yielded,
+};
 
 /// Does not compile if the type has the trait: then there are two ways to choose from.
 macro_rules! assert_not {
@@ -98,6 +100,40 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_the_current_one_of_its_
     let [kept, other] =
         [(&kept, 7), (&other, 9)].map(|(one, at)| (Some(one.id()), Some(level(at))));
     assert_eq!(*seen.lock().unwrap(), [other, kept, kept, other]);
+}
+
+/// It computes and asks, and nothing else is ready that it would give way to.
+#[test]
+fn a_poll_that_is_cancelled_is_asked_to_give_way() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let ask = || need_preempt();
+    let cancels: [fn(&Domain<TestHost>, &CancelHandle<TestHost>); 3] = [
+        |domain, handle| domain.cancel(handle.id()).unwrap(),
+        |_, handle| handle.cancel(),
+        |domain, _| assert_eq!(domain.cancel_all(), 1),
+    ];
+    for cancel in cancels {
+        let (handles, handle) = std::sync::mpsc::channel::<(Domain<TestHost>, _)>();
+        let computes = async move {
+            let (domain, own) = handle.recv().unwrap();
+            assert!(!ask());
+            cancel(&domain, &own);
+            assert!(ask());
+            drop((domain, own));
+            yield_now().await;
+            unreachable!("it is cancelled");
+        };
+        let computes = domain.spawn(computes, at(7)).unwrap();
+        let own = computes.cancel_handle().unwrap();
+        handles.send((domain.clone(), own)).unwrap();
+        assert_eq!(run(&vcpu, 10), 2);
+        assert!(computes.is_finished());
+        // The others are not.
+        let after = domain.spawn(async move { assert!(!ask()) }, at(7)).unwrap();
+        assert_eq!(run(&vcpu, 10), 1);
+        assert!(after.is_finished());
+    }
 }
 
 #[test]

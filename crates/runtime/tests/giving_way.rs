@@ -1,13 +1,72 @@
 //! Where a coroutine that gives way goes on: before its equals, until its quantum is used.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use upshift::sync::{Notify, mpsc};
-use upshift::{Level, Runtime};
+use upshift::{Level, Preemption, Runtime, time};
 
 const URGENT: Level = Level::at::<3>();
 const EQUALS: Level = Level::at::<40>();
+
+/// What computes for ever, and asks as it is told to, ends when it is cancelled and when its runtime ends, though nothing else
+/// is ready on its vCPU; without preemption and, after it has been suspended, with it.
+#[test]
+fn what_computes_and_asks_ends_when_it_is_to() {
+    struct Alive(Arc<AtomicUsize>);
+    impl Drop for Alive {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    let computes = |alive: &Arc<AtomicUsize>| {
+        alive.fetch_add(1, Ordering::SeqCst);
+        let alive = Alive(alive.clone());
+        async move {
+            let _alive = alive;
+            loop {
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_micros(100) {}
+                upshift::yield_if_needed().await;
+            }
+        }
+    };
+    let modes = [
+        (1, Preemption::Off),
+        (2, Preemption::Off),
+        (1, Preemption::Preferred),
+        (2, Preemption::Preferred),
+    ];
+    for (vcpus, preemption) in modes {
+        for _ in 0..5 {
+            let alive = Arc::new(AtomicUsize::new(0));
+            let builder = Runtime::builder().vcpus(vcpus).preemption(preemption);
+            let runtime = builder.build().unwrap();
+            runtime.block_on(async {
+                let own: Vec<_> = (0..4)
+                    .map(|_| upshift::spawn(computes(&alive), EQUALS))
+                    .collect();
+                time::sleep(Duration::from_millis(5)).await;
+                for one in own {
+                    let cancel = one.abort_handle();
+                    // On its vCPU, beside it, and from a thread of no vCPU.
+                    upshift::spawn_blocking(move || cancel.abort())
+                        .await
+                        .unwrap();
+                    assert!(one.await.unwrap_err().is_cancelled());
+                }
+                assert_eq!(alive.load(Ordering::SeqCst), 0);
+                for _ in 0..3 {
+                    upshift::spawn(computes(&alive), EQUALS).detach();
+                }
+                time::sleep(Duration::from_millis(2)).await;
+            });
+            drop(runtime);
+            assert_eq!(alive.load(Ordering::SeqCst), 0, "left behind");
+        }
+    }
+}
 
 /// Two equals that make something more urgent ready again and again, and give way to it: in which order they ran.
 fn order(quantum: Duration) -> String {

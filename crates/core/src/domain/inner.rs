@@ -183,10 +183,21 @@ impl<H: Host> Inner<H> {
         Ok(result)
     }
 
-    pub(super) fn wake(&self, id: CoroutineId, cancel: bool) -> Result<(), Dead> {
+    pub(super) fn cancel(&self, id: CoroutineId) -> Result<(), Dead> {
+        self.with(id, |coroutine| {
+            // SAFETY: `with` holds a reference.
+            unsafe { waker::cancel_slot(coroutine.as_ref().slot(), id.generation()) }
+        })
+        .and_then(|wake| match wake {
+            Wake::Exited => Err(Dead),
+            Wake::Absorbed | Wake::Enqueue => Ok(()),
+        })
+    }
+
+    pub(super) fn wake(&self, id: CoroutineId) -> Result<(), Dead> {
         let slot = self.table.slot(id.index()).ok_or(Dead)?;
         let _critical = Critical::<H>::enter();
-        match slot.word.wake_by_id(id.generation(), cancel) {
+        match slot.word.wake_by_id(id.generation(), false) {
             Wake::Exited => Err(Dead),
             Wake::Absorbed => Ok(()),
             Wake::Enqueue => {

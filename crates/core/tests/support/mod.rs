@@ -104,6 +104,12 @@ pub fn keep_place() {
     unsafe { SERVED.get().unwrap().as_ref() }.keep_place();
 }
 
+/// Is the poll under way on this thread to give way?
+pub fn need_preempt() -> bool {
+    // SAFETY: the executor of a vCPU that is served exists.
+    unsafe { SERVED.get().unwrap().as_ref() }.need_preempt()
+}
+
 /// What is being polled on the vCPU that this thread serves, and its level.
 pub fn polled_here() -> (Option<CoroutineId>, Option<Level>) {
     // SAFETY: the executor of a vCPU that is served exists.

@@ -60,7 +60,8 @@ impl<T> JoinHandle<T> {
     }
 
     /// Asks the coroutine to end: its future is dropped instead of polled again. A poll that is
-    /// under way is finished first. The handle then reports that it was cancelled, unless the
+    /// under way is finished first; one that computes and asks whether to give way
+    /// ([`yield_if_needed`](crate::yield_if_needed)) is told to. The handle then reports that it was cancelled, unless the
     /// coroutine was faster.
     pub fn cancel(&self) {
         self.inner.cancel();
