@@ -94,6 +94,14 @@ impl<'a, H: Host> Running<'a, H> {
         self.header().is_pinned()
     }
 
+    /// It has been kept while others were picked: from here on it is what is polled on its vCPU. [`Running::poll`] sees to that, too; a host
+    /// whose polls may be [suspended](crate::Vcpu::suspend_current) calls this before they may be.
+    pub fn make_current(&self) {
+        let _critical = Critical::<H>::enter();
+        // SAFETY: it is ours, and in no queue.
+        unsafe { self.vcpu.make_current(self.coroutine) };
+    }
+
     /// Polls it once. A panic in it ends it and is reported by its join handle.
     #[inline]
     pub fn poll(self) -> Polled<'a, H> {
@@ -102,9 +110,7 @@ impl<'a, H: Host> Running<'a, H> {
         let header = this.header();
         let slot = header.slot_ptr();
         if !vcpu.is_current(slot) {
-            let _critical = Critical::<H>::enter();
-            // SAFETY: it is ours, and in no queue.
-            unsafe { vcpu.make_current(coroutine) };
+            this.make_current();
         }
         let began = vcpu.clock();
         let end = match header.slot().word.begin_poll() {

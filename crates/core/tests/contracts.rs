@@ -108,7 +108,8 @@ fn a_poll_that_is_cancelled_is_asked_to_give_way() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let ask = || need_preempt();
-    let cancels: [fn(&Domain<TestHost>, &CancelHandle<TestHost>); 3] = [
+    type Cancels = fn(&Domain<TestHost>, &CancelHandle<TestHost>);
+    let cancels: [Cancels; 3] = [
         |domain, handle| domain.cancel(handle.id()).unwrap(),
         |_, handle| handle.cancel(),
         |domain, _| assert_eq!(domain.cancel_all(), 1),

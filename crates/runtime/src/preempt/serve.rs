@@ -257,6 +257,8 @@ impl Preemptible {
             let levels = left.fold(0, |levels, one| levels | one.level().bit());
             self.aside_levels.store(levels, Release);
             budget::refill();
+            // Before it may be stopped: others were picked since, and the watcher stops what is current.
+            running.make_current();
             worker.publish(running.level().get());
             self.poll_begins(worker, thread);
             let polled = running.poll();
