@@ -86,15 +86,26 @@ impl Ring {
     /// Accepts connections on a listening socket until the stream is dropped.
     pub fn accept_multi(&self, fd: Fd, level: u8) -> AcceptMulti {
         let driver = &self.shared().driver;
-        let started = driver.start_stream(fd, Kind::Accept, clamp(level), None);
+        let started = driver.start_stream(fd, Kind::Accept, clamp(level), None, false);
         AcceptMulti::new(started, self.shared)
     }
 
-    /// Receives from a connected socket until its end or until the stream is dropped. Without buffers
+    /// Receives from a connected TCP socket until its end or until the stream is dropped. Without buffers
     /// ([`Config::buffers`] = 0) the stream fails with EOPNOTSUPP.
     pub fn recv_multi(&self, fd: Fd, level: u8) -> RecvMulti {
+        self.recv_stream(fd, level, false)
+    }
+
+    /// The same for Unix sockets, by an operation for each piece. The kernel's multishot receive, when it has taken what was there, waits for
+    /// a change: of a Unix socket whose peer wrote and closed before, there is none (seen on Linux 6.18; for TCP it looks whether the peer
+    /// has finished).
+    pub fn recv_unix(&self, fd: Fd, level: u8) -> RecvMulti {
+        self.recv_stream(fd, level, true)
+    }
+
+    fn recv_stream(&self, fd: Fd, level: u8, anew: bool) -> RecvMulti {
         let driver = &self.shared().driver;
-        let started = driver.start_stream(fd, Kind::Recv, clamp(level), None);
+        let started = driver.start_stream(fd, Kind::Recv, clamp(level), None, anew);
         RecvMulti::new(started, self.shared)
     }
 
@@ -103,7 +114,7 @@ impl Ring {
     pub fn datagram_multi(&self, fd: Fd, level: u8) -> DatagramMulti {
         let driver = &self.shared().driver;
         let message = Some(Box::new(DatagramMulti::header()));
-        let started = driver.start_stream(fd, Kind::Recv, clamp(level), message);
+        let started = driver.start_stream(fd, Kind::Recv, clamp(level), message, false);
         DatagramMulti::new(RecvMulti::new(started, self.shared))
     }
 

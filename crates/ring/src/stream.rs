@@ -31,6 +31,7 @@
 //! a stream that could use it waits, and the ring does not sleep before it is settled.
 
 use crate::backlog::LEVELS;
+use crate::config::Mode;
 use crate::counters::count;
 use crate::driver::Driver;
 use crate::fd::Fd;
@@ -88,6 +89,8 @@ pub(crate) struct StreamOp {
     pub(crate) unread: Cell<*const Slot>,
     /// For a receive that also wants the senders' addresses: room for them.
     message: Option<Box<libc::msghdr>>,
+    /// Each receive is an operation of its own, at whose beginning the kernel looks at the socket.
+    anew: bool,
     /// What the next receive fills, once, instead of a buffer of the pool.
     own: Cell<Option<Box<OwnBuffer>>>,
 }
@@ -119,7 +122,11 @@ unsafe impl Operation for StreamOp {
                 opcode::Recv::new(self.fd.target(), room.as_mut_ptr().cast(), length).build()
             }
             Kind::Recv => opcode::Recv::new(self.fd.target(), ptr::null_mut(), 0)
-                .ioprio(MULTISHOT | POLL_FIRST)
+                .ioprio(if self.anew {
+                    POLL_FIRST
+                } else {
+                    MULTISHOT | POLL_FIRST
+                })
                 .buf_group(pools::group(self.level))
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT),
@@ -149,6 +156,7 @@ impl Driver {
         kind: Kind,
         level: u8,
         message: Option<Box<libc::msghdr>>,
+        anew: bool,
     ) -> Result<&Slot, i32> {
         if self.closing.get() {
             return Err(libc::ECANCELED);
@@ -170,6 +178,8 @@ impl Driver {
             taken: AtomicU32::new(0),
             unread: Cell::new(ptr::null()),
             message,
+            // The other driver reads until there is no more.
+            anew: anew && self.backend.mode() != Mode::Readiness,
             own: Cell::new(None),
         };
         // SAFETY: a slot fresh from the slab has a free payload.

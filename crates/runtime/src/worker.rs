@@ -40,6 +40,7 @@ use crate::context;
 use crate::foreign;
 use crate::host::{Linux, Preempted};
 use crate::metrics::Meter;
+use crate::net::reader::Family;
 use crate::permit;
 use crate::shared::Shared;
 use crate::time::Timers;
@@ -231,8 +232,11 @@ impl Worker {
     }
 
     /// Arms a stream of received buffers at the level of the calling coroutine.
-    pub(crate) fn recv_multi(&self, fd: Fd) -> RecvMulti {
-        self.ring.recv_multi(fd, self.io_level())
+    pub(crate) fn recv_multi(&self, fd: Fd, family: Family) -> RecvMulti {
+        match family {
+            Family::Tcp => self.ring.recv_multi(fd, self.io_level()),
+            Family::Unix => self.ring.recv_unix(fd, self.io_level()),
+        }
     }
 
     /// Arms a stream of datagrams at the level of the calling coroutine.

@@ -6,8 +6,9 @@ mod block_on;
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use upshift::io::AsyncWriteExt;
+use upshift::io::{AsyncReadExt, AsyncWriteExt};
 use upshift::net::unix::SocketAddr;
 use upshift::net::{UnixListener, UnixStream};
 use upshift::{Priority, Runtime};
@@ -99,6 +100,43 @@ fn connecting_fails_with_what_the_kernel_says() {
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         let error = UnixStream::connect("x".repeat(200)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    });
+}
+
+/// The peer writes and closes before anything receives: the end is seen after the data, however the stream is read.
+#[test]
+fn the_end_is_seen_by_who_comes_after_it() {
+    let runtime = Runtime::builder().vcpus(1).build().unwrap();
+    runtime.block_on(async {
+        for size in [1usize, 100, 2048, 5000, 20_000, 60_000] {
+            for way in 0..4 {
+                let (mut reader, mut writer) = UnixStream::pair().unwrap();
+                writer.write_all(vec![7u8; size]).await.0.unwrap();
+                match way % 2 {
+                    0 => drop(writer),
+                    _ => writer.shutdown(std::net::Shutdown::Write).unwrap(),
+                }
+                let read = async {
+                    let mut all = Vec::new();
+                    if way < 2 {
+                        loop {
+                            let piece = reader.recv().await.unwrap();
+                            if piece.is_empty() {
+                                break all;
+                            }
+                            all.extend_from_slice(&piece);
+                        }
+                    } else {
+                        AsyncReadExt::read_to_end(&mut reader, &mut all)
+                            .await
+                            .unwrap();
+                        all
+                    }
+                };
+                let read = upshift::time::timeout(Duration::from_secs(10), read).await;
+                assert_eq!(read.expect("no end").len(), size, "way {way}");
+            }
+        }
     });
 }
 

@@ -5,14 +5,14 @@
 /// Defines `$stream`, `ReadHalf`, `WriteHalf`, `OwnedReadHalf`, `OwnedWriteHalf`
 /// and `ReuniteError` in the calling module.
 macro_rules! connection {
-    ($(#[$documentation:meta])* $stream:ident) => {
+    ($(#[$documentation:meta])* $stream:ident, $family:ident) => {
         use std::fmt;
         use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
         use upshift_ring::{Fd, IoBuf, IoBufMut, RecvBuf};
 
         use crate::io::{Sink, Source, impl_read, impl_write};
-        use crate::net::reader::Reader;
+        use crate::net::reader::{Family, Reader};
         use crate::net::writer::{self, Writer};
 
         $(#[$documentation])*
@@ -25,7 +25,7 @@ macro_rules! connection {
             pub(crate) fn new(fd: Fd) -> $stream {
                 $stream {
                     writer: Writer::new(fd.clone()),
-                    reader: Reader::new(fd),
+                    reader: Reader::new(fd, Family::$family),
                 }
             }
 

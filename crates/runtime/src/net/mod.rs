@@ -13,7 +13,7 @@ mod connection;
 mod datagram;
 mod listener;
 mod options;
-mod reader;
+pub(crate) mod reader;
 mod resolve;
 mod socket;
 mod stream;

@@ -18,9 +18,17 @@ use crate::coop;
 use crate::errand::Errand;
 use crate::io::Source;
 
+/// What a connection is, which decides how it is received from.
+#[derive(Clone, Copy)]
+pub(crate) enum Family {
+    Tcp,
+    Unix,
+}
+
 /// The receiving side: what has been armed, and what of it is left over.
 pub(crate) struct Reader {
     pub(crate) fd: Fd,
+    family: Family,
     armed: Armed,
     rest: RecvBuf,
 }
@@ -34,9 +42,10 @@ enum Armed {
 }
 
 impl Reader {
-    pub(crate) fn new(fd: Fd) -> Reader {
+    pub(crate) fn new(fd: Fd, family: Family) -> Reader {
         Reader {
             fd,
+            family,
             armed: Armed::No,
             rest: RecvBuf::empty(),
         }
@@ -70,12 +79,13 @@ impl Reader {
     }
 
     fn poll_arm(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvMulti>> {
-        if let Some(armed) = context::with(|worker| worker.recv_multi(self.fd.clone())) {
+        if let Some(armed) = context::with(|worker| worker.recv_multi(self.fd.clone(), self.family))
+        {
             return Poll::Ready(Ok(armed));
         }
         if !matches!(self.armed, Armed::Soon(_)) {
-            let fd = self.fd.clone();
-            let arm = async { context::try_with(|worker| worker.recv_multi(fd)) };
+            let (fd, family) = (self.fd.clone(), self.family);
+            let arm = async move { context::try_with(|worker| worker.recv_multi(fd, family)) };
             self.armed = Armed::Soon(Box::new(Errand::run(arm)?));
         }
         let Armed::Soon(errand) = &mut self.armed else {

@@ -35,7 +35,7 @@ connection! {
     /// echo.await.unwrap()?;
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
-    TcpStream
+    TcpStream, Tcp
 }
 
 impl TcpStream {

@@ -26,7 +26,7 @@ connection! {
     /// assert_eq!(other.peer_cred()?.pid(), Some(std::process::id() as i32));
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
-    UnixStream
+    UnixStream, Unix
 }
 
 impl UnixStream {
