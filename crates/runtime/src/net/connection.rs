@@ -102,6 +102,7 @@ macro_rules! connection {
             ///
             /// # Errors
             /// If they are of different connections: both come back.
+            #[expect(clippy::result_large_err, reason = "the halves are given back")]
             pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<$stream, ReuniteError> {
                 match other.writer.take() {
                     Some(writer) if writer.fd.as_raw_fd() == self.reader.fd.as_raw_fd() => {
