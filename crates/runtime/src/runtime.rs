@@ -93,7 +93,7 @@ impl Runtime {
     /// poll: spawn what is hot. They are interrupted like others; while one of them is, the others wait for it.
     ///
     /// # Panics
-    /// If the future panics, with its payload; or if called inside a coroutine.
+    /// If the future panics, with its payload; if the main coroutine is cancelled by its id; or if called inside a coroutine.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(

@@ -89,7 +89,7 @@ pub struct PreemptionStats {
     pub blocked: usize,
     /// How often a watcher woke up.
     pub looks: u64,
-    /// How often for nothing: precautions, which are limited to about 3 % of the
+    /// How often for nothing: precautions, which are limited to a twentieth of the
     /// time.
     pub useless: u64,
     /// System calls on a ring that its thread made for another one.
