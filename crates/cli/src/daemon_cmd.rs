@@ -55,11 +55,11 @@ fn stay_in_memory() {
     }
 }
 
-/// How long a file stays the same that nobody is writing, and how often it is looked at until it does.
+/// A file that has not changed for this long is complete; it is looked at this often until then.
 const STILL: Duration = Duration::from_millis(100);
 const LOOKS: usize = 20;
 
-/// Waits until nobody writes the file any more: half of it may be right in itself, and lack the rules that keep users out.
+/// Waits until the file is written no more: a half of it may be valid, and lack the rules that keep users out.
 fn whole(args: &DaemonArgs) -> Result<()> {
     let Some(path) = &args.config else {
         return Ok(());

@@ -95,11 +95,14 @@ impl<'a, H: Host> Running<'a, H> {
     }
 
     /// It has been kept while others were picked: from here on it is what is polled on its vCPU. [`Running::poll`] sees to that, too; a host
-    /// whose polls may be [suspended](crate::Vcpu::suspend_current) calls this before they may be.
+    /// whose polls may be [suspended](crate::Vcpu::suspend_current) calls this before they may be. One load for what was picked last.
+    #[inline]
     pub fn make_current(&self) {
-        let _critical = Critical::<H>::enter();
-        // SAFETY: it is ours, and in no queue.
-        unsafe { self.vcpu.make_current(self.coroutine) };
+        if !self.vcpu.is_current(self.header().slot_ptr()) {
+            let _critical = Critical::<H>::enter();
+            // SAFETY: it is ours, and in no queue.
+            unsafe { self.vcpu.make_current(self.coroutine) };
+        }
     }
 
     /// Polls it once. A panic in it ends it and is reported by its join handle.
@@ -109,9 +112,7 @@ impl<'a, H: Host> Running<'a, H> {
         let (vcpu, coroutine) = (this.vcpu, this.coroutine);
         let header = this.header();
         let slot = header.slot_ptr();
-        if !vcpu.is_current(slot) {
-            this.make_current();
-        }
+        this.make_current();
         let began = vcpu.clock();
         let end = match header.slot().word.begin_poll() {
             Begin::Poll => {

@@ -5,9 +5,13 @@
 mod support;
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use support::{TestHost, at, domain, level, need_preempt, polled_here, run, serving, yield_now};
+use support::{
+    TestHost, at, domain, keep_place, level, need_preempt, polled_here, run, serving, turn_began,
+    yield_now,
+};
 use upshift_core::{
     CancelHandle, Config, Domain, Executor, JoinHandle, Picked, Polled, Running, Yielded,
 };
@@ -100,6 +104,45 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_the_current_one_of_its_
     let [kept, other] =
         [(&kept, 7), (&other, 9)].map(|(one, at)| (Some(one.id()), Some(level(at))));
     assert_eq!(*seen.lock().unwrap(), [other, kept, kept, other]);
+}
+
+/// What has kept its place has used a part of its turn, which goes on.
+#[test]
+fn what_is_current_already_stays_as_it_is() {
+    let domain = domain(Config::default());
+    let vcpu = domain.add_vcpu().unwrap();
+    let time = || &domain.host().time;
+    time().store(100, Relaxed);
+    let keeps = async {
+        let mut polls = 0;
+        std::future::poll_fn(move |cx| {
+            polls += 1;
+            cx.waker().wake_by_ref();
+            keep_place();
+            match polls {
+                1 => std::task::Poll::Pending,
+                _ => std::task::Poll::Ready(()),
+            }
+        })
+        .await;
+    };
+    let _keeps = domain.spawn(keeps, at(7)).unwrap();
+    serving(&vcpu, || {
+        let Some(Picked::Poll(running)) = vcpu.pick(None) else {
+            panic!("it was spawned")
+        };
+        let Polled::Yielded(yielded) = running.poll() else {
+            panic!("it yields")
+        };
+        time().store(105, Relaxed);
+        let Some(Picked::Poll(running)) = vcpu.pick(Some(yielded)) else {
+            panic!("it is ready")
+        };
+        assert_eq!(turn_began(), 100);
+        running.make_current();
+        assert_eq!(turn_began(), 100);
+        let _ = running.poll();
+    });
 }
 
 /// It computes and asks, and nothing else is ready that it would give way to.

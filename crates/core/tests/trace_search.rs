@@ -226,7 +226,7 @@ fn without_look_after_nobody_looks() {
 
 #[test]
 fn a_vcpu_that_is_told_of_work_and_finds_other_work_tells_another() {
-    // Nobody looks around.
+    // No vCPU looks around.
     let domain = domain(Config::default());
     let [a, b, c, d] = [(); 4].map(|()| domain.add_vcpu().unwrap());
     for idle in [&b, &c, &d] {

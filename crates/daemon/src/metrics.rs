@@ -80,7 +80,7 @@ fn answer_all<S: Stream>(accept: impl Fn() -> io::Result<S>, daemon: &Path) {
     }
 }
 
-/// How long figures are the figures: who asks without end asks the daemon no more often.
+/// How long figures are served again: a client that asks without end costs the daemon no more than this.
 const FRESH: Duration = Duration::from_millis(100);
 
 /// What is answered.

@@ -14,7 +14,7 @@ pub(crate) struct Peer {
     pub(crate) pid: i32,
     /// As the kernel has it.
     pub(crate) uid: u32,
-    /// Who answers for it: the same, or whoever has that as a subordinate one.
+    /// The user accountable for it: itself, or the owner of the range of subordinate ids that it is in.
     pub(crate) user: u32,
     pub(crate) groups: Vec<u32>,
     /// Becomes readable when it ends. Taken from the socket if the kernel can (Linux 6.5), so it cannot name a later process of

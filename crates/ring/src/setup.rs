@@ -113,7 +113,7 @@ pub(crate) fn errno_of(error: &io::Error) -> i32 {
         .unwrap_or(libc::ENOMEM)
 }
 
-/// For how long memory is waited for that may be on its way back: a ring that is closed is taken apart later, and its memory counts until then.
+/// No single wait for memory is longer; they double from 1 ms on, 63 ms in all. A ring that is closed is taken apart later, and its memory counts until then.
 const COMES_BACK: Duration = Duration::from_millis(50);
 
 /// The best instance the kernel grants, starting at `config.mode`.

@@ -18,7 +18,7 @@ const VARIABLE: &str = "UPSHIFT_DRIVER";
 pub(crate) struct Choice {
     pub(crate) driver: Driver,
     why: String,
-    /// Nobody asked for it.
+    /// Left to `Driver::Auto`: the other driver may take its place.
     is_open: bool,
 }
 

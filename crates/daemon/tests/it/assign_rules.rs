@@ -238,7 +238,7 @@ fn a_user_does_not_make_a_unit_or_a_container_by_a_directory() {
     drop((impostor, member));
 }
 
-/// A copy of `sleep` that belongs to `user` and runs as that user, whoever starts it.
+/// A copy of `sleep` that belongs to `user` and runs as that user, whichever user starts it.
 fn set_user_id_program(user: u32) -> std::path::PathBuf {
     let program = crate::directory().join("sleeper");
     std::fs::copy("/bin/sleep", &program).unwrap();

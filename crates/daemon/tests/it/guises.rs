@@ -110,7 +110,7 @@ fn a_cgroup_whose_name_is_no_text_does_not_hide_the_quota_above_it() {
     let Some(fifth) = Fifth::new() else {
         return skipped("no cgroup with a CPU quota can be made");
     };
-    // As who has the cgroup delegated would make one.
+    // As the user that the cgroup is delegated to would make one.
     let name = std::ffi::OsStr::from_bytes(b"\xff");
     let Some(below) = Cgroup::below(fifth.path(), name) else {
         return skipped("no cgroup can be made below");
