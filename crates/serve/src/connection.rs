@@ -127,9 +127,18 @@ impl Conn {
         self.tls.get()?.server_name.as_deref()
     }
 
-    /// Has there been a request?
-    pub(crate) fn has_asked(&self) -> bool {
+    /// Can it be closed without a request that may be on its way? Of HTTP/1 once its client has asked, and then for nothing for so long.
+    pub(crate) fn has_rested(&self, time: Duration) -> bool {
+        let since = self.idle_since.load(Relaxed);
+        let rested = u128::from(self.now().saturating_sub(since)) >= time.as_millis();
+        self.asked.load(Relaxed) && (self.two.load(Relaxed) || since != 0 && rested)
+    }
+
+    /// Has a part of a request come, and none is answered? Of the first one hyper knows by itself.
+    pub(crate) fn is_within_head(&self) -> bool {
         self.asked.load(Relaxed)
+            && self.active.load(Relaxed) == 0
+            && self.head_since.load(Relaxed) != 0
     }
 
     pub(crate) fn begin_request(&self) {

@@ -45,8 +45,8 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 /// What a connection holds of a response that its client does not read, and of a request's body.
 const BUFFERED: usize = 64 * 1024;
-/// How long a client that has connected may take to send a request when the server ends.
-const FIRST_REQUEST: Duration = Duration::from_millis(500);
+/// How long a client may take to send a request, after it has connected or had the last answer, when the server ends: it may be about to.
+const NEXT_REQUEST: Duration = Duration::from_secs(1);
 /// Accepting and the watch over time-outs go before all requests.
 const WATCH: Level = Level::at::<1>();
 
@@ -263,12 +263,11 @@ async fn drain(shared: &Arc<Shared>) -> usize {
     let limit = shared.live().config.drain_timeout;
     let wake = |shared: &Shared, id| _ = shared.runtime.wake(id);
     wake_all(shared, wake);
-    // A client that has just been accepted may be about to send a request.
-    let first = FIRST_REQUEST.min(limit);
-    let _ = time::timeout(first, none_left(shared)).await;
+    let next = NEXT_REQUEST.min(limit);
+    let _ = time::timeout(next, none_left(shared)).await;
     shared.closing.store(true, SeqCst);
     wake_all(shared, wake);
-    let _ = time::timeout(limit - first, none_left(shared)).await;
+    let _ = time::timeout(limit - next, none_left(shared)).await;
     let left = shared.connections.count();
     if left > 0 {
         wake_all(shared, |shared, id| _ = shared.runtime.cancel(id));
@@ -371,10 +370,13 @@ impl Entered {
         }
     }
 
-    /// Is it to end after what is under way?
+    /// Is it to end after what is under way? A client of HTTP/1 whose connection is closed while it sends a request has lost it; one of HTTP/2
+    /// is told which of its requests are answered.
     fn ends(&self) -> bool {
         let shared = &self.shared;
-        shared.is_draining() && (self.conn.has_asked() || shared.closing.load(SeqCst))
+        shared.is_draining()
+            && (shared.closing.load(SeqCst) || self.conn.has_rested(NEXT_REQUEST))
+            && !self.conn.is_within_head()
     }
 
     /// The output of `future`, or nothing if the server drains first.
@@ -415,15 +417,20 @@ impl Entered {
         let mut connection = pin!(connection);
         let mut told = false;
         poll_fn(|cx| {
-            if !told && self.ends() {
-                told = true;
-                shut_down(connection.as_mut());
-            }
             loop {
                 let polled = connection.as_mut().poll(cx);
-                if polled.is_ready() || !self.conn.polled() {
+                if polled.is_ready() {
                     return polled;
                 }
+                if self.conn.polled() {
+                    continue;
+                }
+                // After the poll, which has taken what has come.
+                if told || !self.ends() {
+                    return Poll::Pending;
+                }
+                told = true;
+                shut_down(connection.as_mut());
             }
         })
         .await

@@ -1,28 +1,33 @@
 //! Listening on a Unix socket that has a path.
+//!
+//! A file that a dead server has left is found out by connecting, then removed, then replaced: three steps, between which another
+//! server may take the same three. No system call does them at once: a rename over the file would take it from a server that has just begun to listen
+//! just as well, a link fails beside what is stale, and none of them compares first. So whoever makes or removes such a file has the lock
+//! of `PATH.lock` meanwhile. It is a lock of the kernel (`flock`) and ends with its process, however that ends, and is not one of the folder, which others lock for
+//! other reasons (systemd-tmpfiles). The file of the lock is removed by its holder.
 
-use std::fs::{self, Permissions};
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, fchmod};
+use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Device, inode, and, since inodes are used again, when it was made, if the file system knows.
-type Identity = (u64, u64, Option<SystemTime>);
-
-fn identity(found: &fs::Metadata) -> Identity {
-    (found.dev(), found.ino(), found.created().ok())
-}
+/// The lock is held for a few system calls; whoever holds it for longer has been stopped.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The file of a socket that listens. Dropped, it is removed, unless another one has its path by now.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    is: Identity,
+    /// Open as a path: as long as it is, no other file has its inode.
+    made: File,
 }
 
 impl SocketFile {
@@ -33,11 +38,63 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let found = fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|found| identity(&found) == self.is) {
+        // Without the lock the file stays: the next server removes it.
+        let Ok(_lock) = Lock::of(&self.path) else {
+            return;
+        };
+        if is_at(&self.made, &self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// The right to make and to remove the file of a socket.
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    fn of(socket: &Path) -> io::Result<Lock> {
+        let mut path = OsString::from(socket);
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let since = Instant::now();
+        loop {
+            let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let mode = Mode::from_raw_mode(0o600);
+            let opened = rustix::fs::open(&path, flags, mode);
+            let file = File::from(opened.map_err(|error| named(error.into()))?);
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // Its holder may have removed the file before it let go.
+                Ok(()) if is_at(&file, &path) => return Ok(Lock { path, _file: file }),
+                Ok(()) => continue,
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+                Err(error) => return Err(named(error.into())),
+            }
+            if since.elapsed() > PATIENCE {
+                let why = "another server has begun to listen there and does not go on";
+                return Err(named(io::Error::new(io::ErrorKind::AddrInUse, why)));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Before the file is closed, with which the lock ends.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Is the open file the one of this path?
+fn is_at(file: &File, path: &Path) -> bool {
+    let place = |found: fs::Metadata| (found.dev(), found.ino());
+    let open = file.metadata().map(place).ok();
+    open.is_some() && open == fs::symlink_metadata(path).map(place).ok()
 }
 
 /// Listens on a path. What a server has left there that did not end in order is removed; a server that still listens is not disturbed.
@@ -48,6 +105,7 @@ pub(crate) fn listen(
     backlog: i32,
 ) -> io::Result<(UnixListener, SocketFile)> {
     let address = address(path)?;
+    let _lock = Lock::of(path)?;
     make_room(path, &address)?;
     let socket = stream(SocketFlags::CLOEXEC)?;
     if let Some(mode) = mode {
@@ -55,10 +113,10 @@ pub(crate) fn listen(
         fchmod(&socket, Mode::from_raw_mode(mode))?;
     }
     net::bind(&socket, &address)?;
-    let made = fs::symlink_metadata(path)?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = SocketFile {
         path: path.to_owned(),
-        is: identity(&made),
+        made: rustix::fs::open(path, flags, Mode::empty())?.into(),
     };
     if let Some(mode) = mode {
         fs::set_permissions(path, Permissions::from_mode(mode))?;
@@ -152,8 +210,6 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         let (first, first_file) = listen(&path, Some(0o600), 4).unwrap();
         drop(first);
-        // The times of files are those of the kernel's ticks.
-        std::thread::sleep(std::time::Duration::from_millis(50));
         let (_second, _file) = listen(&path, Some(0o600), 4).unwrap();
         // That of a successor stays, too.
         drop(first_file);
@@ -162,6 +218,58 @@ mod tests {
         fs::write(&other, "text").unwrap();
         assert!(listen(&other, None, 4).is_err());
         assert_eq!(fs::read_to_string(&other).unwrap(), "text");
+    }
+
+    /// One of those that start at once on what a dead server has left listens, the others say that it does, and none removes its file.
+    #[test]
+    fn of_servers_that_start_at_once_one_listens() {
+        let folder = Folder::new("race");
+        let path = folder.0.join("socket");
+        for _ in 0..200 {
+            drop(UnixListener::bind(&path).unwrap());
+            let start = std::sync::Barrier::new(4);
+            let begin = || {
+                start.wait();
+                listen(&path, None, 16)
+            };
+            let mut listening: Vec<_> = thread::scope(|scope| {
+                let all: Vec<_> = (0..4).map(|_| scope.spawn(begin)).collect();
+                let all = all.into_iter().map(|one| one.join().unwrap());
+                all.filter_map(|one| match one {
+                    Ok(one) => Some(one),
+                    Err(error) => {
+                        let said = error.to_string();
+                        assert!(said.contains("another server"), "{said}");
+                        None
+                    }
+                })
+                .collect()
+            });
+            assert_eq!(listening.len(), 1);
+            let (listener, file) = listening.pop().unwrap();
+            let client = UnixStream::connect(&path).unwrap();
+            listener.accept().unwrap();
+            drop(client);
+            // One ends while the next one starts.
+            drop(listener);
+            let (_, next) = thread::scope(|scope| {
+                scope.spawn(|| drop(file));
+                listen(&path, None, 16).unwrap()
+            });
+            assert!(path.exists());
+            drop(next);
+            assert!(!path.exists());
+        }
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_lock_that_is_not_let_go_is_named() {
+        let folder = Folder::new("lock");
+        let path = folder.0.join("socket");
+        let _lock = Lock::of(&path).unwrap();
+        let said = listen(&path, None, 4).unwrap_err().to_string();
+        assert!(said.contains("socket.lock: another server"), "{said}");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! How it ends: signals, commands, restarts that lose nothing.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::harness::{Folder, PATIENCE, PROGRAM, Server, all, output, wait_until};
 
@@ -45,6 +46,44 @@ fn sigterm_answers_what_is_under_way_refuses_what_is_new_and_ends_with_0() {
         said.contains("requests answered, 0 connections cut off"),
         "{said}"
     );
+}
+
+#[test]
+fn a_client_that_gets_no_cpu_while_the_server_ends_is_answered() {
+    let folder = Folder::new();
+    folder.write("index.html", "here");
+    let server = Server::start(&folder, &["--drain-timeout", "60s"]);
+    let ask = |mut stream: &TcpStream, text: &str| stream.write_all(text.as_bytes()).unwrap();
+    let connect = || {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        ask(&stream, "GET /index.html HTTP/1.1\r\nhost: a\r\n\r\n");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"here") {
+            let mut piece = [0; 512];
+            let count = stream.read(&mut piece).unwrap();
+            assert_ne!(count, 0, "closed");
+            answer.extend(&piece[..count]);
+        }
+        stream
+    };
+    let (late, slow) = (connect(), connect());
+    ask(&slow, "GET /index.html HTTP/1.1\r\n");
+    server.signal("TERM");
+    wait_until("a refusal", || {
+        TcpStream::connect(server.address()).is_err()
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    ask(&late, "GET /index.html HTTP/1.1\r\nhost: a\r\n\r\n");
+    let answer = all(late);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+    assert!(answer.contains("connection: close"), "{answer:?}");
+    // One that has begun to ask may take longer.
+    std::thread::sleep(Duration::from_millis(1300));
+    ask(&slow, "host: a\r\n\r\n");
+    let answer = all(slow);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+    assert_eq!(server.end().0, Some(0));
 }
 
 #[test]
