@@ -107,6 +107,7 @@ fn ask(load: Load, ports: &[u16], of_server: usize) -> Result<Figures, String> {
         deviation: latency.stdev() as u64 / nanos,
         pages: 0,
         spread: [0.25, 0.75, 0.9, 0.999].map(at),
+        nanos: 0,
     })
 }
 

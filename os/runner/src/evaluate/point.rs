@@ -80,6 +80,8 @@ pub(crate) struct Figures {
     pub(crate) pages: u64,
     /// A quarter, three quarters, 90 % and 99.9 % of the latencies are shorter.
     pub(crate) spread: [u64; 4],
+    /// Nanoseconds to a request, of the simulated clock, from the first answer of each connection to its last; 0: not known.
+    pub(crate) nanos: u64,
 }
 
 /// A load and what came of it: all, then each level. Nothing: it failed.
@@ -91,13 +93,13 @@ pub(crate) struct Point {
 
 /// The first line of the file.
 pub(crate) const COLUMNS: &str = "model,connections,n,levels,period_ms,measured_ms,harts,time,who,answered,mean_us,\
-                                  median_us,p99_us,deviation_us,pages,p25_us,p75_us,p90_us,p999_us";
+                                  median_us,p99_us,deviation_us,pages,p25_us,p75_us,p90_us,p999_us,request_ns";
 
 impl Point {
     /// Its lines in the file.
     pub(crate) fn lines(&self) -> String {
         if self.figures.is_empty() {
-            return format!("{},fails,0,0,0,0,0,0,0,0,0,0\n", self.load);
+            return format!("{},fails,0,0,0,0,0,0,0,0,0,0,0\n", self.load);
         }
         let line = |figures: &Figures| {
             let Figures {
@@ -109,10 +111,11 @@ impl Point {
                 deviation,
                 pages,
                 spread: [p25, p75, p90, p999],
+                nanos,
             } = figures;
             let load = self.load;
             format!(
-                "{load},{who},{count},{mean},{median},{p99},{deviation},{pages},{p25},{p75},{p90},{p999}\n"
+                "{load},{who},{count},{mean},{median},{p99},{deviation},{pages},{p25},{p75},{p90},{p999},{nanos}\n"
             )
         };
         self.figures.iter().map(line).collect()
@@ -124,9 +127,13 @@ impl Point {
         Some(all.count as f64 * 1000.0 / f64::from(self.load.millis))
     }
 
-    /// Instructions of all harts for one request, in a closed loop.
+    /// Instructions of all harts for one request, in a closed loop: from answer to answer, or, of a file that does not have
+    /// that, by how many there were in the time.
     pub(crate) fn instructions(&self) -> Option<u64> {
         let all = self.figures.first().filter(|all| all.count > 0)?;
+        if all.nanos > 0 {
+            return Some(all.nanos);
+        }
         let spent = u64::from(self.load.millis) * u64::from(self.load.stretch()) * 1_000_000;
         Some(spent / all.count)
     }
@@ -188,6 +195,7 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
         pages: number(5)?,
         // Older files do not have it.
         spread: [6, 7, 8, 9].map(|at| number(at).unwrap_or(0)),
+        nanos: number(10).unwrap_or(0),
     };
     Some((load, (*who != "fails").then_some(figures)))
 }
@@ -206,6 +214,7 @@ pub(crate) fn of_program(line: &str, stretch: u32) -> Option<Figures> {
         deviation: time(11)?,
         pages: number(12)?,
         spread: [time(13)?, time(14)?, time(15)?, time(16)?],
+        nanos: number(17)?,
     })
 }
 
@@ -215,10 +224,17 @@ mod tests {
 
     #[test]
     fn lines_of_other_things_are_no_figures() {
-        let line =
-            "matrix: threads 16 8 1 0 all 1011 1011718 1561 1538 1902 123 951 1500 1600 1700 1950";
-        let right = of_program(line, 1);
-        assert!(right.is_some_and(|figures| figures.count == 1011 && figures.pages == 951));
+        let line = "matrix: threads 16 8 1 0 all 1011 1011718 1561 1538 1902 123 951 1500 1600 1700 1950 97000";
+        let right = of_program(line, 2);
+        assert!(right.is_some_and(|figures| {
+            let Figures {
+                count,
+                pages,
+                nanos,
+                ..
+            } = figures;
+            (count, pages, nanos) == (1011, 951, 97_000)
+        }));
         assert!(of_program("matrix: threads,1: no memory left", 1).is_none());
         assert!(of_program("test x ... ok", 1).is_none());
     }
@@ -244,6 +260,7 @@ mod tests {
             deviation: 5,
             pages: 6,
             spread: [1, 2, 3, 4],
+            nanos: 7,
         };
         let whole = Point {
             load,
@@ -255,5 +272,22 @@ mod tests {
         };
         let file = format!("{COLUMNS}\n{}{}", whole.lines(), failed.lines());
         assert_eq!(parse(&file), [whole, failed]);
+    }
+
+    #[test]
+    fn where_the_last_turn_ends_does_not_change_what_a_request_costs() {
+        // 96 connections, answered together every 21.3 ms: of 200 ms, nine or ten times.
+        let cost = |turns: u64| {
+            let line = format!(
+                "matrix: coroutines 96 20 1 0 all {} 0 21286 0 0 0 0 0 0 0 0 221729",
+                96 * turns
+            );
+            let load =
+                parse_line("KCUC,96,20,1,0,200,1,icount,fails,0,0,0,0,0,0").map(|(load, _)| load);
+            let figures = of_program(&line, 1).into_iter().collect();
+            load.map(|load| Point { load, figures }.instructions())
+        };
+        assert_eq!(cost(9), Some(Some(221_729)));
+        assert_eq!(cost(9), cost(10));
     }
 }

@@ -244,7 +244,28 @@ fn matrix_server(model: &str) -> Run {
     let mut run = run_of(format!("matrix server, {model}, icount"), 1, &arguments);
     run.machine.icount = true;
     run.last = "upshift: matrix ended with 0";
+    run.check = says_what_a_request_costs;
     run
+}
+
+/// In a closed loop a request of the most urgent class takes as long as that of each of its connections once.
+fn says_what_a_request_costs(outcome: &Outcome) -> Result<(), String> {
+    const CONNECTIONS: u64 = 16 / 4;
+    let lines = outcome.output.lines();
+    let words = lines.filter_map(|line| line.strip_prefix("matrix: "));
+    let words = words.map(|line| line.split(' ').collect::<Vec<_>>());
+    let of_first = words.into_iter().find(|words| words.get(5) == Some(&"10"));
+    let number = |at: usize| of_first.as_ref()?.get(at)?.parse::<u64>().ok();
+    match (number(8), number(17)) {
+        (Some(micros), Some(nanos))
+            if (micros * 1_000).abs_diff(nanos * CONNECTIONS) < micros * 30 =>
+        {
+            Ok(())
+        }
+        (latency, cost) => Err(format!(
+            "a request takes {latency:?} µs, and one of {CONNECTIONS} connections costs {cost:?} ns"
+        )),
+    }
 }
 
 /// Four rings on 4 harts, in instructions of all harts: a vCPU too many costs little.

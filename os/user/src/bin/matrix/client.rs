@@ -18,8 +18,14 @@ pub(crate) struct Load {
     pub(crate) millis: u64,
 }
 
-/// The latencies of the requests of a connection that were answered in time, in ticks.
-type Latencies = Vec<u64>;
+/// The requests of a connection that were answered in the time that is measured, in ticks.
+#[derive(Default)]
+pub(crate) struct Answered {
+    latencies: Vec<u64>,
+    /// When the first was, and the last.
+    first: u64,
+    last: u64,
+}
 
 /// Connects all, and says the level of each.
 pub(crate) async fn connect(load: &Load, of_server: usize) -> Result<Vec<usize>, Error> {
@@ -43,7 +49,7 @@ fn millis(millis: u64) -> u64 {
 }
 
 /// Asks on all connections until the time is over.
-pub(crate) async fn run(load: &Load, connections: Vec<usize>) -> Result<Vec<Latencies>, Error> {
+pub(crate) async fn run(load: &Load, connections: Vec<usize>) -> Result<Vec<Answered>, Error> {
     let (start, load) = (now(), *load);
     let mut all = Vec::new();
     for (at, connection) in connections.into_iter().enumerate() {
@@ -57,7 +63,7 @@ pub(crate) async fn run(load: &Load, connections: Vec<usize>) -> Result<Vec<Late
     Ok(results)
 }
 
-async fn ask(load: Load, connection: usize, at: usize, start: u64) -> Result<Latencies, Error> {
+async fn ask(load: Load, connection: usize, at: usize, start: u64) -> Result<Answered, Error> {
     let len = 8 * load.n * load.n;
     let mut request = Vec::from((len as u32).to_le_bytes());
     for place in 0..load.n * load.n {
@@ -69,7 +75,7 @@ async fn ask(load: Load, connection: usize, at: usize, start: u64) -> Result<Lat
         _ => start,
     };
     let end = begin + millis(load.millis);
-    let mut latencies = Vec::new();
+    let mut answered = Answered::default();
     let mut buffer = vec![0; HEADER + len];
     for turn in 0.. {
         // Not all at once.
@@ -99,11 +105,15 @@ async fn ask(load: Load, connection: usize, at: usize, start: u64) -> Result<Lat
         }
         let over = now();
         if over > begin && over <= end {
-            latencies.push(over - intended);
+            if answered.latencies.is_empty() {
+                answered.first = over;
+            }
+            answered.last = over;
+            answered.latencies.push(over - intended);
         }
     }
     sys::close(connection)?;
-    Ok(latencies)
+    Ok(answered)
 }
 
 /// Latencies of which a share is shorter, in thousandths.
@@ -124,23 +134,42 @@ fn summary(latencies: &mut [u64]) -> (u64, u64, [u64; SHARES.len()]) {
     (micros(mean), micros(deviation), SHARES.map(at))
 }
 
+/// Nanoseconds to a request, from the first answer of each connection to its last; 0 if one has fewer than two.
+/// In a closed loop connections are answered in turn, perhaps all at the end of one: how many answers fall into a given time
+/// is off by up to a turn.
+fn nanos_per_request(all: &[&Answered]) -> u64 {
+    // Of requests in a tick.
+    const SCALE: u64 = 1_000_000_000_000;
+    let mut rate = 0;
+    for one in all {
+        match one.latencies.len() as u64 {
+            0 | 1 => return 0,
+            count => rate += (count - 1) * SCALE / (one.last - one.first).max(1),
+        }
+    }
+    let nanos_of_tick = 1_000_000_000 / ticks_per_second();
+    (SCALE * nanos_of_tick).checked_div(rate).unwrap_or(0)
+}
+
 /// Prints what came of it.
-pub(crate) fn report(model: &str, load: &Load, results: &[Latencies], took: u64, pages: isize) {
-    let line = |who: &str, mut all: Latencies| {
+pub(crate) fn report(model: &str, load: &Load, results: &[Answered], took: u64, pages: isize) {
+    let line = |who: &str, answered: &[&Answered]| {
+        let latencies = answered.iter().flat_map(|one| &one.latencies);
+        let mut all: Vec<u64> = latencies.copied().collect();
         let (mean, deviation, [p25, median, p75, p90, p99, p999]) = summary(&mut all);
-        let count = all.len();
+        let (count, nanos) = (all.len(), nanos_per_request(answered));
         println!(
             "matrix: {model} {} {} {} {} {who} {count} {took} {mean} {median} {p99} {deviation} {pages} \
-             {p25} {p75} {p90} {p999}",
+             {p25} {p75} {p90} {p999} {nanos}",
             load.connections, load.n, load.levels, load.period
         );
     };
-    line("all", results.concat());
+    line("all", &results.iter().collect::<Vec<_>>());
     for class in 0..load.levels {
         let of_class = results.iter().skip(class).step_by(load.levels);
         line(
             &alloc::format!("{}", level_of(class)),
-            of_class.flatten().copied().collect(),
+            &of_class.collect::<Vec<_>>(),
         );
     }
 }
