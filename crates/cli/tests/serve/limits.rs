@@ -101,7 +101,7 @@ fn readers_that_read_nothing_cost_little_and_give_it_back() {
     let each = (most - before) * 1024 / READERS;
     assert!(each < 200, "{each} KiB for each reader");
     drop(readers);
-    wait_until("the memory", || {
-        resident(&server) < before + (most - before) / 3
-    });
+    // Where the readers were polled late they cost 2 MB in all, receive buffers that stay; else 20 to 30.
+    let stays = ((most - before) / 3).max(8);
+    wait_until("the memory", || resident(&server) < before + stays);
 }
