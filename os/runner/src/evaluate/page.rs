@@ -124,6 +124,13 @@ fn closed(page: &mut String, points: &Points<'_>, title: &str) {
         page,
         "\n{title}\n\nEach connection asks as soon as it is answered."
     );
+    if points.0.first().is_some_and(|point| !point.load.by_clock) {
+        let _ = writeln!(
+            page,
+            "What a request costs is counted from the first answer of each connection to its last: connections are answered in turn, or all at the end of a turn, so the answers \
+             in a given time may be a turn too many or too few."
+        );
+    }
     for &harts in &harts {
         let wanted = |load: &Load| is_closed(load) && load.harts == harts;
         for n in points.values(wanted, |load| load.n) {
@@ -441,7 +448,9 @@ fn goals(page: &mut String, points: &Points<'_>) {
     if worst <= best {
         goal(
             "KCUC answers at least twice what KTUT does from 16 connections on",
-            format!("{worst:.2} × to {best:.2} × (closed loop, one hart)"),
+            format!(
+                "{worst:.2} × to {best:.2} × (closed loop, one hart); [the kernel](kernel.md#the-papers-server) has what is the most that could be"
+            ),
         );
     }
     if let (Some(ours), Some(threads)) = (
