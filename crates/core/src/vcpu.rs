@@ -14,14 +14,16 @@
 //! than one vCPU one load per other vCPU. No allocation, no upcall but
 //! [`Host::now`].
 //!
-//! What becomes ready: `arrivals`. Parking: `park`. What idle vCPUs look for: `search`. What a watchdog sees: `watch`. Work that moves: `balance`. What happens under the lock: `locked`. Counters: `inspect`.
+//! What is polled: `current`. What asks it to give way: `ask`. What becomes ready: `arrivals`. Parking: `park`. What idle vCPUs look for: `search`. What a watchdog sees: `watch`. Work that moves: `balance`. What happens under the lock: `locked`. Counters: `inspect`.
 
 use alloc::sync::Arc;
 use core::cell::UnsafeCell;
 use core::ptr::{NonNull, null_mut};
 
 mod arrivals;
+mod ask;
 mod balance;
+mod current;
 mod inspect;
 mod locked;
 mod park;
@@ -31,20 +33,19 @@ mod suspend;
 mod watch;
 
 use crate::config::Config;
-use crate::coroutine::{Header, State};
+use crate::coroutine::Header;
 use crate::domain::Inner;
 use crate::host::Host;
 use crate::id::CoroutineId;
 use crate::inbox::Inbox;
-use crate::level::{LEVELS, Level};
+use crate::level::LEVELS;
 use crate::lock::Lock;
 use crate::queue::{Lengths, ReadyQueues};
 use crate::running::{Picked, Running, Yielded};
 use crate::stats::Counters;
-use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, NextLine, fence};
 use crate::table::{Slot, Table};
-use crate::trace::Step;
 pub(crate) use locked::Locked;
 pub use suspend::{Aside, Place};
 pub use watch::Poll;
@@ -236,158 +237,6 @@ impl<H: Host> Vcpu<H> {
         self.ready.load(Relaxed) | self.arriving.load(Relaxed)
     }
 
-    /// Is something more urgent ready here than what runs? One load, three when
-    /// the inbox has something; no system call, no atomic step.
-    #[inline]
-    #[must_use]
-    pub fn need_preempt(&self) -> bool {
-        match self.preempt.load(Relaxed) {
-            0 => false,
-            ARRIVED => self.has_urgent_arrivals(),
-            _ => true,
-        }
-    }
-
-    /// Sets a flag of `preempt`. One load if it is set.
-    #[inline]
-    fn ask(&self, flag: u32) {
-        if self.preempt.load(Relaxed) & flag == 0 {
-            self.preempt.fetch_or(flag, SeqCst);
-        }
-    }
-
-    /// The coroutine has been cancelled while it had an owner: if it is being polled, the poll is to give way.
-    ///
-    /// Under the lock under which a poll becomes current: one that begins after this sees that it is cancelled, and one that has begun
-    /// is seen here.
-    ///
-    /// # Safety
-    /// The caller holds a reference to it.
-    pub(crate) unsafe fn ask_cancelled(coroutine: NonNull<Header<H>>) {
-        // SAFETY: referenced, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        // Between the cancellation and the look where it is: what moves it does the reverse.
-        fence(SeqCst);
-        loop {
-            let vcpu = header.vcpu();
-            let _locked = vcpu.locked();
-            if core::ptr::eq(header.vcpu.load(Acquire), vcpu) {
-                if vcpu.is_current(header.slot_ptr()) {
-                    vcpu.ask(PREEMPT_HOST);
-                }
-                return;
-            }
-        }
-    }
-
-    /// The host's reason to preempt what runs: a tick, a deadline, the board.
-    /// Any thread; stays set until the next pick.
-    pub fn request_preempt(&self) {
-        self.ask(PREEMPT_HOST);
-    }
-
-    /// Asks for one call of [`Host::attend`], when another thread makes something
-    /// ready here, and for those of [`Host::waits_here`]: the host supervises
-    /// polls and sleeps meanwhile.
-    /// One sequentially consistent store, so that what became ready before is
-    /// seen by a look at [`Vcpu::bitmap`] afterwards.
-    pub fn set_attended(&self, attended: bool) {
-        self.attended.store(attended, SeqCst);
-        fence(SeqCst);
-    }
-
-    /// Has [`Vcpu::set_attended`] asked for a call that has not come yet? One load.
-    #[inline]
-    #[must_use]
-    pub fn is_attended(&self) -> bool {
-        self.attended.load(Relaxed)
-    }
-
-    #[cold]
-    fn attend(&self) {
-        if self.attended.swap(false, SeqCst) {
-            self.inner().host.attend(self.index);
-        }
-    }
-
-    /// The last reading of the clock: about when the current poll began.
-    #[inline]
-    #[must_use]
-    pub fn clock(&self) -> u64 {
-        self.clock.load(Relaxed)
-    }
-
-    /// The tick at which the turn of the coroutine that is being polled would have begun had it run without a break: before the
-    /// beginning of its poll by what it has used since it last went to the tail of its level ([`Vcpu::keep_place`]).
-    #[inline]
-    #[must_use]
-    pub fn turn_began(&self) -> u64 {
-        self.turn_began.load(Relaxed)
-    }
-
-    /// The poll under way, which has just woken its own coroutine and is about to end, gives way to what is more urgent and goes
-    /// on before its equals, as what is preempted does under `SCHED_FIFO`. It goes to the tail all the same if it has not woken itself, if its
-    /// level has changed during the poll, or if the domain has [aging](crate::Config::aging), whose bound counts polls.
-    ///
-    /// The host bounds it: what has used its quantum ([`Vcpu::turn_began`]) goes to the tail. Only for the thread that polls.
-    pub fn keep_place(&self) {
-        if let Some(current) = self.current() {
-            // SAFETY: the caller polls it, so it is alive.
-            unsafe { current.as_ref() }.keep_place();
-        }
-    }
-
-    /// The level of the coroutine that is being polled here.
-    #[must_use]
-    pub fn running_level(&self) -> Option<Level> {
-        Level::new(self.running.load(Relaxed)).ok()
-    }
-
-    /// Others read it with every wake: it is written when it changes.
-    #[inline]
-    fn set_running(&self, level: u8) {
-        if self.running.load(Relaxed) != level {
-            self.running.store(level, Relaxed);
-        }
-    }
-
-    /// Is a coroutine being polled here? One load, from any thread.
-    #[must_use]
-    pub fn is_polling(&self) -> bool {
-        !self.current.load(Relaxed).is_null()
-    }
-
-    /// The id of the coroutine that is being polled here (`get_cid` of the
-    /// papers). Two loads and the way from a slot to its index. Exact on the thread
-    /// that serves this vCPU; elsewhere it may be over before the answer is there.
-    #[must_use]
-    pub fn current_id(&self) -> Option<CoroutineId> {
-        let slot = NonNull::new(self.current.load(Acquire))?;
-        // Not the control block, which the caller may not hold.
-        // SAFETY: slots live as long as the domain.
-        let generation = unsafe { slot.as_ref() }.word.generation();
-        Some(CoroutineId::new(Table::index(slot), generation))
-    }
-
-    /// Is the coroutine in this slot being polled here, by the calling thread?
-    #[inline]
-    pub(crate) fn polls_here(&self, slot: &Slot<H>) -> bool {
-        core::ptr::eq(self.current.load(Relaxed), slot)
-            && self
-                .inner()
-                .here()
-                .is_some_and(|here| core::ptr::eq(here, self))
-    }
-
-    /// The control block of what is being polled here: only for the thread that
-    /// polls it, or while that thread is stopped.
-    pub(crate) fn current(&self) -> Option<NonNull<Header<H>>> {
-        let slot = NonNull::new(self.current.load(Relaxed))?;
-        // SAFETY: slots live as long as the domain; this one has a tenant, for its
-        // poll is not over.
-        Some(unsafe { slot.as_ref() }.header())
-    }
-
     /// Does it wait for something to do?
     #[must_use]
     pub fn is_parked(&self) -> bool {
@@ -474,61 +323,6 @@ impl<H: Host> Vcpu<H> {
         }
         // Last, so that it is written where the caller wants it.
         Some(Picked::Poll(Running::new(self, header)))
-    }
-
-    /// # Safety
-    /// The caller took the coroutine out of a queue.
-    unsafe fn start(&self, coroutine: NonNull<Header<H>>, resumed: Option<bool>) {
-        // SAFETY: owned, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        match resumed {
-            Some(_) => header.resume(),
-            None => header.set_state(State::Running),
-        }
-        self.set_running(header.level().get());
-        // Release: a watchdog looks at the slot.
-        self.current.store(header.slot_ptr().as_ptr(), Release);
-        if resumed.is_some() && header.slot().word.is_cancelled() {
-            // It was not being polled when it was cancelled, and its poll goes on.
-            self.ask(PREEMPT_HOST);
-        }
-        self.trace(
-            coroutine,
-            match resumed {
-                Some(_) => Step::Resumed,
-                None => Step::Polled,
-            },
-        );
-    }
-
-    #[inline]
-    pub(crate) fn is_current(&self, slot: NonNull<Slot<H>>) -> bool {
-        self.current.load(Relaxed) == slot.as_ptr()
-    }
-
-    /// It was picked, and kept while others were: it is what is polled here again.
-    ///
-    /// # Safety
-    /// The caller picked it here and has not polled it since.
-    #[cold]
-    pub(crate) unsafe fn make_current(&self, coroutine: NonNull<Header<H>>) {
-        let mut locked = self.locked();
-        // SAFETY: owned, hence alive.
-        let header = unsafe { coroutine.as_ref() };
-        // Under the lock: a change of its level finds it current, or is seen here.
-        let level = header.update_level();
-        let guarded = locked.guarded();
-        guarded.picked = level.get();
-        self.turn_began.store(guarded.now, Relaxed);
-        self.set_running(level.get());
-        // Release: a watchdog looks at the slot.
-        self.current.store(header.slot_ptr().as_ptr(), Release);
-    }
-
-    /// The poll of the current coroutine is over.
-    #[inline]
-    pub(crate) fn stop(&self) {
-        self.current.store(null_mut(), Relaxed);
     }
 
     /// Closes the account of the last poll and reads the clock afresh. A host
