@@ -1,14 +1,10 @@
 //! What safe code must not be able to do: what must not compile, and what comes of what does.
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use support::{
+use crate::support::{
     TestHost, at, domain, keep_place, level, need_preempt, polled_here, run, serving, turn_began,
     yield_now,
 };

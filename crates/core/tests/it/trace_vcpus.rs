@@ -1,14 +1,10 @@
 //! Trace tests of several vCPUs, driven in turn by one thread: stealing,
 //! parking, retiring, coming back.
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use support::{Drops, Trace, at, block_once, domain, level, run, serving, step, yield_now};
+use crate::support::{Drops, Trace, at, block_once, domain, level, run, serving, step, yield_now};
 use upshift_core::{Config, Dead, MAX_VCPUS, Picked, SpawnError, SpawnOptions};
 
 #[test]
@@ -151,7 +147,10 @@ fn what_is_pinned_is_never_taken() {
 fn a_suspended_coroutine_is_not_taken() {
     let domain = domain(Config::default());
     let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
-    let (server, other) = (support::Server::of(&a), support::Server::of(&b));
+    let (server, other) = (
+        crate::support::Server::of(&a),
+        crate::support::Server::of(&b),
+    );
     let (d, looked) = (domain.clone(), Trace::default());
     let look = looked.clone();
     domain

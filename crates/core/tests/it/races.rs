@@ -1,20 +1,16 @@
 //! Two threads that meet at the end of something: the smallest runs in which
 //! they can. Under Miri each run is a schedule of its own.
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::task::{Poll, Waker};
 use std::thread;
 
-use support::{at, block_once, domain, level, run, serving, step};
+use crate::support::{at, block_once, domain, level, run, serving, step};
 use upshift_core::{Config, Domain, Executor, JoinHandle};
 
-use support::TestHost;
+use crate::support::TestHost;
 
 const ROUNDS: usize = if cfg!(miri) { 2 } else { 2_000 };
 
@@ -121,7 +117,7 @@ fn a_wake_may_come_while_its_domain_goes() {
 #[test]
 fn a_handle_may_be_dropped_while_its_coroutine_exits() {
     for _ in 0..ROUNDS {
-        let drops = support::Drops::default();
+        let drops = crate::support::Drops::default();
         let domain = domain(Config::default());
         let vcpu = domain.add_vcpu().unwrap();
         let token = drops.token();
@@ -139,7 +135,7 @@ fn a_handle_may_be_awaited_elsewhere_while_its_coroutine_exits() {
         let domain = domain(Config::default());
         let vcpu = domain.add_vcpu().unwrap();
         let handle = domain.spawn(async { 5 }, at(7)).unwrap();
-        let thread = thread::spawn(move || support::block_on(handle).unwrap());
+        let thread = thread::spawn(move || crate::support::block_on(handle).unwrap());
         run(&vcpu, 10);
         assert_eq!(thread.join().unwrap(), 5);
     }

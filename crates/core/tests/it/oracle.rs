@@ -5,16 +5,12 @@
 //! levels that have a ready coroutine, and the polls of each coroutine with the
 //! polls that its wakes account for.
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use crate::support::{TestHost, at, domain, keep_place, level, run, serving, step};
 use proptest::prelude::*;
-use support::{TestHost, at, domain, keep_place, level, run, serving, step};
 use upshift_core::{Config, CoroutineId, Dead, Domain, Executor, JoinHandle, SpawnOptions};
 
 const OPS: usize = if cfg!(miri) { 25 } else { 200 };

@@ -1,15 +1,13 @@
 //! Trace tests of the life of a coroutine: its six states, its end by return,
 //! by panic and by cancellation in each state.
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::panic::panic_any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use support::{Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now};
+use crate::support::{
+    Drops, Server, Trace, at, block_once, domain, join, level, run, step, yield_now,
+};
 use upshift_core::preempt::Waits;
 use upshift_core::{Config, CoroutineId, Kind, Picked, Place, SpawnOptions, State};
 
@@ -46,7 +44,7 @@ fn all_six_states_are_observed() {
     let id = handle.id();
     let state = || domain.state(id);
     assert_eq!(state(), State::Created);
-    support::serving(&vcpu, || domain.wake(id).unwrap());
+    crate::support::serving(&vcpu, || domain.wake(id).unwrap());
     assert_eq!(state(), State::Ready);
     assert!(step(&vcpu).is_some());
     assert_eq!(trace.take(), "Running Suspended Running");
@@ -193,7 +191,7 @@ fn the_host_hears_of_what_becomes_ready_during_a_poll() {
         from_outside();
         assert_eq!(attended.lock().unwrap().len(), 2);
     };
-    support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap().detach());
+    crate::support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap().detach());
     run(&vcpu, 20);
     assert_eq!(domain.host().attended.lock().unwrap().len(), 2);
 }
@@ -228,7 +226,7 @@ fn the_host_hears_of_changes_of_level_only_if_somebody_may_have_to_go_first() {
         d.lock_released(me);
         assert_eq!(d.host().attended.lock().unwrap().len(), before);
     };
-    let busy = support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap());
+    let busy = crate::support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap());
     run(&vcpu, 20);
     assert!(join(&vcpu, busy).is_ok() && queued.is_finished());
 }

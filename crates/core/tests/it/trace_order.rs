@@ -1,13 +1,9 @@
 //! Trace tests of the order in which coroutines are polled.
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 
-use support::{
+use crate::support::{
     Server, Trace, at, block_once, domain, keep_place, level, run, serving, step, turn_began,
     yield_now,
 };

@@ -5,16 +5,12 @@
 //! [`Host::enter`]: upshift_core::Host::enter
 //! [`Host::leave`]: upshift_core::Host::leave
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
-use support::{TestHost, Trace, at, block_once, domain, is_critical, run, serving};
+use crate::support::{TestHost, Trace, at, block_once, domain, is_critical, run, serving};
 use upshift_core::{Config, Domain, Executor};
 
 /// Says what it is called for, and what is amiss.

@@ -1,14 +1,10 @@
 //! Theorem 4 of `docs/preemption.md`: suspended coroutines of a level together go before fresh ones of it once in their patience.
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Server, at, domain, run, yield_now};
 use proptest::prelude::*;
-use support::{Server, at, domain, run, yield_now};
 use upshift_core::{Config, CoroutineId, Picked, Place};
 
 /// What went before fresh ones that were ready: when, for how long, and which.

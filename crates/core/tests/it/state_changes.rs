@@ -1,7 +1,5 @@
 //! What a host that traces is told: each step, once, in order.
 
-#![cfg(not(loom))]
-
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::ptr::NonNull;

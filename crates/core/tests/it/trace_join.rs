@@ -1,17 +1,15 @@
 //! Trace tests of join handles: results, where the output is dropped, and the level
 //! that awaiting lends.
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use support::{Drops, Trace, at, block_once, domain, finish, join, level, run, step, yield_now};
+use crate::support::{
+    Drops, Trace, at, block_once, domain, finish, join, level, run, step, yield_now,
+};
 use upshift_core::Config;
 
 #[derive(Default)]

@@ -1,12 +1,10 @@
 //! A watchdog sees the poll that is under way, and hears how long it took.
 
-mod support;
-
 use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
-use support::{at, domain, level, run, serving};
+use crate::support::{at, domain, level, run, serving};
 use upshift_core::Config;
 
 #[test]

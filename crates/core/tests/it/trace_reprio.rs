@@ -1,10 +1,6 @@
 //! Trace tests of `reprio` in every state, of the bitmap, and of locks that lend.
 
-#![cfg(not(loom))]
-
-mod support;
-
-use support::{
+use crate::support::{
     Server, Trace, at, block_once, domain, finish, level, run, serving, step, yield_now,
 };
 use upshift_core::{Config, State};

@@ -1,15 +1,11 @@
 //! Trace tests of wakes: by id and by waker, at any moment, of the living and
 //! the dead.
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
-use support::{Trace, at, block_once, domain, join, level, run, yield_now};
+use crate::support::{Trace, at, block_once, domain, join, level, run, yield_now};
 use upshift_core::{Config, CoroutineId, Dead, SpawnOptions, State};
 
 /// A future that says `name` at every poll, leaves its waker, and never ends.

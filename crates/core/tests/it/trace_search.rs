@@ -1,19 +1,15 @@
 //! Which vCPU looks around, when, and what a look finds (`vcpu/search.rs`). Time is counted by hand.
 
-#![cfg(not(loom))]
-
-mod support;
-
 use std::sync::atomic::Ordering::Relaxed;
 
-use support::{at, block_once, domain, run, serving};
+use crate::support::{at, block_once, domain, run, serving};
 use upshift_core::{Config, Domain, Executor, Picked};
 
 /// What makes a poll long, ticks; and a period.
 const AFTER: u64 = 50;
 const PERIOD: u64 = 20 * AFTER;
 
-type Host = support::TestHost;
+type Host = crate::support::TestHost;
 
 fn two() -> (Domain<Host>, Executor<Host>, Executor<Host>) {
     let domain = domain(Config {
