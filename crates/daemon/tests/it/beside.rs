@@ -32,17 +32,28 @@ pub(crate) fn beside(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
     let _rival = villain("ghost", &path, TRUDY, (0, 63), &[]);
     let mut bystander = bystander(&path, 0);
     let mut attacker = villain(role, &path, MALLORY, (0, 40), more);
-    let end = from_now(TIME);
+    contend(name, &path, &mut bystander, &mut attacker, TIME).0
+}
+
+/// Lets both go for so long: µs of the attacker, and how often a canary was silent.
+pub(crate) fn contend(
+    name: &str,
+    path: &Path,
+    bystander: &mut Process,
+    attacker: &mut Process,
+    time: Duration,
+) -> (u64, u64) {
+    let end = from_now(time);
     bystander.go_until(end);
     attacker.go_until(end);
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
     let burnt = attacker.number("used ");
-    let seen = census(&path);
+    let seen = census(path);
     println!(
         "{name}: attacker {burnt}, bystander {used} us of {}, longest gap {longest} us, {} alarms, barred {}",
-        us(),
+        time.as_micros(),
         seen["alarms"],
         seen["barred"]
     );
-    burnt
+    (burnt, seen["alarms"].as_u64().unwrap())
 }

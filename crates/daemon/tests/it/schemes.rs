@@ -10,7 +10,7 @@ use crate::assign::{assigned, rule};
 use crate::attacks::{
     ALICE, MALLORY, TRUDY, from_now, open_config, takes_at_most, two_cpus, villain,
 };
-use crate::beside::{TIME, beside, bystander, us};
+use crate::beside::{TIME, beside, bystander, contend, us};
 use crate::hostile::census;
 use crate::process::{PATIENCE, Process, ROLE, elevated_threads, until};
 use crate::quiet::used_by_the_scheduler;
@@ -82,16 +82,7 @@ fn a_priority_lent_to_a_process_of_nobody_is_taken_back_by_the_canary() {
     let mut bystander = bystander(&path, there);
     let victim = [("VICTIM", there.to_string())];
     let mut attacker = villain("patron", &path, MALLORY, (here, 40), &victim);
-    let end = from_now(TIME);
-    bystander.go_until(end);
-    attacker.go_until(end);
-    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let burnt = attacker.number("used ");
-    let seen = census(&path);
-    println!(
-        "bystander {used} us, longest gap {longest} us, {} alarms",
-        seen["alarms"]
-    );
+    let (burnt, _) = contend("patron", &path, &mut bystander, &mut attacker, TIME);
     // 0.12 s in a second, and an equal part of the rest.
     assert!(takes_at_most(75, burnt, us()));
 }

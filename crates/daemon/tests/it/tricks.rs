@@ -2,15 +2,15 @@
 //! descriptors. `docs/threat-model.md` names these tests; the children are in `trickster.rs`. One of the ten is in `assign_rules.rs`.
 
 use std::process::Command;
-use std::time::Duration;
 
 use upshift_daemon::{Assign, Config, Daemon};
 
 use crate::assign::{assigned, rule};
 use crate::attacks::{
-    ALICE, Fifth, MALLORY, TRUDY, from_now, open_config, takes_at_most, two_cpus, villain,
+    ALICE, Fifth, MALLORY, TRUDY, from_now, gets_a_fifth, open_config, takes_at_most, two_cpus,
+    villain,
 };
-use crate::beside::{TIME, bystander, us};
+use crate::beside::{TIME, bystander, contend, us};
 use crate::hostile::census;
 use crate::process::{Process, ROLE, thread_named, until};
 use crate::{permitted, skipped, socket, turn};
@@ -130,7 +130,7 @@ fn an_assigned_program_is_not_elevated_beyond_the_quota_of_its_cgroup() {
         return skipped("no cgroup with a CPU quota can be made");
     };
     let path = socket("assigned-quota");
-    let mut burner = villain("gap", &path, MALLORY, (0, 0), &[]);
+    let burner = villain("gap", &path, MALLORY, (0, 0), &[]);
     if !fifth.take(&burner) {
         return skipped("a process cannot be moved to a cgroup");
     }
@@ -142,11 +142,7 @@ fn an_assigned_program_is_not_elevated_beyond_the_quota_of_its_cgroup() {
     until("it is assigned", || {
         assigned(&census(&path), burner.pid()).is_some()
     });
-    burner.go_until(from_now(Duration::from_millis(1000)));
-    let used = burner.number("used ");
-    println!("{used} us of 1000000 with a quota of 200000");
-    burner.kill();
-    assert!(takes_at_most(45, used, 1_000_000));
+    gets_a_fifth(burner);
 }
 
 #[test]
@@ -162,13 +158,7 @@ fn a_priority_lent_along_a_chain_of_locks_is_taken_back_by_the_canary() {
     let mut bystander = bystander(&path, there);
     let victim = [("VICTIM", there.to_string())];
     let mut attacker = villain("chain", &path, MALLORY, (here, 40), &victim);
-    let end = from_now(TIME);
-    bystander.go_until(end);
-    attacker.go_until(end);
-    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let burnt = attacker.number("used ");
-    let alarms = census(&path)["alarms"].as_u64().unwrap();
-    println!("chain {burnt}, bystander {used} us, longest gap {longest} us, {alarms} alarms");
+    let (burnt, alarms) = contend("chain", &path, &mut bystander, &mut attacker, TIME);
     // 0.12 s, and an equal part of the rest.
     assert!(takes_at_most(75, burnt, us()));
     assert!(alarms > 0);
@@ -200,15 +190,7 @@ fn a_thread_that_comes_back_for_each_look_takes_little_of_another_cpu() {
     ];
     let mut bystander = bystander(&path, there);
     let mut attacker = villain("roamer", &path, MALLORY, (here, 40), &more);
-    let end = from_now(2 * TIME);
-    bystander.go_until(end);
-    attacker.go_until(end);
-    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let burnt = attacker.number("used ");
-    println!(
-        "roamer {burnt}, bystander {used} us of {}, longest gap {longest} us",
-        2 * us()
-    );
+    let (burnt, _) = contend("roamer", &path, &mut bystander, &mut attacker, 2 * TIME);
     // 1 %, and without glances 84.
     assert!(takes_at_most(20, burnt, 2 * us()));
 }

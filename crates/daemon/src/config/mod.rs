@@ -3,16 +3,24 @@
 //! Values are checked when the file is read; what the rest of the daemon gets is in range. Users and groups are numbers or
 //! names of `/etc/passwd` and `/etc/group`.
 
+mod file;
+mod names;
+mod subordinate;
+
 use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use upshift_board::LEVELS;
 
 use crate::admission::Standing;
-use crate::assign::{Assign, FileAssign, Traits};
+use crate::assign::{Assign, Traits};
+use file::File;
+pub(crate) use file::within;
+pub(crate) use names::Name;
+pub use names::{group, user};
+pub use subordinate::Subordinate;
 
 /// What the daemon does, for which users, and within which limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,46 +51,6 @@ pub struct Config {
     pub assign: Vec<Assign>,
     /// Users that belong to others: `/etc/subuid`, not the file.
     pub subordinate: Vec<Subordinate>,
-}
-
-/// A range of users that belong to another: an ordinary user may be any of its own in a user namespace (`newuidmap`), so limits, contests and
-/// bars of one would be those of 65,536.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Subordinate {
-    /// The first.
-    pub first: u32,
-    /// How many.
-    pub count: u32,
-    /// Whose they are.
-    pub owner: u32,
-}
-
-impl Subordinate {
-    /// Those of this machine.
-    pub fn all() -> Vec<Subordinate> {
-        let text = std::fs::read_to_string("/etc/subuid").unwrap_or_default();
-        text.lines().filter_map(Subordinate::parse).collect()
-    }
-
-    /// `USER:FIRST:COUNT`
-    fn parse(line: &str) -> Option<Subordinate> {
-        let mut fields = line.trim().split(':');
-        let owner = user(fields.next()?).ok()?;
-        let (first, count) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        Some(Subordinate {
-            first,
-            count,
-            owner,
-        })
-    }
-
-    /// Who answers for them. Root gives its own to containers, for whose deeds it does not stand: the range is one user.
-    fn person(&self) -> u32 {
-        match self.owner {
-            0 => self.first,
-            owner => owner,
-        }
-    }
 }
 
 /// Bounds on what processes can take of the daemon.
@@ -174,28 +142,6 @@ pub fn default_socket() -> PathBuf {
     })
 }
 
-/// The number of a user, given by number or name.
-///
-/// # Errors
-/// There is no such user; for people.
-pub fn user(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(number) => Ok(number),
-        Err(_) => Name::Text(text.to_string()).find("/etc/passwd", "user"),
-    }
-}
-
-/// The number of a group, given by number or name.
-///
-/// # Errors
-/// There is no such group; for people.
-pub fn group(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(number) => Ok(number),
-        Err(_) => Name::Text(text.to_string()).find("/etc/group", "group"),
-    }
-}
-
 impl Config {
     /// Reads a file.
     ///
@@ -217,7 +163,7 @@ impl Config {
         self
     }
 
-    /// Who answers for what user `uid` does.
+    /// The user that answers for what user `uid` does.
     pub(crate) fn person(&self, uid: u32) -> u32 {
         let mut all = self.subordinate.iter();
         let found = all.find(|it| uid.checked_sub(it.first).is_some_and(|at| at < it.count));
@@ -243,7 +189,7 @@ impl Config {
         let trusting = |it: &Assign| it.names_programs_only();
         if let Some(rule) = self.assign.iter().find(|it| trusting(it)) {
             let comm = rule.comm.as_deref().unwrap_or_default();
-            remarks.push(format!("[[assign]] comm = \"{comm}\" alone: whoever may start programs can give one that name; name a user, a unit or a cgroup beside it"));
+            remarks.push(format!("[[assign]] comm = \"{comm}\" alone: every user that may start programs can give one that name; name a user, a unit or a cgroup beside it"));
         }
         remarks
     }
@@ -283,214 +229,6 @@ impl Config {
             Some(rule) => rule.ceiling,
             None => Some(self.ceiling),
         }
-    }
-}
-
-/// What a file may say.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct File {
-    socket: Option<PathBuf>,
-    mode: Option<String>,
-    group: Option<Name>,
-    quantum_us: Option<u64>,
-    bystander_percent: Option<u32>,
-    bystander_level: Option<u8>,
-    cooperative: bool,
-    metrics: Option<String>,
-    ceiling: Option<u8>,
-    limits: Limits,
-    rule: Vec<FileRule>,
-    assign: Vec<FileAssign>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileRule {
-    user: Option<Name>,
-    group: Option<Name>,
-    ceiling: Option<u8>,
-    #[serde(default)]
-    deny: bool,
-}
-
-/// A user or group: a number, or a name.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum Name {
-    Number(u32),
-    Text(String),
-}
-
-impl Name {
-    fn find(&self, database: &str, what: &str) -> Result<u32, String> {
-        let name = match self {
-            Name::Number(number) => return Ok(*number),
-            Name::Text(name) => name,
-        };
-        let text = std::fs::read_to_string(database)
-            .map_err(|error| format!("{database}: {error}: give the {what} as a number"))?;
-        text.lines()
-            .map(|line| line.split(':').collect::<Vec<_>>())
-            .find(|fields| fields.first() == Some(&name.as_str()))
-            .and_then(|fields| fields.get(2)?.parse().ok())
-            .ok_or_else(|| {
-                format!("{what} `{name}` is not in {database}: create it, or give a number")
-            })
-    }
-}
-
-impl File {
-    fn check(self) -> Result<Config, String> {
-        let mut config = Config::default();
-        if let Some(socket) = self.socket {
-            config.socket = socket;
-        }
-        if let Some(mode) = self.mode {
-            config.mode = u32::from_str_radix(&mode, 8)
-                .ok()
-                .filter(|&mode| mode <= 0o777)
-                .ok_or_else(|| {
-                    format!("mode = \"{mode}\": give octal permission bits, e.g. \"0660\"")
-                })?;
-        }
-        if let Some(group) = &self.group {
-            config.group = Some(group.find("/etc/group", "group")?);
-        }
-        if let Some(quantum) = self.quantum_us {
-            config.quantum =
-                within("quantum_us", quantum, 200, 1_000_000).map(Duration::from_micros)?;
-        }
-        if let Some(percent) = self.bystander_percent {
-            config.bystander_percent = within("bystander_percent", percent, 1, 50)?;
-        }
-        config.bystander_level = self
-            .bystander_level
-            .map(level("bystander_level"))
-            .transpose()?;
-        config.cooperative = self.cooperative;
-        if let Some(place) = &self.metrics
-            && !place.starts_with('/')
-            && place.parse::<std::net::SocketAddr>().is_err()
-        {
-            return Err(format!(
-                "metrics = \"{place}\": give the path of a Unix socket, or an address and port, e.g. \"127.0.0.1:9469\""
-            ));
-        }
-        config.metrics = self.metrics;
-        if let Some(ceiling) = self.ceiling {
-            config.ceiling = level("ceiling")(ceiling)?;
-        }
-        config.limits = self.limits;
-        within("limits.registrations", config.limits.registrations, 1, 4096)?;
-        within("limits.per_user", config.limits.per_user, 1, 4096)?;
-        let limits = &config.limits;
-        within("limits.connections", limits.connections, 1, 16_384)?;
-        within(
-            "limits.connections_per_user",
-            limits.connections_per_user,
-            1,
-            16_384,
-        )?;
-        within("limits.threads", config.limits.threads, 1, 512)?;
-        within("limits.threads_per_user", limits.threads_per_user, 1, 8192)?;
-        within(
-            "limits.registrations_per_second",
-            config.limits.registrations_per_second,
-            1,
-            1_000_000,
-        )?;
-        within(
-            "limits.rings_per_second",
-            config.limits.rings_per_second,
-            100,
-            1_000_000,
-        )?;
-        within(
-            "limits.dispatcher_percent",
-            config.limits.dispatcher_percent,
-            1,
-            90,
-        )?;
-        config.rules = self
-            .rule
-            .iter()
-            .map(FileRule::check)
-            .collect::<Result<_, _>>()?;
-        config.assign = self
-            .assign
-            .into_iter()
-            .map(check_assign)
-            .collect::<Result<_, _>>()?;
-        Ok(config)
-    }
-}
-
-impl FileRule {
-    fn check(&self) -> Result<Rule, String> {
-        let subject = match (&self.user, &self.group) {
-            (Some(user), None) => Subject::User(user.find("/etc/passwd", "user")?),
-            (None, Some(group)) => Subject::Group(group.find("/etc/group", "group")?),
-            _ => return Err("[[rule]]: give either `user` or `group`".to_string()),
-        };
-        let ceiling = match (self.ceiling, self.deny) {
-            (Some(ceiling), false) => Some(level("rule.ceiling")(ceiling)?),
-            (None, true) => None,
-            _ => return Err("[[rule]]: give either `ceiling = 0…63` or `deny = true`".to_string()),
-        };
-        Ok(Rule { subject, ceiling })
-    }
-}
-
-fn check_assign(said: FileAssign) -> Result<Assign, String> {
-    let bound = said.bound()?;
-    let FileAssign {
-        cgroup,
-        unit,
-        container,
-        label,
-        user,
-        comm,
-        level: asked,
-        ..
-    } = said;
-    let user = user
-        .map(|user| user.find("/etc/passwd", "user"))
-        .transpose()?;
-    let split = |label: String| match label.split_once('=') {
-        Some((key, value)) => Ok((key.to_string(), value.to_string())),
-        None => Err(format!("label = \"{label}\": give \"KEY=VALUE\"")),
-    };
-    let assign = Assign {
-        cgroup,
-        unit,
-        container,
-        label: label.map(split).transpose()?,
-        user,
-        comm,
-        level: level("assign.level")(asked)?,
-        bound,
-    };
-    match assign.check() {
-        Ok(()) => Ok(assign),
-        Err(text) => Err(format!("[[assign]]: {text}")),
-    }
-}
-
-fn level(what: &'static str) -> impl Fn(u8) -> Result<u8, String> {
-    move |level| within(what, level, 0, LEVELS - 1)
-}
-
-pub(crate) fn within<T: PartialOrd + fmt::Display + Copy>(
-    what: &str,
-    value: T,
-    low: T,
-    high: T,
-) -> Result<T, String> {
-    if value >= low && value <= high {
-        Ok(value)
-    } else {
-        Err(format!("{what} = {value}: give {low} to {high}"))
     }
 }
 

@@ -1,0 +1,194 @@
+//! The file: what it may say, and the checks that turn it into a [`Config`].
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use upshift_board::LEVELS;
+
+use super::names::Name;
+use super::{Config, Limits, Rule, Subject};
+use crate::assign::{Assign, FileAssign};
+
+/// What a file may say.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct File {
+    socket: Option<PathBuf>,
+    mode: Option<String>,
+    group: Option<Name>,
+    quantum_us: Option<u64>,
+    bystander_percent: Option<u32>,
+    bystander_level: Option<u8>,
+    cooperative: bool,
+    metrics: Option<String>,
+    ceiling: Option<u8>,
+    limits: Limits,
+    rule: Vec<FileRule>,
+    assign: Vec<FileAssign>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileRule {
+    user: Option<Name>,
+    group: Option<Name>,
+    ceiling: Option<u8>,
+    #[serde(default)]
+    deny: bool,
+}
+
+impl File {
+    pub(super) fn check(self) -> Result<Config, String> {
+        let mut config = Config::default();
+        if let Some(socket) = self.socket {
+            config.socket = socket;
+        }
+        if let Some(mode) = self.mode {
+            config.mode = u32::from_str_radix(&mode, 8)
+                .ok()
+                .filter(|&mode| mode <= 0o777)
+                .ok_or_else(|| {
+                    format!("mode = \"{mode}\": give octal permission bits, e.g. \"0660\"")
+                })?;
+        }
+        if let Some(group) = &self.group {
+            config.group = Some(group.find("/etc/group", "group")?);
+        }
+        if let Some(quantum) = self.quantum_us {
+            config.quantum =
+                within("quantum_us", quantum, 200, 1_000_000).map(Duration::from_micros)?;
+        }
+        if let Some(percent) = self.bystander_percent {
+            config.bystander_percent = within("bystander_percent", percent, 1, 50)?;
+        }
+        config.bystander_level = self
+            .bystander_level
+            .map(level("bystander_level"))
+            .transpose()?;
+        config.cooperative = self.cooperative;
+        if let Some(place) = &self.metrics
+            && !place.starts_with('/')
+            && place.parse::<std::net::SocketAddr>().is_err()
+        {
+            return Err(format!(
+                "metrics = \"{place}\": give the path of a Unix socket, or an address and port, e.g. \"127.0.0.1:9469\""
+            ));
+        }
+        config.metrics = self.metrics;
+        if let Some(ceiling) = self.ceiling {
+            config.ceiling = level("ceiling")(ceiling)?;
+        }
+        config.limits = self.limits;
+        within("limits.registrations", config.limits.registrations, 1, 4096)?;
+        within("limits.per_user", config.limits.per_user, 1, 4096)?;
+        let limits = &config.limits;
+        within("limits.connections", limits.connections, 1, 16_384)?;
+        within(
+            "limits.connections_per_user",
+            limits.connections_per_user,
+            1,
+            16_384,
+        )?;
+        within("limits.threads", config.limits.threads, 1, 512)?;
+        within("limits.threads_per_user", limits.threads_per_user, 1, 8192)?;
+        within(
+            "limits.registrations_per_second",
+            config.limits.registrations_per_second,
+            1,
+            1_000_000,
+        )?;
+        within(
+            "limits.rings_per_second",
+            config.limits.rings_per_second,
+            100,
+            1_000_000,
+        )?;
+        within(
+            "limits.dispatcher_percent",
+            config.limits.dispatcher_percent,
+            1,
+            90,
+        )?;
+        config.rules = self
+            .rule
+            .iter()
+            .map(FileRule::check)
+            .collect::<Result<_, _>>()?;
+        config.assign = self
+            .assign
+            .into_iter()
+            .map(check_assign)
+            .collect::<Result<_, _>>()?;
+        Ok(config)
+    }
+}
+
+impl FileRule {
+    fn check(&self) -> Result<Rule, String> {
+        let subject = match (&self.user, &self.group) {
+            (Some(user), None) => Subject::User(user.find("/etc/passwd", "user")?),
+            (None, Some(group)) => Subject::Group(group.find("/etc/group", "group")?),
+            _ => return Err("[[rule]]: give either `user` or `group`".to_string()),
+        };
+        let ceiling = match (self.ceiling, self.deny) {
+            (Some(ceiling), false) => Some(level("rule.ceiling")(ceiling)?),
+            (None, true) => None,
+            _ => return Err("[[rule]]: give either `ceiling = 0…63` or `deny = true`".to_string()),
+        };
+        Ok(Rule { subject, ceiling })
+    }
+}
+
+fn check_assign(said: FileAssign) -> Result<Assign, String> {
+    let bound = said.bound()?;
+    let FileAssign {
+        cgroup,
+        unit,
+        container,
+        label,
+        user,
+        comm,
+        level: asked,
+        ..
+    } = said;
+    let user = user
+        .map(|user| user.find("/etc/passwd", "user"))
+        .transpose()?;
+    let split = |label: String| match label.split_once('=') {
+        Some((key, value)) => Ok((key.to_string(), value.to_string())),
+        None => Err(format!("label = \"{label}\": give \"KEY=VALUE\"")),
+    };
+    let assign = Assign {
+        cgroup,
+        unit,
+        container,
+        label: label.map(split).transpose()?,
+        user,
+        comm,
+        level: level("assign.level")(asked)?,
+        bound,
+    };
+    match assign.check() {
+        Ok(()) => Ok(assign),
+        Err(text) => Err(format!("[[assign]]: {text}")),
+    }
+}
+
+fn level(what: &'static str) -> impl Fn(u8) -> Result<u8, String> {
+    move |level| within(what, level, 0, LEVELS - 1)
+}
+
+pub(crate) fn within<T: PartialOrd + fmt::Display + Copy>(
+    what: &str,
+    value: T,
+    low: T,
+    high: T,
+) -> Result<T, String> {
+    if value >= low && value <= high {
+        Ok(value)
+    } else {
+        Err(format!("{what} = {value}: give {low} to {high}"))
+    }
+}

@@ -1,0 +1,51 @@
+//! Users and groups: numbers, or names of `/etc/passwd` and `/etc/group`.
+
+use serde::Deserialize;
+
+/// The number of a user, given by number or name.
+///
+/// # Errors
+/// There is no such user; for people.
+pub fn user(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) => Ok(number),
+        Err(_) => Name::Text(text.to_string()).find("/etc/passwd", "user"),
+    }
+}
+
+/// The number of a group, given by number or name.
+///
+/// # Errors
+/// There is no such group; for people.
+pub fn group(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) => Ok(number),
+        Err(_) => Name::Text(text.to_string()).find("/etc/group", "group"),
+    }
+}
+
+/// A user or group: a number, or a name.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Name {
+    Number(u32),
+    Text(String),
+}
+
+impl Name {
+    pub(super) fn find(&self, database: &str, what: &str) -> Result<u32, String> {
+        let name = match self {
+            Name::Number(number) => return Ok(*number),
+            Name::Text(name) => name,
+        };
+        let text = std::fs::read_to_string(database)
+            .map_err(|error| format!("{database}: {error}: give the {what} as a number"))?;
+        text.lines()
+            .map(|line| line.split(':').collect::<Vec<_>>())
+            .find(|fields| fields.first() == Some(&name.as_str()))
+            .and_then(|fields| fields.get(2)?.parse().ok())
+            .ok_or_else(|| {
+                format!("{what} `{name}` is not in {database}: create it, or give a number")
+            })
+    }
+}
