@@ -11,6 +11,7 @@ mod io;
 mod locks;
 mod niceness;
 mod order;
+mod pinned;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};

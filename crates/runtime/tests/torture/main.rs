@@ -11,9 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use parties::{LAZY, MIDDLE, URGENT, burn, micros, pause, torture};
-use upshift::Level;
+use parties::{LAZY, MIDDLE, Parties, URGENT, burn, micros, pause, torture};
 use upshift::sync::Notify;
+use upshift::{Level, Runtime};
 
 async fn turn() {
     upshift::yield_if_needed().await;
@@ -191,55 +191,43 @@ fn crossbeam_whose_receiver_spins() {
     });
 }
 
+/// One that burns and sends, and an urgent one that receives.
+fn a_channel<S, R>(
+    runtime: &Runtime,
+    parties: &mut Parties,
+    send: impl FnMut() -> S + Send + 'static,
+    receive: impl FnMut() -> R + Send + 'static,
+) where
+    S: Future<Output = ()> + Send,
+    R: Future<Output = ()> + Send,
+{
+    parties.party(runtime, LAZY, || burn(micros(50)), send);
+    parties.party(runtime, URGENT, || (), receive);
+}
+
 #[test]
 fn async_channel_and_flume_as_they_are() {
     torture(|runtime, parties| {
         let (sender, receiver) = async_channel::bounded::<u64>(16);
-        parties.party(
-            runtime,
-            LAZY,
-            || burn(micros(50)),
-            move || {
-                let sender = sender.clone();
-                async move {
-                    let _ = sender.send(1).await;
-                }
-            },
-        );
-        parties.party(
-            runtime,
-            URGENT,
-            || (),
-            move || {
-                let receiver = receiver.clone();
-                async move {
-                    let _ = receiver.recv().await;
-                }
-            },
-        );
+        let send = move || {
+            let sender = sender.clone();
+            async move { _ = sender.send(1).await }
+        };
+        let receive = move || {
+            let receiver = receiver.clone();
+            async move { _ = receiver.recv().await }
+        };
+        a_channel(runtime, parties, send, receive);
         let (sender, receiver) = flume::bounded::<u64>(16);
-        parties.party(
-            runtime,
-            LAZY,
-            || burn(micros(50)),
-            move || {
-                let sender = sender.clone();
-                async move {
-                    let _ = sender.send_async(1).await;
-                }
-            },
-        );
-        parties.party(
-            runtime,
-            URGENT,
-            || (),
-            move || {
-                let receiver = receiver.clone();
-                async move {
-                    let _ = receiver.recv_async().await;
-                }
-            },
-        );
+        let send = move || {
+            let sender = sender.clone();
+            async move { _ = sender.send_async(1).await }
+        };
+        let receive = move || {
+            let receiver = receiver.clone();
+            async move { _ = receiver.recv_async().await }
+        };
+        a_channel(runtime, parties, send, receive);
     });
 }
 

@@ -10,6 +10,7 @@ use super::chan::Chan;
 use super::error::{SendError, SendTimeoutError, TryRecvError, TrySendError};
 use super::permit::{OwnedPermit, Permit, PermitIterator, Reserve};
 use super::receiving::receiving;
+use super::sending::sending;
 use super::weak::WeakSender;
 use crate::sync::park;
 use crate::sync::wait_queue::Key;
@@ -42,11 +43,6 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// The caller has counted it.
-    pub(super) fn of(chan: Arc<Chan<T>>) -> Sender<T> {
-        Sender { chan }
-    }
-
     pub(super) fn chan(&self) -> &Arc<Chan<T>> {
         &self.chan
     }
@@ -199,23 +195,6 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Waits until the receiver is closed or gone.
-    pub async fn closed(&self) {
-        self.chan.closed().await;
-    }
-
-    /// Is the receiver closed or gone?
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.chan.is_closed()
-    }
-
-    /// Are both of one channel?
-    #[must_use]
-    pub fn same_channel(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.chan, &other.chan)
-    }
-
     /// For how many messages there is room now.
     #[must_use]
     pub fn capacity(&self) -> usize {
@@ -227,46 +206,9 @@ impl<T> Sender<T> {
     pub fn max_capacity(&self) -> usize {
         self.chan.limit()
     }
-
-    /// A sender that does not keep the channel open.
-    #[must_use]
-    pub fn downgrade(&self) -> WeakSender<T> {
-        WeakSender::new(&self.chan)
-    }
-
-    /// How many senders the channel has.
-    #[must_use]
-    pub fn strong_count(&self) -> usize {
-        self.chan.counts().0
-    }
-
-    /// How many weak ones it has.
-    #[must_use]
-    pub fn weak_count(&self) -> usize {
-        self.chan.counts().1
-    }
 }
 
-impl<T> Clone for Sender<T> {
-    fn clone(&self) -> Sender<T> {
-        self.chan.add_sender();
-        Sender {
-            chan: self.chan.clone(),
-        }
-    }
-}
-
-impl<T> Drop for Sender<T> {
-    fn drop(&mut self) {
-        self.chan.remove_sender();
-    }
-}
-
-impl<T> fmt::Debug for Sender<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").finish_non_exhaustive()
-    }
-}
+sending!(Sender, WeakSender);
 
 /// The future of [`Sender::send`].
 #[must_use = "futures do nothing unless awaited"]

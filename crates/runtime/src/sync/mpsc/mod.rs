@@ -45,6 +45,7 @@ mod chan;
 pub mod error;
 mod permit;
 mod receiving;
+mod sending;
 mod unbounded;
 mod weak;
 

@@ -9,6 +9,7 @@ use super::bounded::Recv;
 use super::chan::Chan;
 use super::error::{SendError, TryRecvError};
 use super::receiving::receiving;
+use super::sending::sending;
 use super::weak::WeakUnboundedSender;
 use crate::sync::park;
 
@@ -39,11 +40,6 @@ pub struct UnboundedSender<T> {
 }
 
 impl<T> UnboundedSender<T> {
-    /// The caller has counted it.
-    pub(super) fn of(chan: Arc<Chan<T>>) -> UnboundedSender<T> {
-        UnboundedSender { chan }
-    }
-
     /// Puts the value in.
     ///
     /// # Errors
@@ -53,63 +49,9 @@ impl<T> UnboundedSender<T> {
             .try_send(value)
             .map_err(|error| SendError(error.into_inner()))
     }
-
-    /// Waits until the receiver is closed or gone.
-    pub async fn closed(&self) {
-        self.chan.closed().await;
-    }
-
-    /// Is the receiver closed or gone?
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.chan.is_closed()
-    }
-
-    /// Are both of one channel?
-    #[must_use]
-    pub fn same_channel(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.chan, &other.chan)
-    }
-
-    /// A sender that does not keep the channel open.
-    #[must_use]
-    pub fn downgrade(&self) -> WeakUnboundedSender<T> {
-        WeakUnboundedSender::new(&self.chan)
-    }
-
-    /// How many senders the channel has.
-    #[must_use]
-    pub fn strong_count(&self) -> usize {
-        self.chan.counts().0
-    }
-
-    /// How many weak ones it has.
-    #[must_use]
-    pub fn weak_count(&self) -> usize {
-        self.chan.counts().1
-    }
 }
 
-impl<T> Clone for UnboundedSender<T> {
-    fn clone(&self) -> UnboundedSender<T> {
-        self.chan.add_sender();
-        UnboundedSender {
-            chan: self.chan.clone(),
-        }
-    }
-}
-
-impl<T> Drop for UnboundedSender<T> {
-    fn drop(&mut self) {
-        self.chan.remove_sender();
-    }
-}
-
-impl<T> fmt::Debug for UnboundedSender<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnboundedSender").finish_non_exhaustive()
-    }
-}
+sending!(UnboundedSender, WeakUnboundedSender);
 
 /// Takes messages out of an [`unbounded_channel`].
 ///

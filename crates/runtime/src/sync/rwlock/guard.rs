@@ -155,16 +155,10 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
 
     /// Of a part of the value only.
     pub fn map<U: ?Sized>(
-        mut this: Self,
+        this: Self,
         part: impl FnOnce(&mut T) -> &mut U,
     ) -> RwLockMappedWriteGuard<'a, U> {
-        let value: *mut U = part(&mut this);
-        let this = ManuallyDrop::new(this);
-        RwLockMappedWriteGuard {
-            raw: this.raw,
-            value,
-            access: PhantomData,
-        }
+        RwLockMappedWriteGuard::map(RwLockWriteGuard::into_mapped(this), part)
     }
 
     /// Of a part of the value only, if there is one.
@@ -172,24 +166,28 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     /// # Errors
     /// The guard of the whole, if there is not.
     pub fn try_map<U: ?Sized>(
-        mut this: Self,
+        this: Self,
         part: impl FnOnce(&mut T) -> Option<&mut U>,
     ) -> Result<RwLockMappedWriteGuard<'a, U>, Self> {
-        let Some(value) = part(&mut this) else {
-            return Err(this);
-        };
-        let value: *mut U = value;
-        let this = ManuallyDrop::new(this);
-        Ok(RwLockMappedWriteGuard {
-            raw: this.raw,
-            value,
-            access: PhantomData,
+        let whole = RwLockWriteGuard::into_mapped(this);
+        RwLockMappedWriteGuard::try_map(whole, part).map_err(|whole| {
+            let whole = ManuallyDrop::new(whole);
+            RwLockWriteGuard {
+                raw: whole.raw,
+                value: whole.value,
+                access: PhantomData,
+            }
         })
     }
 
     /// Of the whole value, as a guard of a part.
     pub fn into_mapped(this: Self) -> RwLockMappedWriteGuard<'a, T> {
-        RwLockWriteGuard::map(this, |value| value)
+        let this = ManuallyDrop::new(this);
+        RwLockMappedWriteGuard {
+            raw: this.raw,
+            value: this.value,
+            access: PhantomData,
+        }
     }
 
     /// Makes the writer a reader: no other writer comes between.

@@ -1,0 +1,238 @@
+//! What is pinned to the thread of `block_on`: it runs, and is dropped, there only.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use upshift::{Level, Priority, time};
+
+use crate::{build, builder, burn, runtime, spin_until};
+
+#[test]
+fn local_coroutines_come_from_the_home_thread_only() {
+    let Some(runtime) = runtime() else { return };
+    runtime.block_on(async {
+        let here = std::thread::current().id();
+        let local = upshift::spawn_local(
+            async move {
+                let inner =
+                    upshift::spawn_local(async { std::thread::current().id() }, Level::at::<20>());
+                (std::thread::current().id(), inner.await.unwrap())
+            },
+            Level::at::<20>(),
+        );
+        assert_eq!(local.await.unwrap(), (here, here));
+        // Elsewhere a future that is not `Send` would go to another thread.
+        let error = upshift::spawn(
+            async { upshift::spawn_local(async {}, Level::at::<20>()).detach() },
+            Level::at::<20>(),
+        )
+        .await
+        .unwrap_err();
+        assert!(error.is_panic());
+    });
+}
+
+#[test]
+fn no_thread_of_another_vcpu_is_a_home() {
+    let Some(runtime) = build(builder().vcpus(2)) else {
+        return;
+    };
+    runtime.block_on(async {
+        // Few: each says where it panics.
+        let tries: Vec<_> = (0..16)
+            .map(|_| {
+                let attempt = async {
+                    // Long enough to be suspended, so that all threads of both vCPUs poll.
+                    burn(Duration::from_millis(5));
+                    upshift::spawn_local(async {}, Level::at::<20>()).detach();
+                };
+                upshift::spawn(attempt, Level::at::<20>())
+            })
+            .collect();
+        for attempt in tries {
+            assert!(attempt.await.unwrap_err().is_panic());
+        }
+    });
+}
+
+#[test]
+fn what_is_pinned_may_wait_for_a_thread_that_comes_and_goes() {
+    for _ in 0..10 {
+        let Some(runtime) = runtime() else { return };
+        for _ in 0..3 {
+            runtime.block_on(async {
+                upshift::spawn_local(
+                    async {
+                        loop {
+                            time::sleep(Duration::from_micros(300)).await;
+                        }
+                    },
+                    upshift::Priority::Inherit,
+                )
+                .detach();
+                time::sleep(Duration::from_millis(2)).await;
+            });
+            // They become ready, and nothing polls them.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let began = Instant::now();
+        drop(runtime);
+        // Not the second after which a runtime gives up what does not end.
+        assert!(began.elapsed() < Duration::from_millis(900));
+    }
+}
+
+/// Several of them are picked at a time, and others are polled before them.
+#[test]
+fn what_is_pinned_is_what_runs_while_it_is_polled() {
+    let Some(runtime) = runtime() else { return };
+    for _ in 0..10 {
+        runtime.block_on(async {
+            let beside: Vec<_> = (0..4)
+                .map(|n| {
+                    let turns = async {
+                        for _ in 0..200 {
+                            upshift::yield_now().await;
+                        }
+                    };
+                    upshift::spawn(turns, Level::new(18 + n).unwrap())
+                })
+                .collect();
+            let pinned: Vec<_> = (0..8)
+                .map(|n| {
+                    let level = Level::new(17 + n).unwrap();
+                    let looks = async move {
+                        let id = upshift::get_cid().expect("it runs");
+                        for turn in 0..50 {
+                            assert_eq!(upshift::get_cid(), Some(id));
+                            assert_eq!(upshift::current_level(), Some(level));
+                            match turn % 10 {
+                                0 => time::sleep(Duration::from_micros(100)).await,
+                                _ => upshift::yield_now().await,
+                            }
+                        }
+                    };
+                    upshift::spawn_local(looks, level)
+                })
+                .collect();
+            let main = upshift::get_cid().expect("it runs");
+            for one in pinned {
+                one.await.unwrap();
+                assert_eq!(upshift::get_cid(), Some(main));
+            }
+            for one in beside {
+                one.await.unwrap();
+                assert_eq!(upshift::get_cid(), Some(main));
+            }
+        });
+    }
+}
+
+#[test]
+fn block_on_in_what_block_on_polls_panics() {
+    let Some(runtime) = runtime() else { return };
+    let other = upshift::Runtime::builder().vcpus(1).build().unwrap();
+    for runs in [&*runtime, &other] {
+        for _ in 0..20 {
+            let nested = std::panic::AssertUnwindSafe(|| {
+                runtime.block_on(async { runs.block_on(async { 7 }) });
+            });
+            assert!(std::panic::catch_unwind(nested).is_err());
+        }
+    }
+    assert_eq!(runtime.block_on(async { 7 }), 7);
+}
+
+/// What `block_on` polls is picked as soon as it is ready, which may be before its thread is there to poll it.
+#[test]
+fn block_on_begins_beside_a_poll_that_does_not_end() {
+    let Some(runtime) = runtime() else { return };
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = stop.clone();
+    let endless = async move { spin_until(&seen) };
+    let endless = runtime.handle().spawn(endless, Level::at::<40>()).unwrap();
+    for round in 0..200 {
+        assert_eq!(runtime.block_on(async move { round }), round);
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(
+        runtime.block_on(endless).unwrap(),
+        "block_on had to wait for it"
+    );
+}
+
+/// Says where it is dropped.
+struct Tattle {
+    made: std::thread::ThreadId,
+    dropped: std::sync::mpsc::Sender<bool>,
+    _not_send: std::rc::Rc<()>,
+}
+
+impl Drop for Tattle {
+    fn drop(&mut self) {
+        let at_home = std::thread::current().id() == self.made;
+        let _ = self.dropped.send(at_home);
+    }
+}
+
+#[test]
+fn a_local_coroutine_is_dropped_at_home_though_a_poll_outlives_the_runtime() {
+    let Some(runtime) = runtime() else { return };
+    let (dropped, drops) = std::sync::mpsc::channel();
+    let spins = Arc::new(AtomicBool::new(false));
+    let has_spun = spins.clone();
+    runtime.block_on(async move {
+        let tattle = Tattle {
+            made: std::thread::current().id(),
+            dropped,
+            _not_send: std::rc::Rc::default(),
+        };
+        let waits = async move {
+            let _kept = tattle;
+            std::future::pending::<()>().await;
+        };
+        upshift::spawn_local(waits, Priority::Inherit).detach();
+        upshift::yield_now().await;
+        // More urgent than what is cancelled, and longer than a runtime waits.
+        let starts = Arc::new(AtomicBool::new(false));
+        let started = starts.clone();
+        let spin = async move {
+            starts.store(true, Ordering::SeqCst);
+            burn(Duration::from_millis(2500));
+            spins.store(true, Ordering::SeqCst);
+        };
+        upshift::spawn(spin, Level::at::<0>()).detach();
+        // This poll is suspended for it, and goes on in a turn. One that has not begun is cancelled.
+        assert!(spin_until(&started));
+    });
+    drop(runtime);
+    assert_eq!(drops.try_recv(), Ok(true));
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !has_spun.load(Ordering::SeqCst) {
+        assert!(
+            Instant::now() < limit,
+            "the poll that outlived the runtime does not end"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A vCPU of a new runtime may be told that the thread of `block_on` has come while it is still starting, or just when its wait reaches the
+/// limit of a look around.
+#[test]
+fn a_new_runtime_hears_that_the_thread_of_block_on_has_come() {
+    for round in 0..400_u64 {
+        let Some(runtime) = build(builder().vcpus(2)) else {
+            return;
+        };
+        let began = Instant::now();
+        // Idle for as long as the first few looks are apart.
+        let idle = Duration::from_micros(round * 7 % 400);
+        while began.elapsed() < idle {
+            std::hint::spin_loop();
+        }
+        runtime.block_on(async { upshift::yield_now().await });
+        assert!(began.elapsed() < Duration::from_secs(20), "round {round}");
+    }
+}
