@@ -46,6 +46,30 @@ macro_rules! debug {
 
 debug!(ReadVectored, WriteVectored, SendVectored);
 
+macro_rules! at_position {
+    ($type:ident, $buffer:ident) => {
+        impl<B: $buffer> $type<B> {
+            /// `offset` in bytes; `u64::MAX` means the file's own position.
+            pub fn new(fd: Fd, buffers: Vec<B>, offset: u64) -> Self {
+                Self {
+                    fd,
+                    buffers,
+                    vectors: Vectors(Vec::new()),
+                    offset,
+                    ioprio: 0,
+                }
+            }
+
+            /// Sets the I/O priority, as `ioprio_set(2)` encodes it; 0 is the thread's own.
+            #[must_use]
+            pub fn ioprio(mut self, ioprio: u16) -> Self {
+                self.ioprio = ioprio;
+                self
+            }
+        }
+    };
+}
+
 /// Reads from a file at a position into several buffers, one after the other. At most 1024 buffers.
 pub struct ReadVectored<B> {
     fd: Fd,
@@ -55,25 +79,7 @@ pub struct ReadVectored<B> {
     ioprio: u16,
 }
 
-impl<B: IoBufMut> ReadVectored<B> {
-    /// `offset` in bytes; `u64::MAX` means the file's own position.
-    pub fn new(fd: Fd, buffers: Vec<B>, offset: u64) -> Self {
-        Self {
-            fd,
-            buffers,
-            vectors: Vectors(Vec::new()),
-            offset,
-            ioprio: 0,
-        }
-    }
-
-    /// Sets the I/O priority, as `ioprio_set(2)` encodes it; 0 is the thread's own.
-    #[must_use]
-    pub fn ioprio(mut self, ioprio: u16) -> Self {
-        self.ioprio = ioprio;
-        self
-    }
-}
+at_position!(ReadVectored, IoBufMut);
 
 // SAFETY: the buffers vouch for their memory; they and the vectors lie in the operation's own heap memory.
 unsafe impl<B: IoBufMut> Operation for ReadVectored<B> {
@@ -114,25 +120,7 @@ pub struct WriteVectored<B> {
     ioprio: u16,
 }
 
-impl<B: IoBuf> WriteVectored<B> {
-    /// `offset` in bytes; `u64::MAX` means the file's own position.
-    pub fn new(fd: Fd, buffers: Vec<B>, offset: u64) -> Self {
-        Self {
-            fd,
-            buffers,
-            vectors: Vectors(Vec::new()),
-            offset,
-            ioprio: 0,
-        }
-    }
-
-    /// Sets the I/O priority, as `ioprio_set(2)` encodes it; 0 is the thread's own.
-    #[must_use]
-    pub fn ioprio(mut self, ioprio: u16) -> Self {
-        self.ioprio = ioprio;
-        self
-    }
-}
+at_position!(WriteVectored, IoBuf);
 
 // SAFETY: as for `ReadVectored`.
 unsafe impl<B: IoBuf> Operation for WriteVectored<B> {
