@@ -2,13 +2,14 @@
 //! listening socket (`server`), the user-side work of the plaintext server (`requests`), and the harnesses of the
 //! microbenchmarks (`micro`; with two workers, `conserve` and `multi`).
 //!
-//! Nothing here knows a runtime. The matrix frames come from `upshift-load`, which the peers use directly.
+//! Nothing here knows a runtime. The matrix frames are those of `upshift-load`, as in Upshift's own server.
 
 pub mod conserve;
 pub mod files;
-pub mod frames;
 pub mod micro;
 pub mod multi;
 pub mod requests;
 pub mod server;
 pub mod workers;
+
+pub use upshift_load::frames;

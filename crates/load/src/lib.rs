@@ -4,7 +4,7 @@
 //! that one client and one set of protocol bytes measure every server alike.
 //!
 //! - [`run`] drives servers as a [`Plan`] says and returns an [`Outcome`], [`run_spin`] as a [`SpinPlan`] says;
-//! - [`matrix`], [`http`] and [`spin`] hold what the servers of all kinds share; [`Burner`] burns CPU time;
+//! - [`matrix`], [`frames`], [`http`] and [`spin`] hold what the servers of all kinds share; [`Burner`] burns CPU time;
 //! - [`threads`] holds the servers that a coroutine server is compared with;
 //! - [`child`] starts and ends the programs that are measured;
 //! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting.
@@ -14,6 +14,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 pub mod child;
 pub mod cpu;
+pub mod frames;
 pub mod http;
 pub mod matrix;
 pub mod spin;

@@ -49,6 +49,12 @@ impl fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
+impl From<FrameError> for std::io::Error {
+    fn from(error: FrameError) -> std::io::Error {
+        std::io::Error::other(error)
+    }
+}
+
 /// Bytes of the payload of a matrix of order `n`.
 pub const fn payload_len(n: usize) -> usize {
     8 * n * n

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use bench_kit::frames::{Frames, square};
+use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
 use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
 use compio::buf::BufResult;
@@ -80,7 +80,7 @@ fn matrix(stream: TcpStream) {
     .detach();
     spawn(async move {
         while let Some(frame) = frames_out.recv().await {
-            if squares_in.send(square(&frame)).await.is_err() {
+            if squares_in.send(frame.square()).await.is_err() {
                 break;
             }
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd};
 
-use bench_kit::frames::{Frames, square};
+use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
 use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
@@ -65,7 +65,7 @@ fn matrix(stream: TcpStream) {
     .detach();
     spawn_local(async move {
         while let Some(frame) = frames_out.recv().await {
-            if squares_in.send(square(&frame)).await.is_err() {
+            if squares_in.send(frame.square()).await.is_err() {
                 break;
             }
         }

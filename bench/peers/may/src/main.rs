@@ -5,7 +5,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{FromRawFd, IntoRawFd};
 
-use bench_kit::frames::{Frames, square};
+use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
 use bench_kit::server::{READ, Work, args, listen};
 use may::go;
@@ -69,7 +69,7 @@ fn matrix(mut reader: TcpStream) -> io::Result<()> {
     });
     go!(move || {
         while let Ok(frame) = frames_out.recv() {
-            if squares_in.send(square(&frame)).is_err() {
+            if squares_in.send(frame.square()).is_err() {
                 break;
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_executor::Executor;
 use async_io::{Async, block_on};
-use bench_kit::frames::{Frames, square};
+use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
 use bench_kit::server::{Args, QUEUE, READ, Work, args, listen};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
@@ -66,7 +66,7 @@ fn matrix(stream: Arc<Async<TcpStream>>) {
     EXECUTOR
         .spawn(async move {
             while let Ok(frame) = frames_out.recv().await {
-                if squares_in.send(square(&frame)).await.is_err() {
+                if squares_in.send(frame.square()).await.is_err() {
                     break;
                 }
             }

@@ -5,7 +5,7 @@ mod spin;
 
 use std::io;
 
-use bench_kit::frames::{Frames, square};
+use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
 use bench_kit::server::{Args, QUEUE, READ, args_for, listen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -97,7 +97,7 @@ fn matrix(stream: TcpStream) {
     });
     tokio::spawn(async move {
         while let Some(frame) = frames_out.recv().await {
-            if squares_in.send(square(&frame)).await.is_err() {
+            if squares_in.send(frame.square()).await.is_err() {
                 break;
             }
         }

@@ -11,11 +11,10 @@
 use anyhow::Result;
 use upshift::net::{OwnedReadHalf, OwnedWriteHalf};
 use upshift::sync::mpsc::{self, Receiver, Sender};
-use upshift_load::matrix::{self, HEADER};
+use upshift_load::frames::{Frame, Frames};
 
 use super::ServerOptions;
 use super::coroutine::{self, Client};
-use super::frames::{Frame, Frames};
 
 /// Frames that each of the two queues of a connection holds.
 const QUEUE: usize = 16;
@@ -73,10 +72,8 @@ async fn receive(input: &mut OwnedReadHalf, frames: Sender<Frame>) -> Result<(),
 }
 
 async fn compute(mut frames: Receiver<Frame>, replies: Sender<Vec<u8>>) {
-    while let Some(Frame { payload, n }) = frames.recv().await {
-        let mut reply = Vec::with_capacity(HEADER + payload.len());
-        matrix::square(&payload, n, &mut reply);
-        if replies.send(reply).await.is_err() {
+    while let Some(frame) = frames.recv().await {
+        if replies.send(frame.square()).await.is_err() {
             return;
         }
     }

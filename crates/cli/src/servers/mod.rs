@@ -7,7 +7,6 @@ mod coroutine;
 mod coroutine_matrix;
 mod coroutine_plaintext;
 mod coroutine_spin;
-mod frames;
 mod thread;
 
 use std::io::{self, Write};

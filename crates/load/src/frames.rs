@@ -3,21 +3,33 @@
 //! One [`Frames`] per connection. A frame costs one allocation and one copy; its memory grows
 //! with the bytes that arrive, so that a length alone claims none.
 
-use upshift_load::matrix::{self, FrameError, HEADER};
+use crate::matrix::{self, FrameError, HEADER};
 
 /// Memory claimed for a frame before its bytes arrive, at most.
 const CLAIM: usize = 64 * 1024;
 
 /// A payload and the order of its matrix.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub(super) payload: Vec<u8>,
-    pub(super) n: usize,
+pub struct Frame {
+    /// The numbers.
+    pub payload: Vec<u8>,
+    /// The order.
+    pub n: usize,
+}
+
+impl Frame {
+    /// The frame of the reply: the square.
+    #[must_use]
+    pub fn square(&self) -> Vec<u8> {
+        let mut reply = Vec::with_capacity(HEADER + self.payload.len());
+        matrix::square(&self.payload, self.n, &mut reply);
+        reply
+    }
 }
 
 /// The frame that is being received.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
+pub struct Frames {
     head: [u8; HEADER],
     /// Bytes of `head` that are there; all of them while a payload is being received.
     head_len: usize,
@@ -32,7 +44,7 @@ impl Frames {
     ///
     /// # Errors
     /// The length is not that of a frame: nothing that follows can be understood.
-    pub(super) fn next(&mut self, chunk: &mut &[u8]) -> Result<Option<Frame>, FrameError> {
+    pub fn next(&mut self, chunk: &mut &[u8]) -> Result<Option<Frame>, FrameError> {
         if self.head_len < HEADER {
             let part = take(chunk, HEADER - self.head_len);
             self.head[self.head_len..self.head_len + part.len()].copy_from_slice(part);
@@ -59,7 +71,8 @@ impl Frames {
     }
 
     /// Is it between two frames?
-    pub(super) fn at_boundary(&self) -> bool {
+    #[must_use]
+    pub fn at_boundary(&self) -> bool {
         self.head_len == 0
     }
 }
