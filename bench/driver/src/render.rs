@@ -238,7 +238,8 @@ fn classes(found: &SectionResults, case: &str, page: &mut String) {
     page.push('\n');
 }
 
-fn spread(of: Option<Spread>, digits: usize) -> String {
+/// Median, least and greatest.
+pub(crate) fn spread(of: Option<Spread>, digits: usize) -> String {
     of.map_or("–".into(), |s| {
         format!(
             "{:.digits$} ({:.digits$}–{:.digits$})",

@@ -3,29 +3,29 @@
 //! The files lie in `target/files` of the benchmarks, so on the file system of the checkout. Every program is bound to CPU 0, its threads and those
 //! that the kernel runs for its ring with it; of the mixed row the client is on CPU 1.
 
-use std::fmt::Write as _;
-use std::fs::File;
+mod cache;
+mod show;
+
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bench_kit::files::{
-    BIG, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG, OUT,
-    RECORD, SMALL, SMALL_LENGTH, first, small, word,
+    BIG, BIG_NUMBER, BLOCK, BULK, CHECKED_BLOCKS, CHECKED_PIECES, CHECKED_RECORDS, LONG, RECORD,
+    SMALL, SMALL_LENGTH, first, word,
 };
 use serde::Deserialize;
 use upshift_load::child::{Child, listening, pin};
 
 use crate::machine::Watch;
 use crate::options::{Options, bench_dir};
-use crate::peers::{Built, Program, RAW_C, UPSHIFT};
-use crate::results::{Cell, Run, SectionResults, Spread};
+use crate::peers::{Built, Program};
+use crate::results::{Cell, Run, SectionResults};
 use crate::section::Section;
-use crate::verdict::{Row, at_most, row};
+use cache::{clean, forget_all, make, prepare, warm};
+pub(crate) use show::{rows, tables};
 
 /// How long a program may run.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -191,35 +191,6 @@ fn record(results: &mut SectionResults, case: &str, peer: &str, run: Run) {
     }
 }
 
-/// Makes the files that are read, unless they are there.
-fn make(dir: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(dir.join("small"))?;
-    let bytes = |number: u64, from: u64, words: u64| -> Vec<u8> {
-        let words = (from..from + words).map(|index| word(number, index).to_le_bytes());
-        words.flatten().collect()
-    };
-    let length = |path: &Path| std::fs::metadata(path).map_or(0, |data| data.len());
-    let big = dir.join("big");
-    if length(&big) != BIG {
-        let file = File::create(&big)?;
-        for piece in 0..BIG / LONG as u64 {
-            let words = LONG as u64 / 8;
-            file.write_all_at(
-                &bytes(BIG_NUMBER, piece * words, words),
-                piece * LONG as u64,
-            )?;
-        }
-        file.sync_all()?;
-    }
-    for number in 0..SMALL {
-        let path = small(dir, number);
-        if length(&path) != SMALL_LENGTH as u64 {
-            std::fs::write(path, bytes(number as u64, 0, SMALL_LENGTH as u64 / 8))?;
-        }
-    }
-    Ok(())
-}
-
 /// The same bytes as every program: what the program reads and writes when it is asked for a little of everything.
 fn check(program: &Program, dir: &Path) -> Result<(), String> {
     clean(dir);
@@ -251,58 +222,6 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
         return Err("it has appended other bytes than it should".into());
     }
     Ok(())
-}
-
-/// Removes what programs have written, and waits until the device is at rest.
-fn clean(dir: &Path) {
-    for name in ["out", "log"] {
-        let _ = std::fs::remove_file(dir.join(name));
-    }
-    // SAFETY: no pointers.
-    unsafe { libc::sync() };
-}
-
-/// Empties the page cache; false: without the right to, so each file is asked for, and names stay.
-fn forget_all(dir: &Path) -> bool {
-    // SAFETY: no pointers.
-    unsafe { libc::sync() };
-    if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
-        return true;
-    }
-    let paths = (0..SMALL).map(|number| small(dir, number));
-    for file in paths
-        .chain([dir.join("big")])
-        .filter_map(|path| File::open(path).ok())
-    {
-        // SAFETY: advice about a file that is open.
-        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    }
-    false
-}
-
-/// Puts into the page cache what a row reads.
-fn warm(row: &str, dir: &Path) -> std::io::Result<()> {
-    match row {
-        "open" => (0..SMALL).try_for_each(|number| std::fs::read(small(dir, number)).map(drop)),
-        "random" | "read" | "mixed" => {
-            let mut file = File::open(dir.join("big"))?;
-            let mut buffer = vec![0; LONG];
-            while file.read(&mut buffer)? != 0 {}
-            Ok(())
-        }
-        // Written once, so that all has its place.
-        "write" => prepare(&dir.join("out")),
-        _ => Ok(()),
-    }
-}
-
-/// Makes a file that is written over.
-fn prepare(path: &Path) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
-    for _ in 0..OUT / LONG as u64 {
-        file.write_all(&vec![1; LONG])?;
-    }
-    file.sync_all()
 }
 
 fn start(program: &Program, row: &str, dir: &Path, args: &[&str]) -> Result<Child, String> {
@@ -440,111 +359,4 @@ fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
         }
     }
     Ok(times)
-}
-
-/// What was to be reached: no peer does more, raw C hardly more, and urgent reads wait for a third of what they wait for elsewhere.
-pub(crate) fn rows(section: &SectionResults, rows: &mut Vec<Row>) {
-    let rate = |run: &Run| run.per_second;
-    for case in CASES.iter().map(|case| case.name).chain([MIXED[1]]) {
-        let ours = section.cell(case, UPSHIFT).and_then(|c| c.median(rate));
-        let best = best_other(section, case, |run| -run.per_second);
-        rows.push(row(
-            format!("files, {case}: no peer does more"),
-            ours.zip(best).map(|(us, (peer, best))| {
-                let text = format!("{us:.0}/s; best other {peer} {:.0}", -best);
-                (text, at_most(-best / us, 1.0))
-            }),
-        ));
-        let raw = section.cell(case, RAW_C).and_then(|c| c.median(rate));
-        rows.push(row(
-            format!("files, {case}: ≥ 0.95 × raw C"),
-            ours.zip(raw).map(|(us, raw)| {
-                let text = format!("{:.2} × ({us:.0}/s against {raw:.0}/s)", us / raw);
-                (text, at_most(0.95 * raw / us, 1.0))
-            }),
-        ));
-    }
-    let ours = section.cell(MIXED[0], UPSHIFT);
-    let ours = ours.and_then(|c| c.median(|run| run.p99));
-    let best = best_other(section, MIXED[0], |run| run.p99);
-    rows.push(row(
-        format!("files, {}: p99 ahead of all by {AHEAD} ×", MIXED[0]),
-        ours.zip(best).map(|(us, (peer, best))| {
-            let text = format!("{us:.0} µs; best other {peer} {best:.0}");
-            (text, at_most(AHEAD * us, best))
-        }),
-    ));
-}
-
-/// The smallest median of those that are neither ours nor raw C.
-fn best_other<'a>(
-    section: &'a SectionResults,
-    case: &str,
-    of: impl Fn(&Run) -> f64,
-) -> Option<(&'a str, f64)> {
-    section
-        .cells
-        .iter()
-        .filter(|c| c.case == case && !c.peer.starts_with(UPSHIFT) && c.peer != RAW_C)
-        .filter_map(|c| Some((c.peer.as_str(), c.median(&of)?)))
-        .min_by(|a, b| a.1.total_cmp(&b.1))
-}
-
-/// A table for each row of the section.
-pub(crate) fn tables(found: &SectionResults) -> String {
-    let mut page = String::new();
-    for case in found.cases() {
-        let is_urgent = case == MIXED[0];
-        let key = |run: &Run| if is_urgent { run.p99 } else { -run.per_second };
-        let value = |cell: &Cell| cell.median(key).unwrap_or(f64::INFINITY);
-        let mut cells: Vec<&Cell> = found.cells.iter().filter(|c| c.case == case).collect();
-        cells.sort_by(|a, b| value(a).total_cmp(&value(b)));
-        let ours = found.cell(case, UPSHIFT).map(value);
-        let _ = write!(
-            page,
-            "### {case}\n\n\
-             | peer | op/s | p50 µs | p99 µs | p99.9 µs | CPU µs/op | user | kernel | CPU busy | {} | runs |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|\n",
-            if is_urgent {
-                "p99 ÷ upshift's"
-            } else {
-                "op/s ÷ upshift's"
-            }
-        );
-        for cell in cells {
-            let plain = |of: fn(&Run) -> f64| match cell.median(of) {
-                Some(value) if value > 0.0 => format!("{value:.2}"),
-                _ => "–".into(),
-            };
-            let ratio = ours.map_or("–".into(), |ours| format!("{:.2}", value(cell) / ours));
-            let name = match cell.peer.as_str() {
-                UPSHIFT => "**upshift**",
-                other => other,
-            };
-            let _ = writeln!(
-                page,
-                "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {ratio} | {} |",
-                spread(cell.spread(|r| r.per_second), 0),
-                spread(cell.spread(|r| r.p50), 1),
-                spread(cell.spread(|r| r.p99), 1),
-                spread(cell.spread(|r| r.p999), 0),
-                plain(Run::cpu),
-                plain(|r| r.user),
-                plain(|r| r.sys),
-                plain(|r| r.server_busy),
-                cell.runs.len(),
-            );
-        }
-        page.push('\n');
-    }
-    page
-}
-
-fn spread(of: Option<Spread>, digits: usize) -> String {
-    of.map_or("–".into(), |s| {
-        format!(
-            "{:.digits$} ({:.digits$}–{:.digits$})",
-            s.median, s.min, s.max
-        )
-    })
 }

@@ -1,0 +1,90 @@
+//! The files that are read and written, and what of them is in the page cache.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use bench_kit::files::{BIG, BIG_NUMBER, LONG, OUT, SMALL, SMALL_LENGTH, small, word};
+
+/// Makes the files that are read, unless they are there.
+pub(super) fn make(dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir.join("small"))?;
+    let bytes = |number: u64, from: u64, words: u64| -> Vec<u8> {
+        let words = (from..from + words).map(|index| word(number, index).to_le_bytes());
+        words.flatten().collect()
+    };
+    let length = |path: &Path| std::fs::metadata(path).map_or(0, |data| data.len());
+    let big = dir.join("big");
+    if length(&big) != BIG {
+        let file = File::create(&big)?;
+        for piece in 0..BIG / LONG as u64 {
+            let words = LONG as u64 / 8;
+            file.write_all_at(
+                &bytes(BIG_NUMBER, piece * words, words),
+                piece * LONG as u64,
+            )?;
+        }
+        file.sync_all()?;
+    }
+    for number in 0..SMALL {
+        let path = small(dir, number);
+        if length(&path) != SMALL_LENGTH as u64 {
+            std::fs::write(path, bytes(number as u64, 0, SMALL_LENGTH as u64 / 8))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what programs have written, and waits until the device is at rest.
+pub(super) fn clean(dir: &Path) {
+    for name in ["out", "log"] {
+        let _ = std::fs::remove_file(dir.join(name));
+    }
+    // SAFETY: no pointers.
+    unsafe { libc::sync() };
+}
+
+/// Empties the page cache; false: without the right to, so each file is asked for, and names stay.
+pub(super) fn forget_all(dir: &Path) -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::sync() };
+    if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
+        return true;
+    }
+    let paths = (0..SMALL).map(|number| small(dir, number));
+    for file in paths
+        .chain([dir.join("big")])
+        .filter_map(|path| File::open(path).ok())
+    {
+        // SAFETY: advice about a file that is open.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    }
+    false
+}
+
+/// Puts into the page cache what a row reads.
+pub(super) fn warm(row: &str, dir: &Path) -> std::io::Result<()> {
+    match row {
+        "open" => (0..SMALL).try_for_each(|number| std::fs::read(small(dir, number)).map(drop)),
+        "random" | "read" | "mixed" => {
+            let mut file = File::open(dir.join("big"))?;
+            let mut buffer = vec![0; LONG];
+            while file.read(&mut buffer)? != 0 {}
+            Ok(())
+        }
+        // Written once, so that all has its place.
+        "write" => prepare(&dir.join("out")),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a file that is written over.
+pub(super) fn prepare(path: &Path) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    for _ in 0..OUT / LONG as u64 {
+        file.write_all(&vec![1; LONG])?;
+    }
+    file.sync_all()
+}
