@@ -53,7 +53,7 @@ if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
 fi
 ";
 
-/// After it has gone: what `systemctl enable` has made goes, too. The group goes with its configuration, unless somebody is in it.
+/// After it has gone: what `systemctl enable` has made goes, too. The group goes with its configuration, unless it has members.
 const POSTRM: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = remove ]; then
@@ -208,7 +208,7 @@ fn sums(tree: &Path) -> io::Result<String> {
     ]))
 }
 
-/// Who answers for the package: whoever builds it, by Debian's variables.
+/// The package's maintainer: the user that builds it, by Debian's variables.
 fn maintainer() -> String {
     let variable = |name: &str, default: &str| std::env::var(name).unwrap_or(default.to_string());
     let name = variable("DEBFULLNAME", "Upshift");

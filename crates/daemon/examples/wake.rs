@@ -108,7 +108,7 @@ struct Shared {
     over: AtomicBool,
     sleeping: AtomicBool,
     tids: [AtomicI32; 2],
-    bell: OwnedFd,
+    eventfd: OwnedFd,
     nap: OwnedFd,
 }
 
@@ -119,15 +119,15 @@ impl Shared {
 }
 
 /// An eventfd whose reads wait.
-fn waiting_bell() -> std::io::Result<OwnedFd> {
+fn waiting_eventfd() -> std::io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(
         0,
         rustix::event::EventfdFlags::CLOEXEC,
     )?)
 }
 
-fn wait(bell: &OwnedFd) {
-    let _ = rustix::io::read(bell, &mut [0u8; 8]);
+fn wait(eventfd: &OwnedFd) {
+    let _ = rustix::io::read(eventfd, &mut [0u8; 8]);
 }
 
 fn measure(
@@ -144,8 +144,8 @@ fn measure(
         over: AtomicBool::new(false),
         sleeping: AtomicBool::new(false),
         tids: [const { AtomicI32::new(0) }; 2],
-        bell: waiting_bell()?,
-        nap: waiting_bell()?,
+        eventfd: waiting_eventfd()?,
+        nap: waiting_eventfd()?,
     });
     let vcpu = board.vcpu(0).ok_or("no vCPU")?;
     let threads = [
@@ -181,7 +181,7 @@ fn measure(
             vcpu.line().set_awaited(2);
             vcpu.line().set_running(NOTHING);
             shared.sleeping.store(true, Release);
-            os::ring(shared.bell.as_fd())?;
+            os::ring(shared.eventfd.as_fd())?;
             std::thread::sleep(Duration::from_millis(100));
         }
         std::thread::sleep(Duration::from_millis(3));
@@ -191,7 +191,7 @@ fn measure(
         os::ring(if asleep {
             shared.nap.as_fd()
         } else {
-            shared.bell.as_fd()
+            shared.eventfd.as_fd()
         })?;
         while shared.answered.load(Acquire) == 0 && shared.start.elapsed() < LONGEST {
             std::hint::spin_loop();
@@ -208,7 +208,7 @@ fn measure(
         }
     }
     shared.over.store(true, Release);
-    os::ring(shared.bell.as_fd())?;
+    os::ring(shared.eventfd.as_fd())?;
     os::ring(shared.nap.as_fd())?;
     for thread in threads {
         let _ = thread.join();
@@ -271,7 +271,7 @@ fn worker(shared: &Shared, vcpu: &Vcpu) {
 /// Sleeps until an event is sent; says that something of level 2 has arrived.
 fn dispatcher(shared: &Shared, vcpu: &Vcpu) {
     while !shared.over.load(Acquire) {
-        wait(&shared.bell);
+        wait(&shared.eventfd);
         if shared.sleeping.load(Acquire) || shared.over.load(Acquire) {
             continue;
         }

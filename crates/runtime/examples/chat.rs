@@ -1,10 +1,10 @@
 //! A chat server: what one client says, all others hear. Each client has a coroutine that
-//! reads its lines and one that writes to it from a bounded queue; who does not read is
-//! dropped when its queue is full, so that a slow client holds nobody up and costs a bounded
+//! reads its lines and one that writes to it from a bounded queue; a client that does not read is
+//! dropped when its queue is full, so that it delays no other and costs a bounded
 //! amount of memory.
 //!
 //! Without arguments three clients of its own talk to each other and the program ends. With
-//! an address it serves whoever connects:
+//! an address it serves all clients:
 //! `cargo run -p upshift --example chat -- 127.0.0.1:7000`, then `nc 127.0.0.1 7000`.
 
 use std::collections::HashMap;
@@ -62,7 +62,7 @@ async fn main() -> io::Result<()> {
     for name in ["Ada", "Grace", "Edsger"] {
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(format!("{name} is here\n")).await.0?;
-        // Everybody who came before hears it, so the order is known.
+        // All that came before hear it, so the order is known.
         for (_, earlier) in &mut clients {
             heard(earlier).await?;
         }

@@ -1,6 +1,6 @@
 //! TLS: a server with a certificate of its own making, and a client that trusts it. The
 //! handshake has a limit, and each connection makes it in a coroutine of its own, so that
-//! a client that says nothing keeps nobody waiting.
+//! a client that says nothing delays no other.
 //!
 //! Run it with `cargo run -p upshift --example tls`.
 

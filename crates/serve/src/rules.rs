@@ -79,7 +79,7 @@ impl Rule {
     }
 }
 
-/// A path as the rules see it, decoded and without empty segments, as files are named: who writes
+/// A path as the rules see it, decoded and without empty segments, as files are named: a client that writes
 /// `/%61pi` or `//api` does not get around a rule for `/api`.
 pub(crate) fn plain(path: &str) -> Cow<'_, str> {
     if !path.contains('%') && !path.contains("//") && !path.contains("/.") {

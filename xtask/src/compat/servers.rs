@@ -180,7 +180,7 @@ fn as_postgres(folder: &Path, program: &str) -> Result<Command, String> {
     as_user(folder, "postgres", &path)
 }
 
-/// Whoever runs this, not as root; the folder is that user's.
+/// As the user that runs this, or as `user` instead of root; the folder is that user's.
 fn as_user(folder: &Path, user: &str, program: &Path) -> Result<Command, String> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Command::new(program));

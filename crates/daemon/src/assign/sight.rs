@@ -43,7 +43,7 @@ pub(super) enum Found {
 pub(super) struct Look {
     pub(super) pid: i32,
     pub(super) began: Instant,
-    /// The rule that it fits, if any, and who answers for it.
+    /// The rule that it fits, if any, and the user that answers for it.
     pub(super) rule: Option<(Assign, u32)>,
     /// Its RLIMIT_RTTIME, in us.
     pub(super) limit: Option<u64>,

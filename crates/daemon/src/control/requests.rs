@@ -246,8 +246,8 @@ impl Control {
         let charges = self.check_threads(key, (pid, user), threads, cpus)?;
         let failed =
             |what: &'static str| move |error| Refusal(Reason::Failed, format!("{what}: {error}"));
-        let bells = cpus.iter().map(|_| machine.doorbell());
-        let doorbells: Vec<OwnedFd> = bells
+        let made = cpus.iter().map(|_| machine.doorbell());
+        let doorbells: Vec<OwnedFd> = made
             .collect::<Result<_, _>>()
             .map_err(failed("no doorbell"))?;
         for &cpu in cpus {

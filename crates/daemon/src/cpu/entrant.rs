@@ -19,7 +19,7 @@ use crate::rank::Entrant;
 pub(crate) struct Entry {
     /// Of the registration; for messages.
     pub(crate) pid: i32,
-    /// As the kernel has it, and who answers for it.
+    /// As the kernel has it, and the user that answers for it.
     pub(crate) uid: u32,
     pub(crate) user: u32,
     /// Whether its user is elevated above programs of its own, too.
