@@ -319,7 +319,7 @@ typedef struct upshift_config {
    */
   uint64_t reap_interval_ns;
   /*
-   A seed for the test mode that shuffles equals and yields always; 0: off.
+   A seed for the test mode that shuffles equals and has every other poll, by chance, give way; 0: off.
    */
   uint64_t chaos;
   /*

@@ -248,4 +248,30 @@ TEST(urgent_coroutines_pass_one_that_yields_if_needed) {
   }());
 }
 
+TEST(with_chaos_everything_that_is_waited_for_ends) {
+  for (const std::uint64_t seed : {1, 7, 12345}) {
+    u::config settings;
+    settings.vcpus = 1;
+    settings.chaos = seed;
+    u::runtime runtime(settings);
+    runtime.block_on([]() -> u::task<> {
+      co_await u::sleep(1ms);
+      CHECK(!co_await u::timeout(1ms, u::sleep(1h)));
+      auto handle = u::spawn(twice(3));
+      CHECK(co_await handle == 6);
+      auto blocked = u::blocking([] { return 5; });
+      CHECK(co_await blocked == 5);
+      auto [send, receive] = u::channel<int>(1);
+      auto sending = u::spawn([](u::sender<int> to) -> u::task<> {
+        for (int i = 0; i < 10; ++i) co_await to.send(i);
+      }(std::move(send)));
+      for (int i = 0; i < 10; ++i) {
+        auto got = co_await receive.recv();
+        CHECK(got == i);
+      }
+      co_await sending;
+    }());
+  }
+}
+
 int main(int argc, char** argv) { return run_tests(argc, argv); }

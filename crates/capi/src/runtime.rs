@@ -43,7 +43,7 @@ pub struct upshift_config {
     pub spin_ns: u64,
     /// How long completions may wait while coroutines are ready, ns; 0: as is best.
     pub reap_interval_ns: u64,
-    /// A seed for the test mode that shuffles equals and yields always; 0: off.
+    /// A seed for the test mode that shuffles equals and has every other poll, by chance, give way; 0: off.
     pub chaos: u64,
     /// The CPUs to pin vCPUs to, `pins_len` of them.
     pub pins: *const u32,

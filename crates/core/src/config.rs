@@ -18,7 +18,7 @@ pub struct Config {
     /// levels that have a ready coroutine on that vCPU.
     pub aging: Option<NonZeroU32>,
     /// A seed switches the test mode on: FIFO order within a level is shuffled,
-    /// and every poll is told that it is needed elsewhere.
+    /// and every other poll, by chance, is told that it is needed elsewhere.
     pub chaos: Option<u64>,
     /// Ticks. While polls take less than this, the clock is read at every fourth
     /// poll only, and the four share what it shows. 0: at every poll.

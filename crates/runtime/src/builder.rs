@@ -149,8 +149,8 @@ impl Builder {
         self
     }
 
-    /// Test mode: shuffles the order within a level and makes every preemption
-    /// test answer yes.
+    /// Test mode: shuffles the order within a level and makes the preemption tests
+    /// of every other poll, by chance, answer yes.
     #[must_use]
     pub fn chaos(mut self, seed: u64) -> Builder {
         self.chaos = Some(seed);

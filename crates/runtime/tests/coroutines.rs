@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use upshift::{Dead, Level, Priority, Runtime, State, yield_now};
+use upshift::{Dead, Driver, Level, Priority, Runtime, State, yield_now};
 
 fn one() -> Runtime {
     Runtime::builder().vcpus(1).build().unwrap()
@@ -391,6 +391,70 @@ fn chaos_changes_the_order_and_nothing_else() {
         });
         assert_eq!(total, 49 * 50 / 2);
     }
+}
+
+/// Leaf futures that are told to give way whenever they are polled would never end.
+#[test]
+fn with_chaos_everything_that_is_waited_for_ends() {
+    for driver in [Driver::Ring, Driver::Readiness] {
+        let builder = Runtime::builder().vcpus(1).driver(driver);
+        if let Err(error) = builder.build() {
+            println!("skipped: no such driver: {error}");
+            continue;
+        }
+        for seed in [1, 7, 100, 12_345] {
+            let (ended, ends) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let builder = Runtime::builder().vcpus(1).driver(driver).chaos(seed);
+                builder.build().unwrap().block_on(wait_in_every_way());
+                ended.send(()).unwrap();
+            });
+            let ended = ends.recv_timeout(Duration::from_secs(60));
+            assert!(ended.is_ok(), "seed {seed}: something does not end");
+        }
+    }
+}
+
+async fn wait_in_every_way() {
+    upshift::time::sleep(Duration::from_millis(1)).await;
+    let limit = Duration::from_millis(2);
+    let never = upshift::time::timeout(limit, std::future::pending::<()>());
+    assert!(never.await.is_err());
+    let (send, mut recv) = upshift::sync::mpsc::channel(1);
+    let counter = Arc::new(upshift::sync::Mutex::new(0u32));
+    let sending = upshift::spawn(
+        {
+            let counter = counter.clone();
+            async move {
+                for n in 0..20u32 {
+                    *counter.lock().await += 1;
+                    send.send(n).await.unwrap();
+                }
+            }
+        },
+        Priority::Inherit,
+    );
+    for n in 0..20 {
+        assert_eq!(recv.recv().await, Some(n));
+        *counter.lock().await += 1;
+    }
+    sending.await.unwrap();
+    assert_eq!(*counter.lock().await, 40);
+    assert_eq!(upshift::spawn_blocking(|| 3).await.unwrap(), 3);
+    let listener = upshift::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let echo = upshift::spawn(
+        async move {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let bytes = peer.recv().await.unwrap();
+            peer.write_all(bytes.to_vec()).await.0.unwrap();
+        },
+        Priority::Inherit,
+    );
+    let mut peer = upshift::net::TcpStream::connect(address).await.unwrap();
+    peer.write_all(b"ping".to_vec()).await.0.unwrap();
+    assert_eq!(&*peer.recv().await.unwrap(), b"ping");
+    echo.await.unwrap();
 }
 
 #[test]

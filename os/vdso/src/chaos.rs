@@ -1,7 +1,7 @@
 //! Chaos in a program: see `kernel/src/chaos.rs`.
 //!
 //! The scheduler's chaos mode shuffles what is ready at one level, and asks for
-//! preemption at every pick. A program that heeded that always would give its hart away
+//! preemption at every other pick. A program that heeded that always would give its hart away
 //! after each poll, and one that asks [`honours`] until the answer is no would never get
 //! anywhere: so it is heeded one time in four.
 

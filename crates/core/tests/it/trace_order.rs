@@ -302,10 +302,13 @@ fn chaos_shuffles_a_level_but_keeps_the_order_of_levels() {
             .detach();
         domain.spawn(trace.say("urgent"), at(2)).unwrap().detach();
     }
+    let mut asked = 0;
     for _ in 0..16 {
         assert_eq!(step(&vcpu).unwrap().1, level(2));
-        assert!(vcpu.need_preempt());
+        asked += u32::from(vcpu.need_preempt());
     }
+    // Polls that may not go on are among them, and polls that may.
+    assert!((1..16).contains(&asked), "{asked}");
     trace.take();
     run(&vcpu, 100);
     let order = trace.take();
