@@ -108,7 +108,7 @@ typedef struct upshift_join {
 
 /*
  Received bytes, in a buffer of the runtime's, which goes back to it by `upshift_bytes_free`, on any thread. Do not hoard them. It may be
- moved by copying its words.
+ moved by copying its words. All of them 0: no bytes, and nothing to give back.
  */
 typedef struct upshift_bytes {
   /*

@@ -77,6 +77,65 @@ TEST(exactly_so_many_bytes_are_read) {
   }());
 }
 
+/// All that may be empty, with one driver.
+static u::task<> nothing_at_all(std::string path) {
+  auto [one, other] = connected();
+  // Made so, given away, given back.
+  co_await one.write_all(u::bytes());
+  CHECK(co_await u::timeout(30s, one.write_all(u::bytes())));
+  co_await other.write_all(std::string_view("hello"));
+  auto data = co_await one.recv();
+  co_await one.write_all(std::move(data));
+  // NOLINTNEXTLINE(bugprone-use-after-move): what was moved from is empty.
+  co_await one.write_all(std::move(data));
+  CHECK(co_await take(other, 5) == "hello");
+  co_await other.write_all(std::string_view("again"));
+  data = co_await one.recv();
+  data.reset();
+  co_await one.write_all(std::move(data));
+  upshift_bytes none{};
+  upshift_bytes_free(&none);
+  auto back = co_await one.write_all(u::buffer());
+  CHECK(back.empty());
+  co_await one.write_all(std::string_view());
+  co_await one.write_all(u::buffer(""));
+  // No room.
+  CHECK(co_await one.read(std::span<std::byte>()) == 0);
+  CHECK(co_await one.read_exact(std::span<std::byte>()) == 0);
+  auto read = co_await one.read(u::buffer());
+  CHECK(read.count == 0);
+  // The connection goes on.
+  co_await other.write_all(std::string_view("bye"));
+  CHECK(co_await take(one, 3) == "bye");
+
+  auto here = u::udp_socket::bind("127.0.0.1:0");
+  const auto to = *here.local_address();
+  CHECK(co_await here.send_to({}, to) == 0);
+  std::byte room[8];
+  CHECK((co_await here.recv_from(room)).count == 0);
+  CHECK(co_await here.send_to(std::as_bytes(std::span("lost")), to) == 5);
+  CHECK((co_await here.recv_from({})).count == 0);
+
+  auto file = co_await u::file::open(path, O_RDWR | O_CREAT | O_TRUNC);
+  CHECK((co_await file.write_at(u::buffer(), 3)).count == 0);
+  co_await file.write_all_at(u::buffer(), 3);
+  CHECK((co_await file.read_at(u::buffer(), 0)).count == 0);
+  CHECK(co_await file.size() == 0);
+}
+
+TEST(what_is_empty_ends_at_once) {
+  for (const std::uint32_t driver : {1, 2}) {
+    u::config settings;
+    settings.vcpus = 1;
+    settings.driver = driver;
+    auto made = u::runtime::make(settings);
+    if (!made) continue;
+    const std::string path = scratch("empty");
+    made->block_on(nothing_at_all(path));
+    std::filesystem::remove(path);
+  }
+}
+
 TEST(addresses) {
   on_one_vcpu([]() -> u::task<> {
     auto listening = u::listener::tcp("127.0.0.1:0");

@@ -142,10 +142,7 @@ class bytes {
   }
 
   /// Gives it to the ABI.
-  upshift_bytes release() noexcept {
-    held_ = false;
-    return raw_;
-  }
+  upshift_bytes release() noexcept { return std::exchange(held_, false) ? raw_ : upshift_bytes{}; }
 
  private:
   upshift_bytes raw_{};

@@ -93,7 +93,7 @@ unsafe impl IoBufMut for Buf {
 }
 
 /// Received bytes, in a buffer of the runtime's, which goes back to it by `upshift_bytes_free`, on any thread. Do not hoard them. It may be
-/// moved by copying its words.
+/// moved by copying its words. All of them 0: no bytes, and nothing to give back.
 #[repr(C)]
 pub struct upshift_bytes {
     /// The first byte.
@@ -118,8 +118,11 @@ impl upshift_bytes {
         bytes
     }
 
-    /// The buffer again.
+    /// The buffer again; an empty one for words that are 0.
     pub(crate) fn into_inner(self) -> RecvBuf {
+        if self.data.is_null() {
+            return RecvBuf::empty();
+        }
         // SAFETY: `new` has put it there, and it is taken once.
         unsafe { self.owner.as_ptr().cast::<RecvBuf>().read() }
     }
@@ -128,16 +131,34 @@ impl upshift_bytes {
 /// Gives received bytes back. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
-    quietly(|| {
-        // SAFETY: it holds a buffer, which is the caller's.
-        unsafe {
-            (*bytes)
-                .owner
-                .as_mut_ptr()
-                .cast::<RecvBuf>()
-                .drop_in_place()
-        };
-    });
+    // SAFETY: what it holds is the caller's, who gives it away.
+    quietly(|| drop(unsafe { bytes.read() }.into_inner()));
+}
+
+/// Memory of the caller's; null for none.
+///
+/// # Safety
+/// Of `len` bytes that may be read for as long.
+#[inline]
+pub(crate) unsafe fn lent<'a>(data: *const u8, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: by contract.
+    unsafe { std::slice::from_raw_parts(data, len) }
+}
+
+/// The same to be written to.
+///
+/// # Safety
+/// As [`lent`], and nothing else uses it meanwhile.
+#[inline]
+pub(crate) unsafe fn lent_mut<'a>(data: *mut u8, len: usize) -> &'a mut [u8] {
+    if len == 0 {
+        return &mut [];
+    }
+    // SAFETY: by contract.
+    unsafe { std::slice::from_raw_parts_mut(data, len) }
 }
 
 unsafe extern "C" fn free_allocated(_: *mut c_void, data: *mut u8, _: usize) {

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 use upshift::net::{self, TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
-use crate::buf::{Buf, upshift_buf, upshift_bytes};
+use crate::buf::{Buf, lent, lent_mut, upshift_buf, upshift_bytes};
 use crate::cx::upshift_cx;
 use crate::error::{code, errno, quietly, wall};
 use crate::op::{Handles, start, upshift_op};
@@ -298,9 +298,7 @@ impl<const ALL: bool> Future for Borrowed<&'static mut upshift_reader, ALL> {
         }
         loop {
             // SAFETY: by contract valid until the operation ends.
-            let room = unsafe {
-                std::slice::from_raw_parts_mut(this.data.add(this.done), this.len - this.done)
-            };
+            let room = unsafe { lent_mut(this.data.add(this.done), this.len - this.done) };
             let read = match &mut this.direction.0 {
                 Reader::Tcp(half) => Pin::new(half).poll_read(cx, room),
                 Reader::Unix(half) => Pin::new(half).poll_read(cx, room),
@@ -321,9 +319,7 @@ impl Future for Borrowed<&'static mut upshift_writer, true> {
         let this = &mut *self;
         while this.done < this.len {
             // SAFETY: by contract valid until the operation ends.
-            let rest = unsafe {
-                std::slice::from_raw_parts(this.data.add(this.done), this.len - this.done)
-            };
+            let rest = unsafe { lent(this.data.add(this.done), this.len - this.done) };
             let sent = match &mut this.direction.0 {
                 Writer::Tcp(half) => Pin::new(half).poll_write(cx, rest),
                 Writer::Unix(half) => Pin::new(half).poll_write(cx, rest),

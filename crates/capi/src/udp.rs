@@ -8,6 +8,7 @@ use std::pin::Pin;
 
 use upshift::net::UdpSocket;
 
+use crate::buf::{lent, lent_mut};
 use crate::cx::upshift_cx;
 use crate::error::{errno, quietly, wall};
 use crate::net::text;
@@ -127,7 +128,7 @@ pub unsafe extern "C" fn upshift_udp_send_to(
 ) -> c_int {
     // SAFETY: by contract all three outlive the operation.
     let (socket, data, to): (&'static upshift_udp, &'static [u8], _) =
-        unsafe { (&*socket, std::slice::from_raw_parts(data, len), *to) };
+        unsafe { (&*socket, lent(data, len), *to) };
     let send = Box::pin(async move { socket.0.send_to(data, SocketAddr::from(to)).await });
     // SAFETY: by contract.
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<usize>> + Send>>>(op, cx, send) }
@@ -160,7 +161,7 @@ pub unsafe extern "C" fn upshift_udp_recv_from(
 ) -> c_int {
     // SAFETY: by contract both outlive the operation.
     let (socket, data): (&'static upshift_udp, &'static mut [u8]) =
-        unsafe { (&*socket, std::slice::from_raw_parts_mut(data, len)) };
+        unsafe { (&*socket, lent_mut(data, len)) };
     let recv = Box::pin(async move {
         let (count, from) = socket.0.recv_from(data).await?;
         Ok(Datagram(count, from))

@@ -5,7 +5,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::process::Command;
 use std::time::Duration;
 
-use upshift::net::TcpListener;
+use futures_lite::{AsyncReadExt, AsyncWriteExt};
+use upshift::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use upshift::{Driver, Level, Preemption, Runtime, fs, time};
 
 fn readiness(vcpus: usize) -> Runtime {
@@ -205,4 +206,82 @@ fn files_need_no_more_than_one_thread() {
         }
     });
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What is empty is written at once, what has no room is read at once, and neither keeps the connection from what follows.
+#[test]
+fn empty_buffers_end_at_once_on_both_drivers() {
+    for driver in [Driver::Ring, Driver::Readiness] {
+        let builder = Runtime::builder().vcpus(1).driver(driver);
+        let Ok(runtime) = builder.build() else {
+            println!("skipped: no such driver");
+            continue;
+        };
+        let limit = Duration::from_secs(15);
+        runtime.block_on(async {
+            macro_rules! ends {
+                ($operation:expr) => {
+                    match time::timeout(limit, $operation).await {
+                        Ok(result) => result,
+                        Err(_) => panic!("{driver:?}: {}", stringify!($operation)),
+                    }
+                };
+            }
+            let (mut one, mut other) = UnixStream::pair().unwrap();
+            assert_eq!(ends!(one.write(Vec::new())).0.unwrap(), 0);
+            ends!(one.write_all(Vec::new())).0.unwrap();
+            ends!(one.write_all(upshift::RecvBuf::empty())).0.unwrap();
+            ends!(one.write_all_vectored(Vec::<Vec<u8>>::new()))
+                .0
+                .unwrap();
+            ends!(one.write_all_vectored(vec![Vec::new(), Vec::new()]))
+                .0
+                .unwrap();
+            assert_eq!(ends!(one.write_vectored(vec![Vec::new()])).0.unwrap(), 0);
+            assert_eq!(ends!(other.read(Vec::new())).0.unwrap(), 0);
+            assert_eq!(ends!(AsyncReadExt::read(&mut other, &mut [])).unwrap(), 0);
+            ends!(AsyncReadExt::read_exact(&mut other, &mut [])).unwrap();
+            assert_eq!(ends!(AsyncWriteExt::write(&mut one, &[])).unwrap(), 0);
+            ends!(AsyncWriteExt::write_all(&mut one, &[])).unwrap();
+            ends!(one.write_all(b"pong".to_vec())).0.unwrap();
+            assert_eq!(&*ends!(other.recv()).unwrap(), b"pong");
+            // With its stream of buffers armed.
+            assert_eq!(ends!(other.read(Vec::new())).0.unwrap(), 0);
+            assert_eq!(ends!(AsyncReadExt::read(&mut other, &mut [])).unwrap(), 0);
+
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let to = listener.local_addr().unwrap();
+            let mut client = ends!(TcpStream::connect(to)).unwrap();
+            let (mut peer, _) = ends!(listener.accept()).unwrap();
+            assert_eq!(ends!(client.write(Vec::new())).0.unwrap(), 0);
+            ends!(client.write_all(Vec::new())).0.unwrap();
+            assert_eq!(ends!(peer.read(Vec::new())).0.unwrap(), 0);
+            ends!(client.write_all(b"pong".to_vec())).0.unwrap();
+            assert_eq!(&*ends!(peer.recv()).unwrap(), b"pong");
+            assert_eq!(ends!(peer.read(Vec::new())).0.unwrap(), 0);
+
+            let here = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let to = here.local_addr().unwrap();
+            assert_eq!(ends!(here.send_to(&[], to)).unwrap(), 0);
+            assert_eq!(ends!(here.recv_from(&mut [0; 8])).unwrap(), (0, to));
+            assert_eq!(ends!(here.send_to(b"lost", to)).unwrap(), 4);
+            assert_eq!(ends!(here.recv_from(&mut [])).unwrap(), (0, to));
+
+            let name = format!("upshift-empty-{}-{driver:?}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let mut options = fs::OpenOptions::new();
+            options.read(true).write(true).create_new(true);
+            let file = ends!(options.open(&path)).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!(ends!(file.write_at(Vec::new(), 5)).0.unwrap(), 0);
+            ends!(file.write_all_at(Vec::new(), 5)).0.unwrap();
+            assert_eq!(ends!(file.len()).unwrap(), 0);
+            ends!(file.write_all_at(b"pong".to_vec(), 0)).0.unwrap();
+            assert_eq!(ends!(file.read_at(Vec::new(), 0)).0.unwrap(), 0);
+            let none = Vec::<Vec<u8>>::new();
+            assert_eq!(ends!(file.read_vectored_at(none, 0)).0.unwrap(), 0);
+            let empty = vec![Vec::new()];
+            assert_eq!(ends!(file.write_vectored_at(empty, 0)).0.unwrap(), 0);
+        });
+    }
 }

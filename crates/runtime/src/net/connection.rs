@@ -185,8 +185,8 @@ macro_rules! connection {
                     }
 
                     /// Reads into `buffer` from its first byte on, at most its
-                    /// capacity. 0 bytes: the peer has finished. Dropping the future
-                    /// may lose data; use `recv` where that matters.
+                    /// capacity. 0 bytes: the peer has finished, or there is no room.
+                    /// Dropping the future may lose data; use `recv` where that matters.
                     ///
                     /// # Errors
                     /// `ConnectionReset` and the like; and outside a runtime.

@@ -97,6 +97,10 @@ impl Reader {
     }
 
     pub(crate) async fn read<B: IoBufMut>(&mut self, mut buffer: B) -> (io::Result<usize>, B) {
+        if buffer.io_capacity() == 0 {
+            // The kernel would wait for data, and then say 0.
+            return (Ok(0), buffer);
+        }
         while matches!(self.armed, Armed::No) && self.rest.is_empty() {
             let result;
             (result, buffer) = transfer!(op::Recv::new(self.fd.clone(), buffer), buffer);
