@@ -18,6 +18,7 @@ fn shape(service: Service, levels: Levels, percent: u64) -> Shape {
         cost: C,
         quantum: 0,
         late: 0,
+        look: 0,
         vcpus: 1,
         polls: 40_000,
         service,
@@ -104,6 +105,7 @@ fn one(arrivals: Vec<Arrival>, late: u64) -> Load {
         cost: C,
         quantum: 0,
         late,
+        look: 0,
         vcpus: 1,
         arrivals,
     }

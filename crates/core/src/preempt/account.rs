@@ -1,6 +1,6 @@
 //! A share of the time, saved up.
 
-/// Time that may be spent: a share of all time, and so much in advance.
+/// Time that may be spent: a share of all time, and so much in advance. What is spent beyond is owed, and paid off first; debts do not add up.
 #[derive(Clone, Debug)]
 pub struct Account {
     /// The reciprocal of the share.
@@ -8,41 +8,51 @@ pub struct Account {
     /// What it holds at most.
     most: u64,
     held: u64,
+    owed: u64,
     at: u64,
 }
 
 impl Account {
-    /// One that is full at time `now`, and gets one part in `share` of the time, over windows of `window`.
+    /// One that holds `most`, which is all it can hold, at time `now`, and gets one part in `share` of the time.
     #[must_use]
-    pub fn new(share: u64, window: u64, now: u64) -> Account {
+    pub fn new(share: u64, most: u64, now: u64) -> Account {
         Account {
             share,
-            most: window / share,
-            held: window / share,
+            most,
+            held: most,
+            owed: 0,
             at: now,
         }
     }
 
     fn refresh(&mut self, now: u64) {
         let income = now.saturating_sub(self.at) / self.share;
-        self.held = self.held.saturating_add(income).min(self.most);
         // What is less than a unit of income is not lost.
         self.at += income * self.share;
+        self.earn(income);
         if self.held == self.most {
             self.at = self.at.max(now);
         }
     }
 
-    /// How long from `now` until it holds `price`, or as much as it can.
+    /// Gets so much, whatever the time.
+    pub fn earn(&mut self, amount: u64) {
+        let pays = amount.min(self.owed);
+        self.owed -= pays;
+        self.held = self.held.saturating_add(amount - pays).min(self.most);
+    }
+
+    /// How long from `now` until it holds `price`, or as much as it can, by its share alone.
     pub fn wait(&mut self, price: u64, now: u64) -> u64 {
         self.refresh(now);
-        let lacks = price.min(self.most).saturating_sub(self.held);
+        let lacks = price.min(self.most).saturating_sub(self.held) + self.owed;
         (lacks * self.share).saturating_sub(now.saturating_sub(self.at))
     }
 
-    /// Spends what it holds of this.
+    /// Spends so much. Who has not asked [`Account::wait`] owes at most this price after it, however often: what asks waits for no more than that.
     pub fn spend(&mut self, price: u64, now: u64) {
         self.refresh(now);
+        self.owed = self.owed.max(price.saturating_sub(self.held));
         self.held = self.held.saturating_sub(price);
     }
 }
@@ -53,7 +63,7 @@ mod tests {
 
     #[test]
     fn an_account_holds_a_share_of_the_time() {
-        let mut account = Account::new(10, 1_000, 0);
+        let mut account = Account::new(10, 100, 0);
         assert_eq!(account.wait(20, 0), 0);
         account.spend(100, 0);
         assert_eq!(account.wait(20, 0), 200);
@@ -64,5 +74,19 @@ mod tests {
         assert_eq!(account.wait(100, 1_000_000), 0, "no more than it can hold");
         account.spend(60, 1_000_000);
         assert_eq!(account.wait(50, 1_000_000), 100);
+    }
+
+    #[test]
+    fn what_is_spent_beyond_is_paid_off_first() {
+        let mut account = Account::new(10, 100, 0);
+        account.spend(130, 0);
+        account.spend(30, 0);
+        assert_eq!(account.wait(20, 0), 500);
+        assert_eq!(account.wait(20, 400), 100);
+        account.earn(5);
+        assert_eq!(account.wait(20, 400), 50);
+        account.earn(1_000);
+        account.spend(100, 400);
+        assert_eq!(account.wait(1, 400), 10, "it holds no more than it can");
     }
 }

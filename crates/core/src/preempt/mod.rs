@@ -8,6 +8,8 @@
 //! * For an **equal** also not before it has run for its quantum in all, which is at least 2 *C*: its own *C* and that of the other's.
 //! * Each suspension is paid from an [`Account`] into which one part in [`SHARE`] of the time goes. So interrupting takes at most that share
 //!   of the time, whatever is asked, and a burst; what finds the account empty waits until it holds *C*, for at most [`SHARE`] · *C*.
+//! * To find out whether a poll is to be suspended costs a look. Looks that bring nothing take at most one part in [`SHARE`]² of the time, half of
+//!   what suspensions take, and half of [`SHARE`] of what nobody needed: a premium where nothing overruns, more where something does or where there is time. See [`Policy::is_deaf_for`].
 //!
 //! A suspended poll may hold what others wait for. While a poll is blocked, or one has run for [`KEPT`] and may be spinning, suspended polls
 //! get a turn of [`TURN`] every [`KEPT`], whatever else is ready; and [`SHARE`] times as far apart while nothing shows.
@@ -32,9 +34,8 @@ pub const KEPT: u64 = 2_000_000;
 pub const TURN: u64 = KEPT / SHARE;
 /// How far apart turns are while nothing shows that a suspended poll is waited for: one part in `SHARE`² of the time.
 pub const SELDOM: u64 = SHARE * KEPT;
-/// The time over which the shares are kept: what has been saved in it may be spent at once. A burst of suspensions takes no longer than
-/// a suspended poll may be kept.
-pub const WINDOW: u64 = SHARE * KEPT;
+/// What may be spent on suspensions at once, after a time without any, and half of it on looks: a burst takes no longer than a suspended poll may be kept.
+pub const BURST: u64 = KEPT;
 /// What suspensions for equals leave in the account for the more urgent: half of what it can hold. So that equals which take turns for long do
 /// not make something urgent wait for the account.
-pub const RESERVE: u64 = WINDOW / SHARE / 2;
+pub const RESERVE: u64 = BURST / 2;

@@ -1,6 +1,6 @@
 //! What the watcher of a vCPU decides at a look.
 
-use super::{Account, KEPT, RESERVE, Ran, Rule, SELDOM, SHARE, WINDOW, Waits};
+use super::{Account, BURST, KEPT, RESERVE, Ran, Rule, SELDOM, SHARE, Waits};
 use crate::vcpu::Place;
 
 /// What it costs to have the watcher look, ns: the CPU time that others lose.
@@ -53,9 +53,8 @@ impl Policy {
     #[must_use]
     pub fn new(now: u64) -> Policy {
         Policy {
-            suspending: Account::new(SHARE, WINDOW, now),
-            // Looks that bring nothing may take half of what suspending may.
-            looking: Account::new(2 * SHARE, WINDOW, now),
+            suspending: Account::new(SHARE, BURST, now),
+            looking: Account::new(SHARE * SHARE, BURST / 2, now),
             turned_at: now,
         }
     }
@@ -110,9 +109,15 @@ impl Policy {
         })
     }
 
-    /// A poll has been suspended, as decided.
+    /// A poll has been suspended, as decided. Where there is something to be found, looks may take half of what is done with it.
     pub fn has_suspended(&mut self, rule: &Rule, now: u64) {
         self.suspending.spend(rule.cost, now);
+        self.looking.earn(rule.cost / 2);
+    }
+
+    /// The vCPU has had nothing to do for so long: looks may have a part of what nobody needed.
+    pub fn has_idled(&mut self, time: u64) {
+        self.looking.earn(time / (2 * SHARE));
     }
 
     /// May something on the vCPU depend on a poll that is suspended, with this one under way?
@@ -145,19 +150,17 @@ impl Policy {
         self.looking.spend(cost, now);
     }
 
-    /// For how long the watcher is not to look when something comes. A timer ends that, so it lasts until the account holds the price of a look
-    /// by the clock.
+    /// For how long the watcher is not to look when something comes; a look by the clock ends that.
+    ///
+    /// A look because something came needs one by the clock after it, if the poll has not yet run for as long as suspending it costs: it
+    /// comes only when both can be paid, so that the second is not late.
     pub fn is_deaf_for(&mut self, looks: &Looks, now: u64) -> u64 {
-        match self.looking.wait(looks.event, now) {
-            0 => 0,
-            _ => self.looking.wait(looks.timer, now),
-        }
+        self.looking.wait(looks.event + looks.timer, now)
     }
 
-    /// For how long it is not to look by the clock: timers leave half of what the account can hold to what comes, which finds most long polls
-    /// at a quarter of the price.
+    /// For how long it is not to look by the clock.
     pub fn timers_wait(&mut self, looks: &Looks, now: u64) -> u64 {
-        self.looking.wait(looks.timer + RESERVE / 2, now)
+        self.looking.wait(looks.timer, now)
     }
 }
 
@@ -265,17 +268,16 @@ mod tests {
         assert_eq!(policy.next_turn_in(3 * KEPT), KEPT);
     }
 
-    /// Looks of either kind take no more than their share, whatever brings them.
-    #[test]
-    fn looks_in_vain_take_at_most_a_twentieth_of_the_time() {
+    /// The time that looks take while something comes all the time and is never worth it, and that of `suspensions` meanwhile.
+    fn looked_for(suspensions: u64) -> (u64, u64) {
         let looks = Looks {
             event: 6_000,
             timer: 40_000,
         };
         let mut policy = Policy::new(0);
         let (mut now, mut spent) = (0, 0);
-        while now < 100 * WINDOW {
-            // Something comes all the time. What comes while the watcher is deaf is found by a timer, at the end of that.
+        for n in 0.. {
+            // What comes while the watcher is deaf is found by a timer, at the end of that.
             let cost = match policy.is_deaf_for(&looks, now) {
                 0 => looks.event,
                 deaf => {
@@ -286,8 +288,47 @@ mod tests {
             now += cost;
             spent += cost;
             policy.looked_in_vain(cost, now);
+            if n < suspensions {
+                policy.has_suspended(&RULE, now);
+            }
+            if now > 1_000 * KEPT {
+                break;
+            }
         }
-        assert!(spent <= (now + WINDOW) / 20, "{spent} of {now}");
+        (spent, now)
+    }
+
+    /// Looks of either kind take no more than their share, whatever brings them.
+    #[test]
+    fn looks_in_vain_take_a_hundredth_of_the_time_and_parts_of_idle_time_and_of_what_suspensions_take()
+     {
+        let (spent, now) = looked_for(0);
+        assert!(spent <= now / 100 + BURST / 2, "{spent} of {now}");
+        let mut idle = Policy::new(0);
+        let price = Looks {
+            event: 1,
+            timer: BURST / 4,
+        };
+        idle.looked_in_vain(BURST / 2, 0);
+        assert_eq!(idle.timers_wait(&price, 0), SHARE * SHARE * BURST / 4);
+        idle.has_idled(2 * SHARE * BURST / 4);
+        assert_eq!(idle.timers_wait(&price, 0), 0);
+        let (more, now) = looked_for(1_000);
+        let most = now / 100 + BURST / 2 + 1_000 * RULE.cost / 2;
+        assert!(spent < more && more <= most, "{spent} and {more} of {now}");
+    }
+
+    #[test]
+    fn a_look_by_the_clock_follows_one_that_something_brought_without_waiting_for_the_account() {
+        let looks = Looks {
+            event: 6_000,
+            timer: 40_000,
+        };
+        let mut policy = Policy::new(0);
+        while policy.is_deaf_for(&looks, 0) == 0 {
+            policy.looked_in_vain(looks.event, 0);
+            assert_eq!(policy.timers_wait(&looks, 0), 0);
+        }
     }
 
     #[test]
@@ -308,7 +349,7 @@ mod tests {
     fn an_empty_account_delays_a_suspension_by_at_most_its_price_times_the_share() {
         let mut policy = Policy::new(0);
         let urgent = sight(100_000, 1);
-        for _ in 0..WINDOW / SHARE / RULE.cost {
+        for _ in 0..BURST / RULE.cost {
             assert!(matches!(decide(&mut policy, &urgent), Decision::Suspend(_)));
             policy.has_suspended(&RULE, 0);
         }

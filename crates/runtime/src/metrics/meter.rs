@@ -86,6 +86,11 @@ impl Meter {
         self.parked.end(now);
     }
 
+    /// For how long it has slept by this tick, in all, ticks.
+    pub(crate) fn parked(&self, now: u64) -> u64 {
+        self.parked.sum(now)
+    }
+
     /// It has spun for so many ticks.
     #[inline]
     pub(crate) fn spun(&self, ticks: u64) {

@@ -89,8 +89,7 @@ pub struct PreemptionStats {
     pub blocked: usize,
     /// How often a watcher woke up.
     pub looks: u64,
-    /// How often for nothing: precautions, which are limited to a twentieth of the
-    /// time.
+    /// How often for nothing: precautions, which are limited to a hundredth of the time, half of what suspensions take, and a twentieth of idle time.
     pub useless: u64,
     /// System calls on a ring that its thread made for another one.
     pub services: u64,

@@ -123,7 +123,7 @@ unsafe impl Sync for Preemptible {}
 pub(super) struct Mean(AtomicU64);
 
 impl Mean {
-    fn new(start: u64) -> Mean {
+    pub(super) fn new(start: u64) -> Mean {
         Mean(AtomicU64::new(start.max(8)))
     }
 

@@ -20,14 +20,14 @@ use std::sync::atomic::fence;
 use std::time::Duration;
 
 use upshift_core::Place;
-use upshift_core::preempt::{Decision, KEPT, Policy, SHARE, Sight, TURN, Waits};
+use upshift_core::preempt::{Decision, KEPT, Looks, Policy, SHARE, Sight, TURN, Waits};
 use upshift_elevate::dispatch::heavy_barrier;
 
 use super::alarm::NEVER;
 use super::roles::{FIRST, NONE, Role};
 use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::{Thread, own_cpu_time};
-use super::vcpu::Preemptible;
+use super::vcpu::{Mean, Preemptible};
 use crate::board::LOOK;
 use crate::clock;
 use crate::host::Preempted;
@@ -93,6 +93,11 @@ struct Watcher<'a> {
     crowded: Option<(PollId, u64)>,
     /// The watcher's own CPU time at the end of the last look.
     used: u64,
+    /// For how long the vCPU had been parked at the end of the last look, ticks.
+    parked: u64,
+    /// What looks have cost lately, because something came and by the clock.
+    by_event: Mean,
+    by_timer: Mean,
 }
 
 impl<'a> Watcher<'a> {
@@ -105,13 +110,15 @@ impl<'a> Watcher<'a> {
             stuck: None,
             crowded: None,
             used: own_cpu_time(),
+            parked: 0,
+            by_event: Mean::new(vcpu.settings.looks.event),
+            by_timer: Mean::new(vcpu.settings.looks.timer),
         }
     }
 
     /// Looks and acts until there is nothing to do for now.
     fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
-        let looks = vcpu.settings.looks;
         vcpu.looks.fetch_add(1, Relaxed);
         if let Some(eyes) = &vcpu.eyes {
             eyes.look();
@@ -124,7 +131,8 @@ impl<'a> Watcher<'a> {
         }
         let mut next = Next::Now;
         // What has changed meanwhile is looked at again at once while that costs less than to come back by the clock.
-        for _ in 0..(looks.timer / looks.event).max(2) {
+        let Looks { event, timer } = vcpu.settings.looks;
+        for _ in 0..(timer / event).max(2) {
             let id = self.poll_id();
             next = self.decide(id);
             if next == Next::Rest {
@@ -135,11 +143,13 @@ impl<'a> Watcher<'a> {
             }
         }
         let now = clock::now();
-        let cost = self.price(if by_timer { looks.timer } else { looks.event });
+        self.has_idled();
+        let cost = self.price(by_timer);
         if next != Next::Done {
             vcpu.useless.fetch_add(1, Relaxed);
             self.policy.looked_in_vain(cost, now);
         }
+        let looks = self.prices();
         let deaf = self.policy.is_deaf_for(&looks, now);
         vcpu.alarm.hears_after(now, deaf);
         if deaf != 0 {
@@ -151,7 +161,7 @@ impl<'a> Watcher<'a> {
             Next::At(at) => at.max(now + timers_wait),
             Next::By(at) => at,
             // Things change as fast as we look: the others must get on.
-            Next::Now => now + 2 * SHARE * looks.timer,
+            Next::Now => now + SHARE * SHARE * looks.timer,
             // A poll that has begun while nothing was heard did not look after itself.
             Next::Rest | Next::Done if deaf != 0 && (self.poll_id().1 != 0 || vcpu.is_idle()) => {
                 now + deaf
@@ -171,10 +181,34 @@ impl<'a> Watcher<'a> {
         vcpu.alarm.arm(at.max(now + 1));
     }
 
+    /// Tells the policy for how long the vCPU was parked since the last look.
+    fn has_idled(&mut self) {
+        let parked = self.vcpu.worker().meter.parked(clock::ticks());
+        // The end of a wait is written with the clock of the poll that follows.
+        let idle = parked.saturating_sub(std::mem::replace(&mut self.parked, parked));
+        self.policy.has_idled(clock::nanos(clock::from_ticks(idle)));
+    }
+
     /// What this look has cost: at least what one takes of others on a vCPU that does nothing else, and at least what the watcher used.
-    fn price(&mut self, least: u64) -> u64 {
+    fn price(&mut self, by_timer: bool) -> u64 {
         let before = std::mem::replace(&mut self.used, own_cpu_time());
-        least.max(self.used.saturating_sub(before))
+        let used = self.used.saturating_sub(before);
+        let Looks { event, timer } = self.vcpu.settings.looks;
+        let (least, mean) = match by_timer {
+            true => (timer, &self.by_timer),
+            false => (event, &self.by_event),
+        };
+        let cost = least.max(used);
+        mean.add(cost);
+        cost
+    }
+
+    /// What looks have cost lately.
+    fn prices(&self) -> Looks {
+        Looks {
+            event: self.by_event.get(),
+            timer: self.by_timer.get(),
+        }
     }
 
     fn current(&self) -> &'a Thread {

@@ -13,7 +13,7 @@ pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
 use std::collections::VecDeque;
 
 use upshift_core::Place;
-use upshift_core::preempt::{Decision, Policy, Ran, Rule, Sight, TURN};
+use upshift_core::preempt::{Decision, Looks, Policy, Ran, Rule, Sight, TURN, Waits};
 
 /// One poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct Load {
     pub quantum: u64,
     /// How much too late the watcher wakes, at most, ns.
     pub late: u64,
+    /// What a look costs that brings nothing, ns. It is paid, and takes no time.
+    pub look: u64,
     /// At least 1. Arrival n comes to vCPU n modulo this.
     pub vcpus: usize,
     /// In order of time.
@@ -54,6 +56,8 @@ pub struct Wait {
     pub waited: u64,
     /// The account was empty, the poll had its turn, or it made room for another one's.
     pub excused: bool,
+    /// The watcher did not listen, or could not look by the clock, for want of what looks cost.
+    pub unheard: bool,
 }
 
 /// What came of it.
@@ -63,6 +67,10 @@ pub struct Outcome {
     pub waits: Vec<Wait>,
     /// When polls were suspended by the rule, per vCPU.
     pub suspended: Vec<Vec<u64>>,
+    /// How many looks brought nothing, per vCPU.
+    pub looked: Vec<u64>,
+    /// For how long a vCPU had nothing to do.
+    pub idle: Vec<u64>,
     /// How many polls made room for the turn of another one.
     pub turns: u64,
     /// How many polls that slept were set aside.
@@ -118,6 +126,7 @@ struct Vcpu {
     look_at: u64,
     /// The next pick is for the turn of a suspended poll.
     turn: bool,
+    idle_since: Option<u64>,
     /// Set aside until then.
     aside: Vec<(u64, Poll)>,
     /// Waits that have not ended: of which arrival, and since when.
@@ -137,6 +146,8 @@ pub fn contend(load: &Load) -> Outcome {
         now: 0,
         outcome: Outcome {
             suspended: vec![Vec::new(); load.vcpus],
+            looked: vec![0; load.vcpus],
+            idle: vec![0; load.vcpus],
             ..Outcome::default()
         },
     };
@@ -171,6 +182,7 @@ impl Vcpu {
             policy: Policy::new(0),
             look_at: NEVER,
             turn: false,
+            idle_since: Some(0),
             aside: Vec::new(),
             open: Vec::new(),
         }
@@ -271,6 +283,35 @@ impl Machine<'_> {
         vcpu.look_at = vcpu.look_at.min(at);
     }
 
+    fn prices(&self) -> Looks {
+        Looks {
+            event: self.load.look,
+            timer: self.load.look,
+        }
+    }
+
+    /// The watcher looks because something has come, or when it hears again.
+    fn hears(&mut self, index: usize) {
+        let (now, looks) = (self.now, self.prices());
+        let vcpu = &mut self.vcpus[index];
+        let deaf = vcpu.policy.is_deaf_for(&looks, now);
+        if deaf != 0 {
+            vcpu.open.iter_mut().for_each(|it| it.2.unheard = true);
+        }
+        self.look_in(index, deaf);
+    }
+
+    /// The watcher looks by the clock, after `time` if it may.
+    fn looks_later(&mut self, index: usize, time: u64) {
+        let (now, looks) = (self.now, self.prices());
+        let vcpu = &mut self.vcpus[index];
+        let wait = vcpu.policy.timers_wait(&looks, now);
+        if wait > time {
+            vcpu.open.iter_mut().for_each(|it| it.2.unheard = true);
+        }
+        self.look_in(index, time.max(wait));
+    }
+
     fn arrives(&mut self, n: usize) {
         let it = self.load.arrivals[n];
         let index = n % self.vcpus.len();
@@ -296,6 +337,7 @@ impl Machine<'_> {
                 needed,
                 waited: 0,
                 excused: false,
+                unheard: false,
             };
             vcpu.open.push((n, now, wait));
         }
@@ -303,10 +345,10 @@ impl Machine<'_> {
         match &mut vcpu.doing {
             Doing::Idles => self.picks(index),
             Doing::Switches { .. } => {}
-            Doing::Polls { .. } => self.look_in(index, 0),
+            Doing::Polls { .. } => self.hears(index),
             Doing::Sleeps { waited_since, .. } => {
                 waited_since.get_or_insert(now);
-                self.look_in(index, 0);
+                self.hears(index);
             }
         }
         let idle = |vcpu: &Vcpu| matches!(vcpu.doing, Doing::Idles);
@@ -326,7 +368,7 @@ impl Machine<'_> {
             return match vcpu.doing {
                 Doing::Idles => self.picks(index),
                 Doing::Switches { .. } => {}
-                _ => self.look_in(index, 0),
+                _ => self.hears(index),
             };
         }
         match std::mem::replace(&mut vcpu.doing, Doing::Idles) {
@@ -417,6 +459,8 @@ impl Machine<'_> {
                 *waited_since = None;
             }
             self.goes_on(index, poll.expect("found there"), 0);
+        } else {
+            self.vcpus[index].idle_since.get_or_insert(now);
         }
     }
 
@@ -430,6 +474,10 @@ impl Machine<'_> {
         }
         poll.suspended = false;
         let vcpu = &mut self.vcpus[index];
+        if let Some(since) = vcpu.idle_since.take() {
+            vcpu.policy.has_idled(now - since);
+            self.outcome.idle[index] += now - since;
+        }
         vcpu.doing = Doing::Polls {
             poll,
             since: now,
@@ -437,7 +485,7 @@ impl Machine<'_> {
         };
         vcpu.look_at = NEVER;
         if vcpu.waiting != 0 {
-            self.look_in(index, TURN);
+            self.looks_later(index, TURN);
         }
     }
 
@@ -482,13 +530,21 @@ impl Machine<'_> {
             Decision::Suspend(_) if asleep => Decision::SetAside,
             decision => decision,
         };
+        if matches!(decision, Decision::Rest | Decision::Later(..)) {
+            vcpu.policy.looked_in_vain(self.load.look, now);
+            self.outcome.looked[index] += 1;
+        }
         match decision {
             Decision::Rest => {}
             Decision::Later(time, waits) => {
                 if rule.left(waits, ran).is_some_and(|left| left < time) {
                     vcpu.open.iter_mut().for_each(|it| it.2.excused = true);
                 }
-                self.look_in(index, time);
+                // As the runtime's watcher: one that was suspended before is long.
+                match ran.stretch < ran.in_all && waits != Waits::Nothing {
+                    true => self.look_in(index, time),
+                    false => self.looks_later(index, time),
+                }
             }
             Decision::Suspend(place) => {
                 vcpu.policy.has_suspended(&rule, now);

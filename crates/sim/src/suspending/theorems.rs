@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use upshift_core::preempt::{KEPT, SHARE, TURN, WINDOW};
+use upshift_core::preempt::{BURST, KEPT, SHARE, TURN};
 
 use super::{Arrival, Load, Outcome, contend, random};
 
@@ -37,6 +37,8 @@ pub struct Shape {
     pub quantum: u64,
     /// See [`Load`].
     pub late: u64,
+    /// See [`Load`].
+    pub look: u64,
     /// See [`Load`].
     pub vcpus: usize,
     /// How many polls.
@@ -95,6 +97,7 @@ impl Shape {
             cost: self.cost,
             quantum: self.quantum,
             late: self.late,
+            look: self.look,
             vcpus: self.vcpus,
             arrivals: arrivals.collect(),
         }
@@ -123,6 +126,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
         5_000..60_000_u64,
         0..1_000_000_u64,
         0..100_000_u64,
+        0..100_u64,
         1..4_usize,
     );
     let rest = (
@@ -133,12 +137,15 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
         0..20_u64,
         any::<u64>(),
     );
-    (machine, rest).prop_map(|((cost, quantum, late, vcpus), rest)| {
+    (machine, rest).prop_map(|((cost, quantum, late, look, vcpus), rest)| {
         let (polls, service, levels, percent, sleeps_one_in, seed) = rest;
+        // A suspension takes two of them, and more.
+        let look = cost * look / 200;
         Shape {
             cost,
             quantum,
             late,
+            look,
             vcpus,
             polls,
             service,
@@ -157,12 +164,18 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
 pub fn check(load: &Load) -> Result<Outcome, String> {
     let outcome = contend(load);
     let (cost, late) = (load.cost, load.late);
+    // An account that is empty, two looks, and what the last one owed.
+    let silence = 3 * SHARE * SHARE * load.look + late;
     for wait in &outcome.waits {
         // The watcher is late when something comes, and when its timer goes off.
         let late = 2 * late;
         let excuse = match wait.excused {
             true => TURN.max(SHARE * cost) + late,
             false => 0,
+        };
+        let excuse = match wait.unheard {
+            true => excuse + silence,
+            false => excuse,
         };
         let least = wait.needed.min(cost);
         let stretch = (wait.ran + wait.needed).min(cost);
@@ -173,16 +186,27 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
             return Err(format!("theorem 1, for the whole stretch: {wait:?}"));
         }
     }
-    for suspended in &outcome.suspended {
+    let looked = outcome.looked.iter().zip(&outcome.idle);
+    for (suspended, (looked, idle)) in outcome.suspended.iter().zip(looked) {
         // The most that suspending has run ahead of its share of the time.
         let mut lowest = i128::MAX;
         for (n, at) in suspended.iter().enumerate() {
             let spent = (n as u64 * cost * SHARE) as i128 - i128::from(*at);
             lowest = lowest.min(spent);
             let ahead = spent + i128::from(cost * SHARE) - lowest;
-            if ahead > i128::from(WINDOW + SHARE * cost) {
+            if ahead > i128::from(SHARE * (BURST + cost)) {
                 return Err(format!("theorem 2: {ahead} ns of time ahead at {at}"));
             }
+        }
+        // One for each suspension, and in each time that a suspended poll may be kept, waits for no account.
+        let free = suspended.len() as u64 + outcome.end / KEPT + 2;
+        let paid = outcome.end / (SHARE * SHARE)
+            + idle / (2 * SHARE)
+            + BURST / 2
+            + suspended.len() as u64 * cost / 2;
+        let took = looked * load.look;
+        if took > paid + free * load.look {
+            return Err(format!("theorem 2: looks took {took} ns, of {paid}"));
         }
     }
     if outcome.turns > load.vcpus as u64 * (outcome.end / KEPT + 1) {
