@@ -67,7 +67,7 @@ use crate::{coop, host};
 
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use cancel::{CancellationToken, Cancelled, DropGuard};
-pub(crate) use lock::Lock;
+pub(crate) use lock::{Guard, Lock};
 pub use mutex::{Locking, Mutex, MutexGuard, OwnedMutexGuard, TryLockError};
 pub use notify::{Notified, Notify, OwnedNotified};
 pub use once_cell::{OnceCell, SetError};

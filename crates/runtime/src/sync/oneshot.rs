@@ -1,7 +1,7 @@
 //! One value from one sender to one receiver, once.
 //!
-//! One allocation. Each call takes a short lock (one atomic step). Invariant,
-//! under the lock: a value is inside only until the receiver takes it or goes; a
+//! One allocation. Each call takes a short lock (one atomic step), and so does the end of a side that has not said its last word. Invariant,
+//! under the lock: a value is inside only until the receiver takes it or goes, and once it is, the sender is done; a
 //! sender that finds the receiver gone gets its value back. Values and wakers are
 //! dropped without the lock.
 //!
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::spare::Spare;
-use super::{Lock, may_proceed, park};
+use super::{Guard, Lock, may_proceed, park};
 
 pub mod error;
 
@@ -59,7 +59,7 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     }));
     (
         Sender {
-            shared: shared.clone(),
+            shared: Some(shared.clone()),
         },
         Receiver {
             shared,
@@ -78,7 +78,8 @@ fn register(place: &mut Option<Waker>, waker: &mut Spare<'_>) -> Option<Waker> {
 
 /// Gives the value. Dropped without it, the receiver gets [`RecvError`].
 pub struct Sender<T> {
-    shared: Shared<T>,
+    /// `None`: it has sent.
+    shared: Option<Shared<T>>,
 }
 
 impl<T> Sender<T> {
@@ -92,21 +93,28 @@ impl<T> Sender<T> {
     /// drop(receiver);
     /// assert_eq!(sender.send(1), Err(1));
     /// ```
-    pub fn send(self, value: T) -> Result<(), T> {
-        let mut state = self.shared.lock();
+    pub fn send(mut self, value: T) -> Result<(), T> {
+        let shared = self.shared();
+        let mut state = shared.lock();
         if state.closed {
             drop(state);
             return Err(value);
         }
         state.value = Some(value);
+        says_last_word(state);
+        // Nothing is left for `drop` to say.
+        self.shared = None;
         Ok(())
-        // `drop` says so to the receiver.
+    }
+
+    fn shared(&self) -> &Shared<T> {
+        self.shared.as_ref().expect("it has not sent")
     }
 
     /// Is the receiver closed or gone?
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.lock().closed
+        self.shared().lock().closed
     }
 
     /// Waits until the receiver is closed or gone: the value is not needed any more.
@@ -126,7 +134,7 @@ impl<T> Sender<T> {
     /// woken.
     pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut waker = Spare::of(cx.waker());
-        let mut state = self.shared.lock();
+        let mut state = self.shared().lock();
         if state.closed {
             let proceed = may_proceed();
             drop(state);
@@ -145,15 +153,21 @@ impl<T> Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.sent = true;
-        let receiver = state.receiver.take();
-        let own = state.sender.take();
-        drop(state);
-        drop(own);
-        if let Some(receiver) = receiver {
-            receiver.wake();
+        if let Some(shared) = &self.shared {
+            says_last_word(shared.lock());
         }
+    }
+}
+
+/// The sender is done.
+fn says_last_word<T>(mut state: Guard<'_, State<T>>) {
+    state.sent = true;
+    let receiver = state.receiver.take();
+    let own = state.sender.take();
+    drop(state);
+    drop(own);
+    if let Some(receiver) = receiver {
+        receiver.wake();
     }
 }
 
@@ -269,7 +283,10 @@ impl<T> Future for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.shut(true);
+        // What is over has nobody to tell: the sender is done, or has been told.
+        if !self.over {
+            self.shut(true);
+        }
     }
 }
 
