@@ -22,15 +22,46 @@ pub const COUNT: usize = 9;
 /// Seconds after which they give up.
 pub const PATIENCE: u64 = 20;
 
+/// Of the time between two looks at it no more counts, in thousandths of a second: else a host that stands still for as long as
+/// somebody waits would be taken for a machine that does not get on.
+const MOST_AT_ONCE: u64 = 100;
+
+/// Time in which the machine runs.
+pub struct Patience {
+    looked: u64,
+    left: u64,
+}
+
+impl Patience {
+    /// So many seconds of it.
+    #[must_use]
+    pub fn seconds(seconds: u64) -> Patience {
+        Patience {
+            looked: now(),
+            left: seconds * ticks_per_second(),
+        }
+    }
+
+    /// To be asked again and again: has it run out?
+    #[must_use]
+    pub fn is_over(&mut self) -> bool {
+        let since = core::mem::replace(&mut self.looked, now());
+        let passed = self.looked.saturating_sub(since);
+        let most = MOST_AT_ONCE * ticks_per_second() / 1_000;
+        self.left = self.left.saturating_sub(passed.min(most));
+        self.left == 0
+    }
+}
+
 /// Computes until it is over. False: nothing has said so.
 #[must_use]
 pub fn hog(over: &AtomicBool) -> bool {
-    let limit = now() + PATIENCE * ticks_per_second();
+    let mut patience = Patience::seconds(PATIENCE);
     while !over.load(SeqCst) {
         for n in 0..2_000 {
             core::hint::black_box(n);
         }
-        if now() > limit {
+        if patience.is_over() {
             return false;
         }
     }
@@ -68,8 +99,8 @@ impl Hogs {
     /// They have not been told to end in time.
     pub async fn join(self) -> Outcome {
         // Joining lends, so not before.
-        let limit = now() + 2 * PATIENCE * ticks_per_second();
-        while !self.over.load(SeqCst) && now() < limit {
+        let mut patience = Patience::seconds(2 * PATIENCE);
+        while !self.over.load(SeqCst) && !patience.is_over() {
             sleep(1_000).await;
         }
         let mut in_time = self.over.swap(true, SeqCst);

@@ -17,14 +17,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use os_user::asynchronous;
 use os_user::coroutine::{self, current, reprio, yield_now};
-use os_user::hogs::{COUNT, Hogs, PATIENCE, hog};
+use os_user::hogs::{COUNT, Hogs, PATIENCE, Patience, hog};
 use os_user::sync::Mutex;
 use os_user::testing::{Outcome, run_all, text};
 use os_user::thread::{self, JoinHandle};
-use os_user::{
-    ensure, now, number, pipe, read, sleep, sleep_micros, spawn, sys, tests, ticks_per_second,
-    wait, write,
-};
+use os_user::{ensure, number, pipe, read, sleep, sleep_micros, spawn, sys, tests, wait, write};
 
 os_user::coroutine_entry!(main);
 
@@ -58,8 +55,8 @@ async fn main() -> isize {
 
 /// Looks now and then, until it holds, or for half as long as [`Hogs`] compute.
 async fn until(holds: impl Fn() -> bool) -> bool {
-    let limit = now() + PATIENCE / 2 * ticks_per_second();
-    while !holds() && now() < limit {
+    let mut patience = Patience::seconds(PATIENCE / 2);
+    while !holds() && !patience.is_over() {
         sleep(1_000).await;
     }
     holds()
@@ -318,12 +315,12 @@ async fn loan_ends_with_the_waiter() -> Outcome {
     waiting.cancel();
     let (answer, _) = waiting.await;
     // A hart that the host keeps from running hears of it when it goes on.
-    let limit = now() + PATIENCE / 2 * ticks_per_second();
+    let mut patience = Patience::seconds(PATIENCE / 2);
     let went_on = loop {
         let before = STEPS.load(SeqCst);
         sleep(20_000).await;
         let went_on = STEPS.load(SeqCst) - before;
-        if went_on == 0 || now() > limit {
+        if went_on == 0 || patience.is_over() {
             break went_on;
         }
     };
@@ -402,10 +399,10 @@ async fn joining_lends_to_a_coroutine() -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let hog = {
         let over = over.clone();
-        let limit = now() + PATIENCE * ticks_per_second();
+        let mut patience = Patience::seconds(PATIENCE);
         async move {
             while !over.load(SeqCst) {
-                if now() > limit {
+                if patience.is_over() {
                     return false;
                 }
                 yield_now().await;
