@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -198,6 +199,51 @@ fn several_processes_are_listed_and_dead_ones_passed_over() {
         error.contains(&first.pid()) && error.contains(&second.pid()),
         "{error}"
     );
+}
+
+/// Root looks at the process of another user, and is not deceived by what others put into their directories.
+#[test]
+fn root_looks_at_the_process_of_another_user() {
+    use std::os::unix::process::CommandExt;
+    /// In use by nobody else.
+    const USER: u32 = 61_234;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root, which starts a program as another user");
+        return;
+    }
+    let place = Place::new("root");
+    let theirs = PathBuf::from(format!("/tmp/upshift-{USER}"));
+    let _ = std::fs::remove_dir_all(&theirs);
+    // The user need not be able to reach this program by its path.
+    let program = std::fs::File::open(PROGRAM).unwrap();
+    let mut child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    rustix::io::fcntl_setfd(&program, rustix::io::FdFlags::empty()).unwrap();
+    let mut child = child
+        .args(["plaintext-server", "--listen", "127.0.0.1:0", "--observe"])
+        .env_remove("XDG_RUNTIME_DIR")
+        .uid(USER)
+        .gid(USER)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let out = child.stdout.take().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    // A process of root's, in the name of which another user's socket stands.
+    let lie = theirs.join(format!("{}.sock", std::process::id()));
+    let _liar = UnixListener::bind(&lie).unwrap();
+    let server = Server {
+        address: line,
+        child,
+    };
+    let named = place.top(&[&server.pid(), "--once", "--json"]);
+    let lied = place.error(&[&std::process::id().to_string(), "--once"]);
+    drop(server);
+    std::fs::remove_dir_all(&theirs).unwrap();
+    assert!(named.status.success(), "{named:?}");
+    assert!(String::from_utf8_lossy(&named.stdout).contains("plaintext-server"));
+    assert!(lied.contains("offers no view"), "{lied}");
 }
 
 #[test]

@@ -27,8 +27,15 @@ pub(crate) fn current() -> io::Result<Mask> {
     if result == 0 {
         Ok(Mask(set))
     } else {
-        Err(io::Error::last_os_error())
+        let error = io::Error::last_os_error();
+        let text = format!("cannot ask for this thread's CPUs (sched_getaffinity): {error}");
+        Err(io::Error::new(error.kind(), text))
     }
+}
+
+/// The CPUs of the calling thread; those of the machine where a sandbox does not let it ask.
+pub(crate) fn cpus() -> Vec<usize> {
+    current().map_or_else(|_| (0..online_cpus()).collect(), |mask| mask.cpus())
 }
 
 /// How many CPUs the machine has in service.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
-use upshift::observe::{PROTOCOL, Recording, SocketName, View, socket_dir, sockets};
+use upshift::observe::{PROTOCOL, Recording, SocketName, View, socket_dir, sockets, sockets_of};
 use upshift::trace::Timeline;
 
 /// What to do when there is no process to look at.
@@ -47,7 +47,8 @@ pub(super) fn peers() -> Result<Vec<Peer>> {
 impl Peer {
     /// Attaches to a process.
     pub(super) fn of_pid(pid: u32) -> Result<Peer> {
-        let all = sockets().context("cannot look for processes")?;
+        let mut all = sockets().context("cannot look for processes")?;
+        all.extend(sockets_of(pid));
         match all.iter().find(|name| name.pid == pid) {
             Some(name) => Peer::connect(name).map_err(|error| explain(pid, &error)),
             None => Err(missing(pid)),
@@ -140,7 +141,7 @@ fn missing(pid: u32) -> anyhow::Error {
         return anyhow!("there is no process {pid}");
     };
     let me = rustix::process::geteuid().as_raw();
-    if process.uid() != me {
+    if process.uid() != me && me != 0 {
         return anyhow!(
             "process {pid} belongs to user {}: run this as that user (`sudo -u '#{}' upshift top {pid}`)",
             process.uid(),

@@ -45,7 +45,8 @@ use figures::Frame;
   upshift top 4711 --record a.json --interval 5s  the same for https://ui.perfetto.dev
 
 A process can be looked at if it was started with UPSHIFT_OBSERVE=1 (servers of this command: or
-with --observe), or if its program says `Builder::observe(true)`. Only its user and root can look.")]
+with --observe), or if its program says `Builder::observe(true)`. Only its user can look, and root, by
+its process id.")]
 pub(crate) struct TopArgs {
     /// Process to look at
     #[arg(value_name = "PID", value_parser = values::pid)]

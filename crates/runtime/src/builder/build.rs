@@ -142,7 +142,7 @@ impl Builder {
             others: Mutex::new(Vec::new()),
             reported: AtomicBool::new(false),
             preemption: settings,
-            cpus: affinity::current()?.cpus(),
+            cpus: affinity::cpus(),
             running: AtomicBool::new(false),
             membership: Membership::find(self.board)?,
             built: clock::ticks(),

@@ -5,6 +5,8 @@
 //! A user that could write to it, too, could pretend to be a process of the user's, so a
 //! directory of which that is true is refused. One that others may enter (that of
 //! `upshift daemon`) is not: each peer that connects is asked for its credentials.
+//!
+//! Root looks into the directory of the user whose process it asks for.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -41,19 +43,48 @@ pub fn socket_dir() -> PathBuf {
     }
 }
 
-/// The sockets that are there, by process id; some may be of processes that are gone.
+/// The sockets of this user that are there, by process id; some may be of processes that are gone.
 ///
 /// # Errors
 /// What the kernel answered; `PermissionDenied` for a directory that others
 /// may write. A directory that does not exist is empty.
 pub fn sockets() -> io::Result<Vec<SocketName>> {
-    let dir = socket_dir();
-    match check(&dir) {
+    let mut found = sockets_in(&socket_dir(), user())?;
+    found.sort();
+    Ok(found)
+}
+
+/// The sockets of another user's process, for root; none for others.
+///
+/// A name counts if it is a socket in a directory that only that user may write.
+#[must_use]
+pub fn sockets_of(pid: u32) -> Vec<SocketName> {
+    let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
+        return Vec::new();
+    };
+    let owner = process.uid();
+    if user() != 0 || owner == 0 {
+        return Vec::new();
+    }
+    let dirs = [
+        format!("/run/user/{owner}/upshift"),
+        format!("/tmp/upshift-{owner}"),
+    ];
+    let theirs = dirs
+        .iter()
+        .filter_map(|dir| sockets_in(Path::new(dir), owner).ok());
+    let mut found: Vec<_> = theirs.flatten().filter(|name| name.pid == pid).collect();
+    found.sort();
+    found
+}
+
+fn sockets_in(dir: &Path, owner: u32) -> io::Result<Vec<SocketName>> {
+    match check(dir, owner) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         checked => checked?,
     }
     let mut found = Vec::new();
-    for entry in fs::read_dir(&dir)? {
+    for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if let (true, Some((pid, runtime))) = (is_socket, parse(&entry.file_name())) {
@@ -64,7 +95,6 @@ pub fn sockets() -> io::Result<Vec<SocketName>> {
             });
         }
     }
-    found.sort();
     Ok(found)
 }
 
@@ -82,7 +112,7 @@ pub(super) fn path_of(runtime: u32) -> io::Result<PathBuf> {
     let dir = socket_dir();
     match DirBuilder::new().mode(0o700).create(&dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => check(&dir)?,
+        _ => check(&dir, user())?,
     }
     let pid = std::process::id();
     Ok(match runtime {
@@ -91,9 +121,9 @@ pub(super) fn path_of(runtime: u32) -> io::Result<PathBuf> {
     })
 }
 
-fn check(dir: &Path) -> io::Result<()> {
+fn check(dir: &Path, owner: u32) -> io::Result<()> {
     let metadata = fs::symlink_metadata(dir)?;
-    if metadata.is_dir() && metadata.uid() == user() && metadata.mode() & 0o022 == 0 {
+    if metadata.is_dir() && metadata.uid() == owner && metadata.mode() & 0o022 == 0 {
         return Ok(());
     }
     Err(io::Error::new(
@@ -125,8 +155,9 @@ mod tests {
         fs::create_dir(&dir).unwrap();
         for (mode, good) in [(0o700, true), (0o755, true), (0o770, false), (0o777, false)] {
             fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(check(&dir).is_ok(), good, "{mode:o}");
+            assert_eq!(check(&dir, user()).is_ok(), good, "{mode:o}");
         }
+        assert!(check(&dir, user() + 1).is_err(), "that of another user");
         fs::remove_dir(&dir).unwrap();
     }
 }

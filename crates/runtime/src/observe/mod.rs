@@ -20,7 +20,7 @@ mod watch;
 mod watchdog;
 
 #[cfg(feature = "observe")]
-pub use directory::{SocketName, socket_dir, sockets};
+pub use directory::{SocketName, socket_dir, sockets, sockets_of};
 #[cfg(feature = "tracing")]
 pub use longest::to_tracing;
 pub use longest::{Stall, to_stderr};
