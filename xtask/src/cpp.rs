@@ -42,8 +42,9 @@ struct Flavour {
 }
 
 /// Tests that are run in every flavour, and their arguments.
-const TESTS: [&str; 9] = [
+const TESTS: [&str; 10] = [
     "test_coroutines",
+    "test_closures",
     "test_frames",
     "test_outside",
     "test_several",

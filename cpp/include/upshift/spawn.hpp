@@ -169,7 +169,70 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
   bool held_ = false;
 };
 
+// g++ 12 destroys a closure twice that is made within the expression that is awaited: once in the function that is called, or whatever takes it over,
+// and once more in the coroutine's frame. Nothing the function does about it helps; so what it returns has to be given a name there, which this asks for.
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+#define UPSHIFT_CLOSURES_DIE_TWICE 1
+#define UPSHIFT_NAME_IT                                                                                           \
+  "g++ 12 destroys twice what a closure owns that is made within a co_await expression: give what this returns a name first, " \
+  "as in `auto handle = upshift::spawn([keep] { ... }); co_await handle;`"
+#else
+#define UPSHIFT_CLOSURES_DIE_TWICE 0
+#endif
+
 namespace detail {
+
+template <class>
+inline constexpr bool never = false;
+
+/// Is F, the parameter of `F&& f`, a closure that owns something, and not one that has a name? Closures, and aggregates, have no constructor of
+/// their own; std::function is no such thing.
+template <class F>
+inline constexpr bool dies_twice = UPSHIFT_CLOSURES_DIE_TWICE && !std::is_reference_v<F> && !std::is_trivially_destructible_v<F> &&
+                                   (std::is_aggregate_v<F> || !std::is_default_constructible_v<F>);
+
+#if UPSHIFT_CLOSURES_DIE_TWICE
+/// A handle that cannot be awaited before it has a name.
+template <class T>
+class [[nodiscard("destroying the handle detaches the coroutine; say so with detach()")]] handle_to_name : public join_handle<T> {
+ public:
+  handle_to_name(join_handle<T>&& other) noexcept : join_handle<T>(std::move(other)) {}
+  template <error_mode M = throwing_t>
+  auto join(M mode = {}) & noexcept {
+    return join_handle<T>::join(mode);
+  }
+  auto operator co_await() & noexcept { return join_handle<T>::operator co_await(); }
+
+  template <error_mode M = throwing_t>
+  auto join(M mode = {}) && noexcept {
+    static_assert(never<M>, UPSHIFT_NAME_IT);
+    return join_handle<T>::join(mode);
+  }
+  template <class U = T>
+  auto operator co_await() && noexcept {
+    static_assert(never<U>, UPSHIFT_NAME_IT);
+    return join_handle<T>::operator co_await();
+  }
+};
+#endif
+
+/// A handle for what was given a closure of type F.
+template <class F, class T>
+auto handle_for(join_handle<T>&& handle) noexcept {
+#if UPSHIFT_CLOSURES_DIE_TWICE
+  if constexpr (dies_twice<F>) {
+    return handle_to_name<T>(std::move(handle));
+  } else {
+    return std::move(handle);
+  }
+#else
+  return std::move(handle);
+#endif
+}
+template <class F, class T>
+auto handle_for(result<join_handle<T>>&& handle) noexcept {
+  return std::move(handle);
+}
 
 template <error_mode M, class T>
 auto spawn_in(upshift_handle* in, task<T> what, level at) {
@@ -185,7 +248,7 @@ template <class T>
 inline constexpr bool is_task<task<T>> = true;
 
 template <class F>
-concept makes_task = std::invocable<F&> && is_task<std::invoke_result_t<F&>>;
+concept makes_task = std::invocable<std::decay_t<F>&> && is_task<std::invoke_result_t<std::decay_t<F>&>>;
 
 /// Keeps what a lambda has captured for as long as its coroutine runs.
 template <class F, class T = typename std::invoke_result_t<F&>::value_type>
@@ -209,14 +272,14 @@ auto spawn(const handle& in, task<T> what, level at = inherit, M = {}) {
 
 /// Starts what a function returns; what it has captured lives as long as the coroutine.
 template <detail::makes_task F, error_mode M = throwing_t>
-auto spawn(F make, level at = inherit, M = {}) {
-  return detail::spawn_in<M>(nullptr, detail::keeping(std::move(make)), at);
+auto spawn(F&& make, level at = inherit, M = {}) {
+  return detail::handle_for<F>(detail::spawn_in<M>(nullptr, detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
 }
 
 /// The same in the runtime of a handle, from any thread.
 template <detail::makes_task F, error_mode M = throwing_t>
-auto spawn(const handle& in, F make, level at = inherit, M = {}) {
-  return detail::spawn_in<M>(in.get(), detail::keeping(std::move(make)), at);
+auto spawn(const handle& in, F&& make, level at = inherit, M = {}) {
+  return detail::handle_for<F>(detail::spawn_in<M>(in.get(), detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
 }
 
 /// A task that is cancelled when a stop is requested, from whatever thread.
@@ -235,8 +298,9 @@ auto spawn(std::stop_token token, task<T> what, level at = inherit, M = {}) {
 
 /// The same with what a function returns.
 template <detail::makes_task F, error_mode M = throwing_t>
-auto spawn(std::stop_token token, F make, level at = inherit, M = {}) {
-  return detail::spawn_in<M>(nullptr, with_stop(std::move(token), detail::keeping(std::move(make))), at);
+auto spawn(std::stop_token token, F&& make, level at = inherit, M = {}) {
+  return detail::handle_for<F>(
+      detail::spawn_in<M>(nullptr, with_stop(std::move(token), detail::keeping<std::decay_t<F>>(std::forward<F>(make))), at));
 }
 
 /// The id of the coroutine that calls.
@@ -320,19 +384,47 @@ struct suspend_awaiter {
   void await_resume() const noexcept {}
 };
 
+#if UPSHIFT_CLOSURES_DIE_TWICE
+template <class Awaiter>
+class suspend_to_name {
+ public:
+  template <class F>
+  explicit suspend_to_name(F&& leave) : awaiter_{std::forward<F>(leave)} {}
+  Awaiter& operator co_await() & noexcept { return awaiter_; }
+  template <class U = Awaiter>
+  Awaiter& operator co_await() && noexcept {
+    static_assert(never<U>, UPSHIFT_NAME_IT);
+    return awaiter_;
+  }
+
+ private:
+  Awaiter awaiter_;
+};
+#endif
+
 }  // namespace detail
 
 /// Gives a waker to `leave` and waits for it: the bridge to callbacks. It may return early, as park().
 template <std::invocable<waker> F>
-[[nodiscard("co_await it")]] auto suspend(F leave) {
-  return detail::suspend_awaiter<F>{std::move(leave)};
+[[nodiscard("co_await it")]] auto suspend(F&& leave) {
+  using awaiter = detail::suspend_awaiter<std::decay_t<F>>;
+#if UPSHIFT_CLOSURES_DIE_TWICE
+  if constexpr (detail::dies_twice<F>) {
+    return detail::suspend_to_name<awaiter>(std::forward<F>(leave));
+  } else {
+    return awaiter{std::forward<F>(leave)};
+  }
+#else
+  return awaiter{std::forward<F>(leave)};
+#endif
 }
 
 namespace detail {
 
 template <class F, class T>
 struct job final : rooted<T> {
-  explicit job(F what) : what(std::move(what)) {
+  template <class From>
+  explicit job(From&& what) : what(std::forward<From>(what)) {
     this->destroy = [](root_base* root) noexcept { delete static_cast<job*>(root); };
   }
   static int run(void* data, upshift_cx*) noexcept {
@@ -361,15 +453,16 @@ struct job final : rooted<T> {
 }  // namespace detail
 
 /// Runs a function that blocks on a thread of its own kind, more urgent ones first; await the handle for its result. It is not ended early.
-template <std::invocable F, error_mode M = throwing_t>
-auto blocking(F what, M = {}) {
-  using T = std::invoke_result_t<F>;
-  using job = detail::job<F, T>;
-  detail::root_base* made = new job(std::move(what));
+template <class F, error_mode M = throwing_t>
+  requires std::invocable<std::decay_t<F>&>
+auto blocking(F&& what, M = {}) {
+  using T = std::invoke_result_t<std::decay_t<F>&>;
+  using job = detail::job<std::decay_t<F>, T>;
+  detail::root_base* made = new job(std::forward<F>(what));
   upshift_join join;
   const upshift_task as_task{made, [](void* d, upshift_cx* c) { return job::run(d, c); }, [](void* d) { detail::root_base::drop(d); }};
   const int code = upshift_spawn_blocking(as_task, &join);
-  return detail::checked<M>(code, [&] { return join_handle<T>(join); });
+  return detail::handle_for<F>(detail::checked<M>(code, [&] { return join_handle<T>(join); }));
 }
 
 UPSHIFT_END
