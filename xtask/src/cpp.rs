@@ -102,7 +102,18 @@ struct Build<'a> {
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-impl Build<'_> {
+impl<'a> Build<'a> {
+    /// With the libraries of a profile that cargo puts into `folder`.
+    fn new(root: &'a Path, target: &Path, folder: &str, run: Run<'a>) -> Build<'a> {
+        Build {
+            root,
+            target: target.to_path_buf(),
+            libraries: target.join(folder),
+            command: target.join(folder).join("upshift"),
+            run,
+        }
+    }
+
     /// Where a flavour is built.
     fn folder(&self, name: &str) -> PathBuf {
         self.target.join("cpp").join(name)
@@ -285,17 +296,12 @@ pub(crate) fn command(root: &Path, prefix: Option<PathBuf>) -> ExitCode {
         eprintln!("error: {missing}");
         return ExitCode::FAILURE;
     }
-    let prefix = prefix.unwrap_or_else(|| root.join("target/cpp/prefix"));
+    let target = setup::target(root);
+    let prefix = prefix.unwrap_or_else(|| target.join("cpp/prefix"));
     let run = |mut command: Command, _: Duration| {
         foreground(&mut command).map_err(|_| "a command has failed".to_owned())
     };
-    let build = Build {
-        root,
-        target: root.join("target"),
-        libraries: root.join("target/release"),
-        command: root.join("target/release/upshift"),
-        run: &run,
-    };
+    let build = Build::new(root, &target, "release", &run);
     let tools = Tools::find();
     let sanitizing = [Tool::Nightly, Tool::RustSrc]
         .iter()
@@ -336,13 +342,7 @@ pub(crate) fn soak(context: &Context<'_>) -> Verdict {
         return Ok(Done::Skipped(missing));
     }
     let run = |command: Command, limit: Duration| context.run(command, limit);
-    let build = Build {
-        root: context.root,
-        target: context.target.to_path_buf(),
-        libraries: context.target.join("debug"),
-        command: context.target.join("debug/upshift"),
-        run: &run,
-    };
+    let build = Build::new(context.root, context.target, "debug", &run);
     build.cargo("dev")?;
     build.threads(50)?;
     context.tests_passed()
@@ -357,13 +357,7 @@ pub(crate) fn step(context: &Context<'_>) -> Verdict {
         return Ok(Done::Skipped(missing));
     }
     let run = |command: Command, limit: Duration| context.run(command, limit);
-    let build = Build {
-        root: context.root,
-        target: context.target.to_path_buf(),
-        libraries: context.target.join("debug"),
-        command: context.target.join("debug/upshift"),
-        run: &run,
-    };
+    let build = Build::new(context.root, context.target, "debug", &run);
     build.cargo("dev")?;
     let mut chosen = flavours();
     chosen.drain(1..chosen.len().saturating_sub(1));
