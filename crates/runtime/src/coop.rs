@@ -169,6 +169,18 @@ pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
     Poll::Pending
 }
 
+/// [`poll_piece`] of transfers with pieces so short that it costs something: the first one in a poll is not asked about. `in_poll` is
+/// when the poll of the last piece began.
+#[inline]
+pub(crate) fn poll_next_piece(cx: &mut Context<'_>, in_poll: &mut u64) -> Poll<()> {
+    let began = context::with(|worker| worker.executor.clock()).unwrap_or(0);
+    if *in_poll != began {
+        *in_poll = began;
+        return Poll::Ready(());
+    }
+    poll_piece(cx)
+}
+
 fn is_piece_too_much() -> bool {
     let now = clock::ticks();
     context::with(|worker| {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, RwLock};
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -17,9 +17,9 @@ use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tower_service::Service;
-use upshift::hyper::{Clock, Io, Spawner};
+use upshift::hyper::{Allowance, Clock, Io, Receiving, StreamSpawner};
 use upshift::sync::Notify;
-use upshift::{Level, Priority, time};
+use upshift::{Level, time};
 
 use crate::access_log::AccessLog;
 use crate::admission::Gates;
@@ -31,6 +31,7 @@ use crate::control::Commands;
 use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
 use crate::notice::Notices;
+use crate::priority::Urgency;
 use crate::rates::Rates;
 use crate::request_body::RequestBody;
 use crate::service::Http;
@@ -89,10 +90,12 @@ impl Server {
             sockets.into_iter().map(Listener::shared).collect()
         };
         let listeners = listeners.map_err(|error| error.to_string())?;
+        let receive = Level::new(live.config.receive_level).map_err(|error| error.to_string())?;
         Ok(Server {
             shared: Shared {
-                receive: Level::new(live.config.receive_level)
-                    .map_err(|error| error.to_string())?,
+                receive,
+                // Where admission bounds the queue.
+                receiving: Receiving::new(receive, Urgency::default().level()),
                 started_with: live.config.clone(),
                 live: RwLock::new(Arc::new(live)),
                 gates: Gates::new(),
@@ -399,17 +402,21 @@ impl Entered {
             shared: self.shared.clone(),
             conn: self.conn.clone(),
         };
+        let allowance = self.shared.receiving.open();
         if two {
             self.conn.speaks_two();
             let io = Watched::two(io, self.conn.clone(), self.shared.clone());
-            let connection = self.http2(limits).serve_connection(io, service);
-            return self.tell(connection, |two| two.graceful_shutdown()).await;
+            let builder = self.http2(limits, &allowance);
+            let connection = builder.serve_connection(io, service);
+            let told = self.tell(connection, |two| two.graceful_shutdown());
+            return allowance.hold(told).await;
         }
         let io = Watched::one(io, self.conn.clone());
         let connection = self.http1(limits).serve_connection(io, service);
         // What a connection becomes that is upgraded is the service's.
         let connection = connection.with_upgrades();
-        self.tell(connection, |one| one.graceful_shutdown()).await
+        let told = self.tell(connection, |one| one.graceful_shutdown());
+        allowance.hold(told).await
     }
 
     /// The output of a connection, which is told once if the server drains first.
@@ -423,6 +430,7 @@ impl Entered {
                     return polled;
                 }
                 if self.conn.polled() {
+                    ready!(upshift::task::poll_piece(cx));
                     continue;
                 }
                 // After the poll, which has taken what has come.
@@ -449,8 +457,8 @@ impl Entered {
         builder
     }
 
-    fn http2(&self, limits: &Limits) -> http2::Builder<Spawner> {
-        let mut builder = http2::Builder::new(Spawner::new(Priority::At(self.shared.receive)));
+    fn http2(&self, limits: &Limits, allowance: &Arc<Allowance>) -> http2::Builder<StreamSpawner> {
+        let mut builder = http2::Builder::new(allowance.spawner());
         builder
             .timer(Clock)
             .max_concurrent_streams(limits.streams)

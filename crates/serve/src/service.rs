@@ -96,18 +96,24 @@ impl Service<Request<Incoming>> for Http {
             waited: 0,
         };
         // A refusal costs a level nothing: it is sent from where the request was received.
-        let (runs_at, answer) = match site {
-            Ok(site) => (level, self.answer(&live, site, endpoint, request)),
-            Err(response) => (self.shared.receive, Answer::Ready(Some(response))),
+        let receives = site.is_err() || vital && rule.is_none();
+        let answer = match site {
+            Ok(site) => self.answer(&live, site, endpoint, request),
+            Err(response) => Answer::Ready(Some(response)),
         };
         let exchanging = Exchanging {
             exchange: Some(exchange),
             answer,
             begun: false,
         };
+        let returns = version < Version::HTTP_2;
         InFlight {
             listed: Some(listed),
-            inner: LevelFuture::new(exchanging, runs_at, version < Version::HTTP_2),
+            inner: if receives {
+                LevelFuture::of_receiving(exchanging, returns)
+            } else {
+                LevelFuture::new(exchanging, level, returns)
+            },
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use http::header::HOST;
 use http::{HeaderName, Request, Response};
 use upshift::Level;
+use upshift::hyper::Receiving;
 use upshift::sync::Notify;
 
 use crate::access_log::AccessLog;
@@ -91,6 +92,7 @@ pub(crate) struct Shared {
     pub(crate) live: RwLock<Arc<Live>>,
     pub(crate) started_with: Config,
     pub(crate) receive: Level,
+    pub(crate) receiving: Arc<Receiving>,
     pub(crate) gates: Arc<Gates>,
     pub(crate) rates: Rates,
     pub(crate) metrics: Metrics,

@@ -127,6 +127,10 @@ impl TlsIo {
 }
 
 impl Fill for TlsIo {
+    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.poll_read_on(cx)
+    }
+
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         loop {
             match self.tls.reader().fill_buf() {

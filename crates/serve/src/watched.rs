@@ -17,8 +17,13 @@ use crate::priority::Urgency;
 use crate::shared::Shared;
 use crate::streams::Streams;
 
+/// What is read of HTTP/2 between two looks at the clock: 455 frames at most.
+const PIECE: usize = 4096;
+
 /// What is received, lent.
 pub(crate) trait Fill {
+    /// May more be read in this poll?
+    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Waits for bytes; none is the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
     /// So many of them are done with.
@@ -26,6 +31,10 @@ pub(crate) trait Fill {
 }
 
 impl Fill for Io {
+    fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        Io::poll_read_on(self, cx)
+    }
+
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         Io::poll_fill(self, cx)
     }
@@ -89,8 +98,9 @@ impl Two {
             streams.stopped.store(true, Relaxed);
             return Poll::Pending;
         }
+        ready!(io.poll_read_on(cx));
         let data = ready!(io.poll_fill(cx))?;
-        let data = &data[..data.len().min(room.remaining())];
+        let data = &data[..data.len().min(room.remaining()).min(PIECE)];
         let mut flood = false;
         let count = self.frames.look(data, |heard| match heard {
             Heard::Opened(number) => {

@@ -57,6 +57,10 @@ pub struct Io {
     state: Writing,
     /// The buffer of the send before.
     spare: Vec<u8>,
+    /// The poll, by its beginning, in which something was read last.
+    read_in: u64,
+    /// What a read gives at most.
+    most: usize,
 }
 
 enum Writing {
@@ -80,7 +84,21 @@ impl Io {
             peeked: Vec::new(),
             state: Writing::Idle,
             spare: Vec::new(),
+            read_in: 0,
+            most: usize::MAX,
         }
+    }
+
+    /// May more be read in this poll? Once always; then until something more urgent waits or the poll has had its share of
+    /// 100 µs ([`poll_piece`](crate::task::poll_piece)). hyper's reads ask by themselves; [`poll_fill`](Io::poll_fill) does not.
+    #[inline]
+    pub fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        coop::poll_next_piece(cx, &mut self.read_in)
+    }
+
+    /// A read of hyper's gives so many bytes at most. What reads frames of HTTP/2, of 9 bytes, works for long on little.
+    pub(super) fn read_at_most(&mut self, bytes: usize) {
+        self.most = bytes;
     }
 
     /// The connection, for its addresses and options. A Unix socket, which has none of them, answers with errors.
@@ -277,8 +295,10 @@ impl Read for Io {
         cx: &mut Context<'_>,
         mut room: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.poll_read_on(cx));
+        let most = self.most;
         let data = ready!(self.poll_fill(cx))?;
-        let count = data.len().min(room.remaining());
+        let count = data.len().min(room.remaining()).min(most);
         room.put_slice(&data[..count]);
         self.consume(count);
         Poll::Ready(Ok(()))

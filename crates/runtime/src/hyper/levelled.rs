@@ -23,6 +23,7 @@ use ::hyper::{Request, Response, Version};
 use pin_project_lite::pin_project;
 use upshift_core::{CoroutineId, Level};
 
+use super::receiving;
 use crate::context;
 use crate::coop;
 
@@ -92,6 +93,7 @@ impl Drop for Return {
         if crate::get_cid() == Some(self.id)
             && let Some(level) = crate::current_level()
         {
+            receiving::end_request();
             let _ = context::with(|worker| worker.has_answered(self.id, level));
         }
         // It may be over.
@@ -107,6 +109,7 @@ pin_project! {
         to: Option<Level>,
         returns: bool,
         asks: bool,
+        has_begun: bool,
         home: Option<Return>,
     }
 }
@@ -121,6 +124,20 @@ impl<F> LevelFuture<F> {
             to: Some(level),
             returns,
             asks: false,
+            has_begun: false,
+            home: None,
+        }
+    }
+
+    /// `inner` where the request was received: a part of receiving, within its [`Allowance`](super::Allowance). `returns`: should
+    /// the coroutine be given another level meanwhile.
+    pub fn of_receiving(inner: F, returns: bool) -> LevelFuture<F> {
+        LevelFuture {
+            inner,
+            to: None,
+            returns,
+            asks: false,
+            has_begun: false,
             home: None,
         }
     }
@@ -145,11 +162,24 @@ where
                 // A running coroutine is alive.
                 let _ = crate::reprio(id, to);
             }
+            receiving::begin_request(to <= from);
             if to > from {
                 // Behind those of its level that came before.
+                *this.has_begun = true;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
+        }
+        if !*this.has_begun {
+            if *this.returns
+                && this.home.is_none()
+                && let (Some(id), Some(level)) = (crate::get_cid(), crate::current_level())
+            {
+                *this.home = Some(Return { id, level });
+            }
+            // One after the other, they would make a long poll.
+            ready!(coop::poll_piece(cx));
+            *this.has_begun = true;
         }
         let response = ready!(this.inner.poll(cx))?;
         let home = this.home.take();

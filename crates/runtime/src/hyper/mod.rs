@@ -8,6 +8,7 @@
 //! | [`Clock`] | `hyper::rt::Timer` |
 //! | [`Server`], [`serve`] | accept, HTTP/1.1 and HTTP/2 by their first bytes, any tower service |
 //! | [`Levelled`] | a service whose requests each run at a level of their own |
+//! | [`Receiving`] | what connections may take of the CPU at the level at which they receive |
 //! | `Connector`, `client` | outgoing connections (feature `hyper-client`) |
 //! | `https_client` | the same with TLS, HTTP/2 and the system's roots (feature `hyper-tls-client`) |
 //!
@@ -35,6 +36,7 @@ mod executor;
 mod https;
 mod io;
 mod levelled;
+mod receiving;
 mod server;
 mod timer;
 
@@ -45,5 +47,6 @@ pub use executor::Spawner;
 pub use https::{HttpsConnector, https_client, https_client_with};
 pub use io::Io;
 pub use levelled::{LevelBody, LevelFuture, Levelled};
+pub use receiving::{Allowance, Held, Receiving, StreamSpawner};
 pub use server::{Server, serve};
 pub use timer::Clock;

@@ -26,7 +26,7 @@ use tower_service::Service;
 use upshift_core::{CoroutineId, Level, Priority};
 
 use super::levelled::Classify;
-use super::{Clock, Io, Levelled, Spawner};
+use super::{Allowance, Clock, Io, Levelled, Receiving, Spawner};
 use crate::net::{TcpListener, TcpStream};
 use crate::sync::Notify;
 use crate::time;
@@ -38,6 +38,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What a connection (HTTP/1) or a stream (HTTP/2) holds of requests that are not read, and of responses that are not sent.
 const BUFFERED: usize = 64 * 1024;
+/// What is read of HTTP/2 between two looks at the clock: 455 frames at most.
+const PIECE: usize = 4096;
 /// How long accepting rests when the process has no descriptor left.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 
@@ -75,6 +77,7 @@ where
 pub struct Server {
     listener: TcpListener,
     receive: Priority,
+    beyond: Level,
     classify: Option<Classify>,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
     header_timeout: Option<Duration>,
@@ -87,6 +90,7 @@ impl Server {
         Server {
             listener,
             receive: Priority::Inherit,
+            beyond: Level::LEAST_URGENT,
             classify: None,
             end: Box::pin(pending()),
             header_timeout: None,
@@ -95,9 +99,16 @@ impl Server {
 
     /// The level at which connections are accepted, and requests received (default: that
     /// of the coroutine that runs the server). With [`levels`](Server::levels), make it at least as
-    /// urgent as the most urgent request.
+    /// urgent as the most urgent request; each connection is then received there within its [`Allowance`].
     pub fn receive_level(mut self, level: Level) -> Server {
         self.receive = level.into();
+        self
+    }
+
+    /// The level at which a connection is received that has used up its [`Allowance`] (default: the least urgent): one that sends
+    /// what is no request as fast as it can, for instance. With [`receive_level`](Server::receive_level) and [`levels`](Server::levels).
+    pub fn beyond_level(mut self, level: Level) -> Server {
+        self.beyond = level;
         self
     }
 
@@ -154,6 +165,11 @@ impl Server {
         let table = Arc::new(Table::default());
         let settings = Arc::new(Settings {
             receive: self.receive,
+            receiving: match (self.receive, &self.classify) {
+                (Priority::At(level), Some(_)) => Some(Receiving::new(level, self.beyond)),
+                // Requests are at the level of receiving.
+                _ => None,
+            },
             classify: self.classify,
             header_timeout: self.header_timeout,
         });
@@ -220,6 +236,7 @@ async fn survive(error: io::Error) -> io::Result<()> {
 
 struct Settings {
     receive: Priority,
+    receiving: Option<Arc<Receiving>>,
     classify: Option<Classify>,
     header_timeout: Option<Duration>,
 }
@@ -245,22 +262,24 @@ impl Settings {
         };
         let Some(Ok(first)) = first else { return };
         let two = first.starts_with(PREFACE);
+        let allowance = self.receiving.as_ref().map(Receiving::open);
         // How a connection ends is between hyper and the peer; handlers see to their own.
         match &self.classify {
             Some(classify) => {
                 let service = Levelled::shared(service, classify.clone());
-                let _ = self.speak(io, two, service, &entered).await;
+                let _ = self.speak(io, two, service, &entered, allowance).await;
             }
-            None => _ = self.speak(io, two, service, &entered).await,
+            None => _ = self.speak(io, two, service, &entered, allowance).await,
         }
     }
 
     async fn speak<S, B>(
         &self,
-        io: Io,
+        mut io: Io,
         two: bool,
         service: S,
         entered: &Entered,
+        allowance: Option<Arc<Allowance>>,
     ) -> ::hyper::Result<()>
     where
         S: HyperService<Request<Incoming>, Response = Response<B>>,
@@ -269,10 +288,18 @@ impl Settings {
     {
         let table = &entered.table;
         if two {
-            let mut builder = http2::Builder::new(Spawner::new(self.receive));
+            io.read_at_most(PIECE);
+            let Some(allowance) = allowance else {
+                let mut builder = http2::Builder::new(Spawner::new(self.receive));
+                let builder = builder.timer(Clock).max_send_buf_size(BUFFERED);
+                let connection = builder.serve_connection(io, service);
+                return table.tell(connection, |two| two.graceful_shutdown()).await;
+            };
+            let mut builder = http2::Builder::new(allowance.spawner());
             let builder = builder.timer(Clock).max_send_buf_size(BUFFERED);
             let connection = builder.serve_connection(io, service);
-            return table.tell(connection, |two| two.graceful_shutdown()).await;
+            let told = table.tell(connection, |two| two.graceful_shutdown());
+            return allowance.hold(told).await;
         }
         let mut builder = http1::Builder::new();
         if let Some(limit) = self.header_timeout {
@@ -280,7 +307,11 @@ impl Settings {
         }
         builder.max_buf_size(BUFFERED);
         let connection = builder.serve_connection(io, service).with_upgrades();
-        table.tell(connection, |one| one.graceful_shutdown()).await
+        let told = table.tell(connection, |one| one.graceful_shutdown());
+        match allowance {
+            Some(allowance) => allowance.hold(told).await,
+            None => told.await,
+        }
     }
 }
 

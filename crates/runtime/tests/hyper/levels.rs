@@ -88,3 +88,52 @@ fn replies_of_one_level_are_submitted_together() {
     let most = (CONNECTIONS * ROUNDS * 3 / 4) as u64;
     assert!(enters < most, "{enters} enters, {most} at most");
 }
+
+/// A client that sends PINGs and reads the answers takes little of the CPU at the level of receiving.
+#[test]
+fn floods_are_received_beyond_the_level_of_receiving() {
+    use upshift::{Driver, Preemption};
+    let builder = || upshift::Runtime::builder().vcpus(1);
+    flooded(builder());
+    flooded(builder().driver(Driver::Readiness));
+    flooded(builder().preemption(Preemption::Preferred));
+}
+
+fn flooded(builder: upshift::Builder) {
+    use std::time::{Duration, Instant};
+    let server = levelled_on(builder);
+    let mut flood = server.connect();
+    flood
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    let mut answers = flood.try_clone().unwrap();
+    let reads = std::thread::spawn(move || {
+        let mut some = vec![0; 1 << 16];
+        while let Ok(1..) = answers.read(&mut some) {}
+    });
+    let mut sends = flood.try_clone().unwrap();
+    let writes = std::thread::spawn(move || {
+        let pings = b"\0\0\x08\x06\0\0\0\0\0PINGPING".repeat(500);
+        while sends.write_all(&pings).is_ok() {}
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    let received = || {
+        let metrics = server.handle.metrics();
+        let at = |level| metrics.levels.iter().find(|of| of.level.get() == level);
+        at(3).map_or(Duration::ZERO, |of| of.run)
+    };
+    let (began, before) = (Instant::now(), received());
+    let mut client = server.connect();
+    let mut buffer = [0; 1024];
+    for _ in 0..20 {
+        let request = b"GET /urgent/level HTTP/1.1\r\nhost: test\r\n\r\n";
+        client.write_all(request).unwrap();
+        assert!(client.read(&mut buffer).unwrap() > 0);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (took, receiving) = (began.elapsed(), received() - before);
+    flood.shutdown(std::net::Shutdown::Both).unwrap();
+    writes.join().unwrap();
+    reads.join().unwrap();
+    assert!(receiving < took / 3, "{receiving:?} of {took:?}");
+}

@@ -42,6 +42,7 @@ impl Drop for Folder {
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) control: Control,
+    pub(crate) handle: upshift::Handle,
     thread: Option<JoinHandle<usize>>,
 }
 
@@ -76,18 +77,20 @@ impl Running {
                 .main_level(upshift::Level::at::<1>())
                 .build()
                 .unwrap();
+            let handle = runtime.handle();
             runtime.block_on(async move {
                 let server = set(Server::bind(config).unwrap());
                 let address = server.addresses()[0];
                 let started = server.start().unwrap();
-                send.send((address, started.control())).unwrap();
+                send.send((address, started.control(), handle)).unwrap();
                 started.run().await
             })
         });
-        let (address, control) = receive.recv().unwrap();
+        let (address, control, handle) = receive.recv().unwrap();
         Running {
             address,
             control,
+            handle,
             thread: Some(thread),
         }
     }

@@ -12,6 +12,7 @@ mod hosts;
 mod limits;
 mod operation;
 mod priorities;
+mod receiving;
 mod streams;
 mod tls;
 mod tools;

@@ -1,0 +1,190 @@
+//! What a client makes the server do at the level of receiving is bounded, whatever it sends: urgent requests of others are answered beside it,
+//! and the polls of its connection are short.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::floods::{SETTINGS, frame, open};
+use crate::harness::{Folder, Running, read_until};
+
+const PRIORITY: u8 = 2;
+const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
+const PRIORITY_UPDATE: u8 = 16;
+const UNKNOWN: u8 = 0xee;
+
+/// For how long a flood lasts at least.
+const FLOOD: Duration = Duration::from_millis(800);
+/// Urgent requests beside it.
+const URGENT: usize = 20;
+
+/// A client that sends the same all the time, and reads what is answered.
+struct Flood {
+    stream: TcpStream,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<u64>>,
+}
+
+impl Flood {
+    fn start(stream: TcpStream, bytes: Vec<u8>) -> Flood {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (mut from, mut to) = (stream.try_clone().unwrap(), stream.try_clone().unwrap());
+        let stopped = stop.clone();
+        let reads = std::thread::spawn(move || {
+            let mut some = vec![0; 1 << 16];
+            let mut all = 0;
+            while let Ok(count @ 1..) = from.read(&mut some) {
+                all += count as u64;
+            }
+            all
+        });
+        let writes = std::thread::spawn(move || {
+            let mut all = 0;
+            while !stopped.load(Relaxed) && to.write_all(&bytes).is_ok() {
+                all += bytes.len() as u64;
+            }
+            all
+        });
+        Flood {
+            stream,
+            stop,
+            threads: vec![writes, reads],
+        }
+    }
+
+    /// How many bytes were sent, and came back.
+    fn end(self) -> [u64; 2] {
+        self.stop.store(true, Relaxed);
+        let _ = self.stream.shutdown(Shutdown::Both);
+        let mut threads = self.threads.into_iter();
+        [(); 2].map(|()| threads.next().unwrap().join().unwrap())
+    }
+}
+
+/// Time in polls of these levels, and their number.
+fn polls(server: &Running, levels: &[u8]) -> (Duration, u64) {
+    let metrics = server.handle.metrics();
+    let of = metrics.levels.iter();
+    of.filter(|of| levels.contains(&of.level.get()))
+        .fold((Duration::ZERO, 0), |sum, of| {
+            (sum.0 + of.run, sum.1 + of.polls)
+        })
+}
+
+/// So many clients send it, and others ask urgently.
+fn flood(what: &str, count: usize, connect: fn(&Running) -> TcpStream, bytes: &[u8]) {
+    let folder = Folder::new();
+    let server = Running::files(&folder.0);
+    let receive = 2;
+    let beyond = upshift_serve::Urgency::default().level().get();
+    let floods: Vec<_> = (0..count)
+        .map(|_| Flood::start(connect(&server), bytes.to_vec()))
+        .collect();
+    // What they may take at once they have had.
+    std::thread::sleep(FLOOD / 4);
+    let (began, before) = (Instant::now(), polls(&server, &[receive]));
+    let all = polls(&server, &[receive, beyond]);
+    let mut urgent = server.connect();
+    let request = b"GET /plaintext HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n";
+    let mut answered = 0;
+    while answered < URGENT || began.elapsed() < FLOOD {
+        urgent.write_all(request).unwrap();
+        let got = read_until(&mut urgent, |got| got.ends_with(b"Hello, World!"));
+        assert!(got.starts_with(b"HTTP/1.1 200"), "{what}: {got:?}");
+        answered += 1;
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{what}: {answered} urgent requests in a minute"
+        );
+    }
+    let (took, after) = (began.elapsed(), polls(&server, &[receive]));
+    let receiving = after.0 - before.0;
+    let (run, number) = polls(&server, &[receive, beyond]);
+    let poll = (run - all.0) / u32::try_from((number - all.1).max(1)).unwrap();
+    let bytes: Vec<_> = floods.into_iter().map(Flood::end).collect();
+    println!(
+        "{what} x {count}: {answered} in {took:?}, {receiving:?} at the level of receiving, {poll:?} a poll, {bytes:?}"
+    );
+    assert!(bytes.iter().all(|bytes| bytes[0] > 0), "{what}: {bytes:?}");
+    // All that the account of a connection may hold, a tenth of the time, and the urgent requests themselves.
+    assert!(
+        receiving < took / 3,
+        "{what}: {receiving:?} of {took:?} at the level of receiving"
+    );
+    // In a build without optimizations, on a machine that others use.
+    assert!(
+        poll < Duration::from_millis(5),
+        "{what}: a poll takes {poll:?}"
+    );
+    assert!(server.is_well(), "{what}");
+}
+
+/// Frames of HTTP/2 that ask for nothing.
+fn frames() -> Vec<(&'static str, Vec<u8>)> {
+    let table = |size: u32| {
+        let entry = [&[0, 1][..], &size.to_be_bytes()].concat();
+        frame(SETTINGS, 0, 0, &entry)
+    };
+    vec![
+        ("SETTINGS", frame(SETTINGS, 0, 0, &[])),
+        ("SETTINGS that change", [table(0), table(4096)].concat()),
+        ("PING", frame(PING, 0, 0, &[0; 8])),
+        ("PRIORITY", frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 16])),
+        (
+            "PRIORITY_UPDATE",
+            frame(PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=0"),
+        ),
+        ("an unknown frame", frame(UNKNOWN, 0, 0, &[0; 8])),
+    ]
+}
+
+#[test]
+fn floods_of_frames_leave_the_cpu_to_urgent_requests() {
+    for (what, bytes) in frames() {
+        flood(what, 1, open, &bytes.repeat(500));
+    }
+}
+
+#[test]
+fn floods_of_window_updates_leave_the_cpu_to_urgent_requests() {
+    // 2³¹ until the window overflows.
+    let update = frame(WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes());
+    flood("WINDOW_UPDATE", 1, open, &update.repeat(500));
+}
+
+#[test]
+fn floods_of_health_checks_leave_the_cpu_to_urgent_requests() {
+    for path in ["healthz", "metrics"] {
+        let request = format!("GET /{path} HTTP/1.1\r\nhost: test\r\n\r\n");
+        flood(path, 1, Running::connect, request.repeat(100).as_bytes());
+    }
+}
+
+#[test]
+fn floods_of_refused_requests_leave_the_cpu_to_urgent_requests() {
+    let request = "GET / HTTP/1.1\r\n\r\n";
+    flood(
+        "no host",
+        1,
+        Running::connect,
+        request.repeat(100).as_bytes(),
+    );
+}
+
+#[test]
+fn many_floods_at_once_leave_the_cpu_to_urgent_requests() {
+    let ping = frame(PING, 0, 0, &[0; 8]);
+    flood("PING", 10, open, &ping.repeat(500));
+    let request = "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n";
+    flood(
+        "healthz",
+        10,
+        Running::connect,
+        request.repeat(100).as_bytes(),
+    );
+}
