@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::{Value, json};
 use upshift::Driver;
@@ -65,6 +65,19 @@ impl Finding {
 /// Looks and prints.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     let findings = examine();
+    match print(args, &findings) {
+        // A closed pipe (`| head`) ends the output, and is no error.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        printed => printed.context("cannot print the result")?,
+    }
+    let works = |it: &Finding| it.what != RING || it.health != Health::Not;
+    Ok(match findings.iter().all(works) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn print(args: &DoctorArgs, findings: &[Finding]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
         let value =
@@ -72,16 +85,11 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         let all: Vec<Value> = findings.iter().map(value).collect();
         writeln!(out, "{:#}", Value::from(all))?;
     } else {
-        for Finding { what, health, text } in &findings {
+        for Finding { what, health, text } in findings {
             writeln!(out, "{:4}  {what:15}  {text}", health.word())?;
         }
     }
-    out.flush()?;
-    let works = |it: &Finding| it.what != RING || it.health != Health::Not;
-    Ok(match findings.iter().all(works) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    out.flush()
 }
 
 const RING: &str = "io_uring";

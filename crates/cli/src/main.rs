@@ -42,6 +42,7 @@ mod table;
 mod top;
 mod values;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -58,13 +59,30 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let cli = Cli::parse_from(words);
+    let cli = match Cli::try_parse_from(words) {
+        Ok(cli) => cli,
+        Err(said) => return say(&said),
+    };
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints help, the version, or what is wrong with the command line.
+fn say(said: &clap::Error) -> ExitCode {
+    // Of what goes to standard output what cannot be written shows when it is flushed.
+    let printed = said.print().and_then(|()| std::io::stdout().flush());
+    let code = u8::try_from(said.exit_code()).unwrap_or(2);
+    match printed {
+        Err(error) if code == 0 && error.kind() != std::io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(std::io::stderr(), "error: cannot print: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(code),
     }
 }
 

@@ -402,3 +402,34 @@ fn help_of_the_spin_commands_tells_the_protocol() {
         assert!(help.contains(word), "{word}: {help}");
     }
 }
+
+#[test]
+fn what_cannot_be_printed_is_an_error_and_a_closed_pipe_is_none() {
+    for word in ["--help", "--version", "doctor"] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let mut command = Command::new(PROGRAM);
+        let command = command.arg(word).stdin(Stdio::null());
+        let output = command.stdout(full.unwrap()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{word}");
+        assert!(text(&output.stderr).contains("cannot print"), "{word}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command.stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{word}");
+        assert_eq!(text(&output.stderr), "", "{word}");
+    }
+}
+
+#[test]
+fn load_says_why_a_server_without_room_closes_connections() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // As many as come.
+    let closes = std::thread::spawn(move || (0..4).for_each(|_| drop(listener.accept())));
+    let output = load("http", address, &[]);
+    closes.join().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("before its first reply"), "{said}");
+    assert!(said.contains("--max-per-peer"), "{said}");
+}

@@ -335,7 +335,7 @@ impl<'p> Engine<'p> {
             self.outstanding += c.start(template, self.groups[c.group].depth, now);
         }
         if let Err(error) = c.flush(template) {
-            self.fail(at, || format!("connection lost while sending: {error}"));
+            self.lost(at, &format!("connection lost while sending: {error}"));
         }
     }
 
@@ -348,7 +348,7 @@ impl<'p> Engine<'p> {
             // Until the end of what there is: the edge will not be reported again.
             while let Some(mut stream) = self.connections[at].stream.as_ref() {
                 match stream.read(&mut self.scratch) {
-                    Ok(0) => self.fail(at, || "the server closed the connection".into()),
+                    Ok(0) => self.lost(at, "the server closed the connection"),
                     Ok(n) => {
                         now = self.now();
                         self.receive(at, n, now);
@@ -358,7 +358,7 @@ impl<'p> Engine<'p> {
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => self.fail(at, || format!("connection lost: {error}")),
+                    Err(error) => self.lost(at, &format!("connection lost: {error}")),
                 }
             }
         }
@@ -409,6 +409,17 @@ impl<'p> Engine<'p> {
         for _ in 0..bad {
             outcome.error(|| format!("status {}: ask for a path that exists", self.memo.status()));
         }
+    }
+
+    /// The server has closed a connection.
+    fn lost(&mut self, at: usize, how: &str) {
+        let hint = match self.connections[at].answered {
+            0 => {
+                " before its first reply: the server may have no room for so many (of `upshift serve`: --max-connections, --max-per-peer)"
+            }
+            _ => "",
+        };
+        self.fail(at, || format!("{how}{hint}"));
     }
 
     /// Closes a connection for good and counts why, once.
